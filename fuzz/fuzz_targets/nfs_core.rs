@@ -13,30 +13,30 @@ use nocopy_nfs::server::core::{Core, oracle};
 use tempfile::TempDir;
 
 /// A directory with an empty one to export.
-fn around() -> TempDir {
-    let around = tempfile::tempdir().expect("a directory for the export");
-    std::fs::create_dir(around.path().join("exported")).expect("a directory in it");
-    around
+fn root() -> TempDir {
+    let root = tempfile::tempdir().expect("a directory for the export");
+    std::fs::create_dir(root.path().join("exported")).expect("a directory in it");
+    root
 }
 
-fn core(around: &Path) -> Core {
-    let export = Export::open(&around.join("exported"), Some(&around.join("state")));
+fn core(root: &Path) -> Core {
+    let export = Export::open(&root.join("exported"), Some(&root.join("state")));
     Core::new(Arc::new(export.expect("it can be exported")), Vec::new(), nocopy_nfs::wire::nfs3::PORT)
 }
 
 static CORE: LazyLock<(TempDir, Core)> = LazyLock::new(|| {
-    let around = around();
-    let exported = around.path().join("exported");
+    let root = root();
+    let exported = root.path().join("exported");
     std::fs::create_dir(exported.join("below")).expect("a directory in it");
     std::fs::write(exported.join("file"), b"content").expect("a file in it");
-    let core = core(around.path());
-    (around, core)
+    let core = core(root.path());
+    (root, core)
 });
 
 fn check(bytes: &[u8]) {
     oracle::check(&CORE.1, bytes);
-    let around = around();
-    oracle::clients::converse(&core(around.path()).writable(true), bytes, &|disk, work| {
+    let root = root();
+    oracle::clients::converse(&core(root.path()).writable(true), bytes, &|disk, work| {
         let refused: Vec<_> =
             disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
         where_refused(&refused, work);

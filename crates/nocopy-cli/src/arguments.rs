@@ -1,6 +1,6 @@
 //! The command line; manual page and completions are made from the same definitions.
 
-pub(crate) mod habits;
+pub(crate) mod foreign_options;
 mod run;
 mod serve;
 mod target;
@@ -20,10 +20,10 @@ use nocopy_profile::ProfileArguments;
 use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArguments, SendArguments};
 
 use crate::Failure;
-use crate::record::sequence::Field;
+use crate::record::sequence::SequenceField;
 use nocopy_report::{input_file, quantity};
 pub(crate) use run::RunArguments;
-pub(crate) use serve::{ServeChoice, Served};
+pub(crate) use serve::{ServeChoice, Service};
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -44,17 +44,17 @@ impl Arguments {
         let typed: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let name = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         let Some(command) = all.find_subcommand(name) else {
-            let matches = all.try_get_matches_from_mut(&typed).map_err(habits::with_program)?;
+            let matches = all.try_get_matches_from_mut(&typed).map_err(foreign_options::with_program)?;
             return Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all));
         };
-        let translated = habits::translate(&typed, command);
+        let translated = foreign_options::translate(&typed, command);
         let as_options: Vec<OsString> =
             translated.words.iter().map(|word| target::as_option(word, command)).collect();
         let matches = all.try_get_matches_from_mut(&as_options);
         let matches = matches.map_err(|error| match all.find_subcommand(name) {
             Some(command) => {
                 let error = target::with_tip(error, command, &as_options);
-                habits::with_hint(error, command, &typed, &translated)
+                foreign_options::with_hint(error, command, &typed, &translated)
             }
             None => error,
         })?;
@@ -235,7 +235,7 @@ pub(crate) struct StatsArguments {
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
     /// From one refresh to the next: 1s, 500ms, 1m.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = refresh_interval)]
     pub(crate) interval: Duration,
     /// End after N refreshes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -291,7 +291,7 @@ impl FilterArguments {
 #[derive(Debug, Args)]
 pub(crate) struct SniffArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE", value_parser = captured)]
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
@@ -338,7 +338,7 @@ pub(crate) struct SniffArguments {
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) take: bool,
     /// With --take: use this mode, and fail if it is not available (default: the fastest that is).
-    #[arg(long, value_name = "MODE", requires = "take", value_parser = taking_mode())]
+    #[arg(long, value_name = "MODE", requires = "take", value_parser = take_mode())]
     pub(crate) mode: Option<ModeName>,
 }
 
@@ -357,7 +357,7 @@ pub(crate) enum TimeFormat {
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE", value_parser = captured)]
+    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
@@ -376,8 +376,8 @@ pub(crate) struct RecordArguments {
     pub(crate) format: RecordFormat,
     /// Count the gaps of a sequence number in UDP payloads: its place in bytes from the start of the payload,
     /// its width in bytes (1, 2, 4 or 8), its byte order.
-    #[arg(long, value_name = "OFFSET:WIDTH:be|le", value_parser = Field::parse)]
-    pub(crate) sequence: Option<Field>,
+    #[arg(long, value_name = "OFFSET:WIDTH:be|le", value_parser = SequenceField::parse)]
+    pub(crate) sequence: Option<SequenceField>,
     /// Take the packets from the host, which does not see them then: through AF_XDP.
     #[arg(long)]
     pub(crate) take: bool,
@@ -422,7 +422,7 @@ pub(crate) enum RecordFormat {
 }
 
 /// An interface whose packets are captured.
-fn captured(name: &str) -> Result<String, String> {
+fn interface_name(name: &str) -> Result<String, String> {
     match name {
         "any" => {
             Err("all interfaces together are not captured: name one, or start one command for each".into())
@@ -432,13 +432,13 @@ fn captured(name: &str) -> Result<String, String> {
 }
 
 /// The modes in which packets are taken from the host.
-fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
+fn take_mode() -> impl TypedValueParser<Value = ModeName> {
     let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
     let names = PossibleValuesParser::new(taking.filter_map(ValueEnum::to_possible_value));
     names.map(|name| ModeName::from_str(&name, false).expect("one of them"))
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn refresh_interval(text: &str) -> Result<Duration, String> {
     quantity::duration(text).and_then(|interval| match interval.as_millis() {
         10..=86_400_000 => Ok(interval),
         _ => Err("not from 10ms to 1d".into()),
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_target_is_not_blamed_on_the_method() {
+    fn a_missing_target_is_reported_without_the_method() {
         for line in ["send", "recv", "ping", "call", "serve"] {
             let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(said.contains("not provided") && !said.contains("--method"), "{line}: {said}");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_together_is_accepted() {
+    fn compatible_options_are_accepted() {
         for line in [
             "send eth0 --count=1 --size=100 --rate=5pps -4 --json",
             "send udp://a:9 --count=1 --size=100 --rate=5pps -4 --json",
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_and_peer_come_together() {
+    fn interface_requires_peer() {
         assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a"]).is_err());
         assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a", "--peer", "b"]).is_ok());
     }

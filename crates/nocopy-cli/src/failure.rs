@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     #[error(
         "--rotate-size, --rotate-time: cannot be used with '-o -'; standard output is one stream; leave them out, or name a file"
     )]
-    RotatedStream,
+    RotatedOutput,
     #[error("{option}: cannot be used alone; it needs {needed}; {action}")]
     Needs { option: &'static str, needed: &'static str, action: &'static str },
     #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = Why(.source))]
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
     #[error(
         "{interface}: its packets cannot be taken from the host; {why}; leave out '--take' to only watch them"
     )]
-    NotTaken { interface: String, why: String },
+    CannotTake { interface: String, why: String },
 }
 
 impl Failure {

@@ -12,13 +12,13 @@ mod report;
 mod run;
 mod sniff;
 mod stats;
-mod taking;
+mod take;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arguments::{Arguments, Command, Served};
+use arguments::{Arguments, Command, Service};
 use failure::Failure;
 use nocopy_profile::ProfileCommand;
 use nocopy_report::{Outcome, capability, print};
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
         Command::Send(arguments) => send::run(&arguments).map_err(Failure::from),
         Command::Recv(arguments) => recv::run(&arguments).map_err(Failure::from),
         Command::Ping(arguments) => ping::run(&arguments).map_err(Failure::from),
-        Command::Serve(arguments) => match arguments.what() {
-            Served::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
-            Served::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
+        Command::Serve(arguments) => match arguments.service() {
+            Service::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
+            Service::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
         },
         Command::Ls(arguments) => nocopy_nfs::command::ls(&arguments).map_err(Failure::from),
         Command::Cat(arguments) => nocopy_nfs::command::cat(&arguments).map_err(Failure::from),

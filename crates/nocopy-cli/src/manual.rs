@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use nocopy_report::Outcome;
 
 use crate::Failure;
-use crate::arguments::{Arguments, habits};
+use crate::arguments::{Arguments, foreign_options};
 
 pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     let all = definitions();
@@ -39,7 +39,12 @@ pub(crate) fn write_pages(directory: &Path) -> Result<Outcome, Failure> {
 pub(crate) fn print_completions(shell: Shell) -> Result<Outcome, Failure> {
     // Into memory first: clap_complete panics when its writer fails, and a closed pipe is no reason to.
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut habits::with_synonyms(Arguments::command()), "nocopy", &mut text);
+    clap_complete::generate(
+        shell,
+        &mut foreign_options::with_synonyms(Arguments::command()),
+        "nocopy",
+        &mut text,
+    );
     print(&text)
 }
 
@@ -70,7 +75,7 @@ fn find<'a>(parent: &'a Command, name: &str) -> Option<&'a Command> {
 fn page(command: &Command) -> Vec<u8> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text).expect("memory takes all that is written");
-    text.extend(habits::manual(command.get_name()).bytes());
+    text.extend(foreign_options::manual_section(command.get_name()).bytes());
     text
 }
 
@@ -117,7 +122,7 @@ mod tests {
 
     /// Whether clap knows the commands and the options of a line; values are the reader's.
     fn check(line: &str) -> Result<(), String> {
-        let definitions = &habits::with_synonyms(definitions());
+        let definitions = &foreign_options::with_synonyms(definitions());
         let mut command = definitions;
         let mut words = line.split_whitespace().peekable();
         while let Some(below) = words.peek().and_then(|word| command.find_subcommand(word)) {
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commands_and_options_in_documents_are_noticed() {
+    fn unknown_commands_and_options_in_documents_are_detected() {
         let found = command_lines(
             "text `nocopy bench --all` and\n```\n$ sudo nocopy sniff eth0 --quiet | head\n```\n",
         );
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_documents_lead_somewhere() {
+    fn links_in_documents_exist() {
         for (path, text) in documents() {
             let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
             for link in links.filter(|link| !link.is_empty() && !link.contains("://")) {

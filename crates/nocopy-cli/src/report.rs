@@ -96,7 +96,7 @@ const RESULTS_BYTES_MAX: usize = 256 << 20;
 
 /// The field that names the kind of results.
 #[derive(Deserialize)]
-struct Kind {
+struct ResultsSchema {
     schema: String,
 }
 
@@ -105,8 +105,8 @@ fn read(path: &Path) -> Result<Results, Failure> {
     let path = input_file::name(path);
     let malformed = |source| Failure::Results { path: path.clone(), source };
     // The first value: of JSON Lines that is the first line.
-    let first = Kind::deserialize(&mut serde_json::Deserializer::from_slice(&text));
-    let Kind { schema } = first.map_err(malformed)?;
+    let first = ResultsSchema::deserialize(&mut serde_json::Deserializer::from_slice(&text));
+    let ResultsSchema { schema } = first.map_err(malformed)?;
     match schema.as_str() {
         SCHEMA => result_lines::read(&text).map(Results::Bench).map_err(malformed),
         SCHEMA_1 => print::parse(&text).map(Results::Bench).map_err(malformed),

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_between_two_moments_is_never_negative() {
+    fn durations_are_never_negative() {
         let (begun, hour) = (BootInstant::now(), Duration::from_secs(3600));
         assert_eq!((begun + hour).since(begun), hour);
         assert_eq!(begun.since(begun + hour), Duration::ZERO);

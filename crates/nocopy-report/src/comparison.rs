@@ -15,17 +15,17 @@ const SCHEMA: &str = "nocopy.report/1";
 #[derive(Debug, Serialize)]
 pub struct Comparison<'a> {
     schema: &'static str,
-    pub a: Side<'a>,
-    pub b: Side<'a>,
+    pub a: ComparedRun<'a>,
+    pub b: ComparedRun<'a>,
     /// How the machines or the commands of the two runs differ.
     pub differences: Vec<Difference>,
-    pub rows: Vec<Compared<'a>>,
+    pub rows: Vec<ComparisonRow<'a>>,
     pub only_a: Vec<Identity<'a>>,
     pub only_b: Vec<Identity<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Side<'a> {
+pub struct ComparedRun<'a> {
     pub file: String,
     pub measured_at: &'a str,
     pub command: &'a str,
@@ -67,20 +67,20 @@ impl<'a> Identity<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum ComparedValue {
     Figure,
     /// The ratio to the baseline of the same run, in which disturbances of both cancel.
     Ratio,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Compared<'a> {
+pub struct ComparisonRow<'a> {
     #[serde(flatten)]
     pub row: Identity<'a>,
     #[serde(skip)]
     pub name: String,
     pub figure: Figure,
-    pub what: What,
+    pub what: ComparedValue,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ fn pair(row: &Row) -> Pair<'_> {
 
 impl<'a> Comparison<'a> {
     pub fn new((a_path, a): (&Path, &'a Report), (b_path, b): (&Path, &'a Report)) -> Self {
-        let side = |path: &Path, report: &'a Report| Side {
+        let side = |path: &Path, report: &'a Report| ComparedRun {
             file: path.display().to_string(),
             measured_at: &report.measured_at,
             command: &report.command,
@@ -188,14 +188,14 @@ impl<'a> Comparison<'a> {
             b: side(b_path, b),
             differences: differences(a, b),
             rows: compare(a, b, &all(b)),
-            only_a: missing(a, &all(b)),
-            only_b: missing(b, &all(a)),
+            only_a: rows_missing_in(a, &all(b)),
+            only_b: rows_missing_in(b, &all(a)),
         }
     }
 
     /// The rows by their series.
-    pub fn sections(&self) -> impl Iterator<Item = &[Compared<'a>]> {
-        let key = |row: &Compared<'a>| (row.row.workload, row.row.series, row.row.sink);
+    pub fn sections(&self) -> impl Iterator<Item = &[ComparisonRow<'a>]> {
+        let key = |row: &ComparisonRow<'a>| (row.row.workload, row.row.series, row.row.sink);
         self.rows.chunk_by(move |one, other| key(one) == key(other))
     }
 
@@ -208,12 +208,16 @@ impl<'a> Comparison<'a> {
 }
 
 /// Splits a section into figures and ratios.
-pub fn parts<'a, 'b>(section: &'b [Compared<'a>]) -> impl Iterator<Item = &'b [Compared<'a>]> {
+pub fn parts<'a, 'b>(section: &'b [ComparisonRow<'a>]) -> impl Iterator<Item = &'b [ComparisonRow<'a>]> {
     section.chunk_by(|one, other| (one.figure, one.what) == (other.figure, other.what))
 }
 
 /// The figures of a section, then its ratios.
-fn compare<'a>(a: &'a Report, b: &'a Report, in_b: &HashMap<Identity<'a>, &'a Row>) -> Vec<Compared<'a>> {
+fn compare<'a>(
+    a: &'a Report,
+    b: &'a Report,
+    in_b: &HashMap<Identity<'a>, &'a Row>,
+) -> Vec<ComparisonRow<'a>> {
     let ratios_of_b: HashMap<Pair<'a>, &'a Row> = b.results.iter().map(|row| (pair(row), row)).collect();
     let mut rows = Vec::new();
     for section in a.sections() {
@@ -221,22 +225,22 @@ fn compare<'a>(a: &'a Report, b: &'a Report, in_b: &HashMap<Identity<'a>, &'a Ro
         let firsts = section.rows.chunk_by(|one, other| Identity::of(one) == Identity::of(other));
         let figures = firsts.filter_map(|same| Some((&same[0], *in_b.get(&Identity::of(&same[0]))?)));
         let same_figure = figures.filter(|(one, other)| one.figure == other.figure);
-        rows.extend(same_figure.map(|(one, other)| compared(one, other, What::Figure)));
+        rows.extend(same_figure.map(|(one, other)| comparison_row(one, other, ComparedValue::Figure)));
         let with_ratio = section.rows.iter().filter(|row| row.baseline.is_some());
         let ratios = with_ratio.filter_map(|row| Some((row, *ratios_of_b.get(&pair(row))?)));
-        rows.extend(ratios.map(|(one, other)| compared(one, other, What::Ratio)));
+        rows.extend(ratios.map(|(one, other)| comparison_row(one, other, ComparedValue::Ratio)));
     }
     rows
 }
 
-fn compared<'a>(one: &'a Row, other: &'a Row, what: What) -> Compared<'a> {
-    let of_ratio = what == What::Ratio;
+fn comparison_row<'a>(one: &'a Row, other: &'a Row, what: ComparedValue) -> ComparisonRow<'a> {
+    let of_ratio = what == ComparedValue::Ratio;
     let estimate = if of_ratio { Estimate::of_ratio } else { Estimate::of_figure };
     let (a, b) = (estimate(one), estimate(other));
     let more_is_better = of_ratio || one.figure.more_is_better();
     let baseline = result_table::baseline(one, &one.series).filter(|_| of_ratio);
     let against = baseline.map(|baseline| format!(" × {baseline}")).unwrap_or_default();
-    Compared {
+    ComparisonRow {
         row: Identity::of(one),
         name: result_table::name(one, &one.series) + &against,
         figure: one.figure,
@@ -251,7 +255,7 @@ fn compared<'a>(one: &'a Row, other: &'a Row, what: What) -> Compared<'a> {
     }
 }
 
-fn missing<'a>(from: &'a Report, other: &HashMap<Identity<'a>, &'a Row>) -> Vec<Identity<'a>> {
+fn rows_missing_in<'a>(from: &'a Report, other: &HashMap<Identity<'a>, &'a Row>) -> Vec<Identity<'a>> {
     let mut rows: Vec<_> = from.results.iter().map(Identity::of).collect();
     rows.dedup();
     rows.retain(|row| !other.contains_key(row));
@@ -279,23 +283,23 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     fn comparison<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
         Comparison::new((Path::new("a.json"), a), (Path::new("b.json"), b))
     }
 
     fn verdict(a: Row, b: Row) -> Verdict {
-        let (a, b) = (made_up::report(vec![a]), made_up::report(vec![b]));
+        let (a, b) = (sample::report(vec![a]), sample::report(vec![b]));
         comparison(&a, &b).rows[0].verdict
     }
 
     fn packets(rate: f64) -> Row {
-        made_up::row("capture", "xdp", rate)
+        sample::row("capture", "xdp", rate)
     }
 
     #[test]
-    fn only_what_does_not_overlap_is_told_apart() {
+    fn overlapping_intervals_are_no_difference() {
         assert_eq!(verdict(packets(1e6), packets(1.3e6)), Verdict::Better);
         assert_eq!(verdict(packets(1.3e6), packets(1e6)), Verdict::Worse);
         assert_eq!(verdict(packets(1e6), packets(1.1e6)), Verdict::NotToldApart);
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_without_intervals() {
+    fn too_few_rounds_give_no_verdict() {
         let few = |rate| Row { runs: 5, ..packets(rate) };
         assert_eq!(verdict(few(1e6), packets(9e6)), Verdict::TooFewRounds);
         let none = Row { packets_per_s: None, figure_low: None, figure_high: None, ..packets(0.0) };
@@ -326,21 +330,28 @@ mod tests {
     #[test]
     fn a_row_with_two_baselines_is_compared_once() {
         let rows = |best: &str| {
-            let auto = || made_up::row("send", "auto", 2e6);
-            let plain = made_up::row("send", "plain", 1e6);
-            vec![plain, made_up::against("plain", 2.0, auto()), made_up::against(best, 1.0, auto())]
+            let auto = || sample::row("send", "auto", 2e6);
+            let plain = sample::row("send", "plain", 1e6);
+            vec![plain, sample::against("plain", 2.0, auto()), sample::against(best, 1.0, auto())]
         };
-        let (a, b) = (made_up::report(rows("gso")), made_up::report(rows("zerocopy")));
+        let (a, b) = (sample::report(rows("gso")), sample::report(rows("zerocopy")));
         let compared = comparison(&a, &b);
         let names: Vec<_> = compared.rows.iter().map(|row| (row.name.as_str(), row.what)).collect();
-        assert_eq!(names, [("plain", What::Figure), ("auto", What::Figure), ("auto × plain", What::Ratio)]);
+        assert_eq!(
+            names,
+            [
+                ("plain", ComparedValue::Figure),
+                ("auto", ComparedValue::Figure),
+                ("auto × plain", ComparedValue::Ratio)
+            ]
+        );
         assert_eq!((compared.only_a.len(), compared.only_b.len()), (0, 0));
     }
 
     #[test]
-    fn what_one_has_alone_and_how_the_machines_differ_is_said() {
-        let mut a = made_up::report(vec![packets(1e6), made_up::row("capture", "ring", 1e6)]);
-        let b = made_up::report(vec![made_up::row("other", "xdp", 1e6), packets(1e6)]);
+    fn rows_of_one_run_and_machine_differences_are_listed() {
+        let mut a = sample::report(vec![packets(1e6), sample::row("capture", "ring", 1e6)]);
+        let b = sample::report(vec![sample::row("other", "xdp", 1e6), packets(1e6)]);
         a.machine.kernel = "6.1".into();
         let compared = comparison(&a, &b);
         let difference = Difference { what: "kernel", a: "6.1".into(), b: "6.18.5".into() };
@@ -350,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_divided_by_nothing() {
-        let (a, b) = (made_up::report(vec![packets(0.0)]), made_up::report(vec![packets(1e6)]));
+    fn a_zero_median_has_no_quotient() {
+        let (a, b) = (sample::report(vec![packets(0.0)]), sample::report(vec![packets(1e6)]));
         assert_eq!(comparison(&a, &b).rows[0].b_over_a, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::comparison::{self, Compared, Comparison, Estimate, Identity, Side, What};
+use crate::comparison::{self, ComparedRun, ComparedValue, Comparison, ComparisonRow, Estimate, Identity};
 use crate::figure::Figure;
 use crate::quantity;
 use crate::table::Table;
@@ -37,7 +37,7 @@ pub const HOW: &str = "Medians [95 % interval]. better, worse: the intervals do 
     either may be the better\none; too few rounds: fewer than 6, so there are no such intervals. The times of different hours differ \
     by themselves on a\nshared machine; ratios (×) to a baseline of the same round do so less.";
 
-fn line(side: &Side<'_>) -> String {
+fn line(side: &ComparedRun<'_>) -> String {
     format!(
         "{} · {} · nocopy {} · {}",
         side.file,
@@ -60,16 +60,16 @@ pub fn heading(row: &Identity<'_>) -> String {
 }
 
 /// The compared quantity, and the better direction.
-pub fn axis(first: &Compared<'_>) -> String {
+pub fn axis(first: &ComparisonRow<'_>) -> String {
     let direction = if first.more_is_better { "more is better" } else { "less is better" };
     match first.what {
-        What::Figure => format!("{}, {direction}", first.figure.unit()),
-        What::Ratio => format!("ratio to the baseline by {}, {direction}", first.figure.name()),
+        ComparedValue::Figure => format!("{}, {direction}", first.figure.unit()),
+        ComparedValue::Ratio => format!("ratio to the baseline by {}, {direction}", first.figure.name()),
     }
 }
 
-pub fn table(rows: &[Compared<'_>]) -> Table {
-    let cells = |row: &Compared<'_>| {
+pub fn table(rows: &[ComparisonRow<'_>]) -> Table {
+    let cells = |row: &ComparisonRow<'_>| {
         vec![
             row.name.clone(),
             estimate(row, &row.a),
@@ -84,16 +84,18 @@ pub fn table(rows: &[Compared<'_>]) -> Table {
 }
 
 /// The displayed value of a row's figure or ratio.
-pub fn shown(row: &Compared<'_>, value: f64) -> f64 {
-    if row.what == What::Figure { row.figure.shown(value) } else { value }
+pub fn shown(row: &ComparisonRow<'_>, value: f64) -> f64 {
+    if row.what == ComparedValue::Figure { row.figure.shown(value) } else { value }
 }
 
-pub fn estimate(row: &Compared<'_>, estimate: &Estimate) -> String {
+pub fn estimate(row: &ComparisonRow<'_>, estimate: &Estimate) -> String {
     match (row.what, estimate.median, estimate.low.zip(estimate.high)) {
         (_, None, _) => "–".into(),
-        (What::Figure, Some(median), interval) => figure(row.figure, median, interval),
-        (What::Ratio, Some(median), Some((low, high))) => format!("{median:.2} [{low:.2}–{high:.2}]"),
-        (What::Ratio, Some(median), None) => format!("{median:.2}"),
+        (ComparedValue::Figure, Some(median), interval) => figure(row.figure, median, interval),
+        (ComparedValue::Ratio, Some(median), Some((low, high))) => {
+            format!("{median:.2} [{low:.2}–{high:.2}]")
+        }
+        (ComparedValue::Ratio, Some(median), None) => format!("{median:.2}"),
     }
 }
 
@@ -106,11 +108,11 @@ pub fn figure(figure: Figure, median: f64, interval: Option<(f64, f64)>) -> Stri
     }
 }
 
-pub fn ratio(row: &Compared<'_>) -> String {
+pub fn ratio(row: &ComparisonRow<'_>) -> String {
     row.b_over_a.map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}"))
 }
 
-fn evidence(row: &Compared<'_>) -> String {
+fn evidence(row: &ComparisonRow<'_>) -> String {
     let [a, b] = [&row.a, &row.b].map(|side| side.evidence.map_or("–", |copies| copies.name()));
     if a == b { a.into() } else { format!("A {a}, B {b}") }
 }

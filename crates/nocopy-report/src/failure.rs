@@ -70,16 +70,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_no_reason_to_look_for_a_directory() {
-        let said = |errno: i32| {
+    fn advice_depends_on_the_error() {
+        let message = |errno: i32| {
             let source = io::Error::from_raw_os_error(errno);
             Failure::Output { path: "/mnt/file".into(), source }.to_string()
         };
         assert!(
-            said(libc::ENOSPC).ends_with("free space, or name a file elsewhere"),
+            message(libc::ENOSPC).ends_with("free space, or name a file elsewhere"),
             "{}",
-            said(libc::ENOSPC)
+            message(libc::ENOSPC)
         );
-        assert!(said(libc::EACCES).contains("directory that exists and is writable"));
+        assert!(message(libc::EACCES).contains("directory that exists and is writable"));
     }
 }

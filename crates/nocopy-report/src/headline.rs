@@ -7,7 +7,7 @@ use crate::table::Table;
 
 /// A row of the headline, and its baseline.
 #[derive(Debug, Clone)]
-pub struct Line<'a> {
+pub struct HeadlineLine<'a> {
     pub names: Headline,
     pub row: &'a Row,
     /// `None` if the run does not have it.
@@ -23,10 +23,10 @@ pub struct Job {
     pub series: &'static str,
     /// The sink, for series that have the same title with several sinks.
     pub(crate) sink: Option<&'static str>,
-    pub(crate) ours: Method,
+    pub(crate) own: Method,
     /// What it is compared with: what most programs do, and what a program does that was written with care
     /// for this job.
-    pub(crate) others: &'static [Method],
+    pub(crate) baselines: &'static [Method],
 }
 
 #[derive(Debug)]
@@ -55,150 +55,150 @@ pub const JOBS: [Job; 14] = [
         what: "UDP send, 64 B",
         series: "udp-send, 64-byte datagrams",
         sink: Some("delivered"),
-        ours: AUTO,
-        others: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
+        own: AUTO,
+        baselines: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B",
         series: "udp-send, 1400-byte datagrams",
         sink: Some("delivered"),
-        ours: AUTO,
-        others: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
+        own: AUTO,
+        baselines: &[Method::new("socket", "send()"), Method::new("gso", "GSO by hand")],
     },
     Job {
         what: "UDP send, 1400 B, singly",
         series: "udp-send, 1400-byte datagrams, one-a-call",
         sink: None,
-        ours: AUTO.variant("one-a-call"),
-        others: &[Method::new("socket", "send()")],
+        own: AUTO.variant("one-a-call"),
+        baselines: &[Method::new("socket", "send()")],
     },
     Job {
         what: "UDP receive, 1400 B",
         series: "udp-receive, 1400-byte datagrams",
         sink: None,
-        ours: AUTO,
-        others: &[Method::new("recvmmsg", "recvmmsg()"), Method::new("gro", "GRO by hand")],
+        own: AUTO,
+        baselines: &[Method::new("recvmmsg", "recvmmsg()"), Method::new("gro", "GRO by hand")],
     },
     Job {
         what: "TCP send, 64 KiB buffers",
         series: "tcp-send over lo, MTU 65536, cubic",
         sink: None,
-        ours: AUTO,
-        others: &[Method::new("plain", "send()")],
+        own: AUTO,
+        baselines: &[Method::new("plain", "send()")],
     },
     Job {
         what: "TCP send, published 1 MiB",
         series: "tcp-send over lo, MTU 65536, cubic, the same 1 MiB again and again",
         sink: None,
-        ours: Method::new("published", "by page"),
-        others: &[Method::new("plain", "send()")],
+        own: Method::new("published", "by page"),
+        baselines: &[Method::new("plain", "send()")],
     },
     Job {
         what: "TCP receive",
         series: "tcp-receive over lo, MTU 65536, cubic",
         sink: None,
-        ours: AUTO,
-        others: &[Method::new("recv", "recv()").variant("64-KiB")],
+        own: AUTO,
+        baselines: &[Method::new("recv", "recv()").variant("64-KiB")],
     },
     Job {
         what: "TCP proxy",
         series: "tcp-proxy over lo, MTU 65536, cubic",
         sink: None,
-        ours: Method::new("splice", "splice()"),
-        others: &[Method::new("read-write", "recv+send").variant("64-KiB")],
+        own: Method::new("splice", "splice()"),
+        baselines: &[Method::new("read-write", "recv+send").variant("64-KiB")],
     },
     Job {
         what: "message round trip, 64 B",
         series: "message-latency, 64 B there and back, MTU 1500",
         sink: None,
-        ours: Method::new("message-xdp", "AF_XDP").variant("spinning"),
-        others: &[Method::new("tcp-spinning", "TCP")],
+        own: Method::new("message-xdp", "AF_XDP").variant("spinning"),
+        baselines: &[Method::new("tcp-spinning", "TCP")],
     },
     Job {
         what: "messages one way, 64 B",
         series: "message-stream, 64 B, MTU 1500",
         sink: None,
-        ours: Method::new("message-auto", "auto").variant("blocking"),
-        others: &[Method::new("tcp-gathered", "TCP gathered")],
+        own: Method::new("message-auto", "auto").variant("blocking"),
+        baselines: &[Method::new("tcp-gathered", "TCP gathered")],
     },
     Job {
         what: "messages one way, 1 MiB",
         series: "message-stream, 1 MiB, MTU 1500",
         sink: None,
-        ours: Method::new("message-auto", "auto").variant("blocking"),
-        others: &[Method::new("tcp-blocking", "TCP")],
+        own: Method::new("message-auto", "auto").variant("blocking"),
+        baselines: &[Method::new("tcp-blocking", "TCP")],
     },
     Job {
         what: "packet send, 64 B",
         series: "packet-send, 64-byte frames",
         sink: None,
-        ours: Method::new("xdp", "AF_XDP"),
-        others: &[Method::new("packet-send", "send()")],
+        own: Method::new("xdp", "AF_XDP"),
+        baselines: &[Method::new("packet-send", "send()")],
     },
     Job {
         what: "capture, 64 B, full rate",
         series: "capture, 64-byte frames, full-rate",
         sink: None,
-        ours: Method::new("xdp", "AF_XDP").variant("coalesced full-rate"),
-        others: &[Method::new("packet-ring", "packet ring")],
+        own: Method::new("xdp", "AF_XDP").variant("coalesced full-rate"),
+        baselines: &[Method::new("packet-ring", "packet ring")],
     },
     Job {
         what: "capture CPU, 64 B, 300 k/s",
         series: "capture, 64-byte frames, 300-kpps",
         sink: None,
-        ours: Method::new("xdp", "AF_XDP").variant("coalesced 300-kpps"),
-        others: &[Method::new("packet-ring", "packet ring")],
+        own: Method::new("xdp", "AF_XDP").variant("coalesced 300-kpps"),
+        baselines: &[Method::new("packet-ring", "packet ring")],
     },
 ];
 
 impl Job {
     /// Which of the job's comparisons a row is.
     fn line(&self, row: &Row) -> Option<usize> {
-        let is_ours = row.series == self.series
+        let is_own = row.series == self.series
             && (self.sink.is_none() || row.sink.as_deref() == self.sink)
-            && row.method == self.ours.method
-            && row.variant.as_deref() == self.ours.variant
+            && row.method == self.own.method
+            && row.variant.as_deref() == self.own.variant
             // Beside its rate: `tcp-send` has both.
             && row.figure != Figure::SenderCpuPerMegabyte;
         let is_baseline = |other: &Method| row.baseline.as_deref() == Some(other.method);
-        self.others.iter().position(is_baseline).filter(|_| is_ours)
+        self.baselines.iter().position(is_baseline).filter(|_| is_own)
     }
 
     /// How many methods it compares.
     pub fn methods(&self) -> usize {
-        1 + self.others.len()
+        1 + self.baselines.len()
     }
 
     /// Whether a method is one of the job's.
     pub fn has(&self, method: &str, variant: Option<&str>) -> bool {
         let is_other =
             |other: &Method| method == other.method && (other.variant.is_none() || variant == other.variant);
-        self.others.iter().any(is_other) || (method, variant) == (self.ours.method, self.ours.variant)
+        self.baselines.iter().any(is_other) || (method, variant) == (self.own.method, self.own.variant)
     }
 
     /// The names of a row in the headline, if it is one of the job's comparisons.
     pub fn names(&self, row: &Row) -> Option<Headline> {
-        let other = &self.others[self.line(row)?];
-        let [what, nocopy, other] = [self.what, self.ours.name, other.name].map(str::to_owned);
+        let other = &self.baselines[self.line(row)?];
+        let [what, nocopy, other] = [self.what, self.own.name, other.name].map(str::to_owned);
         Some(Headline { what, nocopy, other })
     }
 }
 
 /// The headline's lines in a run of `nocopy bench` or `nocopy bench --all`; empty for runs of other rows.
-pub fn of(report: &Report) -> Vec<Line<'_>> {
+pub fn of(report: &Report) -> Vec<HeadlineLine<'_>> {
     let sections = report.sections().enumerate();
     let lines = sections.flat_map(|(section, part)| part.rows.iter().map(move |row| (section, part, row)));
     let mut lines: Vec<_> = lines.filter_map(|(section, part, row)| line(section, part, row)).collect();
-    lines.sort_by_key(|(place, _)| *place);
+    lines.sort_by_key(|(position, _)| *position);
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
 /// The line, with its position in the headline. A row that has its own names needs no job.
-fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<((usize, usize), Line<'a>)> {
-    let place = (0..).zip(&JOBS).find_map(|(place, job)| Some((place, job.line(row)?)));
-    let names = row.headline.clone().or_else(|| JOBS[place?.0].names(row))?;
+fn line<'a>(section: usize, part: Section<'a>, row: &'a Row) -> Option<((usize, usize), HeadlineLine<'a>)> {
+    let position = (0..).zip(&JOBS).find_map(|(position, job)| Some((position, job.line(row)?)));
+    let names = row.headline.clone().or_else(|| JOBS[position?.0].names(row))?;
     let other = part.rows.iter().find(|other| is_baseline(other, row));
-    Some((place.unwrap_or((JOBS.len(), 0)), Line { names, row, other, section }))
+    Some((position.unwrap_or((JOBS.len(), 0)), HeadlineLine { names, row, other, section }))
 }
 
 fn is_baseline(row: &Row, compared: &Row) -> bool {
@@ -209,27 +209,27 @@ fn is_baseline(row: &Row, compared: &Row) -> bool {
 /// The column of ratios.
 pub const RATIO: usize = 3;
 
-pub fn table(lines: &[Line<'_>]) -> Table {
-    let cells = |line: &Line<'_>| headline_table::cells(line.row, line.other, &line.names).into();
+pub fn table(lines: &[HeadlineLine<'_>]) -> Table {
+    let cells = |line: &HeadlineLine<'_>| headline_table::cells(line.row, line.other, &line.names).into();
     Table::new(&headline_table::HEADER, 0..0, lines.iter().map(cells).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     #[test]
     fn a_run_of_every_job_has_every_line_in_order() {
-        let mut report = made_up::whole_run();
+        let mut report = sample::full_run();
         report.results.reverse();
         let lines = of(&report);
         let named: Vec<_> = lines.iter().map(|line| (&*line.names.what, &*line.names.other)).collect();
         let expected: Vec<_> =
-            JOBS.iter().flat_map(|job| job.others.iter().map(|other| (job.what, other.name))).collect();
+            JOBS.iter().flat_map(|job| job.baselines.iter().map(|other| (job.what, other.name))).collect();
         assert_eq!(named, expected);
         let sections: Vec<_> = report.sections().collect();
-        for Line { row, other, section, .. } in lines {
+        for HeadlineLine { row, other, section, .. } in lines {
             assert_eq!(row.series, sections[section].title());
             assert_eq!(other.map(|other| &other.method), row.baseline.as_ref());
         }
@@ -240,9 +240,9 @@ mod tests {
         let job = JOBS.iter().find(|job| job.what == "TCP receive").unwrap();
         let has = [("auto", None), ("recv", Some("64-KiB")), ("recv", Some("1-KiB")), ("mapped", None)];
         assert_eq!(has.map(|(method, variant)| job.has(method, variant)), [true, true, false, false]);
-        let row = made_up::against("recv", 2.0, made_up::row(job.series, "auto", 1.0));
+        let row = sample::against("recv", 2.0, sample::row(job.series, "auto", 1.0));
         assert_eq!(job.names(&row).unwrap().other, "recv()");
-        let against_another = made_up::against("mapped", 2.0, made_up::row(job.series, "auto", 1.0));
+        let against_another = sample::against("mapped", 2.0, sample::row(job.series, "auto", 1.0));
         assert!(
             [against_another, Row { method: "recv".into(), ..row }]
                 .iter()
@@ -251,24 +251,24 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_figures_of_both_ways() {
+    fn a_line_has_the_figures_of_both_methods() {
         let series = "packet-send, 64-byte frames";
-        let other = made_up::row(series, "packet-send", 1e6);
-        let ours = made_up::against("packet-send", 2.0, made_up::row(series, "xdp", 2e6));
-        let report = made_up::report(vec![other, ours]);
+        let other = sample::row(series, "packet-send", 1e6);
+        let own = sample::against("packet-send", 2.0, sample::row(series, "xdp", 2e6));
+        let report = sample::report(vec![other, own]);
         let expected =
             ["packet send, 64 B", "2.00 M/s AF_XDP", "1.00 M/s send()", "2.00 [1.80–2.20]", "copied"];
         assert_eq!(table(&of(&report)).rows, [expected.map(str::to_owned)]);
     }
 
     #[test]
-    fn the_other_way_is_the_variant_it_was_compared_with() {
+    fn the_other_method_is_the_variant_of_the_baseline() {
         let row =
-            |variant: &str, rate| Row { variant: Some(variant.into()), ..made_up::row("a", "recv", rate) };
+            |variant: &str, rate| Row { variant: Some(variant.into()), ..sample::row("a", "recv", rate) };
         let names = Headline { what: "a job".into(), nocopy: "auto".into(), other: "recv()".into() };
-        let auto = made_up::against("recv", 2.0, made_up::row("a", "auto", 3.0));
+        let auto = sample::against("recv", 2.0, sample::row("a", "auto", 3.0));
         let auto = Row { baseline_variant: Some("64-KiB".into()), headline: Some(names), ..auto };
-        let report = made_up::report(vec![row("1-KiB", 1.0), row("64-KiB", 2.0), auto]);
+        let report = sample::report(vec![row("1-KiB", 1.0), row("64-KiB", 2.0), auto]);
         let lines = of(&report);
         let variant = lines[0].other.and_then(|other| other.variant.as_deref());
         assert_eq!((lines.len(), variant), (1, Some("64-KiB")));
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_run_of_other_rows_has_no_headline() {
-        let report = made_up::report(vec![made_up::row("capture", "ring", 1e6)]);
+        let report = sample::report(vec![sample::row("capture", "ring", 1e6)]);
         assert!(of(&report).is_empty());
     }
 }

@@ -129,8 +129,8 @@ fn line([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
     use crate::result::Copies;
+    use crate::sample;
 
     fn headline(row: Row) -> Row {
         let [what, nocopy, other] =
@@ -139,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_both_ways_and_fits() {
-        let xdp = made_up::against("packet-ring", 12.5, made_up::row("capture", "xdp", 912e6));
+    fn a_line_has_both_methods_and_fits() {
+        let xdp = sample::against("packet-ring", 12.5, sample::row("capture", "xdp", 912e6));
         let xdp = Row { evidence: Some(Copies::ZeroCopy), ..headline(xdp) };
-        let rows = [made_up::row("capture", "packet-ring", 73e6), xdp];
+        let rows = [sample::row("capture", "packet-ring", 73e6), xdp];
         let lines = lines(&rows);
         assert_eq!(lines.len(), 1, "only rows of the headline have one");
         for words in ["912 M/s packet ring", "73.0 M/s packet ring", "12.5 [11.2–13.8]", "zero-copy"] {
@@ -153,25 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_interval_is_shown_as_such() {
-        let row = made_up::row("capture", "xdp", 1e6);
+    fn large_bounds_have_no_decimals() {
+        let row = sample::row("capture", "xdp", 1e6);
         let row = Row { ratio: Some(2.05), ratio_low: Some(0.02), ratio_high: Some(1957.3), ..row };
         assert_eq!(ratio(&row), "2.05 [0.02–1957]");
     }
 
     #[test]
-    fn what_was_not_measured_is_a_dash() {
-        let alone = headline(made_up::row("capture", "xdp", 1e6));
-        assert!(lines(&[alone])[0].contains("–"));
+    fn missing_figures_are_dashes() {
+        let without_baseline = headline(sample::row("capture", "xdp", 1e6));
+        assert!(lines(&[without_baseline])[0].contains("–"));
     }
 
     /// Names of processors have up to 48 characters, those of boards have no limit.
     #[test]
-    fn a_footer_fits_whatever_the_processor_is_called() {
+    fn a_footer_fits_for_any_processor_name() {
         let words = |length| "Processor ".repeat(20)[..length].to_owned();
         let names = [0, 12, 48, 130].into_iter().flat_map(|length| [words(length), "x".repeat(length)]);
         for name in names {
-            let mut report = made_up::report(Vec::new());
+            let mut report = sample::report(Vec::new());
             report.machine.processor = Some(name.clone());
             report.notes = vec!["A note.".into()];
             let footer = footer(&report);
@@ -186,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_text_fits() {
-        let report = made_up::report(vec![headline(made_up::row("capture", "xdp", 1e6))]);
+    fn the_whole_text_fits() {
+        let report = sample::report(vec![headline(sample::row("capture", "xdp", 1e6))]);
         let report = Report { notes: vec!["word ".repeat(100), OF_VETH.into()], ..report };
         let text = text(&report);
         assert!(text.contains("rounds: 9 · private veth pair") && !text.contains("zero-copy:"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
-        assert!(super::text(&made_up::report(vec![made_up::row("capture", "xdp", 1e6)])).is_empty());
+        assert!(super::text(&sample::report(vec![sample::row("capture", "xdp", 1e6)])).is_empty());
     }
 }

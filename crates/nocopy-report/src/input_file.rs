@@ -27,24 +27,24 @@ pub enum Kind {
 /// # Errors
 /// The kernel's; a directory.
 pub fn kind(file: &File) -> io::Result<Kind> {
-    let about = file.metadata()?;
-    if about.is_dir() {
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    Ok(kind_of(file, &about))
+    Ok(kind_of(file, &metadata))
 }
 
 /// As [`kind`], of a file that the kernel described so when it was opened.
-pub fn kind_of(file: &File, about: &Metadata) -> Kind {
-    let is_stored = match about.len() {
-        _ if !about.is_file() => false,
+pub fn kind_of(file: &File, metadata: &Metadata) -> Kind {
+    let has_length = match metadata.len() {
+        _ if !metadata.is_file() => false,
         // It may have content. In a file system without room it is not even tried: what is read may be gone
         // (trace_pipe).
         0 => fstatfs(file).is_ok_and(|system| system.f_blocks > 0) && ends_at(file, 0),
         // What takes no room is made when it is read, or has holes only.
-        bytes => about.blocks() > 0 || ends_at(file, bytes),
+        bytes => metadata.blocks() > 0 || ends_at(file, bytes),
     };
-    if is_stored { Kind::Stored { bytes: about.len() } } else { Kind::Stream }
+    if has_length { Kind::Stored { bytes: metadata.len() } } else { Kind::Stream }
 }
 
 /// Whether the content of a file ends at an offset, whatever length is reported. If it cannot be read there,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_that_of_the_content_is_not_trusted() {
+    fn files_with_a_wrong_length_are_streams() {
         // Reported with length 0, and with a page.
         for path in
             ["/proc/self/status", "/proc/self/maps", "/sys/class/net/lo/address", "/dev/null", "/dev/zero"]
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn files_on_a_disk_have_a_length_also_if_they_are_a_hole() {
+    fn files_on_a_disk_and_holes_have_a_length() {
         let path = std::env::temp_dir().join(format!("nocopy-input-{}", std::process::id()));
         let mut file = File::create_new(&path).unwrap();
         let opened = File::open(&path).unwrap();
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_no_input() {
+    fn directories_are_refused() {
         let refused = kind(&File::open("/").unwrap()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
     }
 
     #[test]
-    fn endless_files_are_read_up_to_the_limit_only() {
+    fn endless_files_are_read_up_to_the_limit() {
         assert_eq!(read(Path::new("/dev/zero"), 1 << 20).unwrap(), None);
         assert_eq!(read(Path::new("/dev/null"), 1).unwrap(), Some(Vec::new()));
     }

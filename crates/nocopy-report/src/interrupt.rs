@@ -13,12 +13,12 @@ use signal_hook::{flag, low_level};
 use crate::Failure;
 
 /// The longest time until [`Interrupt::sleep`] notices a signal.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether a signal has asked the process to end. Waits of ports end early when a signal arrives.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
-    came: Arc<AtomicBool>,
+    is_requested: Arc<AtomicBool>,
     /// The last signal; 0: none.
     signal: Arc<AtomicUsize>,
 }
@@ -29,26 +29,26 @@ impl Interrupt {
     /// A closed terminal (SIGHUP) also asks for the end, unless the command was started to survive it
     /// (nohup(1)). Shell and kernel may both send SIGHUP, so a second one does not end the process at once.
     pub fn listen() -> Result<Self, Failure> {
-        let came = Arc::new(AtomicBool::new(false));
-        let signal_came = Arc::new(AtomicUsize::new(0));
+        let is_requested = Arc::new(AtomicBool::new(false));
+        let last_signal = Arc::new(AtomicUsize::new(0));
         let caught = TERM_SIGNALS.iter().chain(Some(&SIGHUP).filter(|_| !is_ignored(SIGHUP)));
         while_blocked(|| {
             for &signal in caught {
                 if signal != SIGHUP {
-                    flag::register_conditional_default(signal, Arc::clone(&came))?;
+                    flag::register_conditional_default(signal, Arc::clone(&is_requested))?;
                 }
                 let number = usize::try_from(signal).unwrap_or_default();
-                flag::register_usize(signal, Arc::clone(&signal_came), number)?;
-                flag::register(signal, Arc::clone(&came))?;
+                flag::register_usize(signal, Arc::clone(&last_signal), number)?;
+                flag::register(signal, Arc::clone(&is_requested))?;
             }
-            Ok(Self { came, signal: signal_came })
+            Ok(Self { is_requested, signal: last_signal })
         })
         .map_err(Failure::Signals)
     }
 
     /// Asks for the end as a signal does.
     pub fn ask(&self) {
-        self.came.store(true, Ordering::Relaxed);
+        self.is_requested.store(true, Ordering::Relaxed);
     }
 
     /// Ends the process by the signal that arrived, if one did, so that a waiting shell or process sees that
@@ -68,14 +68,14 @@ impl Interrupt {
             if left.is_zero() {
                 return false;
             }
-            thread::sleep(left.min(LOOK_INTERVAL));
+            thread::sleep(left.min(CHECK_INTERVAL));
         }
         true
     }
 
     /// Whether a signal has arrived. Relaxed, because no other memory depends on it.
     pub fn came(&self) -> bool {
-        self.came.load(Ordering::Relaxed)
+        self.is_requested.load(Ordering::Relaxed)
     }
 }
 
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_by_its_time_or_when_the_end_is_asked_for() {
+    fn a_sleep_ends_by_time_or_interrupt() {
         let interrupt = Interrupt::listen().unwrap();
         assert!(!interrupt.sleep(Duration::from_millis(1)));
-        let asker = interrupt.clone();
-        let asked = thread::spawn(move || asker.ask());
+        let other = interrupt.clone();
+        let asking = thread::spawn(move || other.ask());
         let hour = Duration::from_secs(60 * 60);
         assert!(interrupt.sleep(hour));
-        asked.join().unwrap();
+        asking.join().unwrap();
         assert!(interrupt.sleep(hour), "it stays asked for");
     }
 }

@@ -26,8 +26,6 @@ pub mod input_file;
 pub mod interrupt;
 pub mod live;
 pub mod machine;
-#[cfg(test)]
-mod made_up;
 pub mod markdown;
 pub mod output_file;
 pub mod page;
@@ -39,6 +37,8 @@ pub mod result;
 mod result_file;
 pub mod result_lines;
 pub mod result_table;
+#[cfg(test)]
+mod sample;
 pub mod statistics;
 pub mod summary;
 pub mod table;

@@ -88,15 +88,15 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
     use crate::result::Row;
+    use crate::sample;
 
     #[test]
     fn a_page_has_command_machine_and_a_table_per_series() {
         let because = |row| Row { cause: Some("socket call".into()), ..row };
-        let baseline = because(made_up::row("capture, short", "packet-ring", 1e6));
-        let xdp = made_up::against("packet-ring", 2.0, because(made_up::row("capture, short", "xdp", 2e6)));
-        let page = of_bench(&made_up::report(vec![baseline, xdp, made_up::row("capture, long", "xdp", 3e6)]));
+        let baseline = because(sample::row("capture, short", "packet-ring", 1e6));
+        let xdp = sample::against("packet-ring", 2.0, because(sample::row("capture, short", "xdp", 2e6)));
+        let page = of_bench(&sample::report(vec![baseline, xdp, sample::row("capture, long", "xdp", 3e6)]));
         let lines: Vec<_> = page.lines().collect();
         for expected in [
             "Measured at 2026-01-31T12:00:00Z, by this command:",
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn founding_systems_come_before_their_rows() {
-        let page = of_bench(&made_up::founding_run());
+        let page = of_bench(&sample::founding_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(
             headings.len(),
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_headline_comes_before_the_workloads() {
-        let page = of_bench(&made_up::whole_run());
+        let page = of_bench(&sample::full_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(headings[0], "## Headline");
         assert_eq!(headings.last(), Some(&"## How to read it"));
@@ -141,7 +141,7 @@ mod tests {
     /// If it fails: `nocopy report docs/headline.jsonl --markdown FILE` writes the table for README.md.
     #[test]
     fn the_readme_shows_the_committed_headline() {
-        let page = of_bench(&made_up::measured_headline());
+        let page = of_bench(&sample::measured_headline());
         let (_, headline) = page.split_once("## Headline\n\n").unwrap();
         let (headline, _) = headline.split_once("\n\n").unwrap();
         let readme = include_str!("../../../README.md");
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn words_of_a_result_do_not_change_the_page() {
+    fn text_of_results_is_escaped() {
         let odd = "a|b\n## odd <script> `d` [e](f) \u{1b}[2J";
-        let mut report = made_up::report(vec![made_up::row(odd, odd, 1.0)]);
+        let mut report = sample::report(vec![sample::row(odd, odd, 1.0)]);
         report.command = odd.into();
         let page = of_bench(&report);
         assert!(!page.contains("\n## odd") && !page.contains('\u{1b}'), "{page}");

@@ -13,10 +13,10 @@ use rustix::process::geteuid;
 use crate::{Failure, Interrupt, input_file, print};
 
 /// How long to wait for the reader of a pipe before checking for an interrupt.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Permissions of a file that only its owner can read.
-const OWN: u32 = 0o600;
+const OWNER_ONLY: u32 = 0o600;
 
 /// The number of users that a user namespace does not have (`/proc/sys/kernel/overflowuid`).
 const UNMAPPED: u32 = 65_534;
@@ -38,9 +38,9 @@ impl PrivateFile {
     /// # Errors
     /// As [`open`].
     pub fn open(self, path: &Path, options: &mut OpenOptions, interrupt: &Interrupt) -> io::Result<File> {
-        let (file, existing) = open(path, options.mode(OWN), |_| self.force, Some(interrupt))?;
-        let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWN != 0;
-        let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWN));
+        let (file, existing) = open(path, options.mode(OWNER_ONLY), |_| self.force, Some(interrupt))?;
+        let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWNER_ONLY != 0;
+        let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWNER_ONLY));
         if file.metadata()?.is_file() {
             // Before there is anything to read. Fails for a file of another user, who could read it whatever
             // its permissions.
@@ -72,23 +72,23 @@ impl OutputFile {
     /// The file cannot be opened, or the user interrupted the wait for a pipe's reader.
     pub fn open(
         path: &Path,
-        making: PrivateFile,
+        creation: PrivateFile,
         options: &mut OpenOptions,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         if input_file::is_standard(path) {
             let file = standard_output()?;
-            let file = without_waiting(&file).unwrap_or(file);
+            let file = reopen_nonblocking(&file).unwrap_or(file);
             return Ok(Self { has_places: false, ..Self::of("standard output".into(), file) });
         }
-        let file = making.open(path, options, interrupt).map_err(|source| Failure::output(path, source))?;
+        let file = creation.open(path, options, interrupt).map_err(|source| Failure::output(path, source))?;
         Ok(Self::of(path.into(), file))
     }
 
     fn of(path: PathBuf, file: File) -> Self {
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let returns_at_once = fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        Self { path, file, has_places: is_file, may_wait: !is_file && !returns_at_once }
+        let is_nonblocking = fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        Self { path, file, has_places: is_file, may_wait: !is_file && !is_nonblocking }
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn standard_output() -> Result<File, Failure> {
 /// The same pipe, opened again so that writing never waits: the given descriptor is shared with other
 /// processes, and remains unchanged. Other outputs are used as they are (a file has its own position, a
 /// socket cannot be opened).
-fn without_waiting(pipe: &File) -> io::Result<File> {
+fn reopen_nonblocking(pipe: &File) -> io::Result<File> {
     if !pipe.metadata()?.file_type().is_fifo() {
         return Err(io::ErrorKind::Unsupported.into());
     }
@@ -128,7 +128,7 @@ pub fn open(
     // there.
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return Ok((made?, None)),
+        created => return Ok((created?, None)),
     }
     let (file, metadata) = match fs::metadata(path) {
         Ok(pipe) if pipe.file_type().is_fifo() => open_pipe(path, &pipe, interrupt)?,
@@ -152,9 +152,13 @@ fn is_same(stat: Stat, file: &Metadata) -> bool {
 
 /// Opens a pipe once a program reads it; for writing only, because while a process could read its own pipe,
 /// it would not notice that the reader is gone.
-fn open_pipe(path: &Path, found: &Metadata, interrupt: Option<&Interrupt>) -> io::Result<(File, Metadata)> {
+fn open_pipe(
+    path: &Path,
+    metadata: &Metadata,
+    interrupt: Option<&Interrupt>,
+) -> io::Result<(File, Metadata)> {
     let refused = || io::Error::from_raw_os_error(libc::EACCES);
-    if !is_trusted(found, None) {
+    if !is_trusted(metadata, None) {
         return Err(refused());
     }
     let open = |flags| File::options().write(true).custom_flags(libc::O_NOCTTY | flags).open(path);
@@ -164,7 +168,7 @@ fn open_pipe(path: &Path, found: &Metadata, interrupt: Option<&Interrupt>) -> io
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
             opened => break opened?,
         }
-        if interrupt.sleep(LOOK_INTERVAL) {
+        if interrupt.sleep(CHECK_INTERVAL) {
             return Err(io::ErrorKind::Interrupted.into());
         }
     };
@@ -249,7 +253,7 @@ mod tests {
         }
     }
 
-    fn make(path: &Path, force: bool, permissions: Option<u32>) -> io::Result<File> {
+    fn open_private(path: &Path, force: bool, permissions: Option<u32>) -> io::Result<File> {
         let interrupt = Interrupt::listen().unwrap();
         PrivateFile { force, permissions }.open(path, File::options().write(true), &interrupt)
     }
@@ -259,50 +263,50 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_unless_asked() {
+    fn files_are_private_by_default() {
         let scratch = Scratch::new("owner");
         let path = scratch.join("file");
-        make(&path, false, None).unwrap();
+        open_private(&path, false, None).unwrap();
         assert_eq!(mode(&path), 0o600);
-        make(&path, true, Some(0o664)).unwrap();
+        open_private(&path, true, Some(0o664)).unwrap();
         assert_eq!(mode(&path), 0o664, "whatever the umask");
         fs::write(&path, "of before").unwrap();
-        make(&path, true, None).unwrap();
+        open_private(&path, true, None).unwrap();
         assert_eq!((mode(&path), fs::metadata(&path).unwrap().len()), (0o600, 0));
     }
 
     #[test]
-    fn what_is_there_stays_unless_overwriting_is_asked_for() {
+    fn existing_files_are_kept_without_force() {
         let scratch = Scratch::new("force");
         let path = scratch.join("file");
         fs::write(&path, "precious").unwrap();
-        assert_eq!(make(&path, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(open_private(&path, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]
-    fn no_file_is_written_through_a_link() {
+    fn symbolic_links_to_files_are_refused() {
         let scratch = Scratch::new("link");
         let (file, link) = (scratch.join("file"), scratch.join("link"));
         symlink(&file, &link).unwrap();
-        make(&link, true, None).unwrap_err();
+        open_private(&link, true, None).unwrap_err();
         assert!(!file.exists(), "made through a link");
         fs::write(&file, "precious").unwrap();
-        assert_eq!(make(&link, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(make(&link, true, None).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(open_private(&link, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(open_private(&link, true, None).unwrap_err().raw_os_error(), Some(libc::ELOOP));
         assert_eq!(fs::read(&file).unwrap(), b"precious");
     }
 
     /// Its reader would get what is written. Pipes of a shell are this process's own, whoever made them.
     #[test]
-    fn a_fifo_of_another_user_gets_nothing() {
+    fn fifos_of_other_users_are_refused() {
         let scratch = Scratch::new("fifo");
         let (fifo, link) = (scratch.join("fifo"), scratch.join("link"));
-        mkfifoat(rustix::fs::CWD, &fifo, OWN.into()).unwrap();
+        mkfifoat(rustix::fs::CWD, &fifo, OWNER_ONLY.into()).unwrap();
         let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
         symlink(&fifo, &link).unwrap();
         for path in [&fifo, &link] {
-            make(path, false, None).unwrap();
+            open_private(path, false, None).unwrap();
         }
         if let Err(error) = std::os::unix::fs::chown(&fifo, Some(65_533), None) {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
@@ -310,24 +314,24 @@ mod tests {
         }
         drop(reader);
         for path in [&fifo, &link] {
-            assert_eq!(make(path, true, None).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(open_private(path, true, None).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         }
         let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
         let inherited = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
-        make(&inherited, false, None).unwrap();
+        open_private(&inherited, false, None).unwrap();
     }
 
     #[test]
-    fn a_wait_for_the_reader_of_a_pipe_ends_when_interrupted() {
+    fn an_interrupt_ends_the_wait_for_a_reader() {
         let scratch = Scratch::new("reader");
         let fifo = scratch.join("fifo");
-        mkfifoat(rustix::fs::CWD, &fifo, OWN.into()).unwrap();
+        mkfifoat(rustix::fs::CWD, &fifo, OWNER_ONLY.into()).unwrap();
         let interrupt = Interrupt::listen().unwrap();
-        let making = PrivateFile { force: false, permissions: None };
+        let creation = PrivateFile { force: false, permissions: None };
         let mut both = File::options();
         both.read(true).write(true);
         std::thread::scope(|scope| {
-            let opening = scope.spawn(|| making.open(&fifo, both.clone().truncate(false), &interrupt));
+            let opening = scope.spawn(|| creation.open(&fifo, both.clone().truncate(false), &interrupt));
             let reader = File::open(&fifo).unwrap();
             let file = opening.join().unwrap().unwrap();
             drop(reader);
@@ -335,18 +339,18 @@ mod tests {
             assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe, "it is no reader itself");
         });
         interrupt.ask();
-        let interrupted = making.open(&fifo, &mut both, &interrupt).unwrap_err();
+        let interrupted = creation.open(&fifo, &mut both, &interrupt).unwrap_err();
         assert_eq!(interrupted.kind(), io::ErrorKind::Interrupted);
     }
 
     #[test]
-    fn what_is_no_file_is_written_to_as_it_is() {
+    fn devices_are_opened_unchanged() {
         let scratch = Scratch::new("device");
         let link = scratch.join("link");
         symlink("/dev/null", &link).unwrap();
         let before = mode(Path::new("/dev/null"));
         for path in [Path::new("/dev/null"), &link] {
-            make(path, false, Some(0o640)).unwrap();
+            open_private(path, false, Some(0o640)).unwrap();
         }
         assert_eq!(mode(Path::new("/dev/null")), before);
     }

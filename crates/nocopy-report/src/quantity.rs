@@ -21,7 +21,7 @@ fn number(text: &str) -> Option<(f64, &str)> {
         Some((prefix, rest)) if prefix.ends_with('i') => (prefix.chars().next()?, rest),
         _ => ('\0', &text[end..]),
     };
-    let power = |letter: char| "kmgt".find(letter.to_ascii_lowercase()).map(|place| place as i32 + 1);
+    let power = |letter: char| "kmgt".find(letter.to_ascii_lowercase()).map(|index| index as i32 + 1);
     if base != '\0' {
         return Some((value * 1024_f64.powi(power(base)?), rest));
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_nothing_is_left_out() {
+    fn a_time_of_zero_is_left_out() {
         assert_eq!((in_time(1.5), in_time(0.0)), (" in 1.50 s".into(), String::new()));
     }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_quantities_are_refused() {
         for text in ["", "0", "k", "-1", "1x", "1e5", "NaN", "inf", "1.2.3", "99999999999999999999"] {
             assert!(count(text).is_err() && rate(text).is_err(), "{text}");
             assert!(text == "99999999999999999999" || bytes(text).is_err(), "{text}");
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn numbers_are_short_for_people() {
-        let said =
+        let printed =
             [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 999_499.0, 999_999.0, 1_234_567.0, 99.4e6, 456e9]
                 .map(short);
         assert_eq!(
-            said,
+            printed,
             ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "999 k", "1.00 M", "1.23 M", "99.4 M", "456 G"]
         );
     }

@@ -159,7 +159,8 @@ impl BufferAnalysis {
     /// Names and values of [`ReceiveAnalysis::table`].
     fn column(&self) -> Vec<(String, String)> {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
-        let told = |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
+        let optional =
+            |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
         let bytes = |bytes: f64| short(bytes.round());
         let Range { median, low, high } = self.gbit_per_s;
         let mut column = vec![
@@ -174,18 +175,21 @@ impl BufferAnalysis {
         }
         let max = |value: Option<u64>| value.map(|value| value as f64);
         let figures = [
-            ("total of these, us/MB", told(self.us_per_mb, &|time| format!("{time:.0}"))),
+            ("total of these, us/MB", optional(self.us_per_mb, &|time| format!("{time:.0}"))),
             ("total of these, % of one processor", percent(self.processor_share)),
-            ("threads' time seen by samples, %", told(self.seen_share, &percent)),
+            ("threads' time seen by samples, %", optional(self.seen_share, &percent)),
             ("cost of profiling, %", format!("{:.1}", self.overhead_percent.median)),
-            ("direct share, %", told(self.direct_share, &percent)),
-            ("backlog share, %", told(self.backlog_share, &percent)),
-            ("ACKs a segment", told(self.acks_per_segment, &|acks| format!("{acks:.3}"))),
-            ("mean window, B", told(self.window_mean_bytes, &bytes)),
-            ("queue, mean B", told(self.queue_mean_bytes, &bytes)),
-            ("queue, largest B", told(max(self.queue_max_bytes), &bytes)),
-            ("queue, mean packets", told(self.queue_mean_packets, &|packets| format!("{packets:.1}"))),
-            ("queue, largest packets", told(max(self.queue_max_packets), &|packets| format!("{packets:.0}"))),
+            ("direct share, %", optional(self.direct_share, &percent)),
+            ("backlog share, %", optional(self.backlog_share, &percent)),
+            ("ACKs a segment", optional(self.acks_per_segment, &|acks| format!("{acks:.3}"))),
+            ("mean window, B", optional(self.window_mean_bytes, &bytes)),
+            ("queue, mean B", optional(self.queue_mean_bytes, &bytes)),
+            ("queue, largest B", optional(max(self.queue_max_bytes), &bytes)),
+            ("queue, mean packets", optional(self.queue_mean_packets, &|packets| format!("{packets:.1}"))),
+            (
+                "queue, largest packets",
+                optional(max(self.queue_max_packets), &|packets| format!("{packets:.0}")),
+            ),
         ];
         column.extend(figures.map(|(name, value)| (name.to_owned(), value)));
         column

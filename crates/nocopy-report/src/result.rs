@@ -312,10 +312,10 @@ impl Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     #[test]
-    fn what_does_not_apply_is_absent() {
+    fn absent_fields_are_not_written() {
         let row = Row {
             workload: "latency".into(),
             series: "latency, 64 B".into(),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_read_as_it_was_written() {
+    fn a_link_survives_a_round_trip() {
         let link = Link {
             link: "lo".into(),
             mtu_bytes: 1500,
@@ -371,10 +371,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_compared_are_a_section() {
-        let row = |series, figure| Row { figure, ..made_up::row(series, "xdp", 1.0) };
+    fn rows_of_one_series_are_a_section() {
+        let row = |series, figure| Row { figure, ..sample::row(series, "xdp", 1.0) };
         let (rate, cpu) = (Figure::PacketsPerSecond, Figure::ReceiverCpu);
-        let report = made_up::report(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
+        let report = sample::report(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
         let sections: Vec<_> = report
             .sections()
             .map(|section| (section.title(), section.figure(), section.rows.len()))

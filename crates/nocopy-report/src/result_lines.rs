@@ -10,12 +10,12 @@ use crate::result_file::{LineFile, ResultFile};
 use crate::{Failure, print};
 
 /// The note that a reader adds if the end is missing.
-const CUT: &str =
+const KILLED: &str =
     "KILLED: these results have no last line: the run did not come to its end, and rows are missing.";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "kebab-case")]
-enum Line {
+enum ResultLine {
     Header(Box<Header>),
     Row(Box<Row>),
     ReceiveAnalysis(Box<ReceiveAnalysis>),
@@ -82,23 +82,23 @@ pub struct ResultLines(LineFile);
 impl ResultLines {
     pub fn begin(file: ResultFile, header: &Header) -> Result<Self, Failure> {
         let mut lines = Self(file.lines()?);
-        lines.write(&Line::Header(Box::new(header.clone())))?;
+        lines.write(&ResultLine::Header(Box::new(header.clone())))?;
         Ok(lines)
     }
 
     pub fn row(&mut self, row: &Row) -> Result<(), Failure> {
-        self.write(&Line::Row(Box::new(row.clone())))
+        self.write(&ResultLine::Row(Box::new(row.clone())))
     }
 
     pub fn receive_analysis(&mut self, analysis: &ReceiveAnalysis) -> Result<(), Failure> {
-        self.write(&Line::ReceiveAnalysis(Box::new(analysis.clone())))
+        self.write(&ResultLine::ReceiveAnalysis(Box::new(analysis.clone())))
     }
 
     pub fn end(mut self, ended: Completeness, notes: &[String]) -> Result<(), Failure> {
-        self.write(&Line::End(End { ended, notes: notes.into() }))
+        self.write(&ResultLine::End(End { ended, notes: notes.into() }))
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), Failure> {
+    fn write(&mut self, line: &ResultLine) -> Result<(), Failure> {
         self.0.write(&serde_json::to_string(line).map_err(|source| Failure::Print(source.into()))?)
     }
 }
@@ -113,20 +113,20 @@ pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
         let is_cut = number > 1 && !line.ends_with(b"\n");
         let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
         match print::parse(line) {
-            Ok(Line::Header(_)) if header.is_some() => {
+            Ok(ResultLine::Header(_)) if header.is_some() => {
                 return Err(wrong(&"a second header, where results of one run belong"));
             }
-            Ok(Line::Header(first)) => header = Some(*first),
-            Ok(Line::Row(row)) => results.push(*row),
-            Ok(Line::ReceiveAnalysis(analysis)) => receive_analysis = Some(*analysis),
-            Ok(Line::End(last)) => end = Some(last),
-            Ok(Line::Unknown) => {}
+            Ok(ResultLine::Header(first)) => header = Some(*first),
+            Ok(ResultLine::Row(row)) => results.push(*row),
+            Ok(ResultLine::ReceiveAnalysis(analysis)) => receive_analysis = Some(*analysis),
+            Ok(ResultLine::End(last)) => end = Some(last),
+            Ok(ResultLine::Unknown) => {}
             Err(_) if is_cut => break,
             Err(error) => return Err(wrong(&error)),
         }
     }
     let header: Header = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
-    let notes = end.map_or_else(|| vec![CUT.into()], |end: End| end.notes);
+    let notes = end.map_or_else(|| vec![KILLED.into()], |end: End| end.notes);
     Ok(Report { receive_analysis, ..header.report(notes, results) })
 }
 
@@ -136,10 +136,10 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     fn header() -> Header {
-        let Report { command, measured_at, machine, .. } = made_up::report(Vec::new());
+        let Report { command, measured_at, machine, .. } = sample::report(Vec::new());
         let arguments = Arguments { workloads: vec!["capture".into()], methods: Vec::new(), rounds: 9 };
         Header::new(command, arguments, measured_at, machine)
     }
@@ -155,11 +155,11 @@ mod tests {
     }
 
     fn row(method: &str) -> Row {
-        made_up::row("capture", method, 1e6)
+        sample::row("capture", method, 1e6)
     }
 
     #[test]
-    fn results_are_read_as_they_were_written() {
+    fn results_survive_a_round_trip() {
         let notes = ["Not measured.".to_owned()];
         let text = written("whole", |mut lines| {
             lines.row(&row("xdp")).unwrap();
@@ -176,23 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_killed_keeps_its_rows() {
+    fn rows_of_a_killed_run_are_read() {
         let text = written("killed", |mut lines| lines.row(&row("xdp")).unwrap());
-        for kept in [text.clone(), text.clone() + r#"{"line":"row","workl"#] {
-            let report = read(kept.as_bytes()).unwrap();
-            assert_eq!((report.results.len(), report.notes), (1, vec![CUT.to_owned()]));
+        for cut_text in [text.clone(), text.clone() + r#"{"line":"row","workl"#] {
+            let report = read(cut_text.as_bytes()).unwrap();
+            assert_eq!((report.results.len(), report.notes), (1, vec![KILLED.to_owned()]));
         }
     }
 
     #[test]
-    fn lines_of_later_versions_are_passed_over() {
+    fn unknown_lines_are_ignored() {
         let text = written("later", |lines| lines.end(Completeness::Complete, &[]).unwrap());
         let text = text.replace("{\"line\":\"end\"", "{\"line\":\"weather\",\"sun\":1}\n{\"line\":\"end\"");
         assert_eq!(read(text.as_bytes()).unwrap().notes, [""; 0]);
     }
 
     #[test]
-    fn a_wrong_line_is_named() {
+    fn an_invalid_line_is_named() {
         let text = written("wrong", |mut lines| lines.row(&row("xdp")).unwrap());
         let wrong = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
         assert!(wrong(&text.replace("\"runs\":9", "\"runs\":\"many\"")).starts_with("line 2: "));

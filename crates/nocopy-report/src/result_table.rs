@@ -201,15 +201,16 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
 /// Which rows are marked, and what was seen that may be the cause. `None` if there are none.
 fn uncertain(report: &Report) -> Option<String> {
     let marked = report.results.iter().filter(|row| row.is_uncertain());
-    let said: Vec<String> = marked.map(|row| format!("{}: {}", place(row), troubles(row))).collect();
+    let sentences: Vec<String> =
+        marked.map(|row| format!("{}: {}", row_title(row), disturbances(row))).collect();
     let intro = format!(
         "* the ends of an interval are a factor of {UNCERTAIN} or more apart, so the row says little"
     );
-    (!said.is_empty()).then(|| format!("{intro}: {}", said.join("; ")))
+    (!sentences.is_empty()).then(|| format!("{intro}: {}", sentences.join("; ")))
 }
 
 /// What disturbed a row.
-fn troubles(row: &Row) -> String {
+fn disturbances(row: &Row) -> String {
     let dropped = row.dropped_percent.filter(|percent| *percent >= 0.05).map(|it| format!("{it:.1} % lost"));
     let resent = row.segments_resent.filter(|count| *count > 0).map(|it| format!("{it} segments sent again"));
     let stolen = row.stolen_percent.filter(|percent| *percent >= 1.0);
@@ -219,7 +220,7 @@ fn troubles(row: &Row) -> String {
 }
 
 /// The series, figure and method of a row, in a sentence.
-fn place(row: &Row) -> String {
+fn row_title(row: &Row) -> String {
     let sink = row.sink.as_ref().map(|sink| format!(" into {sink}")).unwrap_or_default();
     format!("{}{sink}, {}: {}", row.series, row.figure.name(), name(row, &row.series))
 }
@@ -249,7 +250,7 @@ fn own_choices(report: &Report) -> Option<String> {
         worst.iter().copied().filter(|row| row.ratio.is_some_and(|ratio| ratio < GOOD_CHOICE)).collect();
     let named = below.iter().map(|row| {
         let (against, ratio) = (row.baseline.as_deref().unwrap_or_default(), row.ratio.unwrap_or(0.0));
-        format!("{} {ratio:.2} × {against}", place(row))
+        format!("{} {ratio:.2} × {against}", row_title(row))
     });
     let which = named.collect::<Vec<_>>().join("; ");
     let colon = if below.is_empty() { "" } else { ": " };
@@ -289,7 +290,7 @@ fn machine(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     #[test]
     fn rates_and_losses_are_readable() {
@@ -299,11 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn own_choices_below_the_best_by_hand_are_counted_and_named() {
-        let choice =
-            |ratio, baseline| made_up::against(baseline, ratio, made_up::row("udp-send", "auto", 1e6));
-        let report = |rows| made_up::report(rows);
-        assert_eq!(own_choices(&report(vec![made_up::row("udp-send", "gso", 1e6)])), None);
+    fn own_choices_below_the_best_are_counted_and_named() {
+        let choice = |ratio, baseline| sample::against(baseline, ratio, sample::row("udp-send", "auto", 1e6));
+        let report = |rows| sample::report(rows);
+        assert_eq!(own_choices(&report(vec![sample::row("udp-send", "gso", 1e6)])), None);
         let all_good = own_choices(&report(vec![choice(0.96, "gso")])).unwrap();
         assert_eq!(all_good, "0 of 1 own choices (auto, default) are below 0.95 of the best by hand");
         // Compared with two, it is the worse that counts.
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_says_little_is_marked_with_what_was_seen() {
-        let sure = made_up::against("recv", 1.0, made_up::row("tcp", "auto", 1e6));
+    fn uncertain_rows_are_marked_with_disturbances() {
+        let sure = sample::against("recv", 1.0, sample::row("tcp", "auto", 1e6));
         let wide = Row { ratio_low: Some(0.3), ratio_high: Some(1.2), ..sure.clone() };
         let resent = Row { segments_resent: Some(7), stolen_percent: Some(12.0), ..wide.clone() };
-        assert_eq!(uncertain(&made_up::report(vec![sure.clone()])), None);
-        let text = uncertain(&made_up::report(vec![sure, wide.clone(), resent])).unwrap();
+        assert_eq!(uncertain(&sample::report(vec![sure.clone()])), None);
+        let text = uncertain(&sample::report(vec![sure, wide.clone(), resent])).unwrap();
         assert!(
             text.contains("tcp, packets/s: auto: no cause seen; tcp, packets/s: auto: 7 segments"),
             "{text}"
@@ -327,7 +327,7 @@ mod tests {
             text.ends_with("sent again, 12 % of a round's processor time taken by another machine"),
             "{text}"
         );
-        let report = made_up::report(vec![wide]);
+        let report = sample::report(vec![wide]);
         let table = table(report.sections().next().unwrap(), &mut Causes::default()).text();
         assert!(table.contains("1.00 [0.30–1.20] × recv *"), "{table}");
     }
@@ -341,15 +341,15 @@ mod tests {
     #[test]
     fn a_section_is_aligned() {
         let because = |row| Row { cause: Some("because".into()), ..row };
-        let baseline = because(made_up::row("capture", "packet-ring", 1.9e6));
-        let xdp = because(made_up::row("capture", "xdp", 4.4e6));
-        let report = made_up::report(vec![baseline, made_up::against("packet-ring", 2.3, xdp)]);
+        let baseline = because(sample::row("capture", "packet-ring", 1.9e6));
+        let xdp = because(sample::row("capture", "xdp", 4.4e6));
+        let report = sample::report(vec![baseline, sample::against("packet-ring", 2.3, xdp)]);
         let section = report.sections().next().unwrap();
         let text = table(section, &mut Causes::default()).text();
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert!(lines[1].contains("2.30 [2.07–2.53] × packet-ring"), "{text}");
-        let places = lines.iter().map(|line| line.chars().position(|c| c == '–'));
-        assert!(places.clone().all(|place| place == places.clone().next().unwrap()), "{text}");
+        let columns = lines.iter().map(|line| line.chars().position(|c| c == '–'));
+        assert!(columns.clone().all(|column| column == columns.clone().next().unwrap()), "{text}");
         assert!(lines.iter().all(|line| line.contains("copied (1)")), "{text}");
     }
 }

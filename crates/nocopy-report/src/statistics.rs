@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn the_median_is_the_middle_value() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 5.0]), Some(5.0));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_drops_as_many_as_confidence_allows() {
+    fn the_interval_is_the_narrowest_with_that_confidence() {
         let values: Vec<f64> = (1..=9).map(f64::from).collect();
         let found = interval(&values).unwrap();
         assert_eq!((found.low, found.median, found.high), (2.0, 5.0, 8.0));
@@ -123,7 +123,7 @@ mod tests {
     /// The claim itself: over many samples of a skewed distribution the interval covers the median that
     /// often.
     #[test]
-    fn the_interval_covers_what_it_says() {
+    fn the_interval_covers_the_median_as_often_as_stated() {
         let mut state = 1_u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -26,16 +26,16 @@ enum ServeCommand {
 }
 
 /// Messages, or a directory.
-pub(crate) enum Served<'a> {
+pub(crate) enum Service<'a> {
     Messages(&'a nocopy_transfer::arguments::ServeArguments),
     Nfs(&'a NfsArguments),
 }
 
 impl ServeChoice {
-    pub(crate) fn what(&self) -> Served<'_> {
+    pub(crate) fn service(&self) -> Service<'_> {
         match (&self.other, &self.messages) {
-            (Some(ServeCommand::Nfs(arguments)), _) => Served::Nfs(arguments),
-            (None, Some(arguments)) => Served::Messages(arguments),
+            (Some(ServeCommand::Nfs(arguments)), _) => Service::Nfs(arguments),
+            (None, Some(arguments)) => Service::Messages(arguments),
             (None, None) => unreachable!("clap requires one of them"),
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsStr
     let tip = match error.kind() {
         ErrorKind::ArgumentConflict => {
             // Clap names all options that the target excludes, or this option first.
-            let Some(option) = options.iter().find(|option| is_given(option, words)) else { return error };
+            let Some(option) = options.iter().find(|option| is_present(option, words)) else { return error };
             error.insert(ContextKind::InvalidArg, ContextValue::String(option.to_string()));
             error.insert(ContextKind::PriorArg, ContextValue::String(target.to_string()));
             let heading = option.get_help_heading().unwrap_or("another target").to_lowercase();
@@ -59,7 +59,7 @@ fn names(value: Option<&ContextValue>) -> Vec<String> {
     }
 }
 
-fn is_given(option: &Arg, words: &[OsString]) -> bool {
+fn is_present(option: &Arg, words: &[OsString]) -> bool {
     let long = option.get_long().map(|long| format!("--{long}"));
     let short = option.get_short().map(|short| format!("-{short}"));
     words.iter().filter_map(|word| word.to_str()).any(|word| {

@@ -4,7 +4,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use nocopy::integration::probe::{Gate, State};
 use serde::Serialize;
 
-use super::examined::Examined;
+use super::probed_interface::ProbedInterface;
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor/1";
@@ -57,60 +57,60 @@ impl<'a> From<&'a Gate> for GateRow<'a> {
 }
 
 impl<'a> InterfaceRow<'a> {
-    fn of(examined: &'a Examined, machine: &[Gate]) -> Self {
+    fn of(probed: &'a ProbedInterface, machine: &[Gate]) -> Self {
         Self {
-            interface: &examined.name,
-            driver: examined.probed.driver.as_deref(),
-            receive_queues: examined.probed.receive_queues,
-            mode: examined.mode(machine),
-            obstacles: examined.obstacles(machine),
+            interface: &probed.name,
+            driver: probed.probe.driver.as_deref(),
+            receive_queues: probed.probe.receive_queues,
+            mode: probed.mode(machine),
+            obstacles: probed.obstacles(machine),
         }
     }
 }
 
-pub(super) fn gates(machine: &[Gate], examined: &Examined) -> String {
-    let table = gate_table(machine.iter().chain(&examined.probed.gates));
-    let interface = &examined.name;
-    let last = match examined.mode(machine) {
+pub(super) fn gates(machine: &[Gate], probed: &ProbedInterface) -> String {
+    let table = gate_table(machine.iter().chain(&probed.probe.gates));
+    let interface = &probed.name;
+    let last = match probed.mode(machine) {
         Some(mode) => format!("A port on {interface} would be in the mode '{mode}', if the kernel agrees."),
         None => format!("A port on {interface} cannot be opened: see the closed gates above."),
     };
     format!("{table}{last}\n")
 }
 
-pub(super) fn gates_json(machine: &[Gate], examined: &Examined) -> String {
+pub(super) fn gates_json(machine: &[Gate], probed: &ProbedInterface) -> String {
     json(&Report {
         schema: SCHEMA,
-        interface: Some(&examined.name),
-        gates: machine.iter().chain(&examined.probed.gates).map(GateRow::from).collect(),
-        mode: examined.mode(machine),
+        interface: Some(&probed.name),
+        gates: machine.iter().chain(&probed.probe.gates).map(GateRow::from).collect(),
+        mode: probed.mode(machine),
         interfaces: None,
     })
 }
 
 /// All interfaces in one table, and the gates of the machine that are not open.
-pub(super) fn overview(machine: &[Gate], interfaces: &[Examined]) -> String {
-    let rows = interfaces.iter().map(|examined| {
-        let row = InterfaceRow::of(examined, machine);
+pub(super) fn overview(machine: &[Gate], interfaces: &[ProbedInterface]) -> String {
+    let rows = interfaces.iter().map(|probed| {
+        let row = InterfaceRow::of(probed, machine);
         let queues = row.receive_queues.to_string();
         let (driver, mode) = (row.driver.unwrap_or("unknown"), row.mode.unwrap_or("none"));
         [row.interface, driver, &queues, mode, &row.obstacles.join(", ")].map(str::to_owned)
     });
     let mut text = wrapped(["interface", "driver", "queues", "best mode", "what stands in the way"], rows);
-    let mut shut = machine.iter().filter(|gate| gate.state != State::Open).peekable();
-    if shut.peek().is_some() {
-        text += &format!("\nOf this machine, not open:\n{}", gate_table(shut));
+    let mut not_open = machine.iter().filter(|gate| gate.state != State::Open).peekable();
+    if not_open.peek().is_some() {
+        text += &format!("\nOf this machine, not open:\n{}", gate_table(not_open));
     }
     text + "\n'nocopy doctor INTERFACE' shows every gate; '--fix' prints the commands that open what is closed.\n"
 }
 
-pub(super) fn overview_json(machine: &[Gate], interfaces: &[Examined]) -> String {
+pub(super) fn overview_json(machine: &[Gate], interfaces: &[ProbedInterface]) -> String {
     json(&Report {
         schema: SCHEMA,
         interface: None,
         gates: machine.iter().map(GateRow::from).collect(),
         mode: None,
-        interfaces: Some(interfaces.iter().map(|examined| InterfaceRow::of(examined, machine)).collect()),
+        interfaces: Some(interfaces.iter().map(|probed| InterfaceRow::of(probed, machine)).collect()),
     })
 }
 
@@ -136,7 +136,7 @@ fn json(report: &Report<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::examined::tests::{examined, gate};
+    use crate::doctor::probed_interface::tests::{gate, probed_interface};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
@@ -144,10 +144,10 @@ mod tests {
 
     #[test]
     fn each_interface_is_a_row_with_its_best_mode() {
-        let fast = examined(vec![gate("xdp zero-copy", State::Open, false)]);
+        let fast = probed_interface(vec![gate("xdp zero-copy", State::Open, false)]);
         let mut down =
-            examined(vec![gate("up", State::Closed, true), gate("packet ring", State::Open, false)]);
-        (down.name, down.probed.driver) = ("tun0".into(), None);
+            probed_interface(vec![gate("up", State::Closed, true), gate("packet ring", State::Open, false)]);
+        (down.name, down.probe.driver) = ("tun0".into(), None);
         let machine = [gate("kernel", State::Open, false)];
         let text = lines(&overview(&machine, &[fast, down]));
         assert_eq!(
@@ -169,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn the_overview_as_json_has_interfaces_beside_the_machine_gates() {
+    fn the_json_overview_has_interfaces_and_machine_gates() {
         let machine = [gate("kernel", State::Open, false)];
-        let blocked = examined(vec![gate("carrier", State::Closed, true)]);
+        let blocked = probed_interface(vec![gate("carrier", State::Closed, true)]);
         let json: serde_json::Value = serde_json::from_str(&overview_json(&machine, &[blocked])).unwrap();
         assert_eq!((&json["schema"], &json["gates"][0]["name"]), (&SCHEMA.into(), &"kernel".into()));
         let row = serde_json::json!(

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use nocopy::integration::probe::{Gate, State};
 use serde::Serialize;
 
-use super::examined::{Examined, blocks};
+use super::probed_interface::{ProbedInterface, blocks};
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor-fix/1";
@@ -32,11 +32,11 @@ struct Fix<'a> {
 
 impl<'a> Fixes<'a> {
     /// Each command once, though it may open several gates.
-    pub(super) fn of(machine: &'a [Gate], interfaces: &'a [Examined]) -> Self {
+    pub(super) fn of(machine: &'a [Gate], interfaces: &'a [ProbedInterface]) -> Self {
         let of_machine = machine.iter().map(|gate| (None, gate));
         let of_interfaces = interfaces
             .iter()
-            .flat_map(|interface| interface.probed.gates.iter().map(|gate| (Some(&*interface.name), gate)));
+            .flat_map(|interface| interface.probe.gates.iter().map(|gate| (Some(&*interface.name), gate)));
         let mut seen = HashSet::new();
         let fixes = of_machine
             .chain(of_interfaces)
@@ -78,7 +78,7 @@ impl<'a> Fixes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::examined::tests::{examined, gate};
+    use crate::doctor::probed_interface::tests::{gate, probed_interface};
 
     fn closed(name: &'static str, command: &str) -> Gate {
         let fix = Some(format!("'{command}'"));
@@ -86,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn each_command_follows_what_it_opens_and_is_printed_once() {
+    fn each_command_is_printed_once_after_its_gate() {
         let machine = [closed("huge pages", "sysctl vm.nr_hugepages=64")];
-        let interfaces = [examined(vec![
+        let interfaces = [probed_interface(vec![
             closed("header split", "ethtool -G eth0 tcp-data-split on"),
             closed("zero-copy receive by io_uring", "ethtool -G eth0 tcp-data-split on"),
         ])];
@@ -99,34 +99,35 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_opens_is_a_comment_if_ports_need_it() {
+    fn required_gates_without_a_command_are_comments() {
         let by_hand =
             |needed| Gate { fix: Some("check the cable".into()), ..gate("carrier", State::Closed, needed) };
-        let interfaces = [examined(vec![by_hand(true)])];
+        let interfaces = [probed_interface(vec![by_hand(true)])];
         let script = Fixes::of(&[], &interfaces).script();
         assert!(script.starts_with("# eth0: carrier: as found; check the cable\n"), "{script}");
         assert!(script.lines().all(|line| line.starts_with('#')), "{script}");
-        assert_eq!(Fixes::of(&[], &[examined(vec![by_hand(false)])]).fixes.len(), 0);
+        assert_eq!(Fixes::of(&[], &[probed_interface(vec![by_hand(false)])]).fixes.len(), 0);
     }
 
     #[test]
     fn open_gates_need_no_command() {
         let widened =
             Gate { fix: Some("'ethtool -L eth0 combined 1'".into()), ..gate("queues", State::Open, true) };
-        let interfaces = [examined(vec![widened])];
+        let interfaces = [probed_interface(vec![widened])];
         assert_eq!(Fixes::of(&[], &interfaces).script(), "# No command would open more than is open.\n");
     }
 
     #[test]
-    fn words_of_others_stay_in_their_comment() {
+    fn control_characters_do_not_end_a_comment() {
         let gate = Gate { found: "odd\nreboot".into(), ..closed("driver", "true") };
         let machine = [gate];
         assert_eq!(Fixes::of(&machine, &[]).script(), "# driver: odd reboot\ntrue\n");
     }
 
     #[test]
-    fn json_has_the_commands_and_their_interfaces() {
-        let (machine, interfaces) = ([closed("huge pages", "a")], [examined(vec![closed("up", "b")])]);
+    fn json_lists_commands_with_their_interfaces() {
+        let (machine, interfaces) =
+            ([closed("huge pages", "a")], [probed_interface(vec![closed("up", "b")])]);
         let json: serde_json::Value = serde_json::from_str(&Fixes::of(&machine, &interfaces).json()).unwrap();
         assert_eq!(json["schema"], SCHEMA);
         assert!(json["fixes"][0]["interface"].is_null());

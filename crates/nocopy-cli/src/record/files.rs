@@ -20,7 +20,7 @@ use nocopy_report::output_file::{OutputFile, PrivateFile};
 const LISTED_MAX: usize = 1000;
 
 #[derive(Debug, Clone)]
-pub(super) struct Recorded {
+pub(super) struct RecordedFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) packets: u64,
@@ -28,14 +28,14 @@ pub(super) struct Recorded {
 
 /// Totals of files whose names are not remembered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Tally {
+pub(super) struct FileTotals {
     pub(super) files: u64,
     pub(super) bytes: u64,
     pub(super) packets: u64,
 }
 
-impl Tally {
-    fn add(&mut self, file: &Recorded) {
+impl FileTotals {
+    fn add(&mut self, file: &RecordedFile) {
         self.files += 1;
         self.bytes += file.bytes;
         self.packets += file.packets;
@@ -51,84 +51,84 @@ struct Rotation {
 #[derive(Debug)]
 pub(super) struct Files {
     output: PathBuf,
-    making: PrivateFile,
+    creation: PrivateFile,
     rotation: Rotation,
-    keep: Option<u32>,
-    made: u64,
+    files_max: Option<u32>,
+    opened_count: u64,
     /// The latest files; the last one is being written.
-    pub(super) listed: VecDeque<Recorded>,
-    pub(super) deleted: Tally,
+    pub(super) listed: VecDeque<RecordedFile>,
+    pub(super) deleted: FileTotals,
     /// Older files that were not deleted: deleting was not requested, or failed.
-    pub(super) unlisted: Tally,
+    pub(super) unlisted: FileTotals,
     /// The file that could not be made, if one could not.
-    refused: Option<PathBuf>,
+    failed_path: Option<PathBuf>,
     /// When the current file was begun. The time in which the machine is suspended counts, as it does for who
     /// looks for the file of an hour.
-    begun: BootInstant,
+    started: BootInstant,
     /// What ends the wait for the reader of a pipe.
     interrupt: Interrupt,
 }
 
 impl Files {
     pub(super) fn new(arguments: &RecordArguments, interrupt: &Interrupt) -> Self {
-        let making = PrivateFile { force: arguments.force, permissions: arguments.permissions };
+        let creation = PrivateFile { force: arguments.force, permissions: arguments.permissions };
         let rotation = Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time };
-        Self::none(arguments.output.clone(), making, rotation, arguments.files, interrupt.clone())
+        Self::with_rotation(arguments.output.clone(), creation, rotation, arguments.files, interrupt.clone())
     }
 
     /// No file has been written yet.
-    fn none(
+    fn with_rotation(
         output: PathBuf,
-        making: PrivateFile,
+        creation: PrivateFile,
         rotation: Rotation,
-        keep: Option<u32>,
+        files_max: Option<u32>,
         interrupt: Interrupt,
     ) -> Self {
         Self {
             output,
-            making,
+            creation,
             rotation,
-            keep,
-            made: 0,
+            files_max,
+            opened_count: 0,
             listed: VecDeque::new(),
-            deleted: Tally::default(),
-            unlisted: Tally::default(),
-            refused: None,
-            begun: BootInstant::now(),
+            deleted: FileTotals::default(),
+            unlisted: FileTotals::default(),
+            failed_path: None,
+            started: BootInstant::now(),
             interrupt,
         }
     }
 
-    pub(super) fn first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
-        let path = self.name(now_ns);
+    pub(super) fn open_first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
+        let path = self.next_path(now_ns);
         let OutputFile { path, file, has_places, may_wait } =
-            OutputFile::open(&path, self.making, &mut read_again(), &self.interrupt)?;
+            OutputFile::open(&path, self.creation, &mut read_again(), &self.interrupt)?;
         let writer = if has_places { Writer::new(file) } else { Ok(Writer::in_order(file, may_wait)) };
         let writer = writer.map_err(|source| nocopy_report::Failure::output(&path, source))?;
-        self.begin(path);
+        self.start_file(path);
         Ok(writer)
     }
 
     /// Continues with the next file, and deletes the oldest if there are too many.
-    pub(super) fn next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
-        let path = self.name(now_ns);
-        let opened = self.making.open(&path, &mut read_again(), &self.interrupt);
+    pub(super) fn open_next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
+        let path = self.next_path(now_ns);
+        let opened = self.creation.open(&path, &mut read_again(), &self.interrupt);
         if let Err(error) = opened.and_then(|file| writer.next_file(file)) {
-            self.refused = Some(path);
+            self.failed_path = Some(path);
             return Err(error);
         }
-        self.begin(path);
+        self.start_file(path);
         Ok(())
     }
 
-    fn begin(&mut self, path: PathBuf) {
-        self.made += 1;
-        self.listed.push_back(Recorded { path, bytes: 0, packets: 0 });
-        self.begun = BootInstant::now();
-        let listed_max = self.keep.map_or(LISTED_MAX, |keep| keep as usize);
+    fn start_file(&mut self, path: PathBuf) {
+        self.opened_count += 1;
+        self.listed.push_back(RecordedFile { path, bytes: 0, packets: 0 });
+        self.started = BootInstant::now();
+        let listed_max = self.files_max.map_or(LISTED_MAX, |files_max| files_max as usize);
         while self.listed.len() > listed_max {
             let oldest = self.listed.pop_front().expect("more than none");
-            match self.keep.is_some() && remove(&oldest.path) {
+            match self.files_max.is_some() && remove(&oldest.path) {
                 true => self.deleted.add(&oldest),
                 false => self.unlisted.add(&oldest),
             }
@@ -138,28 +138,28 @@ impl Files {
     /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may
     /// be set meanwhile.
     pub(super) fn is_full(&self, bytes: u64, more: u64, taken: BootInstant) -> bool {
-        let too_large = self.rotation.bytes.is_some_and(|most| bytes + more > most);
-        let age = taken.since(self.begun);
-        too_large || self.rotation.time.is_some_and(|most| age >= most)
+        let too_large = self.rotation.bytes.is_some_and(|max| bytes + more > max);
+        let age = taken.since(self.started);
+        too_large || self.rotation.time.is_some_and(|max| age >= max)
     }
 
-    pub(super) fn current(&mut self) -> &mut Recorded {
+    pub(super) fn current(&mut self) -> &mut RecordedFile {
         self.listed.back_mut().expect("the first is opened before anything is written")
     }
 
     pub(super) fn path(&self) -> &Path {
         let last = self.listed.back().map_or(&self.output, |file| &file.path);
-        self.refused.as_ref().unwrap_or(last)
+        self.failed_path.as_ref().unwrap_or(last)
     }
 
     /// The output's name, with number and time before its extension if there may be several.
-    fn name(&self, now_ns: u64) -> PathBuf {
+    fn next_path(&self, now_ns: u64) -> PathBuf {
         if self.rotation.bytes.is_none() && self.rotation.time.is_none() {
             return self.output.clone();
         }
-        let number = self.made + 1;
+        let number = self.opened_count + 1;
         let mut name = self.output.file_stem().unwrap_or_default().to_owned();
-        name.push(format!("-{number:05}-{}", stamp(now_ns / 1_000_000_000)));
+        name.push(format!("-{number:05}-{}", utc_stamp(now_ns / 1_000_000_000)));
         if let Some(extension) = self.output.extension() {
             name.push(".");
             name.push(extension);
@@ -182,7 +182,7 @@ fn remove(path: &Path) -> bool {
 }
 
 /// A time in UTC, such as `20261121T120530Z`.
-fn stamp(seconds: u64) -> String {
+fn utc_stamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days are counted from 1 March of year 0, so that a leap day is the last of its year.
     let days = days + 719_468;
@@ -204,23 +204,23 @@ mod tests {
     use super::*;
 
     /// Files that do not exist, so that deleting each succeeds.
-    fn files(keep: Option<u32>) -> Files {
-        let making = PrivateFile { force: false, permissions: None };
-        Files::none(
+    fn files(files_max: Option<u32>) -> Files {
+        let creation = PrivateFile { force: false, permissions: None };
+        Files::with_rotation(
             "/nonexistent/out.pcapng".into(),
-            making,
+            creation,
             Rotation { bytes: Some(1 << 20), time: None },
-            keep,
+            files_max,
             Interrupt::listen().unwrap(),
         )
     }
 
     #[test]
-    fn files_of_a_long_recording_are_counted_and_not_listed() {
-        for (keep, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
-            let mut files = files(keep);
+    fn old_files_of_a_long_recording_are_counted_and_unlisted() {
+        for (files_max, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
+            let mut files = files(files_max);
             for _ in 0..5000 {
-                files.begin(files.name(0));
+                files.start_file(files.next_path(0));
                 (files.current().bytes, files.current().packets) = (100, 3);
             }
             assert_eq!(files.listed.len(), listed_count);
@@ -230,47 +230,50 @@ mod tests {
                 files.current()
             );
             let count = 5000 - listed_count as u64;
-            let counted = Tally { files: count, bytes: 100 * count, packets: 3 * count };
-            let (deleted, unlisted) =
-                if keep.is_some() { (counted, Tally::default()) } else { (Tally::default(), counted) };
+            let counted = FileTotals { files: count, bytes: 100 * count, packets: 3 * count };
+            let (deleted, unlisted) = if files_max.is_some() {
+                (counted, FileTotals::default())
+            } else {
+                (FileTotals::default(), counted)
+            };
             assert_eq!((files.deleted, files.unlisted), (deleted, unlisted));
         }
     }
 
     #[test]
-    fn names_of_a_recording_keep_their_bytes() {
+    fn file_names_that_are_not_utf8_are_unchanged() {
         let path = |name: &[u8]| PathBuf::from(OsStr::from_bytes(name));
         let mut files = files(None);
         files.output = path(b"/nonexistent/caf\xe9.\xff");
-        assert_eq!(files.name(0), path(b"/nonexistent/caf\xe9-00001-19700101T000000Z.\xff"));
+        assert_eq!(files.next_path(0), path(b"/nonexistent/caf\xe9-00001-19700101T000000Z.\xff"));
     }
 
     #[test]
-    fn a_file_that_cannot_be_deleted_is_counted_as_there() {
+    fn a_file_that_cannot_be_deleted_is_unlisted() {
         let mut files = files(Some(1));
-        files.begin("/".into());
-        files.begin("/nonexistent/next".into());
+        files.start_file("/".into());
+        files.start_file("/nonexistent/next".into());
         assert_eq!((files.deleted.files, files.unlisted.files), (0, 1));
     }
 
     #[test]
-    fn a_file_is_full_after_a_time_whatever_the_time_of_day() {
+    fn rotation_by_time_ignores_the_wall_clock() {
         const HOUR: Duration = Duration::from_secs(3600);
         for now_ns in [0, 1 << 63] {
             let mut files = files(None);
             files.rotation = Rotation { bytes: None, time: Some(HOUR) };
-            files.begin(files.name(now_ns));
-            assert!(!files.is_full(0, 1, files.begun) && files.is_full(0, 1, files.begun + HOUR));
+            files.start_file(files.next_path(now_ns));
+            assert!(!files.is_full(0, 1, files.started) && files.is_full(0, 1, files.started + HOUR));
         }
     }
 
     #[test]
-    fn times_are_of_the_calendar() {
-        assert_eq!(stamp(0), "19700101T000000Z");
-        assert_eq!(stamp(951_782_399), "20000228T235959Z");
-        assert_eq!(stamp(951_782_400), "20000229T000000Z");
-        assert_eq!(stamp(1_795_262_730), "20261121T120530Z");
-        assert_eq!(stamp(4_107_542_399), "21000228T235959Z");
-        assert_eq!(stamp(4_107_542_400), "21000301T000000Z");
+    fn stamps_follow_the_calendar() {
+        assert_eq!(utc_stamp(0), "19700101T000000Z");
+        assert_eq!(utc_stamp(951_782_399), "20000228T235959Z");
+        assert_eq!(utc_stamp(951_782_400), "20000229T000000Z");
+        assert_eq!(utc_stamp(1_795_262_730), "20261121T120530Z");
+        assert_eq!(utc_stamp(4_107_542_399), "21000228T235959Z");
+        assert_eq!(utc_stamp(4_107_542_400), "21000301T000000Z");
     }
 }

@@ -20,7 +20,7 @@ const COMMAND: &str = "record-guard";
 pub(super) struct Guard {
     child: Child,
     /// `None` once it is to end.
-    line: Option<ChildStdin>,
+    pipe: Option<ChildStdin>,
 }
 
 impl Guard {
@@ -32,50 +32,50 @@ impl Guard {
             .stderr(Stdio::null())
             .process_group(0) // Ctrl-C is not for it
             .spawn()?;
-        let line = child.stdin.take();
-        Ok(Self { child, line })
+        let pipe = child.stdin.take();
+        Ok(Self { child, pipe })
     }
 
     /// Reports to it how much of the file is complete.
-    pub(super) fn tell(&mut self, bytes: u64) -> io::Result<()> {
-        self.line.as_mut().map_or(Ok(()), |line| line.write_all(&bytes.to_le_bytes()))
+    pub(super) fn report_bytes(&mut self, bytes: u64) -> io::Result<()> {
+        self.pipe.as_mut().map_or(Ok(()), |pipe| pipe.write_all(&bytes.to_le_bytes()))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(self.line.take());
+        drop(self.pipe.take());
         let _ = self.child.wait();
     }
 }
 
 /// Runs the other process: standard input reports how much is whole, standard output is the file.
 pub(crate) fn run() -> Result<Outcome, Failure> {
-    let (mut input, mut whole) = (io::stdin().lock(), None);
-    let mut word = [0; 8];
-    while input.read_exact(&mut word).is_ok() {
-        whole = Some(u64::from_le_bytes(word));
+    let (mut input, mut complete) = (io::stdin().lock(), None);
+    let mut bytes = [0; 8];
+    while input.read_exact(&mut bytes).is_ok() {
+        complete = Some(u64::from_le_bytes(bytes));
     }
     let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(nocopy_report::Failure::Print)?);
-    if let Some(whole) = whole {
-        cut(&file, whole).map_err(nocopy_report::Failure::Print)?;
+    if let Some(complete) = complete {
+        truncate_to_blocks(&file, complete).map_err(nocopy_report::Failure::Print)?;
     }
     Ok(Outcome::Positive)
 }
 
-/// Cuts a file after its last whole block; the first `whole` bytes are known to be whole blocks.
-fn cut(file: &File, mut whole: u64) -> io::Result<()> {
+/// Cuts a file after its last whole block; the first `complete` bytes are known to be whole blocks.
+fn truncate_to_blocks(file: &File, mut complete: u64) -> io::Result<()> {
     let end = file.metadata()?.len();
     let mut head = [0; 8];
-    while whole < end && file.read_exact_at(&mut head, whole).is_ok() {
+    while complete < end && file.read_exact_at(&mut head, complete).is_ok() {
         let [.., a, b, c, d] = head;
         let len = u64::from(u32::from_le_bytes([a, b, c, d]));
-        if len == 0 || whole + len > end {
+        if len == 0 || complete + len > end {
             break;
         }
-        whole += len;
+        complete += len;
     }
-    if whole < end { file.set_len(whole) } else { Ok(()) }
+    if complete < end { file.set_len(complete) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_cut_behind_its_last_whole_block() {
+    fn a_file_is_truncated_after_its_last_complete_block() {
         let path = std::env::temp_dir().join(format!("nocopy-guard-{}", std::process::id()));
         let block = [&[6, 0, 0, 0, 16, 0, 0, 0][..], &[1, 2, 3, 4, 16, 0, 0, 0]].concat();
         let blocks = block.repeat(4);
         for end in 0..=blocks.len() {
             std::fs::write(&path, &blocks[..end]).unwrap();
             let file = File::options().read(true).write(true).open(&path).unwrap();
-            cut(&file, 0).unwrap();
+            truncate_to_blocks(&file, 0).unwrap();
             assert_eq!(file.metadata().unwrap().len(), end as u64 / 16 * 16, "{end}");
         }
         std::fs::remove_file(&path).unwrap();

@@ -1,14 +1,14 @@
 //! `nocopy record`: packets into files, without loss.
 
+mod blocks;
+mod collector;
 mod files;
-mod gather;
 pub(crate) mod guard;
-mod passive;
+mod ports;
 mod progress;
 pub(crate) mod sequence;
 mod sink;
 mod summary;
-mod taken;
 mod target;
 
 use std::io;
@@ -22,48 +22,48 @@ use nocopy_proto::pcapng::{self, Interface};
 
 use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
+use blocks::BlockRecording;
+use collector::Collector;
 use files::Files;
-use gather::Gather;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
-use passive::Passive;
+use ports::PortRecording;
 use progress::Progress;
 use sequence::Gaps;
 use sink::Sink;
 use summary::{Loss, Summary};
-use taken::Taken;
 use target::Target;
 
 pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
-    check(arguments)?;
+    check_arguments(arguments)?;
     // Before signals are caught: it may be in a pipe that nothing is written to.
     let filter = arguments.filter.program()?;
     let interrupt = Interrupt::listen()?;
     let target = Target::of(arguments);
-    let source = Source::open(arguments, filter.as_ref(), target)?;
+    let source = PacketSource::open(arguments, filter.as_ref(), target)?;
     capability::drop_all_but(capability::NONE)?;
-    let mut sink = Sink::new(Files::new(arguments, &interrupt), head(arguments, target))?;
+    let mut sink = Sink::new(Files::new(arguments, &interrupt), file_header(arguments, target))?;
     let recorded = match source {
-        Source::Blocks(blocks) => {
-            record(Passive::new(blocks, arguments, target), &mut sink, arguments, interrupt)
+        PacketSource::Blocks(blocks) => {
+            record(BlockRecording::new(blocks, arguments, target), &mut sink, arguments, interrupt)
         }
-        Source::Ports(queues) => {
-            record(Taken::new(queues, arguments, target), &mut sink, arguments, interrupt)
+        PacketSource::Ports(queues) => {
+            record(PortRecording::new(queues, arguments, target), &mut sink, arguments, interrupt)
         }
     }?;
     report(arguments, sink, recorded)
 }
 
 #[derive(Debug)]
-enum Source {
+enum PacketSource {
     Blocks(Capture),
     Ports(Queues),
 }
 
-impl Source {
+impl PacketSource {
     fn open(arguments: &RecordArguments, filter: Option<&Program>, target: Target) -> Result<Self, Failure> {
         match arguments.take {
-            true => taken::open(arguments, filter).map(Self::Ports),
-            false => passive::open(arguments, filter, target).map(Self::Blocks),
+            true => ports::open(arguments, filter).map(Self::Ports),
+            false => blocks::open(arguments, filter, target).map(Self::Blocks),
         }
     }
 }
@@ -73,7 +73,7 @@ trait Recording {
     /// Stops taking packets; returns the losses.
     fn stop(&mut self, sink: &mut Sink, interrupt: &Interrupt) -> io::Result<Loss>;
     /// The memory into which packets are copied, if they are.
-    fn gather(&mut self) -> Option<&mut Gather>;
+    fn collector(&mut self) -> Option<&mut Collector>;
     fn describe(&mut self) -> Description;
 }
 
@@ -86,7 +86,7 @@ struct Description {
 }
 
 #[derive(Debug)]
-struct Recorded {
+struct RecordingResult {
     elapsed: Duration,
     loss: Loss,
     gaps: Option<Gaps>,
@@ -101,36 +101,36 @@ fn record(
     sink: &mut Sink,
     arguments: &RecordArguments,
     interrupt: Interrupt,
-) -> Result<Recorded, Failure> {
+) -> Result<RecordingResult, Failure> {
     let mut progress = Progress::new(arguments, interrupt);
     let failed = recording.run(sink, &mut progress);
     let (ended, elapsed) = (progress.ended(), progress.elapsed());
-    let broken = |source| gone(arguments, source);
-    let loss = recording.stop(sink, progress.interrupt()).map_err(broken)?;
-    let (mut surplus, mut gaps) = (None, None);
-    if let Some(gather) = recording.gather() {
-        (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
+    let as_failure = |source| source_failure(arguments, source);
+    let loss = recording.stop(sink, progress.interrupt()).map_err(as_failure)?;
+    let (mut padding_bytes, mut gaps) = (None, None);
+    if let Some(collector) = recording.collector() {
+        (padding_bytes, gaps) = (collector.finish(sink).map_err(as_failure)?, collector.gaps());
     }
     let description = recording.describe();
     // Before waiting packets are written, which takes as long as the disk: meanwhile open ports could keep
     // packets from the host.
     drop(recording);
     sink.finish(progress.interrupt());
-    if let Some(bytes) = surplus {
-        sink.cut(bytes);
+    if let Some(bytes) = padding_bytes {
+        sink.truncate(bytes);
     }
-    Ok(Recorded { elapsed, loss, gaps, description, ended, failed })
+    Ok(RecordingResult { elapsed, loss, gaps, description, ended, failed })
 }
 
 /// Prints the summary; the outcome says whether the recording is complete.
-fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
-    let Recorded { elapsed, loss, gaps, description, ended, failed } = recorded;
-    let is_read_enough = sink.has_lost_reader();
+fn report(arguments: &RecordArguments, sink: Sink, result: RecordingResult) -> Result<Outcome, Failure> {
+    let RecordingResult { elapsed, loss, gaps, description, ended, failed } = result;
+    let has_reader_ended = sink.has_lost_reader();
     let summary = Summary {
         interface: &arguments.interface,
         ended: match (&failed, &sink.failed) {
             (Err(_), _) => Ended::Failed,
-            (Ok(()), Some(_)) if is_read_enough => Ended::ByReceiver,
+            (Ok(()), Some(_)) if has_reader_ended => Ended::ByReceiver,
             (Ok(()), Some(_)) => Ended::Failed,
             (Ok(()), None) => ended,
         },
@@ -148,20 +148,20 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
         files: &sink.files,
     };
     let (path, is_in_order) = (sink.files.path().to_owned(), sink.writer().is_in_order());
-    let failure = match (sink.failed.filter(|_| !is_read_enough), failed) {
+    let failure = match (sink.failed.filter(|_| !has_reader_ended), failed) {
         (Some(source), _) if is_in_order => Some(Failure::RecordStream { path, source }),
         (Some(source), _) => Some(Failure::RecordWrite { path, source }),
-        (None, Err(source)) => Some(gone(arguments, source)),
+        (None, Err(source)) => Some(source_failure(arguments, source)),
         (None, Ok(())) => None,
     };
     print::finish(&summary, arguments.json, failure)
 }
 
-fn check(arguments: &RecordArguments) -> Result<(), Failure> {
+fn check_arguments(arguments: &RecordArguments) -> Result<(), Failure> {
     let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
     let has_rotation = arguments.rotate_size.is_some() || arguments.rotate_time.is_some();
     if has_rotation && input_file::is_standard(&arguments.output) {
-        return Err(Failure::RotatedStream);
+        return Err(Failure::RotatedOutput);
     }
     if arguments.sequence.is_some() && arguments.format != RecordFormat::Payload {
         return needs("--sequence", "--format payload", "the counter is looked for in payloads");
@@ -172,16 +172,16 @@ fn check(arguments: &RecordArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn gone(arguments: &RecordArguments, source: io::Error) -> Failure {
+fn source_failure(arguments: &RecordArguments, source: io::Error) -> Failure {
     Failure::RecordSource { interface: arguments.interface.clone(), source }
 }
 
-fn head(arguments: &RecordArguments, target: Target) -> Vec<u8> {
+fn file_header(arguments: &RecordArguments, target: Target) -> Vec<u8> {
     let application = concat!("nocopy ", env!("CARGO_PKG_VERSION"));
-    let words = arguments.filter.words();
+    let text = arguments.filter.words();
     let interface = Interface {
         name: &arguments.interface,
-        filter: words.as_deref(),
+        filter: text.as_deref(),
         snap_bytes: arguments.snap,
         application,
     };
@@ -192,14 +192,14 @@ fn head(arguments: &RecordArguments, target: Target) -> Vec<u8> {
 }
 
 fn write_method(sink: &Sink) -> String {
-    let mut words = sink.writer().method().to_string();
+    let mut text = sink.writer().method().to_string();
     if let Some(reason) = sink.writer().ring_refused() {
-        words += &format!("; io_uring: refused{}", Why(reason));
+        text += &format!("; io_uring: refused{}", Why(reason));
     }
-    if let Some(reason) = &sink.unguarded {
-        words += &format!("; no process would have shortened a file after kill -9{}", Why(reason));
+    if let Some(reason) = &sink.guard_error {
+        text += &format!("; no process would have shortened a file after kill -9{}", Why(reason));
     }
-    words
+    text
 }
 
 #[cfg(test)]
@@ -215,18 +215,18 @@ mod tests {
     use super::*;
 
     /// A source that gives one piece, and notes the length of the file when it is closed.
-    struct Source<'a> {
+    struct OnePieceSource<'a> {
         file: &'a Path,
         bytes_when_closed: &'a Cell<Option<u64>>,
     }
 
-    impl Recording for Source<'_> {
+    impl Recording for OnePieceSource<'_> {
         fn run(&mut self, sink: &mut Sink, _progress: &mut Progress) -> io::Result<()> {
             let sectors = Sectors::Memory(SectorBuffer::new(SECTOR_BYTES)?);
             sink.push(Piece {
                 sectors,
                 amount: Amount { packets: 1, bytes: 60 },
-                taken: nocopy_report::boot_clock::BootInstant::now(),
+                received_at: nocopy_report::boot_clock::BootInstant::now(),
             });
             Ok(())
         }
@@ -235,7 +235,7 @@ mod tests {
             Ok(Loss { received: 1, ..Loss::default() })
         }
 
-        fn gather(&mut self) -> Option<&mut Gather> {
+        fn collector(&mut self) -> Option<&mut Collector> {
             None
         }
 
@@ -244,23 +244,23 @@ mod tests {
         }
     }
 
-    impl Drop for Source<'_> {
+    impl Drop for OnePieceSource<'_> {
         fn drop(&mut self) {
             self.bytes_when_closed.set(Some(fs::metadata(self.file).unwrap().len()));
         }
     }
 
     #[test]
-    fn the_source_is_closed_before_the_rest_is_written() {
+    fn the_source_is_closed_before_waiting_data_is_written() {
         let path = std::env::temp_dir().join(format!("nocopy-record-order-{}", std::process::id()));
         let words = ["record", "nc0", "--format", "payload", "--force", "-o", path.to_str().unwrap()];
         let matches = RecordArguments::augment_args(clap::Command::new("record")).get_matches_from(words);
         let arguments = RecordArguments::from_arg_matches(&matches).unwrap();
         let interrupt = Interrupt::listen().unwrap();
         let files = Files::new(&arguments, &interrupt);
-        let mut sink = Sink::new(files, head(&arguments, Target::Disk)).unwrap();
+        let mut sink = Sink::new(files, file_header(&arguments, Target::Disk)).unwrap();
         let bytes_when_closed = Cell::new(None);
-        let source = Source { file: &path, bytes_when_closed: &bytes_when_closed };
+        let source = OnePieceSource { file: &path, bytes_when_closed: &bytes_when_closed };
         record(source, &mut sink, &arguments, interrupt).unwrap();
         let bytes = fs::metadata(&path).unwrap().len();
         fs::remove_file(&path).unwrap();

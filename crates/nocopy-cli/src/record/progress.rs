@@ -14,14 +14,14 @@ pub(super) struct Progress {
     start: Instant,
     end: Option<Instant>,
     line: LiveLine,
-    shown: Amount,
+    last_shown: Amount,
 }
 
 impl Progress {
     pub(super) fn new(arguments: &RecordArguments, interrupt: Interrupt) -> Self {
         let start = Instant::now();
         let end = arguments.duration.and_then(|duration| start.checked_add(duration));
-        Self { interrupt, start, end, line: LiveLine::default(), shown: Amount::default() }
+        Self { interrupt, start, end, line: LiveLine::default(), last_shown: Amount::default() }
     }
 
     pub(super) fn interrupt(&self) -> &Interrupt {
@@ -47,9 +47,9 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, sink: &Sink, fill: f64) {
-        let Self { line, shown, .. } = self;
+        let Self { line, last_shown, .. } = self;
         line.update(Instant::now(), |since| {
-            let before = std::mem::replace(shown, sink.written);
+            let before = std::mem::replace(last_shown, sink.written);
             let rate = |now: u64, before: u64| short((now - before) as f64 / since.as_secs_f64());
             format!(
                 "{} packets/s, {}B/s, buffer {:.0} %, dropped {}, file {}B",

@@ -6,13 +6,13 @@ use nocopy_report::quantity::whole;
 use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct SequenceField {
     offset: usize,
     width: usize,
     big_endian: bool,
 }
 
-impl Field {
+impl SequenceField {
     /// Parses `OFFSET:WIDTH:be|le`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || "not OFFSET:WIDTH:be|le, such as 0:8:be; the width is 1, 2, 4 or 8 bytes".to_owned();
@@ -64,7 +64,7 @@ impl Gaps {
             ("sequence restarts", self.restarts, "jumps back too far to be a late value"),
             ("sequence too short", self.too_short, "payloads that end before it"),
         ];
-        let shown = all.into_iter().enumerate().filter(|(place, (_, count, _))| *place == 0 || *count > 0);
+        let shown = all.into_iter().enumerate().filter(|(index, (_, count, _))| *index == 0 || *count > 0);
         shown.map(|(_, (name, count, meaning))| (name, count.to_string(), meaning.to_owned()))
     }
 }
@@ -74,14 +74,14 @@ const WINDOW: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Sequence {
-    field: Field,
+    field: SequenceField,
     /// `None` before the first value.
     arrivals: Option<Arrivals>,
     gaps: Gaps,
 }
 
 impl Sequence {
-    pub(super) fn new(field: Field) -> Self {
+    pub(super) fn new(field: SequenceField) -> Self {
         Self { field, arrivals: None, gaps: Gaps::default() }
     }
 
@@ -89,7 +89,7 @@ impl Sequence {
         self.gaps
     }
 
-    pub(super) fn follow(&mut self, payload: &[u8]) {
+    pub(super) fn observe(&mut self, payload: &[u8]) {
         let Self { field, arrivals, gaps } = self;
         let Some(value) = field.read(payload) else {
             gaps.too_short += 1;
@@ -120,36 +120,36 @@ mod tests {
     use super::*;
 
     fn gaps(width: usize, values: impl IntoIterator<Item = u64>) -> Gaps {
-        let field = Field { offset: 2, width, big_endian: true };
+        let field = SequenceField { offset: 2, width, big_endian: true };
         let mut sequence = Sequence::new(field);
         for value in values {
             let payload = [&[0xff; 2], &value.to_be_bytes()[8 - width..], &[0xff]].concat();
-            sequence.follow(&payload);
+            sequence.observe(&payload);
         }
         sequence.gaps()
     }
 
     #[test]
-    fn more_values_than_fit_may_be_missing() {
+    fn missing_values_saturate() {
         let far = u64::MAX / 2;
         let jumps = gaps(8, (0..5_u64).map(|jump| jump.wrapping_mul(far)));
         assert_eq!((jumps.missing, jumps.gaps), (u64::MAX, 4));
     }
 
     #[test]
-    fn a_field_is_read_as_written() {
-        let field = Field::parse("1:4:le").unwrap();
+    fn a_field_is_parsed_and_read() {
+        let field = SequenceField::parse("1:4:le").unwrap();
         assert_eq!((field.read(&[9, 1, 2, 0, 0]), field.read(&[9, 1, 2, 0])), (Some(513), None));
-        assert_eq!(Field::parse("0:2:be").unwrap().read(&[1, 2, 3]), Some(258));
+        assert_eq!(SequenceField::parse("0:2:be").unwrap().read(&[1, 2, 3]), Some(258));
         for wrong in
             ["", "0:3:be", "0:8", "0:8:xe", "-1:8:be", "+1:8:be", "1:+8:be", "70000:8:be", "0:8:be:1"]
         {
-            assert!(Field::parse(wrong).is_err(), "{wrong}");
+            assert!(SequenceField::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn what_is_missing_late_or_twice_is_counted() {
+    fn missing_reordered_and_duplicate_values_are_counted() {
         assert_eq!(gaps(8, 5..100), Gaps::default());
         assert_eq!(gaps(8, [1, 2, 5, 6, 9]), Gaps { missing: 4, gaps: 2, ..Gaps::default() });
         assert_eq!(gaps(8, [1, 3, 2, 4]), Gaps { gaps: 1, reordered: 1, ..Gaps::default() });
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_goes_round_leaves_nothing_out() {
+    fn a_wrapped_counter_is_no_gap() {
         let round = |width: usize, from: u64, count: u64| {
             let mask = u64::MAX >> (64 - 8 * width);
             gaps(width, (0..count).map(move |step| from.wrapping_add(step) & mask))
@@ -178,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn payloads_that_end_before_it_are_counted() {
-        let mut sequence = Sequence::new(Field { offset: 0, width: 8, big_endian: false });
-        sequence.follow(&[0; 7]);
+    fn payloads_without_the_field_are_counted() {
+        let mut sequence = Sequence::new(SequenceField { offset: 0, width: 8, big_endian: false });
+        sequence.observe(&[0; 7]);
         assert_eq!(sequence.gaps().too_short, 1);
     }
 }

@@ -26,10 +26,10 @@ const COPIED_BYTES_MAX: usize = 1 << 20;
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
 /// How long the reader of a pipe may read nothing after the user has interrupted.
-const READER_PATIENCE: Duration = Duration::from_secs(2);
+const READER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for the disk at a time once nothing is recorded any more.
-const LAST_WAIT: Duration = Duration::from_millis(100);
+const FINAL_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amount {
@@ -49,7 +49,7 @@ pub(super) struct Piece {
     pub(super) sectors: Sectors,
     pub(super) amount: Amount,
     /// When the piece, or its first packet, was taken.
-    pub(super) taken: BootInstant,
+    pub(super) received_at: BootInstant,
 }
 
 #[derive(Debug)]
@@ -57,36 +57,36 @@ pub(super) struct Sink {
     writer: Writer,
     pub(super) files: Files,
     /// The beginning of every file; empty for payloads.
-    head: Vec<u8>,
+    header: Vec<u8>,
     waiting: VecDeque<Piece>,
     /// The contents of each piece of the write in progress.
-    under_way: Vec<Amount>,
-    state: State,
+    writing: Vec<Amount>,
+    state: FileState,
     /// Cuts the file back if this process is killed, if a write may then be incomplete.
     guard: Option<Guard>,
     /// Why there is no guard process although one is needed.
-    pub(super) unguarded: Option<io::Error>,
+    pub(super) guard_error: Option<io::Error>,
     pub(super) counts: Counts,
     pub(super) written: Amount,
     pub(super) not_written: Amount,
     pub(super) failed: Option<io::Error>,
-    /// Free memory to gather packets into.
-    spare: Vec<SectorBuffer>,
+    /// Free memory to collect packets in.
+    free_buffers: Vec<SectorBuffer>,
 }
 
 /// The last progress of writing after an interrupt.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct WriteProgress {
     bytes: u64,
     since: Instant,
 }
 
 /// What was written to a file so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Nothing,
+enum FileState {
+    Empty,
     /// Its beginning, and maybe packets.
-    Begun {
+    Started {
         has_pieces: bool,
     },
     /// The counts that every file ends with.
@@ -94,25 +94,25 @@ enum State {
 }
 
 impl Sink {
-    pub(super) fn new(mut files: Files, head: Vec<u8>) -> Result<Self, Failure> {
-        let writer = files.first(now_ns())?;
+    pub(super) fn new(mut files: Files, header: Vec<u8>) -> Result<Self, Failure> {
+        let writer = files.open_first(now_ns())?;
         let mut sink = Self {
             writer,
             files,
-            head,
+            header,
             waiting: VecDeque::new(),
-            under_way: Vec::new(),
-            state: State::Nothing,
+            writing: Vec::new(),
+            state: FileState::Empty,
             guard: None,
-            unguarded: None,
+            guard_error: None,
             counts: Counts { time_ns: 0, received: 0, dropped: 0 },
             written: Amount::default(),
             not_written: Amount::default(),
             failed: None,
-            spare: Vec::new(),
+            free_buffers: Vec::new(),
         };
         if sink.writer.is_in_order() {
-            sink.start(); // its reader waits for the head
+            sink.start_write(); // its reader waits for the head
         }
         Ok(sink)
     }
@@ -123,7 +123,7 @@ impl Sink {
 
     /// Memory for collecting.
     pub(super) fn buffer(&mut self) -> io::Result<SectorBuffer> {
-        match self.spare.pop() {
+        match self.free_buffers.pop() {
             Some(mut buffer) => {
                 buffer.restore();
                 Ok(buffer)
@@ -140,7 +140,7 @@ impl Sink {
     }
 
     pub(super) fn backlog(&self) -> usize {
-        self.waiting.len() + self.under_way.len()
+        self.waiting.len() + self.writing.len()
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -153,9 +153,9 @@ impl Sink {
     }
 
     /// Takes note of a write that is over, and starts the next.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn advance(&mut self) {
         if let Some(written) = self.writer.poll() {
-            self.settle(written);
+            self.complete_write(written);
         }
         if self.writer.is_busy() || self.failed.is_some() {
             return;
@@ -167,13 +167,13 @@ impl Sink {
             return;
         };
         if self.fits(next, 0) {
-            return self.start();
+            return self.start_write();
         }
-        if self.close() {
-            match self.files.next(&mut self.writer, now_ns()) {
+        if self.write_statistics() {
+            match self.files.open_next(&mut self.writer, now_ns()) {
                 Ok(()) => {
-                    (self.state, self.guard) = (State::Nothing, None);
-                    self.start();
+                    (self.state, self.guard) = (FileState::Empty, None);
+                    self.start_write();
                 }
                 Err(error) => self.fail(error),
             }
@@ -182,30 +182,30 @@ impl Sink {
 
     /// Whether what read the stream has ended, or reads no more.
     pub(super) fn has_lost_reader(&self) -> bool {
-        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-        self.writer.is_in_order() && self.failed.as_ref().is_some_and(is_gone)
+        let is_reader_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        self.writer.is_in_order() && self.failed.as_ref().is_some_and(is_reader_gone)
     }
 
     /// Writes all waiting data, and ends the file.
     pub(super) fn finish(&mut self, interrupt: &Interrupt) {
-        let mut patience = self.patience();
+        let mut progress = self.progress();
         while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
-            self.turn();
-            self.wait_for_reader(LAST_WAIT, interrupt, &mut patience);
+            self.advance();
+            self.wait_for_reader(FINAL_WAIT, interrupt, &mut progress);
         }
-        if self.state == State::Nothing {
-            self.start(); // a file without packets is one all the same
+        if self.state == FileState::Empty {
+            self.start_write(); // a file without packets is one all the same
         }
-        while self.is_busy() || self.failed.is_none() && !self.close() {
+        while self.is_busy() || self.failed.is_none() && !self.write_statistics() {
             if let Some(written) = self.writer.poll() {
-                self.settle(written);
+                self.complete_write(written);
             }
-            self.wait_for_reader(LAST_WAIT, interrupt, &mut patience);
+            self.wait_for_reader(FINAL_WAIT, interrupt, &mut progress);
         }
     }
 
-    pub(super) fn patience(&self) -> Patience {
-        Patience { bytes: self.writer.bytes_so_far(), since: Instant::now() }
+    pub(super) fn progress(&self) -> WriteProgress {
+        WriteProgress { bytes: self.writer.bytes_so_far(), since: Instant::now() }
     }
 
     /// Waits as [`wait`](Self::wait). After an interrupt a stream whose reader does not read is given up.
@@ -213,24 +213,24 @@ impl Sink {
         &mut self,
         timeout: Duration,
         interrupt: &Interrupt,
-        patience: &mut Patience,
+        progress: &mut WriteProgress,
     ) {
         if let Err(error) = self.wait(timeout) {
             self.fail(error);
         }
         let bytes = self.writer.bytes_so_far();
-        if bytes > patience.bytes || !interrupt.came() {
-            *patience = Patience { bytes, since: Instant::now() };
-        } else if self.writer.is_in_order() && patience.since.elapsed() >= READER_PATIENCE {
+        if bytes > progress.bytes || !interrupt.came() {
+            *progress = WriteProgress { bytes, since: Instant::now() };
+        } else if self.writer.is_in_order() && progress.since.elapsed() >= READER_TIMEOUT {
             let error = io::Error::new(io::ErrorKind::TimedOut, "its reader does not read");
             if let Some(written) = self.writer.give_up(error) {
-                self.settle(written);
+                self.complete_write(written);
             }
         }
     }
 
     /// Removes the padding at the end of the file, which filled its last sector.
-    pub(super) fn cut(&mut self, bytes: u64) {
+    pub(super) fn truncate(&mut self, bytes: u64) {
         let end = self.writer.file_bytes().saturating_sub(bytes);
         if self.failed.is_none()
             && let Err(error) = self.writer.set_end(end)
@@ -244,57 +244,57 @@ impl Sink {
     fn fits(&self, piece: &Piece, before: usize) -> bool {
         let (size, more) = (self.writer.file_bytes() + before as u64, piece.len() as u64);
         match self.state {
-            State::Nothing | State::Begun { has_pieces: false } => true,
-            State::Begun { has_pieces: true } => !self.files.is_full(size, more, piece.taken),
-            State::Closed => false,
+            FileState::Empty | FileState::Started { has_pieces: false } => true,
+            FileState::Started { has_pieces: true } => !self.files.is_full(size, more, piece.received_at),
+            FileState::Closed => false,
         }
     }
 
-    fn start(&mut self) {
+    fn start_write(&mut self) {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let bytes_max = if self.writer.method().direct { WRITE_BYTES_MAX } else { COPIED_BYTES_MAX };
-        if self.state == State::Nothing {
-            self.state = State::Begun { has_pieces: false };
-            let head = std::mem::take(&mut self.head);
-            bytes += self.add_copied(&mut batch, &head);
-            self.head = head;
+        if self.state == FileState::Empty {
+            self.state = FileState::Started { has_pieces: false };
+            let header = std::mem::take(&mut self.header);
+            bytes += self.add_copied(&mut batch, &header);
+            self.header = header;
         }
         while let Some(next) = self.waiting.front() {
             let has_room = batch.len() < PIECES_MAX && (bytes == 0 || bytes + next.len() <= bytes_max);
             if !has_room || !self.fits(next, bytes) {
                 break;
             }
-            self.state = State::Begun { has_pieces: true };
+            self.state = FileState::Started { has_pieces: true };
             let piece = self.waiting.pop_front().expect("seen");
             bytes += piece.len();
             batch.push(piece.sectors);
-            self.under_way.push(piece.amount);
+            self.writing.push(piece.amount);
         }
         if !batch.is_empty() {
-            self.watch();
+            self.update_guard();
             self.writer.start(batch);
         }
     }
 
     /// Reports the whole pieces to the guard before more is written. Payloads are never incomplete.
-    fn watch(&mut self) {
-        let is_whole = self.writer.method().direct || self.writer.is_in_order();
-        if is_whole || self.head.is_empty() || self.unguarded.is_some() {
+    fn update_guard(&mut self) {
+        let is_complete = self.writer.method().direct || self.writer.is_in_order();
+        if is_complete || self.header.is_empty() || self.guard_error.is_some() {
             return;
         }
-        let told = match &mut self.guard {
-            Some(guard) => guard.tell(self.writer.file_bytes()),
+        let reported = match &mut self.guard {
+            Some(guard) => guard.report_bytes(self.writer.file_bytes()),
             empty => Guard::start(self.writer.file())
-                .and_then(|guard| empty.insert(guard).tell(self.writer.file_bytes())),
+                .and_then(|guard| empty.insert(guard).report_bytes(self.writer.file_bytes())),
         };
-        if let Err(error) = told {
-            (self.guard, self.unguarded) = (None, Some(error));
+        if let Err(error) = reported {
+            (self.guard, self.guard_error) = (None, Some(error));
         }
     }
 
     /// Writes the counts at the end of a pcapng file; returns whether that is done.
-    fn close(&mut self) -> bool {
-        if self.state == State::Closed || self.head.is_empty() {
+    fn write_statistics(&mut self) -> bool {
+        if self.state == FileState::Closed || self.header.is_empty() {
             return true;
         }
         let bytes = if self.writer.is_in_order() { pcapng::STATISTICS_BYTES } else { SECTOR_BYTES };
@@ -304,9 +304,9 @@ impl Sink {
         pcapng::filler(rest);
         let mut batch = Vec::new();
         self.add_copied(&mut batch, &sector);
-        self.state = State::Closed;
+        self.state = FileState::Closed;
         if !batch.is_empty() {
-            self.watch();
+            self.update_guard();
             self.writer.start(batch);
         }
         false
@@ -321,7 +321,7 @@ impl Sink {
             Ok(mut buffer) => {
                 buffer.as_mut().copy_from_slice(bytes);
                 batch.push(Sectors::Memory(buffer));
-                self.under_way.push(Amount::default());
+                self.writing.push(Amount::default());
                 bytes.len()
             }
             Err(error) => {
@@ -331,21 +331,23 @@ impl Sink {
         }
     }
 
-    fn settle(&mut self, Written { sectors, whole, error }: Written) {
+    fn complete_write(&mut self, Written { sectors, whole, error }: Written) {
         let mut packets = 0;
-        for (place, amount) in self.under_way.drain(..).enumerate() {
-            let tally = if place < whole { &mut self.written } else { &mut self.not_written };
-            tally.add(amount);
-            packets += if place < whole { amount.packets } else { 0 };
+        for (index, amount) in self.writing.drain(..).enumerate() {
+            let total = if index < whole { &mut self.written } else { &mut self.not_written };
+            total.add(amount);
+            packets += if index < whole { amount.packets } else { 0 };
         }
         if self.guard.is_some() {
-            self.watch(); // what is whole stays, also at the end
+            self.update_guard(); // what is whole stays, also at the end
         }
         let file = self.files.current();
         (file.bytes, file.packets) = (self.writer.file_bytes(), file.packets + packets);
         for sectors in sectors {
             match sectors {
-                Sectors::Memory(buffer) if buffer.capacity() >= BUFFER_BYTES => self.spare.push(buffer),
+                Sectors::Memory(buffer) if buffer.capacity() >= BUFFER_BYTES => {
+                    self.free_buffers.push(buffer)
+                }
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::files::{Files, Tally};
+use super::files::{FileTotals, Files};
 use super::sequence::Gaps;
 use super::sink::Amount;
 use nocopy_report::quantity::{short, time};
@@ -62,7 +62,7 @@ pub(super) struct Summary<'a> {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct JsonSummary<'a> {
     interface: &'a str,
     ended: Ended,
     seconds: f64,
@@ -83,13 +83,13 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
     buffer_fill_highest: f64,
-    files: Vec<File>,
-    files_deleted: Tally,
-    files_unlisted: Tally,
+    files: Vec<FileRow>,
+    files_deleted: FileTotals,
+    files_unlisted: FileTotals,
 }
 
 #[derive(Serialize)]
-struct File {
+struct FileRow {
     path: String,
     bytes: u64,
     packets: u64,
@@ -128,14 +128,14 @@ impl Summary<'_> {
         if let Some(balance) = &self.balance {
             lines += &format!(" frames: {balance}\n");
         }
-        for (tally, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
+        for (totals, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
         {
-            if tally.files > 0 {
+            if totals.files > 0 {
                 lines += &format!(
                     " {} files {what}: {}, {} packets\n",
-                    tally.files,
-                    bytes(tally.bytes),
-                    tally.packets
+                    totals.files,
+                    bytes(totals.bytes),
+                    totals.packets
                 );
             }
         }
@@ -149,12 +149,12 @@ impl Summary<'_> {
 
 impl Serialize for Summary<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let files = self.files.listed.iter().map(|file| File {
+        let files = self.files.listed.iter().map(|file| FileRow {
             path: file.path.display().to_string(),
             bytes: file.bytes,
             packets: file.packets,
         });
-        let json = Json {
+        let json = JsonSummary {
             interface: self.interface,
             ended: self.ended,
             seconds: self.elapsed.as_secs_f64(),

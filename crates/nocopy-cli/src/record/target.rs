@@ -18,7 +18,7 @@ impl Target {
     /// Known before anything is opened.
     pub(super) fn of(arguments: &RecordArguments) -> Self {
         let RecordArguments { output, rotate_size, rotate_time, .. } = arguments;
-        let is_special = || std::fs::metadata(output).is_ok_and(|about| !about.is_file());
+        let is_special = || std::fs::metadata(output).is_ok_and(|metadata| !metadata.is_file());
         match input_file::is_standard(output)
             || rotate_size.is_none() && rotate_time.is_none() && is_special()
         {
@@ -54,7 +54,7 @@ impl Target {
     }
 
     /// How long collected packets wait for more.
-    pub(super) fn patience(self) -> Duration {
+    pub(super) fn collect_timeout(self) -> Duration {
         match self {
             Self::Disk => Duration::from_millis(200),
             Self::Stream => Duration::from_millis(20),

@@ -18,7 +18,7 @@ const CONTROLS_MAX: usize = 256;
 pub(super) struct Controls(HashMap<u64, FilterControl>);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotKept {
+pub(super) enum KeepError {
     #[error(
         "control of a handle: not received; the message does not have exactly one socket; load the library of the same version"
     )]
@@ -33,7 +33,7 @@ pub(super) enum NotKept {
 
 /// Why a filter is not in front of a handle's packets.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotLoaded {
+pub(super) enum LoadError {
     #[error(
         "filter: cannot be loaded in front of this handle's packets; the handle was opened by another process, or too many handles are open; \
          open it in the process that filters, or close others"
@@ -50,11 +50,16 @@ impl Controls {
         self.0.len()
     }
 
-    /// Keeps the control of a handle; `others` are those of all processes.
-    pub(super) fn keep(&mut self, handle: u64, others: usize, came: Vec<OwnedFd>) -> Result<(), NotKept> {
-        let Ok([socket]) = <[OwnedFd; 1]>::try_from(came) else { return Err(NotKept::Descriptors) };
-        if others >= CONTROLS_MAX {
-            return Err(NotKept::TooMany);
+    /// Keeps the control of a handle; `control_count` is that of all processes.
+    pub(super) fn insert(
+        &mut self,
+        handle: u64,
+        control_count: usize,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), KeepError> {
+        let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else { return Err(KeepError::Descriptors) };
+        if control_count >= CONTROLS_MAX {
+            return Err(KeepError::TooMany);
         }
         // It is there when its message is, and not waited for.
         self.0.insert(handle, FilterControl::receive(&socket)?);
@@ -62,8 +67,8 @@ impl Controls {
     }
 
     /// Puts a filter in front of the packets of that handle, and of no other.
-    pub(super) fn load(&self, request: &FilterRequest) -> Result<(), NotLoaded> {
-        let control = self.0.get(&request.handle).ok_or(NotLoaded::NoControl)?;
+    pub(super) fn load(&self, request: &FilterRequest) -> Result<(), LoadError> {
+        let control = self.0.get(&request.handle).ok_or(LoadError::NoControl)?;
         Ok(control.set(request.program()?.as_ref())?)
     }
 
@@ -75,7 +80,7 @@ impl Controls {
     }
 
     /// Drops the control of a closed handle: its program is detached with the last descriptor of its link.
-    pub(super) fn forget(&mut self, handle: u64) {
+    pub(super) fn remove(&mut self, handle: u64) {
         self.0.remove(&handle);
     }
 }
@@ -85,15 +90,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn controls_that_are_not_kept_say_why() {
+    fn errors_of_controls_name_cause_and_action() {
         let mut controls = Controls::default();
         let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         assert_eq!(
-            controls.keep(1, 0, Vec::new()).unwrap_err().to_string(),
+            controls.insert(1, 0, Vec::new()).unwrap_err().to_string(),
             "control of a handle: not received; the message does not have exactly one socket; load the library of the same version"
         );
         assert_eq!(
-            controls.keep(1, CONTROLS_MAX, vec![descriptor()]).unwrap_err().to_string(),
+            controls.insert(1, CONTROLS_MAX, vec![descriptor()]).unwrap_err().to_string(),
             "control of a handle: not kept; 256 handles that take packets are open already; close some of them"
         );
         let request = FilterRequest { request: 1, handle: 1, instructions: None };

@@ -21,7 +21,7 @@ pub(crate) enum Error {
     #[error(transparent)]
     Library(#[from] nocopy_lab::Error),
     #[error("{path}: cannot be used as the library{why}; name {} with --library", which.file(), path = path.display())]
-    NotALibrary {
+    InvalidLibrary {
         which: Preloaded,
         path: PathBuf,
         /// The end of the message: the errno and its meaning, or text that begins with `; `.
@@ -35,7 +35,7 @@ pub(crate) enum Error {
         "{program}: cannot be run; {loader}, which is to load or interpret it, is not there; the program is for another C library, or needs a \
          package; install that, or a build of the program for this system", loader = loader.display()
     )]
-    NoLoader { program: String, loader: PathBuf },
+    LoaderNotFound { program: String, loader: PathBuf },
     #[error("{program}: cannot be run{cause}; name a program that this user may run", cause = Why(.source))]
     NotExecutable { program: String, source: io::Error },
     #[error(
@@ -44,9 +44,9 @@ pub(crate) enum Error {
     #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
     Wait { program: String, source: io::Error },
     #[error("counts of the library: no memory file (memfd) for them{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
-    Counts(#[source] io::Error),
+    CounterFile(#[source] io::Error),
     #[error("counts of the library: cannot be read{cause}; run it once more", cause = Why(.0))]
-    Counted(#[source] io::Error),
+    ReadCounters(#[source] io::Error),
     #[error("report of the program: no socket to receive it{cause}; raise 'ulimit -n', or free memory", cause = Why(.0))]
     Socket(#[source] io::Error),
     #[error("signals: cannot be caught{cause}; start it where sigaction(2) and signalfd(2) are allowed", cause = Why(.0))]
@@ -61,7 +61,7 @@ impl Error {
         let missing = program.missing_loader().map(Path::to_owned);
         let program = program.name().to_owned();
         match (source.raw_os_error(), missing) {
-            (Some(libc::ENOENT), Some(loader)) => Self::NoLoader { program, loader },
+            (Some(libc::ENOENT), Some(loader)) => Self::LoaderNotFound { program, loader },
             (Some(libc::ENOENT | libc::ENOTDIR), _) => Self::NotFound { program },
             (Some(libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::EISDIR | libc::ELOOP), _) => {
                 Self::NotExecutable { program, source }
@@ -73,7 +73,7 @@ impl Error {
     pub(super) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::NotFound { .. } => NOT_FOUND,
-            Self::NotExecutable { .. } | Self::NoLoader { .. } => NOT_EXECUTABLE,
+            Self::NotExecutable { .. } | Self::LoaderNotFound { .. } => NOT_EXECUTABLE,
             _ => OWN_FAILURE,
         })
     }

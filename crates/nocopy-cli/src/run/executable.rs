@@ -49,14 +49,14 @@ impl Executable {
     fn parse(file: impl Read + Seek) -> io::Result<Option<Self>> {
         let file = ReadCache::new(file);
         let parsed = match FileKind::parse(&file) {
-            Ok(FileKind::Elf64) => Self::of::<FileHeader64<Endianness>, _>(64, &file),
-            Ok(FileKind::Elf32) => Self::of::<FileHeader32<Endianness>, _>(32, &file),
+            Ok(FileKind::Elf64) => Self::parse_elf::<FileHeader64<Endianness>, _>(64, &file),
+            Ok(FileKind::Elf32) => Self::parse_elf::<FileHeader32<Endianness>, _>(32, &file),
             _ => return Ok(None),
         };
         parsed.map(Some).map_err(io::Error::other)
     }
 
-    fn of<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
+    fn parse_elf<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
         bits: u32,
         file: R,
     ) -> object::Result<Self> {
@@ -66,7 +66,7 @@ impl Executable {
         let mut loaders = segments.iter().filter(|segment| segment.p_type(endian) == PT_INTERP);
         let loader = loaders.find_map(|segment| segment.data(endian, file).ok());
         let loader = loader.map(|path| String::from_utf8_lossy(path).trim_end_matches('\0').to_owned());
-        let libraries = needed(header, endian, file)?;
+        let libraries = needed_libraries(header, endian, file)?;
         Ok(Self { bits, machine: header.e_machine(endian), loader, libraries })
     }
 
@@ -117,7 +117,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-fn needed<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
+fn needed_libraries<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
     header: &H,
     endian: Endianness,
     file: R,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_program_is_dynamic_and_does_not_need_libpcap() {
+    fn a_dynamic_program_without_libpcap_is_recognised() {
         let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
         assert!(own.loader.is_some() && own.is_native() && !own.needs_libpcap());
         assert!(own.libraries.iter().any(|name| name.starts_with("libc.so")), "{own:?}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn non_programs_are_recognised_and_damaged_ones_are_errors() {
+    fn scripts_are_none_and_damaged_programs_are_errors() {
         let parse = |bytes: &[u8]| Executable::parse(io::Cursor::new(bytes.to_vec()));
         assert_eq!(parse(b"#!/bin/sh\necho\n").unwrap(), None);
         assert_eq!(parse(b"").unwrap(), None);

@@ -10,8 +10,8 @@ use super::Error;
 use super::executable::{CLibrary, Executable};
 
 /// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
-pub(crate) fn find(which: Preloaded, named: Option<&Path>) -> Result<PathBuf, Error> {
-    let path = match named {
+pub(crate) fn find(which: Preloaded, requested: Option<&Path>) -> Result<PathBuf, Error> {
+    let path = match requested {
         Some(path) => path.to_owned(),
         None => which.find()?,
     };
@@ -26,7 +26,7 @@ pub(super) fn c_library(library: &Path) -> Option<CLibrary> {
 
 /// The loader would only warn, and the program run without it.
 fn check(which: Preloaded, path: &Path) -> Result<(), Error> {
-    let failed = |why: String| Error::NotALibrary { which, path: path.into(), why };
+    let failed = |why: String| Error::InvalidLibrary { which, path: path.into(), why };
     let library = Executable::read(path).map_err(|error| failed(Why(&error).to_string()))?;
     match library {
         None => Err(failed("; the file is not ELF".into())),
@@ -36,11 +36,11 @@ fn check(which: Preloaded, path: &Path) -> Result<(), Error> {
 }
 
 /// `LD_PRELOAD` with the library first, before earlier ones.
-pub(crate) fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+pub(crate) fn preload(library: &Path, earlier: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
-    if let Some(before) = before.filter(|before| !before.is_empty()) {
+    if let Some(earlier) = earlier.filter(|earlier| !earlier.is_empty()) {
         all.push(":");
-        all.push(before);
+        all.push(earlier);
     }
     all
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_preloaded_before_still_is() {
+    fn earlier_preloads_are_kept() {
         let library = Path::new("/lib/x.so");
         assert_eq!(preload(library, None), "/lib/x.so");
         assert_eq!(preload(library, Some(OsStr::new(""))), "/lib/x.so");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_is_refused() {
+    fn invalid_libraries_are_refused() {
         let refused = |path: &str| find(Preloaded::Pcap, Some(Path::new(path))).unwrap_err().to_string();
         assert_eq!(
             refused("/nowhere/x.so"),

@@ -1,7 +1,7 @@
 //! The runner's end of the channels to the preloaded library, in every process of the command.
 
 #[cfg(test)]
-mod serving;
+mod filter_tests;
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use socket2::{SockFilter, SockRef};
 
 use super::controls::Controls;
-use super::heard::{Heard, Number, Process};
+use super::process_reports::{ChannelId, Process, ProcessReports};
 
 /// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of
 /// 1,024 descriptors.
@@ -35,23 +35,23 @@ const CHANNELS_MAX: usize = 256;
 const DESCRIPTORS_MAX: usize = 8;
 
 /// Datagrams that are read from one socket before others, and signals, have their turn.
-const TURN: usize = 64;
+const READS_MAX: usize = 64;
 
 /// The sockets of all processes that report to `nocopy run`.
 #[derive(Debug)]
 pub(super) struct Listener {
     /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the
     /// address.
-    doors: Vec<Door>,
+    join_sockets: Vec<JoinSocket>,
     channels: Vec<Channel>,
     key: u64,
     buffer: Vec<u8>,
-    pub(super) heard: Heard,
+    pub(super) reports: ProcessReports,
 }
 
 /// A socket where processes join.
 #[derive(Debug)]
-struct Door {
+struct JoinSocket {
     socket: OwnedFd,
     /// Bytes before the message: of the key, which the kernel has compared already.
     key_bytes: usize,
@@ -59,14 +59,14 @@ struct Door {
 
 #[derive(Debug)]
 struct Channel {
-    number: Number,
+    id: ChannelId,
     socket: OwnedFd,
     process: Process,
     controls: Controls,
 }
 
 /// The result of one read of a socket.
-enum Received {
+enum ReceiveResult {
     /// A datagram of that many bytes, with descriptors.
     Datagram(usize, Vec<OwnedFd>),
     /// A datagram that is longer than any valid message.
@@ -78,7 +78,7 @@ enum Received {
 
 /// What the command gets to reach the listener.
 #[derive(Debug)]
-pub(super) struct Theirs {
+pub(super) struct ListenerAddress {
     /// The end of the socket that its processes inherit.
     pub(super) inherited: OwnedFd,
     /// The abstract name of the other socket.
@@ -86,7 +86,7 @@ pub(super) struct Theirs {
     key: u64,
 }
 
-impl Theirs {
+impl ListenerAddress {
     /// The value of the environment variable `NOCOPY_RUN_SOCKET`.
     pub(super) fn variable(&self) -> rustix::io::Result<String> {
         let Self { inherited, name, key } = self;
@@ -97,7 +97,7 @@ impl Theirs {
 
 impl Listener {
     /// A listener, and what the command is to inherit.
-    pub(super) fn new() -> io::Result<(Self, Theirs)> {
+    pub(super) fn new() -> io::Result<(Self, ListenerAddress)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
@@ -116,58 +116,64 @@ impl Listener {
         bind(&named, &SocketAddrUnix::new_unnamed())?;
         let name = SocketAddrUnix::try_from(getsockname(&named)?)?;
         let name = String::from_utf8_lossy(name.abstract_name().unwrap_or_default()).into_owned();
-        let doors = vec![Door { socket: ours, key_bytes: 0 }, Door { socket: named, key_bytes: KEY_BYTES }];
+        let join_sockets = vec![
+            JoinSocket { socket: ours, key_bytes: 0 },
+            JoinSocket { socket: named, key_bytes: KEY_BYTES },
+        ];
         let buffer = vec![0; KEY_BYTES + DATAGRAM_BYTES_MAX];
-        let listener = Self { doors, channels: Vec::new(), key, buffer, heard: Heard::default() };
-        Ok((listener, Theirs { inherited: theirs, name, key }))
+        let listener =
+            Self { join_sockets, channels: Vec::new(), key, buffer, reports: ProcessReports::default() };
+        Ok((listener, ListenerAddress { inherited: theirs, name, key }))
     }
 
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let doors = self.doors.iter().map(|door| &door.socket);
-        doors.chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
+        let join_sockets = self.join_sockets.iter().map(|join_socket| &join_socket.socket);
+        join_sockets.chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
     }
 
     /// Reads messages, and answers. Returns whether there may be more.
-    pub(super) fn listen(&mut self) -> bool {
-        let mut more = self.hear_joins();
+    pub(super) fn process_messages(&mut self) -> bool {
+        let mut more = self.receive_joins();
         let mut channels = std::mem::take(&mut self.channels);
         let mut controls = channels.iter().map(|channel| channel.controls.count()).sum();
         let mut ended = Vec::new();
         channels.retain_mut(|channel| {
-            let unheard = self.hear(channel, &mut controls);
-            more |= unheard == Some(true);
-            if unheard.is_none() {
-                ended.push(channel.number);
+            let has_more = self.read_channel(channel, &mut controls);
+            more |= has_more == Some(true);
+            if has_more.is_none() {
+                ended.push(channel.id);
             }
-            unheard.is_some()
+            has_more.is_some()
         });
         // Unless it has joined again.
-        ended.retain(|number| channels.iter().all(|channel| channel.number != *number));
-        ended.into_iter().for_each(|number| self.heard.left(number));
+        ended.retain(|id| channels.iter().all(|channel| channel.id != *id));
+        ended.into_iter().for_each(|id| self.reports.on_ended(id));
         self.channels = channels;
         more
     }
 
-    fn hear_joins(&mut self) -> bool {
+    fn receive_joins(&mut self) -> bool {
         let mut more = false;
-        let mut doors = std::mem::take(&mut self.doors);
-        doors.retain(|door| {
-            let unheard = self.hear_door(door);
-            more |= unheard == Some(true);
-            unheard.is_some()
+        let mut join_sockets = std::mem::take(&mut self.join_sockets);
+        join_sockets.retain(|join_socket| {
+            let has_more = self.receive_joins_at(join_socket);
+            more |= has_more == Some(true);
+            has_more.is_some()
         });
-        self.doors = doors;
+        self.join_sockets = join_sockets;
         more
     }
 
     /// Returns whether there may be more, `None` if nobody can join there any more.
-    fn hear_door(&mut self, door: &Door) -> Option<bool> {
-        for _ in 0..TURN {
-            match receive(&door.socket, &mut self.buffer) {
-                Received::Datagram(bytes, descriptors) => self.join(door.key_bytes..bytes, descriptors),
-                Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
-                Received::Nothing => return Some(false),
-                Received::End => return None,
+    fn receive_joins_at(&mut self, join_socket: &JoinSocket) -> Option<bool> {
+        for _ in 0..READS_MAX {
+            match receive(&join_socket.socket, &mut self.buffer) {
+                ReceiveResult::Datagram(bytes, descriptors) => {
+                    self.join(join_socket.key_bytes..bytes, descriptors)
+                }
+                ReceiveResult::TooLong => self.reports.count_malformed("a datagram too long to be a message"),
+                ReceiveResult::Nothing => return Some(false),
+                ReceiveResult::End => return None,
             }
         }
         Some(true)
@@ -176,71 +182,79 @@ impl Listener {
     fn join(&mut self, message: Range<usize>, descriptors: Vec<OwnedFd>) {
         let join = match Message::parse(self.buffer.get(message).unwrap_or_default()) {
             Ok(Message::Join(join)) => join,
-            Ok(_) => return self.heard.malformed("a message of a process that has not joined"),
-            Err(why) => return self.heard.malformed(why),
+            Ok(_) => return self.reports.count_malformed("a message of a process that has not joined"),
+            Err(why) => return self.reports.count_malformed(why),
         };
         let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-            return self.heard.malformed("a process that joined without one socket to talk by");
+            return self.reports.count_malformed("a process that joined without one socket to talk by");
         };
         if sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX)
             || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET)
         {
-            return self.heard.malformed("a process that joined with a socket of another kind");
+            return self.reports.count_malformed("a process that joined with a socket of another kind");
         }
         if join.key != self.key {
-            return self.heard.malformed("a process that joined with another key");
+            return self.reports.count_malformed("a process that joined with another key");
         }
         if self.channels.len() >= CHANNELS_MAX {
-            return self.heard.malformed(format_args!("more than {CHANNELS_MAX} processes at a time"));
+            return self
+                .reports
+                .count_malformed(format_args!("more than {CHANNELS_MAX} processes at a time"));
         }
         let channel = join.channel;
         let process = process(&socket, join);
-        let number = Number { process: process.id, channel };
-        self.heard.joined(number);
-        self.channels.push(Channel { number, socket, process, controls: Controls::default() });
+        let id = ChannelId { process: process.id, channel };
+        self.reports.on_joined(id);
+        self.channels.push(Channel { id, socket, process, controls: Controls::default() });
     }
 
     /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are
     /// those of all processes.
-    fn hear(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
-        for _ in 0..TURN {
+    fn read_channel(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
+        for _ in 0..READS_MAX {
             match receive(&channel.socket, &mut self.buffer) {
-                Received::Datagram(bytes, descriptors) => match Message::parse(&self.buffer[..bytes]) {
+                ReceiveResult::Datagram(bytes, descriptors) => match Message::parse(&self.buffer[..bytes]) {
                     Ok(message) => {
                         let before = channel.controls.count();
-                        self.act(channel, *controls, message, descriptors);
+                        self.handle_message(channel, *controls, message, descriptors);
                         *controls = *controls - before + channel.controls.count();
                     }
-                    Err(why) => self.heard.malformed(why),
+                    Err(why) => self.reports.count_malformed(why),
                 },
-                Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
-                Received::Nothing => return Some(false),
-                Received::End => return None,
+                ReceiveResult::TooLong => self.reports.count_malformed("a datagram too long to be a message"),
+                ReceiveResult::Nothing => return Some(false),
+                ReceiveResult::End => return None,
             }
         }
         Some(true)
     }
 
-    fn act(&mut self, channel: &mut Channel, controls: usize, message: Message, descriptors: Vec<OwnedFd>) {
+    fn handle_message(
+        &mut self,
+        channel: &mut Channel,
+        controls: usize,
+        message: Message,
+        descriptors: Vec<OwnedFd>,
+    ) {
         match message {
-            Message::Opened(opened) => self.heard.opened(channel.number, &channel.process, opened),
-            Message::Filter { handle, place } => self.heard.filter(channel.number, handle, place),
+            Message::Opened(opened) => self.reports.on_opened(channel.id, &channel.process, opened),
+            Message::Filter { handle, place } => self.reports.on_filter(channel.id, handle, place),
             Message::Inherited { handle, channel: from } => {
-                self.heard.inherited(channel.number, &channel.process, handle, from);
+                self.reports.on_inherited(channel.id, &channel.process, handle, from);
             }
             Message::Closed(closed) => {
-                channel.controls.forget(closed.handle);
-                self.heard.closed(channel.number, closed);
+                channel.controls.remove(closed.handle);
+                self.reports.on_closed(channel.id, closed);
             }
             Message::Control { handle } => {
-                if let Err(why) = channel.controls.keep(handle, controls, descriptors) {
-                    self.heard.malformed(why);
+                if let Err(why) = channel.controls.insert(handle, controls, descriptors) {
+                    self.reports.count_malformed(why);
                 }
             }
             // Not sent, it is not waited for: then nothing is asked.
             Message::Call { request } => _ = channel.reply(&Reply::Here { request }),
             Message::FilterRequest(request) => channel.answer(&request),
-            Message::Join(_) => self.heard.malformed("a process that joined twice"),
+            Message::Join(_) => self.reports.count_malformed("a process that joined twice"),
         }
     }
 }
@@ -272,18 +286,18 @@ fn process(socket: &OwnedFd, join: Join) -> Process {
     Process { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }
 }
 
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> ReceiveResult {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = match retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags))
     {
         Ok(message) => message,
-        Err(Errno::AGAIN) => return Received::Nothing,
+        Err(Errno::AGAIN) => return ReceiveResult::Nothing,
         // Reported once, if the process ended without reading an answer: its earlier messages are still
         // there.
         Err(Errno::CONNRESET) => return receive(socket, buffer),
-        Err(_) => return Received::End,
+        Err(_) => return ReceiveResult::End,
     };
     let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -291,9 +305,9 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     });
     let descriptors: Vec<_> = descriptors.flatten().collect();
     match message.bytes {
-        _ if message.flags.contains(ReturnFlags::TRUNC) => Received::TooLong,
-        0 if is_at_end(socket) => Received::End,
-        bytes => Received::Datagram(bytes, descriptors),
+        _ if message.flags.contains(ReturnFlags::TRUNC) => ReceiveResult::TooLong,
+        0 if is_at_end(socket) => ReceiveResult::End,
+        bytes => ReceiveResult::Datagram(bytes, descriptors),
     }
 }
 
@@ -314,7 +328,7 @@ mod tests {
     use nocopy_proto::run::{self, Closed, Counts, Library, Opened, VERSION};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, connect, sendmsg};
 
-    use super::super::heard::State;
+    use super::super::process_reports::HandleState;
     use super::*;
 
     fn join(listener: &Listener, shared: &OwnedFd, by_address: bool) -> OwnedFd {
@@ -332,14 +346,14 @@ mod tests {
         ours
     }
 
-    fn say(channel: &OwnedFd, handle: u64) {
+    fn send_opened(channel: &OwnedFd, handle: u64) {
         let library = Library::System { why: "a test".into() };
         let opened = Opened { handle, interface: "lo".into(), library, promiscuous: false, snap_bytes: 96 };
         send(channel, &Message::Opened(opened).datagram().unwrap(), SendFlags::empty()).unwrap();
     }
 
     #[test]
-    fn a_process_without_its_descriptors_joins_by_the_address_and_again() {
+    fn a_process_joins_by_the_address_repeatedly() {
         let (mut listener, theirs) = Listener::new().unwrap();
         let address = SocketAddrUnix::new_abstract_name(theirs.name.as_bytes()).unwrap();
         let by_address =
@@ -350,40 +364,40 @@ mod tests {
             join(listener, &socket, true)
         };
         let first = join(&listener);
-        say(&first, 0);
-        assert!(!listener.listen());
+        send_opened(&first, 0);
+        assert!(!listener.process_messages());
         drop(first);
         // Whether its end is known already or not.
         for is_known in [true, false] {
             if is_known {
-                assert!(!listener.listen());
-                assert!(matches!(listener.heard.handles[0].state, State::Left));
+                assert!(!listener.process_messages());
+                assert!(matches!(listener.reports.handles[0].state, HandleState::ProcessEnded));
             }
             let again = join(&listener);
-            assert!(!listener.listen());
-            assert!(matches!(listener.heard.handles[0].state, State::Open));
+            assert!(!listener.process_messages());
+            assert!(matches!(listener.reports.handles[0].state, HandleState::Open));
             drop(again);
         }
         let last = join(&listener);
         let closed = Closed { handle: 0, counts: Counts::default(), sending: None };
         send(&last, &Message::Closed(closed).datagram().unwrap(), SendFlags::empty()).unwrap();
         drop(last);
-        assert!(!listener.listen());
-        assert!(matches!(listener.heard.handles[0].state, State::Closed(_)));
-        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (0, 1));
+        assert!(!listener.process_messages());
+        assert!(matches!(listener.reports.handles[0].state, HandleState::Closed(_)));
+        assert_eq!((listener.reports.malformed, listener.reports.handles.len()), (0, 1));
     }
 
     #[test]
-    fn empty_datagrams_end_nothing() {
-        let (mut listener, Theirs { inherited: theirs, .. }) = Listener::new().unwrap();
+    fn empty_datagrams_close_no_channel() {
+        let (mut listener, ListenerAddress { inherited: theirs, .. }) = Listener::new().unwrap();
         send(&theirs, &[], SendFlags::empty()).unwrap();
         let channel = join(&listener, &theirs, false);
         send(&channel, &[], SendFlags::empty()).unwrap();
-        say(&channel, 0);
-        assert!(!listener.listen());
-        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (2, 1));
+        send_opened(&channel, 0);
+        assert!(!listener.process_messages());
+        assert_eq!((listener.reports.malformed, listener.reports.handles.len()), (2, 1));
         send(&channel, &Message::Call { request: 7 }.datagram().unwrap(), SendFlags::empty()).unwrap();
-        assert!(!listener.listen());
+        assert!(!listener.process_messages());
         let mut reply = [0; 64];
         let (bytes, _) = rustix::net::recv(&channel, &mut reply[..], RecvFlags::DONTWAIT).unwrap();
         assert_eq!(Reply::parse(&reply[..bytes]).unwrap(), Reply::Here { request: 7 });
@@ -391,11 +405,11 @@ mod tests {
         let reply = Reply::Loaded { request: 0 }.datagram().unwrap();
         send(&listener.channels[0].socket, &reply, SendFlags::empty()).unwrap();
         send(&channel, &[], SendFlags::empty()).unwrap();
-        say(&channel, 1);
+        send_opened(&channel, 1);
         drop(channel);
         drop(theirs);
-        assert!(!listener.listen());
-        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (3, 2));
+        assert!(!listener.process_messages());
+        assert_eq!((listener.reports.malformed, listener.reports.handles.len()), (3, 2));
         assert_eq!(listener.descriptors().count(), 1, "the address alone");
     }
 }

@@ -3,9 +3,9 @@
 mod controls;
 mod error;
 mod executable;
-mod heard;
 pub(crate) mod library;
 mod listener;
+mod process_reports;
 mod program;
 mod report;
 mod signals;
@@ -23,13 +23,13 @@ use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
-use listener::{Listener, Theirs};
+use listener::{Listener, ListenerAddress};
 use nocopy_lab::{Preloaded, preloadable};
 use nocopy_report::{ResultFile, capability, print};
 use program::Program;
 use report::Report;
-use signals::{Early, Signals};
-use sockets::Counts;
+use signals::{EarlySignals, Signals};
+use sockets::CounterFile;
 
 /// What loads filters, and talks to a command that runs as another user.
 const CAPABILITIES: CapabilitySet =
@@ -37,7 +37,7 @@ const CAPABILITIES: CapabilitySet =
 
 /// How often every socket is read after the command's end: its earlier messages are there; other processes
 /// may never end.
-const LAST_TURNS: usize = 64;
+const LAST_READS_MAX: usize = 64;
 
 /// Runs the command. Returns its exit code, as a shell has it.
 pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
@@ -67,7 +67,7 @@ struct Run<'a> {
     file: Option<ResultFile>,
     listener: Listener,
     /// What the library counts of UDP sockets, if it is that library.
-    counts: Option<Counts>,
+    counts: Option<CounterFile>,
     child: Child,
     signals: Signals,
 }
@@ -81,7 +81,7 @@ impl<'a> Run<'a> {
             Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
         };
-        let program = Program::look_at(&arguments.command[0]);
+        let program = Program::inspect(&arguments.command[0]);
         let obstacle = program.obstacle(which, library::c_library(&library));
         let lacks = if which == Preloaded::Pcap { program.lacks_libpcap() } else { None };
         for warning in obstacle.iter().map(|obstacle| &obstacle.text).chain(&lacks) {
@@ -89,20 +89,20 @@ impl<'a> Run<'a> {
         }
         let preloaded =
             Some(preloaded).filter(|_| !obstacle.as_ref().is_some_and(|obstacle| obstacle.is_fatal));
-        let (listener, theirs) = Listener::new().map_err(Error::Socket)?;
-        let counts = arguments.batch_udp.then(Counts::new).transpose().map_err(Error::Counts)?;
-        let early = Early::catch()?;
-        let child = spawn(arguments, preloaded.as_deref(), &theirs, counts.as_ref())
+        let (listener, address) = Listener::new().map_err(Error::Socket)?;
+        let counts = arguments.batch_udp.then(CounterFile::new).transpose().map_err(Error::CounterFile)?;
+        let early_signals = EarlySignals::catch()?;
+        let child = spawn(arguments, preloaded.as_deref(), &address, counts.as_ref())
             .map_err(|source| Error::start(&program, source))?;
-        drop(theirs);
-        let signals = match early.wait_for_more() {
+        drop(address);
+        let signals = match early_signals.block() {
             Ok(signals) => signals,
-            Err(error) => return Err(stop(child, error)),
+            Err(error) => return Err(kill(child, error)),
         };
-        early.pass_on(Pid::from_child(&child));
+        early_signals.pass_on(Pid::from_child(&child));
         // The command gets the descriptors it would have had; this process reads the channels.
         if let Err(error) = capability::drop_all_but(CAPABILITIES) {
-            return Err(stop(child, error.into()));
+            return Err(kill(child, error.into()));
         }
         let obstacle = obstacle.map(|obstacle| obstacle.text);
         Ok(Self { arguments, library, program, obstacle, file, listener, counts, child, signals })
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
             Ok(status) => (Some(status), self.report(status)),
             Err(source) => {
                 let why = Error::Wait { program: self.program.name().into(), source };
-                (None, Err(stop(self.child, why)))
+                (None, Err(kill(self.child, why)))
             }
         }
     }
@@ -130,10 +130,10 @@ impl<'a> Run<'a> {
             );
             poll(&mut waits, None)?;
             self.signals.pass_on(command);
-            self.listener.listen();
+            self.listener.process_messages();
             if let Some(status) = self.child.try_wait()? {
-                let mut turns = 0..LAST_TURNS;
-                while self.listener.listen() && turns.next().is_some() {}
+                let mut reads = 0..LAST_READS_MAX;
+                while self.listener.process_messages() && reads.next().is_some() {}
                 return Ok(status);
             }
         }
@@ -144,15 +144,15 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let command = self.arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let heard = &self.listener.heard;
-        let mut report = Report::new(command, &self.library, self.arguments.take, status, heard);
+        let reports = &self.listener.reports;
+        let mut report = Report::new(command, &self.library, self.arguments.take, status, reports);
         if let Some(counts) = &self.counts {
-            let is_silent = report.add_sockets(&counts.read().map_err(Error::Counted)?);
-            if is_silent {
-                report.note(self.obstacle.unwrap_or_else(|| self.program.silence_of_sockets()));
+            let is_empty = report.add_sockets(&counts.read().map_err(Error::ReadCounters)?);
+            if is_empty {
+                report.add_note(self.obstacle.unwrap_or_else(|| self.program.no_sockets_note()));
             }
-        } else if heard.handles.is_empty() {
-            report.note(self.obstacle.unwrap_or_else(|| self.program.silence()));
+        } else if reports.handles.is_empty() {
+            report.add_note(self.obstacle.unwrap_or_else(|| self.program.no_handles_note()));
         }
         let text = if self.arguments.json { report.json()? } else { report.text() };
         match self.file {
@@ -167,8 +167,8 @@ impl<'a> Run<'a> {
 fn spawn(
     arguments: &RunArguments,
     library: Option<&Path>,
-    theirs: &Theirs,
-    counts: Option<&Counts>,
+    address: &ListenerAddress,
+    counts: Option<&CounterFile>,
 ) -> io::Result<Child> {
     let before = std::env::var_os("LD_PRELOAD");
     let mut command = Command::new(&arguments.command[0]);
@@ -176,7 +176,7 @@ fn spawn(
     if let Some(library) = library {
         command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
     }
-    command.env("NOCOPY_RUN_SOCKET", theirs.variable()?);
+    command.env("NOCOPY_RUN_SOCKET", address.variable()?);
     match arguments.take {
         true => command.env("NOCOPY_TAKE", "1"),
         false => command.env_remove("NOCOPY_TAKE"),
@@ -189,7 +189,7 @@ fn spawn(
 }
 
 /// Kills a command that cannot be run or watched as asked for.
-fn stop(mut command: Child, why: Error) -> Error {
+fn kill(mut command: Child, why: Error) -> Error {
     let _ = command.kill();
     let _ = command.wait();
     why

@@ -38,7 +38,7 @@ pub(super) struct Obstacle {
 }
 
 impl Program {
-    pub(super) fn look_at(word: &OsStr) -> Self {
+    pub(super) fn inspect(word: &OsStr) -> Self {
         let variable = std::env::var_os("PATH");
         let path = find(word, variable.as_deref());
         let interpreter = path.as_deref().and_then(interpreter);
@@ -124,7 +124,7 @@ impl Program {
     }
 
     /// Why no socket may have been counted, once it has ended without any.
-    pub(super) fn silence_of_sockets(&self) -> String {
+    pub(super) fn no_sockets_note(&self) -> String {
         format!(
             "{}: no UDP socket was reported; the program sent no datagram by functions of the C library (programs in Go, io_uring and raw \
              system calls do not use them), or closed the descriptors that it inherited; see docs/run.md",
@@ -133,7 +133,7 @@ impl Program {
     }
 
     /// Why no handle may have been opened, once it has ended without any.
-    pub(super) fn silence(&self) -> String {
+    pub(super) fn no_handles_note(&self) -> String {
         let own = self
             .executable
             .as_ref()
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_as_the_shell_finds_them() {
+    fn programs_are_found_by_path() {
         let path = Some(OsStr::new("/nowhere:/usr/bin:/bin"));
         assert_eq!(find(OsStr::new("env"), path), Some("/usr/bin/env".into()));
         assert_eq!(find(OsStr::new("no-such-program"), path), None);
@@ -199,12 +199,12 @@ mod tests {
 
     #[test]
     fn a_plain_program_has_no_obstacle() {
-        assert_eq!(obstacle(&Program::look_at(OsStr::new("env")), Preloaded::Sockets), None);
-        assert_eq!(obstacle(&Program::look_at(OsStr::new("no-such-program")), Preloaded::Sockets), None);
+        assert_eq!(obstacle(&Program::inspect(OsStr::new("env")), Preloaded::Sockets), None);
+        assert_eq!(obstacle(&Program::inspect(OsStr::new("no-such-program")), Preloaded::Sockets), None);
     }
 
     #[test]
-    fn an_obstacle_says_what_failed_and_what_to_do() {
+    fn obstacles_name_cause_and_action() {
         let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
         let with = |loader: Option<&str>, interpreter: Option<&str>| {
             let mut executable = own.clone();
@@ -219,7 +219,9 @@ mod tests {
         );
         assert!(obstacle(&program, Preloaded::Pcap).unwrap().ends_with("use a build that loads libpcap"));
         assert!(
-            program.silence().starts_with("tool: no capture handle was reported; the program does not load")
+            program
+                .no_handles_note()
+                .starts_with("tool: no capture handle was reported; the program does not load")
         );
         let script = with(None, Some("/bin/shell"));
         assert!(
@@ -228,7 +230,7 @@ mod tests {
                 .contains("its interpreter /bin/shell is statically linked")
         );
         assert_eq!(script.missing_loader(), Some(Path::new("/bin/shell")));
-        assert!(script.silence().contains("the program opened none"));
+        assert!(script.no_handles_note().contains("the program opened none"));
         let musl = with(Some("/lib/ld-musl-nowhere.so.1"), None);
         let refused = musl.obstacle(Preloaded::Pcap, Some(CLibrary::Glibc)).unwrap();
         assert!(refused.is_fatal && musl.obstacle(Preloaded::Pcap, Some(CLibrary::Musl)).is_none());
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_is_not_waited_for() {
+    fn a_fifo_is_not_opened() {
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("script");
         // The path of an interpreter has no blank, but that of temporary files may.
@@ -252,13 +254,13 @@ mod tests {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::write(&script, format!("#!{}\n", fifo.display())).unwrap();
         for (path, interpreter) in [(&fifo, None), (&script, Some(fifo.clone()))] {
-            let program = Program::look_at(path.as_os_str());
+            let program = Program::inspect(path.as_os_str());
             assert_eq!((program.executable, program.interpreter), (None, interpreter));
         }
     }
 
     #[test]
-    fn the_interpreter_of_a_script_is_its_program() {
+    fn the_interpreter_of_a_script_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("script");
         for (line, word) in [

@@ -8,7 +8,7 @@ use nocopy_proto::run::sockets::Sockets;
 use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 use serde::Serialize;
 
-use super::heard::{Handle, Heard, State};
+use super::process_reports::{Handle, HandleState, ProcessReports};
 use super::sockets;
 use nocopy_report::Failure;
 use nocopy_report::print::{one_line, printable};
@@ -27,16 +27,16 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    handles: Option<Vec<Row>>,
+    handles: Option<Vec<HandleRow>>,
     /// Instead of handles, with the library that joins datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sockets: Option<Vec<sockets::Row>>,
+    sockets: Option<Vec<sockets::SocketRow>>,
     /// Further notes for the user.
     notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct HandleRow {
     process: u32,
     program: String,
     interface: String,
@@ -68,7 +68,7 @@ impl Report {
         library: &Path,
         take: bool,
         status: ExitStatus,
-        heard: &Heard,
+        reports: &ProcessReports,
     ) -> Self {
         Self {
             schema: SCHEMA,
@@ -77,22 +77,22 @@ impl Report {
             take,
             exit_code: status.code(),
             signal: status.signal(),
-            handles: Some(heard.handles.iter().map(Row::new).collect()),
+            handles: Some(reports.handles.iter().map(HandleRow::new).collect()),
             sockets: None,
-            notes: notes(heard),
+            notes: notes(reports),
         }
     }
 
     /// Makes it a report of UDP sockets. Returns whether there are none.
-    pub(super) fn add_sockets(&mut self, found: &Sockets) -> bool {
-        let rows: Vec<_> = found.sockets.iter().map(sockets::Row::new).collect();
-        let is_silent = rows.is_empty();
+    pub(super) fn add_sockets(&mut self, counters: &Sockets) -> bool {
+        let rows: Vec<_> = counters.sockets.iter().map(sockets::SocketRow::new).collect();
+        let is_empty = rows.is_empty();
         (self.handles, self.sockets) = (None, Some(rows));
-        self.notes.extend(sockets::notes(found));
-        is_silent
+        self.notes.extend(sockets::notes(counters));
+        is_empty
     }
 
-    pub(super) fn note(&mut self, note: String) {
+    pub(super) fn add_note(&mut self, note: String) {
         self.notes.push(note);
     }
 
@@ -120,7 +120,7 @@ impl Report {
             text += &table(handles).text();
         }
         for row in handles {
-            row.words().for_each(|words| text += &format!("{}\n", one_line(&words)));
+            row.details().for_each(|words| text += &format!("{}\n", one_line(&words)));
         }
         if let Some(rows) = self.sockets.as_deref().filter(|rows| !rows.is_empty()) {
             text += &sockets::text(rows);
@@ -132,7 +132,7 @@ impl Report {
     }
 }
 
-fn table(handles: &[Row]) -> Table {
+fn table(handles: &[HandleRow]) -> Table {
     let header = [
         "process",
         "program",
@@ -145,10 +145,10 @@ fn table(handles: &[Row]) -> Table {
         "interface dropped",
         "sent",
     ];
-    Table::new(&header, 6..10, handles.iter().map(Row::cells).collect())
+    Table::new(&header, 6..10, handles.iter().map(HandleRow::cells).collect())
 }
 
-impl Row {
+impl HandleRow {
     fn new(handle: &Handle) -> Self {
         let (library, why, mode, queues, note) = match handle.opened.library.clone() {
             Library::System { why } => ("system", Some(why), None, Vec::new(), None),
@@ -166,9 +166,9 @@ impl Row {
             Some(FilterPlace::UserSpace { why }) => (Some("user space"), Some(why)),
         };
         let (state, closed) = match &handle.state {
-            State::Open => ("open", None),
-            State::Left => ("left", None),
-            State::Closed(closed) => ("closed", Some(closed.clone())),
+            HandleState::Open => ("open", None),
+            HandleState::ProcessEnded => ("left", None),
+            HandleState::Closed(closed) => ("closed", Some(closed.clone())),
         };
         Self {
             process: handle.process.id,
@@ -194,7 +194,7 @@ impl Row {
             |of: fn(&Counts) -> u64| self.counts.as_ref().map_or("?".into(), |all| of(all).to_string());
         let mode = match self.mode {
             Some(mode) if self.queues.is_empty() => mode.to_owned(),
-            Some(mode) => format!("{mode}: {}", one_line(&together(&self.queues))),
+            Some(mode) => format!("{mode}: {}", one_line(&grouped_queues(&self.queues))),
             None => "-".into(),
         };
         let filter = match (self.library, self.filter) {
@@ -217,7 +217,7 @@ impl Row {
     }
 
     /// Sentences that are too long for a table cell.
-    fn words(&self) -> impl Iterator<Item = String> {
+    fn details(&self) -> impl Iterator<Item = String> {
         let unknown = match self.state {
             "open" => Some("still open when the command ended: what it counted is not known"),
             "left" => Some("its process ended without closing it: what it counted is not known"),
@@ -230,13 +230,13 @@ impl Row {
             self.sending.as_ref().map(|way| format!("sent {way}")),
             unknown.map(str::to_owned),
         ];
-        let who = format!("{} ({}) on {}", self.program, self.process, self.interface);
-        words.into_iter().flatten().map(move |words| format!("{who}: {words}"))
+        let subject = format!("{} ({}) on {}", self.program, self.process, self.interface);
+        words.into_iter().flatten().map(move |words| format!("{subject}: {words}"))
     }
 }
 
 /// `xdp zero-copy`, or each mode with its number of queues.
-fn together(queues: &[String]) -> String {
+fn grouped_queues(queues: &[String]) -> String {
     let mut runs: Vec<(&String, usize)> = Vec::new();
     for queue in queues {
         match runs.iter_mut().find(|(known, _)| *known == queue) {
@@ -251,11 +251,11 @@ fn together(queues: &[String]) -> String {
     words.join(", ")
 }
 
-fn notes(heard: &Heard) -> Vec<String> {
-    let left_out = (heard.handles_left_out > 0)
-        .then(|| format!("{} more handles, which are not listed", heard.handles_left_out));
-    let malformed = heard.first_malformed.as_ref().map(|first| {
-        format!("{} messages of the library were not understood; the first: {first}", heard.malformed)
+fn notes(reports: &ProcessReports) -> Vec<String> {
+    let left_out = (reports.handles_left_out > 0)
+        .then(|| format!("{} more handles, which are not listed", reports.handles_left_out));
+    let malformed = reports.first_malformed.as_ref().map(|first| {
+        format!("{} messages of the library were not understood; the first: {first}", reports.malformed)
     });
     left_out.into_iter().chain(malformed).collect()
 }
@@ -264,44 +264,48 @@ fn notes(heard: &Heard) -> Vec<String> {
 mod tests {
     use nocopy_proto::run::{Closed, Opened};
 
-    use super::super::heard::{Number, Process};
+    use super::super::process_reports::{ChannelId, Process};
     use super::*;
 
     fn opened(handle: u64, library: Library) -> Opened {
         Opened { handle, interface: "eth0".into(), library, promiscuous: true, snap_bytes: 262_144 }
     }
 
-    fn number(channel: u64) -> Number {
-        Number { process: 4711, channel }
+    fn channel_id(channel: u64) -> ChannelId {
+        ChannelId { process: 4711, channel }
     }
 
-    fn heard() -> Heard {
-        let mut heard = Heard::default();
+    fn process_reports() -> ProcessReports {
+        let mut reports = ProcessReports::default();
         let process = Process { id: 4711, program: "tcpdump".into() };
         let mode = CaptureMode::Take { queues: vec!["xdp copy native".into(); 2] };
-        heard.opened(number(1), &process, opened(0, Library::Ours { mode, note: None }));
-        heard.filter(number(1), 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
+        reports.on_opened(channel_id(1), &process, opened(0, Library::Ours { mode, note: None }));
+        reports.on_filter(channel_id(1), 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
         let counts = Counts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
-        heard.closed(number(1), Closed { handle: 0, counts, sending: None });
+        reports.on_closed(channel_id(1), Closed { handle: 0, counts, sending: None });
         // The same number of another process, and of another handle: neither is the first one's.
         let other = Process { id: 4712, program: "sh".into() };
-        heard.opened(number(2), &other, opened(0, Library::System { why: "the 'any' device".into() }));
-        heard.opened(
-            number(1),
+        reports.on_opened(
+            channel_id(2),
+            &other,
+            opened(0, Library::System { why: "the 'any' device".into() }),
+        );
+        reports.on_opened(
+            channel_id(1),
             &process,
             opened(0, Library::Ours { mode: CaptureMode::Passive, note: None }),
         );
-        heard.left(number(2));
-        heard
+        reports.on_ended(channel_id(2));
+        reports
     }
 
     fn report() -> Report {
         let status = ExitStatus::from_raw(libc::SIGTERM);
-        Report::new(vec!["sh".into(), "-c".into()], Path::new("/l.so"), true, status, &heard())
+        Report::new(vec!["sh".into(), "-c".into()], Path::new("/l.so"), true, status, &process_reports())
     }
 
     #[test]
-    fn a_table_has_a_line_for_each_handle_and_words_follow() {
+    fn the_report_has_a_line_per_handle_and_details() {
         let text = report().text();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "nocopy: sh -c ended with signal 15; 3 capture handles");
@@ -335,9 +339,9 @@ mod tests {
 
     /// Each is a line of the report, which a newline would make two.
     #[test]
-    fn what_processes_say_is_one_line_each() {
+    fn strings_of_processes_are_one_line_each() {
         let forged = || "x\nnocopy: forged\t".to_owned();
-        let mut heard = Heard::default();
+        let mut reports = ProcessReports::default();
         let process = Process { id: 4711, program: forged() };
         let mode = || CaptureMode::Take { queues: vec![forged()] };
         let ours = |note| Library::Ours { mode: mode(), note };
@@ -345,22 +349,22 @@ mod tests {
             [ours(Some(forged())), Library::System { why: forged() }].into_iter().enumerate()
         {
             let opened = Opened { interface: forged(), ..opened(handle as u64, library) };
-            heard.opened(number(1), &process, opened);
-            heard.filter(number(1), handle as u64, Some(FilterPlace::UserSpace { why: forged() }));
+            reports.on_opened(channel_id(1), &process, opened);
+            reports.on_filter(channel_id(1), handle as u64, Some(FilterPlace::UserSpace { why: forged() }));
             let closed = Closed { handle: handle as u64, counts: Counts::default(), sending: Some(forged()) };
-            heard.closed(number(1), closed);
+            reports.on_closed(channel_id(1), closed);
         }
-        heard.malformed(forged());
+        reports.count_malformed(forged());
         let command = vec!["sh".into(), forged()];
-        let mut report = Report::new(command, Path::new("/l.so"), true, ExitStatus::from_raw(0), &heard);
-        report.note(forged());
+        let mut report = Report::new(command, Path::new("/l.so"), true, ExitStatus::from_raw(0), &reports);
+        report.add_note(forged());
         let text = report.text();
         assert!(!text.lines().any(|line| line.starts_with("nocopy: forged")), "{text}");
         assert_eq!(text.lines().count(), 1 + 3 + 6 + 2, "{text}");
     }
 
     #[test]
-    fn json_has_what_is_known_and_leaves_out_what_is_not() {
+    fn unknown_fields_are_absent_in_json() {
         let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
         assert_eq!((&json["schema"], &json["signal"]), (&"nocopy.run/1".into(), &15.into()));
         assert!(json.get("exit_code").is_none());

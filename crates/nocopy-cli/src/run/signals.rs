@@ -22,21 +22,21 @@ const PASSED_ON: [Signal; 6] =
 /// Signals that arrived while the command was being started. They are caught and not blocked, because a
 /// program inherits blocked ones.
 #[derive(Debug)]
-pub(super) struct Early(Vec<(Signal, Arc<AtomicBool>)>);
+pub(super) struct EarlySignals(Vec<(Signal, Arc<AtomicBool>)>);
 
-impl Early {
+impl EarlySignals {
     /// Catches signals, but for those ignored (nohup(1)): the command is to ignore these too.
     pub(super) fn catch() -> Result<Self, Error> {
         let passed_on = PASSED_ON.into_iter().filter(|&signal| !is_ignored(signal as i32));
         let caught = passed_on.map(|signal| {
-            let came = Arc::new(AtomicBool::new(false));
-            flag::register(signal as i32, Arc::clone(&came)).map(|_| (signal, came))
+            let was_raised = Arc::new(AtomicBool::new(false));
+            flag::register(signal as i32, Arc::clone(&was_raised)).map(|_| (signal, was_raised))
         });
         while_blocked(|| caught.collect()).map(Self).map_err(Error::Signals)
     }
 
     /// From now on signals wait until they are passed on.
-    pub(super) fn wait_for_more(&self) -> Result<Signals, Error> {
+    pub(super) fn block(&self) -> Result<Signals, Error> {
         let all: SigSet = self.0.iter().map(|(signal, _)| *signal).collect();
         let opened = all
             .thread_block()
@@ -47,7 +47,7 @@ impl Early {
 
     /// Passes on these signals, which the command may have received too.
     pub(super) fn pass_on(&self, command: Pid) {
-        for (signal, _) in self.0.iter().filter(|(_, came)| came.load(Ordering::Relaxed)) {
+        for (signal, _) in self.0.iter().filter(|(_, was_raised)| was_raised.load(Ordering::Relaxed)) {
             send(command, *signal as i32);
         }
     }
@@ -63,10 +63,10 @@ impl Signals {
         while let Ok(Some(signal)) = self.descriptor.read_signal() {
             // From the keyboard: the whole foreground group got it, and a second one could have another
             // effect. Or sent by this process itself.
-            let from_terminal = signal.ssi_code == libc::SI_KERNEL && is_beside_us(command);
-            let its_own = signal.ssi_code == libc::SI_USER
+            let from_terminal = signal.ssi_code == libc::SI_KERNEL && is_in_own_group(command);
+            let from_command = signal.ssi_code == libc::SI_USER
                 && signal.ssi_pid == command.as_raw_nonzero().get().unsigned_abs();
-            if !from_terminal && !its_own {
+            if !from_terminal && !from_command {
                 send(command, signal.ssi_signo.cast_signed());
             }
         }
@@ -80,7 +80,7 @@ impl AsFd for Signals {
 }
 
 /// Whether the command is still in our process group.
-fn is_beside_us(command: Pid) -> bool {
+fn is_in_own_group(command: Pid) -> bool {
     getpgid(Some(command)).is_ok_and(|group| group == getpgrp())
 }
 

@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 
 /// A file in memory that all processes of the command inherit and count in.
 #[derive(Debug)]
-pub(super) struct Counts(File);
+pub(super) struct CounterFile(File);
 
-impl Counts {
+impl CounterFile {
     pub(super) fn new() -> io::Result<Self> {
         let file = memfd_create("nocopy-run", MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, FILE_BYTES as u64)?;
@@ -45,7 +45,7 @@ impl Counts {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct SocketRow {
     process: u32,
     program: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub(super) struct Row {
     batched_ns: Option<u64>,
 }
 
-impl Row {
+impl SocketRow {
     pub(super) fn new(socket: &Socket) -> Self {
         Self {
             process: socket.process,
@@ -77,8 +77,8 @@ impl Row {
             datagram_bytes: Some(socket.datagram_bytes).filter(|bytes| *bytes > 0),
             batched: socket.joined,
             bursts: socket.bursts,
-            flushed: counted(socket.flushed.iter().map(|(why, count)| (why.text(), *count))),
-            plain: counted(socket.plain.iter().map(|(why, count)| (why.text(), *count))),
+            flushed: nonzero(socket.flushed.iter().map(|(why, count)| (why.text(), *count))),
+            plain: nonzero(socket.plain.iter().map(|(why, count)| (why.text(), *count))),
             refused: socket.refused,
             lost: socket.lost,
             left_alone: socket.left_alone,
@@ -104,7 +104,7 @@ impl Row {
     }
 
     /// Sentences that are too long for a table cell.
-    fn words(&self) -> impl Iterator<Item = String> {
+    fn details(&self) -> impl Iterator<Item = String> {
         let list = |counts: &Map<String, Value>| {
             let parts: Vec<_> = counts.iter().map(|(why, count)| format!("{why} {count}")).collect();
             Some(parts.join(", ")).filter(|words| !words.is_empty())
@@ -125,12 +125,12 @@ impl Row {
                 )
             }),
         ];
-        let who = format!("{} ({})", print::one_line(&self.program), self.process);
-        words.into_iter().flatten().map(move |words| format!("{who}: {words}"))
+        let subject = format!("{} ({})", print::one_line(&self.program), self.process);
+        words.into_iter().flatten().map(move |words| format!("{subject}: {words}"))
     }
 }
 
-pub(super) fn text(rows: &[Row]) -> String {
+pub(super) fn text(rows: &[SocketRow]) -> String {
     let header = [
         "process",
         "program",
@@ -141,8 +141,8 @@ pub(super) fn text(rows: &[Row]) -> String {
         "datagrams a burst",
         "sent alone",
     ];
-    let mut text = Table::new(&header, 3..8, rows.iter().map(Row::cells).collect()).text();
-    for words in rows.iter().flat_map(Row::words) {
+    let mut text = Table::new(&header, 3..8, rows.iter().map(SocketRow::cells).collect()).text();
+    for words in rows.iter().flat_map(SocketRow::details) {
         text += &format!("{words}\n");
     }
     text
@@ -161,7 +161,7 @@ pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
     left_out.into_iter().chain(confined).collect()
 }
 
-fn counted(counts: impl Iterator<Item = (&'static str, u64)>) -> Map<String, Value> {
+fn nonzero(counts: impl Iterator<Item = (&'static str, u64)>) -> Map<String, Value> {
     counts.filter(|(_, count)| *count > 0).map(|(why, count)| (why.to_owned(), count.into())).collect()
 }
 
@@ -190,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_a_line_and_its_reasons() {
-        let text = text(&[Row::new(&socket())]);
+    fn the_report_has_a_line_per_socket_and_reasons() {
+        let text = text(&[SocketRow::new(&socket())]);
         let lines: Vec<_> = text.lines().collect();
         let cells: Vec<_> = lines[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells[..2], ["4711", "sen\u{fffd}[1md\u{fffd}er"], "{text}");
@@ -204,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn json_leaves_out_zeros_and_what_is_not_known() {
+    fn zeros_and_unknown_fields_are_absent_in_json() {
         let unknown = Socket { peer: None, cost_ns: None, alone: None, datagram_bytes: 0, ..socket() };
-        let json = serde_json::to_value(Row::new(&unknown)).unwrap();
+        let json = serde_json::to_value(SocketRow::new(&unknown)).unwrap();
         assert_eq!(json["flushed"], serde_json::json!({"full": 1, "the deadline": 1}));
         for field in ["peer", "datagram_bytes", "alone_why", "plain_ns", "batched_ns"] {
             assert!(json.get(field).is_none(), "{json}");
@@ -214,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn no_process_changes_the_length() {
-        let counts = Counts::new().unwrap();
+    fn the_length_of_the_file_is_sealed() {
+        let counts = CounterFile::new().unwrap();
         for bytes in [0, FILE_BYTES - 1, FILE_BYTES + 1] {
             assert_eq!(ftruncate(&counts.0, bytes as u64), Err(rustix::io::Errno::PERM), "{bytes} bytes");
         }
@@ -223,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_counted_in_is_read_as_nothing() {
-        let counts = Counts::new().unwrap();
+    fn an_unused_file_has_no_sockets() {
+        let counts = CounterFile::new().unwrap();
         assert_eq!(counts.read().unwrap(), Sockets::default());
         counts.0.write_all_at(&[0; 8], 0).unwrap();
         assert!(counts.read().is_err(), "overwritten");

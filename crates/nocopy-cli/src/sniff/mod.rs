@@ -13,11 +13,11 @@ use crate::arguments::SniffArguments;
 use export::Exporter;
 use nocopy_report::live::LiveLine;
 use nocopy_report::{Ended, Interrupt, Outcome, capability, print, quantity};
-use source::{Seen, Source};
-use summary::{Count, Ending};
+use source::{PacketSource, ReceiveResult};
+use summary::{CaptureEnd, PacketCounts};
 
 /// How long to wait for packets before looking whether it is time to end, or to draw the live line.
-const PATIENCE: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of printed lines that are written at once while packets keep arriving.
 const OUTPUT_BYTES: usize = 64 << 10;
@@ -26,48 +26,48 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     let filter = arguments.filter.program()?;
     capability::drop_all_but(capability::NETWORK)?;
     let interrupt = Interrupt::listen()?;
-    let mut source = Source::open(arguments, filter.as_ref())?;
+    let mut source = PacketSource::open(arguments, filter.as_ref())?;
     capability::drop_all_but(capability::NONE)?;
-    print::say(format_args!("listening on {}: {}", arguments.interface, source.manner()));
-    let mut sniffing = Sniffing::new(arguments, source, interrupt);
+    print::say(format_args!("listening on {}: {}", arguments.interface, source.description()));
+    let mut sniffer = Sniffer::new(arguments, source, interrupt);
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
-    let ended = sniffing.run(&mut output);
+    let ended = sniffer.run(&mut output);
     if !ended.as_ref().is_err_and(Failure::is_broken_pipe) {
-        sniffing.finish(*ended.as_ref().unwrap_or(&Ended::Failed), &mut output)?;
+        sniffer.finish(*ended.as_ref().unwrap_or(&Ended::Failed), &mut output)?;
     }
     ended.map(|_| Outcome::Positive)
 }
 
-struct Sniffing<'a> {
+struct Sniffer<'a> {
     arguments: &'a SniffArguments,
-    source: Source,
+    source: PacketSource,
     interrupt: Interrupt,
     exporter: Exporter,
-    count: Count,
+    count: PacketCounts,
     began: Instant,
 }
 
-impl<'a> Sniffing<'a> {
-    fn new(arguments: &'a SniffArguments, source: Source, interrupt: Interrupt) -> Self {
-        let (exporter, count) = (Exporter::new(arguments), Count::default());
+impl<'a> Sniffer<'a> {
+    fn new(arguments: &'a SniffArguments, source: PacketSource, interrupt: Interrupt) -> Self {
+        let (exporter, count) = (Exporter::new(arguments), PacketCounts::default());
         Self { arguments, source, interrupt, exporter, count, began: Instant::now() }
     }
 
     /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface
     /// fails.
     fn run(&mut self, output: &mut impl Write) -> Result<Ended, Failure> {
-        let mut live = self.arguments.quiet.then(|| Live::new(&mut self.source));
+        let mut live = self.arguments.quiet.then(|| LiveRates::new(&mut self.source));
         let ended = loop {
-            let left = match self.time_left() {
+            let timeout = match self.time_left() {
                 _ if self.interrupt.came() => break Ended::Interrupted,
-                _ if self.is_enough() => break Ended::Count,
+                _ if self.is_count_reached() => break Ended::Count,
                 None => break Ended::Duration,
-                Some(left) => left,
+                Some(timeout) => timeout,
             };
             // Printed lines are flushed before each wait, and only then.
-            if self.round(Duration::ZERO, output)? == Seen::Nothing {
+            if self.receive_batch(Duration::ZERO, output)? == ReceiveResult::Nothing {
                 output.flush().map_err(nocopy_report::Failure::Print)?;
-                self.round(left.min(PATIENCE), output)?;
+                self.receive_batch(timeout.min(WAIT_MAX), output)?;
             }
             if let Some(live) = &mut live {
                 live.update(&mut self.source, &self.count);
@@ -77,8 +77,8 @@ impl<'a> Sniffing<'a> {
         Ok(ended)
     }
 
-    fn is_enough(&self) -> bool {
-        self.arguments.count.is_some_and(|enough| self.count.packets >= enough)
+    fn is_count_reached(&self) -> bool {
+        self.arguments.count.is_some_and(|count_max| self.count.packets >= count_max)
     }
 
     /// `None` when the time is up.
@@ -89,27 +89,31 @@ impl<'a> Sniffing<'a> {
         }
     }
 
-    fn round(&mut self, timeout: Duration, output: &mut impl Write) -> Result<Seen, Failure> {
+    fn receive_batch(
+        &mut self,
+        timeout: Duration,
+        output: &mut impl Write,
+    ) -> Result<ReceiveResult, Failure> {
         let Self { arguments, source, exporter, count, .. } = self;
-        source.look(timeout, &mut |sighting| {
-            if arguments.count.is_some_and(|enough| count.packets >= enough) {
+        source.receive(timeout, &mut |packet| {
+            if arguments.count.is_some_and(|count_max| count.packets >= count_max) {
                 return Ok(());
             }
-            count.count(&sighting);
-            Ok(exporter.print(&sighting, output).map_err(nocopy_report::Failure::Print)?)
+            count.count(&packet);
+            Ok(exporter.print(&packet, output).map_err(nocopy_report::Failure::Print)?)
         })
     }
 
     /// Prints the summary, also after an error.
     fn finish(&mut self, ended: Ended, output: &mut impl Write) -> Result<(), Failure> {
         let Self { arguments, source, count, began, .. } = self;
-        let ending = Ending {
+        let end = CaptureEnd {
             interface: &arguments.interface,
             ended,
             elapsed: began.elapsed(),
             drops: source.drops(),
         };
-        let text = nocopy_report::summary::text(&count.end(&ending, source), arguments.json);
+        let text = nocopy_report::summary::text(&count.summary(&end, source), arguments.json);
         if arguments.json {
             let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
             return Ok(written.map_err(nocopy_report::Failure::Print)?);
@@ -120,19 +124,19 @@ impl<'a> Sniffing<'a> {
 }
 
 /// The rates since they were last drawn.
-struct Live {
+struct LiveRates {
     line: LiveLine,
     packets: u64,
     bytes: u64,
     dropped: u64,
 }
 
-impl Live {
-    fn new(source: &mut Source) -> Self {
-        Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drops().lost() }
+impl LiveRates {
+    fn new(source: &mut PacketSource) -> Self {
+        Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drops().dropped() }
     }
 
-    fn update(&mut self, source: &mut Source, count: &Count) {
+    fn update(&mut self, source: &mut PacketSource, count: &PacketCounts) {
         let Self { line, packets, bytes, dropped } = self;
         line.update(Instant::now(), |since| {
             let seconds = since.as_secs_f64();
@@ -141,7 +145,7 @@ impl Live {
             };
             let packet_rate = quantity::short(rate(count.packets, packets));
             let bit_rate = quantity::short(rate(count.bytes, bytes) * 8.0);
-            let lost = source.drops().lost();
+            let lost = source.drops().dropped();
             let drop_rate = quantity::short(rate(lost, dropped));
             format!("{packet_rate} packets/s  {bit_rate} bit/s  {drop_rate} drops/s  {lost} dropped in all")
         });

@@ -11,7 +11,7 @@ use nocopy::port::{PortBuilder, Purpose, Queues};
 use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
 
 use crate::arguments::SniffArguments;
-use crate::{Failure, taking};
+use crate::{Failure, take};
 use nocopy_proto::errno::is_down;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
@@ -26,33 +26,33 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// Packets for which the ring has room, of 2 KiB each.
 const RING_PACKETS: u32 = 16_384;
 
-pub(super) struct Sighting<'a> {
+pub(super) struct CapturedPacket<'a> {
     /// The captured bytes, from the first.
     pub(super) bytes: &'a [u8],
     /// The packet's length on the wire.
     pub(super) packet_bytes: usize,
-    pub(super) stamp: Stamp,
+    pub(super) time: PacketTime,
     /// Whether the host sent it; `None` if that is unknown.
     pub(super) outgoing: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stamp {
+pub(super) struct PacketTime {
     /// Since 1970.
     pub(super) ns: u64,
-    pub(super) origin: Origin,
+    pub(super) clock: ClockSource,
 }
 
 /// Whose clock the time is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ClockSource {
     Kernel,
     Card,
     /// This process, when it read the packet.
     Reading,
 }
 
-impl Origin {
+impl ClockSource {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -63,79 +63,85 @@ impl Origin {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ReceiveResult {
     Packets,
     Nothing,
 }
 
 /// Which packets to show, and how many bytes of each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish {
+pub(super) struct ShowOptions {
     /// The most bytes shown of a packet.
-    snap_bytes: usize,
+    snap_bytes_max: usize,
     /// The most bytes joined of a packet in pieces: more would be copied for nothing.
-    joined_bytes: usize,
+    joined_bytes_max: usize,
     /// Only sent packets (true), or only received ones (false).
     outgoing: Option<bool>,
 }
 
-impl Wish {
+impl ShowOptions {
     fn of(arguments: &SniffArguments) -> Self {
-        let snap_bytes = arguments.snap.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
-        let joined_bytes = if arguments.hex { snap_bytes } else { snap_bytes.min(DESCRIBED_BYTES) };
+        let snap_bytes_max =
+            arguments.snap.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        let joined_bytes_max =
+            if arguments.hex { snap_bytes_max } else { snap_bytes_max.min(DESCRIBED_BYTES) };
         let outgoing = (arguments.incoming || arguments.outgoing).then_some(!arguments.incoming);
-        Self { snap_bytes, joined_bytes, outgoing }
+        Self { snap_bytes_max, joined_bytes_max, outgoing }
     }
 }
 
-pub(super) struct Source {
+pub(super) struct PacketSource {
     queues: Queues,
-    wish: Wish,
+    show_options: ShowOptions,
     joined: Vec<u8>,
 }
 
-impl Source {
+impl PacketSource {
     pub(super) fn open(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Self, Failure> {
-        let queues = if arguments.take { take(arguments, filter)? } else { look_on(arguments, filter)? };
-        Ok(Self { queues, wish: Wish::of(arguments), joined: Vec::new() })
+        let queues =
+            if arguments.take { open_taking(arguments, filter)? } else { open_passive(arguments, filter)? };
+        Ok(Self { queues, show_options: ShowOptions::of(arguments), joined: Vec::new() })
     }
 
-    pub(super) fn look(
+    pub(super) fn receive(
         &mut self,
         timeout: Duration,
-        show: &mut impl FnMut(Sighting<'_>) -> Result<(), Failure>,
-    ) -> Result<Seen, Failure> {
+        show: &mut impl FnMut(CapturedPacket<'_>) -> Result<(), Failure>,
+    ) -> Result<ReceiveResult, Failure> {
         let mut batch = match self.queues.receive_timeout(timeout) {
             Ok(batch) => batch,
             // The interface may come up again; until then nothing is received.
             Err(error) if is_down(&error) => {
                 sleep(timeout);
-                return Ok(Seen::Nothing);
+                return Ok(ReceiveResult::Nothing);
             }
             Err(error) => return Err(Failure::Receive(error)),
         };
         if batch.is_empty() {
-            return Ok(Seen::Nothing);
+            return Ok(ReceiveResult::Nothing);
         }
         let mut now = None;
         while let Some(packet) = batch.next_chain() {
             let arrival = packet.as_ref().first().map(Packet::arrival);
             let outgoing = arrival.and_then(|arrival| arrival.outgoing.ok());
-            if self.wish.outgoing.is_some_and(|wanted| outgoing != Some(wanted)) {
+            if self.show_options.outgoing.is_some_and(|requested| outgoing != Some(requested)) {
                 continue;
             }
-            let stamp = match arrival.and_then(|arrival| arrival.timestamp.ok()) {
-                Some(time) if time.clock == Clock::Realtime => Stamp { ns: time.ns, origin: Origin::Kernel },
-                Some(time) => Stamp { ns: time.ns, origin: Origin::Card },
-                None => Stamp { ns: *now.get_or_insert_with(now_ns), origin: Origin::Reading },
+            let time = match arrival.and_then(|arrival| arrival.timestamp.ok()) {
+                Some(time) if time.clock == Clock::Realtime => {
+                    PacketTime { ns: time.ns, clock: ClockSource::Kernel }
+                }
+                Some(time) => PacketTime { ns: time.ns, clock: ClockSource::Card },
+                None => PacketTime { ns: *now.get_or_insert_with(now_ns), clock: ClockSource::Reading },
             };
-            let (bytes, packet_bytes) = (bytes_of(&packet, self.wish, &mut self.joined), packet.len());
-            show(Sighting { bytes, packet_bytes, stamp, outgoing })?;
+            let (bytes, packet_bytes) =
+                (bytes_of(&packet, self.show_options, &mut self.joined), packet.len());
+            show(CapturedPacket { bytes, packet_bytes, time, outgoing })?;
         }
-        Ok(Seen::Packets)
+        Ok(ReceiveResult::Packets)
     }
 
-    pub(super) fn manner(&mut self) -> String {
+    pub(super) fn description(&mut self) -> String {
         let port = self.first();
         let host = match port.mode() {
             Mode::PacketRing => "the host has its packets too",
@@ -153,11 +159,11 @@ impl Source {
     }
 
     /// The explanation of each port that differs from the first.
-    pub(super) fn reports(&mut self) -> Vec<String> {
+    pub(super) fn explanations(&mut self) -> Vec<String> {
         let first = self.first().mode();
         let ports = self.queues.ports().iter().enumerate();
         ports
-            .filter(|(place, port)| *place == 0 || port.mode() != first)
+            .filter(|(index, port)| *index == 0 || port.mode() != first)
             .map(|(_, port)| port.explain().to_string())
             .collect()
     }
@@ -184,7 +190,7 @@ fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder 
 }
 
 /// Captures without taking packets from the host.
-fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
+fn open_passive(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
     let builder = builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
     let builder = builder.ring_sizes(RING_PACKETS, 64).frame_count(4096, 64);
@@ -195,25 +201,25 @@ fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queue
 }
 
 /// Takes matching packets; others go to the host.
-fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
+fn open_taking(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let mut builder = builder(arguments, filter).purpose(Purpose::Exchange);
     if let Some(mode) = arguments.mode {
         builder = builder.mode(mode.into());
     }
-    taking::open(builder, &arguments.interface)
+    take::open_queues(builder, &arguments.interface)
 }
 
 /// Lost packets under the kernel's names, and refused ring entries.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Drops {
     counters: Vec<(Cow<'static, str>, u64)>,
-    lost: u64,
+    dropped: u64,
 }
 
 impl Drops {
     fn add(&mut self, stats: &Stats) {
         // Packets lost by the filter did not match: the host lost them.
-        self.lost += stats.dropped - stats.get("filter_lost").unwrap_or(0);
+        self.dropped += stats.dropped - stats.get("filter_lost").unwrap_or(0);
         let is_drop = |name: &str| !["filter_to_host", "rx_copied_out"].contains(&name);
         for counter in stats.into_iter().filter(|counter| is_drop(&counter.name)) {
             self.count(counter.name.clone(), counter.value);
@@ -228,8 +234,8 @@ impl Drops {
     }
 
     /// Packets that reached the port and were dropped.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     pub(super) fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
@@ -238,14 +244,14 @@ impl Drops {
 }
 
 /// The first bytes of the packet, in place if they are in one piece.
-fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u8>) -> &'a [u8] {
+fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, options: ShowOptions, joined: &'a mut Vec<u8>) -> &'a [u8] {
     let [first, rest @ ..] = packet.as_ref() else { return &[] };
-    if rest.is_empty() || first.len() >= wish.joined_bytes {
-        return &first[..first.len().min(wish.snap_bytes)];
+    if rest.is_empty() || first.len() >= options.joined_bytes_max {
+        return &first[..first.len().min(options.snap_bytes_max)];
     }
     joined.clear();
     for piece in packet.as_ref() {
-        let room = wish.joined_bytes - joined.len();
+        let room = options.joined_bytes_max - joined.len();
         joined.extend(&piece[..piece.len().min(room)]);
     }
     joined

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::export::SCHEMA;
-use super::source::{Drops, Origin, Sighting, Source};
+use super::source::{CapturedPacket, ClockSource, Drops, PacketSource};
 use nocopy_report::table::Table;
 use nocopy_report::{Ended, Outcome, Summary, quantity};
 
 #[derive(Debug, Default)]
-pub(super) struct Count {
+pub(super) struct PacketCounts {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     by_kernel: u64,
@@ -20,54 +20,58 @@ pub(super) struct Count {
 }
 
 /// Facts that are known only at the end.
-pub(super) struct Ending<'a> {
+pub(super) struct CaptureEnd<'a> {
     pub(super) interface: &'a str,
     pub(super) ended: Ended,
     pub(super) elapsed: Duration,
     pub(super) drops: Drops,
 }
 
-impl Count {
-    pub(super) fn count(&mut self, sighting: &Sighting<'_>) {
+impl PacketCounts {
+    pub(super) fn count(&mut self, packet: &CapturedPacket<'_>) {
         self.packets += 1;
-        self.bytes += sighting.packet_bytes as u64;
-        *match sighting.stamp.origin {
-            Origin::Kernel => &mut self.by_kernel,
-            Origin::Card => &mut self.by_card,
-            Origin::Reading => &mut self.by_reading,
+        self.bytes += packet.packet_bytes as u64;
+        *match packet.time.clock {
+            ClockSource::Kernel => &mut self.by_kernel,
+            ClockSource::Card => &mut self.by_card,
+            ClockSource::Reading => &mut self.by_reading,
         } += 1;
     }
 
     /// The clocks of the times, with the number of packets.
-    fn times(&self) -> impl Iterator<Item = (Origin, u64)> {
+    fn times(&self) -> impl Iterator<Item = (ClockSource, u64)> {
         let times = [
-            (Origin::Kernel, self.by_kernel),
-            (Origin::Card, self.by_card),
-            (Origin::Reading, self.by_reading),
+            (ClockSource::Kernel, self.by_kernel),
+            (ClockSource::Card, self.by_card),
+            (ClockSource::Reading, self.by_reading),
         ];
         times.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    pub(super) fn end<'a>(&self, ending: &'a Ending<'a>, source: &mut Source) -> Capture<'a> {
-        Capture {
+    pub(super) fn summary<'a>(
+        &self,
+        end: &'a CaptureEnd<'a>,
+        source: &mut PacketSource,
+    ) -> CaptureSummary<'a> {
+        CaptureSummary {
             kind: "summary",
-            interface: ending.interface,
-            ended: ending.ended,
+            interface: end.interface,
+            ended: end.ended,
             mode: source.mode(),
             evidence: source.evidence().to_string(),
-            seconds: ending.elapsed.as_secs_f64(),
+            seconds: end.elapsed.as_secs_f64(),
             packets: self.packets,
             bytes: self.bytes,
-            dropped: ending.drops.lost(),
-            counters: Counters(ending.drops.counters().collect()),
-            times: Counters(self.times().map(|(origin, packets)| (origin.name(), packets)).collect()),
-            text: self.text(ending, source),
+            dropped: end.drops.dropped(),
+            counters: Counters(end.drops.counters().collect()),
+            times: Counters(self.times().map(|(clock, packets)| (clock.name(), packets)).collect()),
+            text: self.text(end, source),
         }
     }
 
     /// The sentences that tcpdump ends with, and more of them.
-    fn text(&self, ending: &Ending<'_>, source: &mut Source) -> String {
-        let (mut text, seconds) = (String::new(), ending.elapsed.as_secs_f64());
+    fn text(&self, end: &CaptureEnd<'_>, source: &mut PacketSource) -> String {
+        let (mut text, seconds) = (String::new(), end.elapsed.as_secs_f64());
         let rate = quantity::short(self.packets as f64 / seconds.max(1e-9));
         let bits = quantity::short(self.bytes as f64 * 8.0 / seconds.max(1e-9));
         // Writing to a string cannot fail.
@@ -77,21 +81,21 @@ impl Count {
             self.packets,
             self.bytes,
             quantity::time(seconds),
-            ending.ended.words()
+            end.ended.words()
         );
-        let _ = writeln!(text, "{} packets dropped by the kernel", ending.drops.lost());
-        for (name, value) in ending.drops.counters().filter(|(_, value)| *value > 0) {
+        let _ = writeln!(text, "{} packets dropped by the kernel", end.drops.dropped());
+        for (name, value) in end.drops.counters().filter(|(_, value)| *value > 0) {
             let _ = writeln!(text, "  {name} {value}");
         }
-        for (origin, packets) in self.times() {
-            let meaning = match origin {
-                Origin::Kernel => "when the kernel had the packet",
-                Origin::Card => "when the card had the packet, by the card's own clock",
-                Origin::Reading => "when the packet was read, for want of a better one",
+        for (clock, packets) in self.times() {
+            let meaning = match clock {
+                ClockSource::Kernel => "when the kernel had the packet",
+                ClockSource::Card => "when the card had the packet, by the card's own clock",
+                ClockSource::Reading => "when the packet was read, for want of a better one",
             };
             let _ = writeln!(text, "time of {packets} packets: {meaning}");
         }
-        for report in source.reports() {
+        for report in source.explanations() {
             let _ = writeln!(text, "{report}");
         }
         text
@@ -100,7 +104,7 @@ impl Count {
 
 /// The summary as the last line of JSON.
 #[derive(Serialize)]
-pub(super) struct Capture<'a> {
+pub(super) struct CaptureSummary<'a> {
     kind: &'static str,
     interface: &'a str,
     ended: Ended,
@@ -116,7 +120,7 @@ pub(super) struct Capture<'a> {
     text: String,
 }
 
-impl Summary for Capture<'_> {
+impl Summary for CaptureSummary<'_> {
     const SCHEMA: &'static str = SCHEMA;
     const IS_ONE_LINE: bool = true;
 

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::export::table;
-use super::report::{Group, Report, Row, Source};
+use super::report::{CounterGroup, CounterRow, CounterSource, Report};
 
 /// The subject of a line; also the order of lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Part {
+pub(super) enum LineSubject {
     /// The interface.
-    Whole,
+    Interface,
     Queue(u32),
     /// An AF_XDP socket: its queue, its number in the kernel, and a text with both and its process.
     Socket(u32, u32, String),
@@ -35,14 +35,14 @@ impl Quantity {
 pub(super) struct Amount {
     pub(super) total: u64,
     /// Increase since the last refresh.
-    pub(super) counted: Option<u64>,
+    pub(super) increase: Option<u64>,
     pub(super) per_second: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line {
     pub(super) interface: String,
-    pub(super) part: Part,
+    pub(super) subject: LineSubject,
     /// By [`Quantity`]; `None` if not counted.
     amounts: [Option<Amount>; 5],
 }
@@ -59,37 +59,42 @@ impl Line {
 
     /// Whether it dropped packets since the last refresh.
     pub(super) fn is_dropping(&self) -> bool {
-        self.amount(Quantity::Drops).and_then(|drops| drops.counted).is_some_and(|count| count > 0)
+        self.amount(Quantity::Drops).and_then(|drops| drops.increase).is_some_and(|count| count > 0)
     }
 }
 
 /// The lines of an interface: itself, its queues, the AF_XDP sockets on it.
 pub(super) fn lines(report: &Report) -> Vec<Line> {
-    let mut parts = Parts(BTreeMap::from([(Part::Whole, [None; 5])]));
-    let has_queues = report.groups.iter().any(|group| matches!(group.source, Source::Queue(..)));
-    for Group { source, rows } in &report.groups {
+    let mut amounts = SubjectAmounts(BTreeMap::from([(LineSubject::Interface, [None; 5])]));
+    let has_queues = report.groups.iter().any(|group| matches!(group.source, CounterSource::Queue(..)));
+    for CounterGroup { source, rows } in &report.groups {
         match source {
-            Source::Link => parts.add(Part::Whole, rows, of_link),
-            Source::Queue(_, number) => parts.add(Part::Queue(*number), rows, of_queue),
-            Source::Socket(socket) => {
-                let part = Part::Socket(socket.queue, socket.inode, table::words(source));
-                parts.add(part, rows, of_socket);
+            CounterSource::Link => amounts.add(LineSubject::Interface, rows, link_quantity),
+            CounterSource::Queue(_, number) => amounts.add(LineSubject::Queue(*number), rows, queue_quantity),
+            CounterSource::Socket(socket) => {
+                let subject = LineSubject::Socket(socket.queue, socket.inode, table::source_name(source));
+                amounts.add(subject, rows, socket_quantity);
             }
             // The driver's counters of a queue that the kernel's counters already include.
-            Source::Driver if has_queues => {}
-            Source::Driver => parts.add_of_driver(rows),
+            CounterSource::Driver if has_queues => {}
+            CounterSource::Driver => amounts.add_driver_rows(rows),
         }
     }
-    let line = |(part, amounts)| Line { interface: report.interface.clone(), part, amounts };
-    parts.0.into_iter().map(line).collect()
+    let line = |(subject, amounts)| Line { interface: report.interface.clone(), subject, amounts };
+    amounts.0.into_iter().map(line).collect()
 }
 
-/// The amounts of each part of an interface.
-struct Parts(BTreeMap<Part, [Option<Amount>; 5]>);
+/// The amounts of each line of an interface.
+struct SubjectAmounts(BTreeMap<LineSubject, [Option<Amount>; 5]>);
 
-impl Parts {
-    fn add(&mut self, part: Part, rows: &[Row], quantity: impl Fn(&str) -> Option<Quantity>) {
-        let amounts = self.0.entry(part).or_default();
+impl SubjectAmounts {
+    fn add(
+        &mut self,
+        subject: LineSubject,
+        rows: &[CounterRow],
+        quantity: impl Fn(&str) -> Option<Quantity>,
+    ) {
+        let amounts = self.0.entry(subject).or_default();
         for row in rows {
             if let Some(quantity) = quantity(&row.counter.name) {
                 add(&mut amounts[quantity as usize], row);
@@ -99,54 +104,54 @@ impl Parts {
 
     /// Some drivers count XDP packets besides all packets; some (veth) count nothing else, and then these
     /// counters are used.
-    fn add_of_driver(&mut self, rows: &[Row]) {
-        let all = rows.iter().filter_map(|row| Some((of_driver(&row.counter.name)?, row)));
-        let (of_xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
+    fn add_driver_rows(&mut self, rows: &[CounterRow]) {
+        let all = rows.iter().filter_map(|row| Some((parse_driver_name(&row.counter.name)?, row)));
+        let (xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
         for (name, row) in all {
-            let amounts = self.0.entry(Part::Queue(name.queue)).or_default();
+            let amounts = self.0.entry(LineSubject::Queue(name.queue)).or_default();
             add(&mut amounts[name.quantity as usize], row);
         }
         let before = self.0.clone();
-        for (name, row) in of_xdp {
-            let (part, place) = (Part::Queue(name.queue), name.quantity as usize);
-            if before.get(&part).is_none_or(|amounts| amounts[place].is_none()) {
-                add(&mut self.0.entry(part).or_default()[place], row);
+        for (name, row) in xdp {
+            let (subject, index) = (LineSubject::Queue(name.queue), name.quantity as usize);
+            if before.get(&subject).is_none_or(|amounts| amounts[index].is_none()) {
+                add(&mut self.0.entry(subject).or_default()[index], row);
             }
         }
     }
 }
 
-fn add(amount: &mut Option<Amount>, row: &Row) {
+fn add(amount: &mut Option<Amount>, row: &CounterRow) {
     let amount = amount.get_or_insert_default();
     amount.total += row.counter.value;
-    if let (Some(counted), Some(per_second)) = (row.counted, row.per_second) {
-        *amount.counted.get_or_insert_default() += counted;
+    if let (Some(increase), Some(per_second)) = (row.increase, row.per_second) {
+        *amount.increase.get_or_insert_default() += increase;
         *amount.per_second.get_or_insert_default() += per_second;
     }
 }
 
 /// The column of /proc/net/dev that corresponds to a counter.
-fn of_link(name: &str) -> Option<Quantity> {
+fn link_quantity(name: &str) -> Option<Quantity> {
     match name {
         "rx_dropped" | "tx_dropped" | "rx_missed_errors" => Some(Quantity::Drops),
-        _ => moved(name),
+        _ => traffic_quantity(name),
     }
 }
 
-fn of_queue(name: &str) -> Option<Quantity> {
+fn queue_quantity(name: &str) -> Option<Quantity> {
     match name {
         "rx_hw_drops" | "tx_hw_drops" => Some(Quantity::Drops),
-        _ => moved(name),
+        _ => traffic_quantity(name),
     }
 }
 
 /// Packets that reached the socket and were dropped there; the other counters are reasons, and no further
 /// packets.
-fn of_socket(name: &str) -> Option<Quantity> {
+fn socket_quantity(name: &str) -> Option<Quantity> {
     matches!(name, "rx_dropped" | "rx_ring_full").then_some(Quantity::Drops)
 }
 
-fn moved(name: &str) -> Option<Quantity> {
+fn traffic_quantity(name: &str) -> Option<Quantity> {
     match name {
         "rx_packets" => Some(Quantity::RxPackets),
         "rx_bytes" => Some(Quantity::RxBytes),
@@ -168,9 +173,9 @@ struct DriverName {
 /// Drivers agree on no form, but on the words: `rx_queue_0_packets` (igb), `rx0_bytes` (mlx5), `rx-0.packets`
 /// (i40e), `queue_0_rx_cnt` (ena), `rx_queue_0_xdp_packets` (veth). A name with any other word is of
 /// something else.
-fn of_driver(name: &str) -> Option<DriverName> {
+fn parse_driver_name(name: &str) -> Option<DriverName> {
     let (mut direction, mut queue, mut what, mut is_xdp) = (None, None, None, false);
-    for word in words(name) {
+    for word in split_name(name) {
         match word {
             "queue" => {}
             "xdp" => is_xdp = true,
@@ -184,13 +189,13 @@ fn of_driver(name: &str) -> Option<DriverName> {
     }
     let quantity = match what? {
         "drops" => direction.map(|_| Quantity::Drops)?,
-        what => moved(&format!("{}_{what}", direction?))?,
+        what => traffic_quantity(&format!("{}_{what}", direction?))?,
     };
     Some(DriverName { queue: queue?, quantity, is_xdp })
 }
 
 /// Runs of letters and runs of digits.
-fn words(name: &str) -> impl Iterator<Item = &str> {
+fn split_name(name: &str) -> impl Iterator<Item = &str> {
     let separated = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
     separated.flat_map(|part| {
         let cut = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
@@ -209,16 +214,16 @@ pub(super) mod tests {
     use crate::stats::report::Socket;
 
     /// Counters with their growth in the last two seconds.
-    pub(in crate::stats) fn group(source: Source, rows: &[(&'static str, u64, u64)]) -> Group {
-        let row = |&(name, value, counted): &(&'static str, u64, u64)| Row {
+    pub(in crate::stats) fn group(source: CounterSource, rows: &[(&'static str, u64, u64)]) -> CounterGroup {
+        let row = |&(name, value, increase): &(&'static str, u64, u64)| CounterRow {
             counter: Counter { name: Cow::Borrowed(name), meaning: "", value },
-            counted: Some(counted),
-            per_second: Some(counted as f64 / 2.0),
+            increase: Some(increase),
+            per_second: Some(increase as f64 / 2.0),
         };
-        Group { source, rows: rows.iter().map(row).collect() }
+        CounterGroup { source, rows: rows.iter().map(row).collect() }
     }
 
-    pub(in crate::stats) fn report(interface: &str, groups: Vec<Group>) -> Report {
+    pub(in crate::stats) fn report(interface: &str, groups: Vec<CounterGroup>) -> Report {
         Report { interface: interface.into(), seconds: Some(2.0), groups, knows_sockets: true }
     }
 
@@ -227,7 +232,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_interface_has_its_rates_and_all_its_drops() {
+    fn a_line_of_an_interface_has_rates_and_all_drops() {
         let link = [
             ("rx_packets", 100, 20),
             ("tx_bytes", 9, 4),
@@ -235,51 +240,51 @@ pub(super) mod tests {
             ("rx_missed_errors", 4, 2),
             ("rx_errors", 50, 50),
         ];
-        let lines = lines(&report("eth0", vec![group(Source::Link, &link)]));
+        let lines = lines(&report("eth0", vec![group(CounterSource::Link, &link)]));
         assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0].interface.as_str(), &lines[0].part), ("eth0", &Part::Whole));
+        assert_eq!((lines[0].interface.as_str(), &lines[0].subject), ("eth0", &LineSubject::Interface));
         assert_eq!(per_second(&lines[0], Quantity::RxPackets), Some(10.0));
         assert_eq!(per_second(&lines[0], Quantity::TxBytes), Some(2.0));
         assert_eq!(lines[0].amount(Quantity::RxBytes), None);
-        let drops = Amount { total: 7, counted: Some(4), per_second: Some(2.0) };
+        let drops = Amount { total: 7, increase: Some(4), per_second: Some(2.0) };
         assert_eq!(lines[0].amount(Quantity::Drops), Some(drops));
         assert!(lines[0].is_dropping() && lines[0].is_active());
     }
 
     #[test]
     fn both_directions_of_a_queue_are_one_line() {
-        let rx = group(Source::Queue("rx".into(), 1), &[("rx_packets", 8, 4), ("rx_hw_drops", 2, 0)]);
-        let tx = group(Source::Queue("tx".into(), 1), &[("tx_packets", 6, 2)]);
-        let driver = group(Source::Driver, &[("rx_queue_1_packets", 8, 4)]);
+        let rx = group(CounterSource::Queue("rx".into(), 1), &[("rx_packets", 8, 4), ("rx_hw_drops", 2, 0)]);
+        let tx = group(CounterSource::Queue("tx".into(), 1), &[("tx_packets", 6, 2)]);
+        let driver = group(CounterSource::Driver, &[("rx_queue_1_packets", 8, 4)]);
         let lines = lines(&report("eth0", vec![rx, tx, driver]));
-        assert_eq!(lines[1].part, Part::Queue(1));
+        assert_eq!(lines[1].subject, LineSubject::Queue(1));
         assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(2.0), "the driver says the same again");
         assert_eq!(per_second(&lines[1], Quantity::TxPackets), Some(1.0));
         assert!(!lines[1].is_dropping() && lines[1].is_active());
     }
 
     #[test]
-    fn a_socket_shows_its_process_and_what_it_lost() {
+    fn a_line_of_a_socket_has_its_process_and_drops() {
         let owner = Some((7, "capture".to_owned()));
-        let socket = Source::Socket(Socket { inode: 9, queue: 3, zero_copy: true, owner });
+        let socket = CounterSource::Socket(Socket { inode: 9, queue: 3, zero_copy: true, owner });
         let counters = [("rx_dropped", 5, 4), ("rx_ring_full", 2, 2), ("tx_invalid_descs", 1, 1)];
         let lines = lines(&report("eth0", vec![group(socket, &counters)]));
-        assert_eq!(lines[1].part, Part::Socket(3, 9, "AF_XDP queue 3 of capture (7)".into()));
+        assert_eq!(lines[1].subject, LineSubject::Socket(3, 9, "AF_XDP queue 3 of capture (7)".into()));
         assert_eq!(lines[1].amount(Quantity::Drops).unwrap().total, 7);
         assert_eq!(per_second(&lines[1], Quantity::Drops), Some(3.0));
     }
 
     #[test]
-    fn without_a_refresh_before_there_is_no_rate() {
-        let mut link = group(Source::Link, &[("rx_packets", 100, 20)]);
-        (link.rows[0].counted, link.rows[0].per_second) = (None, None);
+    fn the_first_refresh_has_no_rate() {
+        let mut link = group(CounterSource::Link, &[("rx_packets", 100, 20)]);
+        (link.rows[0].increase, link.rows[0].per_second) = (None, None);
         let lines = lines(&report("eth0", vec![link]));
-        let amount = Amount { total: 100, counted: None, per_second: None };
+        let amount = Amount { total: 100, increase: None, per_second: None };
         assert_eq!(lines[0].amount(Quantity::RxPackets), Some(amount));
     }
 
     #[test]
-    fn queues_are_found_in_the_names_of_drivers() {
+    fn queue_numbers_are_parsed_from_driver_counter_names() {
         use Quantity::{Drops, RxBytes, RxPackets, TxBytes, TxPackets};
         for (name, queue, quantity, is_xdp) in [
             ("rx_queue_0_packets", 0, RxPackets, false),
@@ -290,7 +295,7 @@ pub(super) mod tests {
             ("rx_queue_1_drops", 1, Drops, false),
             ("rx_queue_0_xdp_packets", 0, RxPackets, true),
         ] {
-            assert_eq!(of_driver(name), Some(DriverName { queue, quantity, is_xdp }), "{name}");
+            assert_eq!(parse_driver_name(name), Some(DriverName { queue, quantity, is_xdp }), "{name}");
         }
         for name in [
             "rx_packets",
@@ -302,18 +307,18 @@ pub(super) mod tests {
             "rx_queue_99999999999_packets",
             "",
         ] {
-            assert_eq!(of_driver(name), None, "{name}");
+            assert_eq!(parse_driver_name(name), None, "{name}");
         }
     }
 
     #[test]
-    fn counts_of_xdp_stand_in_only_where_there_is_no_other() {
+    fn xdp_counters_are_used_only_without_others() {
         let driver = [
             ("rx_queue_0_xdp_packets", 50, 10),
             ("rx_queue_1_packets", 80, 40),
             ("rx_queue_1_xdp_packets", 60, 20),
         ];
-        let lines = lines(&report("veth", vec![group(Source::Driver, &driver)]));
+        let lines = lines(&report("veth", vec![group(CounterSource::Driver, &driver)]));
         assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(5.0));
         assert_eq!(per_second(&lines[2], Quantity::RxPackets), Some(20.0));
     }

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
         return live::run(&mut watch, first, arguments);
     }
     let interrupt = Interrupt::listen()?;
-    let mut summary = Summary::begin(&first);
+    let mut summary = Summary::new(&first);
     let failure = show_until_end(&mut watch, arguments, &interrupt, &mut summary).err();
     if failure.as_ref().is_some_and(Failure::is_broken_pipe) {
         return Ok(Outcome::Positive); // it ended with its reader

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::line::{Part, Quantity, lines};
+use super::line::{LineSubject, Quantity, lines};
 use super::report::Report;
 use nocopy_report::quantity::{in_time, short};
 
@@ -17,16 +17,16 @@ pub(super) struct Summary {
 
 impl Summary {
     /// Begins with the existing interfaces.
-    pub(super) fn begin(first: &[Report]) -> Self {
+    pub(super) fn new(first: &[Report]) -> Self {
         let mut summary = Self { start: Instant::now(), interfaces: HashSet::new(), counts: [0; 5] };
         summary.add(first);
         summary
     }
 
     pub(super) fn add(&mut self, reports: &[Report]) {
-        for line in reports.iter().flat_map(lines).filter(|line| line.part == Part::Whole) {
+        for line in reports.iter().flat_map(lines).filter(|line| line.subject == LineSubject::Interface) {
             for quantity in Quantity::ALL {
-                let amount = line.amount(quantity).and_then(|amount| amount.counted);
+                let amount = line.amount(quantity).and_then(|amount| amount.increase);
                 self.counts[quantity as usize] += amount.unwrap_or_default();
             }
             self.interfaces.insert(line.interface);
@@ -34,10 +34,10 @@ impl Summary {
     }
 
     pub(super) fn line(&self) -> String {
-        self.text(self.start.elapsed())
+        self.text_after(self.start.elapsed())
     }
 
-    fn text(&self, elapsed: Duration) -> String {
+    fn text_after(&self, elapsed: Duration) -> String {
         let count = |quantity| short(self.counts[quantity as usize] as f64);
         let interfaces = match self.interfaces.iter().collect::<Vec<_>>()[..] {
             [name] => name.clone(),
@@ -59,25 +59,26 @@ impl Summary {
 mod tests {
     use super::*;
     use crate::stats::line::tests::{group, report};
-    use crate::stats::report::Source;
+    use crate::stats::report::CounterSource;
 
     #[test]
-    fn it_sums_up_interfaces_that_come_and_go_and_no_queue_twice() {
-        let link = |packets| group(Source::Link, &[("rx_packets", 1000, packets), ("rx_dropped", 9, 1)]);
-        let queue = group(Source::Queue("rx".into(), 0), &[("rx_packets", 1000, 500)]);
-        let mut summary = Summary::begin(&[]);
+    fn removed_interfaces_count_and_queues_do_not() {
+        let link =
+            |packets| group(CounterSource::Link, &[("rx_packets", 1000, packets), ("rx_dropped", 9, 1)]);
+        let queue = group(CounterSource::Queue("rx".into(), 0), &[("rx_packets", 1000, 500)]);
+        let mut summary = Summary::new(&[]);
         summary.add(&[report("eth0", vec![link(200), queue]), report("tun0", vec![link(30)])]);
         summary.add(&[report("eth0", vec![link(100)])]);
         assert_eq!(
-            summary.text(Duration::from_secs(4)),
+            summary.text_after(Duration::from_secs(4)),
             "2 interfaces in 4.00 s: received 330 packets, 0 bytes; sent 0 packets, 0 bytes; dropped 3\n"
         );
     }
 
     #[test]
-    fn one_interface_is_named() {
-        let summary = Summary::begin(&[report("eth0", vec![])]);
-        let text = summary.text(Duration::from_millis(1500));
+    fn a_single_interface_is_named() {
+        let summary = Summary::new(&[report("eth0", vec![])]);
+        let text = summary.text_after(Duration::from_millis(1500));
         assert!(text.starts_with("eth0 in 1.50 s: received 0 packets"), "{text}");
     }
 }

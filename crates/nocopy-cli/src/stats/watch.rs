@@ -30,10 +30,10 @@ impl Watch {
             Some(name) => vec![Snapshot::of(name)?],
             None => all()?,
         };
-        Ok(self.take_up(now))
+        Ok(self.update(now))
     }
 
-    fn take_up(&mut self, now: Vec<Snapshot>) -> Vec<Report> {
+    fn update(&mut self, now: Vec<Snapshot>) -> Vec<Report> {
         let reports = now.iter().map(|now| {
             let before = self.before.iter().find(|before| before.interface == now.interface);
             Report::new(now, before, &mut self.owners)
@@ -47,11 +47,11 @@ impl Watch {
 /// All interfaces, without those that are removed meanwhile.
 fn all() -> Result<Vec<Snapshot>, Failure> {
     let names = interfaces::names()?;
-    let taken = names.iter().filter_map(|name| match Snapshot::of(name) {
+    let snapshots = names.iter().filter_map(|name| match Snapshot::of(name) {
         Err(SnapshotError::Interface(InterfaceError::NotFound { .. })) => None,
-        taken => Some(taken.map_err(Failure::from)),
+        snapshot => Some(snapshot.map_err(Failure::from)),
     });
-    taken.collect()
+    snapshots.collect()
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::stats::report::Row;
+    use crate::stats::report::CounterRow;
 
     /// An interface that has received that many packets, two seconds after the previous snapshot if there is
     /// one.
@@ -75,7 +75,7 @@ mod tests {
 
     fn received(reports: &[Report]) -> Vec<(&str, u64, Option<f64>)> {
         let row = |report: &Report| -> (u64, Option<f64>) {
-            let Row { counter, per_second, .. } = &report.groups[0].rows[0];
+            let CounterRow { counter, per_second, .. } = &report.groups[0].rows[0];
             assert_eq!(counter.name, "rx_packets");
             (counter.value, *per_second)
         };
@@ -83,36 +83,36 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_what_was_counted_by_the_time_between() {
+    fn rates_are_increases_divided_by_time() {
         let mut watch = Watch::new(None);
         let first = snapshot("a", 100, None);
         let second = snapshot("a", 150, Some(&first));
-        assert_eq!(received(&watch.take_up(vec![first])), [("a", 100, None)]);
-        assert_eq!(received(&watch.take_up(vec![second])), [("a", 150, Some(25.0))]);
+        assert_eq!(received(&watch.update(vec![first])), [("a", 100, None)]);
+        assert_eq!(received(&watch.update(vec![second])), [("a", 150, Some(25.0))]);
     }
 
     #[test]
-    fn a_counter_that_went_back_counts_from_zero() {
+    fn a_decreased_counter_counts_from_zero() {
         let mut watch = Watch::new(None);
         let first = snapshot("a", 100, None);
         let second = snapshot("a", 30, Some(&first));
-        watch.take_up(vec![first]);
-        assert_eq!(received(&watch.take_up(vec![second])), [("a", 30, Some(15.0))]);
+        watch.update(vec![first]);
+        assert_eq!(received(&watch.update(vec![second])), [("a", 30, Some(15.0))]);
     }
 
     #[test]
-    fn an_interface_that_comes_back_has_no_rate_at_first() {
+    fn an_interface_added_again_has_no_rate_at_first() {
         let mut watch = Watch::new(None);
         let (a, b) = (snapshot("a", 100, None), snapshot("b", 10, None));
         let (b2, c) = (snapshot("b", 12, Some(&b)), snapshot("c", 7, Some(&b)));
         let (a3, b3) = (snapshot("a", 5, Some(&b2)), snapshot("b", 12, Some(&b2)));
-        watch.take_up(vec![a, b]);
-        assert_eq!(received(&watch.take_up(vec![b2, c])), [("b", 12, Some(1.0)), ("c", 7, None)]);
-        assert_eq!(received(&watch.take_up(vec![a3, b3])), [("a", 5, None), ("b", 12, Some(0.0))]);
+        watch.update(vec![a, b]);
+        assert_eq!(received(&watch.update(vec![b2, c])), [("b", 12, Some(1.0)), ("c", 7, None)]);
+        assert_eq!(received(&watch.update(vec![a3, b3])), [("a", 5, None), ("b", 12, Some(0.0))]);
     }
 
     #[test]
-    fn a_named_interface_must_be_there_and_others_need_not() {
+    fn only_a_named_interface_must_exist() {
         let mut named = Watch::new(Some("nc-none".into()));
         assert!(named.is_named() && named.refresh().unwrap_err().to_string().contains("nc-none"));
         let mut all = Watch::new(None);

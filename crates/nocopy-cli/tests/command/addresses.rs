@@ -7,9 +7,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread;
 
+use crate::process_state::wait_until;
 use crate::running::{PATIENCE, Running, nocopy, readable_directory, started, text};
 use crate::scratch::Scratch;
-use crate::watching::wait_until;
 use nocopy_lab::{End, Lab, Namespace};
 
 /// Addresses of the right end besides those of its interface: two of IPv4 and one of IPv6.
@@ -109,7 +109,7 @@ fn assert_received(lab: &Lab, scheme: &str, hosts: &[String]) {
 }
 
 #[test]
-fn answers_come_from_the_address_asked() {
+fn answers_come_from_the_requested_address() {
     let Some(lab) = lab_with_ipv6() else { return };
     let (left, right) = (lab.left(), lab.right());
     let [alias, on_lo, on_lo_v6] = OTHERS;
@@ -204,7 +204,7 @@ fn scopes_are_names_and_numbers_of_interfaces() {
 }
 
 #[test]
-fn the_wildcard_is_of_both_families_whatever_is_set() {
+fn the_wildcard_is_of_both_families_despite_bindv6only() {
     let Some(lab) = lab_with_ipv6() else { return };
     let namespace = lab.right().namespace();
     namespace.run(|| set("ipv6/bindv6only", "1"));
@@ -239,12 +239,12 @@ fn the_wildcard_is_of_both_families_whatever_is_set() {
 }
 
 /// A network namespace with lo, and a file that commands read as /etc/hosts.
-struct Named {
+struct HostsNamespace {
     lab: Lab,
     hosts: Scratch,
 }
 
-impl Named {
+impl HostsNamespace {
     fn new() -> Option<Self> {
         let lab = lab_with_ipv6()?;
         let hosts = Scratch::new("hosts");
@@ -270,7 +270,7 @@ impl Named {
 
 #[test]
 fn every_address_of_a_name_is_tried() {
-    let Some(named) = Named::new() else { return };
+    let Some(named) = HostsNamespace::new() else { return };
     named.namespace().run(|| {
         let directory = readable_directory();
         let (path, state) = (directory.path().to_str().unwrap(), readable_directory());
@@ -309,8 +309,8 @@ fn every_address_of_a_name_is_tried() {
 }
 
 #[test]
-fn errors_name_each_address_that_was_tried() {
-    let Some(named) = Named::new() else { return };
+fn errors_name_each_tried_address() {
+    let Some(named) = HostsNamespace::new() else { return };
     named.namespace().run(|| {
         let commands = [
             &["ping", "tcp://closed:7000"][..],
@@ -338,7 +338,7 @@ fn errors_name_each_address_that_was_tried() {
 
 #[test]
 fn servers_listen_at_all_addresses_of_a_name() {
-    let Some(named) = Named::new() else { return };
+    let Some(named) = HostsNamespace::new() else { return };
     named.namespace().run(|| {
         let directory = readable_directory();
         let (path, state) = (directory.path().to_str().unwrap(), readable_directory());

@@ -27,7 +27,7 @@ fn assert_error(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn errors_are_one_line_and_come_first() {
+fn errors_are_one_line_before_any_measurement() {
     assert_error(
         &nocopy(&["bench", "--json", "/nonexistent/file.json"]),
         &["/nonexistent/file.json", "directory"],
@@ -48,7 +48,7 @@ fn errors_are_one_line_and_come_first() {
 }
 
 #[test]
-fn wrong_arguments_are_errors_too() {
+fn invalid_arguments_are_refused() {
     for arguments in [
         &["bench", "tea"][..],
         &["bench", "--method", "tea"],
@@ -64,7 +64,7 @@ fn wrong_arguments_are_errors_too() {
 }
 
 #[test]
-fn manual_and_completions_know_the_options() {
+fn options_are_in_manual_and_completions() {
     for (command, option) in [
         ("bench", "rounds"),
         ("report", "html"),
@@ -84,7 +84,7 @@ fn manual_and_completions_know_the_options() {
 }
 
 #[test]
-fn doctor_reports_the_mode_of_a_port_and_exits_1_if_none_opens() {
+fn doctor_reports_the_mode_and_exits_1_without_one() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
     let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
@@ -112,7 +112,7 @@ fn doctor_reports_the_mode_of_a_port_and_exits_1_if_none_opens() {
 }
 
 #[test]
-fn the_doctor_lists_all_interfaces_and_prints_the_commands() {
+fn doctor_lists_all_interfaces_and_fix_commands() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
     let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
@@ -306,7 +306,7 @@ fn methods_are_explained_without_a_measurement() {
 
 /// Only this project's recorder: the others take more time.
 #[test]
-fn a_short_bench_records() {
+fn a_short_bench_of_record_has_rows() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -317,7 +317,7 @@ fn a_short_bench_records() {
 
 /// Proves the whole way on real packets: every method, with the JSON it promises.
 #[test]
-fn a_short_bench_moves_packets_in_every_way() {
+fn a_short_bench_moves_packets_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -516,7 +516,7 @@ fn a_short_bench_reads_files_by_nfs() {
 }
 
 #[test]
-fn a_short_bench_sends_datagrams_in_every_way() {
+fn a_short_bench_sends_datagrams_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -578,7 +578,7 @@ const UDP_METHODS: [&str; 10] = [
 ];
 
 #[test]
-fn a_short_bench_moves_streams_in_every_way() {
+fn a_short_bench_moves_streams_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -654,7 +654,7 @@ const TCP_SEND_METHODS: [&str; 6] =
     ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 
 #[test]
-fn a_short_bench_moves_messages_in_every_way() {
+fn a_short_bench_moves_messages_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -794,7 +794,7 @@ fn a_killed_bench_leaves_no_process() {
 /// After Ctrl-C, the rows measured so far are printed and in the file, the file says that the bench was
 /// interrupted, and the parent process learns of the signal.
 #[test]
-fn an_interrupted_bench_keeps_what_it_measured() {
+fn an_interrupted_bench_keeps_its_rows() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -853,7 +853,7 @@ fn is_peer(process: u32) -> bool {
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nothing refers to its
 /// namespaces any more, and the host's interfaces are as before.
 #[test]
-fn a_killed_bench_leaves_nothing() {
+fn a_killed_bench_leaves_no_namespace() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }

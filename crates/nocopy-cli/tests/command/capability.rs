@@ -75,7 +75,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
 
 /// Commands that only print drop all capabilities before: here their output blocks.
 #[test]
-fn what_prints_has_no_capabilities() {
+fn printing_commands_have_no_capabilities() {
     for arguments in [&["man"][..], &["completions", "bash"], &["doctor"], &["doctor", "lo", "--json"]] {
         let (mut full, _reader) = UnixStream::pair().unwrap();
         full.set_nonblocking(true).unwrap();
@@ -92,7 +92,7 @@ fn what_prints_has_no_capabilities() {
 }
 
 #[test]
-fn threads_that_see_packets_have_no_capabilities() {
+fn packet_threads_have_no_capabilities() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -115,22 +115,22 @@ fn threads_that_see_packets_have_no_capabilities() {
 
 /// `stats` keeps only the capability that shows the sockets of other processes.
 #[test]
-fn what_counts_keeps_only_the_means_to_look() {
-    const LOOK: u64 = 1 << 2 | 1 << 19; // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
+fn stats_keeps_only_capabilities_to_inspect() {
+    const INSPECT: u64 = 1 << 2 | 1 << 19; // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
     let running = Running::start(&["stats", "lo"], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
         threads = running.threads();
-        threads.iter().all(|thread| thread.capabilities & !LOOK == 0 && thread.no_new_privileges)
+        threads.iter().all(|thread| thread.capabilities & !INSPECT == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
 }
 
 /// `profile` keeps only capabilities for observing, and the command that it starts keeps its own.
 #[test]
-fn what_profiles_keeps_only_the_means_to_look() {
+fn profile_keeps_only_capabilities_to_inspect() {
     // CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON, CAP_BPF
-    const LOOK: u64 = 1 << 19 | 1 << 21 | 1 << 34 | 1 << 38 | 1 << 39;
+    const INSPECT: u64 = 1 << 19 | 1 << 21 | 1 << 34 | 1 << 38 | 1 << 39;
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -139,7 +139,7 @@ fn what_profiles_keeps_only_the_means_to_look() {
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
         threads = running.threads();
-        threads.iter().all(|thread| thread.capabilities & !LOOK == 0 && thread.no_new_privileges)
+        threads.iter().all(|thread| thread.capabilities & !INSPECT == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
 
@@ -155,7 +155,7 @@ fn what_profiles_keeps_only_the_means_to_look() {
 
 /// `run` keeps only capabilities for loading filters and passing signals on, and the program keeps its own.
 #[test]
-fn what_runs_a_program_keeps_only_the_means_to_serve_it() {
+fn run_keeps_only_capabilities_to_serve_its_command() {
     const SERVE: u64 = 1 << 5 | 1 << 12 | 1 << 39; // CAP_KILL, CAP_NET_ADMIN, CAP_BPF
     let library = std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so");
     let output = std::env::temp_dir().join(format!("nocopy-capability-run-{}", std::process::id()));
@@ -189,7 +189,7 @@ fn what_runs_a_program_keeps_only_the_means_to_serve_it() {
 
 /// `send` drops all; with the kernel's generator it keeps only what older kernels require.
 #[test]
-fn what_sends_has_no_capabilities() {
+fn send_has_no_capabilities() {
     const BPF: u64 = 1 << 39;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let interface = lab.left().interface();
@@ -216,7 +216,7 @@ fn what_sends_has_no_capabilities() {
 }
 
 #[test]
-fn what_answers_and_asks_has_no_capabilities() {
+fn serve_and_ping_have_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (end, peer) = (lab.left(), lab.right().ipv4());
     let at = |scheme: &str| format!("{scheme}://{}:7000", end.ipv4());

@@ -747,7 +747,7 @@ fn refused_system_calls_are_named_with_a_remedy() {
 }
 
 #[test]
-fn what_a_machine_lacks_is_named_with_a_remedy() {
+fn missing_features_are_named_with_a_remedy() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -756,7 +756,7 @@ fn what_a_machine_lacks_is_named_with_a_remedy() {
 }
 
 #[test]
-fn profile_names_what_it_lacks() {
+fn profile_names_missing_features() {
     if nocopy_lab::lab_or_skip().is_none() || !may_profile() {
         return;
     }
@@ -766,7 +766,7 @@ fn profile_names_what_it_lacks() {
 }
 
 #[test]
-fn run_says_why_a_command_was_not_run() {
+fn run_names_why_a_command_was_not_run() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -907,7 +907,7 @@ const PAIRS: &[Pair] = &[
 ];
 
 #[test]
-fn servers_and_clients_name_what_they_lack() {
+fn servers_and_clients_name_missing_resources() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }

@@ -7,16 +7,16 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::process_state::{is_ready, wait_until, wait_until_asleep_in};
 use crate::running::{Running, nocopy, text};
 use crate::scratch::Scratch;
-use crate::transferring::{assert_refused_in_one_line, noise, recv_with_errors, send};
-use crate::watching::{is_ready, wait_until, wait_until_asleep_in};
+use crate::transfer::{assert_refused_in_one_line, noise, recv_with_errors, send};
 use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 
 /// Files whose content does not change: the first two are reported to be empty, the last to have a page.
-const OF_THE_KERNEL: [&str; 3] = ["/proc/version", "/proc/filesystems", "/sys/class/net/lo/address"];
+const KERNEL_FILES: [&str; 3] = ["/proc/version", "/proc/filesystems", "/sys/class/net/lo/address"];
 
 fn fifo(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
@@ -25,8 +25,8 @@ fn fifo(name: &str) -> Scratch {
 }
 
 #[test]
-fn files_of_the_kernel_arrive_as_they_are_read() {
-    for path in OF_THE_KERNEL {
+fn files_of_procfs_and_sysfs_arrive_complete() {
+    for path in KERNEL_FILES {
         let content = fs::read(path).unwrap();
         assert_ne!(fs::metadata(path).unwrap().len(), content.len() as u64);
         for (scheme, options) in
@@ -44,7 +44,7 @@ fn files_of_the_kernel_arrive_as_they_are_read() {
 
 /// Its length is known: it can be cut into streams, and sent by any method.
 #[test]
-fn an_empty_file_is_sent_like_any_other() {
+fn an_empty_file_is_sent() {
     let source = Scratch::of("empty", "");
     for options in [&[][..], &["--streams=3"], &["--method=sendfile"]] {
         let stream = Scratch::new("of-nothing");
@@ -58,7 +58,7 @@ fn an_empty_file_is_sent_like_any_other() {
 
 /// `cat` does not wait for a length either.
 #[test]
-fn pipes_are_sent_by_every_name() {
+fn pipes_are_sent_by_every_path() {
     let fifo = fifo("sent-pipe");
     for (scheme, path) in [("tcp", fifo.path()), ("udp", fifo.path()), ("tcp", "/dev/stdin"), ("udp", "-")] {
         let (receiver, at, _) = recv_with_errors(scheme, "127.0.0.1", &["-o", "-"]);
@@ -76,7 +76,7 @@ fn pipes_are_sent_by_every_name() {
 }
 
 #[test]
-fn a_pipe_without_a_writer_is_waited_for_until_an_interrupt() {
+fn an_interrupt_ends_the_wait_for_a_writer() {
     let fifo = fifo("no-writer");
     for scheme in ["tcp", "udp"] {
         let (receiver, at, _) = recv_with_errors(scheme, "127.0.0.1", &["--json"]);
@@ -95,7 +95,7 @@ fn a_pipe_without_a_writer_is_waited_for_until_an_interrupt() {
 }
 
 #[test]
-fn what_needs_a_length_refuses_files_without() {
+fn files_without_a_length_are_refused_if_it_is_needed() {
     assert_refused_in_one_line(&[
         (&["send", "tcp://127.0.0.1:9", "--file=/proc/version", "--streams=2"], &["--streams", "length"]),
         (&["send", "tcp://127.0.0.1:9", "--file=/dev/zero", "--streams=2"], &["--streams", "length"]),
@@ -121,7 +121,7 @@ fn an_endless_device_is_sent_up_to_a_count() {
 
 /// Handed over already, but not read by the receiver: pages that were sent by reference may become zeros.
 #[test]
-fn a_file_that_shrinks_before_all_has_arrived_is_an_error() {
+fn a_file_that_shrinks_while_it_is_sent_is_an_error() {
     const ALL_ON_THE_WAY: usize = 300_000;
     const TOO_MUCH_AT_ONCE: usize = 30_000_000;
     for (method, bytes) in [
@@ -166,7 +166,7 @@ fn a_file_that_grows_is_sent_up_to_its_length_at_the_start() {
 }
 
 #[test]
-fn a_named_pipe_is_received_into_once_it_is_read() {
+fn a_named_pipe_is_written_once_a_reader_opens_it() {
     let fifo = fifo("received-pipe");
     for scheme in ["tcp", "udp"] {
         let unread = Running::start(&["recv", &format!("{scheme}://127.0.0.1:0"), "-o", fifo.path()]);
@@ -192,7 +192,7 @@ fn a_named_pipe_is_received_into_once_it_is_read() {
 
 /// Whatever it is called there.
 #[test]
-fn nothing_but_data_is_on_standard_output() {
+fn standard_output_has_only_data() {
     for (scheme, output) in
         [("tcp", "/dev/stdout"), ("udp", "/dev/stdout"), ("tcp", "-"), ("udp", "/proc/self/fd/1")]
     {
@@ -207,7 +207,7 @@ fn nothing_but_data_is_on_standard_output() {
 
 /// A receiver that is interrupted does not wait for a reader that does not read.
 #[test]
-fn an_interrupt_ends_a_receiver_whose_reader_stalls() {
+fn an_interrupt_ends_a_receiver_with_a_stalled_reader() {
     let (receiver, at, _) = recv_with_errors("udp", "127.0.0.1", &["--output", "-", "--raw"]);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let pipe = File::options().write(true).open(format!("/proc/{}/fd/1", receiver.id())).unwrap();
@@ -239,7 +239,7 @@ fn results_and_pages_go_through_pipes() {
 
 /// A program that reads the stream as it is, with the length that it was promised by none.
 #[test]
-fn a_raw_stream_of_a_file_of_the_kernel_is_its_content() {
+fn a_raw_stream_of_a_procfs_file_is_its_content() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = send("tcp", listener.local_addr().unwrap(), &["--raw", "--file=/proc/filesystems"]);
     let mut content = Vec::new();

@@ -16,7 +16,7 @@ fn nocopy(arguments: &[&str]) -> Output {
 const WINDOWS: [&str; 4] = ["50ms", "200ms", "1s", "3s"];
 
 #[test]
-fn five_tables_are_measured_written_and_shown_again() {
+fn five_tables_are_measured_and_reported() {
     // One of its rows is a method of io_uring.
     if nocopy_lab::lab_or_skip().is_none() || !nocopy_lab::io_uring_or_skip() {
         return;

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use nocopy_lab::refused::{Refused, where_refused};
 
 use crate::running::{nocopy, text};
-use crate::transferring::{recv_with_errors, send};
+use crate::transfer::{recv_with_errors, send};
 
 /// A directory that is removed with the test.
 struct Scratch(PathBuf);
@@ -62,7 +62,7 @@ fn assert_refused(arguments: &[&str], code: i32, word: &str) {
 }
 
 #[test]
-fn received_files_are_private_unless_asked() {
+fn received_files_are_private_by_default() {
     let scratch = Scratch::new("received");
     for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
         let path = scratch.path(&address[..3]);
@@ -80,7 +80,7 @@ fn received_files_are_private_unless_asked() {
 }
 
 #[test]
-fn recordings_are_private_unless_asked() {
+fn recordings_are_private_by_default() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let scratch = Scratch::new("recorded");
     let path = scratch.path("file");
@@ -92,7 +92,7 @@ fn recordings_are_private_unless_asked() {
 }
 
 #[test]
-fn a_receiver_writes_through_no_link() {
+fn a_receiver_follows_no_symbolic_link() {
     let scratch = Scratch::new("link");
     let (target, link) = (scratch.precious("target"), scratch.path("link"));
     symlink(&target, &link).unwrap();
@@ -117,7 +117,7 @@ fn a_receiver_opens_its_file_without_privileges() {
 }
 
 #[test]
-fn results_overwrite_no_file_unless_asked() {
+fn results_overwrite_files_only_with_force() {
     let scratch = Scratch::new("results");
     let path = scratch.precious("file");
     let report = format!("--report={path}");
@@ -134,7 +134,7 @@ fn results_overwrite_no_file_unless_asked() {
 
 /// `ulimit -f`: an error of the write, and not the end of the process by a signal.
 #[test]
-fn an_output_beyond_the_limit_of_files_is_an_error() {
+fn an_output_beyond_the_file_size_limit_is_an_error() {
     let scratch = Scratch::new("limit");
     let path = scratch.path("file");
     let limited = |arguments: &[&str]| {
@@ -163,7 +163,7 @@ fn an_output_beyond_the_limit_of_files_is_an_error() {
 
 /// The bytes are in the cache, and the disk (or the server of the file system) does not take them.
 #[test]
-fn a_receiver_whose_disk_fails_has_failed() {
+fn a_receiver_fails_if_its_disk_fails() {
     let scratch = Scratch::new("disk");
     let refused = [Refused::always(libc::SYS_fdatasync, libc::EIO)];
     for scheme in ["udp", "tcp"] {

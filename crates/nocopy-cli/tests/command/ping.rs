@@ -8,9 +8,9 @@ use std::process::Output;
 use std::thread;
 use std::time::Instant;
 
+use crate::process_state::{uninterrupted, wait_until, with_enough_time};
 use crate::running::{PATIENCE, Running, nocopy, terminal, text};
 use crate::scratch::Scratch;
-use crate::watching::{uninterrupted, wait_until, with_enough_time};
 use nocopy::message::Endpoint;
 use nocopy_lab::End;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -81,7 +81,7 @@ fn over(end: &End) -> [String; 3] {
 /// Proves that every scheme is answered in every way of waiting, with messages that are short and that are
 /// longer than a packet, and that the server counts the same.
 #[test]
-fn every_scheme_is_answered_however_both_wait() {
+fn every_scheme_is_answered_in_every_wait_mode() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let services = over(lab.right());
     let services: Vec<_> = services.iter().map(String::as_str).collect();
@@ -117,7 +117,7 @@ fn every_scheme_is_answered_however_both_wait() {
 
 /// With them, the sender has to read before it has sent everything.
 #[test]
-fn the_longest_messages_come_back() {
+fn the_longest_messages_are_echoed() {
     let server = Server::start(&["message://127.0.0.1:0", "tcp://127.0.0.1:0"], &[]);
     for target in &server.targets {
         let answered = ping(target, &["--count", "3", "--size", "16MiB", "--timeout", "60s"]);
@@ -148,7 +148,7 @@ fn ports_and_sockets_answer_each_other() {
 }
 
 #[test]
-fn at_a_pace_times_are_told_from_when_they_were_due() {
+fn paced_pings_measure_from_the_due_time() {
     let server = Server::start(&["udp://127.0.0.1:0"], &[]);
     let options = ["--count", "50", "--interval", "2ms", "--timeout", "60s"];
     let (summary, code) = ping(&server.targets[0], &options);
@@ -188,7 +188,7 @@ fn answer(endpoint: &mut Endpoint, count: usize) {
 }
 
 #[test]
-fn an_interrupted_ping_prints_what_there_is() {
+fn an_interrupted_ping_prints_its_results() {
     const ANSWERED: usize = 20;
     let mut endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let target = format!("message://{}", endpoint.local_address());
@@ -257,7 +257,7 @@ fn account_of_five(timeout: &str) -> bool {
 }
 
 #[test]
-fn of_datagrams_that_come_at_once_each_counts() {
+fn each_of_several_datagrams_at_once_is_counted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     let socket = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)).unwrap());
@@ -269,10 +269,10 @@ fn of_datagrams_that_come_at_once_each_counts() {
     let mut answers = [[0; 64]; 2];
     let mut from = None;
     for answer in &mut answers {
-        let (_, asker) = uninterrupted(|| socket.recv_from(answer)).unwrap();
+        let (_, client) = uninterrupted(|| socket.recv_from(answer)).unwrap();
         answer[0] = 0x80; // the mark of an answer
-        if from.replace(asker).is_none() {
-            socket.send_to(answer, asker).unwrap();
+        if from.replace(client).is_none() {
+            socket.send_to(answer, client).unwrap();
         }
     }
     let [late, last] = answers;
@@ -295,7 +295,7 @@ fn assert_error(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_fails_in_one_line() {
+fn impossible_targets_fail_in_one_line() {
     let run = |arguments: &[&str]| Running::start(arguments).end();
     // Free a moment ago, and still: no other test uses this address.
     let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
@@ -378,7 +378,7 @@ fn a_response_on_a_terminal_is_only_shown() {
 
 /// The peer sends as long as the call lasts, and never the response.
 #[test]
-fn messages_that_are_no_response_do_not_put_off_the_end() {
+fn other_messages_do_not_extend_the_timeout() {
     let mut peer = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let target = format!("message://{}", peer.local_address());
     let mut call = Running::start(&["call", &target, "hello", "--timeout", "500ms"]);
@@ -424,7 +424,7 @@ fn a_program_answers_requests() {
 
 /// Ctrl-C ends a call with its state, before and after there is a connection.
 #[test]
-fn a_call_that_is_interrupted_says_what_was_done() {
+fn an_interrupted_call_reports_its_progress() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let has_request = Scratch::new("has-request");
     // The program is a shell, and its request what it is to do: a path in the program's words would end at a
@@ -498,30 +498,30 @@ fn is_echoed(mut stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn peers_that_never_read_are_kept_within_the_bound() {
+fn peers_that_never_read_take_bounded_memory() {
     let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
     let honest = connect_from("127.0.0.2", &server);
     assert!(is_echoed(&honest));
-    let mut greedy: Vec<TcpStream> = Vec::new();
+    let mut unread: Vec<TcpStream> = Vec::new();
     for _ in 0..40 {
         let mut stream = connect_from("127.0.0.1", &server);
         // As much as is kept for one; or as much as can be sent.
         let _ = stream.write_all(&vec![7; 16 << 20]);
-        greedy.push(stream);
+        unread.push(stream);
     }
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
     let highest = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let highest_kib: u64 = highest.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(highest_kib < (256 + 64) << 10, "{highest_kib} KiB");
     assert!(is_echoed(&honest) && is_echoed(&connect_from("127.0.0.2", &server)));
-    drop(greedy);
+    drop(unread);
     let served = &server.end()[0];
     assert_eq!(served["connections"], 42, "{served}");
     assert!(served["refused"].as_u64().unwrap() >= 20, "{served}");
 }
 
 #[test]
-fn connections_of_one_address_leave_places_to_others() {
+fn connections_of_one_address_leave_room_for_others() {
     for (count, descriptors) in [(60, Some(40)), (256, None)] {
         // For the connections of this process, and of the server, which inherits the limit.
         if descriptors.is_none() && !nocopy_lab::descriptors_or_skip() {
@@ -545,7 +545,7 @@ fn connections_of_one_address_leave_places_to_others() {
 }
 
 #[test]
-fn a_connection_that_stands_still_is_closed() {
+fn a_stalled_connection_is_closed() {
     for wait in ["spin", "block"] {
         let server = Server::start(&["tcp://127.0.0.1:0"], &["--idle", "100ms", "--wait", wait]);
         let mut silent = connect_from("127.0.0.1", &server);

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::listening::wait_for_listening;
+use crate::process_state::uninterrupted;
 use crate::running::{PATIENCE, Running, nocopy, text};
-use crate::watching::uninterrupted;
+use crate::signal_handlers::wait_for_signal_handlers;
 use nocopy::Buffer;
 use nocopy::udp::{Message, Method, Socket};
 use nocopy_lab::{Missing, skip};
@@ -37,7 +37,7 @@ pub(crate) fn may_profile() -> bool {
 }
 
 #[test]
-fn a_process_whose_profiler_has_ended_does_not_start() {
+fn a_command_does_not_start_without_its_profiler() {
     let name = format!("nocopy-test-{}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let mut command = nocopy(&["profile-start", "--", "true"]);
@@ -82,7 +82,7 @@ fn without_loss(test: impl Fn() -> Option<()>) {
 }
 
 /// Segments that TCP has sent again, of all connections of this namespace.
-fn sent_again() -> u64 {
+fn retransmitted_segments() -> u64 {
     let text = fs::read_to_string("/proc/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
@@ -92,7 +92,7 @@ fn sent_again() -> u64 {
 
 /// Ends the window; returns what was measured.
 fn closed(window: Running) -> Value {
-    wait_for_listening(window.0.as_ref().unwrap(), PATIENCE);
+    wait_for_signal_handlers(window.0.as_ref().unwrap(), PATIENCE);
     window.signal(Signal::INT);
     window.summary().0
 }
@@ -136,14 +136,14 @@ fn receive_whole(receiver: &TcpStream, buffer: &mut [u8]) {
 
 /// Calls, bytes, copies and the queue's depth, if all bytes are waiting before the first read.
 #[test]
-fn reads_of_what_lies_ready_are_counted_exactly() {
+fn reads_of_queued_bytes_are_counted_exactly() {
     if !may_profile() {
         return;
     }
     without_loss(|| {
         const READS: usize = 16;
         let (mut sender, receiver, port) = connection();
-        let again_before = sent_again();
+        let again_before = retransmitted_segments();
         let mut buffer = vec![0; 64 * KIB];
         let report = measured(port, || {
             sender.write_all(&vec![1; READS * buffer.len()]).unwrap();
@@ -174,7 +174,7 @@ fn reads_of_what_lies_ready_are_counted_exactly() {
         assert_eq!(number(&tcp["sockets"]), 2, "{report}");
         // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's
         // own.
-        assert!(number(&tcp["retransmits"]) <= sent_again() - again_before, "{report}");
+        assert!(number(&tcp["retransmits"]) <= retransmitted_segments() - again_before, "{report}");
         // Both ends are here: each received what the other sent, except perhaps a last acknowledgement.
         let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
         assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
@@ -192,7 +192,7 @@ fn wait_until_asleep(thread: i32) {
 
 /// Bytes that a call waited for are distinguished from waiting ones, and the time counts as asleep.
 #[test]
-fn what_is_waited_for_is_told() {
+fn bytes_that_reads_waited_for_are_reported() {
     if !may_profile() {
         return;
     }
@@ -229,7 +229,7 @@ fn what_is_waited_for_is_told() {
 
 /// Bytes that are peeked at, discarded, spliced, or gathered from several buffers.
 #[test]
-fn unusual_calls_are_told_apart() {
+fn unusual_calls_are_distinguished() {
     if !may_profile() {
         return;
     }
@@ -295,7 +295,7 @@ fn datagrams_are_read_or_dropped() {
 }
 
 #[test]
-fn datagrams_that_lie_in_pages_are_copied_once() {
+fn datagrams_in_pages_are_copied_once() {
     if !may_profile() {
         return;
     }
@@ -332,7 +332,7 @@ fn datagrams_that_lie_in_pages_are_copied_once() {
 /// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and
 /// that so is its end.
 #[test]
-fn a_process_that_runs_is_looked_at_from_the_middle() {
+fn a_running_process_is_profiled() {
     if !may_profile() {
         return;
     }
@@ -376,7 +376,7 @@ fn a_command_is_profiled_from_its_start() {
 
 /// Also if another process sends it SIGCONT.
 #[test]
-fn a_command_waits_until_it_is_watched() {
+fn a_command_waits_for_its_profiler() {
     if !may_profile() {
         return;
     }
@@ -387,7 +387,7 @@ fn a_command_waits_until_it_is_watched() {
         let mut to_waiting = 0;
         while test.upgrade().is_some() {
             for process in children(own).into_iter().flat_map(children) {
-                let is_waiting = waits_to_be_watched(process);
+                let is_waiting = waits_for_profiler(process);
                 let sent = kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::CONT);
                 to_waiting += u32::from(is_waiting && sent.is_ok());
             }
@@ -402,7 +402,7 @@ fn a_command_waits_until_it_is_watched() {
 }
 
 /// Whether it is the process that becomes the command, and has not yet.
-fn waits_to_be_watched(process: u32) -> bool {
+fn waits_for_profiler(process: u32) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"profile-start"))
 }
@@ -415,7 +415,7 @@ fn children(process: u32) -> Vec<u32> {
 }
 
 #[test]
-fn as_many_processes_as_come_and_go_are_followed() {
+fn thousands_of_short_processes_are_followed() {
     if !may_profile() {
         return;
     }
@@ -424,7 +424,7 @@ fn as_many_processes_as_come_and_go_are_followed() {
 }
 
 #[test]
-fn sockets_that_are_too_many_are_counted_as_lost() {
+fn sockets_beyond_the_limit_are_counted_as_lost() {
     const SOCKETS: usize = 17_000;
     const ROOM: u64 = 16_384;
     if !may_profile() {
@@ -496,7 +496,7 @@ fn sent_by(first: &str, method: &str, then: &str) -> (Value, String) {
 }
 
 #[test]
-fn targets_that_are_not_there_are_refused() {
+fn targets_that_do_not_exist_are_refused() {
     if !may_profile() {
         return;
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use crate::process_state::{self, while_stopped};
 use crate::sandbox::{self, Refused};
-use crate::watching::{self, while_stopped};
 use nocopy::Port;
 use nocopy_lab::{End, Lab, Missing};
 use rustix::process::{Pid, Signal, kill_process};
@@ -190,7 +190,7 @@ fn read_by(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
 }
 
 /// How many packets each of the usual readers finds, which must be the same number.
-fn packets_found_by_others(path: &Path) -> Option<usize> {
+fn packets_read_by_others(path: &Path) -> Option<usize> {
     let tcpdump = read_by("tcpdump", &["-nn", "--count", "-r"], path)?;
     let capinfos = read_by("capinfos", &["-T", "-M", "-r", "-c"], path)?;
     let tshark = read_by("tshark", &["-n", "-T", "fields", "-e", "frame.len", "-r"], path)?;
@@ -248,7 +248,7 @@ impl Drop for Load {
 }
 
 #[test]
-fn what_was_sent_is_in_the_file_and_others_read_it() {
+fn sent_packets_are_in_the_file_and_other_programs_read_it() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("whole");
     let path = directory.file("out.pcapng");
@@ -269,7 +269,7 @@ fn what_was_sent_is_in_the_file_and_others_read_it() {
     assert_eq!((&summary["received"], &summary["ended"]), (&3000.into(), &"interrupted".into()), "{summary}");
     assert!(summary["evidence"].as_str().unwrap().starts_with("copied (packet ring); "), "{summary}");
     assert_eq!(summary["files"][0]["bytes"], fs::metadata(&path).unwrap().len());
-    if let Some(count) = packets_found_by_others(&path) {
+    if let Some(count) = packets_read_by_others(&path) {
         assert_eq!(count, 3000);
         let about = read_by("capinfos", &[], &path).unwrap();
         for said in ["nanoseconds (9)", "Name = nc1", "Strict time order:   True", "application: nocopy"] {
@@ -282,7 +282,7 @@ fn what_was_sent_is_in_the_file_and_others_read_it() {
 
 /// Shell and kernel both report a closed terminal; the recording ends as with Ctrl-C.
 #[test]
-fn a_hangup_ends_it_in_order() {
+fn a_hangup_ends_a_recording_in_order() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("hangup");
     let path = directory.file("out.pcapng");
@@ -307,7 +307,7 @@ fn a_hangup_ends_it_in_order() {
 
 /// As under nohup(1).
 #[test]
-fn a_hangup_that_is_ignored_ends_nothing() {
+fn an_ignored_hangup_ends_no_recording() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("nohup");
     let path = directory.file("out.pcapng");
@@ -383,7 +383,7 @@ fn kill_and_read(lab: &Lab, directory: &Directory, round: u64) {
         wait_until("it is whole", || is_whole(&fs::read(&path).unwrap()));
         let packets = read_packets(&path);
         assert!(packets.len() > 500, "{}", packets.len());
-        if let Some(count) = packets_found_by_others(&path) {
+        if let Some(count) = packets_read_by_others(&path) {
             assert_eq!(count, packets.len());
         }
     }
@@ -405,13 +405,13 @@ fn assert_whole(path: &Path, summary: &Value) {
     assert!(packets > 100 && summary["not_written"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!(summary["missing"], 0, "{summary}");
     assert_eq!(summary["files"][0]["bytes"], fs::metadata(path).unwrap().len(), "{summary}");
-    if let Some(count) = packets_found_by_others(path) {
+    if let Some(count) = packets_read_by_others(path) {
         assert_eq!(count, packets);
     }
 }
 
 #[test]
-fn a_full_disk_ends_it_with_a_whole_file_and_counted_loss() {
+fn a_full_disk_leaves_a_complete_file_and_counted_loss() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("full");
     let small = directory.file("small");
@@ -431,7 +431,7 @@ fn a_full_disk_ends_it_with_a_whole_file_and_counted_loss() {
 }
 
 #[test]
-fn a_limit_of_the_file_size_ends_it_the_same_way() {
+fn the_file_size_limit_leaves_a_complete_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let _load = Load::start(&lab, 1400);
     for blocks in [6000, 6001] {
@@ -454,7 +454,7 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
 }
 
 #[test]
-fn a_ring_that_overflows_is_loss_that_is_counted_and_told() {
+fn an_overflowing_ring_is_counted_and_reported() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Something else may resume it before everything was sent: then once more.
     assert!((0..5).any(|_| overflow(&lab)), "it never stood still");
@@ -469,9 +469,9 @@ fn overflow(lab: &Lab) -> bool {
     let packets: Vec<_> = (0..3000).map(|number| packet(lab.right(), number, 1000)).collect();
     let mut left = port(lab.left());
     let stood_still = while_stopped(Pid::from_child(recording.0.as_ref().unwrap()), || {
-        let before = watching::switches(id);
+        let before = process_state::switches(id);
         send(&mut left, &packets);
-        watching::switches(id) == before
+        process_state::switches(id) == before
     });
     recording.signal(Signal::INT);
     let output = recording.end();
@@ -493,7 +493,7 @@ fn overflow(lab: &Lab) -> bool {
 }
 
 #[test]
-fn without_io_uring_it_writes_all_the_same_and_says_so() {
+fn without_io_uring_files_are_written_and_it_is_reported() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("sandboxed");
     let path = directory.file("out.pcapng");
@@ -516,7 +516,7 @@ fn without_io_uring_it_writes_all_the_same_and_says_so() {
 }
 
 #[test]
-fn files_follow_each_other_by_size_each_complete_in_itself() {
+fn files_rotated_by_size_are_complete() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let packets: Vec<_> = (0..6000).map(|number| packet(lab.right(), number, 1000)).collect();
     let directory = Directory::new("size");
@@ -538,7 +538,7 @@ fn files_follow_each_other_by_size_each_complete_in_itself() {
         recorded.extend(only_bytes(read_packets(file)));
     }
     assert_eq!(recorded, packets);
-    packets_found_by_others(&files[2]);
+    packets_read_by_others(&files[2]);
 
     let directory = Directory::new("kept");
     let path = directory.file("out.pcapng");
@@ -557,7 +557,7 @@ fn files_follow_each_other_by_size_each_complete_in_itself() {
 
 /// Another program moves finished files away.
 #[test]
-fn a_file_that_somebody_took_away_needs_no_deletion() {
+fn a_file_removed_meanwhile_counts_as_deleted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("taken-away");
     let arguments = ["--rotate-time", "20ms", "--files", "1"];
@@ -577,7 +577,7 @@ fn a_file_that_somebody_took_away_needs_no_deletion() {
 }
 
 #[test]
-fn a_next_file_that_cannot_be_made_ends_it_with_counted_loss() {
+fn a_failed_rotation_ends_a_recording_with_counted_loss() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("moved");
     let (before, after) = (directory.file("before"), directory.file("after"));
@@ -605,7 +605,7 @@ fn a_next_file_that_cannot_be_made_ends_it_with_counted_loss() {
 }
 
 #[test]
-fn files_follow_each_other_by_time() {
+fn files_rotate_by_time() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("time");
     let path = directory.file("out.pcapng");
@@ -653,11 +653,11 @@ fn count_duration_and_snap_length_are_obeyed() {
         assert!(table.contains(said), "{said}: {table}");
     }
     assert_eq!(read_packets(&path), []);
-    assert_eq!(packets_found_by_others(&path).unwrap_or(0), 0, "a file without packets is one");
+    assert_eq!(packets_read_by_others(&path).unwrap_or(0), 0, "a file without packets is one");
 }
 
 #[test]
-fn joined_packets_and_outgoing_ones_are_whole() {
+fn joined_and_outgoing_packets_are_complete() {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -696,13 +696,13 @@ fn joined_packets_and_outgoing_ones_are_whole() {
         }
     }
     assert!(carried.iter().zip(&data).all(|(carried, sent)| *carried == Some(*sent)));
-    if let Some(count) = packets_found_by_others(&path) {
+    if let Some(count) = packets_read_by_others(&path) {
         assert_eq!(count, packets.len());
     }
 }
 
 #[test]
-fn payloads_are_contiguous_and_gaps_in_numbers_are_counted() {
+fn payloads_are_contiguous_and_gaps_are_counted() {
     use std::net::UdpSocket;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
@@ -742,7 +742,7 @@ fn payloads_are_contiguous_and_gaps_in_numbers_are_counted() {
 }
 
 #[test]
-fn datagrams_that_carry_nothing_are_counted_as_such() {
+fn empty_datagrams_are_counted() {
     use std::net::UdpSocket;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
@@ -781,7 +781,7 @@ fn packets_without_an_ethernet_header_are_refused() {
 }
 
 #[test]
-fn taken_packets_are_recorded_and_their_frames_add_up() {
+fn taken_packets_are_recorded_and_frames_are_balanced() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("take");
     let path = directory.file("out.pcapng");
@@ -796,13 +796,13 @@ fn taken_packets_are_recorded_and_their_frames_add_up() {
     assert!(said("mode").starts_with("xdp copy native, taken from the host"), "{summary}");
     assert!(said("evidence").starts_with("copied (xdp copy mode); gathered"), "{summary}");
     assert!(said("balance").contains("0 yours"), "{summary}");
-    if let Some(count) = packets_found_by_others(&path) {
+    if let Some(count) = packets_read_by_others(&path) {
         assert_eq!(count, 3000);
     }
 }
 
 #[test]
-fn taken_packets_in_several_frames_are_recorded_whole() {
+fn taken_packets_in_several_frames_are_complete() {
     let Some(lab) = Lab::builder().mtu(9000).build_or_skip() else { return };
     let directory = Directory::new("take-jumbo");
     let path = directory.file("out.pcapng");
@@ -822,7 +822,7 @@ fn taken_packets_in_several_frames_are_recorded_whole() {
 
 /// In every mode, and the filter sees VLAN tags in their place.
 #[test]
-fn a_filter_decides_which_packets_are_recorded() {
+fn only_matching_packets_are_recorded() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 200)).collect();
     let tagged: Vec<_> = packets.iter().skip(1).step_by(2).cloned().collect();
@@ -842,7 +842,7 @@ fn a_filter_decides_which_packets_are_recorded() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_an_error_of_one_line() {
+fn errors_of_record_are_one_line() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("errors");
     let path = directory.file("out.pcapng");
@@ -869,7 +869,7 @@ fn what_cannot_be_recorded_is_an_error_of_one_line() {
 }
 
 #[test]
-fn a_removed_interface_is_an_error_and_the_file_is_whole() {
+fn a_removed_interface_leaves_a_complete_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("gone");
     let path = directory.file("out.pcapng");
@@ -888,7 +888,7 @@ fn a_removed_interface_is_an_error_and_the_file_is_whole() {
 }
 
 #[test]
-fn while_it_records_it_has_no_capabilities() {
+fn a_recording_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("capabilities");
     let recording = Recording::start(lab.right(), &directory.file("out.pcapng"), &[]);

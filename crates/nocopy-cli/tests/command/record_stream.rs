@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
+use crate::process_state::{is_ready, wait_until, wait_until_asleep_in};
 use crate::running::{Running, nocopy, text};
 use crate::scratch::Scratch;
-use crate::watching::{is_ready, wait_until, wait_until_asleep_in};
 use nocopy_lab::{End, Lab, Missing};
 use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -76,7 +76,7 @@ fn fifo(name: &str) -> (Scratch, PathBuf) {
 
 /// A packet is in the pipe while the recording goes on, and nothing else is on standard output.
 #[test]
-fn packets_are_on_standard_output_while_it_records() {
+fn packets_are_written_to_standard_output_at_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for arguments in [&[][..], &["--take"], &["udp port 9000"]] {
         let mut recording = record(lab.right(), "-", arguments);
@@ -118,7 +118,7 @@ fn payloads_are_on_standard_output_without_padding() {
 }
 
 #[test]
-fn other_programs_read_the_stream_while_it_goes_on() {
+fn other_programs_read_the_stream_during_a_recording() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut recording = record(lab.right(), "-", &["udp port 9000"]);
     let stream = recording.0.as_mut().unwrap().stdout.take().unwrap();
@@ -168,7 +168,7 @@ fn a_recording_ends_with_its_reader() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_given_up_after_an_interrupt() {
+fn a_stalled_reader_is_given_up_after_an_interrupt() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Payloads are copied: with many of them the memory for that is full, too, and they wait in the kernel's.
     for (format, more) in [("pcapng", 100), ("payload", 4000)] {
@@ -193,7 +193,7 @@ fn a_reader_that_does_not_read_is_given_up_after_an_interrupt() {
 }
 
 #[test]
-fn a_named_pipe_is_recorded_to_once_it_is_read() {
+fn a_named_pipe_is_recorded_to_once_a_reader_opens_it() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (_scratch, path) = fifo("record-fifo");
     let unread = record(lab.right(), path.to_str().unwrap(), &[]);
@@ -215,7 +215,7 @@ fn a_named_pipe_is_recorded_to_once_it_is_read() {
 }
 
 #[test]
-fn a_device_is_recorded_to_as_it_is() {
+fn a_device_is_recorded_to_in_order() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (summary, code) = record(lab.right(), "/dev/null", &["--duration", "1ms"]).summary();
     assert_eq!((code, &summary["write_method"]), (0, &"writev, in order".into()), "{summary}");

@@ -24,7 +24,7 @@ fn at(times_ns: &[u64]) -> Vec<Packet> {
 
 /// A time of zero, a jump of hours, a step back: each costs a bounded time, and is counted.
 #[test]
-fn wrong_times_are_not_waited_for() {
+fn invalid_timestamps_cause_no_wait() {
     let Some(lab) = lab_or_skip() else { return };
     let mut right = receiver(lab.right());
     let jump_ns = 65_536 * SECOND_NS;
@@ -99,7 +99,7 @@ fn packets_of_other_links_are_sent_as_frames() {
 }
 
 #[test]
-fn packed_recordings_are_sent() {
+fn compressed_recordings_are_sent() {
     let Some(lab) = lab_or_skip() else { return };
     let mut right = receiver(lab.right());
     let packets = at(&[NOW_NS; 50]);

@@ -77,7 +77,7 @@ fn results(method: &str, packets_per_s: f64) -> Value {
 }
 
 #[test]
-fn the_page_of_a_bench_is_that_of_its_results() {
+fn a_bench_and_its_results_make_the_same_page() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
@@ -102,7 +102,7 @@ fn the_page_of_a_bench_is_that_of_its_results() {
 }
 
 #[test]
-fn both_versions_are_read() {
+fn both_schema_versions_are_read() {
     let scratch = Scratch::new("versions");
     let first = results("xdp", 1e6);
     scratch.file("1.json", &first.to_string());
@@ -115,7 +115,7 @@ fn both_versions_are_read() {
 }
 
 #[test]
-fn results_of_a_killed_run_are_shown_as_such() {
+fn results_of_a_killed_run_are_marked() {
     let scratch = Scratch::new("killed");
     let whole = lines(&results("xdp", 1e6));
     let rows = whole.lines().count() - 1;
@@ -190,7 +190,7 @@ fn a_run_is_written_as_markdown() {
 }
 
 #[test]
-fn what_is_not_results_is_refused_in_one_line() {
+fn other_files_are_refused_in_one_line() {
     let scratch = Scratch::new("refused");
     let mut unknown = results("xdp", 1e6);
     unknown["schema"] = "nocopy.bench/99".into();
@@ -233,7 +233,7 @@ fn what_is_not_results_is_refused_in_one_line() {
 
 /// Control characters in a file do not reach the terminal, also if it is refused.
 #[test]
-fn words_of_a_refused_file_are_only_shown() {
+fn strings_of_a_refused_file_are_escaped() {
     let scratch = Scratch::new("escapes");
     let mut kind = results("xdp", 1e6);
     kind["schema"] = "nocopy.bench/\x1b]0;title\x07".into();
@@ -250,7 +250,7 @@ fn words_of_a_refused_file_are_only_shown() {
 
 /// Whatever the words of results are, they are words in a terminal, and on every page.
 #[test]
-fn words_of_results_are_only_shown() {
+fn strings_of_results_are_escaped() {
     const HOSTILE: &str =
         "\x1b]0;title\x07\u{9b}2J\r\n# heading\n| cell | <script>bad()</script> \"' onload=bad() [a](b)";
     const FREE: [&str; 7] = [
@@ -292,7 +292,7 @@ fn words_of_results_are_only_shown() {
 }
 
 #[test]
-fn a_broken_standard_error_changes_no_exit_code() {
+fn exit_codes_survive_a_closed_standard_error() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     let status = command.args(["report", "/nonexistent/results.json"]).stderr(full).status().unwrap();

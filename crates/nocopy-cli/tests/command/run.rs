@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::watching;
+use crate::process_state;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -37,13 +37,13 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// A command that is watched, and killed if the test fails before it ends.
-pub(crate) struct Watched {
+pub(crate) struct RunningCommand {
     pub(crate) child: Child,
     lines: Receiver<String>,
     errors: Receiver<String>,
 }
 
-impl Watched {
+impl RunningCommand {
     fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let lines = lines_of(child.stdout.take());
@@ -89,7 +89,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -125,10 +125,10 @@ fn expect(lines: &Receiver<String>, words: &str) -> String {
     }
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = attempt() {
             return found;
         }
         assert!(Instant::now() < give_up, "it does not come");
@@ -175,7 +175,7 @@ impl Drop for Directory {
 }
 
 #[test]
-fn exit_codes_are_the_commands_own_or_say_why_it_did_not_run() {
+fn exit_codes_are_those_of_env_and_the_command() {
     let code = |command: Command| {
         let output = output(command);
         (output.status.code(), text(&output.stderr))
@@ -198,7 +198,7 @@ fn exit_codes_are_the_commands_own_or_say_why_it_did_not_run() {
 }
 
 #[test]
-fn what_a_program_prints_is_all_there_is_on_its_output() {
+fn a_programs_output_is_unchanged() {
     let plain = output(run(&[], &["echo", "to be kept"]));
     assert_eq!((text(&plain.stdout), text(&plain.stderr)), ("to be kept\n".into(), String::new()));
     let reported = output(run(&["--report"], &["echo", "to be kept"]));
@@ -215,7 +215,7 @@ fn what_a_program_prints_is_all_there_is_on_its_output() {
 }
 
 #[test]
-fn a_report_goes_into_a_file_that_loses_nothing_before() {
+fn a_report_overwrites_its_file_only_at_the_end() {
     let directory = Directory::new("file");
     let path = directory.file("report.json");
     fs::write(&path, "x".repeat(10_000)).unwrap();
@@ -231,7 +231,7 @@ fn a_report_goes_into_a_file_that_loses_nothing_before() {
 
 /// `/dev/stderr` is a link to the program's own output.
 #[test]
-fn a_report_goes_where_standard_error_goes() {
+fn a_report_can_go_to_standard_error() {
     let directory = Directory::new("stderr");
     let path = directory.file("log");
     let mut command = run(&["--json", "--report=/dev/stderr"], &["true"]);
@@ -242,7 +242,7 @@ fn a_report_goes_where_standard_error_goes() {
 }
 
 #[test]
-fn earlier_preloads_stay_and_an_option_asks_for_taking() {
+fn earlier_preloads_stay_and_take_sets_its_variable() {
     let environment = |options: &[&str], preloaded: &str| {
         let mut command = run(options, &["env"]);
         command.env("LD_PRELOAD", preloaded).env("NOCOPY_TAKE", "1");
@@ -257,7 +257,7 @@ fn earlier_preloads_stay_and_an_option_asks_for_taking() {
 }
 
 #[test]
-fn a_report_on_standard_error_steers_no_terminal() {
+fn a_report_has_no_control_characters() {
     for form in [&["--report"][..], &["--json"]] {
         let output = output(run(form, &["sh", "-c", "exit 0", "\x1b]0;title\x07\u{9b}2J"]));
         let said = text(&output.stderr);
@@ -266,7 +266,7 @@ fn a_report_on_standard_error_steers_no_terminal() {
 }
 
 #[test]
-fn programs_into_which_nothing_is_preloaded_are_told_of() {
+fn programs_without_preloading_are_reported() {
     let directory = Directory::new("setuid");
     let path = directory.file("set-user-id");
     // Another process copies the file: a child that another test starts could inherit this process's open
@@ -293,7 +293,8 @@ fn is_ignored(signal: Signal) -> bool {
 }
 
 /// A shell that prints the signals it gets, and ends with 3 on SIGTERM.
-const TELLING: &str = "for s in HUP INT QUIT USR1 USR2; do trap \"echo $s\" $s; done; trap 'exit 3' TERM
+const PRINT_SIGNALS: &str =
+    "for s in HUP INT QUIT USR1 USR2; do trap \"echo $s\" $s; done; trap 'exit 3' TERM
     echo ready; while :; do sleep 0.05; done";
 
 #[test]
@@ -305,7 +306,7 @@ fn signals_are_passed_on() {
         ("USR1", Signal::USR1),
         ("USR2", Signal::USR2),
     ];
-    let running = Watched::start(run(&[], &["sh", "-c", TELLING]));
+    let running = RunningCommand::start(run(&[], &["sh", "-c", PRINT_SIGNALS]));
     running.expect("ready");
     for (name, signal) in signals.into_iter().filter(|(_, signal)| !is_ignored(*signal)) {
         running.signal(signal);
@@ -318,7 +319,7 @@ fn signals_are_passed_on() {
 
 #[test]
 fn a_signal_that_ends_the_command_is_its_exit_code() {
-    let running = Watched::start(run(&["--json"], &["sh", "-c", "echo ready; exec sleep 1000"]));
+    let running = RunningCommand::start(run(&["--json"], &["sh", "-c", "echo ready; exec sleep 1000"]));
     running.expect("ready");
     running.signal(Signal::TERM);
     let (status, _, said) = running.end();
@@ -328,10 +329,10 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
 
 /// Otherwise it would run on without getting signals.
 #[test]
-fn a_command_that_cannot_be_watched_any_more_is_ended() {
+fn a_command_that_cannot_be_waited_for_is_killed() {
     // Beyond its limit of descriptors poll(2) takes none, as `nocopy run` finds when it looks again.
     let script = "trap '' USR1; echo $$; prlimit --pid $PPID --nofile=1:1; kill -USR1 $PPID; exec sleep 1000";
-    let mut running = Watched::start(run(&[], &["sh", "-c", script]));
+    let mut running = RunningCommand::start(run(&[], &["sh", "-c", script]));
     let command = running.lines.recv_timeout(PATIENCE).unwrap();
     let status = wait_for(|| running.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(125));
@@ -340,7 +341,7 @@ fn a_command_that_cannot_be_watched_any_more_is_ended() {
 }
 
 #[test]
-fn what_was_ignored_before_is_left_ignored() {
+fn ignored_signals_stay_ignored() {
     let directory = Directory::new("nohup");
     let command = run(&[], &["sh", "-c", "echo ready; cat; exit 4"]);
     let mut words = vec!["trap '' HUP; exec \"$@\"".to_owned(), "sh".to_owned()];
@@ -349,7 +350,7 @@ fn what_was_ignored_before_is_left_ignored() {
     let mut ignoring = Command::new("sh");
     ignoring.arg("-c").args(words).current_dir(&directory.0);
     ignoring.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Watched::start(ignoring);
+    let mut running = RunningCommand::start(ignoring);
     running.expect("ready");
     running.signal(Signal::HUP);
     // If it had ended either of them, there would be no answer.
@@ -360,20 +361,20 @@ fn what_was_ignored_before_is_left_ignored() {
 
 /// Ctrl-C reaches the program, and `nocopy run` still reports how that ended.
 #[test]
-fn a_key_that_interrupts_is_the_commands() {
+fn an_interrupt_key_reaches_the_command_once() {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();
     unlockpt(&controller).unwrap();
     let name = ptsname(&controller, Vec::new()).unwrap();
     let open = || fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    let plain = run(&["--report"], &["sh", "-c", TELLING]);
+    let plain = run(&["--report"], &["sh", "-c", PRINT_SIGNALS]);
     let mut command = Command::new("setsid");
     command
         .args(["--ctty", "--wait", "env", "--default-signal"])
         .arg(plain.get_program())
         .args(plain.get_args());
     command.stdin(open()).stdout(open()).stderr(Stdio::piped());
-    let mut running = Watched::start(command);
+    let mut running = RunningCommand::start(command);
     let mut terminal = fs::File::from(controller);
     running.lines = lines_of(Some(terminal.try_clone().unwrap()));
     running.expect("ready");
@@ -400,14 +401,14 @@ fn send_to_until(lab: &Lab, port: u16, mut is_done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn tcpdump_captures_by_nocopy_and_the_report_says_how() {
+fn tcpdump_captures_by_nocopy_and_its_mode_is_reported() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let right = lab.right();
     let directory = Directory::new("tcpdump");
     let report = directory.file("report.txt");
     let option = format!("--report={report}");
     let words = ["tcpdump", "-nn", "-l", "-c", "3", "-s", "96", "-i", right.interface(), "udp port 9000"];
-    let mut running = Watched::on(right, run(&[&option], &words));
+    let mut running = RunningCommand::on(right, run(&[&option], &words));
     running.expect_error("listening on");
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, printed, _) = running.end();
@@ -433,7 +434,8 @@ fn a_program_that_closes_its_descriptors_is_in_the_report() {
     let right = lab.right();
     let capture = format!("tcpdump -nn -l -c 3 -i {} udp port 9000", right.interface());
     let closing = r#"number=${NOCOPY_RUN_SOCKET%%:*}; eval "exec $number>&-"; exec "#;
-    let mut running = Watched::on(right, run(&["--json"], &["sh", "-c", &(closing.to_owned() + &capture)]));
+    let mut running =
+        RunningCommand::on(right, run(&["--json"], &["sh", "-c", &(closing.to_owned() + &capture)]));
     running.expect_error("listening on");
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, _, said) = running.end();
@@ -482,7 +484,7 @@ fn expect_counts_of(kind: &str) {
         let words = ["sh", "-c", "python3 -c \"$@\"; read end", "sh", CAPTURE, right.interface(), kind];
         let mut command = run(options, &words);
         command.stdin(Stdio::piped());
-        let mut running = Watched::on(right, command);
+        let mut running = RunningCommand::on(right, command);
         let input = running.child.stdin.take();
         running.expect("captures");
         let mut captured = None;
@@ -501,10 +503,10 @@ fn expect_counts_of(kind: &str) {
 }
 
 #[test]
-fn what_the_systems_library_does_is_told_with_its_reason() {
+fn handles_of_the_systems_library_are_reported_with_a_reason() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let words = ["tcpdump", "-nn", "-l", "-c", "2", "-i", "any", "udp port 9000"];
-    let mut running = Watched::on(lab.right(), run(&["--json"], &words));
+    let mut running = RunningCommand::on(lab.right(), run(&["--json"], &words));
     running.expect_error("listening on any");
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, _, said) = running.end();
@@ -523,7 +525,7 @@ pub(crate) fn json_in(said: &str) -> Value {
 }
 
 #[test]
-fn reports_list_each_program_and_the_handle_of_a_killed_one() {
+fn reports_list_each_program_including_killed_ones() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let right = lab.right();
     let each = format!("tcpdump -nn -l -i {} udp port 9000", right.interface());
@@ -533,7 +535,7 @@ fn reports_list_each_program_and_the_handle_of_a_killed_one() {
     );
     let mut command = run(&["--json"], &["sh", "-c", &script]);
     command.stdin(Stdio::piped());
-    let mut running = Watched::on(right, command);
+    let mut running = RunningCommand::on(right, command);
     // Each writes its line in pieces, so one line may contain both.
     let mut listening = 0;
     while listening < 2 {
@@ -559,11 +561,11 @@ fn reports_list_each_program_and_the_handle_of_a_killed_one() {
 }
 
 #[test]
-fn a_program_goes_on_when_the_runner_is_killed() {
+fn a_program_survives_a_killed_runner() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let right = lab.right();
     let words = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
-    let running = Watched::on(right, run(&[], &words));
+    let running = RunningCommand::on(right, run(&[], &words));
     running.expect_error("listening on");
     let tcpdump = running.command();
     running.signal(Signal::KILL);
@@ -579,7 +581,7 @@ fn lab_for_taking() -> Option<Lab> {
 }
 
 /// The XDP program of a capture is detached with its last descriptor, which the kernel closes a moment later.
-fn wait_until_nothing_is_left(end: &End) {
+fn wait_until_no_xdp_program(end: &End) {
     wait_for(|| end.xdp_program().unwrap().is_none().then_some(()));
 }
 
@@ -591,14 +593,14 @@ fn a_filter_set_without_privileges_is_applied() {
     let bound = |port: u16| right.namespace().run(|| UdpSocket::bind((right.ipv4(), port)).unwrap());
     let (taken, left) = (bound(9000), bound(9001));
     let words = ["tcpdump", "-nn", "-l", "-c", "3", "-i", right.interface(), "udp port 9000"];
-    let mut running = Watched::on(right, run(&["--take", "--json"], &words));
+    let mut running = RunningCommand::on(right, run(&["--take", "--json"], &words));
     running.expect_error("listening on");
     assert!(right.xdp_program().unwrap().is_some());
     // What does not match is the host's.
     let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     sender.send_to(b"another one's", (right.ipv4(), 9001)).unwrap();
     left.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(watching::uninterrupted(|| left.recv(&mut [0; 64])).unwrap(), 13);
+    assert_eq!(process_state::uninterrupted(|| left.recv(&mut [0; 64])).unwrap(), 13);
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, printed, said) = running.end();
     assert_eq!((status.code(), printed.lines().count()), (Some(0), 3), "{printed}{said}");
@@ -606,7 +608,7 @@ fn a_filter_set_without_privileges_is_applied() {
     assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"xdp".into()), "{said}");
     assert!(handle["queues"][0].as_str().unwrap().starts_with("xdp copy"), "{said}");
     assert!(handle["counts"]["received"].as_u64().unwrap() >= 3, "{said}");
-    wait_until_nothing_is_left(right);
+    wait_until_no_xdp_program(right);
     drop(taken);
 }
 
@@ -617,11 +619,11 @@ fn a_filter_the_runner_cannot_load_runs_in_user_space() {
     let right = lab.right();
     let mut inside = Command::new("sleep");
     inside.arg("1000");
-    let inside = Watched::on(right, inside);
+    let inside = RunningCommand::on(right, inside);
     let entered = inside.child.id().to_string();
     let tcpdump = ["tcpdump", "-nn", "-l", "-c", "3", "-i", right.interface(), "udp port 9000"];
     let words = [&["nsenter", "--net", "--target", &entered][..], &tcpdump].concat();
-    let mut running = Watched::start(run(&["--take", "--json"], &words));
+    let mut running = RunningCommand::start(run(&["--take", "--json"], &words));
     running.expect_error("listening on");
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, printed, said) = running.end();
@@ -629,11 +631,11 @@ fn a_filter_the_runner_cannot_load_runs_in_user_space() {
     let handle = &json_in(&said)["handles"][0];
     assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"user space".into()), "{said}");
     assert!(!handle["filter_why"].as_str().unwrap().is_empty(), "{said}");
-    wait_until_nothing_is_left(right);
+    wait_until_no_xdp_program(right);
 }
 
 #[test]
-fn a_killed_capture_leaves_nothing_while_the_runner_lives() {
+fn a_killed_capture_leaves_no_xdp_program() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let script = format!(
@@ -642,13 +644,13 @@ fn a_killed_capture_leaves_nothing_while_the_runner_lives() {
     );
     let mut command = run(&["--take", "--json"], &["sh", "-c", &script]);
     command.stdin(Stdio::piped());
-    let mut running = Watched::on(right, command);
+    let mut running = RunningCommand::on(right, command);
     running.expect_error("listening on");
     assert!(right.xdp_program().unwrap().is_some());
     let mut words = running.child.stdin.take().unwrap();
     writeln!(words, "go").unwrap();
     running.expect("killed");
-    wait_until_nothing_is_left(right);
+    wait_until_no_xdp_program(right);
     assert!(running.child.try_wait().unwrap().is_none());
     drop(words);
     let (_, _, said) = running.end();
@@ -656,18 +658,18 @@ fn a_killed_capture_leaves_nothing_while_the_runner_lives() {
 }
 
 #[test]
-fn a_taking_capture_outlives_its_runner_and_cleans_up() {
+fn a_taking_capture_survives_its_runner_and_cleans_up() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let words = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
-    let running = Watched::on(right, run(&["--take"], &words));
+    let running = RunningCommand::on(right, run(&["--take"], &words));
     running.expect_error("listening on");
     let tcpdump = running.command();
     running.signal(Signal::KILL);
     send_until(&lab, || running.lines.try_recv().is_ok());
     kill_process(tcpdump, Signal::TERM).unwrap();
     running.expect_error("packets dropped by kernel");
-    wait_until_nothing_is_left(right);
+    wait_until_no_xdp_program(right);
 }
 
 #[test]
@@ -675,10 +677,10 @@ fn a_second_taking_program_only_observes_and_is_reported() {
     let Some(lab) = lab_for_taking() else { return };
     let right = lab.right();
     let first = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
-    let first = Watched::on(right, run(&["--take"], &first));
+    let first = RunningCommand::on(right, run(&["--take"], &first));
     first.expect_error("listening on");
     let words = ["tcpdump", "-nn", "-l", "-c", "2", "-i", right.interface(), "udp port 9001"];
-    let mut second = Watched::on(right, run(&["--take", "--json"], &words));
+    let mut second = RunningCommand::on(right, run(&["--take", "--json"], &words));
     second.expect_error("listening on");
     send_to_until(&lab, 9001, || second.child.try_wait().unwrap().is_some());
     let (status, printed, said) = second.end();
@@ -688,5 +690,5 @@ fn a_second_taking_program_only_observes_and_is_reported() {
     assert!(handle["note"].as_str().unwrap().contains("not taken from the host"), "{said}");
     first.signal(Signal::TERM);
     assert_eq!(first.end().0.code(), Some(0));
-    wait_until_nothing_is_left(right);
+    wait_until_no_xdp_program(right);
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::run::{Watched, json_in, output, send_until, text};
+use crate::run::{RunningCommand, json_in, output, send_until, text};
 
 /// Where a distribution has its files.
 struct Layout {
@@ -192,7 +192,7 @@ fn skip_tools() {
 }
 
 #[test]
-fn the_layouts_of_distributions_work_and_name_their_packages() {
+fn layouts_of_distributions_work_or_name_the_package() {
     for layout in &LAYOUTS {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let right = lab.right();
@@ -201,7 +201,7 @@ fn the_layouts_of_distributions_work_and_name_their_packages() {
         let Some(()) = root.index() else { return skip_tools() };
         let words =
             ["tcpdump", "-Z", "root", "-nn", "-l", "-c", "3", "-i", right.interface(), "udp port 9000"];
-        let mut running = Watched::on(right, root.run(&["--json"], &words));
+        let mut running = RunningCommand::on(right, root.run(&["--json"], &words));
         running.expect_error("listening on");
         send_until(&lab, || running.child.try_wait().unwrap().is_some());
         let (status, printed, said) = running.end();
@@ -219,7 +219,7 @@ fn the_layouts_of_distributions_work_and_name_their_packages() {
 
 /// musl's loader ends a program whose preloaded library is for another C library.
 #[test]
-fn programs_for_another_c_library_are_left_alone() {
+fn programs_for_another_c_library_run_unchanged() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let layout = &LAYOUTS[3];
     let Some(root) = Root::new(layout) else { return skip_tools() };
@@ -249,7 +249,7 @@ fn programs_for_another_c_library_are_left_alone() {
 }
 
 #[test]
-fn programs_for_another_processor_are_named_so() {
+fn programs_for_another_processor_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
     put(Path::new("/usr/bin/true"), &program);

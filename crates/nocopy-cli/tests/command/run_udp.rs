@@ -75,7 +75,7 @@ fn datagrams_of_python_arrive_in_bursts_and_are_reported() {
 }
 
 #[test]
-fn a_table_says_why_a_socket_is_left_alone() {
+fn a_report_names_why_a_socket_is_not_batched() {
     let Some(lab) = Lab::builder().build_or_skip() else { return };
     let program = "
 import socket
@@ -94,7 +94,7 @@ for _ in range(100): sender.sendto(bytes(100), ('10.77.0.2', 9000))
 }
 
 #[test]
-fn a_program_that_sends_nothing_is_said_to_have_sent_nothing() {
+fn a_program_without_datagrams_is_reported() {
     let output = run(&["--report"], &["true"]).output().unwrap();
     assert!(output.status.success());
     let said = text(&output.stderr);

@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::listening::wait_for_listening;
+use crate::process_state::{sleeps, wait_until, with_enough_time};
 use crate::recording::{ETHERNET, Packet, pcap, pcapng};
 use crate::scratch::Scratch;
-use crate::watching::{sleeps, wait_until, with_enough_time};
+use crate::signal_handlers::wait_for_signal_handlers;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use nocopy_proto::IpAddresses;
@@ -68,7 +68,7 @@ pub(crate) fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
             all.push(packet.to_vec());
         }
         drop(batch);
-        all.retain(|packet| !is_chatter(packet));
+        all.retain(|packet| !is_background_traffic(packet));
         if is_over && all.len() == before {
             break;
         }
@@ -78,13 +78,13 @@ pub(crate) fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
 }
 
 /// Neighbour discovery and multicast listener reports.
-fn is_chatter(packet: &[u8]) -> bool {
+fn is_background_traffic(packet: &[u8]) -> bool {
     packet[..2] == [0x33, 0x33]
 }
 
 /// A packet that nocopy sent, parsed.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct ParsedPacket {
     tag: Option<(u16, u8)>,
     source: IpAddr,
     destination: IpAddr,
@@ -93,7 +93,7 @@ struct Seen {
     checksum: Integrity,
 }
 
-impl Seen {
+impl ParsedPacket {
     fn new(packet: &[u8]) -> Self {
         let frame = ethernet::Frame::parse(packet).unwrap();
         let stack = vlan::Stack::parse(&frame).unwrap();
@@ -123,8 +123,8 @@ impl Seen {
     }
 }
 
-fn seen(port: &mut Port, count: usize) -> Vec<Seen> {
-    received(port, count).iter().map(|packet| Seen::new(packet)).collect()
+fn parsed_packets(port: &mut Port, count: usize) -> Vec<ParsedPacket> {
+    received(port, count).iter().map(|packet| ParsedPacket::new(packet)).collect()
 }
 
 macro_rules! lab {
@@ -143,7 +143,7 @@ macro_rules! lab {
 }
 
 #[test]
-fn in_every_mode_exactly_what_was_asked_for_arrives() {
+fn in_every_mode_exactly_the_requested_packets_arrive() {
     for mode in MODES {
         let lab = lab!();
         let mut right = receiver(lab.right());
@@ -152,9 +152,9 @@ fn in_every_mode_exactly_what_was_asked_for_arrives() {
         assert_eq!(packets.len(), 3000, "{mode}");
         for (number, packet) in packets.iter().enumerate() {
             assert_eq!((packet.len(), &packet[6..12]), (100, &lab.left().mac()[..]), "{mode}");
-            let seen = Seen::new(packet);
-            assert_eq!((seen.number(), seen.checksum), (number as u64, Integrity::Verified), "{mode}");
-            assert_eq!(seen.ports, (49152, 9));
+            let parsed = ParsedPacket::new(packet);
+            assert_eq!((parsed.number(), parsed.checksum), (number as u64, Integrity::Verified), "{mode}");
+            assert_eq!(parsed.ports, (49152, 9));
         }
         assert_eq!(summary["mode"], mode.replacen("-", " ", 2));
         assert_eq!(summary["evidence"]["copies"], "copied");
@@ -168,7 +168,7 @@ fn in_every_mode_exactly_what_was_asked_for_arrives() {
 }
 
 #[test]
-fn every_field_is_as_asked_for() {
+fn every_field_has_the_requested_value() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     sent(
@@ -190,7 +190,7 @@ fn every_field_is_as_asked_for() {
     assert_eq!(packets.len(), 2);
     for packet in packets {
         assert_eq!((packet.len(), &packet[..12]), (64, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..]));
-        let expected = Seen {
+        let expected = ParsedPacket {
             tag: Some((5, 3)),
             source: [10, 0, 0, 7].into(),
             destination: [10, 0, 0, 8].into(),
@@ -198,25 +198,25 @@ fn every_field_is_as_asked_for() {
             payload: [&[0xc0, 0xff, 0xee][..], &[0; 15]].concat(),
             checksum: Integrity::Unprotected,
         };
-        assert_eq!(Seen::new(&packet), expected);
+        assert_eq!(ParsedPacket::new(&packet), expected);
     }
 }
 
 #[test]
-fn flows_are_sent_in_turn_on_ipv6_too() {
+fn flows_alternate_over_ipv6() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     sent(&lab, &["--count=12", "--flows=5", "-6", "--source=fd00::ffff", "--source-port=65534"]);
-    let seen = seen(&mut right, 12);
+    let parsed = parsed_packets(&mut right, 12);
     let expected = |number: usize| {
         let flow = number % 5;
         let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, (flow / 2 > 0).into(), [0xffff, 0, 1][flow / 2]);
         (number as u64, IpAddr::from(address), 65534 + (flow % 2) as u16)
     };
-    let came: Vec<_> = seen.iter().map(|seen| (seen.number(), seen.source, seen.ports.0)).collect();
+    let came: Vec<_> = parsed.iter().map(|parsed| (parsed.number(), parsed.source, parsed.ports.0)).collect();
     assert_eq!(came, (0..12).map(expected).collect::<Vec<_>>());
-    assert!(seen.iter().all(|seen| seen.checksum == Integrity::Verified));
-    assert_eq!(seen[0].destination, "2001:2::2".parse::<IpAddr>().unwrap());
+    assert!(parsed.iter().all(|parsed| parsed.checksum == Integrity::Verified));
+    assert_eq!(parsed[0].destination, "2001:2::2".parse::<IpAddr>().unwrap());
 }
 
 #[test]
@@ -232,12 +232,12 @@ fn payloads_are_text_files_or_zeros() {
         (&named, content.clone()),
     ] {
         sent(&lab, &["--count=1", argument]);
-        assert_eq!(seen(&mut right, 1)[0].payload, expected, "{argument}");
+        assert_eq!(parsed_packets(&mut right, 1)[0].payload, expected, "{argument}");
     }
 }
 
 #[test]
-fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
+fn an_offloaded_checksum_is_complete_or_refused() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     for ip in ["--ipv4", "--ipv6"] {
@@ -245,9 +245,9 @@ fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
             &lab,
             &["--count=100", "--checksum=device", "--flows=3", "--size=101", "--mode=xdp-copy-native", ip],
         );
-        let seen = seen(&mut right, 100);
-        assert_eq!(seen.len(), 100);
-        assert!(seen.iter().all(|seen| seen.checksum == Integrity::Verified), "{ip}");
+        let parsed = parsed_packets(&mut right, 100);
+        assert_eq!(parsed.len(), 100);
+        assert!(parsed.iter().all(|parsed| parsed.checksum == Integrity::Verified), "{ip}");
     }
     let refused = run(&lab, &["--count=1", "--checksum=device", "--mode=packet-ring"]);
     assert_error(
@@ -259,7 +259,7 @@ fn a_checksum_left_to_the_device_arrives_complete_or_is_refused() {
 }
 
 #[test]
-fn long_frames_go_as_far_as_the_mtu() {
+fn frames_up_to_the_mtu_are_sent() {
     for mode in MODES {
         let lab = lab!(Lab::builder().mtu(9000));
         let mut right = receiver(lab.right());
@@ -270,8 +270,12 @@ fn long_frames_go_as_far_as_the_mtu() {
             assert_eq!(packets.len(), 50, "{mode} {size}");
             for (number, packet) in packets.iter().enumerate() {
                 assert_eq!(packet.len(), size.parse::<usize>().unwrap());
-                let seen = Seen::new(packet);
-                assert_eq!((seen.number(), seen.checksum), (number as u64, Integrity::Verified), "{mode}");
+                let parsed = ParsedPacket::new(packet);
+                assert_eq!(
+                    (parsed.number(), parsed.checksum),
+                    (number as u64, Integrity::Verified),
+                    "{mode}"
+                );
             }
         }
         assert_error(&run(&lab, &["--size=9015"]), &["9015", "nc0", "MTU of 9000", "9014"]);
@@ -289,7 +293,7 @@ fn the_kernel_resends_one_frame() {
     assert_eq!((packets.len(), &summary["packets"]), (1000, &1000.into()));
     assert!(packets.iter().all(|packet| *packet == packets[0] && packet.len() == 70));
     assert_eq!(
-        (&Seen::new(&packets[0]).payload[..5], Seen::new(&packets[0]).tag),
+        (&ParsedPacket::new(&packets[0]).payload[..5], ParsedPacket::new(&packets[0]).tag),
         (&b"again"[..], Some((9, 0)))
     );
     assert_eq!(
@@ -311,7 +315,7 @@ fn the_kernel_resends_one_frame() {
 
 /// veth drops redirected frames if the peer has no XDP program; they are reported as lost.
 #[test]
-fn what_nobody_takes_from_the_kernels_generator_is_counted() {
+fn frames_of_the_kernels_generator_not_taken_are_counted() {
     let lab = lab!();
     let output = run(&lab, &["--generator=kernel", "--count=1000", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -363,7 +367,7 @@ fn a_recording_arrives_byte_for_byte() {
 }
 
 #[test]
-fn a_recording_is_sent_as_often_and_as_far_as_asked() {
+fn a_recording_is_sent_up_to_loop_and_count() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let packets = recorded(100);
@@ -384,7 +388,7 @@ fn a_recording_is_sent_as_often_and_as_far_as_asked() {
 }
 
 #[test]
-fn what_cannot_be_sent_of_a_recording_is_counted() {
+fn packets_of_a_recording_not_sent_are_counted() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let mut packets = recorded(6);
@@ -412,7 +416,7 @@ fn what_cannot_be_sent_of_a_recording_is_counted() {
 
 /// If the beginning is damaged nothing is sent, otherwise the packets before the damage.
 #[test]
-fn damaged_recordings_end_with_an_error_that_names_the_place() {
+fn errors_of_damaged_recordings_name_the_position() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let packets = recorded(10);
@@ -475,8 +479,8 @@ impl Running {
     }
 
     /// Waits until it catches the signal of Ctrl-C.
-    fn wait_for_listening(&self) {
-        wait_for_listening(&self.0, PATIENCE);
+    fn wait_for_signal_handlers(&self) {
+        wait_for_signal_handlers(&self.0, PATIENCE);
     }
 
     fn interrupt(&self) {
@@ -513,7 +517,7 @@ fn receive_some(port: &mut Port, timeout: Duration) -> usize {
     let mut batch = port.receiver().receive_timeout(timeout).unwrap();
     let mut count = 0;
     while let Some(packet) = batch.next_chain() {
-        count += usize::from(!is_chatter(&packet.to_vec()));
+        count += usize::from(!is_background_traffic(&packet.to_vec()));
     }
     count
 }
@@ -521,7 +525,7 @@ fn receive_some(port: &mut Port, timeout: Duration) -> usize {
 /// The summary contains exactly what arrived, and every frame is free. Sent slowly, so that there is
 /// room for everything while this thread stalls.
 #[test]
-fn an_interrupt_ends_it_with_a_summary() {
+fn an_interrupt_ends_a_sender_with_a_summary() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     for (more, code) in [(&[][..], 0), (&["--count=1M"], 1), (&["--duration=1h"], 1)] {
@@ -545,7 +549,7 @@ fn an_interrupt_ends_it_with_a_summary() {
 /// Proves that packets of a pipe go out while it stays open, and that neither Ctrl-C nor the end of time
 /// waits for its end.
 #[test]
-fn a_pipe_that_pauses_holds_up_nothing() {
+fn a_pausing_pipe_delays_no_packet() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let packets = recorded(5);
@@ -574,7 +578,7 @@ fn a_pipe_that_pauses_holds_up_nothing() {
         (sent == 5).then_some(())
     });
     let silent = Running::start_with_pipe(&lab, &[]);
-    silent.wait_for_listening();
+    silent.wait_for_signal_handlers();
     silent.interrupt();
     assert_error(&{ silent }.end(), &["/dev/stdin", "no packet was read before the interrupt"]);
     let mut twice = Running::start_with_pipe(&lab, &["--loop=2"]);
@@ -600,7 +604,7 @@ fn an_interrupt_ends_the_kernels_generator() {
 
 /// A closed output pipe does not change the exit code.
 #[test]
-fn a_broken_pipe_hides_no_result() {
+fn exit_codes_survive_a_closed_output() {
     let lab = lab!();
     for (break_it, code, words) in [(false, 1, ""), (true, 2, "the interface ")] {
         let mut right = receiver(lab.right());
@@ -642,7 +646,7 @@ fn a_slow_sender_sleeps() {
 }
 
 #[test]
-fn the_time_ends_it_and_a_missed_rate_is_said() {
+fn the_duration_ends_a_sender_and_a_missed_rate_is_reported() {
     let lab = lab!();
     sent(&lab, &["--duration=200ms"]);
     let output = run(&lab, &["--duration=200ms", "--rate=10kpps", "--json"]);
@@ -670,7 +674,7 @@ fn the_time_ends_it_and_a_missed_rate_is_said() {
 }
 
 #[test]
-fn an_interface_that_is_removed_ends_it_in_the_ports_words() {
+fn a_removed_interface_ends_a_sender_with_its_error() {
     for mode in MODES {
         let lab = lab!();
         let mut right = receiver(lab.right());
@@ -690,7 +694,7 @@ fn an_interface_that_is_removed_ends_it_in_the_ports_words() {
 }
 
 #[test]
-fn an_interface_that_is_down_delays_it() {
+fn an_interface_that_is_down_delays_a_sender() {
     for mode in MODES {
         let lab = lab!();
         let mut right = receiver(lab.right());
@@ -716,7 +720,7 @@ fn an_interface_that_is_down_delays_it() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_an_error_of_one_line() {
+fn errors_of_send_are_one_line() {
     let lab = lab!();
     for (arguments, words) in [
         (&["--size=41"][..], &["41 B are too short", "42"][..]),
@@ -739,7 +743,7 @@ fn what_cannot_be_sent_is_an_error_of_one_line() {
 }
 
 #[test]
-fn wrong_arguments_are_errors_too() {
+fn invalid_arguments_are_refused() {
     for arguments in [
         &["--count=0"][..],
         &["--rate=fast"],
@@ -803,7 +807,7 @@ fn conflicting_values_are_refused_before_sending() {
 }
 
 #[test]
-fn manual_and_completions_know_it() {
+fn send_is_in_manual_and_completions() {
     let output = |arguments: &[&str]| {
         text(&Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap().stdout)
     };

@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::process_state::{sleeps, uninterrupted, wait_until};
 use crate::running::{Running, terminal};
-use crate::watching::{sleeps, uninterrupted, wait_until};
 use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -30,7 +30,7 @@ struct Sniffer {
     errors: BufReader<std::process::ChildStderr>,
 }
 
-struct Ended {
+struct EndedCommand {
     status: ExitStatus,
     /// The lines that the test has not read yet.
     lines: Vec<String>,
@@ -75,11 +75,11 @@ impl Sniffer {
         rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
     }
 
-    fn wait(mut self) -> Ended {
+    fn wait(mut self) -> EndedCommand {
         let mut errors = String::new();
         self.errors.read_to_string(&mut errors).unwrap();
         let status = self.child.wait().unwrap();
-        Ended { status, lines: self.lines.iter().collect(), errors }
+        EndedCommand { status, lines: self.lines.iter().collect(), errors }
     }
 }
 
@@ -115,7 +115,7 @@ fn udp(end: &End, port: u16) -> UdpSocket {
 
 /// Traffic of two kernels in both directions, which they still receive.
 #[test]
-fn what_kernels_say_is_printed() {
+fn packets_of_kernels_are_printed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let sniffer = Sniffer::start(lab.right(), &["--time", "epoch"]);
@@ -153,7 +153,7 @@ fn what_kernels_say_is_printed() {
     sniffer.expect(&["Flags [F.]"]);
 
     sniffer.interrupt();
-    let Ended { status, errors, .. } = sniffer.wait();
+    let EndedCommand { status, errors, .. } = sniffer.wait();
     assert_eq!(status.code(), Some(0), "{errors}");
     for words in [
         "packets captured",
@@ -168,14 +168,14 @@ fn what_kernels_say_is_printed() {
 /// Proves that tags that the kernel takes out of packets are printed, and link-level headers, bytes and names
 /// on request.
 #[test]
-fn tags_headers_and_bytes() {
+fn tags_headers_and_bytes_are_printed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let plain = frame(&lab, 0x0800);
     let tagged = [&plain[..12], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &plain[14..]].concat();
     let stacked = [&plain[..12], &[0x88, 0xa8, 0, 100], &tagged[12..]].concat();
     let sniffer = Sniffer::start(lab.right(), &["-e", "-x", "--snap", "40", "--count", "2", "--time", "utc"]);
     send(lab.left(), &[tagged, stacked]);
-    let Ended { status, lines, errors } = sniffer.wait();
+    let EndedCommand { status, lines, errors } = sniffer.wait();
     assert_eq!((status.code(), lines.len()), (Some(0), 8), "{lines:#?} {errors}");
     let (time, line) = lines[0].split_once(' ').unwrap();
     assert!(time.len() == 18 && time.as_bytes()[8] == b'.', "{time}");
@@ -194,7 +194,7 @@ fn tags_headers_and_bytes() {
 }
 
 #[test]
-fn counted_as_text_json_and_in_silence() {
+fn packets_are_counted_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let sniff = |arguments: &[&str]| {
         let sniffer = Sniffer::start(lab.right(), arguments);
@@ -234,7 +234,7 @@ fn counted_as_text_json_and_in_silence() {
 }
 
 #[test]
-fn one_direction_only() {
+fn only_one_direction_is_shown_on_request() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
     for (option, shown, hidden) in [("--incoming", &left, &right), ("--outgoing", &right, &left)] {
@@ -249,7 +249,7 @@ fn one_direction_only() {
 
 /// The host does not receive taken packets, and receives packets again afterwards.
 #[test]
-fn what_is_taken_the_host_does_not_have() {
+fn taken_packets_do_not_reach_the_host() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
     let there = right.local_addr().unwrap();
@@ -257,7 +257,7 @@ fn what_is_taken_the_host_does_not_have() {
     left.send_to(b"taken", there).unwrap();
     sniffer.expect(&["10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 5"]);
     sniffer.interrupt();
-    let Ended { status, errors, .. } = sniffer.wait();
+    let EndedCommand { status, errors, .. } = sniffer.wait();
     assert_eq!(status.code(), Some(0), "{errors}");
     for words in ["1 packets captured", "when the packet was read", "xdp copy native, copied (xdp copy mode)"]
     {
@@ -275,7 +275,7 @@ fn what_is_taken_the_host_does_not_have() {
 }
 
 #[test]
-fn a_mode_asked_for_or_none() {
+fn an_unavailable_mode_is_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut command = command(&[lab.right().interface(), "--take", "--mode", "xdp-zero-copy"]);
     let output = lab.right().namespace().run(|| command.output().unwrap());
@@ -286,7 +286,7 @@ fn a_mode_asked_for_or_none() {
 
 /// Proves that `nocopy sniff … | head -1` ends, without a word more.
 #[test]
-fn a_reader_that_has_enough_ends_it() {
+fn a_closed_output_ends_sniff() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut sniffer = Sniffer::start(lab.right(), &[]);
     send(lab.left(), &[frame(&lab, 0x88b5)]);
@@ -308,13 +308,13 @@ fn a_reader_that_has_enough_ends_it() {
 
 /// The summary and an error are printed.
 #[test]
-fn an_interface_that_is_removed_ends_it_with_its_summary() {
+fn a_removed_interface_ends_sniff_with_a_summary() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let sniffer = Sniffer::start(lab.right(), &[]);
     send(lab.left(), &[frame(&lab, 0x88b5)]);
     sniffer.expect(&["0x88b5"]);
     lab.delete_pair().unwrap();
-    let Ended { status, errors, .. } = sniffer.wait();
+    let EndedCommand { status, errors, .. } = sniffer.wait();
     assert_eq!(status.code(), Some(2), "{errors}");
     let last = errors.lines().last().unwrap();
     assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains("was removed"), "{errors}");
@@ -322,7 +322,7 @@ fn an_interface_that_is_removed_ends_it_with_its_summary() {
 }
 
 #[test]
-fn an_interface_that_is_down_interrupts_it() {
+fn sniff_continues_when_an_interface_is_up_again() {
     for options in [&[][..], &["--take"]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let sniffer = Sniffer::start(lab.right(), options);
@@ -339,7 +339,7 @@ fn an_interface_that_is_down_interrupts_it() {
 }
 
 #[test]
-fn it_ends_when_the_time_is_up() {
+fn the_duration_ends_sniff() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut sniffer = Sniffer::start(lab.right(), &["--duration", "1s", "--quiet"]);
     let (give_up, mut sent) = (Instant::now() + PATIENCE, 0);
@@ -348,7 +348,7 @@ fn it_ends_when_the_time_is_up() {
         sent += 50;
         assert!(Instant::now() < give_up, "it goes on");
     }
-    let Ended { status, errors, .. } = sniffer.wait();
+    let EndedCommand { status, errors, .. } = sniffer.wait();
     let captured: u64 = errors.split(' ').next().unwrap().parse().unwrap();
     assert!(status.success() && captured <= sent, "{captured} of {sent}: {errors}");
 }
@@ -358,12 +358,12 @@ fn packets_that_are_not_shown_are_counted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let sniffer = Sniffer::start(lab.right(), &["--count", "50", "--quiet"]);
     send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
-    let Ended { lines, errors, .. } = sniffer.wait();
+    let EndedCommand { lines, errors, .. } = sniffer.wait();
     assert!(lines.is_empty() && errors.contains("50 packets captured"), "{lines:?} {errors}");
 }
 
 #[test]
-fn it_has_no_capabilities() {
+fn sniff_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for arguments in [&[][..], &["--take"]] {
         let sniffer = Sniffer::start(lab.right(), arguments);
@@ -377,7 +377,7 @@ fn it_has_no_capabilities() {
 }
 
 #[test]
-fn loopback_is_seen_once() {
+fn loopback_packets_are_shown_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let sniffer = Sniffer::start_on(lab.right(), "lo", &["--count", "2"]);
     let socket = lab.right().namespace().run(|| UdpSocket::bind("127.0.0.1:9000").unwrap());
@@ -419,7 +419,7 @@ fn on_a_terminal_a_line_shows_rates() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error_of_one_line() {
+fn errors_of_sniff_are_one_line() {
     let missing = command(&["nc-none"]).output().unwrap();
     let message = String::from_utf8(missing.stderr).unwrap();
     assert_eq!((missing.status.code(), message.lines().count()), (Some(2), 1), "{message}");
@@ -458,7 +458,7 @@ fn only_matching_packets_are_shown_or_taken() {
             sniffer.expect(&["9000 > 10.77.0.2.9001: UDP, length 5"]);
         }
         sniffer.interrupt();
-        let Ended { lines, errors, .. } = sniffer.wait();
+        let EndedCommand { lines, errors, .. } = sniffer.wait();
         assert!(lines.is_empty() && errors.contains("2 packets captured"), "{lines:?} {errors}");
         assert!(errors.contains("  filter "), "says where it runs: {errors}");
     }
@@ -466,7 +466,7 @@ fn only_matching_packets_are_shown_or_taken() {
 
 /// Packets as hosts with offloads write them: without a length, and with tags of all kinds.
 #[test]
-fn packets_of_offloads_match_and_have_the_frames_length() {
+fn offloaded_packets_match_and_have_the_frame_length() {
     for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let segment = |tags: &[u8], ip: &[u8]| {
@@ -500,7 +500,7 @@ fn packets_of_offloads_match_and_have_the_frames_length() {
 }
 
 #[test]
-fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
+fn bytecode_filters_work_and_invalid_ones_are_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let place = std::env::temp_dir().join(format!("nocopy-filter-{}", std::process::id()));
     let path = place.to_str().unwrap();
@@ -518,7 +518,7 @@ fn filters_as_bytecode_work_and_bad_ones_are_one_line_errors() {
     let sniffer = Sniffer::start(lab.right(), &["--bytecode", path, "--count", "1"]);
     fs::remove_file(&place).unwrap();
     send(lab.left(), &[frame(&lab, 0x88b6), frame(&lab, 0x88b5)]);
-    let Ended { lines, .. } = sniffer.wait();
+    let EndedCommand { lines, .. } = sniffer.wait();
     assert!(lines.len() == 1 && lines[0].contains("88b5"), "{lines:?}");
     assert!(failure(&["udp prot 9"]).contains("pcap-filter(7)"));
 }
@@ -532,7 +532,7 @@ fn too_long_for_xdp() -> String {
 /// Without capabilities the host still gets the packets that a filter in user space rejects, or they are
 /// reported as lost.
 #[test]
-fn what_a_filter_in_user_space_turns_away_is_accounted_for() {
+fn packets_a_user_space_filter_rejects_are_not_lost() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let place = std::env::temp_dir().join(format!("nocopy-long-filter-{}", std::process::id()));
     fs::write(&place, too_long_for_xdp()).unwrap();
@@ -556,7 +556,7 @@ fn what_a_filter_in_user_space_turns_away_is_accounted_for() {
 
 /// Proves that packets of all queues are shown, both ways, looking on and taking, and each once.
 #[test]
-fn an_interface_of_several_queues() {
+fn all_queues_of_an_interface_are_captured() {
     for (taking, ways) in [(&[][..], 2), (&["--take", "--mode", "xdp-copy-native"], 1)] {
         let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
         let sniffer = Sniffer::start(
@@ -602,7 +602,7 @@ fn number_of(line: &str) -> u8 {
 }
 
 #[test]
-fn no_ethernet_headers_is_an_error_of_one_line() {
+fn interfaces_without_ethernet_headers_are_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     lab.right().namespace().run(|| {
         let made = Command::new("ip").args(["tuntap", "add", "dev", "nctun", "mode", "tun"]).status();

@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::listening::wait_for_listening;
+use crate::process_state::{is_stopped, wait_until};
 use crate::running::{PATIENCE, Running, terminal};
-use crate::watching::{is_stopped, wait_until};
+use crate::signal_handlers::wait_for_signal_handlers;
 use nocopy::Port;
 use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +49,7 @@ fn send(lab: &Lab, port: &mut Port, count: usize) {
 }
 
 #[test]
-fn known_traffic_shows_in_every_form() {
+fn known_traffic_is_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
     send(&lab, &mut left, 200);
@@ -85,7 +85,7 @@ fn known_traffic_shows_in_every_form() {
 
 /// The sum of the rates is the growth of the totals, whenever the traffic arrived between the refreshes.
 #[test]
-fn rates_add_up_to_what_the_totals_grew_by() {
+fn rates_add_up_to_the_increase_of_totals() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
     send(&lab, &mut left, 100);
@@ -113,7 +113,7 @@ fn rates_add_up_to_what_the_totals_grew_by() {
 }
 
 /// A live view, and the person at its terminal.
-struct Live {
+struct LiveView {
     command: Running,
     person: File,
     /// The command's end; as long as it is open here, too, it can be looked at when the command has ended.
@@ -122,7 +122,7 @@ struct Live {
     drawn: String,
 }
 
-impl Live {
+impl LiveView {
     fn start(rows: u16, arguments: &[&str]) -> Self {
         Self::prepared(rows, arguments, |_| {})
     }
@@ -176,13 +176,13 @@ impl Live {
         tcgetattr(&self.screen).unwrap().local_modes
     }
 
-    fn end(mut self) -> Ended {
+    fn end(mut self) -> EndedCommand {
         self.until("summary", |text| {
             text.rsplit_once(LEAVE)
                 .is_some_and(|(_, after)| after.contains("; dropped ") && after.ends_with('\n'))
         });
         let output = self.command.0.take().unwrap().wait_with_output().unwrap();
-        Ended {
+        EndedCommand {
             modes: tcgetattr(&self.screen).unwrap().local_modes,
             drawn: self.drawn,
             code: output.status.code().unwrap(),
@@ -193,7 +193,7 @@ impl Live {
 
 /// The results of a live view that has ended.
 #[derive(Debug)]
-struct Ended {
+struct EndedCommand {
     drawn: String,
     code: i32,
     /// Its standard error.
@@ -201,7 +201,7 @@ struct Ended {
     modes: LocalModes,
 }
 
-impl Ended {
+impl EndedCommand {
     /// The text left on the terminal after the view.
     fn summary(&self) -> &str {
         self.drawn.rsplit_once(LEAVE).unwrap().1
@@ -216,8 +216,8 @@ const FRAME_END: &str = "\x1b[J";
 /// Proves that a terminal gets one table, drawn over at each refresh and cut to its size, and a summary when
 /// it is over.
 #[test]
-fn on_a_terminal_a_table_is_drawn_over() {
-    let live = Live::prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
+fn a_table_is_redrawn_on_a_terminal() {
+    let live = LiveView::prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
         command.stdin(Stdio::null());
     });
     let ended = live.end();
@@ -236,7 +236,7 @@ fn on_a_terminal_a_table_is_drawn_over() {
 
 #[test]
 fn keys_sort_reverse_filter_and_quit() {
-    let mut live = Live::start(40, &["--interval", "1h"]);
+    let mut live = LiveView::start(40, &["--interval", "1h"]);
     let before = live.before;
     assert!(live.until_drawn("q quit").contains("interface ▼"));
     let during = live.modes();
@@ -257,9 +257,9 @@ fn keys_sort_reverse_filter_and_quit() {
 }
 
 #[test]
-fn signals_end_it_with_a_summary_and_the_terminal_as_it_was() {
+fn signals_restore_the_terminal_and_print_a_summary() {
     for signal in [Signal::INT, Signal::TERM] {
-        let mut live = Live::start(24, &["lo", "--interval", "1h"]);
+        let mut live = LiveView::start(24, &["lo", "--interval", "1h"]);
         let before = live.before;
         live.until_drawn("q quit");
         assert_ne!(live.modes(), before);
@@ -271,8 +271,8 @@ fn signals_end_it_with_a_summary_and_the_terminal_as_it_was() {
 }
 
 #[test]
-fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
-    let mut live = Live::start(24, &["lo", "--interval", "1h"]);
+fn a_stopped_view_restores_and_reenters_the_terminal() {
+    let mut live = LiveView::start(24, &["lo", "--interval", "1h"]);
     let before = live.before;
     live.until_drawn("q quit");
     live.command.signal(Signal::TSTP);
@@ -288,7 +288,7 @@ fn stopped_it_gives_the_terminal_back_and_takes_it_again() {
 }
 
 #[test]
-fn colours_are_for_terminals_without_no_color() {
+fn colours_obey_no_color_and_clicolor() {
     for (variables, has_colours) in [
         (&[][..], true),
         (&[("NO_COLOR", "")], true),
@@ -296,7 +296,7 @@ fn colours_are_for_terminals_without_no_color() {
         (&[("NO_COLOR", "1")], false),
         (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
     ] {
-        let live = Live::prepared(24, &["lo", "--count", "1", "--interval", "10ms"], |command| {
+        let live = LiveView::prepared(24, &["lo", "--count", "1", "--interval", "10ms"], |command| {
             command.envs(variables.iter().copied());
         });
         let text = live.end().drawn;
@@ -306,11 +306,11 @@ fn colours_are_for_terminals_without_no_color() {
 }
 
 #[test]
-fn the_summary_counts_what_came_while_it_was_watched() {
+fn the_summary_counts_packets_of_the_observation() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
     send(&lab, &mut left, 100);
-    let mut live = Live::at(lab.right(), &["--interval", "1h"]);
+    let mut live = LiveView::at(lab.right(), &["--interval", "1h"]);
     let first = live.until_drawn("nc1");
     assert!(first.contains("queue 0"), "{first:?}");
     send(&lab, &mut left, 200);
@@ -322,8 +322,8 @@ fn the_summary_counts_what_came_while_it_was_watched() {
 #[test]
 fn a_removed_interface_leaves_the_table() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut all = Live::at(lab.right(), &["--all", "--interval", "10ms"]);
-    let mut one = Live::at(lab.right(), &["nc1", "--interval", "10ms"]);
+    let mut all = LiveView::at(lab.right(), &["--all", "--interval", "10ms"]);
+    let mut one = LiveView::at(lab.right(), &["nc1", "--interval", "10ms"]);
     for live in [&mut all, &mut one] {
         live.until_drawn("nc1");
     }
@@ -340,7 +340,7 @@ fn a_removed_interface_leaves_the_table() {
 }
 
 #[test]
-fn without_a_name_all_interfaces_are_shown_in_every_form() {
+fn all_interfaces_are_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let all = |arguments: &[&str]| {
         let output = lab.right().namespace().run(|| command(arguments).output().unwrap());
@@ -363,7 +363,7 @@ fn without_a_name_all_interfaces_are_shown_in_every_form() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_an_error_of_one_line() {
+fn errors_of_stats_are_one_line() {
     let missing = command(&["nc-none"]).output().unwrap();
     let message = String::from_utf8(missing.stderr).unwrap();
     assert_eq!((missing.status.code(), message.lines().count()), (Some(2), 1), "{message}");
@@ -382,7 +382,7 @@ fn what_cannot_be_shown_is_an_error_of_one_line() {
 }
 
 #[test]
-fn an_interface_that_goes_while_watched_ends_it_with_an_error() {
+fn a_named_interface_removed_meanwhile_is_an_error() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut child = lab.right().namespace().run(|| {
         let mut command = command(&["--json", "--interval", "0.01", lab.right().interface()]);
@@ -406,7 +406,7 @@ fn without_a_terminal_an_interrupt_prints_a_summary() {
         command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_nocopy"), "stats", "lo"]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = Running(Some(command.spawn().unwrap()));
-        wait_for_listening(running.0.as_ref().unwrap(), PATIENCE);
+        wait_for_signal_handlers(running.0.as_ref().unwrap(), PATIENCE);
         running
     };
     for shell in ["", "trap '' INT;"] {
@@ -428,7 +428,7 @@ fn without_a_terminal_an_interrupt_prints_a_summary() {
 
 /// Proves that `nocopy stats … | head -1` ends, without a word.
 #[test]
-fn a_reader_that_has_enough_ends_it() {
+fn a_closed_output_ends_stats() {
     let mut child =
         command(&["lo", "--interval", "0.01"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -437,7 +437,7 @@ fn a_reader_that_has_enough_ends_it() {
 }
 
 #[test]
-fn manual_and_completions_know_it() {
+fn stats_is_in_manual_and_completions() {
     let output = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap();
         String::from_utf8(output.stdout).unwrap()

@@ -7,13 +7,13 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::listening::wait_for_listening;
-use crate::running::{PATIENCE, Running, nocopy, text};
-use crate::scratch::Scratch;
-use crate::transferring::{self, booked, noise};
-use crate::watching::{
+use crate::process_state::{
     sleeps, switches, uninterrupted, wait_until, wait_until_asleep_in, while_stopped, with_enough_time,
 };
+use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::scratch::Scratch;
+use crate::signal_handlers::wait_for_signal_handlers;
+use crate::transfer::{self, ledger_bytes, noise};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
@@ -29,16 +29,16 @@ fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
 }
 
 fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
-    transferring::recv_with_errors("tcp", address, arguments)
+    transfer::recv_with_errors("tcp", address, arguments)
 }
 
 fn send(to: SocketAddr, arguments: &[&str]) -> Running {
-    transferring::send("tcp", to, arguments)
+    transfer::send("tcp", to, arguments)
 }
 
 /// Checks that both summaries agree, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
-    let ends = transferring::agreed(&["sent", "received", "missing", "final"], sender, receiver);
+    let ends = transfer::agreed(&["sent", "received", "missing", "final"], sender, receiver);
     let ((sent, _), (received, _)) = &ends;
     assert_eq!(sent["bytes"], sent["sent"]["bytes"]);
     assert_eq!(received["bytes"], received["received"]["bytes"]);
@@ -71,7 +71,7 @@ fn a_file_arrives_byte_for_byte() {
                 (&bytes.into(), used),
                 "{summary}"
             );
-            assert_eq!(booked(summary), bytes as u64, "every byte is in the ledger: {summary}");
+            assert_eq!(ledger_bytes(summary), bytes as u64, "every byte is in the ledger: {summary}");
         }
         let checksum = format!("{:08x}", crc32c::crc32c(&content));
         assert_eq!(sent["sent"]["crc32c"], checksum, "that of the whole, whatever the streams");
@@ -84,7 +84,7 @@ fn a_file_arrives_byte_for_byte() {
 }
 
 #[test]
-fn with_every_method_all_arrives_and_both_tell_so() {
+fn all_data_arrives_by_every_method() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -103,14 +103,18 @@ fn with_every_method_all_arrives_and_both_tell_so() {
             let ((sent, code), (received, received_code)) = agreed(send(at, &options), receiver);
             assert_eq!((code, received_code), (0, 0), "{method}: {sent}{received}");
             assert_eq!((&sent["method"], &sent["verified"]), (&method.into(), &true.into()));
-            assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
+            assert_eq!(
+                ledger_bytes(&sent),
+                sent["bytes"].as_u64().unwrap(),
+                "every byte is in the ledger: {sent}"
+            );
             assert!(!sent["report"].as_array().unwrap().is_empty(), "{sent}");
         }
     }
 }
 
 #[test]
-fn each_way_of_receiving_gives_the_same_bytes() {
+fn each_receive_method_gives_the_same_bytes() {
     let content = noise(3_000_000);
     let (source, target) = (Scratch::of("ways-source", &content), Scratch::new("ways-target"));
     for way in ["auto", "recv", "recv:1", "recv:1000", "recv:4MiB", "mapped"] {
@@ -124,7 +128,7 @@ fn each_way_of_receiving_gives_the_same_bytes() {
         let ((sent, _), (received, code)) = agreed(send(at, &["--json", "--file", source.path()]), receiver);
         assert_eq!((code, &received["verified"]), (0, &true.into()), "{way}: {sent}{received}");
         assert!(fs::read(target.path()).unwrap() == fs::read(source.path()).unwrap(), "{way}");
-        assert_eq!(booked(&received), received["bytes"].as_u64().unwrap(), "{way}: {received}");
+        assert_eq!(ledger_bytes(&received), received["bytes"].as_u64().unwrap(), "{way}: {received}");
         assert!(!received["report"].as_array().unwrap().is_empty(), "{received}");
     }
 }
@@ -148,13 +152,13 @@ fn mapped_pages_are_written_with_and_without_checksums() {
 
 /// At once, also after a silence, until its end.
 #[test]
-fn standard_input_is_sent_as_it_comes() {
-    let sent = transferring::send_three_pieces("tcp", &["--file", "-", "--json", "--verify"]);
+fn standard_input_is_sent_without_delay() {
+    let sent = transfer::check_three_pieces("tcp", &["--file", "-", "--json", "--verify"]);
     assert!(sent["verified"] == true && sent["total"].is_null(), "{sent}");
 }
 
 #[test]
-fn other_programs_are_sent_to_and_received_from() {
+fn other_programs_are_peers_of_raw_streams() {
     let content = noise(1_000_000);
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let source = Scratch::of("raw-source", &content);
@@ -206,7 +210,7 @@ fn other_programs_are_sent_to_and_received_from() {
 /// Proves that bytes that arrived while the receiver itself was stopped, longer than a sender may be silent,
 /// are received.
 #[test]
-fn a_raw_receiver_that_was_stopped_reads_on() {
+fn a_raw_receiver_reads_on_after_a_stop() {
     let idle_times = [100, 300, 1000, 3000].map(Duration::from_millis);
     assert!(
         idle_times.into_iter().any(is_read_after_a_stop),
@@ -240,12 +244,16 @@ fn is_read_after_a_stop(idle: Duration) -> bool {
 }
 
 /// An endless sender and its receiver, after data have arrived.
-fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Running, Scratch) {
-    at_work_in_time(name, receiving, sending).expect("the receiver goes on until data come")
+fn running_transfer(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Running, Scratch) {
+    running_transfer_in_time(name, receiving, sending).expect("the receiver goes on until data come")
 }
 
-/// As [`at_work`], for a receiver that may end before data arrive; `None` if its time ran out.
-fn at_work_in_time(name: &str, receiving: &[&str], sending: &[&str]) -> Option<(Running, Running, Scratch)> {
+/// As [`running_transfer`], for a receiver that may end before data arrive; `None` if its time ran out.
+fn running_transfer_in_time(
+    name: &str,
+    receiving: &[&str],
+    sending: &[&str],
+) -> Option<(Running, Running, Scratch)> {
     let stream = Scratch::new(name);
     let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
     let sender = send(at, &[&["--json", "--rate", "10Mbit/s"], sending].concat());
@@ -260,10 +268,10 @@ fn at_work_in_time(name: &str, receiving: &[&str], sending: &[&str]) -> Option<(
 }
 
 #[test]
-fn a_receiver_whose_sender_was_killed_says_how_much_came() {
+fn a_receiver_of_a_killed_sender_reports_received_bytes() {
     let many = ["--streams", "3", "--count", "1M"];
     for options in [&[][..], &many] {
-        let (sender, receiver, stream) = at_work("sender-killed", &[], options);
+        let (sender, receiver, stream) = running_transfer("sender-killed", &[], options);
         sender.signal(Signal::KILL);
         let (received, code) = receiver.summary();
         assert_eq!(
@@ -279,8 +287,9 @@ fn a_receiver_whose_sender_was_killed_says_how_much_came() {
 }
 
 #[test]
-fn a_sender_whose_receiver_was_killed_ends() {
-    let (sender, receiver, _stream) = at_work("receiver-killed", &[], &["--streams", "2", "--count", "1M"]);
+fn a_sender_of_a_killed_receiver_ends() {
+    let (sender, receiver, _stream) =
+        running_transfer("receiver-killed", &[], &["--streams", "2", "--count", "1M"]);
     receiver.signal(Signal::KILL);
     let (sent, code) = sender.summary();
     assert_eq!((code, &sent["ended"], &sent["final"]), (1, &"broken-off".into(), &false.into()), "{sent}");
@@ -288,27 +297,27 @@ fn a_sender_whose_receiver_was_killed_ends() {
 }
 
 #[test]
-fn whichever_end_is_interrupted_the_other_ends_in_order() {
-    let (sender, receiver, _stream) = at_work("sender-interrupted", &["--verify"], &[]);
+fn an_interrupt_of_one_end_ends_the_other_in_order() {
+    let (sender, receiver, _stream) = running_transfer("sender-interrupted", &["--verify"], &[]);
     sender.signal(Signal::INT);
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
     assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
     assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
 
     // Less arrived than the count announced.
-    let (sender, receiver, _stream) = at_work("count-interrupted", &[], &["--count", "1M"]);
+    let (sender, receiver, _stream) = running_transfer("count-interrupted", &[], &["--count", "1M"]);
     sender.signal(Signal::INT);
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
     assert_eq!((code, received_code, &sent["missing"]), (1, 1, &0.into()), "{sent}{received}");
 
     for ended in ["interrupted", "duration"] {
         let (sender, receiver, _stream) = if ended == "interrupted" {
-            let working = at_work("receiver-interrupted", &[], &[]);
+            let working = running_transfer("receiver-interrupted", &[], &[]);
             working.1.signal(Signal::TERM);
             working
         } else {
             with_enough_time(|seconds| {
-                at_work_in_time("receiver-duration", &["--duration", &format!("{seconds}s")], &[])
+                running_transfer_in_time("receiver-duration", &["--duration", &format!("{seconds}s")], &[])
             })
         };
         let ((sent, code), (received, received_code)) = (sender.summary(), receiver.summary());
@@ -322,15 +331,16 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 }
 
 #[test]
-fn a_receiver_whose_reader_is_gone_ends_its_sender() {
-    transferring::close_the_receivers_pipe("tcp", &["--json"]);
+fn a_receiver_with_a_closed_output_ends_its_sender() {
+    transfer::check_closed_receiver_pipe("tcp", &["--json"]);
 }
 
 /// Both ends stop at once, and report what was sent.
 #[test]
-fn a_file_that_shrinks_keeps_nobody_waiting() {
+fn a_file_that_shrinks_ends_both_ends() {
     let source = Scratch::of("shrinks", noise(20_000_000));
-    let (sender, receiver, _stream) = at_work("shrunk", &["--idle", "10m"], &["--file", source.path()]);
+    let (sender, receiver, _stream) =
+        running_transfer("shrunk", &["--idle", "10m"], &["--file", source.path()]);
     fs::OpenOptions::new().write(true).open(source.path()).unwrap().set_len(1).unwrap();
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
     assert_eq!((code, received_code), (2, 1), "{sent}{received}");
@@ -340,7 +350,7 @@ fn a_file_that_shrinks_keeps_nobody_waiting() {
 /// A receiver ends on request while its output is not read, and so does its sender. Both count only
 /// what was moved: the pipe has the receiver's count, the ledger is the sender's.
 #[test]
-fn a_receiver_whose_reader_stalls_ends_all_the_same() {
+fn an_interrupt_ends_a_receiver_with_a_stalled_reader() {
     let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
     let mut output = receiver.output();
     let sender = send(at, &["--json"]);
@@ -357,7 +367,7 @@ fn a_receiver_whose_reader_stalls_ends_all_the_same() {
     assert_eq!(receiver.end().status.code(), Some(0));
     let (sent, code) = sender.summary();
     assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
-    assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
+    assert_eq!(ledger_bytes(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
     assert_eq!(sent["sent"]["bytes"], sent["bytes"], "{sent}");
     let mut rest = Vec::new();
     output.read_to_end(&mut rest).unwrap();
@@ -366,15 +376,15 @@ fn a_receiver_whose_reader_stalls_ends_all_the_same() {
 
 /// Bytes in the queues of sockets, by the kernel's tables.
 #[derive(Debug, Default)]
-struct Queued {
+struct QueuedBytes {
     sent: u64,
     received: u64,
 }
 
 /// Queued bytes in this namespace: received ones of connections with this local port, and sent ones of
 /// connections to this port.
-fn queued_bytes(at: SocketAddr) -> Queued {
-    let mut queued = Queued::default();
+fn queued_bytes(at: SocketAddr) -> QueuedBytes {
+    let mut queued = QueuedBytes::default();
     for connection in connections() {
         if connection.from_port == at.port() {
             queued.received += connection.received_bytes;
@@ -421,8 +431,8 @@ fn connections() -> Vec<Connection> {
 }
 
 #[test]
-fn a_receiver_without_a_sender_reports_that_nothing_came() {
-    let (receiver, ..) = transferring::recv_with_errors("tcp", "127.0.0.1", &[]);
+fn a_receiver_without_a_sender_reports_nothing_received() {
+    let (receiver, ..) = transfer::recv_with_errors("tcp", "127.0.0.1", &[]);
     receiver.signal(Signal::INT);
     let output = receiver.end();
     let rows: Vec<_> = text(&output.stdout).lines().map(|line| line.trim().to_owned()).collect();
@@ -433,7 +443,7 @@ fn a_receiver_without_a_sender_reports_that_nothing_came() {
 
 /// Proves that a sender need not wait to the end for a host that does not answer.
 #[test]
-fn who_waits_for_a_connection_can_be_interrupted() {
+fn an_interrupt_ends_the_wait_for_a_connection() {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
     let full = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&full, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -466,7 +476,7 @@ fn who_waits_for_a_connection_can_be_interrupted() {
 fn an_interrupt_at_the_start_is_not_lost() {
     for _ in 0..40 {
         let receiver = Running::start(&["recv", "tcp://127.0.0.1:0"]);
-        wait_for_listening(receiver.0.as_ref().unwrap(), PATIENCE);
+        wait_for_signal_handlers(receiver.0.as_ref().unwrap(), PATIENCE);
         receiver.signal(Signal::INT);
         let output = receiver.end();
         assert!(text(&output.stdout).contains("interrupted"), "{output:?}");
@@ -475,7 +485,7 @@ fn an_interrupt_at_the_start_is_not_lost() {
 
 /// A receiver that accepts the connection and never answers does not keep the sender from being interrupted.
 #[test]
-fn who_waits_for_an_answer_can_be_interrupted() {
+fn an_interrupt_ends_the_wait_for_a_reply() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = send(silent.local_addr().unwrap(), &["--connect-timeout", "10m"]);
     let (_stream, _) = silent.accept().unwrap();
@@ -497,7 +507,7 @@ fn limit(process: &Running, what: Resource, most: u64) {
 }
 
 #[test]
-fn a_receiver_without_memory_ends() {
+fn a_receiver_without_memory_fails() {
     for options in [&["--raw"][..], &[]] {
         let (receiver, at) = recv("127.0.0.1", &[&["--json", "--receive", "recv:64MiB"], options].concat());
         limit(&receiver, Resource::As, 64 << 20);
@@ -543,22 +553,22 @@ fn message(kind: u8, flags: u8, counts: [u64; 8]) -> Vec<u8> {
     message
 }
 
-fn stream_of_no_run() -> Vec<u8> {
+fn stream_of_unknown_run() -> Vec<u8> {
     message(3, 16, [1, 9, 0, 0, 0, 0, 0, 0])
 }
 
 /// Connections of strangers that are silent, send nonsense, or claim to belong to the run neither begin nor
 /// disturb it.
 #[test]
-fn strangers_disturb_nobody() {
+fn foreign_connections_are_refused_and_counted() {
     let stream_file = Scratch::new("strangers");
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "60s", "--output", stream_file.path()]);
     let silent = TcpStream::connect(at).unwrap();
     for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 1000], b"nocp\x02\x03"] {
-        let mut mad = TcpStream::connect(at).unwrap();
-        mad.write_all(nonsense).unwrap();
+        let mut invalid = TcpStream::connect(at).unwrap();
+        invalid.write_all(nonsense).unwrap();
     }
-    let claims = stream_of_no_run();
+    let claims = stream_of_unknown_run();
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(&claims).unwrap();
     assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0, "a stream of no run is turned away");
@@ -582,7 +592,7 @@ fn strangers_disturb_nobody() {
 }
 
 #[test]
-fn a_stranger_may_not_be_silent_for_ever() {
+fn a_silent_foreign_connection_is_closed() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
     let mut silent = TcpStream::connect(at).unwrap();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -593,7 +603,7 @@ fn a_stranger_may_not_be_silent_for_ever() {
 }
 
 #[test]
-fn what_was_sent_and_never_comes_is_missing() {
+fn sent_bytes_that_never_arrive_are_missing() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
     // A question: two streams of unknown length, 99 bytes sent, last.
     let question = message(1, 2, [2, 99, 0, 0, 0, 0, 0, 0]);
@@ -613,7 +623,7 @@ fn what_was_sent_and_never_comes_is_missing() {
 
 /// A malformed answer, and a close without one, are errors.
 #[test]
-fn a_sender_knows_a_receiver_that_is_none() {
+fn a_sender_detects_a_peer_that_is_no_receiver() {
     for (answer, said) in [(&[7; MESSAGE_BYTES][..], "never says"), (b"", "closes the connection")] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = send(other.local_addr().unwrap(), &["--count", "1"]);
@@ -633,7 +643,7 @@ fn a_sender_knows_a_receiver_that_is_none() {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_found() {
+fn changed_bytes_are_detected() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
     let front = TcpListener::bind("127.0.0.1:0").unwrap();
     let through = front.local_addr().unwrap();
@@ -669,7 +679,7 @@ fn what_was_changed_on_the_way_is_found() {
 
 /// Proves that a count, a rate and a time are kept by all streams together.
 #[test]
-fn a_rate_is_that_of_all_streams() {
+fn a_rate_limits_all_streams_together() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
     let options = ["--json", "--streams", "3", "--rate", "30Mbit/s", "--duration", "1s", "--size", "10kB"];
     let ((sent, code), (received, _)) = agreed(send(at, &options), receiver);
@@ -682,7 +692,7 @@ fn a_rate_is_that_of_all_streams() {
 }
 
 #[test]
-fn a_lab_between_them_changes_nothing() {
+fn a_stream_over_a_lab_is_complete() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let address = lab.right().ipv4().to_string();
     for method in ["auto", "zerocopy"] {
@@ -696,13 +706,13 @@ fn a_lab_between_them_changes_nothing() {
             (0, &true.into(), &"reno".into()),
             "{sent}{received}"
         );
-        assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
+        assert_eq!(ledger_bytes(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
     }
 }
 
 /// With an address of either family, also if the receiver starts later.
 #[test]
-fn a_receiver_at_all_addresses_is_found_at_each() {
+fn a_wildcard_receiver_is_reached_at_each_address() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -723,7 +733,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
 }
 
 #[test]
-fn a_receiver_without_a_port_leaves_files_alone() {
+fn a_receiver_that_cannot_bind_leaves_its_file_unchanged() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = Scratch::of("kept", "precious");
     let busy = format!("tcp://{}", other.local_addr().unwrap());
@@ -733,12 +743,12 @@ fn a_receiver_without_a_port_leaves_files_alone() {
 }
 
 #[test]
-fn errors_are_one_line_and_say_what_to_do() {
+fn errors_are_one_line_with_a_remedy() {
     let (taken, target) = (TcpListener::bind("127.0.0.1:0").unwrap(), Scratch::new("exists"));
     fs::write(target.path(), "x").unwrap();
     let free = free();
     let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
-    transferring::assert_refused_in_one_line(&[
+    transfer::assert_refused_in_one_line(&[
         (&["send", &free, "--connect-timeout", "100ms"][..], &["no receiver", "refused", "nocopy recv"][..]),
         (&["send", &free, "--raw", "--connect-timeout", "100ms"], &["no receiver", "refused"]),
         (&["send", &busy, "--connect-timeout", "300ms"], &["does not answer", "--raw"]),
@@ -755,7 +765,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["recv", "tcp://:0", "-o", target.path()], &["exists", "--force"]),
         (&["recv", "tcp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
     ]);
-    transferring::assert_refused(&[
+    transfer::assert_refused(&[
         &["send", "tcp://localhost"][..],
         &["send", &free, "--flows", "2"],
         &["send", &free, "--interface", "lo"],
@@ -787,7 +797,7 @@ fn errors_are_one_line_and_say_what_to_do() {
 }
 
 #[test]
-fn only_allowed_senders_are_received_from() {
+fn only_allowed_senders_are_accepted() {
     let target = Scratch::new("from");
     let (receiver, at, errors) =
         recv_with_errors("127.0.0.1", &["--raw", "--json", "--from", "127.0.0.2", "--output", target.path()]);

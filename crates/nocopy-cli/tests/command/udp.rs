@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::process_state::{uninterrupted, wait_until, with_enough_time};
 use crate::running::{PATIENCE, Running, nocopy, text};
 use crate::scratch::Scratch;
-use crate::transferring::{self, booked, noise};
-use crate::watching::{uninterrupted, wait_until, with_enough_time};
+use crate::transfer::{self, ledger_bytes, noise};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -27,23 +27,23 @@ fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
 }
 
 fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
-    transferring::recv_with_errors("udp", address, arguments)
+    transfer::recv_with_errors("udp", address, arguments)
 }
 
 fn send(to: SocketAddr, arguments: &[&str]) -> Running {
-    transferring::send("udp", to, arguments)
+    transfer::send("udp", to, arguments)
 }
 
 /// Checks that both summaries agree, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
-    let ends = transferring::agreed(&["sent", "received", "lost", "final"], sender, receiver);
+    let ends = transfer::agreed(&["sent", "received", "lost", "final"], sender, receiver);
     let sent = &ends.0.0;
     assert_eq!(sent["packets"], sent["sent"]["datagrams"]);
     ends
 }
 
 #[test]
-fn with_every_method_all_arrives_and_both_tell_so() {
+fn all_data_arrives_by_every_method() {
     let methods = [
         "auto",
         "socket",
@@ -77,7 +77,7 @@ fn with_every_method_all_arrives_and_both_tell_so() {
         assert_eq!((&received["packets"], &received["bytes"]), (&100.into(), &20_000.into()));
         let by_whom = if *method == "auto" { "chosen by measurement" } else { "chosen by the user" };
         assert!(sent["report"][0].as_str().unwrap().contains(by_whom), "{sent}");
-        assert!(booked(&sent) >= 20_000, "every byte is in the ledger: {sent}");
+        assert!(ledger_bytes(&sent) >= 20_000, "every byte is in the ledger: {sent}");
         assert!(
             sent["processor"]["ns_per_datagram"].is_number() && received["processor"]["percent"].is_number()
         );
@@ -104,22 +104,22 @@ fn a_file_arrives_byte_for_byte() {
 
 /// At once, not when a datagram is full; a silence ends nothing.
 #[test]
-fn standard_input_is_sent_as_it_comes() {
-    let sent = transferring::send_three_pieces("udp", &["--stdin", "--json"]);
+fn standard_input_is_sent_without_delay() {
+    let sent = transfer::check_three_pieces("udp", &["--stdin", "--json"]);
     assert_eq!(sent["packets"], 3, "{sent}");
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fate {
+enum PacketAction {
     Pass,
-    Lose,
-    Repeat,
+    Drop,
+    Duplicate,
     Delay,
-    Damage,
+    Corrupt,
 }
 
 /// Forwards between two sockets, in both directions, until both are closed.
-fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketAddr {
+fn relay(to: SocketAddr, action: impl Fn(u64) -> PacketAction + Send + 'static) -> SocketAddr {
     let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     back.connect(to).unwrap();
     let at = front.local_addr().unwrap();
@@ -142,17 +142,17 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
             }
             let number = u64::from_be_bytes(datagram[16..24].try_into().unwrap());
             let is_data = datagram[5] == 0;
-            let fate = if is_data { fate(number) } else { Fate::Pass };
-            match fate {
-                Fate::Lose => continue,
-                Fate::Delay => {
+            let action = if is_data { action(number) } else { PacketAction::Pass };
+            match action {
+                PacketAction::Drop => continue,
+                PacketAction::Delay => {
                     delayed = Some(datagram.to_vec());
                     continue;
                 }
-                Fate::Damage => datagram[HEADER_BYTES] ^= 1,
-                Fate::Pass | Fate::Repeat => {}
+                PacketAction::Corrupt => datagram[HEADER_BYTES] ^= 1,
+                PacketAction::Pass | PacketAction::Duplicate => {}
             }
-            let times = if fate == Fate::Repeat { 2 } else { 1 };
+            let times = if action == PacketAction::Duplicate { 2 } else { 1 };
             for _ in 0..times {
                 let _ = back.send(datagram); // gone at the end
             }
@@ -167,16 +167,16 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
 
 /// Losses, repeats and damage on the path are counted exactly, and equally by both.
 #[test]
-fn what_a_bad_way_does_is_counted_exactly_by_both() {
+fn loss_duplicates_and_damage_are_counted_by_both_ends() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
-    let fate = |number| match number % 10 {
-        3 => Fate::Lose,
-        5 => Fate::Repeat,
-        7 if number < 50 => Fate::Damage,
-        8 => Fate::Delay,
-        _ => Fate::Pass,
+    let action = |number| match number % 10 {
+        3 => PacketAction::Drop,
+        5 => PacketAction::Duplicate,
+        7 if number < 50 => PacketAction::Corrupt,
+        8 => PacketAction::Delay,
+        _ => PacketAction::Pass,
     };
-    let through = relay(at, fate);
+    let through = relay(at, action);
     let sender = send(through, &[&FEW[..], &["--json", "--verify"]].concat());
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
     assert_eq!((code, received_code), (1, 1), "{sent}{received}");
@@ -190,19 +190,19 @@ fn what_a_bad_way_does_is_counted_exactly_by_both() {
 }
 
 #[test]
-fn gaps_are_holes_in_files_and_left_out_of_pipes() {
+fn gaps_are_holes_in_files_and_omitted_in_pipes() {
     let content = noise(20_000);
     let source = Scratch::of("gaps-source", &content);
-    let fate = |number| match number {
-        3 => Fate::Lose,
-        5 => Fate::Delay,
-        _ => Fate::Pass,
+    let action = |number| match number {
+        3 => PacketAction::Drop,
+        5 => PacketAction::Delay,
+        _ => PacketAction::Pass,
     };
     let lost = 3 * 1360..4 * 1360;
     let target = Scratch::new("gaps-target");
     for output in [target.path(), "-"] {
         let (receiver, at) = recv("127.0.0.1", &["--output", output]);
-        assert_eq!(send(relay(at, fate), &["--json", "--file", source.path()]).summary().1, 1);
+        assert_eq!(send(relay(at, action), &["--json", "--file", source.path()]).summary().1, 1);
         let printed = receiver.end();
         assert_eq!(printed.status.code(), Some(1));
         let mut expected = content.clone();
@@ -217,7 +217,7 @@ fn gaps_are_holes_in_files_and_left_out_of_pipes() {
 }
 
 #[test]
-fn a_receiver_without_room_loses_what_both_count() {
+fn a_full_receive_buffer_is_counted_by_both_ends() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--buffer", "1"]);
     let ((sent, code), (received, received_code)) = agreed(send(at, &["--json", "--count", "20k"]), receiver);
     let lost = received["lost"].as_u64().unwrap();
@@ -229,7 +229,7 @@ fn a_receiver_without_room_loses_what_both_count() {
 
 /// An interrupted file is reported, and a requested count of its datagrams is not.
 #[test]
-fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
+fn an_incomplete_file_is_a_negative_result() {
     let source = Scratch::of("long", noise(1_000_000));
     for (limit, expected) in [(["--rate", "50pps"], 1), (["--count", "20"], 0)] {
         let stream = Scratch::new("long-stream");
@@ -245,7 +245,7 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
 }
 
 #[test]
-fn a_receiver_without_a_port_leaves_files_alone() {
+fn a_receiver_that_cannot_bind_leaves_its_file_unchanged() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = Scratch::of("kept", "precious");
     let busy = format!("udp://{}", other.local_addr().unwrap());
@@ -257,7 +257,7 @@ fn a_receiver_without_a_port_leaves_files_alone() {
 /// Proves that datagrams over a port, written in its frames or copied into them, longer than a frame, a
 /// link's MTU, or neither, arrive as they were sent, and that the ledger says what was copied.
 #[test]
-fn over_a_port_all_arrives() {
+fn all_data_arrives_over_a_port() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (address, interface) = (lab.right().ipv4().to_string(), lab.left().interface().to_owned());
     let content = noise(100_001);
@@ -289,7 +289,10 @@ fn over_a_port_all_arrives() {
         assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
         assert!(fs::read(target.path()).unwrap() == content, "{method} {size}");
         let report = sent["report"].to_string();
-        assert!(booked(&sent) >= sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
+        assert!(
+            ledger_bytes(&sent) >= sent["bytes"].as_u64().unwrap(),
+            "every byte is in the ledger: {sent}"
+        );
         assert!(report.contains("chosen by the user") && report.contains(&interface), "{report}");
         assert_eq!(report.contains("written in frames"), !slices, "{method} {size}: {report}");
         // Longer than the link's MTU of 1,500: the kernel fragments.
@@ -299,7 +302,7 @@ fn over_a_port_all_arrives() {
 
 /// Datagrams to a group reach all its members, on the named interface.
 #[test]
-fn groups_are_joined() {
+fn multicast_groups_are_joined() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     let target = "udp://239.1.2.3:9100";
@@ -343,7 +346,7 @@ fn groups_are_joined() {
 }
 
 #[test]
-fn over_a_port_a_missing_receiver_is_known() {
+fn a_missing_receiver_is_detected_over_a_port() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let target = format!("udp://{}:9", lab.right().ipv4());
     with_enough_time(|seconds| {
@@ -365,7 +368,7 @@ fn is_refused(said: &str) -> bool {
 }
 
 #[test]
-fn a_lab_between_them_changes_nothing() {
+fn datagrams_over_a_lab_are_complete() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let address = lab.right().ipv4().to_string();
     for method in ["auto", "gso", "zerocopy-gso"] {
@@ -383,7 +386,7 @@ fn a_lab_between_them_changes_nothing() {
 
 /// In both directions, and unknown values are not reported.
 #[test]
-fn without_a_header_other_programs_are_understood() {
+fn other_programs_are_peers_of_raw_datagrams() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut sender = send(other.local_addr().unwrap(), &["--raw", "--stdin", "--json", "--size", "4"]);
@@ -412,7 +415,7 @@ fn without_a_header_other_programs_are_understood() {
 
 /// With both families an IPv4 address is printed as such, and a name may have addresses of either.
 #[test]
-fn a_receiver_at_all_addresses_is_found_at_each() {
+fn a_wildcard_receiver_is_reached_at_each_address() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -427,7 +430,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
 }
 
 #[test]
-fn without_a_header_all_hosts_of_a_link_are_reached() {
+fn raw_datagrams_reach_all_hosts_of_a_link() {
     let other = UdpSocket::bind("0.0.0.0:0").unwrap();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
     let target = format!("udp://127.255.255.255:{}", other.local_addr().unwrap().port());
@@ -436,7 +439,7 @@ fn without_a_header_all_hosts_of_a_link_are_reached() {
 }
 
 #[test]
-fn a_receiver_answers_nobody_but_its_sender() {
+fn a_receiver_answers_only_its_sender() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     for bytes in [&b"hello"[..], &[0; 1000], b"nocp\x02\x00"] {
@@ -450,12 +453,12 @@ fn a_receiver_answers_nobody_but_its_sender() {
 }
 
 /// An endless sender and its receiver, after data have arrived.
-fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
-    at_work_in_time(name, receiving).expect("the receiver goes on until data come")
+fn running_transfer(name: &str, receiving: &[&str]) -> (Running, Running) {
+    running_transfer_in_time(name, receiving).expect("the receiver goes on until data come")
 }
 
-/// As [`at_work`], for a receiver that may end before data arrive; `None` if its time ran out.
-fn at_work_in_time(name: &str, receiving: &[&str]) -> Option<(Running, Running)> {
+/// As [`running_transfer`], for a receiver that may end before data arrive; `None` if its time ran out.
+fn running_transfer_in_time(name: &str, receiving: &[&str]) -> Option<(Running, Running)> {
     let stream = Scratch::new(name);
     let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
     let sender = send(at, &["--json", "--rate", "500pps"]);
@@ -473,8 +476,8 @@ fn has_data(stream: &Scratch) -> bool {
 }
 
 #[test]
-fn a_sender_whose_receiver_was_killed_ends() {
-    let (sender, receiver) = at_work("receiver-killed", &[]);
+fn a_sender_of_a_killed_receiver_ends() {
+    let (sender, receiver) = running_transfer("receiver-killed", &[]);
     receiver.signal(Signal::KILL);
     drop(receiver);
     let output = sender.end();
@@ -492,9 +495,10 @@ fn a_sender_whose_receiver_was_killed_ends() {
 }
 
 #[test]
-fn a_receiver_whose_sender_was_killed_ends() {
-    let (sender, receiver) =
-        with_enough_time(|seconds| at_work_in_time("sender-killed", &["--idle", &format!("{seconds}s")]));
+fn a_receiver_of_a_killed_sender_ends() {
+    let (sender, receiver) = with_enough_time(|seconds| {
+        running_transfer_in_time("sender-killed", &["--idle", &format!("{seconds}s")])
+    });
     sender.signal(Signal::KILL);
     let (received, code) = receiver.summary();
     assert_eq!((code, &received["ended"]), (1, &"silent".into()), "{received}");
@@ -505,14 +509,14 @@ fn a_receiver_whose_sender_was_killed_ends() {
 }
 
 #[test]
-fn whichever_end_is_interrupted_the_other_ends_in_order() {
-    let (sender, receiver) = at_work("sender-interrupted", &[]);
+fn an_interrupt_of_one_end_ends_the_other_in_order() {
+    let (sender, receiver) = running_transfer("sender-interrupted", &[]);
     sender.signal(Signal::INT);
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
     assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
     assert_eq!((code, received_code), (0, 0), "{sent}{received}");
 
-    let (sender, receiver) = at_work("receiver-interrupted", &[]);
+    let (sender, receiver) = running_transfer("receiver-interrupted", &[]);
     receiver.signal(Signal::TERM);
     let ((sent, _), (received, received_code)) = (sender.summary(), receiver.summary());
     assert_eq!((&sent["ended"], &received["ended"]), (&"by-receiver".into(), &"interrupted".into()));
@@ -520,18 +524,18 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 }
 
 #[test]
-fn a_receiver_whose_reader_is_gone_ends_its_sender() {
-    transferring::close_the_receivers_pipe("udp", &["--json", "--rate", "500pps"]);
+fn a_receiver_with_a_closed_output_ends_its_sender() {
+    transfer::check_closed_receiver_pipe("udp", &["--json", "--rate", "500pps"]);
 }
 
 #[test]
-fn a_receiver_that_has_enough_ends_its_sender() {
+fn a_receiver_at_its_limit_ends_its_sender() {
     for ended in ["count", "duration"] {
         let (sender, receiver) = if ended == "count" {
-            at_work(ended, &["--count", "20", "--verify"])
+            running_transfer(ended, &["--count", "20", "--verify"])
         } else {
             with_enough_time(|seconds| {
-                at_work_in_time(ended, &["--duration", &format!("{seconds}s"), "--verify"])
+                running_transfer_in_time(ended, &["--duration", &format!("{seconds}s"), "--verify"])
             })
         };
         let ((sent, sent_code), (received, code)) = (sender.summary(), receiver.summary());
@@ -549,14 +553,14 @@ fn a_receiver_that_has_enough_ends_its_sender() {
 }
 
 #[test]
-fn errors_are_one_line_and_say_what_to_do() {
+fn errors_are_one_line_with_a_remedy() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (taken, target) = (nobody.local_addr().unwrap(), Scratch::new("exists"));
     fs::write(target.path(), "x").unwrap();
     // No other test is at this address.
     let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
     let (free, busy) = (format!("udp://{free}"), format!("udp://{taken}"));
-    transferring::assert_refused_in_one_line(&[
+    transfer::assert_refused_in_one_line(&[
         (
             &["send", &busy, "--connect-timeout", "200ms"][..],
             &["no receiver", "nothing comes back", "nocopy recv", "--raw"][..],
@@ -589,7 +593,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         assert!(["no receiver", "nocopy recv", "--raw"].iter().all(|word| said.contains(word)), "{said}");
         is_refused(&said).then_some(())
     });
-    transferring::assert_refused(&[
+    transfer::assert_refused(&[
         &["send", "udp://localhost"][..],
         &["send", &free, "--flows", "2"],
         &["send", &free, "--method", "xdp-udp"],
@@ -602,7 +606,7 @@ fn errors_are_one_line_and_say_what_to_do() {
 }
 
 #[test]
-fn only_allowed_senders_are_received_from() {
+fn only_allowed_senders_are_accepted() {
     let target = Scratch::new("from");
     let options = ["--raw", "--json", "--from", "127.0.0.2", "--count", "1", "--output", target.path()];
     let (receiver, at, errors) = recv_with_errors("127.0.0.1", &options);
@@ -621,7 +625,7 @@ fn only_allowed_senders_are_received_from() {
 /// Proves that a sender that puts each byte into a block of its own does not fill the disk, and that pieces
 /// left out are reported as a negative result.
 #[test]
-fn bytes_in_distant_blocks_do_not_fill_the_disk() {
+fn distant_blocks_do_not_fill_the_disk() {
     let target = Scratch::new("apart");
     let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

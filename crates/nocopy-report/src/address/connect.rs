@@ -29,22 +29,22 @@ pub fn connect(
     prepare: impl Fn(&OwnedFd) -> io::Result<()>,
     is_stopped: impl Fn() -> bool,
 ) -> Result<Option<(TcpStream, SocketAddr)>, Attempts> {
-    let mut race = Race { begun: Vec::new(), failed: Attempts::default() };
-    let mut untried = families_in_turn(addresses).into_iter().peekable();
+    let mut race = ConnectRace { pending: Vec::new(), failed: Attempts::default() };
+    let mut remaining = alternate_families(addresses).into_iter().peekable();
     let start = Instant::now();
     let mut next_at = start;
     loop {
         if is_stopped() {
             return Ok(None);
         }
-        if (race.begun.is_empty() || Instant::now() >= next_at)
-            && let Some(to) = untried.next()
+        if (race.pending.is_empty() || Instant::now() >= next_at)
+            && let Some(to) = remaining.next()
         {
-            race.begin(to, &prepare);
+            race.start_attempt(to, &prepare);
             next_at = Instant::now() + ATTEMPT_DELAY;
         }
-        let is_last = untried.peek().is_none();
-        if race.begun.is_empty() {
+        let is_last = remaining.peek().is_none();
+        if race.pending.is_empty() {
             match is_last {
                 true => return Err(race.failed),
                 false => continue,
@@ -53,29 +53,29 @@ pub fn connect(
         let left = within.saturating_sub(start.elapsed());
         if left.is_zero() {
             // A process that was stopped for so long has not seen the answers that came.
-            untried.for_each(|to| race.begin(to, &prepare));
-            return race.winner(Duration::ZERO).map(Some).ok_or_else(|| race.given_up());
+            remaining.for_each(|to| race.start_attempt(to, &prepare));
+            return race.winner(Duration::ZERO).map(Some).ok_or_else(|| race.into_timed_out());
         }
         let until_next = next_at.saturating_duration_since(Instant::now());
         let wait = if is_last { left } else { left.min(until_next) };
-        let begun = race.begun.len();
+        let pending = race.pending.len();
         if let Some(connected) = race.winner(wait.min(STOP_INTERVAL)) {
             return Ok(Some(connected));
         }
-        if race.begun.len() < begun {
+        if race.pending.len() < pending {
             next_at = Instant::now(); // one has failed
         }
     }
 }
 
-struct Race {
-    begun: Vec<(OwnedFd, SocketAddr)>,
+struct ConnectRace {
+    pending: Vec<(OwnedFd, SocketAddr)>,
     failed: Attempts,
 }
 
-impl Race {
-    fn begin(&mut self, to: SocketAddr, prepare: &impl Fn(&OwnedFd) -> io::Result<()>) {
-        let begin = || {
+impl ConnectRace {
+    fn start_attempt(&mut self, to: SocketAddr, prepare: &impl Fn(&OwnedFd) -> io::Result<()>) {
+        let open = || {
             let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -85,8 +85,8 @@ impl Race {
                 Err(errno) => Err(io::Error::from(errno)),
             }
         };
-        match begin() {
-            Ok(socket) => self.begun.push((socket, to)),
+        match open() {
+            Ok(socket) => self.pending.push((socket, to)),
             Err(error) => self.failed.note(to, error),
         }
     }
@@ -95,12 +95,12 @@ impl Race {
     fn winner(&mut self, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() }; // under a second
         let mut polled: Vec<_> =
-            self.begun.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::OUT)).collect();
+            self.pending.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::OUT)).collect();
         poll(&mut polled, Some(&wait)).ok()?; // EINTR: it is looked at again
-        let decided: Vec<_> = polled.iter().map(|socket| !socket.revents().is_empty()).collect();
+        let ready: Vec<_> = polled.iter().map(|socket| !socket.revents().is_empty()).collect();
         let mut winner = None; // of several the one that was tried first
-        for index in (0..decided.len()).rev().filter(|index| decided[*index]) {
-            let (socket, to) = self.begun.remove(index);
+        for index in (0..ready.len()).rev().filter(|index| ready[*index]) {
+            let (socket, to) = self.pending.remove(index);
             let connected = sockopt::socket_error(&socket).and_then(|result| result);
             match connected.and_then(|()| ioctl_fionbio(&socket, false)) {
                 Ok(()) => winner = Some((socket.into(), to)),
@@ -110,14 +110,14 @@ impl Race {
         winner
     }
 
-    fn given_up(mut self) -> Attempts {
-        self.begun.drain(..).for_each(|(_, to)| self.failed.note(to, Errno::TIMEDOUT.into()));
+    fn into_timed_out(mut self) -> Attempts {
+        self.pending.drain(..).for_each(|(_, to)| self.failed.note(to, Errno::TIMEDOUT.into()));
         self.failed
     }
 }
 
 /// The addresses in order, except that the families take turns (RFC 8305, section 4).
-fn families_in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+fn alternate_families(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let is_ipv4_first = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let (first, other): (Vec<SocketAddr>, Vec<SocketAddr>) =
         addresses.iter().partition(|address| address.is_ipv4() == is_ipv4_first);
@@ -136,18 +136,18 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn addresses(all: &[&str]) -> Vec<SocketAddr> {
         all.iter().map(|address| address.parse().unwrap()).collect()
     }
 
     #[test]
-    fn families_take_turns() {
+    fn families_alternate() {
         let all = addresses(&["[::1]:9", "[::2]:9", "[::3]:9", "1.0.0.1:9", "1.0.0.2:9"]);
         let turns = addresses(&["[::1]:9", "1.0.0.1:9", "[::2]:9", "1.0.0.2:9", "[::3]:9"]);
-        assert_eq!(families_in_turn(&all), turns);
-        assert_eq!(families_in_turn(&all[..2]), all[..2]);
+        assert_eq!(alternate_families(&all), turns);
+        assert_eq!(alternate_families(&all[..2]), all[..2]);
     }
 
     #[test]
@@ -155,12 +155,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let open = listener.local_addr().unwrap();
         let closed = SocketAddr::from(([127, 0, 0, 2], open.port()));
-        let connected = connect(&[closed, open], PATIENCE, |_| Ok(()), || false).unwrap().unwrap();
+        let connected = connect(&[closed, open], TIMEOUT, |_| Ok(()), || false).unwrap().unwrap();
         assert_eq!((connected.0.peer_addr().unwrap(), connected.1), (open, open));
     }
 
     #[test]
-    fn the_next_address_is_tried_while_one_is_silent() {
+    fn the_next_address_is_tried_while_one_is_pending() {
         // A full queue: the kernel drops further requests to connect.
         let silent = crate::address::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         rustix::net::listen(&silent, 0).unwrap();
@@ -169,14 +169,14 @@ mod tests {
         let _waiting = TcpStream::connect(at).unwrap();
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
         let open = open.local_addr().unwrap();
-        let connected = connect(&[at, open], PATIENCE, |_| Ok(()), || false).unwrap().unwrap();
+        let connected = connect(&[at, open], TIMEOUT, |_| Ok(()), || false).unwrap().unwrap();
         assert_eq!(connected.1, open);
         let failed = connect(&[at], Duration::from_millis(1), |_| Ok(()), || false).unwrap_err().into_error();
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
-    fn each_address_is_tried_although_time_is_over() {
+    fn each_address_is_tried_after_the_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let closed = [2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
@@ -194,8 +194,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let closed = [2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
-        let error = connect(&closed, PATIENCE, |_| Ok(()), || false).unwrap_err().to_string();
+        let error = connect(&closed, TIMEOUT, |_| Ok(()), || false).unwrap_err().to_string();
         assert!(closed.iter().all(|address| error.contains(&address.to_string())), "{error}");
-        assert!(connect(&closed, PATIENCE, |_| Ok(()), || true).unwrap().is_none());
+        assert!(connect(&closed, TIMEOUT, |_| Ok(()), || true).unwrap().is_none());
     }
 }

@@ -76,8 +76,8 @@ impl FromStr for Host {
         if let Ok(address) = text.parse() {
             return Ok(Self::Ipv4(address));
         }
-        let is_foreign = |letter: char| letter.is_whitespace() || ":[]/@?#".contains(letter);
-        match text.is_empty() || text.contains(is_foreign) {
+        let is_invalid = |letter: char| letter.is_whitespace() || ":[]/@?#".contains(letter);
+        match text.is_empty() || text.contains(is_invalid) {
             true => Err("neither a name nor an address".into()),
             false => Ok(Self::Name(text.to_owned())),
         }
@@ -98,18 +98,18 @@ impl Host {
                 vec![SocketAddrV6::new(*address, port, 0, scope).into()]
             }
         };
-        let mut fitting = Vec::with_capacity(all.len());
+        let mut matching = Vec::with_capacity(all.len());
         for address in all {
-            if family.has(address.ip()) && !fitting.contains(&address) {
-                fitting.push(address);
+            if family.has(address.ip()) && !matching.contains(&address) {
+                matching.push(address);
             }
         }
-        match fitting.is_empty() {
+        match matching.is_empty() {
             true => {
                 let none = format!("it has no {family} address");
                 Err(io::Error::new(io::ErrorKind::AddrNotAvailable, none))
             }
-            false => Ok(fitting),
+            false => Ok(matching),
         }
     }
 }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_resolved_in_the_family_asked_for() {
+    fn hosts_are_resolved_in_the_requested_family() {
         let local = host("127.0.0.1");
         assert_eq!(local.resolve(7, Family::Ipv4).unwrap(), ["127.0.0.1:7".parse().unwrap()]);
         assert!(local.resolve(7, Family::Ipv6).unwrap_err().to_string().contains("no IPv6 address"));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_hosts_have_their_addresses_on_their_interface() {
+    fn allowed_hosts_match_address_and_scope() {
         let allowed = |text: &str| text.parse::<Allowed>().unwrap();
         let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
         assert!(

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Chart, Drawing, Scale, along, mark, percent, tick};
+use super::{Chart, Drawing, Scale, axis_percent, mark, percent, tick};
 
 #[derive(Debug, Clone)]
 pub struct Lines {
@@ -80,11 +80,11 @@ struct Plot {
 
 impl Plot {
     fn x(&self, length_bytes: f64) -> f64 {
-        along(LEFT, self.across.place(length_bytes))
+        axis_percent(LEFT, self.across.position(length_bytes))
     }
 
     fn y(&self, value: f64) -> String {
-        format!("{:.1}", TOP_PX + PLOT_PX * (1.0 - self.upward.place(value)))
+        format!("{:.1}", TOP_PX + PLOT_PX * (1.0 - self.upward.position(value)))
     }
 
     fn axes(&self) -> Markup {
@@ -103,17 +103,17 @@ impl Plot {
     }
 
     fn line(&self, index: usize, line: &Line) -> Markup {
-        let place = |value: &Value| (percent(self.x(value.length_bytes as f64)), self.y(value.value));
+        let position = |value: &Value| (percent(self.x(value.length_bytes as f64)), self.y(value.value));
         html! {
             g class=(mark::tone_class(index)) {
                 g stroke-dasharray=(dash(index)) {
                     @for pair in line.values.windows(2) {
-                        @let ((x1, y1), (x2, y2)) = (place(&pair[0]), place(&pair[1]));
+                        @let ((x1, y1), (x2, y2)) = (position(&pair[0]), position(&pair[1]));
                         line x1=(x1) y1=(y1) x2=(x2) y2=(y2) {}
                     }
                 }
                 @for value in &line.values {
-                    @let (x, y) = place(value);
+                    @let (x, y) = position(value);
                     @if let Some((low, high)) = value.interval {
                         line x1=(x) x2=(x) y1=(self.y(low)) y2=(self.y(high)) {}
                     }

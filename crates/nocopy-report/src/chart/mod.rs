@@ -112,8 +112,8 @@ pub struct CellInterval {
 
 impl CellInterval {
     pub fn style(self) -> String {
-        let [low, median, high] = [self.low, self.median, self.high].map(|place| place * 100.0);
-        let reference = self.reference.map(|place| format!(";--r:{:.1}", place * 100.0));
+        let [low, median, high] = [self.low, self.median, self.high].map(|position| position * 100.0);
+        let reference = self.reference.map(|position| format!(";--r:{:.1}", position * 100.0));
         format!("--l:{low:.1};--m:{median:.1};--h:{high:.1}{}", reference.unwrap_or_default())
     }
 }
@@ -122,8 +122,8 @@ impl CellInterval {
 const RIGHT: f64 = 97.0;
 
 /// The horizontal place of a fraction of the axis, which begins at `left` percent.
-fn along(left: f64, place: f64) -> f64 {
-    left + place * (RIGHT - left)
+fn axis_percent(left: f64, position: f64) -> f64 {
+    left + position * (RIGHT - left)
 }
 
 fn percent(value: f64) -> String {
@@ -131,13 +131,13 @@ fn percent(value: f64) -> String {
 }
 
 /// A label on an axis, kept within the edges.
-fn tick(along: f64, y: u32, text: &str) -> Markup {
-    let anchor = match along {
+fn tick(axis_percent: f64, y: u32, text: &str) -> Markup {
+    let anchor = match axis_percent {
         ..1.0 => Some("start"),
         96.0.. => Some("end"),
         _ => None,
     };
-    html! { text class="tick" x=(percent(along)) y=(y) text-anchor=[anchor] { (text) } }
+    html! { text class="tick" x=(percent(axis_percent)) y=(y) text-anchor=[anchor] { (text) } }
 }
 
 /// Splits a text into lines that fit on a phone, preferably at blanks.
@@ -162,23 +162,23 @@ fn lines(text: &str) -> Vec<String> {
 const LINE_CHARACTERS: usize = 34;
 
 /// The same width beside figures, whose characters are narrower.
-const BESIDE_CHARACTERS: usize = 40;
+const JOINED_LINE_CHARACTERS: usize = 40;
 
 const LINE_PX: u32 = 19;
 
 /// The text over a bar or an interval: a name at the left, a figure at the right, in one line if they fit.
-fn heading(y: u32, name: &str, said: &str) -> (Markup, u32) {
+fn heading(y: u32, name: &str, value_text: &str) -> (Markup, u32) {
     let names = lines(name);
     let last = names.last().map_or(0, |line| line.chars().count());
-    let beside = last + 2 + said.chars().count() <= BESIDE_CHARACTERS;
-    let said_line = if beside { names.len().saturating_sub(1) } else { names.len() };
+    let fits_beside = last + 2 + value_text.chars().count() <= JOINED_LINE_CHARACTERS;
+    let value_line = if fits_beside { names.len().saturating_sub(1) } else { names.len() };
     let baseline = |line: usize| y + LINE_PX * line as u32 + 14;
-    let height = LINE_PX * (said_line as u32 + 1);
+    let height = LINE_PX * (value_line as u32 + 1);
     let markup = html! {
         @for (index, line) in names.iter().enumerate() {
             text y=(baseline(index)) { (line) }
         }
-        text class="said" x="100%" y=(baseline(said_line)) { (said) }
+        text class="said" x="100%" y=(baseline(value_line)) { (value_text) }
     };
     (markup, height)
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_are_broken_where_they_can_be() {
+    fn long_names_are_broken_at_blanks() {
         assert_eq!(lines("short"), ["short"]);
         let long = "a name of several words that is longer than a telephone is wide";
         assert_eq!(lines(long), ["a name of several words that is", "longer than a telephone is wide"]);

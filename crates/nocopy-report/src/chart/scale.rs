@@ -72,13 +72,13 @@ impl Scale {
     }
 
     /// The position on the axis: 0 at the low end, 1 at the high end.
-    pub fn place(&self, value: f64) -> f64 {
-        let place = match self.steps {
+    pub fn position(&self, value: f64) -> f64 {
+        let position = match self.steps {
             Steps::Even => (value - self.low) / (self.high - self.low),
             _ => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         // A value of 0 has no logarithm, and is at the low end.
-        if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
+        if position.is_nan() { 0.0 } else { position.clamp(0.0, 1.0) }
     }
 
     pub fn is_logarithmic(&self) -> bool {
@@ -181,16 +181,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_apart_is_told_by_its_ratio_unless_it_is_nothing() {
+    fn distant_values_are_logarithmic_unless_one_is_zero() {
         assert!(Scale::spread([1.0, 1e6]).is_logarithmic());
         assert!(!Scale::spread([0.0, 1.0, 1e6]).is_logarithmic());
         assert!(!Scale::spread([1.0, 100.0]).is_logarithmic());
     }
 
     #[test]
-    fn halves_and_doubles_are_as_far_from_one() {
+    fn halves_and_doubles_are_equally_far_from_one() {
         let scale = Scale::around_one([0.25, 4.0]);
-        let [half, one, double] = [0.5, 1.0, 2.0].map(|value| scale.place(value));
+        let [half, one, double] = [0.5, 1.0, 2.0].map(|value| scale.position(value));
         assert!((one - half - (double - one)).abs() < 1e-12 && (one - 0.5).abs() < 1e-12);
     }
 
@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ticks_lie_within_the_scale_and_rise(
+        fn ticks_are_within_the_scale_and_increase(
             values in prop::collection::vec(figure(), 0..20),
             most in 2_usize..9,
         ) {
@@ -228,16 +228,16 @@ mod tests {
         }
 
         #[test]
-        fn places_keep_the_order(values in prop::collection::vec(figure(), 0..20), one in figure(), other in figure()) {
+        fn positions_keep_the_order(values in prop::collection::vec(figure(), 0..20), one in figure(), other in figure()) {
             prop_assume!(!one.is_nan() && !other.is_nan());
             for scale in scales(&values) {
-                let (low, high) = (scale.place(one.min(other)), scale.place(one.max(other)));
+                let (low, high) = (scale.position(one.min(other)), scale.position(one.max(other)));
                 prop_assert!((0.0..=1.0).contains(&low) && low <= high && high <= 1.0, "{scale:?} {one} {other}");
             }
         }
 
         #[test]
-        fn ticks_have_names_of_their_own(low in 0.001..1e9_f64, factor in 1.001..1e4_f64) {
+        fn ticks_have_distinct_labels(low in 0.001..1e9_f64, factor in 1.001..1e4_f64) {
             for scale in scales(&[low, low * factor]) {
                 let names: Vec<String> = scale.ticks(5).into_iter().map(|tick| tick.text).collect();
                 prop_assert!(scale.steps == Steps::Doublings || names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");

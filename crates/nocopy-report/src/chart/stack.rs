@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::mark::TONES;
 use super::scale::Tick;
-use super::{Chart, Drawing, Scale, along, heading, percent, tick};
+use super::{Chart, Drawing, Scale, axis_percent, heading, percent, tick};
 use crate::quantity;
 
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ const AXIS_PX: u32 = 22;
 const LETTER_PERCENT: f64 = 6.5;
 
 /// The number of different fills; later parts repeat them.
-const LOOKS: usize = 16;
+const FILLS: usize = 16;
 
 /// A pattern drawn over the colour of a part, in a square of 8 px: neighbouring parts differ.
 const TEXTURES: [&str; 7] = [
@@ -94,9 +94,9 @@ impl Chart for Stacks {
 fn stacked(bar: &Bar, scale: &Scale, y: u32) -> Markup {
     let mut end = 0.0;
     let parts = bar.amounts.iter().enumerate().map(|(index, &amount)| {
-        let from = along(0.0, scale.place(end));
+        let from = axis_percent(0.0, scale.position(end));
         end += drawable(amount);
-        (index, from, along(0.0, scale.place(end)) - from)
+        (index, from, axis_percent(0.0, scale.position(end)) - from)
     });
     let parts: Vec<_> = parts.filter(|(_, _, width)| *width > 0.0).collect();
     html! {
@@ -113,7 +113,7 @@ fn stacked(bar: &Bar, scale: &Scale, y: u32) -> Markup {
 }
 
 fn axis(scale: &Scale, ticks: &[Tick], y: u32) -> Markup {
-    html! { @for named in ticks { (tick(along(0.0, scale.place(named.value)), y + 11, &named.text)) } }
+    html! { @for named in ticks { (tick(axis_percent(0.0, scale.position(named.value)), y + 11, &named.text)) } }
 }
 
 /// The letter for a part that is too small for its name.
@@ -123,12 +123,12 @@ fn letter(index: usize) -> String {
 }
 
 fn fill(index: usize) -> String {
-    format!("url(#part-{})", index % LOOKS)
+    format!("url(#part-{})", index % FILLS)
 }
 
 pub(super) fn textures() -> Markup {
     html! {
-        @for index in 0..LOOKS {
+        @for index in 0..FILLS {
             pattern id={ "part-" (index) } width="8" height="8" patternUnits="userSpaceOnUse" {
                 rect class={ "ground tone-" (index % TONES) } width="8" height="8" {}
                 path class="texture" d=(TEXTURES[index % TEXTURES.len()]) {}

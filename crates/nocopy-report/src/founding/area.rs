@@ -1,7 +1,7 @@
 //! 1997: the communication area. Its paper has a round trip of 64 bytes in 58 us (TCP 270 us), and messages
 //! of 1 KiB at 86.6 Mbit/s (TCP 77.1).
 
-use super::{NOTHING, Part, Rows, System, mbit_per_s, ratio, shown, verdict};
+use super::{NOTHING, Rows, System, SystemResults, mbit_per_s, ratio, shown, verdict};
 use crate::result::{Report, Row};
 use crate::table::Table;
 
@@ -39,9 +39,9 @@ type Method = (&'static str, Option<&'static str>);
 
 const WORKLOAD: &str = "communication-area";
 
-fn part(report: &Report) -> Option<Part> {
+fn part(report: &Report) -> Option<SystemResults> {
     let rows = &Rows::of(report, WORKLOAD)?;
-    let find = |(method, variant): Method, tcp| rows.beside(ROUND_TRIP, method, variant, tcp);
+    let find = |(method, variant): Method, tcp| rows.against_or_plain(ROUND_TRIP, method, variant, tcp);
     let line = |(name, waiting, polling, published): &(&str, Method, Method, &str)| {
         let (waiting, polling) = (find(*waiting, WAITING), find(*polling, POLLING));
         let us = |row: Option<&Row>| shown(row.and_then(|row| row.p50_us), 1);
@@ -52,10 +52,10 @@ fn part(report: &Report) -> Option<Part> {
     };
     let header =
         ["64 B there and back", "interrupt, us", "x TCP", "polling, us", "x TCP", "copies", "published"];
-    Some(Part {
+    Some(SystemResults {
         table: Table::new(&header, 1..5, LINES.iter().map(line).collect()),
         words: words(rows),
-        ..Part::default()
+        ..SystemResults::default()
     })
 }
 

@@ -27,7 +27,7 @@ pub struct System {
     /// The measurement of the paper, and its machines.
     pub about: &'static str,
     /// `None` if the run did not measure it.
-    part: fn(&Report) -> Option<Part>,
+    part: fn(&Report) -> Option<SystemResults>,
 }
 
 /// The systems, oldest first.
@@ -36,7 +36,7 @@ const SYSTEMS: [System; 5] =
 
 /// A part of the page, about one system.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct SystemResults {
     pub table: Table,
     /// Sentences: which published ratios are reached, and why others are not.
     pub words: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Part {
 }
 
 /// The systems that were measured in a run, with their tables; empty if the run has other workloads only.
-pub fn parts(report: &Report) -> Vec<(&'static System, Part)> {
+pub fn parts(report: &Report) -> Vec<(&'static System, SystemResults)> {
     SYSTEMS.iter().filter_map(|system| Some((system, (system.part)(report)?))).collect()
 }
 
@@ -87,7 +87,13 @@ impl<'a> Rows<'a> {
 
     /// As [`against`](Self::against), but if `method` was not compared with `other`, the row without that
     /// comparison, for its own figures.
-    fn beside(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
+    fn against_or_plain(
+        &self,
+        series: &str,
+        method: &str,
+        variant: Option<&str>,
+        other: &str,
+    ) -> Option<&'a Row> {
         self.against(series, method, variant, other).or_else(|| self.find(series, method, variant))
     }
 
@@ -156,12 +162,12 @@ fn verdict(what: &str, row: Option<&Row>, published: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     #[test]
-    fn a_verdict_says_whether_the_published_ratio_is_reached() {
+    fn a_verdict_names_whether_the_ratio_is_reached() {
         let verdict_of = |ratio: f64| {
-            let row = made_up::against("socket", ratio, made_up::row("a", "xdp", 1e6));
+            let row = sample::against("socket", ratio, sample::row("a", "xdp", 1e6));
             verdict("sending", Some(&row), 2.0)
         };
         assert_eq!(verdict_of(2.5), "sending: 2.50 x [2.25–2.75] here, 2.00 x published: reached.");
@@ -175,31 +181,30 @@ mod tests {
 
     #[test]
     fn a_ratio_is_shown_against_its_own_baseline_only() {
-        let row = made_up::against("socket", 2.0, made_up::row("a", "xdp", 1e6));
+        let row = sample::against("socket", 2.0, sample::row("a", "xdp", 1e6));
         assert_eq!([ratio(Some(&row), "socket"), ratio(Some(&row), "xdp-copy")], ["2.00", NOTHING]);
-        let socket = made_up::row("a", "socket", 1e6);
+        let socket = sample::row("a", "socket", 1e6);
         assert_eq!([ratio(Some(&socket), "socket"), ratio(None, "socket")], ["1.00", NOTHING]);
     }
 
     #[test]
     fn a_comparison_says_whether_there_is_a_difference() {
-        let said = |ratio: f64| {
-            compared("it", Some(&made_up::against("socket", ratio, made_up::row("a", "b", 1.0))))
-        };
+        let said =
+            |ratio: f64| compared("it", Some(&sample::against("socket", ratio, sample::row("a", "b", 1.0))));
         assert_eq!(said(2.0), "it: 2.00 x [1.80–2.20]: faster.");
         assert!(said(0.5).ends_with("slower.") && said(1.05).ends_with("no difference shown."));
     }
 
     #[test]
-    fn other_runs_have_no_part() {
-        assert!(text(&made_up::report(vec![made_up::row("capture", "ring", 1e6)])).is_empty());
+    fn runs_of_other_workloads_have_no_systems() {
+        assert!(text(&sample::report(vec![sample::row("capture", "ring", 1e6)])).is_empty());
     }
 
     /// The committed run: every figure of every table is there, no line is wider than a terminal, and
     /// docs/founding.md shows the text.
     #[test]
-    fn the_committed_run_fills_every_table() {
-        let report = made_up::founding_run();
+    fn the_committed_run_fills_all_tables() {
+        let report = sample::founding_run();
         let parts = parts(&report);
         assert_eq!(parts.len(), SYSTEMS.len());
         // Where the paper has no figure, or there is no such work: ports complete no checksum of a datagram

@@ -3,7 +3,7 @@
 //! packets of 256 bytes and more at under 10 % of a processor; sending about four times as fast as libpcap,
 //! long packets above all.
 
-use super::{NOTHING, Part, Rows, System, ratio, shown, verdict};
+use super::{NOTHING, Rows, System, SystemResults, ratio, shown, verdict};
 use crate::chart::{Bar, Stacks};
 use crate::result::{Report, Row};
 use crate::table::Table;
@@ -35,11 +35,11 @@ fn dropped<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
 }
 
 fn received<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
-    rows.beside(&at_full_rate(bytes), "xdp", None, DROP)
+    rows.against_or_plain(&at_full_rate(bytes), "xdp", None, DROP)
 }
 
 fn sent<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
-    rows.beside(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
+    rows.against_or_plain(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
 }
 
 /// The row at 1 Gbit/s: the only paced series of its length.
@@ -60,7 +60,7 @@ fn millions(row: Option<&Row>) -> Option<f64> {
 
 const WORKLOAD: &str = "ntzc";
 
-fn part(report: &Report) -> Option<Part> {
+fn part(report: &Report) -> Option<SystemResults> {
     let rows = &Rows::of(report, WORKLOAD)?;
     let line = |&bytes: &usize| {
         let gigabit = gigabit(rows, bytes);
@@ -85,11 +85,11 @@ fn part(report: &Report) -> Option<Part> {
         "sent",
         "x libpcap's send()",
     ];
-    Some(Part {
+    Some(SystemResults {
         table: Table::new(&header, 1..8, FRAMES_BYTES.iter().map(line).collect()),
         words: words(rows),
         bars: vec![bars(rows)],
-        ..Part::default()
+        ..SystemResults::default()
     })
 }
 

@@ -1,7 +1,7 @@
 //! 2011: where the time goes in TCP receive. On an ARM9 throughput grew with the program's buffer and was
 //! level from 64 KiB on; small buffers cost system calls and acknowledgements, and lost the direct path.
 
-use super::{NOTHING, Part, System};
+use super::{NOTHING, System, SystemResults};
 use crate::chart::{Bar, Line, Lines, Stacks, Value};
 use crate::quantity::length;
 use crate::receive_analysis::{BufferAnalysis, ReceiveAnalysis, StudyRow};
@@ -23,9 +23,9 @@ const LEVEL: f64 = 0.9;
 /// If samples cover less than this share of the accounted time, time without samples could change the shares.
 const SEEN_MIN: f64 = 0.9;
 
-fn part(report: &Report) -> Option<Part> {
+fn part(report: &Report) -> Option<SystemResults> {
     let analysis = report.receive_analysis.as_ref()?;
-    Some(Part {
+    Some(SystemResults {
         table: analysis.table(),
         words: words(analysis),
         bars: vec![bars(analysis)],
@@ -101,12 +101,12 @@ fn lines(analysis: &ReceiveAnalysis) -> Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
     use crate::statistics::Range;
 
     /// The committed run with other rates.
     fn of_rates(gbit_per_s: [f64; 7]) -> ReceiveAnalysis {
-        let mut analysis = made_up::founding_run().receive_analysis.unwrap();
+        let mut analysis = sample::founding_run().receive_analysis.unwrap();
         for (buffer, median) in analysis.buffers.iter_mut().zip(gbit_per_s) {
             buffer.gbit_per_s = Range { median, low: median, high: median };
         }

@@ -2,7 +2,7 @@
 //! Mbit/s; UDP of 8 KiB 919 Mbit/s sent and 612 received (93,525 of 140,396 datagrams). A faster host: 1,764
 //! Mbit/s, with its receiver 60 % idle.
 
-use super::{NOTHING, Part, Rows, System, compared, mbit_per_s, ratio, shown};
+use super::{NOTHING, Rows, System, SystemResults, compared, mbit_per_s, ratio, shown};
 use crate::chart::{Bar, Stacks};
 use crate::result::{Report, Row};
 use crate::table::Table;
@@ -48,11 +48,11 @@ fn received_share(row: &Row) -> f64 {
 
 const WORKLOAD: &str = "zero-copy-sockets";
 
-fn part(report: &Report) -> Option<Part> {
+fn part(report: &Report) -> Option<SystemResults> {
     let rows = &Rows::of(report, WORKLOAD)?;
     let line = |(name, series, method, published): &(&str, &str, &str, &str)| {
         let base = base(series);
-        let row = rows.beside(series, method, None, base);
+        let row = rows.against_or_plain(series, method, None, base);
         let received = row.and_then(mbit_per_s);
         let sent =
             received.zip(row).map(|(received, row)| received / received_share(row).max(f64::MIN_POSITIVE));
@@ -64,11 +64,11 @@ fn part(report: &Report) -> Option<Part> {
         cells.chain([copies.to_owned(), (*published).to_owned()]).collect()
     };
     let header = ["", "sent", "received", "receiver idle", "x first", "copies", "published"];
-    Some(Part {
+    Some(SystemResults {
         table: Table::new(&header, 1..5, lines(rows).map(line).collect()),
         words: words(rows),
         bars: vec![bars(rows)],
-        ..Part::default()
+        ..SystemResults::default()
     })
 }
 
@@ -130,16 +130,16 @@ fn bars(rows: &Rows<'_>) -> Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::made_up;
+    use crate::sample;
 
     #[test]
     fn files_have_lines_where_they_were_measured() {
-        let row = |method| Row { workload: WORKLOAD.into(), ..made_up::row(FILES, method, 1.0) };
+        let row = |method| Row { workload: WORKLOAD.into(), ..sample::row(FILES, method, 1.0) };
         let plain = row("pread-writev");
-        let without = part(&made_up::report(vec![Row { series: STREAM.into(), ..plain.clone() }])).unwrap();
+        let without = part(&sample::report(vec![Row { series: STREAM.into(), ..plain.clone() }])).unwrap();
         assert_eq!(without.table.rows.len(), 7);
-        let ours = made_up::against("pread-writev", 1.5, row("nocopy"));
-        let with = part(&made_up::report(vec![plain, ours])).unwrap();
+        let ours = sample::against("pread-writev", 1.5, row("nocopy"));
+        let with = part(&sample::report(vec![plain, ours])).unwrap();
         let names: Vec<_> = with.table.rows[7..].iter().map(|cells| cells[0].as_str()).collect();
         assert_eq!(names, ["NFS by pread and writev", "NFS by nocopy serve nfs"]);
         assert!(

@@ -2,7 +2,7 @@
 //! checksum: socket 25.9 at 1400 B and 35.5 at 8192 B; at 1400 B copy 34.8 / 31.1, mmap 56.3 / 41.9, kiobuf
 //! 39.0 / none.
 
-use super::{Part, Rows, System, compared, mbit_per_s, ratio, shown, verdict};
+use super::{Rows, System, SystemResults, compared, mbit_per_s, ratio, shown, verdict};
 use crate::chart::{Bar, Stacks};
 use crate::result::Report;
 use crate::table::Table;
@@ -35,11 +35,11 @@ const LONG: &str = "8192-byte datagrams";
 
 const WORKLOAD: &str = "zerocpy";
 
-fn part(report: &Report) -> Option<Part> {
+fn part(report: &Report) -> Option<SystemResults> {
     let rows = &Rows::of(report, WORKLOAD)?;
     let line = |(name, method, variant, published): &(&str, &str, Option<&str>, Option<f64>)| {
         let figures = [SHORT, LONG].map(|series| {
-            let row = rows.beside(series, method, *variant, SOCKET);
+            let row = rows.against_or_plain(series, method, *variant, SOCKET);
             let cpu = row.and_then(|row| row.sender_cpu_ns_per_packet);
             [shown(row.and_then(mbit_per_s), 0), shown(cpu, 0), ratio(row, SOCKET)]
         });
@@ -48,11 +48,11 @@ fn part(report: &Report) -> Option<Part> {
         std::iter::once((*name).to_owned()).chain(short).chain([published]).chain(long).collect()
     };
     let header = ["", "1400 B", "ns each", "x", "published", "8192 B", "ns each", "x"];
-    Some(Part {
+    Some(SystemResults {
         table: Table::new(&header, 1..8, LINES.iter().map(line).collect()),
         words: words(rows),
         bars: [SHORT, LONG].map(|series| bars(rows, series)).into(),
-        ..Part::default()
+        ..SystemResults::default()
     })
 }
 

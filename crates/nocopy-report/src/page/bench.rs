@@ -7,7 +7,7 @@ use super::{INTERVALS, Series, document, facts, founding, length, machine, notes
 use crate::chart;
 use crate::comparison_text;
 use crate::figure::Figure;
-use crate::headline::{self, Line};
+use crate::headline::{self, HeadlineLine};
 use crate::result::{Report, Row, Section};
 use crate::result_table::{self, Causes};
 use crate::table::Table;
@@ -42,7 +42,7 @@ fn of_rows(report: &Report) -> String {
 }
 
 /// The headline rows, each with a link to its series.
-fn headlines(lines: &[Line<'_>]) -> Markup {
+fn headlines(lines: &[HeadlineLine<'_>]) -> Markup {
     let table = headline::table(lines);
     let ratios = Estimates::ratios(lines.iter().filter_map(|line| ratio(line.row)));
     html! {
@@ -55,7 +55,7 @@ fn headlines(lines: &[Line<'_>]) -> Markup {
                             th scope="row" { a href={ "#" (place(line.section)) } { (cells[0]) } }
                             @for (column, name) in table.header.iter().enumerate().skip(1) {
                                 @let interval = ratio(line.row).filter(|_| column == headline::RATIO);
-                                @let style = interval.map(|ratio| ratios.place(ratio).style());
+                                @let style = interval.map(|ratio| ratios.position(ratio).style());
                                 td data-name=(name) style=[style] { (cells[column]) }
                             }
                         }
@@ -85,8 +85,8 @@ fn table(section: Section<'_>, causes: &mut Causes) -> Markup {
     let figures = Estimates::figures(rows.iter().filter_map(median));
     let ratios = Estimates::ratios(rows.iter().filter_map(ratio));
     let interval = |row: usize, column| match column {
-        FIGURE => Some(figures.place(median(&rows[row])?)),
-        RATIO => Some(ratios.place(ratio(&rows[row])?)),
+        FIGURE => Some(figures.position(median(&rows[row])?)),
+        RATIO => Some(ratios.position(ratio(&rows[row])?)),
         _ => None,
     };
     chart::with_intervals(&compared_first(section, causes), section.title(), interval)

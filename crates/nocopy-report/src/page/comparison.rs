@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::estimates::Estimates;
 use super::{INTERVALS, Series, document, facts, logarithmic, machine, notes, workload};
 use crate::chart;
-use crate::comparison::{self, Compared, Comparison, Estimate, Identity, Side, What};
+use crate::comparison::{self, ComparedRun, ComparedValue, Comparison, ComparisonRow, Estimate, Identity};
 use crate::comparison_text;
 use crate::table::Table;
 
@@ -38,7 +38,7 @@ pub fn of_comparison(comparison: &Comparison<'_>) -> String {
     document("nocopy report", &body)
 }
 
-fn side(name: &str, side: &Side<'_>) -> Markup {
+fn side(name: &str, side: &ComparedRun<'_>) -> Markup {
     html! {
         div {
             h2 { (name) ": " (side.file) }
@@ -58,16 +58,16 @@ fn only(name: &str, rows: &[Identity<'_>]) -> Markup {
 }
 
 /// The figures of a series, or its ratios: both runs on one scale.
-fn part(rows: &[Compared<'_>]) -> Markup {
+fn part(rows: &[ComparisonRow<'_>]) -> Markup {
     let estimates = rows.iter().flat_map(|row| [estimate(row, &row.a), estimate(row, &row.b)]).flatten();
     let estimates = match rows[0].what {
-        What::Figure => Estimates::figures(estimates),
-        What::Ratio => Estimates::ratios(estimates),
+        ComparedValue::Figure => Estimates::figures(estimates),
+        ComparedValue::Ratio => Estimates::ratios(estimates),
     };
     let interval = |row: usize, column| {
         let row = &rows[row];
         let side = [(A, &row.a), (B, &row.b)].into_iter().find(|(place, _)| *place == column)?.1;
-        Some(estimates.place(estimate(row, side)?))
+        Some(estimates.position(estimate(row, side)?))
     };
     let title = comparison_text::axis(&rows[0]) + logarithmic(&estimates.scale);
     let table = Table { figures: B + 1..B + 2, ..comparison_text::table(rows) };
@@ -81,7 +81,7 @@ fn part(rows: &[Compared<'_>]) -> Markup {
 const A: usize = 1;
 const B: usize = 2;
 
-fn estimate(row: &Compared<'_>, side: &Estimate) -> Option<super::estimates::Estimate> {
+fn estimate(row: &ComparisonRow<'_>, side: &Estimate) -> Option<super::estimates::Estimate> {
     let shown = |value| comparison_text::shown(row, value);
     Some((shown(side.median?), side.low.zip(side.high).map(|(low, high)| (shown(low), shown(high)))))
 }

@@ -23,9 +23,9 @@ impl Estimates {
         Self { scale: Scale::around_one(estimates.flat_map(values)), reference: Some(1.0) }
     }
 
-    pub(super) fn place(&self, estimate: Estimate) -> CellInterval {
-        let [low, median, high] = values(estimate).map(|value| self.scale.place(value));
-        CellInterval { low, median, high, reference: self.reference.map(|value| self.scale.place(value)) }
+    pub(super) fn position(&self, estimate: Estimate) -> CellInterval {
+        let [low, median, high] = values(estimate).map(|value| self.scale.position(value));
+        CellInterval { low, median, high, reference: self.reference.map(|value| self.scale.position(value)) }
     }
 }
 

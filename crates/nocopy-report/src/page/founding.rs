@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::{document, facts, machine, notes, place};
 use crate::chart::{self, Chart};
-use crate::founding::{self, Part, System};
+use crate::founding::{self, System, SystemResults};
 use crate::result::Report;
 
 pub(super) fn of(report: &Report) -> Option<String> {
@@ -22,7 +22,7 @@ pub(super) fn of(report: &Report) -> Option<String> {
     (!parts.is_empty()).then(|| document("nocopy bench --founding", &body))
 }
 
-fn section(id: &str, system: &System, part: &Part) -> Markup {
+fn section(id: &str, system: &System, part: &SystemResults) -> Markup {
     let charts: Vec<&dyn Chart> = part
         .bars
         .iter()

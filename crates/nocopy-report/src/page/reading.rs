@@ -52,11 +52,11 @@ pub(crate) fn check(page: &str) {
         let mut around = figure.ancestors().skip(1).take(2).flat_map(|node| node.descendants());
         assert!(around.any(|node| node.tag_name().name() == "table"), "{figure:?}");
     }
-    for place in document.descendants().flat_map(|node| node.attributes()) {
-        let is_along = ["x", "x1", "x2"].contains(&place.name());
-        let percent = place.value().strip_suffix('%').filter(|_| is_along);
+    for attribute in document.descendants().flat_map(|node| node.attributes()) {
+        let is_horizontal = ["x", "x1", "x2"].contains(&attribute.name());
+        let percent = attribute.value().strip_suffix('%').filter(|_| is_horizontal);
         let percent = percent.map(|number| number.parse::<f64>().unwrap());
-        assert!(percent.is_none_or(|percent| (0.0..=100.0).contains(&percent)), "{place:?}");
+        assert!(percent.is_none_or(|percent| (0.0..=100.0).contains(&percent)), "{attribute:?}");
     }
 }
 

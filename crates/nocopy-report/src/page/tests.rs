@@ -11,16 +11,16 @@ use super::*;
 use crate::chart::{self, Bar, Chart, Line, Lines, Stacks, Value};
 use crate::comparison::Comparison;
 use crate::figure::Figure;
-use crate::made_up;
 use crate::result::{Copies, Report, Row};
+use crate::sample;
 use crate::table::Table;
 
 fn section(series: &str, count: usize) -> Vec<Row> {
     let name = |index| format!("method-{index}");
-    let row = |index| made_up::row(series, &name(index), 1e6 * (index + 1) as f64);
+    let row = |index| sample::row(series, &name(index), 1e6 * (index + 1) as f64);
     let rows = (0..count).map(|index| match index {
         0 => row(0),
-        _ => made_up::against("method-0", 1.0 + index as f64, row(index)),
+        _ => sample::against("method-0", 1.0 + index as f64, row(index)),
     });
     rows.collect()
 }
@@ -33,18 +33,18 @@ fn because(row: Row) -> Row {
 fn a_page_has_every_figure_and_its_ratio() {
     let mut rows = section("capture, 64-byte frames", 3);
     rows.extend(section("capture, long frames", 1));
-    let report = made_up::report(rows);
+    let report = sample::report(rows);
     let page = of_bench(&report);
     check(&page);
     let cells = cells(&page);
-    for said in ["1.00 M [900 k–1.10 M]", "3.00 M [2.70 M–3.30 M]", "9", "2.00 [1.80–2.20] × method-0"]
+    for text in ["1.00 M [900 k–1.10 M]", "3.00 M [2.70 M–3.30 M]", "9", "2.00 [1.80–2.20] × method-0"]
     {
-        assert!(cells.contains(said), "{said}: {cells:?}");
+        assert!(cells.contains(text), "{text}: {cells:?}");
     }
-    for said in
+    for text in
         ["Linux 6.18.5", "2 × Some Processor", "nocopy bench capture --quick", "Not measured.", "2026-01-31"]
     {
-        assert!(page.contains(said), "{said}");
+        assert!(page.contains(text), "{text}");
     }
 }
 
@@ -53,17 +53,17 @@ const LARGEST_BYTES: usize = 400 << 10;
 
 /// As many rows as `nocopy bench --all` has, with names as long.
 #[test]
-fn the_page_of_a_whole_run_is_small() {
+fn the_page_of_a_full_run_is_small() {
     let series = |index| format!("message-stream {index}, 1400-byte messages one way, MTU 1500, cubic");
     let rows = (0..120).flat_map(|index| section(&series(index), 7)).map(because);
-    let page = of_bench(&made_up::report(rows.collect()));
+    let page = of_bench(&sample::report(rows.collect()));
     check(&page);
     assert!(page.len() < LARGEST_BYTES, "{} bytes", page.len());
 }
 
 #[test]
 fn the_headline_comes_first_and_the_rest_is_folded() {
-    let page = of_bench(&made_up::whole_run());
+    let page = of_bench(&sample::full_run());
     let document = Document::parse(body(&page)).unwrap();
     let main = named(&document, "main").next().unwrap();
     let mut parts = main.children().filter(|node| node.is_element());
@@ -71,11 +71,7 @@ fn the_headline_comes_first_and_the_rest_is_folded() {
     let headline = parts.next().unwrap();
     assert_eq!(headline.attribute("class"), Some("headline"));
     let rows = headline.descendants().filter(|node| node.tag_name().name() == "tr");
-    assert_eq!(
-        rows.count(),
-        1 + crate::headline::of(&made_up::whole_run()).len(),
-        "the header and each line"
-    );
+    assert_eq!(rows.count(), 1 + crate::headline::of(&sample::full_run()).len(), "the header and each line");
     assert!(named(&document, "details").all(|details| details.attribute("open").is_none()));
     for section in named(&document, "section") {
         let folds = section.ancestors().filter(|node| node.tag_name().name() == "details");
@@ -85,7 +81,7 @@ fn the_headline_comes_first_and_the_rest_is_folded() {
 
 #[test]
 fn the_only_workload_is_not_folded() {
-    let page = of_bench(&made_up::report(section("capture", 2)));
+    let page = of_bench(&sample::report(section("capture", 2)));
     let document = Document::parse(body(&page)).unwrap();
     let open = named(&document, "details").filter(|details| details.attribute("open").is_some());
     assert_eq!(open.count(), 1);
@@ -98,26 +94,26 @@ fn buffers_of_several_lengths_are_a_curve() {
         bytes_per_s: Some(f64::from(power) * 1e8),
         variant: Some(format!("{power}")),
         buffer_bytes: Some(1 << power),
-        ..made_up::row("receive", "recv", 1.0)
+        ..sample::row("receive", "recv", 1.0)
     };
     let auto = Row { buffer_bytes: None, method: "auto".into(), variant: None, ..recv(20) };
-    let page = of_bench(&made_up::report((10..=22).map(recv).chain([auto]).collect()));
+    let page = of_bench(&sample::report((10..=22).map(recv).chain([auto]).collect()));
     check(&page);
     assert_eq!(charts(&page), 1);
     assert!(page.contains(">64 KiB</text>") && page.contains(">4 MiB</text>"));
 }
 
 #[test]
-fn results_that_were_written_and_read_make_the_same_page() {
-    let report = made_up::report(section("capture", 5));
+fn results_read_from_json_make_the_same_page() {
+    let report = sample::report(section("capture", 5));
     let read: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!(of_bench(&report), of_bench(&read));
 }
 
 #[test]
-fn what_is_compared_is_in_the_first_columns() {
+fn compared_figures_are_in_the_first_columns() {
     let lost = |row| Row { dropped_percent: Some(12.5), ..row };
-    let page = of_bench(&made_up::report(section("capture", 2).into_iter().map(lost).collect()));
+    let page = of_bench(&sample::report(section("capture", 2).into_iter().map(lost).collect()));
     let document = Document::parse(body(&page)).unwrap();
     let line = |row: Node<'_, '_>| row.children().map(words).collect::<Vec<_>>();
     let lines: Vec<_> = named(&document, "tr").map(line).collect();
@@ -132,7 +128,7 @@ fn what_is_compared_is_in_the_first_columns() {
 
 #[test]
 fn causes_are_under_the_table() {
-    let page = of_bench(&made_up::report(section("capture", 2).into_iter().map(because).collect()));
+    let page = of_bench(&sample::report(section("capture", 2).into_iter().map(because).collect()));
     check(&page);
     assert!(cells(&page).contains("copied (1)"));
     assert!(page.contains("(1) because of &lt;veth&gt; &amp; others"));
@@ -140,7 +136,7 @@ fn causes_are_under_the_table() {
 
 #[test]
 fn intervals_are_drawn_in_their_cells() {
-    let page = of_bench(&made_up::report(section("capture", 2)));
+    let page = of_bench(&sample::report(section("capture", 2)));
     let document = Document::parse(body(&page)).unwrap();
     let drawn: Vec<_> = named(&document, "td").filter_map(|cell| cell.attribute("style")).collect();
     // The second rate is twice the first; the ratio, from 1.8 to 2.2, is on a logarithmic scale from 0.97,
@@ -152,39 +148,39 @@ fn intervals_are_drawn_in_their_cells() {
 }
 
 #[test]
-fn odd_results_make_a_page_too() {
+fn extreme_results_make_a_valid_page() {
     let long =
         "a method whose name somebody <made> up & \"quoted\", and which goes on and on and on".repeat(3);
     let odd = |row: Row, low, high| Row { figure_low: low, figure_high: high, ..row };
-    let silent = made_up::row("zeros", "silent", 0.0);
-    let huge = odd(made_up::row("huge", "huge", 1e6), Some(0.0), Some(1e300));
-    let apart = [made_up::row("apart", "slow", 1.0), made_up::row("apart", "fast", 1e9)];
-    let named = made_up::row(&long, &long, 5.0);
-    let none = Row { packets_per_s: None, ..odd(made_up::row("none", "none", 1.0), None, None) };
-    let steering = made_up::row("control\u{1b}[31m\u{0}characters", "x", 1.0);
-    let minus = odd(made_up::row("below nothing", "minus", -1.0), Some(-2.0), Some(-0.5));
+    let silent = sample::row("zeros", "silent", 0.0);
+    let huge = odd(sample::row("huge", "huge", 1e6), Some(0.0), Some(1e300));
+    let apart = [sample::row("apart", "slow", 1.0), sample::row("apart", "fast", 1e9)];
+    let named = sample::row(&long, &long, 5.0);
+    let none = Row { packets_per_s: None, ..odd(sample::row("none", "none", 1.0), None, None) };
+    let steering = sample::row("control\u{1b}[31m\u{0}characters", "x", 1.0);
+    let minus = odd(sample::row("below nothing", "minus", -1.0), Some(-2.0), Some(-0.5));
     let ratio =
-        Row { ratio_low: Some(0.0), ratio_high: Some(1e9), ..made_up::against(&long, 0.0, silent.clone()) };
+        Row { ratio_low: Some(0.0), ratio_high: Some(1e9), ..sample::against(&long, 0.0, silent.clone()) };
     let rows = [silent, huge, named, none, steering, minus, ratio].into_iter().chain(apart);
-    let report = made_up::report(rows.collect());
+    let report = sample::report(rows.collect());
     check(&of_bench(&report));
     check(&of_comparison(&Comparison::new((Path::new("<a>"), &report), (Path::new("b&"), &report))));
-    check(&of_bench(&made_up::report(Vec::new())));
-    check(&of_bench(&made_up::report(section("many", 60))));
+    check(&of_bench(&sample::report(Vec::new())));
+    check(&of_bench(&sample::report(section("many", 60))));
 }
 
 #[test]
 fn both_runs_are_in_one_table() {
-    let (a, mut b) = (made_up::report(section("capture", 3)), made_up::report(section("capture", 2)));
+    let (a, mut b) = (sample::report(section("capture", 3)), sample::report(section("capture", 2)));
     b.machine.kernel = "7.1".into();
-    b.results[1] = Row { evidence: Some(Copies::ZeroCopy), ..made_up::row("capture", "method-1", 8e6) };
+    b.results[1] = Row { evidence: Some(Copies::ZeroCopy), ..sample::row("capture", "method-1", 8e6) };
     let page = of_comparison(&Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b)));
     check(&page);
     // B's second row has no baseline any more, and the third is A's alone.
     assert_eq!(page.matches("<table>").count(), 2, "differences, and a series");
     let cells = cells(&page);
-    for said in ["6.18.5", "7.1", "better", "4.00", "not told apart", "A copied, B zero-copy"] {
-        assert!(cells.contains(said), "{said}: {cells:?}");
+    for text in ["6.18.5", "7.1", "better", "4.00", "not told apart", "A copied, B zero-copy"] {
+        assert!(cells.contains(text), "{text}: {cells:?}");
     }
     assert!(page.contains("Only in A") && !page.contains("Only in B"));
 }
@@ -245,7 +241,7 @@ fn stacks() -> Stacks {
 }
 
 #[test]
-fn lines_are_told_apart_without_colour() {
+fn lines_are_distinguishable_without_colour() {
     let page = page_of(&lines());
     check(&page);
     let document = Document::parse(body(&page)).unwrap();
@@ -258,7 +254,7 @@ fn lines_are_told_apart_without_colour() {
 }
 
 #[test]
-fn parts_are_told_apart_without_colour() {
+fn parts_are_distinguishable_without_colour() {
     let page = page_of(&stacks());
     check(&page);
     let document = Document::parse(body(&page)).unwrap();

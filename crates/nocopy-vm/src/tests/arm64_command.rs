@@ -13,9 +13,9 @@ pub(crate) const TEST: Test = Test {
 /// that starts 4,500 programs one after the other, for which an emulated processor needs longer than a test
 /// waits.
 const TESTS: &[&str] = &[
-    "bench::a_short_bench_moves_packets_in_every_way",
-    "bench::a_short_bench_sends_datagrams_in_every_way",
-    "bench::the_doctor",
+    "bench::a_short_bench_moves_packets_by_every_method",
+    "bench::a_short_bench_sends_datagrams_by_every_method",
+    "bench::doctor_lists",
     "profile::a_",
     "profile::bytes_",
     "profile::datagrams_",
@@ -23,10 +23,9 @@ const TESTS: &[&str] = &[
     "profile::sockets_",
     "profile::targets_",
     "profile::unusual_",
-    "profile::what_",
     "profile_sweep::",
-    "send::in_every_mode_exactly_what_was_asked_for_arrives",
-    "tcp::with_every_method_all_arrives_and_both_tell_so",
-    "udp::over_a_port_all_arrives",
-    "udp::with_every_method_all_arrives_and_both_tell_so",
+    "send::in_every_mode_exactly_the_requested_packets_arrive",
+    "tcp::all_data_arrives_by_every_method",
+    "udp::all_data_arrives_over_a_port",
+    "udp::all_data_arrives_by_every_method",
 ];

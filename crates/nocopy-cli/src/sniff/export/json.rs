@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::SCHEMA;
 use crate::arguments::SniffArguments;
-use crate::sniff::source::Sighting;
+use crate::sniff::source::CapturedPacket;
 
 pub(in crate::sniff) struct JsonExporter {
     style: Style,
@@ -19,7 +19,7 @@ pub(in crate::sniff) struct JsonExporter {
 }
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct PacketObject<'a> {
     schema: &'static str,
     kind: &'static str,
     time_ns: u64,
@@ -38,9 +38,9 @@ impl JsonExporter {
         Self { style, hex: arguments.hex, line: String::new(), digits: String::new() }
     }
 
-    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print(&mut self, packet: &CapturedPacket<'_>, output: &mut impl Write) -> io::Result<()> {
         let Self { style, hex, line, digits } = self;
-        let Sighting { bytes, packet_bytes, .. } = *sighting;
+        let CapturedPacket { bytes, packet_bytes, .. } = *packet;
         line.clear();
         Captured { bytes, packet_bytes }.describe(*style, line);
         digits.clear();
@@ -48,12 +48,12 @@ impl JsonExporter {
             // Writing to a string cannot fail.
             let _ = bytes.iter().try_for_each(|byte| write!(digits, "{byte:02x}"));
         }
-        let object = Object {
+        let object = PacketObject {
             schema: SCHEMA,
             kind: "packet",
-            time_ns: sighting.stamp.ns,
-            time_by: sighting.stamp.origin.name(),
-            direction: sighting.outgoing.map(|outgoing| if outgoing { "out" } else { "in" }),
+            time_ns: packet.time.ns,
+            time_by: packet.time.clock.name(),
+            direction: packet.outgoing.map(|outgoing| if outgoing { "out" } else { "in" }),
             bytes: packet_bytes,
             line,
             hex: hex.then_some(digits),

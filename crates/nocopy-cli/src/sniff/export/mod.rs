@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use json::JsonExporter;
 use text::TextExporter;
 
-use super::source::Sighting;
+use super::source::CapturedPacket;
 use crate::arguments::SniffArguments;
 
 /// Changes when a field is removed or changes its meaning.
@@ -27,10 +27,10 @@ impl Exporter {
         }
     }
 
-    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print(&mut self, packet: &CapturedPacket<'_>, output: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::Text(text) => text.print(sighting, output),
-            Self::Json(json) => json.print(sighting, output),
+            Self::Text(text) => text.print(packet, output),
+            Self::Json(json) => json.print(packet, output),
             Self::Nothing => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use nocopy_proto::describe::{Captured, Style};
 
 use crate::arguments::{SniffArguments, TimeFormat};
 use crate::sniff::clock::Clock;
-use crate::sniff::source::Sighting;
+use crate::sniff::source::CapturedPacket;
 
 const BYTES_PER_LINE: usize = 16;
 
@@ -26,11 +26,11 @@ impl TextExporter {
         Self { clock: Clock::new(format), style, hex: arguments.hex, line: String::new() }
     }
 
-    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print(&mut self, packet: &CapturedPacket<'_>, output: &mut impl Write) -> io::Result<()> {
         let Self { clock, style, hex, line } = self;
-        let Sighting { bytes, packet_bytes, .. } = *sighting;
+        let CapturedPacket { bytes, packet_bytes, .. } = *packet;
         line.clear();
-        clock.write(sighting.stamp.ns, line);
+        clock.write(packet.time.ns, line);
         line.push(' ');
         Captured { bytes, packet_bytes }.describe(*style, line);
         line.push('\n');

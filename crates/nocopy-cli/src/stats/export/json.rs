@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::stats::report::{Group, Report, Row, Source};
+use crate::stats::report::{CounterGroup, CounterRow, CounterSource, Report};
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.stats/1";
@@ -40,18 +40,18 @@ struct Socket<'a> {
 }
 
 #[derive(Serialize)]
-struct Count {
+struct CounterValue {
     total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     per_second: Option<f64>,
 }
 
 /// An object with a member for each counter, in their order.
-struct Counters<'a>(&'a [Row]);
+struct Counters<'a>(&'a [CounterRow]);
 
 impl Serialize for Counters<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let count = |row: &Row| Count { total: row.counter.value, per_second: row.per_second };
+        let count = |row: &CounterRow| CounterValue { total: row.counter.value, per_second: row.per_second };
         serializer.collect_map(self.0.iter().map(|row| (&row.counter.name, count(row))))
     }
 }
@@ -66,15 +66,15 @@ pub(in crate::stats) fn line(report: &Report) -> String {
         driver: Counters(&[]),
         sockets: report.knows_sockets.then(Vec::new),
     };
-    for Group { source, rows } in &report.groups {
+    for CounterGroup { source, rows } in &report.groups {
         let counters = Counters(rows);
         match source {
-            Source::Link => refresh.link = counters,
-            Source::Driver => refresh.driver = counters,
-            Source::Queue(direction, queue) => {
+            CounterSource::Link => refresh.link = counters,
+            CounterSource::Driver => refresh.driver = counters,
+            CounterSource::Queue(direction, queue) => {
                 refresh.queues.push(Queue { direction, queue: *queue, counters });
             }
-            Source::Socket(socket) => refresh.sockets.get_or_insert_default().push(Socket {
+            CounterSource::Socket(socket) => refresh.sockets.get_or_insert_default().push(Socket {
                 inode: socket.inode,
                 queue: socket.queue,
                 zero_copy: socket.zero_copy,

@@ -8,7 +8,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::stats::report::{Report, Row, Source};
+use crate::stats::report::{CounterRow, CounterSource, Report};
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -35,8 +35,8 @@ impl Families {
         for (report, group) in groups {
             let (prefix, labels) = prefix_and_labels(&group.source);
             let labels = [&[("interface", report.interface.clone())], &labels[..]].concat();
-            for Row { counter, .. } in &group.rows {
-                if matches!(group.source, Source::Driver) {
+            for CounterRow { counter, .. } in &group.rows {
+                if matches!(group.source, CounterSource::Driver) {
                     let labels = [&labels[..], &[("name", counter.name.to_string())]].concat();
                     families.add(prefix.into(), DRIVER_HELP, labels, counter.value);
                 } else {
@@ -57,12 +57,12 @@ impl Families {
     }
 }
 
-fn prefix_and_labels(source: &Source) -> (&'static str, Labels) {
+fn prefix_and_labels(source: &CounterSource) -> (&'static str, Labels) {
     match source {
-        Source::Link => ("nocopy_link", vec![]),
-        Source::Driver => (DRIVER, vec![]),
-        Source::Queue(_, number) => ("nocopy_queue", vec![("queue", number.to_string())]),
-        Source::Socket(socket) => {
+        CounterSource::Link => ("nocopy_link", vec![]),
+        CounterSource::Driver => (DRIVER, vec![]),
+        CounterSource::Queue(_, number) => ("nocopy_queue", vec![("queue", number.to_string())]),
+        CounterSource::Socket(socket) => {
             let (pid, process) = socket.owner.clone().unzip();
             let labels = vec![
                 ("queue", socket.queue.to_string()),

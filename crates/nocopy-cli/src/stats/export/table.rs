@@ -6,18 +6,20 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use nocopy_report::print;
 
-use crate::stats::report::{Group, Report, Row, Source};
+use crate::stats::report::{CounterGroup, CounterRow, CounterSource, Report};
 
 /// Shown even if 0, since it matters that no packets arrive.
 const ALWAYS: [&str; 4] = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"];
 
 const NO_SOCKETS: &str = "AF_XDP sockets: not reported by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
 
-fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&Source, &Row)> {
-    let rows =
-        report.groups.iter().flat_map(|Group { source, rows }| rows.iter().map(move |row| (source, row)));
+fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&CounterSource, &CounterRow)> {
+    let rows = report
+        .groups
+        .iter()
+        .flat_map(|CounterGroup { source, rows }| rows.iter().map(move |row| (source, row)));
     rows.filter(move |(source, row)| {
-        let always = matches!(source, Source::Link) && ALWAYS.contains(&&*row.counter.name);
+        let always = matches!(source, CounterSource::Link) && ALWAYS.contains(&&*row.counter.name);
         all || always || row.counter.value > 0
     })
 }
@@ -30,7 +32,7 @@ pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
     }
     let mut last = String::new();
     for (source, row) in shown(report, all) {
-        let words = words(source);
+        let words = source_name(source);
         let first = if words == last { "" } else { &words };
         let rate = row.per_second.map(|rate| format!("{rate:.0}")).unwrap_or_default();
         table.add_row([first, &row.counter.name, &rate, &row.counter.value.to_string()]);
@@ -40,12 +42,12 @@ pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
     format!("{table}\n{note}")
 }
 
-pub(in crate::stats) fn words(source: &Source) -> String {
+pub(in crate::stats) fn source_name(source: &CounterSource) -> String {
     match source {
-        Source::Link => "interface".into(),
-        Source::Driver => "driver".into(),
-        Source::Queue(direction, number) => format!("{direction} queue {number}"),
-        Source::Socket(socket) => {
+        CounterSource::Link => "interface".into(),
+        CounterSource::Driver => "driver".into(),
+        CounterSource::Queue(direction, number) => format!("{direction} queue {number}"),
+        CounterSource::Socket(socket) => {
             let owner = socket.owner.as_ref();
             // The process chose its name, which may contain control characters.
             let shown = |(pid, name): &(_, String)| format!(" of {} ({pid})", print::one_line(name));
@@ -61,15 +63,16 @@ pub(in crate::stats) fn lines(reports: &[Report], all: bool) -> String {
     let mut text = String::new();
     let rows = reports.iter().flat_map(|report| shown(report, all).map(move |row| (report, row)));
     for (report, (source, row)) in rows {
-        let who = match source {
-            Source::Link => "link".into(),
-            Source::Driver => "driver".into(),
-            Source::Queue(direction, number) => format!("{direction}-queue-{number}"),
-            Source::Socket(socket) => format!("socket-{}-queue-{}", socket.inode, socket.queue),
+        let source_name = match source {
+            CounterSource::Link => "link".into(),
+            CounterSource::Driver => "driver".into(),
+            CounterSource::Queue(direction, number) => format!("{direction}-queue-{number}"),
+            CounterSource::Socket(socket) => format!("socket-{}-queue-{}", socket.inode, socket.queue),
         };
         let (name, total) = (&row.counter.name, row.counter.value);
         let rate = row.per_second.map(|rate| format!(" {rate:.1}/s")).unwrap_or_default();
-        writeln!(text, "{} {who} {name} {total}{rate}", report.interface).expect("a string takes everything");
+        writeln!(text, "{} {source_name} {name} {total}{rate}", report.interface)
+            .expect("a string takes everything");
     }
     text.push('\n');
     text
@@ -81,9 +84,9 @@ mod tests {
     use crate::stats::report::Socket;
 
     #[test]
-    fn the_name_of_a_socket_owner_is_one_line() {
+    fn a_socket_owners_name_is_printed_as_one_line() {
         let owner = Some((7, "\u{1b}]0;a\nb\u{9b}".to_owned()));
-        let socket = Source::Socket(Socket { inode: 1, queue: 0, zero_copy: false, owner });
-        assert_eq!(words(&socket), "AF_XDP queue 0 of \u{fffd}]0;a\u{fffd}b\u{fffd} (7)");
+        let socket = CounterSource::Socket(Socket { inode: 1, queue: 0, zero_copy: false, owner });
+        assert_eq!(source_name(&socket), "AF_XDP queue 0 of \u{fffd}]0;a\u{fffd}b\u{fffd} (7)");
     }
 }

@@ -22,7 +22,7 @@ use super::watch::Watch;
 use crate::Failure;
 use crate::arguments::StatsArguments;
 use nocopy_report::{Outcome, print};
-use signals::{Request, Signals};
+use signals::{SignalAction, Signals};
 use terminal::Terminal;
 use view::{Key, View};
 
@@ -33,8 +33,8 @@ pub(super) fn run(
     arguments: &StatsArguments,
 ) -> Result<Outcome, Failure> {
     let signals = Signals::block()?;
-    let mut summary = Summary::begin(&first);
-    let mut terminal = Terminal::standard().map_err(failed)?;
+    let mut summary = Summary::new(&first);
+    let mut terminal = Terminal::standard().map_err(print_failure)?;
     let ended = draw_until_end(watch, first, arguments, &signals, &mut terminal, &mut summary);
     drop(terminal);
     print::text(&summary.line())?;
@@ -54,13 +54,13 @@ fn draw_until_end(
     while arguments.count.is_none_or(|count| refreshes < count) {
         let due = Instant::now() + arguments.interval;
         let is_over = loop {
-            terminal.draw(&view.lines(&reports)).map_err(failed)?;
-            match wait(signals, terminal, due).map_err(failed)? {
+            terminal.draw(&view.lines(&reports)).map_err(print_failure)?;
+            match wait(signals, terminal, due).map_err(print_failure)? {
                 Event::Due => break false,
                 Event::End => break true,
                 Event::Draw => {}
                 Event::Keys(keys) if keys.contains(&Key::Quit) => break true,
-                Event::Keys(keys) => keys.into_iter().for_each(|key| view.press(key)),
+                Event::Keys(keys) => keys.into_iter().for_each(|key| view.apply_key(key)),
             }
         };
         reports = watch.refresh()?;
@@ -70,7 +70,7 @@ fn draw_until_end(
         }
         refreshes += 1;
     }
-    terminal.draw(&view.lines(&reports)).map_err(failed)
+    terminal.draw(&view.lines(&reports)).map_err(print_failure)
 }
 
 #[derive(Debug)]
@@ -84,30 +84,30 @@ enum Event {
 fn wait(signals: &Signals, terminal: &mut Terminal, due: Instant) -> io::Result<Event> {
     loop {
         match signals.next() {
-            Some(Request::End) => return Ok(Event::End),
-            Some(Request::Suspend) => terminal.suspend()?,
-            Some(Request::Draw) => {
+            Some(SignalAction::End) => return Ok(Event::End),
+            Some(SignalAction::Suspend) => terminal.suspend()?,
+            Some(SignalAction::Draw) => {
                 terminal.enter()?; // a shell may have changed it meanwhile
                 return Ok(Event::Draw);
             }
             None => {}
         }
-        let left = due.saturating_duration_since(Instant::now());
-        if left == Duration::ZERO {
+        let timeout = due.saturating_duration_since(Instant::now());
+        if timeout == Duration::ZERO {
             return Ok(Event::Due);
         }
-        let mut waited = vec![PollFd::new(signals, PollFlags::IN)];
-        waited.extend(terminal.keyboard().map(|keyboard| PollFd::from_borrowed_fd(keyboard, PollFlags::IN)));
-        poll(&mut waited, Some(left))?;
-        let of_keyboard = waited.get(1).map_or(PollFlags::empty(), PollFd::revents);
-        if of_keyboard == PollFlags::IN {
-            return Ok(Event::Keys(terminal.typed()?.into_iter().filter_map(Key::of).collect()));
-        } else if !of_keyboard.is_empty() {
-            terminal.forget_keyboard();
+        let mut polled = vec![PollFd::new(signals, PollFlags::IN)];
+        polled.extend(terminal.keyboard().map(|keyboard| PollFd::from_borrowed_fd(keyboard, PollFlags::IN)));
+        poll(&mut polled, Some(timeout))?;
+        let keyboard_events = polled.get(1).map_or(PollFlags::empty(), PollFd::revents);
+        if keyboard_events == PollFlags::IN {
+            return Ok(Event::Keys(terminal.read_keys()?.into_iter().filter_map(Key::of).collect()));
+        } else if !keyboard_events.is_empty() {
+            terminal.disable_keys();
         }
     }
 }
 
-fn failed(error: io::Error) -> Failure {
+fn print_failure(error: io::Error) -> Failure {
     nocopy_report::Failure::Print(error).into()
 }

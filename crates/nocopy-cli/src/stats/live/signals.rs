@@ -11,7 +11,7 @@ use nocopy_report::interrupt::is_ignored;
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum SignalAction {
     End,
     /// Ctrl-Z.
     Suspend,
@@ -39,12 +39,12 @@ impl Signals {
         Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
     }
 
-    pub(super) fn next(&self) -> Option<Request> {
+    pub(super) fn next(&self) -> Option<SignalAction> {
         let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
         match Signal::try_from(signal).ok()? {
-            Signal::SIGTSTP => Some(Request::Suspend),
-            Signal::SIGWINCH | Signal::SIGCONT => Some(Request::Draw),
-            _ => Some(Request::End),
+            Signal::SIGTSTP => Some(SignalAction::Suspend),
+            Signal::SIGWINCH | Signal::SIGCONT => Some(SignalAction::Draw),
+            _ => Some(SignalAction::End),
         }
     }
 }

@@ -25,7 +25,7 @@ const CLEAR_REST_OF_LINE: &str = "\x1b[K";
 const CLEAR_REST: &str = "\x1b[J";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Drawn {
+pub(super) struct StyledLine {
     pub(super) text: String,
     pub(super) emphasis: Emphasis,
 }
@@ -41,13 +41,13 @@ pub(super) enum Emphasis {
 /// A terminal whose settings are restored on drop, and before a panic is printed.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    state: Arc<State>,
+    state: Arc<TerminalState>,
     has_keys: bool,
     has_colours: bool,
 }
 
 #[derive(Debug)]
-struct State {
+struct TerminalState {
     output: File,
     keyboard: Option<Keyboard>,
     is_entered: AtomicBool,
@@ -80,20 +80,20 @@ impl Terminal {
         let input = if is_background { None } else { Some(input.as_fd().try_clone_to_owned()?) };
         let has_colours = has_colours(|name| std::env::var_os(name));
         let terminal = Self::open(io::stdout().as_fd().try_clone_to_owned()?.into(), input, has_colours)?;
-        terminal.leave_before_panics();
+        terminal.leave_on_panic();
         Ok(terminal)
     }
 
     fn open(output: File, input: Option<OwnedFd>, has_colours: bool) -> io::Result<Self> {
         let keyboard = input.and_then(Keyboard::of);
-        let state = Arc::new(State { output, keyboard, is_entered: AtomicBool::new(false) });
+        let state = Arc::new(TerminalState { output, keyboard, is_entered: AtomicBool::new(false) });
         let terminal = Self { has_keys: state.keyboard.is_some(), state, has_colours };
         terminal.enter()?;
         Ok(terminal)
     }
 
     /// A panic's message would disappear with the alternate screen.
-    fn leave_before_panics(&self) {
+    fn leave_on_panic(&self) {
         let (state, print) = (Arc::clone(&self.state), panic::take_hook());
         panic::set_hook(Box::new(move |why| {
             state.leave();
@@ -120,7 +120,7 @@ impl Terminal {
     }
 
     /// The typed bytes, once the keyboard is readable.
-    pub(super) fn typed(&self) -> io::Result<Vec<u8>> {
+    pub(super) fn read_keys(&self) -> io::Result<Vec<u8>> {
         let Some(keyboard) = self.keyboard() else { return Ok(Vec::new()) };
         let mut typed = vec![0; 64];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(keyboard, &mut typed))?;
@@ -128,12 +128,12 @@ impl Terminal {
         Ok(typed)
     }
 
-    pub(super) fn forget_keyboard(&mut self) {
+    pub(super) fn disable_keys(&mut self) {
         self.has_keys = false;
     }
 
     /// Draws over the previous output: as many lines as there is room for, cut to the width.
-    pub(super) fn draw(&self, lines: &[Drawn]) -> io::Result<()> {
+    pub(super) fn draw(&self, lines: &[StyledLine]) -> io::Result<()> {
         let size = tcgetwinsize(&self.state.output)?;
         // A terminal without a known size reports 0.
         let room = |cells: u16, usual: usize| if cells == 0 { usual } else { usize::from(cells) };
@@ -148,11 +148,11 @@ impl Drop for Terminal {
     }
 }
 
-impl State {
+impl TerminalState {
     fn enter(&self) -> io::Result<()> {
         let was_entered = self.is_entered.swap(true, Ordering::Relaxed);
         if let Some(keyboard) = &self.keyboard {
-            keyboard.read_single_keys()?;
+            keyboard.set_single_key_mode()?;
         }
         if was_entered { Ok(()) } else { (&self.output).write_all(ENTER.as_bytes()) }
     }
@@ -177,7 +177,7 @@ impl Keyboard {
     }
 
     /// Without line buffering and echo; Ctrl-C and Ctrl-Z still are signals.
-    fn read_single_keys(&self) -> io::Result<()> {
+    fn set_single_key_mode(&self) -> io::Result<()> {
         let mut modes = self.before.clone();
         modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         modes.special_codes[SpecialCodeIndex::VMIN] = 1;
@@ -187,8 +187,8 @@ impl Keyboard {
 }
 
 /// The bytes that replace the shown lines by these.
-fn frame(lines: &[Drawn], rows: usize, columns: usize, has_colours: bool) -> String {
-    let shown = lines.iter().take(rows).map(|Drawn { text, emphasis }| {
+fn frame(lines: &[StyledLine], rows: usize, columns: usize, has_colours: bool) -> String {
+    let shown = lines.iter().take(rows).map(|StyledLine { text, emphasis }| {
         let text: String = printable(text).chars().take(columns).collect();
         let style = match emphasis {
             Emphasis::None => Style::new(),
@@ -213,12 +213,12 @@ mod tests {
     use super::*;
 
     /// The two ends of a terminal: the user's, and the command's.
-    fn ends() -> (File, File) {
-        let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&person).unwrap();
-        unlockpt(&person).unwrap();
-        let name = ptsname(&person, Vec::new()).unwrap().into_string().unwrap();
-        (person.into(), File::options().read(true).write(true).open(name).unwrap())
+    fn open_terminal() -> (File, File) {
+        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&user).unwrap();
+        unlockpt(&user).unwrap();
+        let name = ptsname(&user, Vec::new()).unwrap().into_string().unwrap();
+        (user.into(), File::options().read(true).write(true).open(name).unwrap())
     }
 
     fn open(command: &File) -> Terminal {
@@ -232,20 +232,20 @@ mod tests {
     }
 
     /// Everything that was drawn, once the command has ended.
-    fn drawn(mut person: File, command: File) -> String {
+    fn drawn(mut user: File, command: File) -> String {
         drop(command);
         let mut text = Vec::new();
-        let _ = person.read_to_end(&mut text); // ends with an error
+        let _ = user.read_to_end(&mut text); // ends with an error
         String::from_utf8(text).unwrap()
     }
 
-    fn plain(text: &str) -> Drawn {
-        Drawn { text: text.into(), emphasis: Emphasis::None }
+    fn plain(text: &str) -> StyledLine {
+        StyledLine { text: text.into(), emphasis: Emphasis::None }
     }
 
     #[test]
-    fn the_terminal_is_as_it_was_when_dropped() {
-        let (person, command) = ends();
+    fn drop_restores_the_terminal() {
+        let (user, command) = open_terminal();
         let before = modes(&command);
         let terminal = open(&command);
         let during = modes(&command).0;
@@ -253,51 +253,51 @@ mod tests {
         assert!(during.contains(LocalModes::ISIG), "Ctrl-C stays a signal");
         drop(terminal);
         assert_eq!(modes(&command), before);
-        assert_eq!(drawn(person, command), format!("{ENTER}{LEAVE}"));
+        assert_eq!(drawn(user, command), format!("{ENTER}{LEAVE}"));
     }
 
     #[test]
-    fn a_panic_leaves_the_terminal_before_it_is_printed() {
-        let (person, command) = ends();
+    fn a_panic_restores_the_terminal_before_its_message() {
+        let (user, command) = open_terminal();
         let before = modes(&command);
         let terminal = open(&command);
-        terminal.leave_before_panics();
+        terminal.leave_on_panic();
         let panicked = catch_unwind(AssertUnwindSafe(|| panic!("as the test wants it")));
         assert!(panicked.is_err());
         assert_eq!(modes(&command), before, "the hook, and not only the drop");
         drop(terminal);
         let _ = panic::take_hook(); // which keeps the terminal open
-        assert_eq!(drawn(person, command), format!("{ENTER}{LEAVE}"), "left once");
+        assert_eq!(drawn(user, command), format!("{ENTER}{LEAVE}"), "left once");
     }
 
     #[test]
-    fn keys_come_one_by_one_without_an_end_of_line() {
-        let (mut person, command) = ends();
+    fn keys_are_read_without_enter() {
+        let (mut user, command) = open_terminal();
         let terminal = open(&command);
-        person.write_all(b"s").unwrap();
-        assert_eq!(terminal.typed().unwrap(), b"s");
-        person.write_all(b"r").unwrap();
-        assert_eq!(terminal.typed().unwrap(), b"r");
+        user.write_all(b"s").unwrap();
+        assert_eq!(terminal.read_keys().unwrap(), b"s");
+        user.write_all(b"r").unwrap();
+        assert_eq!(terminal.read_keys().unwrap(), b"r");
     }
 
     #[test]
-    fn without_a_terminal_to_type_at_there_are_no_keys() {
-        let (_person, command) = ends();
+    fn input_that_is_no_terminal_has_no_keys() {
+        let (_user, command) = open_terminal();
         let null: OwnedFd = File::open("/dev/null").unwrap().into();
         let terminal = Terminal::open(command, Some(null), false).unwrap();
-        assert!(terminal.keyboard().is_none() && terminal.typed().unwrap().is_empty());
+        assert!(terminal.keyboard().is_none() && terminal.read_keys().unwrap().is_empty());
     }
 
     #[test]
-    fn a_frame_fits_the_terminal_and_steers_nothing_else() {
+    fn a_frame_fits_the_terminal_without_control_characters() {
         let lines = [plain("one"), plain("t\x1bwo"), plain("three")];
         assert_eq!(frame(&lines, 2, 3, false), "\x1b[Hone\x1b[K\nt\u{fffd}w\x1b[K\x1b[J");
         assert_eq!(frame(&lines, 0, 80, false), "\x1b[H\x1b[J");
     }
 
     #[test]
-    fn colours_are_drawn_only_where_they_are_wanted() {
-        let lines = [Drawn { text: "eth0".into(), emphasis: Emphasis::Alarm }, plain("lo")];
+    fn colours_are_drawn_only_if_enabled() {
+        let lines = [StyledLine { text: "eth0".into(), emphasis: Emphasis::Alarm }, plain("lo")];
         assert_eq!(frame(&lines, 9, 9, true), "\x1b[H\x1b[31meth0\x1b[0m\x1b[K\nlo\x1b[K\x1b[J");
         assert_eq!(frame(&lines, 9, 9, false), "\x1b[Heth0\x1b[K\nlo\x1b[K\x1b[J");
     }

@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::terminal::{Drawn, Emphasis};
+use super::terminal::{Emphasis, StyledLine};
 use crate::stats::export::table;
-use crate::stats::line::{Line, Part, Quantity, lines};
+use crate::stats::line::{Line, LineSubject, Quantity, lines};
 use crate::stats::report::Report;
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
@@ -40,7 +40,7 @@ enum Column {
     Total(Quantity),
 }
 
-/// In the order of the table, where parts are a second column.
+/// In the order of the table, where the subject is a second column.
 const COLUMNS: [(Column, &str); 7] = [
     (Column::Interface, "interface"),
     (Column::PerSecond(Quantity::RxPackets), "rx packets/s"),
@@ -63,7 +63,7 @@ impl Column {
 
     fn compare(self, a: &Line, b: &Line, is_reversed: bool) -> Ordering {
         let direct = |ordering: Ordering| if is_reversed { ordering.reverse() } else { ordering };
-        let by_name = || (&a.interface, &a.part).cmp(&(&b.interface, &b.part));
+        let by_name = || (&a.interface, &a.subject).cmp(&(&b.interface, &b.subject));
         match (self, self.figure(a), self.figure(b)) {
             (Self::Interface, ..) => direct(by_name()),
             // The largest first.
@@ -92,7 +92,7 @@ impl View {
         Self { sorted_by: 0, is_reversed: false, all, has_counters, hint }
     }
 
-    pub(super) fn press(&mut self, key: Key) {
+    pub(super) fn apply_key(&mut self, key: Key) {
         match key {
             Key::NextColumn => {
                 self.sorted_by = (self.sorted_by + 1) % COLUMNS.len();
@@ -104,7 +104,7 @@ impl View {
         }
     }
 
-    pub(super) fn lines(&self, reports: &[Report]) -> Vec<Drawn> {
+    pub(super) fn lines(&self, reports: &[Report]) -> Vec<StyledLine> {
         let sorted = self.sorted(reports);
         let header = (self.hint.to_owned(), Emphasis::None);
         let emphasis = sorted.iter().map(|line| match line.is_dropping() {
@@ -118,12 +118,13 @@ impl View {
             counters.map(|report| format!("\n{}", table::table(report, self.all))).collect();
         let counters = counters.lines().map(|line| (line.to_owned(), Emphasis::None));
         let all = std::iter::once(header).chain(rows).chain(counters);
-        all.map(|(text, emphasis)| Drawn { text, emphasis }).collect()
+        all.map(|(text, emphasis)| StyledLine { text, emphasis }).collect()
     }
 
     fn sorted(&self, reports: &[Report]) -> Vec<Line> {
-        let shown =
-            |line: &Line| self.all || line.is_active() || (self.has_counters && line.part == Part::Whole);
+        let shown = |line: &Line| {
+            self.all || line.is_active() || (self.has_counters && line.subject == LineSubject::Interface)
+        };
         let mut sorted: Vec<Line> = reports.iter().flat_map(lines).filter(shown).collect();
         let (column, _) = COLUMNS[self.sorted_by];
         sorted.sort_by(|a, b| column.compare(a, b, self.is_reversed));
@@ -140,14 +141,14 @@ impl View {
         let mut header: Vec<String> = names.collect();
         header.insert(1, String::new());
         let rows = lines.iter().map(|line| {
-            let part = match &line.part {
-                Part::Whole => String::new(),
-                Part::Queue(number) => format!("queue {number}"),
-                Part::Socket(_, _, words) => words.clone(),
+            let subject = match &line.subject {
+                LineSubject::Interface => String::new(),
+                LineSubject::Queue(number) => format!("queue {number}"),
+                LineSubject::Socket(_, _, name) => name.clone(),
             };
             let figure = |column: Column| column.figure(line).map(short).unwrap_or_default();
             let figures = COLUMNS[1..].iter().map(|(column, _)| figure(*column));
-            [line.interface.clone(), part].into_iter().chain(figures).collect()
+            [line.interface.clone(), subject].into_iter().chain(figures).collect()
         });
         Table { figures: 2..header.len(), rows: rows.collect(), header }
     }
@@ -157,15 +158,15 @@ impl View {
 mod tests {
     use super::*;
     use crate::stats::line::tests::{group, report};
-    use crate::stats::report::Source;
+    use crate::stats::report::CounterSource;
 
-    fn link(packets: u64, drops: u64) -> crate::stats::report::Group {
-        group(Source::Link, &[("rx_packets", packets, packets), ("rx_dropped", drops, drops)])
+    fn link(packets: u64, drops: u64) -> crate::stats::report::CounterGroup {
+        group(CounterSource::Link, &[("rx_packets", packets, packets), ("rx_dropped", drops, drops)])
     }
 
     /// Three interfaces, one of them idle, and a queue that counts no drops.
     fn reports() -> [Report; 3] {
-        let queue = group(Source::Queue("rx".into(), 0), &[("rx_packets", 10, 10)]);
+        let queue = group(CounterSource::Queue("rx".into(), 0), &[("rx_packets", 10, 10)]);
         [
             report("eth1", vec![link(40, 0)]),
             report("idle", vec![link(0, 0)]),
@@ -178,9 +179,9 @@ mod tests {
     }
 
     fn order(view: &View) -> Vec<String> {
-        let names = view.sorted(&reports()).into_iter().map(|line| match line.part {
-            Part::Whole => line.interface,
-            part => format!("{} {part:?}", line.interface),
+        let names = view.sorted(&reports()).into_iter().map(|line| match line.subject {
+            LineSubject::Interface => line.interface,
+            subject => format!("{} {subject:?}", line.interface),
         });
         names.collect()
     }
@@ -189,47 +190,47 @@ mod tests {
     fn lines_are_sorted_by_name_first_and_then_by_the_next_column() {
         let mut view = view();
         assert_eq!(order(&view), ["eth0", "eth0 Queue(0)", "eth1"]);
-        view.press(Key::NextColumn);
+        view.apply_key(Key::NextColumn);
         assert_eq!(order(&view), ["eth1", "eth0", "eth0 Queue(0)"], "the most packets first");
-        COLUMNS[2..].iter().for_each(|_| view.press(Key::NextColumn));
+        COLUMNS[2..].iter().for_each(|_| view.apply_key(Key::NextColumn));
         assert_eq!(COLUMNS[view.sorted_by].1, "drops");
         assert_eq!(order(&view)[0], "eth0");
-        view.press(Key::NextColumn);
+        view.apply_key(Key::NextColumn);
         assert_eq!(order(&view)[0], "eth0", "behind the last column comes the first");
         assert_eq!(view.sorted_by, 0);
     }
 
     #[test]
-    fn reversed_the_least_is_first_and_what_is_not_counted_last() {
+    fn reverse_order_keeps_lines_without_a_value_last() {
         let mut view = view();
-        view.press(Key::Reverse);
+        view.apply_key(Key::Reverse);
         assert_eq!(order(&view), ["eth1", "eth0 Queue(0)", "eth0"]);
-        (0..5).for_each(|_| view.press(Key::NextColumn));
+        (0..5).for_each(|_| view.apply_key(Key::NextColumn));
         assert_eq!(COLUMNS[view.sorted_by].1, "drops/s");
         assert_eq!(order(&view), ["eth0", "eth1", "eth0 Queue(0)"], "a new column begins with the most");
-        view.press(Key::Reverse);
+        view.apply_key(Key::Reverse);
         assert_eq!(order(&view), ["eth1", "eth0", "eth0 Queue(0)"]);
     }
 
     #[test]
-    fn idle_lines_are_shown_when_asked_for() {
+    fn idle_lines_are_shown_on_request() {
         let mut view = view();
         assert!(!order(&view).contains(&"idle".to_owned()));
-        view.press(Key::All);
+        view.apply_key(Key::All);
         assert!(order(&view).contains(&"idle".to_owned()));
-        view.press(Key::All);
+        view.apply_key(Key::All);
         assert!(!order(&view).contains(&"idle".to_owned()));
     }
 
     #[test]
-    fn a_named_interface_is_shown_though_it_is_idle() {
+    fn a_named_idle_interface_is_shown() {
         let idle = [report("idle", vec![link(0, 0)])];
         assert_eq!(View::new(false, true, true).sorted(&idle).len(), 1);
         assert_eq!(view().sorted(&idle).len(), 0);
     }
 
     #[test]
-    fn only_four_keys_mean_something() {
+    fn only_four_keys_have_a_function() {
         let keys: Vec<u8> = (0..=255).filter(|&typed| Key::of(typed).is_some()).collect();
         assert_eq!(keys, b"aqrs");
         assert_eq!((Key::of(b's'), Key::of(b'q')), (Some(Key::NextColumn), Some(Key::Quit)));
@@ -237,24 +238,25 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_rates_and_marks_its_order() {
+    fn the_table_has_rates_and_marks_the_sort_column() {
         let mut view = view();
-        view.press(Key::NextColumn);
+        view.apply_key(Key::NextColumn);
         let drawn = view.lines(&reports());
-        let words = |at: usize| drawn[at].text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let columns_of = |at: usize| drawn[at].text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(drawn[0].text, KEYS);
-        assert!(words(1).starts_with("interface rx packets/s ▼ rx bytes/s"), "{}", words(1));
-        assert_eq!((words(2), words(3)), ("eth1 20 0 0".into(), "eth0 5 3 6".into()));
-        assert_eq!(words(4), "eth0 queue 0 5");
+        assert!(columns_of(1).starts_with("interface rx packets/s ▼ rx bytes/s"), "{}", columns_of(1));
+        assert_eq!((columns_of(2), columns_of(3)), ("eth1 20 0 0".into(), "eth0 5 3 6".into()));
+        assert_eq!(columns_of(4), "eth0 queue 0 5");
         let emphasis: Vec<_> = drawn.iter().map(|line| line.emphasis).collect();
         let none = Emphasis::None;
         assert_eq!(emphasis, [none, Emphasis::Header, none, Emphasis::Alarm, none]);
     }
 
     #[test]
-    fn all_counters_of_a_named_interface_stand_below_by_name() {
+    fn counters_of_a_named_interface_follow_the_table() {
         let view = View::new(false, true, false);
-        let drawn = view.lines(&[report("eth0", vec![group(Source::Link, &[("rx_crc_errors", 3, 2)])])]);
+        let drawn =
+            view.lines(&[report("eth0", vec![group(CounterSource::Link, &[("rx_crc_errors", 3, 2)])])]);
         assert_eq!(drawn[0].text, NO_KEYS);
         assert!(drawn.iter().any(|line| line.text.contains("rx_crc_errors")), "{drawn:?}");
         assert!(!self::view().lines(&reports()).iter().any(|line| line.text.contains("rx_dropped")));

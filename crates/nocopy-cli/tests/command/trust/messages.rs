@@ -9,7 +9,7 @@ use nocopy_proto::message::wire::{
 };
 
 use super::slow_stream::SlowStream;
-use super::{Attack, beside, flood, stranger};
+use super::{Attack, attacker_address, during_attack, flood_connections};
 use crate::ping::{Server, assert_all_answered, ping};
 
 /// Clients, one after the other, and what each asks: short messages, and long ones, which go by a stream.
@@ -21,7 +21,7 @@ fn attacked(scheme: &str, attackers: usize, before: u64, attack: impl Fn(usize, 
     let server = Server::start(&[&format!("{scheme}://127.0.0.1:0")], &["--wait", "block"]);
     let target = server.targets[0].clone();
     let address = target.split_once("://").unwrap().1.parse().unwrap();
-    beside(
+    during_attack(
         attackers,
         before,
         |number, attacking| attack(number, attacking, address),
@@ -57,14 +57,14 @@ fn slow_streams_leave_memory_to_others() {
     attacked("message", 1, STREAMS as u64, |_, attacking, address| {
         let mut opened = 0;
         let mut streams: Vec<SlowStream> = Vec::new();
-        while attacking.goes_on() {
-            streams.retain_mut(|stream| stream.go_on(BYTES).is_ok());
+        while attacking.is_running() {
+            streams.retain_mut(|stream| stream.continue_stream(BYTES).is_ok());
             if streams.len() < STREAMS
-                && let Some(stream) = SlowStream::open(stranger(opened), address, opened as u64 + 1)
+                && let Some(stream) = SlowStream::open(attacker_address(opened), address, opened as u64 + 1)
             {
                 streams.push(stream);
                 opened += 1;
-                attacking.note(1);
+                attacking.count(1);
             } else {
                 std::thread::sleep(EVERY);
             }
@@ -75,7 +75,7 @@ fn slow_streams_leave_memory_to_others() {
 /// Datagrams of no connection, of all kinds, and connections that say nothing, take no place of others.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn forged_datagrams_and_idle_connections_stop_no_other() {
+fn forged_datagrams_and_idle_connections_harm_no_other() {
     attacked("message", 4, 1000, |number, attacking, address| match number {
         0 => idle_connections(attacking, address),
         _ => forged_datagrams(number, attacking, address),
@@ -85,15 +85,15 @@ fn forged_datagrams_and_idle_connections_stop_no_other() {
 fn idle_connections(attacking: &Attack, address: SocketAddr) {
     let mut connected = 0;
     let mut endpoints = Vec::new();
-    while attacking.goes_on() {
-        let mut endpoint = Endpoint::builder().bind(SocketAddr::new(stranger(connected), 0)).unwrap();
+    while attacking.is_running() {
+        let mut endpoint = Endpoint::builder().bind(SocketAddr::new(attacker_address(connected), 0)).unwrap();
         let _ = endpoint.connect(address, Duration::from_secs(1));
         endpoints.push(endpoint);
         if endpoints.len() == 50 {
             endpoints.clear();
         }
         connected += 1;
-        attacking.note(1);
+        attacking.count(1);
     }
 }
 
@@ -102,8 +102,8 @@ fn forged_datagrams(number: usize, attacking: &Attack, address: SocketAddr) {
     const SENT_MAX: u64 = 100_000;
     let mut sent = 0;
     let mut out = Vec::new();
-    while attacking.goes_on() && sent < SENT_MAX {
-        let socket = UdpSocket::bind((stranger(number + sent as usize), 0)).unwrap();
+    while attacking.is_running() && sent < SENT_MAX {
+        let socket = UdpSocket::bind((attacker_address(number + sent as usize), 0)).unwrap();
         for _ in 0..1000 {
             match sent % 6 {
                 0 => Hello { versions: Versions::HERE, client_id: sent }.emit(&mut out),
@@ -119,7 +119,7 @@ fn forged_datagrams(number: usize, attacking: &Attack, address: SocketAddr) {
             out[at] ^= 1 << (sent % 8);
             let _ = socket.send_to(&out, address);
             sent += 1;
-            attacking.note(1);
+            attacking.count(1);
         }
     }
 }
@@ -145,6 +145,6 @@ fn tcp_connections_of_a_network_leave_some_to_others() {
         return;
     }
     attacked("tcp", 8, 1000, |number, attacking, address| {
-        flood(number, attacking, address, 200, |done| &[0xff; 40][..done % 40]);
+        flood_connections(number, attacking, address, 200, |done| &[0xff; 40][..done % 40]);
     });
 }

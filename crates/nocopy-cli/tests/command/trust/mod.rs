@@ -15,7 +15,7 @@ use nocopy_lab::patience::wait_until;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 /// An address of a network of attackers.
-fn stranger(number: usize) -> IpAddr {
+fn attacker_address(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 99, 0, 1 + (number % 200) as u8))
 }
 
@@ -32,12 +32,12 @@ struct Attack {
 }
 
 impl Attack {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.is_over.load(Ordering::Relaxed) // ordering: nothing else is handed over by it
     }
 
     /// Counts what it does.
-    fn note(&self, count: u64) {
+    fn count(&self, count: u64) {
         self.done.fetch_add(count, Ordering::Relaxed); // ordering: nothing else is handed over by it
     }
 
@@ -47,19 +47,24 @@ impl Attack {
 }
 
 /// Ends the attack, also after a panic.
-struct Ending<'a>(&'a Attack);
+struct EndOnDrop<'a>(&'a Attack);
 
-impl Drop for Ending<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
     }
 }
 
 /// Runs the victims while that many threads attack, once these have done `before`.
-fn beside(attackers: usize, before: u64, attack: impl Fn(usize, &Attack) + Sync, victims: impl FnOnce()) {
+fn during_attack(
+    attackers: usize,
+    before: u64,
+    attack: impl Fn(usize, &Attack) + Sync,
+    victims: impl FnOnce(),
+) {
     let attacking = Attack::default();
     thread::scope(|scope| {
-        let _ending = Ending(&attacking);
+        let _end = EndOnDrop(&attacking);
         for number in 0..attackers {
             let (attack, attacking) = (&attack, &attacking);
             scope.spawn(move || attack(number, attacking));
@@ -78,7 +83,7 @@ fn connected_from(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream>
 }
 
 /// Opens connections from the attackers' network, sends a beginning on each, and holds up to so many of them.
-fn flood<'a>(
+fn flood_connections<'a>(
     number: usize,
     attacking: &Attack,
     to: SocketAddr,
@@ -87,8 +92,8 @@ fn flood<'a>(
 ) {
     let mut held = Vec::new();
     let mut done = 0;
-    while attacking.goes_on() {
-        let Ok(mut stream) = connected_from(stranger(number + done), to) else {
+    while attacking.is_running() {
+        let Ok(mut stream) = connected_from(attacker_address(number + done), to) else {
             held.clear();
             continue;
         };
@@ -98,6 +103,6 @@ fn flood<'a>(
             held.drain(..held_max / 2);
         }
         done += 1;
-        attacking.note(1);
+        attacking.count(1);
     }
 }

@@ -17,7 +17,7 @@ use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Attack, beside, connected_from, flood, stranger, victim};
+use super::{Attack, attacker_address, connected_from, during_attack, flood_connections, victim};
 use crate::nfs::{Server, call_record};
 use crate::running::{PATIENCE, readable_directory};
 
@@ -27,7 +27,7 @@ const ROUNDS: usize = 50;
 const CALLS_PER_ROUND: usize = 6;
 const ATTACKERS: usize = 16;
 /// What the attackers do before the victims begin.
-const BEFORE: u64 = 200;
+const CALLS_BEFORE: u64 = 200;
 const FILES: usize = 2_000;
 const FILE_BYTES: usize = 4096;
 
@@ -103,23 +103,23 @@ impl Client {
     }
 }
 
-struct Scene {
-    around: TempDir,
+struct AttackedServer {
+    root_directory: TempDir,
     server: Server,
 }
 
-impl Scene {
+impl AttackedServer {
     fn new() -> Self {
-        let around = readable_directory();
-        let exported = around.path().join("exported");
+        let root_directory = readable_directory();
+        let exported = root_directory.path().join("exported");
         fs::create_dir(&exported).unwrap();
         fs::set_permissions(&exported, fs::Permissions::from_mode(0o777)).unwrap();
         fs::create_dir(exported.join("many")).unwrap();
         (0..FILES)
             .for_each(|number| drop(fs::File::create(exported.join(format!("many/{number}"))).unwrap()));
-        fs::write(around.path().join("outside"), b"nobody's business").unwrap();
-        let server = Server::start(&around, &["--writable"]);
-        Self { around, server }
+        fs::write(root_directory.path().join("outside"), b"nobody's business").unwrap();
+        let server = Server::start(&root_directory, &["--writable"]);
+        Self { root_directory, server }
     }
 
     /// All victims work beside the attack; each call of theirs is answered, and counted as theirs by the
@@ -128,9 +128,9 @@ impl Scene {
         let address = self.server.address;
         let mut victims: Vec<Client> =
             (0..VICTIMS).map(|number| Client::connect(victim(number), address)).collect();
-        beside(
+        during_attack(
             ATTACKERS,
-            BEFORE,
+            CALLS_BEFORE,
             |number, attacking| attack(number, attacking, address),
             || {
                 for round in 0..ROUNDS {
@@ -153,19 +153,19 @@ impl Scene {
             let calls = (1 + ROUNDS * CALLS_PER_ROUND) as u64;
             assert_eq!(counted, [1, calls, bytes, bytes].map(Some), "{address}: {summary}");
         }
-        (summary, self.around)
+        (summary, self.root_directory)
     }
 }
 
 /// A network that always has more to do for all workers than there are leaves some of them to others.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn workers_are_left_to_others() {
+fn workers_remain_available_to_others() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    let (summary, _) = Scene::new().attack(|number, attacking, address| {
-        let mut stream = connected_from(stranger(number), address).unwrap();
+    let (summary, _) = AttackedServer::new().attack(|number, attacking, address| {
+        let mut stream = connected_from(attacker_address(number), address).unwrap();
         let root = root_of(&mut stream).unwrap();
         let many = call_record(
             1,
@@ -187,7 +187,7 @@ fn workers_are_left_to_others() {
         let name = format!("stranger's {number}");
         let at = Entry { directory: root, name: Text(name.as_bytes()) };
         let create = CreateArguments { at, how: HowToCreate::Unchecked(NewAttributes::NONE) };
-        while attacking.goes_on() {
+        while attacking.is_running() {
             // The same call many times, and long ones.
             let mut calls = Vec::new();
             (0..8).for_each(|_| {
@@ -208,7 +208,7 @@ fn workers_are_left_to_others() {
                 }
                 let bytes = (u32::from_be_bytes(mark) & !(1 << 31)).into();
                 std::io::copy(&mut (&mut stream).take(bytes), &mut std::io::sink()).unwrap();
-                attacking.note(1);
+                attacking.count(1);
             }
         }
     });
@@ -224,8 +224,8 @@ fn floods_of_a_network_end_only_its_own_connections() {
     }
     let call = call_record(1, nfs3::PROGRAM, Procedure::Null as u32, &());
     let begins = [0, 3, call.len() - 1, call.len()].map(|bytes| &call[..bytes]);
-    let (summary, _) = Scene::new().attack(|number, attacking, address| {
-        flood(number, attacking, address, 100, |done| begins[done % begins.len()]);
+    let (summary, _) = AttackedServer::new().attack(|number, attacking, address| {
+        flood_connections(number, attacking, address, 100, |done| begins[done % begins.len()]);
     });
     assert_eq!(summary["malformed"], 0, "half a call is no other message: {summary}");
 }
@@ -234,11 +234,11 @@ fn floods_of_a_network_end_only_its_own_connections() {
 /// anything.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn forged_handles_and_records_lead_nowhere() {
-    let (summary, around) = Scene::new().attack(|number, attacking, address| {
+fn forged_handles_and_records_have_no_effect() {
+    let (summary, root_directory) = AttackedServer::new().attack(|number, attacking, address| {
         let mut done = 0;
-        'connections: while attacking.goes_on() {
-            let mut stream = connected_from(stranger(number), address).unwrap();
+        'connections: while attacking.is_running() {
+            let mut stream = connected_from(attacker_address(number), address).unwrap();
             let Ok(root) = root_of(&mut stream) else { continue };
             for _ in 0..200 {
                 let mut bytes = root.as_bytes().to_vec();
@@ -259,12 +259,12 @@ fn forged_handles_and_records_lead_nowhere() {
                 let status = u32::from_be_bytes(reply[..4].try_into().unwrap());
                 assert_eq!(status, Status::BadHandle as u32, "{procedure:?}");
                 done += 1;
-                attacking.note(1);
+                attacking.count(1);
             }
             let _ = stream.write_all(&[done as u8; 64]);
         }
     });
-    assert_eq!(fs::read(around.path().join("outside")).unwrap(), b"nobody's business", "{summary}");
+    assert_eq!(fs::read(root_directory.path().join("outside")).unwrap(), b"nobody's business", "{summary}");
 }
 
 /// Arguments that are encoded already.

@@ -69,7 +69,7 @@ impl SlowStream {
         opened.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         opened.stream.read_exact(&mut room[..16]).ok()?;
         opened.stream.set_nonblocking(true).unwrap();
-        opened.begin();
+        opened.start_stream();
         Some(opened)
     }
 
@@ -96,7 +96,7 @@ impl SlowStream {
         let _ = self.datagrams.send(&out);
     }
 
-    fn begin(&mut self) {
+    fn start_stream(&mut self) {
         let head = whole_header_bytes(Kind::Plain);
         // As many as the message would take by datagrams.
         let span = packets(Kind::Plain, MESSAGE_BYTES, DATAGRAM_BYTES - HEADER_BYTES) as u32;
@@ -112,7 +112,7 @@ impl SlowStream {
 
     /// Sends that much more of its unit, and begins the next one at its end; an error once the server has
     /// ended the stream.
-    pub(super) fn go_on(&mut self, bytes: usize) -> io::Result<()> {
+    pub(super) fn continue_stream(&mut self, bytes: usize) -> io::Result<()> {
         let end = self.unit.len().min(self.sent + bytes);
         match self.stream.write(&self.unit[self.sent..end]) {
             Ok(count) => self.sent += count,
@@ -120,7 +120,7 @@ impl SlowStream {
             Err(error) => return Err(error),
         }
         if self.sent == self.unit.len() {
-            self.begin();
+            self.start_stream();
         }
         self.acknowledge();
         let mut came = [0; 2048];

@@ -2,27 +2,30 @@
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 
-use super::table::HABITS;
-use super::{Means, On};
+use super::table::FOREIGN_OPTIONS;
+use super::{Meaning, TargetKind};
 
 /// The section of a command's manual page: what each option of another program is here.
-pub(crate) fn manual(command: &str) -> String {
+pub(crate) fn manual_section(command: &str) -> String {
     let mut text = String::new();
-    for habit in HABITS.iter().filter(|habit| habit.is_for(command, On::Any) && !habit.programs.is_empty()) {
-        let meaning = match (habit.accepted(), &habit.means) {
+    for foreign in FOREIGN_OPTIONS
+        .iter()
+        .filter(|foreign| foreign.is_for(command, TargetKind::Any) && !foreign.programs.is_empty())
+    {
+        let meaning = match (foreign.accepted(), &foreign.meaning) {
             (Some(meaning), _) => meaning,
-            (None, Means::Hint(hint)) => format!("not accepted: {hint}"),
+            (None, Meaning::Hint(hint)) => format!("not accepted: {hint}"),
             (None, _) => continue,
         };
-        let on = match habit.on {
-            On::Any => "",
-            On::Interface => ", to an INTERFACE",
-            On::Host => ", to a host",
+        let target = match foreign.target {
+            TargetKind::Any => "",
+            TargetKind::Interface => ", to an INTERFACE",
+            TargetKind::Host => ", to a host",
         };
-        let typed = habit.typed.replace(' ', ", ").replace('-', "\\-");
-        let (value, programs) = (habit.value.replace('-', "\\-"), habit.programs);
+        let typed = foreign.typed.replace(' ', ", ").replace('-', "\\-");
+        let (value, programs) = (foreign.value.replace('-', "\\-"), foreign.programs);
         let meaning = meaning.replace('\\', "\\\\").replace('-', "\\-");
-        text += &format!(".TP\n\\fB{typed}\\fR {value}\n{meaning} ({programs}{on})\n");
+        text += &format!(".TP\n\\fB{typed}\\fR {value}\n{meaning} ({programs}{target})\n");
     }
     match text.is_empty() {
         true => text,
@@ -38,10 +41,10 @@ pub(crate) fn with_synonyms(all: Command) -> Command {
 
 fn add_synonyms(command: Command) -> Command {
     let name = command.get_name().to_owned();
-    let all = HABITS.iter().filter(|habit| habit.is_for(&name, On::Any));
-    let spellings = all.flat_map(|habit| habit.spellings().map(move |typed| (habit, typed)));
-    spellings.fold(command, |command, (habit, typed)| {
-        let (Some(meaning), letters) = (habit.accepted(), typed.trim_start_matches('-')) else {
+    let all = FOREIGN_OPTIONS.iter().filter(|foreign| foreign.is_for(&name, TargetKind::Any));
+    let spellings = all.flat_map(|foreign| foreign.spellings().map(move |typed| (foreign, typed)));
+    spellings.fold(command, |command, (foreign, typed)| {
+        let (Some(meaning), letters) = (foreign.accepted(), typed.trim_start_matches('-')) else {
             return command;
         };
         let is_long = typed.starts_with("--");
@@ -52,13 +55,13 @@ fn add_synonyms(command: Command) -> Command {
         if command.get_arguments().any(is_known) || matches!(typed, "-h" | "--help") {
             return command;
         }
-        let option = Arg::new(typed).help(format!("{}: {meaning}", habit.programs));
+        let option = Arg::new(typed).help(format!("{}: {meaning}", foreign.programs));
         let option = match (is_long, letters.chars().next()) {
             (true, _) => option.long(letters),
             (false, Some(letter)) => option.short(letter),
             (false, None) => return command,
         };
-        command.arg(match habit.value {
+        command.arg(match foreign.value {
             "" => option.action(ArgAction::SetTrue),
             value => option.action(ArgAction::Set).value_name(value).value_hint(match value {
                 "FILE" => ValueHint::FilePath,

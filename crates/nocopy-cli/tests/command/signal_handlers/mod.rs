@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Waits until a process catches the signal of Ctrl-C, and returns at once: a signal that is sent then comes
 /// at its worst moment.
-pub(crate) fn wait_for_listening(child: &Child, patience: Duration) {
+pub(crate) fn wait_for_signal_handlers(child: &Child, patience: Duration) {
     let (path, deadline) = (format!("/proc/{}/status", child.id()), Instant::now() + patience);
     loop {
         let status = fs::read_to_string(&path).unwrap();

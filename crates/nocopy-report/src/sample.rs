@@ -11,20 +11,20 @@ pub(crate) fn measured_headline() -> Report {
 }
 
 /// A run with the rows of every job of the headline.
-pub(crate) fn whole_run() -> Report {
+pub(crate) fn full_run() -> Report {
     let of = |job: &Job, row: Row| {
         let workload = job.series.split([',', ' ']).next().unwrap_or_default();
         Row { workload: workload.into(), sink: job.sink.map(str::to_owned), ..row }
     };
     let rows = JOBS.iter().flat_map(|job| {
-        let by = move |way: &Method, rate| Row {
-            variant: way.variant.map(str::to_owned),
-            ..row(job.series, way.method, rate)
+        let by = move |method: &Method, rate| Row {
+            variant: method.variant.map(str::to_owned),
+            ..row(job.series, method.method, rate)
         };
-        let ours = by(&job.ours, 2e6);
-        let others = job.others.iter().map(move |other| by(other, 1e6));
-        let compared = job.others.iter().map(move |other| against(other.method, 2.0, ours.clone()));
-        others.chain(compared).map(move |row| of(job, row))
+        let own = by(&job.own, 2e6);
+        let baselines = job.baselines.iter().map(move |other| by(other, 1e6));
+        let compared = job.baselines.iter().map(move |other| against(other.method, 2.0, own.clone()));
+        baselines.chain(compared).map(move |row| of(job, row))
     });
     report(rows.collect())
 }

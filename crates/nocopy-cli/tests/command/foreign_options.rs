@@ -9,7 +9,7 @@ fn start(end: &End, arguments: &[&str]) -> Running {
 }
 
 #[test]
-fn options_of_tcpdump_and_tcpreplay_record_print_and_replay() {
+fn options_of_tcpdump_and_tcpreplay_are_accepted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     let directory = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ fn options_of_tcpdump_and_tcpreplay_record_print_and_replay() {
 }
 
 #[test]
-fn options_of_iperf_and_netcat_send_and_receive() {
+fn options_of_iperf_and_netcat_are_accepted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let receiver = start(lab.right(), &["recv", "-lup", "9000", "-J"]);
     let to = format!("udp://{}:9000", lab.right().ipv4());

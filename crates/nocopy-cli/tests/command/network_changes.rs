@@ -4,10 +4,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
+use crate::process_state::{sleeps, uninterrupted, wait_until};
 use crate::running::{PATIENCE, Running, nocopy, text};
 use crate::scratch::Scratch;
-use crate::transferring;
-use crate::watching::{sleeps, uninterrupted, wait_until};
+use crate::transfer;
 use nocopy_lab::{End, Lab};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,9 +16,9 @@ const METHODS: [&str; 8] =
     ["auto", "socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy", "uring-zerocopy-gso"];
 
 /// What goes wrong, what mends it, and the error that the kernel reports meanwhile.
-type Kind = (&'static str, &'static str, &'static str);
+type Fault = (&'static str, &'static str, &'static str);
 
-const WEATHER: [Kind; 6] = [
+const FAULTS: [Fault; 6] = [
     ("ip route add prohibit 10.77.0.2", "ip route del prohibit 10.77.0.2", "EACCES"),
     ("ip route add unreachable 10.77.0.2", "ip route del unreachable 10.77.0.2", "EHOSTUNREACH"),
     ("ip route add blackhole 10.77.0.2", "ip route del blackhole 10.77.0.2", "EINVAL"),
@@ -32,10 +32,10 @@ const WEATHER: [Kind; 6] = [
 ];
 
 /// Those that leave the link as it is.
-const ON_THE_HOST: &[Kind] = WEATHER.split_at(5).0;
+const HOST_FAULTS: &[Fault] = FAULTS.split_at(5).0;
 
 /// As a packet filter and a full queue do it, at the other end.
-const OF_THE_SERVER: [Kind; 2] = [
+const SERVER_FAULTS: [Fault; 2] = [
     ("ip xfrm policy add dir out dst 10.77.0.1 action block", "ip xfrm policy flush", "EPERM"),
     (
         "tc qdisc change dev nc1 root pfifo limit 0",
@@ -65,7 +65,7 @@ fn lab_or_skip() -> Option<Lab> {
 }
 
 /// A service that has begun.
-fn serving(end: &End, arguments: &[&str]) -> Running {
+fn start_service(end: &End, arguments: &[&str]) -> Running {
     let mut server = start(end, &[&["serve"], arguments].concat());
     let mut errors = std::io::BufReader::new(server.0.as_mut().unwrap().stderr.take().unwrap());
     std::io::BufRead::read_line(&mut errors, &mut String::new()).unwrap();
@@ -129,11 +129,11 @@ fn datagrams_that_cannot_be_sent_are_counted_by_error() {
         let sender = start(lab.left(), &[&["send", &target], &options[..]].concat());
         let mut received = receive(&socket, 20);
         // Some kinds of weather for each method, and every kind for the first.
-        let kinds = if number == 0 { ON_THE_HOST } else { &ON_THE_HOST[number % 4..][..2] };
-        for (harm, mend, _) in kinds {
-            apply(lab.left(), harm);
+        let kinds = if number == 0 { HOST_FAULTS } else { &HOST_FAULTS[number % 4..][..2] };
+        for (fault, repair, _) in kinds {
+            apply(lab.left(), fault);
             wait_for_attempts(&sender);
-            apply(lab.left(), mend);
+            apply(lab.left(), repair);
             received += receive_rest(&socket);
             socket.set_nonblocking(false).unwrap();
             received += receive(&socket, 20);
@@ -149,22 +149,22 @@ fn datagrams_that_cannot_be_sent_are_counted_by_error() {
 }
 
 #[test]
-fn the_receiver_misses_what_the_sender_could_not_send() {
+fn datagrams_not_sent_are_missing_at_the_receiver() {
     for method in ["socket", "gso", "zerocopy-gso"] {
         let Some(lab) = lab_or_skip() else { return };
         let file = Scratch::new(&format!("weather-{method}"));
         let options = ["--json", "--output", file.path()];
         let (receiver, at, _) =
-            lab.right().namespace().run(|| transferring::recv_with_errors("udp", "10.77.0.2", &options));
+            lab.right().namespace().run(|| transfer::recv_with_errors("udp", "10.77.0.2", &options));
         let target = format!("udp://{at}");
         let options = ["--json", "--rate", "1kpps", "--method", method];
         let sender = start(lab.left(), &[&["send", &target], &options[..]].concat());
         let has_more = |bytes| std::fs::metadata(file.path()).is_ok_and(|found| found.len() > bytes);
         wait_until("data", || has_more(0));
-        for (harm, mend, _) in ON_THE_HOST {
-            apply(lab.left(), harm);
+        for (fault, repair, _) in HOST_FAULTS {
+            apply(lab.left(), fault);
             wait_for_attempts(&sender);
-            apply(lab.left(), mend);
+            apply(lab.left(), repair);
             let bytes = std::fs::metadata(file.path()).unwrap().len();
             wait_until("more data", || has_more(bytes));
         }
@@ -179,7 +179,7 @@ fn the_receiver_misses_what_the_sender_could_not_send() {
 }
 
 #[test]
-fn a_link_that_flaps_ends_no_sender() {
+fn a_flapping_link_ends_no_sender() {
     let over_port = ["xdp-udp", "xdp-copy"];
     for method in METHODS.into_iter().chain(over_port) {
         if method.starts_with("uring") && !nocopy_lab::io_uring_or_skip() {
@@ -206,11 +206,11 @@ fn a_link_that_flaps_ends_no_sender() {
 }
 
 #[test]
-fn a_run_that_never_sent_is_an_error() {
+fn a_sender_that_never_sent_fails() {
     // A full queue is no error even at first: it has room again later.
-    for (harm, _, error) in WEATHER.into_iter().filter(|(_, _, error)| *error != "ENOBUFS") {
+    for (fault, _, error) in FAULTS.into_iter().filter(|(_, _, error)| *error != "ENOBUFS") {
         let Some(lab) = lab_or_skip() else { return };
-        apply(lab.left(), harm);
+        apply(lab.left(), fault);
         for options in [&["--raw"][..], &["--raw", "--method", "gso"], &["--connect-timeout", "1s"]] {
             let arguments = [&["send", "udp://10.77.0.2:9"], options].concat();
             let output = start(lab.left(), &arguments).end();
@@ -222,10 +222,10 @@ fn a_run_that_never_sent_is_an_error() {
 }
 
 #[test]
-fn a_receiver_that_restarts_ends_no_sender() {
+fn a_restarted_receiver_ends_no_sender() {
     let first = Scratch::new("weather-first");
-    let (receiver, at, _) = transferring::recv_with_errors("udp", "127.0.0.1", &["--output", first.path()]);
-    let sender = transferring::send("udp", at, &["--json", "--rate", "1kpps"]);
+    let (receiver, at, _) = transfer::recv_with_errors("udp", "127.0.0.1", &["--output", first.path()]);
+    let sender = transfer::send("udp", at, &["--json", "--rate", "1kpps"]);
     let has_data = |file: &Scratch| std::fs::metadata(file.path()).is_ok_and(|found| found.len() > 0);
     wait_until("data", || has_data(&first));
     drop(receiver);
@@ -241,7 +241,7 @@ fn a_receiver_that_restarts_ends_no_sender() {
 }
 
 #[test]
-fn an_address_that_is_tentative_is_awaited() {
+fn a_tentative_address_is_waited_for() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -286,7 +286,7 @@ fn echo(socket: &UdpSocket, count: u64) {
 }
 
 #[test]
-fn a_link_that_flaps_loses_rounds_of_a_ping() {
+fn a_flapping_link_loses_rounds_of_a_ping() {
     for (scheme, port) in [("udp", &[][..]), ("xdp", &["--interface", "nc0"])] {
         let Some(lab) = lab_or_skip() else { return };
         let (socket, at) = receiver(&lab);
@@ -310,24 +310,24 @@ fn a_link_that_flaps_loses_rounds_of_a_ping() {
 }
 
 #[test]
-fn rounds_that_cannot_be_sent_are_lost_by_error() {
+fn rounds_that_cannot_be_sent_are_counted_by_error() {
     let Some(lab) = lab_or_skip() else { return };
     let (socket, at_port) = receiver(&lab);
     let target = format!("udp://{at_port}");
     let options = ["--json", "--interval", "1ms", "--timeout", "100ms", "--duration", "1h"];
     let ping = start(lab.left(), &[&["ping", &target], &options[..]].concat());
     echo(&socket, 20);
-    for (harm, mend, _) in ON_THE_HOST {
-        apply(lab.left(), harm);
+    for (fault, repair, _) in HOST_FAULTS {
+        apply(lab.left(), fault);
         wait_for_attempts(&ping);
         receive_rest(&socket);
         socket.set_nonblocking(false).unwrap();
-        apply(lab.left(), mend);
+        apply(lab.left(), repair);
         echo(&socket, 20);
     }
     let summary = interrupted(ping);
     // A full queue is not reported to such a socket.
-    for (_, _, error) in ON_THE_HOST.iter().filter(|(_, _, error)| *error != "ENOBUFS") {
+    for (_, _, error) in HOST_FAULTS.iter().filter(|(_, _, error)| *error != "ENOBUFS") {
         assert!(of(&summary["lost_by"], error) > 0, "{error}: {summary}");
     }
 }
@@ -335,20 +335,20 @@ fn rounds_that_cannot_be_sent_are_lost_by_error() {
 #[test]
 fn answers_that_cannot_be_sent_are_counted_by_error() {
     let Some(lab) = lab_or_skip() else { return };
-    let server = serving(lab.right(), &["udp://10.77.0.2:7000", "--json"]);
+    let server = start_service(lab.right(), &["udp://10.77.0.2:7000", "--json"]);
     let ping = |timeout| {
         let arguments = ["ping", "udp://10.77.0.2:7000", "--count", "3", "--timeout", timeout, "--json"];
         start(lab.left(), &arguments).summary().0
     };
-    for (harm, mend, _) in OF_THE_SERVER {
-        apply(lab.right(), harm);
-        assert_eq!(of(&ping("100ms"), "lost"), 3, "{harm}");
-        apply(lab.right(), mend);
-        assert_eq!(of(&ping("1m"), "answered"), 3, "{mend}");
+    for (fault, repair, _) in SERVER_FAULTS {
+        apply(lab.right(), fault);
+        assert_eq!(of(&ping("100ms"), "lost"), 3, "{fault}");
+        apply(lab.right(), repair);
+        assert_eq!(of(&ping("1m"), "answered"), 3, "{repair}");
     }
     server.signal(Signal::INT);
     let (summary, code) = server.summary();
-    for (_, _, error) in OF_THE_SERVER {
+    for (_, _, error) in SERVER_FAULTS {
         assert!(of(&summary["services"][0]["refused_by"], error) >= 3, "{summary}");
     }
     assert_eq!(code, 0, "{summary}");
@@ -357,21 +357,21 @@ fn answers_that_cannot_be_sent_are_counted_by_error() {
 #[test]
 fn messages_that_cannot_be_sent_are_sent_later() {
     let Some(lab) = lab_or_skip() else { return };
-    let mut server = serving(lab.right(), &["message://10.77.0.2:7000"]);
-    for (end, kinds) in [(lab.left(), &ON_THE_HOST[3..]), (lab.right(), &OF_THE_SERVER)] {
-        for (harm, mend, _) in kinds {
+    let mut server = start_service(lab.right(), &["message://10.77.0.2:7000"]);
+    for (end, kinds) in [(lab.left(), &HOST_FAULTS[3..]), (lab.right(), &SERVER_FAULTS)] {
+        for (fault, repair, _) in kinds {
             let options = ["--json", "--interval", "1ms", "--duration", "1h", "--timeout", "1m"];
             let ping = start(lab.left(), &[&["ping", "message://10.77.0.2:7000"], &options[..]].concat());
             wait_for_attempts(&ping);
-            apply(end, harm);
+            apply(end, fault);
             let call = start(lab.left(), &["call", "message://10.77.0.2:7000", "hello", "--timeout", "1m"]);
             wait_for_attempts(&ping);
-            apply(end, mend);
+            apply(end, repair);
             let called = call.end();
             assert_eq!(
                 (called.status.code(), text(&called.stdout)),
                 (Some(0), "hello".to_owned()),
-                "{harm}: {}",
+                "{fault}: {}",
                 text(&called.stderr)
             );
             wait_for_attempts(&ping);
@@ -380,7 +380,7 @@ fn messages_that_cannot_be_sent_are_sent_later() {
             assert_eq!(
                 (&summary["lost"], &summary["ended"]),
                 (&0.into(), &"interrupted".into()),
-                "{harm}: {summary}"
+                "{fault}: {summary}"
             );
         }
     }
@@ -388,7 +388,7 @@ fn messages_that_cannot_be_sent_are_sent_later() {
 }
 
 #[test]
-fn a_service_that_restarts_loses_rounds_of_a_ping() {
+fn a_restarted_service_loses_rounds_of_a_ping() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = socket.local_addr().unwrap();
     let options = ["--json", "--interval", "1ms", "--timeout", "20ms", "--duration", "1h"];
@@ -402,12 +402,13 @@ fn a_service_that_restarts_loses_rounds_of_a_ping() {
 }
 
 #[test]
-fn a_link_that_flaps_ends_no_service() {
+fn a_flapping_link_ends_no_service() {
     for (scheme, port) in
         [("udp", &[][..]), ("xdp", &["--interface", "nc1"]), ("message", &["--interface", "nc1"])]
     {
         let Some(lab) = lab_or_skip() else { return };
-        let mut server = serving(lab.right(), &[&[&*format!("{scheme}://10.77.0.2:7000")], port].concat());
+        let mut server =
+            start_service(lab.right(), &[&[&*format!("{scheme}://10.77.0.2:7000")], port].concat());
         let ping = || {
             let target = format!("{scheme}://10.77.0.2:7000");
             let xdp = if scheme == "xdp" { &["--interface", "nc0"][..] } else { &[] };

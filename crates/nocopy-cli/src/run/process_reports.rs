@@ -7,7 +7,7 @@ const HANDLES_MAX: usize = 4096;
 
 /// All reported handles, in the order in which they were opened.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ProcessReports {
     pub(super) handles: Vec<Handle>,
     /// Handles beyond [`HANDLES_MAX`].
     pub(super) handles_left_out: u64,
@@ -19,7 +19,7 @@ pub(super) struct Heard {
 /// Whose handles these are: the process, by the kernel's number, and its own number for its channel. The
 /// number of a process may be used again, and a process may join again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Number {
+pub(super) struct ChannelId {
     pub(super) process: u32,
     pub(super) channel: u64,
 }
@@ -33,84 +33,86 @@ pub(super) struct Process {
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     /// Which channel it is of: handles of different processes have the same numbers.
-    channel: Number,
+    channel: ChannelId,
     pub(super) process: Process,
     pub(super) opened: Opened,
     pub(super) filter: Option<FilterPlace>,
-    pub(super) state: State,
+    pub(super) state: HandleState,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum State {
+pub(super) enum HandleState {
     /// Still open when the command ended.
     Open,
     Closed(Closed),
     /// Its process has ended without closing it, so its counts are unknown.
-    Left,
+    ProcessEnded,
 }
 
-impl Heard {
-    pub(super) fn opened(&mut self, channel: Number, process: &Process, opened: Opened) {
+impl ProcessReports {
+    pub(super) fn on_opened(&mut self, channel: ChannelId, process: &Process, opened: Opened) {
         if self.handles.len() < HANDLES_MAX {
             let process = process.clone();
-            self.handles.push(Handle { channel, process, opened, filter: None, state: State::Open });
+            self.handles.push(Handle { channel, process, opened, filter: None, state: HandleState::Open });
         } else {
             self.handles_left_out += 1;
         }
     }
 
-    pub(super) fn filter(&mut self, channel: Number, handle: u64, place: Option<FilterPlace>) {
+    pub(super) fn on_filter(&mut self, channel: ChannelId, handle: u64, place: Option<FilterPlace>) {
         if let Some(handle) = self.find(channel, handle) {
             handle.filter = place;
         }
     }
 
-    pub(super) fn closed(&mut self, channel: Number, closed: Closed) {
+    pub(super) fn on_closed(&mut self, channel: ChannelId, closed: Closed) {
         if let Some(handle) = self.find(channel, closed.handle) {
-            handle.state = State::Closed(closed);
+            handle.state = HandleState::Closed(closed);
         }
     }
 
     /// A handle is another process's now: the one that has opened it, by that channel, has ended.
-    pub(super) fn inherited(&mut self, channel: Number, process: &Process, handle: u64, from: u64) {
+    pub(super) fn on_inherited(&mut self, channel: ChannelId, process: &Process, handle: u64, from: u64) {
         let mut all = self.handles.iter_mut().rev();
-        let is_meant = |known: &&mut Handle| {
+        let is_same_handle = |known: &&mut Handle| {
             known.channel.channel == from
                 && known.opened.handle == handle
-                && !matches!(known.state, State::Closed(_))
+                && !matches!(known.state, HandleState::Closed(_))
         };
-        if let Some(known) = all.find(is_meant) {
-            (known.channel, known.process, known.state) = (channel, process.clone(), State::Open);
+        if let Some(known) = all.find(is_same_handle) {
+            (known.channel, known.process, known.state) = (channel, process.clone(), HandleState::Open);
         }
     }
 
     /// A process that joins again has lost its channel, and not its handles.
-    pub(super) fn joined(&mut self, channel: Number) {
+    pub(super) fn on_joined(&mut self, channel: ChannelId) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
-            if matches!(handle.state, State::Left) {
-                handle.state = State::Open;
+            if matches!(handle.state, HandleState::ProcessEnded) {
+                handle.state = HandleState::Open;
             }
         }
     }
 
-    pub(super) fn left(&mut self, channel: Number) {
+    pub(super) fn on_ended(&mut self, channel: ChannelId) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
-            if matches!(handle.state, State::Open) {
-                handle.state = State::Left;
+            if matches!(handle.state, HandleState::Open) {
+                handle.state = HandleState::ProcessEnded;
             }
         }
     }
 
-    pub(super) fn malformed(&mut self, why: impl ToString) {
+    pub(super) fn count_malformed(&mut self, why: impl ToString) {
         self.malformed += 1;
         self.first_malformed.get_or_insert_with(|| why.to_string());
     }
 
     /// The latest open handle with that number.
-    fn find(&mut self, channel: Number, handle: u64) -> Option<&mut Handle> {
+    fn find(&mut self, channel: ChannelId, handle: u64) -> Option<&mut Handle> {
         let mut all = self.handles.iter_mut().rev();
         all.find(|known| {
-            known.channel == channel && known.opened.handle == handle && matches!(known.state, State::Open)
+            known.channel == channel
+                && known.opened.handle == handle
+                && matches!(known.state, HandleState::Open)
         })
     }
 }

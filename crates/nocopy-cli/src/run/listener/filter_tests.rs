@@ -12,14 +12,14 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, connect, 
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
+fn send_message(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
@@ -32,63 +32,66 @@ fn join(listener: &mut Listener, shared: &OwnedFd) -> OwnedFd {
     let (ours, theirs) = pair();
     let (key, channel, program) = (listener.key, listener.channels.len() as u64, "test".into());
     let joining = Join { version: VERSION, process: 7, program, key, channel };
-    say(shared, &Message::Join(joining), &[theirs.as_fd()]);
-    listener.listen();
+    send_message(shared, &Message::Join(joining), &[theirs.as_fd()]);
+    listener.process_messages();
     ours
 }
 
-fn ask(channel: &OwnedFd, handle: u64, words: &str) {
+fn request_filter(channel: &OwnedFd, handle: u64, words: &str) {
     let instructions = Some(filter::compile(words).unwrap().instructions().to_vec());
-    say(channel, &Message::FilterRequest(FilterRequest { handle, request: 1, instructions }), &[]);
+    send_message(channel, &Message::FilterRequest(FilterRequest { handle, request: 1, instructions }), &[]);
 }
 
-fn answer(listener: &mut Listener, channel: &OwnedFd) -> Reply {
-    listener.listen();
+fn receive_reply(listener: &mut Listener, channel: &OwnedFd) -> Reply {
+    listener.process_messages();
     let mut buffer = vec![0; 4096];
     let (_, bytes) = recv(channel, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
     Reply::parse(&buffer[..bytes]).unwrap()
 }
 
 #[test]
-fn invalid_and_early_messages_are_counted_and_ignored() {
-    let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
+fn invalid_messages_are_counted_and_ignored() {
+    let (mut listener, ListenerAddress { inherited: shared, .. }) = Listener::new().unwrap();
     let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
-    say(&shared, &Message::Closed(closed), &[]);
+    send_message(&shared, &Message::Closed(closed), &[]);
     let (key, program) = (listener.key, "test".to_owned());
     let joining = Join { version: VERSION, process: 7, program, key, channel: 1 };
     let forged = Message::Join(Join { key: key.wrapping_add(1), ..joining.clone() });
     let joining = Message::Join(joining);
-    say(&shared, &joining, &[]);
+    send_message(&shared, &joining, &[]);
     let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    say(&shared, &joining, &[stream.as_fd()]);
+    send_message(&shared, &joining, &[stream.as_fd()]);
     let (_ours, theirs) = pair();
-    say(&shared, &forged, &[theirs.as_fd()]);
+    send_message(&shared, &forged, &[theirs.as_fd()]);
     send(&shared, b"noise", SendFlags::NOSIGNAL).unwrap();
     send(&shared, &vec![b' '; DATAGRAM_BYTES_MAX + 1], SendFlags::NOSIGNAL).unwrap();
-    listener.listen();
-    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (6, 2));
+    listener.process_messages();
+    assert_eq!((listener.reports.malformed, listener.descriptors().count()), (6, 2));
     let channel = join(&mut listener, &shared);
-    ask(&channel, 3, "udp");
-    let Reply::Refused { why, .. } = answer(&mut listener, &channel) else { panic!("it has no control") };
+    request_filter(&channel, 3, "udp");
+    let Reply::Refused { why, .. } = receive_reply(&mut listener, &channel) else {
+        panic!("it has no control")
+    };
     assert!(why.contains("opened by another process"), "{why}");
     let control = Message::Control { handle: 3 };
     let (empty, _other) = pair();
-    say(&channel, &control, &[]);
-    say(&channel, &control, &[empty.as_fd()]);
-    listener.listen();
-    assert_eq!(listener.heard.malformed, 8);
+    send_message(&channel, &control, &[]);
+    send_message(&channel, &control, &[empty.as_fd()]);
+    listener.process_messages();
+    assert_eq!(listener.reports.malformed, 8);
     drop(channel);
-    listener.listen();
+    listener.process_messages();
     assert_eq!(listener.descriptors().count(), 2);
 }
 
 /// Its sender may have arranged that closing them takes for ever.
 #[test]
-fn descriptors_of_strangers_never_arrive() {
+fn descriptors_with_a_wrong_key_never_arrive() {
     let (mut listener, theirs) = Listener::new().unwrap();
     let address = SocketAddrUnix::new_abstract_name(theirs.name.as_bytes()).unwrap();
-    let stranger = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
-    connect(&stranger, &address).unwrap();
+    let other_socket =
+        socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&other_socket, &address).unwrap();
     let (key, program) = (listener.key, "test".to_owned());
     let joining = Join { version: VERSION, process: 7, program, key: !key, channel: 1 };
     let joining = Message::Join(joining).datagram().unwrap();
@@ -101,35 +104,35 @@ fn descriptors_of_strangers_never_arrive() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        sendmsg(&stranger, &[IoSlice::new(&datagram)], &mut control, SendFlags::DONTWAIT).unwrap();
+        sendmsg(&other_socket, &[IoSlice::new(&datagram)], &mut control, SendFlags::DONTWAIT).unwrap();
         drop(write);
         let mut end = [PollFd::new(&read, PollFlags::IN)];
         poll(&mut end, Some(&Timespec::default())).unwrap();
         assert!(end[0].revents().contains(PollFlags::HUP), "it waits for the listener, which would close it");
     }
-    listener.listen();
-    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (0, 2));
+    listener.process_messages();
+    assert_eq!((listener.reports.malformed, listener.descriptors().count()), (0, 2));
 }
 
 /// A port at `lab`'s right end whose filter a process has handed over, and that process.
-fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, OwnedFd) {
+fn port_with_control(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, OwnedFd) {
     let queues = Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open_queues(..).unwrap();
     let channel = join(listener, shared);
     let (ours, theirs) = pair();
     queues.filter_control().unwrap().send(&ours).unwrap();
-    say(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
+    send_message(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
     (Vec::from(queues).remove(0), channel)
 }
 
 #[test]
-fn a_control_is_kept_while_its_owner_replaces_the_filter() {
+fn a_control_is_received_while_its_filter_is_replaced() {
     const CONTROLS: u64 = 50;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     lab.right().namespace().run(|| {
         let queues =
             Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open_queues(..).unwrap();
         let control = queues.filter_control().unwrap();
-        let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
+        let (mut listener, ListenerAddress { inherited: shared, .. }) = Listener::new().unwrap();
         let channel = join(&mut listener, &shared);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -142,46 +145,49 @@ fn a_control_is_kept_while_its_owner_replaces_the_filter() {
             for handle in 0..CONTROLS {
                 let (ours, theirs) = pair();
                 control.send(&ours).unwrap();
-                say(&channel, &Message::Control { handle }, &[theirs.as_fd()]);
-                listener.listen();
+                send_message(&channel, &Message::Control { handle }, &[theirs.as_fd()]);
+                listener.process_messages();
             }
             is_over.store(true, Relaxed);
         });
-        assert_eq!(listener.heard.first_malformed, None);
+        assert_eq!(listener.reports.first_malformed, None);
         assert_eq!(listener.channels[0].controls.count() as u64, CONTROLS);
     });
 }
 
 #[test]
-fn a_filter_whose_answer_is_not_delivered_is_removed() {
+fn a_filter_is_removed_if_its_reply_is_not_delivered() {
     let Some(lab) = Lab::builder().gro_right(false).build_or_skip() else { return };
     let right = lab.right();
     let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     right.namespace().run(|| {
-        let (mut listener, Theirs { inherited: shared, .. }) = Listener::new().unwrap();
-        let (mut port, channel) = handed_over(&lab, &mut listener, &shared);
+        let (mut listener, ListenerAddress { inherited: shared, .. }) = Listener::new().unwrap();
+        let (mut port, channel) = port_with_control(&lab, &mut listener, &shared);
         let host = UdpSocket::bind((right.ipv4(), 9001)).unwrap();
-        host.set_read_timeout(Some(PATIENCE)).unwrap();
-        ask(&channel, 4, "udp port 9000");
-        assert!(matches!(answer(&mut listener, &channel), Reply::Refused { .. }), "of another handle");
-        ask(&channel, 3, "udp port 9000");
-        assert_eq!(answer(&mut listener, &channel), Reply::Loaded { request: 1 });
+        host.set_read_timeout(Some(TIMEOUT)).unwrap();
+        request_filter(&channel, 4, "udp port 9000");
+        assert!(matches!(receive_reply(&mut listener, &channel), Reply::Refused { .. }), "of another handle");
+        request_filter(&channel, 3, "udp port 9000");
+        assert_eq!(receive_reply(&mut listener, &channel), Reply::Loaded { request: 1 });
         let another = join(&mut listener, &shared);
-        ask(&another, 3, "udp port 9001");
-        assert!(matches!(answer(&mut listener, &another), Reply::Refused { .. }), "of another process");
+        request_filter(&another, 3, "udp port 9001");
+        assert!(
+            matches!(receive_reply(&mut listener, &another), Reply::Refused { .. }),
+            "of another process"
+        );
         sender.send_to(b"host's", (right.ipv4(), 9001)).unwrap();
         assert_eq!(host.recv(&mut [0; 64]).unwrap(), 6);
         // It has given up waiting, and runs the filter itself.
-        ask(&channel, 3, "udp port 9002");
+        request_filter(&channel, 3, "udp port 9002");
         shutdown(&channel, Shutdown::Read).unwrap();
-        listener.listen();
-        let deadline = Instant::now() + PATIENCE;
-        let mut has_come = false;
-        while !has_come {
+        listener.process_messages();
+        let deadline = Instant::now() + TIMEOUT;
+        let mut is_received = false;
+        while !is_received {
             assert!(Instant::now() < deadline, "the filter is still there");
             sender.send_to(b"taken", (right.ipv4(), 9001)).unwrap();
             let packets = port.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
-            has_come = packets.into_iter().any(|packet| packet.ends_with(b"taken"));
+            is_received = packets.into_iter().any(|packet| packet.ends_with(b"taken"));
         }
     });
 }

@@ -1,6 +1,6 @@
-use super::table::HABITS;
+use super::table::FOREIGN_OPTIONS;
 use super::*;
-use crate::arguments::{Arguments, Command as Asked};
+use crate::arguments::{Arguments, Command as ParsedCommand};
 use clap::CommandFactory;
 use std::os::unix::ffi::OsStrExt;
 
@@ -159,12 +159,12 @@ fn parsed(line: &str) -> Result<String, String> {
     Arguments::try_read(words).map(|arguments| format!("{arguments:?}")).map_err(|error| error.to_string())
 }
 
-fn commands(habit: &Habit) -> impl Iterator<Item = &'static str> {
-    habit.commands.split(' ')
+fn commands(foreign: &ForeignOption) -> impl Iterator<Item = &'static str> {
+    foreign.commands.split(' ')
 }
 
 #[test]
-fn synonyms_mean_our_own_options() {
+fn synonyms_parse_as_our_options() {
     let differ = |(typed, own): &&(&str, &str)| parsed(typed).is_err() || parsed(typed) != parsed(own);
     let wrong: Vec<_> =
         SYNONYMS.iter().filter(differ).map(|(typed, own)| (typed, parsed(typed), parsed(own))).collect();
@@ -172,17 +172,17 @@ fn synonyms_mean_our_own_options() {
 }
 
 #[test]
-fn each_synonym_is_tried_with_each_of_its_commands() {
+fn each_synonym_has_a_test_line_per_command() {
     let mut missing = Vec::new();
-    for habit in HABITS.iter().filter(|habit| habit.accepted().is_some()) {
+    for foreign in FOREIGN_OPTIONS.iter().filter(|foreign| foreign.accepted().is_some()) {
         for (command, typed) in
-            commands(habit).flat_map(|name| habit.spellings().map(move |typed| (name, typed)))
+            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
             let has_it = |line: &str| {
                 let mut words = line.split(' ');
                 let is_host = line.contains("://") || line.contains("--udp");
                 words.next() == Some(command)
-                    && (habit.on == On::Any || is_host == (habit.on == On::Host))
+                    && (foreign.target == TargetKind::Any || is_host == (foreign.target == TargetKind::Host))
                     && words.any(|word| match typed.starts_with("--") || typed.len() > 2 {
                         true => {
                             word.split('=').next() == Some(typed)
@@ -202,7 +202,7 @@ fn each_synonym_is_tried_with_each_of_its_commands() {
 }
 
 #[test]
-fn what_means_something_else_is_refused_with_advice() {
+fn options_with_another_meaning_are_refused_with_advice() {
     for (line, words) in HINTS {
         let said = parsed(line).expect_err(line);
         assert!(said.contains(words), "{line}: {said}");
@@ -210,21 +210,21 @@ fn what_means_something_else_is_refused_with_advice() {
 }
 
 #[test]
-fn each_advice_is_given() {
+fn each_advice_is_printed() {
     let mut wrong = Vec::new();
-    for habit in HABITS {
-        let Means::Hint(hint) = habit.means else { continue };
+    for foreign in FOREIGN_OPTIONS {
+        let Meaning::Hint(hint) = foreign.meaning else { continue };
         for (command, typed) in
-            commands(habit).flat_map(|name| habit.spellings().map(move |typed| (name, typed)))
+            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
-            let target = match (command, habit.on) {
-                ("send", On::Host) => "tcp://a:9",
+            let target = match (command, foreign.target) {
+                ("send", TargetKind::Host) => "tcp://a:9",
                 ("recv", _) => "tcp://:9",
                 ("serve" | "ping", _) => "udp://a:9",
                 ("record", _) => "eth0 --output=x",
                 _ => "eth0",
             };
-            let value = match habit.value {
+            let value = match foreign.value {
                 "HOST" => "example.org",
                 "PAYLOAD" => "zeros",
                 other => other,
@@ -240,22 +240,22 @@ fn each_advice_is_given() {
 }
 
 #[test]
-fn the_name_of_a_file_is_bytes() {
+fn a_file_name_that_is_not_utf8_is_accepted() {
     let name = OsStr::from_bytes(b"caf\xe9.pcapng");
     for option in ["-w", "--write"] {
         let words = ["nocopy", "record", "eth0", option].map(OsStr::new);
         let read = Arguments::try_read(words.iter().chain([&name])).unwrap();
-        assert!(matches!(&read.command, Asked::Record(record) if record.output == name), "{read:?}");
+        assert!(matches!(&read.command, ParsedCommand::Record(record) if record.output == name), "{read:?}");
     }
 }
 
 /// A short option that we have means what it means here; only its values may be another program's.
 #[test]
-fn no_synonym_hides_an_option_of_ours() {
+fn no_synonym_hides_our_options() {
     let all = Arguments::command();
-    for habit in HABITS {
+    for foreign in FOREIGN_OPTIONS {
         for (name, typed) in
-            commands(habit).flat_map(|name| habit.spellings().map(move |typed| (name, typed)))
+            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
             let command = all.find_subcommand(name).unwrap_or_else(|| panic!("{name}: no such command"));
             let spelled = |own: &Arg| {
@@ -263,9 +263,9 @@ fn no_synonym_hides_an_option_of_ours() {
                     || own.get_short().is_some_and(|short| typed == format!("-{short}"))
             };
             let Some(own) = command.get_arguments().find(|own| spelled(own)) else { continue };
-            match habit.means {
-                Means::Hint(_) => {}
-                Means::Value(text, _) => {
+            match foreign.meaning {
+                Meaning::Hint(_) => {}
+                Meaning::Value(text, _) => {
                     let long = format!("--{}", own.get_long().unwrap());
                     assert!(text.starts_with(&long), "{name} {typed}: {text}");
                 }
@@ -277,17 +277,17 @@ fn no_synonym_hides_an_option_of_ours() {
 
 #[test]
 fn each_spelling_has_one_meaning() {
-    for (at, habit) in HABITS.iter().enumerate() {
-        for other in &HABITS[at + 1..] {
-            let is_together = commands(habit).any(|command| other.is_for(command, habit.on));
-            let same = habit.spellings().find(|typed| other.spellings().any(|spelling| spelling == *typed));
-            assert!(!is_together || same.is_none(), "{}: {same:?}", habit.commands);
+    for (at, foreign) in FOREIGN_OPTIONS.iter().enumerate() {
+        for other in &FOREIGN_OPTIONS[at + 1..] {
+            let is_together = commands(foreign).any(|command| other.is_for(command, foreign.target));
+            let same = foreign.spellings().find(|typed| other.spellings().any(|spelling| spelling == *typed));
+            assert!(!is_together || same.is_none(), "{}: {same:?}", foreign.commands);
         }
     }
 }
 
 #[test]
-fn help_has_no_synonyms_and_completions_and_pages_have_all() {
+fn synonyms_are_in_pages_and_completions_only() {
     let help = |name: &str| {
         let mut all = Arguments::command();
         all.find_subcommand_mut(name).unwrap().render_long_help().to_string()
@@ -301,13 +301,13 @@ fn help_has_no_synonyms_and_completions_and_pages_have_all() {
     for words in ["tcpdump, tshark, dumpcap: --output FILE", "tcpreplay: --timing=flat-out", "--topspeed"] {
         assert!(completions.contains(words), "{words}");
     }
-    let page = manual("record");
+    let page = manual_section("record");
     assert!(
         page.contains("\\fB\\-w, \\-\\-write\\fR FILE\n\\-\\-output FILE (tcpdump, tshark, dumpcap)\n"),
         "{page}"
     );
-    let page = manual("send");
+    let page = manual_section("send");
     assert!(page.contains("not accepted: datagrams go to udp://HOST:PORT (iperf3, nc)"), "{page}");
     assert!(!page.lines().any(|line| line.starts_with('\'')), "{page}");
-    assert!(manual("sweep").is_empty());
+    assert!(manual_section("sweep").is_empty());
 }

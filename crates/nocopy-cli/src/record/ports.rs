@@ -11,28 +11,28 @@ use nocopy::{Chain, Packet as Received, Port};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
-use super::gather::Gather;
+use super::collector::Collector;
 use super::progress::Progress;
 use super::sink::{BUFFER_BYTES, Sink};
 use super::summary::Loss;
 use super::target::Target;
 use super::{Description, Recording};
 use crate::arguments::RecordArguments;
-use crate::{Failure, taking};
+use crate::{Failure, take};
 use nocopy_report::Interrupt;
 use nocopy_report::wall_clock::now_ns;
 
 /// Frames, and ring entries, of each queue.
 const FRAMES: u32 = 16_384;
-const GLANCE: Duration = Duration::from_millis(2);
-const WAIT: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Ports whose packets are gathered.
+/// Ports whose packets are collected.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct PortRecording {
     queues: Queues,
-    gather: Gather,
-    wanted: u64,
+    collector: Collector,
+    remaining: u64,
     received: u64,
     left_out: u64,
     /// Packets whose time the card recorded.
@@ -52,15 +52,15 @@ pub(super) fn open(arguments: &RecordArguments, filter: Option<&Program>) -> Res
         Some(filter) => builder.filter(filter),
         None => builder,
     };
-    taking::open(builder, &arguments.interface)
+    take::open_queues(builder, &arguments.interface)
 }
 
-impl Taken {
+impl PortRecording {
     pub(super) fn new(queues: Queues, arguments: &RecordArguments, target: Target) -> Self {
         Self {
             queues,
-            gather: Gather::new(arguments, target),
-            wanted: arguments.count.unwrap_or(u64::MAX),
+            collector: Collector::new(arguments, target),
+            remaining: arguments.count.unwrap_or(u64::MAX),
             received: 0,
             left_out: 0,
             timed: 0,
@@ -70,12 +70,12 @@ impl Taken {
         }
     }
 
-    fn take(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
+    fn receive(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
         let now = now_ns();
         let mut batch = self.queues.receive_timeout(timeout)?;
         while let Some(packet) = batch.next_chain() {
             self.received += 1;
-            if self.wanted == 0 {
+            if self.remaining == 0 {
                 self.left_out += 1;
                 continue;
             }
@@ -85,9 +85,9 @@ impl Taken {
             self.timed += u64::from(time.is_some());
             let original_bytes = packet.len() as u32;
             let time_ns = time.map_or(now, |time| time.ns);
-            let about = Packet { time_ns, original_bytes, direction: Direction::In };
-            if self.gather.add(sink, &about, in_one_piece(&packet, &mut self.joined))? {
-                self.wanted -= 1;
+            let header = Packet { time_ns, original_bytes, direction: Direction::In };
+            if self.collector.add(sink, &header, in_one_piece(&packet, &mut self.joined))? {
+                self.remaining -= 1;
             }
         }
         Ok(())
@@ -104,22 +104,22 @@ fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) ->
     joined
 }
 
-impl Recording for Taken {
+impl Recording for PortRecording {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
-        while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
+        while !progress.is_over() && self.remaining > 0 && sink.failed.is_none() {
             let has_room = sink.backlog() < self.buffers_max;
             if has_room {
-                let timeout = if sink.is_busy() { GLANCE } else { self.gather.wait(WAIT) };
-                match self.take(sink, timeout) {
+                let timeout = if sink.is_busy() { POLL_INTERVAL } else { self.collector.wait(WAIT_MAX) };
+                match self.receive(sink, timeout) {
                     // It may come up again; until then nothing is received.
                     Err(error) if is_down(&error) => sleep(timeout),
-                    taken => taken?,
+                    received => received?,
                 }
             } else {
-                sink.wait(GLANCE)?;
+                sink.wait(POLL_INTERVAL)?;
             }
-            self.gather.flush_old(sink)?;
-            sink.turn();
+            self.collector.flush_old(sink)?;
+            sink.advance();
             let fill = sink.backlog() as f64 / self.buffers_max as f64;
             self.highest_fill = self.highest_fill.max(fill);
             progress.show(sink, fill);
@@ -134,7 +134,7 @@ impl Recording for Taken {
         self.queues.stop_taking();
         for _ in 0..FRAMES {
             let before = self.received;
-            if self.take(sink, Duration::ZERO).is_err() || self.received == before {
+            if self.receive(sink, Duration::ZERO).is_err() || self.received == before {
                 break;
             }
         }
@@ -149,14 +149,14 @@ impl Recording for Taken {
             rx_ring_full: stats["rx_ring_full"],
             rx_fill_ring_empty_descs: stats["rx_fill_ring_empty_descs"],
             left_out: self.left_out,
-            no_payload: self.gather.no_payload,
+            no_payload: self.collector.no_payload,
             filter_lost,
             ..Loss::default()
         })
     }
 
-    fn gather(&mut self) -> Option<&mut Gather> {
-        Some(&mut self.gather)
+    fn collector(&mut self) -> Option<&mut Collector> {
+        Some(&mut self.collector)
     }
 
     fn describe(&mut self) -> Description {

@@ -6,41 +6,41 @@ use nocopy::port::{InterfaceError, OpenError};
 use crate::{Failure, interfaces};
 
 #[derive(Debug)]
-pub(super) struct Examined {
+pub(super) struct ProbedInterface {
     pub(super) name: String,
-    pub(super) probed: Interface,
+    pub(super) probe: Interface,
 }
 
-impl Examined {
-    pub(super) fn named(name: &str) -> Result<Self, OpenError> {
-        Ok(Self { name: name.to_owned(), probed: probe::interface(name)? })
+impl ProbedInterface {
+    pub(super) fn by_name(name: &str) -> Result<Self, OpenError> {
+        Ok(Self { name: name.to_owned(), probe: probe::interface(name)? })
     }
 
     /// All interfaces of this network namespace, without those that are removed meanwhile.
     pub(super) fn all() -> Result<Vec<Self>, Failure> {
         let names = interfaces::names()?;
-        let examined = names.iter().filter_map(|name| match Self::named(name) {
+        let probed = names.iter().filter_map(|name| match Self::by_name(name) {
             Err(OpenError::Interface(InterfaceError::NotFound { .. })) => None,
-            examined => Some(examined.map_err(Failure::from)),
+            probed => Some(probed.map_err(Failure::from)),
         });
-        examined.collect()
+        probed.collect()
     }
 
     /// The best mode whose gate is not closed, if a port can be opened at all.
     pub(super) fn mode(&self, machine: &[Gate]) -> Option<&'static str> {
-        let is_possible = !is_blocked(machine) && !is_blocked(&self.probed.gates);
-        self.probed.first_mode().filter(|_| is_possible)
+        let is_possible = !is_blocked(machine) && !is_blocked(&self.probe.gates);
+        self.probe.first_mode().filter(|_| is_possible)
     }
 
     /// Why no port opens here; or, if one does, why it is not in the fastest mode.
     pub(super) fn obstacles(&self, machine: &[Gate]) -> Vec<String> {
-        let all = machine.iter().chain(&self.probed.gates);
-        let blocking: Vec<_> = all.filter(|gate| blocks(gate)).map(words).collect();
+        let all = machine.iter().chain(&self.probe.gates);
+        let blocking: Vec<_> = all.filter(|gate| blocks(gate)).map(gate_text).collect();
         if !blocking.is_empty() {
             return blocking;
         }
-        let fastest = self.probed.modes().next();
-        fastest.filter(|gate| gate.state != State::Open).map(words).into_iter().collect()
+        let fastest = self.probe.modes().next();
+        fastest.filter(|gate| gate.state != State::Open).map(gate_text).into_iter().collect()
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn blocks(gate: &Gate) -> bool {
     gate.needed && gate.state == State::Closed
 }
 
-fn words(gate: &Gate) -> String {
+fn gate_text(gate: &Gate) -> String {
     format!("{}: {}", gate.name, gate.found)
 }
 
@@ -64,45 +64,45 @@ pub(super) mod tests {
         Gate { name, state, found: "as found".into(), fix: None, command: None, needed }
     }
 
-    pub(in crate::doctor) fn examined(gates: Vec<Gate>) -> Examined {
-        let probed = Interface { driver: Some("igb".into()), receive_queues: 4, gates };
-        Examined { name: "eth0".into(), probed }
+    pub(in crate::doctor) fn probed_interface(gates: Vec<Gate>) -> ProbedInterface {
+        let probe = Interface { driver: Some("igb".into()), receive_queues: 4, gates };
+        ProbedInterface { name: "eth0".into(), probe }
     }
 
     #[test]
-    fn the_fastest_mode_that_is_not_closed_is_the_best() {
+    fn the_fastest_mode_not_closed_is_chosen() {
         let modes = [
             ("xdp zero-copy", State::Closed),
             ("xdp copy native", State::Unknown),
             ("xdp copy generic", State::Open),
         ];
-        let interface = examined(modes.map(|(name, state)| gate(name, state, false)).to_vec());
+        let interface = probed_interface(modes.map(|(name, state)| gate(name, state, false)).to_vec());
         assert_eq!(interface.mode(&[]), Some("xdp copy native"));
         assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
     }
 
     #[test]
-    fn an_uncertain_mode_names_its_doubt() {
-        let interface = examined(vec![gate("xdp zero-copy", State::Unknown, false)]);
+    fn an_unknown_mode_is_chosen_with_its_obstacle() {
+        let interface = probed_interface(vec![gate("xdp zero-copy", State::Unknown, false)]);
         assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
         assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
     }
 
     #[test]
-    fn nothing_stands_in_the_way_of_the_fastest_mode() {
+    fn the_fastest_mode_has_no_obstacle() {
         let interface =
-            examined(vec![gate("up", State::Open, true), gate("xdp zero-copy", State::Open, false)]);
+            probed_interface(vec![gate("up", State::Open, true), gate("xdp zero-copy", State::Open, false)]);
         assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
         assert!(interface.obstacles(&[]).is_empty());
     }
 
     #[test]
-    fn needed_gates_that_are_closed_leave_no_mode() {
+    fn closed_required_gates_leave_no_mode() {
         let open = gate("packet ring", State::Open, false);
-        let interface = examined(vec![gate("up", State::Closed, true), open.clone()]);
+        let interface = probed_interface(vec![gate("up", State::Closed, true), open.clone()]);
         assert_eq!((interface.mode(&[]), interface.obstacles(&[])), (None, vec!["up: as found".to_owned()]));
         let machine = [gate("packet sockets", State::Closed, true), gate("huge pages", State::Closed, false)];
-        let interface = examined(vec![open]);
+        let interface = probed_interface(vec![open]);
         assert_eq!(interface.mode(&machine), None);
         assert_eq!(interface.obstacles(&machine), ["packet sockets: as found"]);
     }

@@ -12,7 +12,7 @@ use nocopy::{Capture, Cause, Evidence, Stats};
 use nocopy_proto::errno::is_down;
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
-use super::gather::Gather;
+use super::collector::Collector;
 use super::progress::Progress;
 use super::sink::{Amount, BUFFER_BYTES, Piece, Sink};
 use super::summary::Loss;
@@ -26,30 +26,30 @@ use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 
 /// The longest sleep while a write is in progress.
-const GLANCE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The longest wait: Ctrl-C and the live line are looked after in between.
-const WAIT: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_millis(100);
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
 
 /// A capture whose blocks become pieces of files.
 #[derive(Debug)]
-pub(super) struct Passive {
+pub(super) struct BlockRecording {
     blocks: Capture,
     snap_bytes: u32,
     target: Target,
-    wanted: u64,
-    taken: Taken,
-    counted: Instant,
+    remaining: u64,
+    totals: BlockTotals,
+    counted_at: Instant,
     /// Counts that are in no block yet.
-    fresh: Option<Counts>,
+    unwritten_counts: Option<Counts>,
     /// Set if blocks are not written in place.
-    gather: Option<Gather>,
+    collector: Option<Collector>,
     buffers_max: usize,
     highest_fill: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Taken {
+struct BlockTotals {
     packets: u64,
     unreadable: u64,
     left_out: u64,
@@ -76,17 +76,17 @@ pub(super) fn open(
     Ok(builder.open()?)
 }
 
-impl Passive {
+impl BlockRecording {
     pub(super) fn new(blocks: Capture, arguments: &RecordArguments, target: Target) -> Self {
         Self {
             blocks,
             snap_bytes: arguments.snap,
             target,
-            wanted: arguments.count.unwrap_or(u64::MAX),
-            taken: Taken::default(),
-            counted: Instant::now(),
-            fresh: None,
-            gather: (arguments.format == RecordFormat::Payload).then(|| Gather::new(arguments, target)),
+            remaining: arguments.count.unwrap_or(u64::MAX),
+            totals: BlockTotals::default(),
+            counted_at: Instant::now(),
+            unwritten_counts: None,
+            collector: (arguments.format == RecordFormat::Payload).then(|| Collector::new(arguments, target)),
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64 / 4).max(2) as usize,
             highest_fill: 0.0,
         }
@@ -94,27 +94,28 @@ impl Passive {
 
     /// Packets that are neither dropped nor taken yet.
     fn missing(&self, stats: &Stats) -> u64 {
-        let Taken { packets, unreadable, left_out, .. } = self.taken;
+        let BlockTotals { packets, unreadable, left_out, .. } = self.totals;
         stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + unreadable + left_out)
     }
 
     fn has_room(&self, sink: &Sink) -> bool {
-        self.gather.is_none() || sink.backlog() < self.buffers_max
+        self.collector.is_none() || sink.backlog() < self.buffers_max
     }
 
     /// Takes every block that is ready, and waits for the first.
-    fn take_all(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
+    fn receive_blocks(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
         // The collected data must not outgrow its memory: packets wait in their blocks instead.
-        self.see_fill();
+        self.update_highest_fill();
         while self.has_room(sink) {
             match self.blocks.receive_timeout(timeout) {
-                Ok(Some(block)) => match self.gather.take() {
-                    Some(mut gather) => {
-                        let copied = self.copy(block, sink, &mut gather);
-                        self.gather = Some(gather); // also without memory for more: what follows is no piece of a file
+                Ok(Some(block)) => match self.collector.take() {
+                    Some(mut collector) => {
+                        let copied = self.copy_packets(block, sink, &mut collector);
+                        // Also without memory for more: what follows is no piece of a file.
+                        self.collector = Some(collector);
                         copied?;
                     }
-                    None => self.take(block, sink),
+                    None => self.record_block(block, sink),
                 },
                 Ok(None) => break,
                 // The interface may come up again.
@@ -123,76 +124,77 @@ impl Passive {
             }
             timeout = Duration::ZERO;
         }
-        self.see_fill();
+        self.update_highest_fill();
         Ok(())
     }
 
-    fn see_fill(&mut self) {
+    fn update_highest_fill(&mut self) {
         self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
     }
 
-    fn copy(&mut self, block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
+    fn copy_packets(&mut self, block: Block, sink: &mut Sink, collector: &mut Collector) -> io::Result<()> {
         let mut reader = block.into_reader();
         while let Some(packet) = reader.next_packet() {
-            self.taken.packets += 1;
-            if self.wanted == 0 {
-                (self.taken.packets, self.taken.left_out) = (self.taken.packets - 1, self.taken.left_out + 1);
+            self.totals.packets += 1;
+            if self.remaining == 0 {
+                (self.totals.packets, self.totals.left_out) =
+                    (self.totals.packets - 1, self.totals.left_out + 1);
                 continue;
             }
             let direction = if packet.outgoing { Direction::Out } else { Direction::In };
             let (time_ns, original_bytes) = (packet.time_ns, packet.original_bytes);
-            let about = Packet { time_ns, original_bytes, direction };
-            if gather.add(sink, &about, packet.bytes)? {
-                self.wanted -= 1;
+            let header = Packet { time_ns, original_bytes, direction };
+            if collector.add(sink, &header, packet.bytes)? {
+                self.remaining -= 1;
             }
         }
-        self.taken.unreadable += u64::from(reader.unreadable());
+        self.totals.unreadable += u64::from(reader.unreadable());
         Ok(())
     }
 
-    fn take(&mut self, block: Block, sink: &mut Sink) {
+    fn record_block(&mut self, block: Block, sink: &mut Sink) {
         let layout = PcapngLayout {
-            counts: self.fresh.take(),
+            counts: self.unwritten_counts.take(),
             snap_bytes: self.snap_bytes,
-            packets_max: self.wanted,
+            packets_max: self.remaining,
             unit_bytes: self.target.unit_bytes(RecordFormat::Pcapng),
         };
         let piece = block.into_pcapng(&layout);
         let Contents { packets, packet_bytes, unreadable, left_out, moved, .. } = *piece.contents();
-        self.taken.packets += packets;
-        self.taken.unreadable += unreadable;
-        self.taken.left_out += left_out;
-        self.taken.moved += moved;
-        self.wanted -= packets;
+        self.totals.packets += packets;
+        self.totals.unreadable += unreadable;
+        self.totals.left_out += left_out;
+        self.totals.moved += moved;
+        self.remaining -= packets;
         let amount = Amount { packets, bytes: packet_bytes };
-        sink.push(Piece { sectors: Sectors::Block(piece), amount, taken: BootInstant::now() });
+        sink.push(Piece { sectors: Sectors::Block(piece), amount, received_at: BootInstant::now() });
     }
 
     /// Asks the kernel for its counts, now and then.
-    fn count(&mut self, sink: &mut Sink) -> io::Result<()> {
-        if sink.counts.time_ns == 0 || self.counted.elapsed() >= COUNTS_EVERY {
+    fn update_counts(&mut self, sink: &mut Sink) -> io::Result<()> {
+        if sink.counts.time_ns == 0 || self.counted_at.elapsed() >= COUNTS_EVERY {
             sink.counts = counts(&self.blocks.stats()?);
-            self.fresh = Some(sink.counts);
-            self.counted = Instant::now();
+            self.unwritten_counts = Some(sink.counts);
+            self.counted_at = Instant::now();
         }
         Ok(())
     }
 }
 
-impl Recording for Passive {
+impl Recording for BlockRecording {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
-        while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
-            self.count(sink)?;
-            let wait = self.gather.as_ref().map_or(WAIT, |gather| gather.wait(WAIT));
+        while !progress.is_over() && self.remaining > 0 && sink.failed.is_none() {
+            self.update_counts(sink)?;
+            let wait = self.collector.as_ref().map_or(WAIT_MAX, |collector| collector.wait(WAIT_MAX));
             let timeout = if sink.is_busy() { Duration::ZERO } else { wait };
-            self.take_all(sink, timeout)?;
-            if let Some(gather) = &mut self.gather {
-                gather.flush_old(sink)?;
+            self.receive_blocks(sink, timeout)?;
+            if let Some(collector) = &mut self.collector {
+                collector.flush_old(sink)?;
             }
-            sink.turn();
+            sink.advance();
             if sink.is_busy() {
-                sink.wait(GLANCE)?;
-                sink.turn();
+                sink.wait(POLL_INTERVAL)?;
+                sink.advance();
             }
             progress.show(sink, self.blocks.fill().ratio());
         }
@@ -202,45 +204,45 @@ impl Recording for Passive {
     fn stop(&mut self, sink: &mut Sink, interrupt: &Interrupt) -> io::Result<Loss> {
         self.blocks.stop()?;
         // Counted in polls, not in time: while the machine stood still there were none.
-        let looks_max = (3 * Target::Disk.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
+        let polls_max = (3 * Target::Disk.block_timeout() + WAIT_MAX).as_micros() / POLL_INTERVAL.as_micros();
         let mut stats = self.blocks.stats()?;
-        let (mut missing, mut looks, mut patience) = (u64::MAX, 0, sink.patience());
-        while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {
-            looks += 1;
+        let (mut missing, mut polls, mut progress) = (u64::MAX, 0, sink.progress());
+        while self.remaining > 0 && self.missing(&stats) > 0 && polls < polls_max {
+            polls += 1;
             // Blocks that wait for the disk or a reader are not missing.
             if self.missing(&stats) < missing || !self.has_room(sink) {
-                (missing, looks) = (self.missing(&stats), 0);
+                (missing, polls) = (self.missing(&stats), 0);
             }
-            match self.take_all(sink, GLANCE) {
+            match self.receive_blocks(sink, POLL_INTERVAL) {
                 // Even after the interface was removed there may be another block.
-                Err(_) => sleep(GLANCE),
-                Ok(()) => sink.wait_for_reader(GLANCE, interrupt, &mut patience),
+                Err(_) => sleep(POLL_INTERVAL),
+                Ok(()) => sink.wait_for_reader(POLL_INTERVAL, interrupt, &mut progress),
             }
-            sink.turn();
+            sink.advance();
             stats = self.blocks.stats()?;
         }
-        if self.wanted == 0 {
-            self.taken.left_out += self.missing(&stats);
+        if self.remaining == 0 {
+            self.totals.left_out += self.missing(&stats);
         }
         sink.counts = counts(&stats);
         Ok(Loss {
             received: stats["tp_packets"],
             tp_drops: stats["tp_drops"],
             tp_freeze_q_cnt: stats["tp_freeze_q_cnt"],
-            unreadable: self.taken.unreadable,
-            left_out: self.taken.left_out,
-            moved: self.taken.moved,
-            no_payload: self.gather.as_ref().map_or(0, |gather| gather.no_payload),
+            unreadable: self.totals.unreadable,
+            left_out: self.totals.left_out,
+            moved: self.totals.moved,
+            no_payload: self.collector.as_ref().map_or(0, |collector| collector.no_payload),
             ..Loss::default()
         })
     }
 
-    fn gather(&mut self) -> Option<&mut Gather> {
-        self.gather.as_mut()
+    fn collector(&mut self) -> Option<&mut Collector> {
+        self.collector.as_mut()
     }
 
     fn describe(&mut self) -> Description {
-        let how = if self.gather.is_some() {
+        let how = if self.collector.is_some() {
             "; gathered into whole sectors: a copy more"
         } else {
             "; written as it lay"

@@ -12,38 +12,38 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-pub(crate) use pages::{manual, with_synonyms};
-use table::{HABITS, PROGRAMS};
+pub(crate) use pages::{manual_section, with_synonyms};
+use table::{FOREIGN_OPTIONS, PROGRAMS};
 
 /// An option of another program.
-struct Habit {
+struct ForeignOption {
     /// The commands that it is typed with, and the programs that have it, as people read them.
     commands: &'static str,
     programs: &'static str,
     /// Its spellings, separated by blanks, and the name of its value, if it has one.
     typed: &'static str,
     value: &'static str,
-    on: On,
-    means: Means,
+    target: TargetKind,
+    meaning: Meaning,
 }
 
 /// The kind of target that a command line has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum On {
+enum TargetKind {
     Any,
     Interface,
     Host,
 }
 
-enum Means {
+enum Meaning {
     /// This option, with the same value.
     Option(&'static str),
     /// What the function makes of the value and the other words; described by the text.
-    Value(&'static str, fn(&str, &[&str]) -> Meant),
+    Value(&'static str, fn(&str, &[&str]) -> ValueMeaning),
     /// This word.
-    Words(&'static str),
+    Word(&'static str),
     /// Nothing: it is so without.
-    Already(&'static str),
+    Default(&'static str),
     /// The interface, which we have without an option.
     Target,
     /// The port to listen at, and that datagrams are received there: both are in the target.
@@ -54,16 +54,17 @@ enum Means {
 }
 
 /// What a value means here.
-enum Meant {
+enum ValueMeaning {
     Word(String),
     Nothing,
     Hint(&'static str),
 }
 
-impl Habit {
-    fn is_for(&self, command: &str, on: On) -> bool {
-        let is_on = self.on == On::Any || on == On::Any || self.on == on;
-        is_on && self.commands.split(' ').any(|name| name == command)
+impl ForeignOption {
+    fn is_for(&self, command: &str, target: TargetKind) -> bool {
+        let is_for_target =
+            self.target == TargetKind::Any || target == TargetKind::Any || self.target == target;
+        is_for_target && self.commands.split(' ').any(|name| name == command)
     }
 
     fn spellings(&self) -> impl Iterator<Item = &'static str> {
@@ -72,51 +73,51 @@ impl Habit {
 
     /// What to write, as people read it; `None` if it is not accepted.
     fn accepted(&self) -> Option<String> {
-        Some(match self.means {
-            Means::Option(option) => format!("{option} {}", self.value),
-            Means::Value(text, _) => text.to_owned(),
-            Means::Words(word) => word.to_owned(),
-            Means::Already(why) => format!("left out: {why}"),
-            Means::Target => self.value.to_owned(),
-            Means::Port => "the port of the target".into(),
-            Means::Datagrams => "udp://".into(),
-            Means::Hint(_) => return None,
+        Some(match self.meaning {
+            Meaning::Option(option) => format!("{option} {}", self.value),
+            Meaning::Value(text, _) => text.to_owned(),
+            Meaning::Word(word) => word.to_owned(),
+            Meaning::Default(why) => format!("left out: {why}"),
+            Meaning::Target => self.value.to_owned(),
+            Meaning::Port => "the port of the target".into(),
+            Meaning::Datagrams => "udp://".into(),
+            Meaning::Hint(_) => return None,
         })
     }
 }
 
-fn find(command: &str, typed: &str, on: On) -> Option<&'static Habit> {
-    HABITS
-        .iter()
-        .find(|habit| habit.is_for(command, on) && habit.spellings().any(|spelling| spelling == typed))
+fn find(command: &str, typed: &str, target: TargetKind) -> Option<&'static ForeignOption> {
+    FOREIGN_OPTIONS.iter().find(|foreign| {
+        foreign.is_for(command, target) && foreign.spellings().any(|spelling| spelling == typed)
+    })
 }
 
 /// A command line in our own words, and what is to be said about it if clap refuses it.
-pub(super) struct Translated {
+pub(super) struct Translation {
     pub(super) words: Vec<OsString>,
     hint: Option<String>,
 }
 
 /// Replaces the synonyms in a command line of `command`, whose name is its second word.
-pub(super) fn translate(words: &[OsString], command: &Command) -> Translated {
+pub(super) fn translate(words: &[OsString], command: &Command) -> Translation {
     let (head, rest) = words.split_at(words.len().min(2));
     let text: Vec<&str> = rest.iter().filter_map(|word| word.to_str()).collect();
     let mut translator = Translator {
         command,
-        on: on(command.get_name(), &text),
+        target: target_kind(command.get_name(), &text),
         text,
         words: Vec::new(),
         targets: Vec::new(),
-        listening: Listening::default(),
+        listen_address: ListenAddress::default(),
         hint: None,
     };
     translator.translate(rest);
     let Translator { words, targets, hint, .. } = translator;
-    Translated { words: [head, &targets, &words].concat(), hint }
+    Translation { words: [head, &targets, &words].concat(), hint }
 }
 
 /// The kind of target of a line: `send` is the one command that has several.
-fn on(command: &str, words: &[&str]) -> On {
+fn target_kind(command: &str, words: &[&str]) -> TargetKind {
     let is_url = |word: &str| {
         word.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(char::is_alphabetic))
     };
@@ -126,27 +127,27 @@ fn on(command: &str, words: &[&str]) -> On {
             || pair[0] == "-c" && pair[1].matches('.').count() == 3
     };
     match command {
-        "send" if words.iter().any(is_host) || words.windows(2).any(names_host) => On::Host,
-        "send" => On::Interface,
-        _ => On::Any,
+        "send" if words.iter().any(is_host) || words.windows(2).any(names_host) => TargetKind::Host,
+        "send" => TargetKind::Interface,
+        _ => TargetKind::Any,
     }
 }
 
 struct Translator<'a> {
     command: &'a Command,
-    on: On,
+    target: TargetKind,
     text: Vec<&'a str>,
     words: Vec<OsString>,
     /// What comes first.
     targets: Vec<OsString>,
-    listening: Listening,
+    listen_address: ListenAddress,
     hint: Option<String>,
 }
 
 /// What is said of the address to listen at.
 #[derive(Default)]
-struct Listening {
-    is_asked: bool,
+struct ListenAddress {
+    is_requested: bool,
     is_udp: bool,
     port: Option<String>,
 }
@@ -166,7 +167,7 @@ impl Translator<'_> {
                 Some(text) if self.command.find_subcommand(text).is_some() => {
                     self.words.push(word.clone());
                     self.words.extend(rest.by_ref().cloned());
-                    self.listening = Listening::default();
+                    self.listen_address = ListenAddress::default();
                 }
                 // The program of `run` and `profile`, as after env(1) and strace(1).
                 _ if self.command.get_positionals().last().is_some_and(Arg::is_last_set) => {
@@ -176,21 +177,21 @@ impl Translator<'_> {
                 _ => self.words.push(word.clone()),
             }
         }
-        self.listen();
-        self.replay();
+        self.add_listen_address();
+        self.add_replay_file();
     }
 
     /// `--name`, `--name=value` or `--name value`.
     fn long<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
         let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
         let own = self.command.get_arguments().find(|own| own.get_long() == Some(&name[2..]));
-        if let Some(habit) = self.habit(name, own.is_some()) {
+        if let Some(foreign) = self.foreign_option(name, own.is_some()) {
             let value = match value {
-                _ if habit.value.is_empty() => None,
+                _ if foreign.value.is_empty() => None,
                 Some(value) => Some(value.into()),
                 None => rest.next().cloned(),
             };
-            return self.apply(habit, name, value);
+            return self.apply(foreign, name, value);
         }
         self.words.push(text.into());
         if own.is_some_and(takes_next) && value.is_none() {
@@ -206,20 +207,21 @@ impl Translator<'_> {
             let run = letters.len() - letters.trim_start_matches(letter).len();
             let all = format!("-{}", &letters[..run]);
             let one = format!("-{letter}");
-            let found = self.habit(&all, own.is_some()).map(|habit| (habit, &all, run));
-            let found = found.or_else(|| Some((self.habit(&one, own.is_some())?, &one, letter.len_utf8())));
+            let found = self.foreign_option(&all, own.is_some()).map(|foreign| (foreign, &all, run));
+            let found =
+                found.or_else(|| Some((self.foreign_option(&one, own.is_some())?, &one, letter.len_utf8())));
             let after = |used: usize| letters[used..].strip_prefix('=').unwrap_or(&letters[used..]);
             match (found, own) {
-                (Some((habit, typed, used)), _) if habit.value.is_empty() => {
-                    self.apply(habit, typed, None);
+                (Some((foreign, typed, used)), _) if foreign.value.is_empty() => {
+                    self.apply(foreign, typed, None);
                     letters = &letters[used..];
                 }
-                (Some((habit, typed, used)), _) => {
+                (Some((foreign, typed, used)), _) => {
                     let value = match after(used) {
                         "" => rest.next().cloned(),
                         value => Some(value.into()),
                     };
-                    return self.apply(habit, typed, value);
+                    return self.apply(foreign, typed, value);
                 }
                 (None, Some(own)) if !own.get_action().takes_values() => {
                     // As a synonym of it would be written.
@@ -238,42 +240,42 @@ impl Translator<'_> {
     }
 
     /// The synonym of that spelling. What we have ourselves is ours: only its values may be others'.
-    fn habit(&self, typed: &str, is_own: bool) -> Option<&'static Habit> {
-        let found = find(self.command.get_name(), typed, self.on);
-        found.filter(|habit| match habit.means {
-            Means::Hint(_) => false,
-            Means::Value(..) => true,
+    fn foreign_option(&self, typed: &str, is_own: bool) -> Option<&'static ForeignOption> {
+        let found = find(self.command.get_name(), typed, self.target);
+        found.filter(|foreign| match foreign.meaning {
+            Meaning::Hint(_) => false,
+            Meaning::Value(..) => true,
             _ => !is_own,
         })
     }
 
     /// A value may be a name of a file, which is bytes.
-    fn apply(&mut self, habit: &Habit, typed: &str, value: Option<OsString>) {
-        let Some(value) = value.or_else(|| habit.value.is_empty().then(OsString::new)) else {
+    fn apply(&mut self, foreign: &ForeignOption, typed: &str, value: Option<OsString>) {
+        let Some(value) = value.or_else(|| foreign.value.is_empty().then(OsString::new)) else {
             // Its value is missing: clap says so of our option, or of none.
-            let option = match habit.means {
-                Means::Option(option) => option,
+            let option = match foreign.meaning {
+                Meaning::Option(option) => option,
                 _ => typed,
             };
-            self.hint.get_or_insert_with(|| format!("{typed} needs a value: {typed} {}", habit.value));
+            self.hint.get_or_insert_with(|| format!("{typed} needs a value: {typed} {}", foreign.value));
             return self.words.push(option.into());
         };
-        match habit.means {
-            Means::Option(option) => self.words.push([OsStr::new(option), &value].join(OsStr::new("="))),
-            Means::Value(_, meaning) => match meaning(&value.to_string_lossy(), &self.text) {
-                Meant::Word(word) => self.words.push(word.into()),
-                Meant::Nothing => {}
-                Meant::Hint(hint) => {
+        match foreign.meaning {
+            Meaning::Option(option) => self.words.push([OsStr::new(option), &value].join(OsStr::new("="))),
+            Meaning::Value(_, meaning) => match meaning(&value.to_string_lossy(), &self.text) {
+                ValueMeaning::Word(word) => self.words.push(word.into()),
+                ValueMeaning::Nothing => {}
+                ValueMeaning::Hint(hint) => {
                     self.hint.get_or_insert_with(|| hint.into());
                     self.words.push(typed.into());
                 }
             },
-            Means::Words(word) => self.push_once(word),
-            Means::Already(_) => self.listening.is_asked = true,
-            Means::Target => self.targets.push(value),
-            Means::Port => self.listening.port = Some(value.to_string_lossy().into_owned()),
-            Means::Datagrams => self.listening.is_udp = true,
-            Means::Hint(_) => {}
+            Meaning::Word(word) => self.push_once(word),
+            Meaning::Default(_) => self.listen_address.is_requested = true,
+            Meaning::Target => self.targets.push(value),
+            Meaning::Port => self.listen_address.port = Some(value.to_string_lossy().into_owned()),
+            Meaning::Datagrams => self.listen_address.is_udp = true,
+            Meaning::Hint(_) => {}
         }
     }
 
@@ -284,9 +286,10 @@ impl Translator<'_> {
     }
 
     /// The address to listen at, from `-u -p PORT`, `-l PORT` or `-l ADDRESS PORT`.
-    fn listen(&mut self) {
-        let Listening { is_asked, is_udp, port } = std::mem::take(&mut self.listening);
-        if !(is_asked || is_udp || port.is_some()) || !matches!(self.command.get_name(), "recv" | "serve") {
+    fn add_listen_address(&mut self) {
+        let ListenAddress { is_requested, is_udp, port } = std::mem::take(&mut self.listen_address);
+        if !(is_requested || is_udp || port.is_some()) || !matches!(self.command.get_name(), "recv" | "serve")
+        {
             return;
         }
         let is_plain =
@@ -305,7 +308,7 @@ impl Translator<'_> {
     }
 
     /// tcpreplay's file follows its options, and the interface is one of these.
-    fn replay(&mut self) {
+    fn add_replay_file(&mut self) {
         if self.command.get_name() != "send" || self.targets.is_empty() {
             return;
         }
@@ -345,7 +348,7 @@ pub(super) fn with_hint(
     mut error: clap::Error,
     command: &Command,
     words: &[OsString],
-    said: &Translated,
+    translation: &Translation,
 ) -> clap::Error {
     let text: Vec<&str> = words.iter().skip(2).filter_map(|word| word.to_str()).collect();
     let wrong = match error.get(ContextKind::InvalidArg) {
@@ -353,26 +356,26 @@ pub(super) fn with_hint(
         Some(ContextValue::Strings(all)) => all.join(" "),
         _ => return error,
     };
-    let on = on(command.get_name(), &text);
+    let target = target_kind(command.get_name(), &text);
     let own = command.get_arguments().find(|own| own.to_string() == wrong);
     let own = own.into_iter().flat_map(|own| {
         [own.get_short().map(|short| format!("-{short}")), own.get_long().map(|long| format!("--{long}"))]
     });
-    let advice = |typed: &str| match find(command.get_name(), typed, on).map(|habit| &habit.means) {
-        Some(Means::Hint(hint)) => Some((*hint).to_owned()),
+    let advice = |typed: &str| match find(command.get_name(), typed, target).map(|foreign| &foreign.meaning) {
+        Some(Meaning::Hint(hint)) => Some((*hint).to_owned()),
         _ => None,
     };
     let spellings = own.flatten().chain([wrong.clone()]);
     let hint = match error.kind() {
         ErrorKind::UnknownArgument => {
-            let advice = advice(&wrong).or_else(|| said.hint.clone());
-            advice.or_else(|| of_word(command.get_name(), &wrong, &text))
+            let advice = advice(&wrong).or_else(|| translation.hint.clone());
+            advice.or_else(|| unknown_word_advice(command.get_name(), &wrong, &text))
         }
-        ErrorKind::MissingRequiredArgument => of_missing(command.get_name(), &wrong, &text),
+        ErrorKind::MissingRequiredArgument => missing_argument_advice(command.get_name(), &wrong, &text),
         ErrorKind::ArgumentConflict | ErrorKind::ValueValidation => {
             spellings.into_iter().find_map(|typed| advice(&typed))
         }
-        ErrorKind::InvalidValue => said.hint.clone(),
+        ErrorKind::InvalidValue => translation.hint.clone(),
         _ => None,
     };
     if let Some(hint) = hint {
@@ -383,11 +386,11 @@ pub(super) fn with_hint(
 }
 
 /// Advice for a word that is no option.
-fn of_word(command: &str, wrong: &str, words: &[&str]) -> Option<String> {
+fn unknown_word_advice(command: &str, wrong: &str, words: &[&str]) -> Option<String> {
     let is_port = wrong.parse::<u16>().is_ok();
     match command {
         _ if wrong.starts_with('-') => None,
-        "send" => match capture(words) {
+        "send" => match capture_file(words) {
             Some(file) => Some(format!("the packets of a file are sent with --replay {file}")),
             None => is_port.then(|| format!("a host is tcp://HOST:{wrong} or udp://HOST:{wrong}")),
         },
@@ -399,9 +402,11 @@ fn of_word(command: &str, wrong: &str, words: &[&str]) -> Option<String> {
 }
 
 /// Advice for what is missing.
-fn of_missing(command: &str, missing: &str, words: &[&str]) -> Option<String> {
+fn missing_argument_advice(command: &str, missing: &str, words: &[&str]) -> Option<String> {
     match command {
-        "record" if missing.contains("--output") => capture(words).map(|file| format!("use --output {file}")),
+        "record" if missing.contains("--output") => {
+            capture_file(words).map(|file| format!("use --output {file}"))
+        }
         "sniff" | "record" if missing.contains("INTERFACE") => {
             Some("'nocopy doctor' lists the interfaces".into())
         }
@@ -410,7 +415,7 @@ fn of_missing(command: &str, missing: &str, words: &[&str]) -> Option<String> {
 }
 
 /// The first word that names a capture file.
-fn capture<'a>(words: &[&'a str]) -> Option<&'a str> {
+fn capture_file<'a>(words: &[&'a str]) -> Option<&'a str> {
     words.iter().find(|word| [".pcap", ".pcapng", ".cap"].iter().any(|end| word.ends_with(end))).copied()
 }
 

@@ -15,21 +15,21 @@ use super::target::Target;
 use crate::arguments::{RecordArguments, RecordFormat};
 
 #[derive(Debug)]
-pub(super) struct Gather {
-    format: Format,
+pub(super) struct Collector {
+    format: CollectedFormat,
     target: Target,
     /// The length of pieces is a multiple of this.
     unit: usize,
     buffer: Option<SectorBuffer>,
     used: usize,
     /// When the first packet in the buffer arrived, and when it was added.
-    begun: Option<BootInstant>,
+    started: Option<BootInstant>,
     amount: Amount,
     pub(super) no_payload: u64,
 }
 
 #[derive(Debug)]
-enum Format {
+enum CollectedFormat {
     Pcapng { snap_bytes: usize },
     Payload(Payloads),
 }
@@ -38,20 +38,20 @@ enum Format {
 struct Payloads {
     sequence: Option<Sequence>,
     /// Bytes added since the beginning, and bytes that were put into pieces.
-    gathered: u64,
-    given: u64,
+    collected_bytes: u64,
+    flushed_bytes: u64,
     /// The ends of payloads that are cut by the end of a piece.
     ends: VecDeque<(u64, usize)>,
 }
 
-impl Gather {
+impl Collector {
     pub(super) fn new(arguments: &RecordArguments, target: Target) -> Self {
         let format = match arguments.format {
-            RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },
-            RecordFormat::Payload => Format::Payload(Payloads {
+            RecordFormat::Pcapng => CollectedFormat::Pcapng { snap_bytes: arguments.snap as usize },
+            RecordFormat::Payload => CollectedFormat::Payload(Payloads {
                 sequence: arguments.sequence.map(Sequence::new),
-                gathered: 0,
-                given: 0,
+                collected_bytes: 0,
+                flushed_bytes: 0,
                 ends: VecDeque::new(),
             }),
         };
@@ -61,7 +61,7 @@ impl Gather {
             unit: target.unit_bytes(arguments.format),
             buffer: None,
             used: 0,
-            begun: None,
+            started: None,
             amount: Amount::default(),
             no_payload: 0,
         }
@@ -69,7 +69,7 @@ impl Gather {
 
     pub(super) fn gaps(&self) -> Option<Gaps> {
         match &self.format {
-            Format::Payload(Payloads { sequence: Some(sequence), .. }) => Some(sequence.gaps()),
+            CollectedFormat::Payload(Payloads { sequence: Some(sequence), .. }) => Some(sequence.gaps()),
             _ => None,
         }
     }
@@ -77,20 +77,20 @@ impl Gather {
     /// Adds a packet, or its payload; returns false if it has none.
     pub(super) fn add(&mut self, sink: &mut Sink, packet: &Packet, bytes: &[u8]) -> io::Result<bool> {
         match &mut self.format {
-            Format::Pcapng { snap_bytes } => {
+            CollectedFormat::Pcapng { snap_bytes } => {
                 let bytes = &bytes[..bytes.len().min(*snap_bytes)];
                 self.add_block(sink, packet, bytes)?;
             }
-            Format::Payload(payloads) => {
+            CollectedFormat::Payload(payloads) => {
                 let Some(payload) = payload(bytes) else {
                     self.no_payload += 1;
                     return Ok(false);
                 };
                 if let Some(sequence) = &mut payloads.sequence {
-                    sequence.follow(payload);
+                    sequence.observe(payload);
                 }
-                payloads.gathered += payload.len() as u64;
-                payloads.ends.push_back((payloads.gathered, payload.len()));
+                payloads.collected_bytes += payload.len() as u64;
+                payloads.ends.push_back((payloads.collected_bytes, payload.len()));
                 self.add_bytes(sink, payload)?;
             }
         }
@@ -125,7 +125,7 @@ impl Gather {
     }
 
     fn room(&mut self, sink: &mut Sink) -> io::Result<&mut SectorBuffer> {
-        self.begun.get_or_insert_with(BootInstant::now);
+        self.started.get_or_insert_with(BootInstant::now);
         Ok(match &mut self.buffer {
             Some(buffer) => buffer,
             empty => empty.insert(sink.buffer()?),
@@ -136,19 +136,21 @@ impl Gather {
     /// takes a buffer.
     pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
         let has_room = self.target == Target::Disk || sink.backlog() == 0;
-        match self.begun {
-            Some(since) if has_room && since.elapsed() >= self.target.patience() => self.flush(sink, false),
+        match self.started {
+            Some(since) if has_room && since.elapsed() >= self.target.collect_timeout() => {
+                self.flush(sink, false)
+            }
             _ => Ok(()),
         }
     }
 
     /// How long to wait for packets: not longer than collected ones may.
-    pub(super) fn wait(&self, most: Duration) -> Duration {
-        match self.begun {
+    pub(super) fn wait(&self, timeout: Duration) -> Duration {
+        match self.started {
             Some(since) if self.target == Target::Stream => {
-                most.min(self.target.patience().saturating_sub(since.elapsed()))
+                timeout.min(self.target.collect_timeout().saturating_sub(since.elapsed()))
             }
-            _ => most,
+            _ => timeout,
         }
     }
 
@@ -156,7 +158,7 @@ impl Gather {
     pub(super) fn finish(&mut self, sink: &mut Sink) -> io::Result<Option<u64>> {
         let rest = (self.used % self.unit) as u64;
         self.flush(sink, true)?;
-        let is_cut = rest > 0 && matches!(self.format, Format::Payload(_));
+        let is_cut = rest > 0 && matches!(self.format, CollectedFormat::Payload(_));
         Ok(is_cut.then_some(self.unit as u64 - rest))
     }
 
@@ -164,35 +166,35 @@ impl Gather {
     /// `all`.
     fn flush(&mut self, sink: &mut Sink, all: bool) -> io::Result<()> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
-        let (used, whole) = match &self.format {
-            Format::Pcapng { .. } => (self.used, pcapng::filled(self.used, self.unit)),
-            Format::Payload(_) if all => (self.used, self.used.next_multiple_of(self.unit)),
-            Format::Payload(_) => {
-                let whole = self.used / self.unit * self.unit;
-                (whole, whole)
+        let (used, padded) = match &self.format {
+            CollectedFormat::Pcapng { .. } => (self.used, pcapng::filled(self.used, self.unit)),
+            CollectedFormat::Payload(_) if all => (self.used, self.used.next_multiple_of(self.unit)),
+            CollectedFormat::Payload(_) => {
+                let padded = self.used / self.unit * self.unit;
+                (padded, padded)
             }
         };
         let rest = buffer.as_ref()[used..self.used].to_vec();
-        if whole == 0 {
+        if padded == 0 {
             self.buffer = Some(buffer);
             return Ok(());
         }
         match &mut self.format {
-            Format::Pcapng { .. } => pcapng::filler(&mut buffer.as_mut()[used..whole]),
-            Format::Payload(payloads) => {
-                buffer.as_mut()[used..whole].fill(0);
-                self.amount = payloads.give(used as u64);
+            CollectedFormat::Pcapng { .. } => pcapng::filler(&mut buffer.as_mut()[used..padded]),
+            CollectedFormat::Payload(payloads) => {
+                buffer.as_mut()[used..padded].fill(0);
+                self.amount = payloads.flush_amount(used as u64);
             }
         }
-        buffer.truncate(whole);
-        let taken = self.begun.take().unwrap_or_else(BootInstant::now);
+        buffer.truncate(padded);
+        let received_at = self.started.take().unwrap_or_else(BootInstant::now);
         let amount = std::mem::take(&mut self.amount);
-        sink.push(Piece { sectors: Sectors::Memory(buffer), amount, taken });
+        sink.push(Piece { sectors: Sectors::Memory(buffer), amount, received_at });
         self.used = rest.len();
         if !rest.is_empty() {
             let mut buffer = sink.buffer()?;
             buffer.as_mut()[..rest.len()].copy_from_slice(&rest);
-            (self.buffer, self.begun) = (Some(buffer), Some(BootInstant::now()));
+            (self.buffer, self.started) = (Some(buffer), Some(BootInstant::now()));
         }
         Ok(())
     }
@@ -200,11 +202,11 @@ impl Gather {
 
 impl Payloads {
     /// Which payloads end in the next bytes.
-    fn give(&mut self, bytes: u64) -> Amount {
-        self.given += bytes;
+    fn flush_amount(&mut self, bytes: u64) -> Amount {
+        self.flushed_bytes += bytes;
         let mut amount = Amount::default();
         while let Some((end, len)) = self.ends.front().copied()
-            && end <= self.given
+            && end <= self.flushed_bytes
         {
             amount.add(Amount { packets: 1, bytes: len as u64 });
             self.ends.pop_front();

@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::process_state::with_enough_time;
 use crate::running::{Running, nocopy, text};
-use crate::watching::with_enough_time;
 use serde_json::Value;
 
 /// A receiver at a free port of an address, once it listens; and its later standard error, once it has ended.
@@ -48,19 +48,19 @@ pub(crate) fn agreed(fields: &[&str], sender: Running, receiver: Running) -> ((V
     ((sent, sent_code), (received, received_code))
 }
 
-pub(crate) fn booked(summary: &Value) -> u64 {
+pub(crate) fn ledger_bytes(summary: &Value) -> u64 {
     let evidence = &summary["evidence"];
     let copied: u64 = evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
     copied + evidence["zero_copy_bytes"].as_u64().unwrap() + evidence["unknown_bytes"].as_u64().unwrap()
 }
 
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    (0..bytes as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
 /// Proves that a sender with these options sends standard input as it comes, that a pause in it ends nothing,
 /// and that its end is known. Returns the sender's summary.
-pub(crate) fn send_three_pieces(scheme: &str, sending: &[&str]) -> Value {
+pub(crate) fn check_three_pieces(scheme: &str, sending: &[&str]) -> Value {
     with_enough_time(|seconds| {
         let (idle, mut overslept) = (Duration::from_secs(seconds), Duration::ZERO);
         let receiving = ["--output", "-", "--idle", &format!("{seconds}s")];
@@ -95,7 +95,7 @@ pub(crate) fn send_three_pieces(scheme: &str, sending: &[&str]) -> Value {
 }
 
 /// Proves that a receiver that cannot write any more ends a sender with these options in order.
-pub(crate) fn close_the_receivers_pipe(scheme: &str, sending: &[&str]) {
+pub(crate) fn check_closed_receiver_pipe(scheme: &str, sending: &[&str]) {
     let (mut receiver, at, _) = recv_with_errors(scheme, "127.0.0.1", &["--output", "-"]);
     let mut output = receiver.output();
     let sender = send(scheme, at, sending);
