@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nocopy::{Buffer, Explanation, Ledger, Rejected, Stats, Wait};
-use nocopy_nfs::client::{Client, Filled, Place, Ticket};
+use nocopy_nfs::client::{Client, FilledBuffer, Place, Ticket};
 
 const TIME: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ fn posts(client: &mut Client, place: Place) -> Result<(), Box<dyn Error>> {
     posted?;
     let _: usize = client.in_flight();
     let _: bool = client.try_flush()?;
-    if let Some(Filled { buffer, .. }) = client.receive()? {
+    if let Some(FilledBuffer { buffer, .. }) = client.receive()? {
         client.recycle(buffer);
     }
     Ok(())

@@ -20,10 +20,10 @@ struct Scene {
 }
 
 /// A disk in a loop device. Drop frees the device.
-struct Attached(String);
+struct LoopDevice(String);
 
 /// Drop unmounts.
-struct Mounted(PathBuf);
+struct MountGuard(PathBuf);
 
 impl Scene {
     /// `None`, and the test is skipped, without the right to mount, loop devices, or a program that makes the
@@ -54,20 +54,20 @@ impl Scene {
         made.is_ok_and(|status| status.success()).then_some(())
     }
 
-    fn attach(&self, disk: &str) -> Option<Attached> {
+    fn attach(&self, disk: &str) -> Option<LoopDevice> {
         let done = Command::new("losetup").args(["-f", "--show"]).arg(self.path(disk)).output().ok()?;
         let device = String::from_utf8(done.stdout).ok()?;
-        done.status.success().then(|| Attached(device.trim().into()))
+        done.status.success().then(|| LoopDevice(device.trim().into()))
     }
 
-    fn try_mount(&self, attached: &Attached, at: &str) -> Option<Mounted> {
+    fn try_mount(&self, attached: &LoopDevice, at: &str) -> Option<MountGuard> {
         let point = self.path(at);
         mount(attached.0.as_str(), &point, "ext4", MountFlags::empty(), None).ok()?;
-        Some(Mounted(point))
+        Some(MountGuard(point))
     }
 
     /// A disk at a place below.
-    fn mounted(&self, disk: &str, at: &str) -> (Mounted, Attached) {
+    fn mounted(&self, disk: &str, at: &str) -> (MountGuard, LoopDevice) {
         let attached = self.attach(disk).unwrap();
         (self.try_mount(&attached, at).unwrap(), attached)
     }
@@ -91,13 +91,13 @@ impl Scene {
     }
 }
 
-impl Drop for Attached {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").args(["-d", &self.0]).status();
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
@@ -145,7 +145,7 @@ fn handles_are_valid_on_another_device_number() {
 
 /// The same disk with the number of another one that had it before.
 #[test]
-fn another_disk_with_the_device_number_has_no_valid_handles() {
+fn handles_are_stale_on_another_disk_with_the_device_number() {
     let Some(scene) = Scene::new() else { return };
     for disk in ["one", "other"] {
         scene.make(disk, &["-E", "hash_seed=01234567-0123-4567-89ab-0123456789ab"]).unwrap();
@@ -166,7 +166,7 @@ fn another_disk_with_the_device_number_has_no_valid_handles() {
     if !attempts.any(|is_done| is_done) {
         return nocopy_lab::skip(&nocopy_lab::Missing::Device("a loop device that nobody else takes"));
     }
-    let attached = Attached(device);
+    let attached = LoopDevice(device);
     let mounted = scene.try_mount(&attached, at).unwrap();
     fs::write(scene.path("exported/file"), "other").unwrap();
     assert_eq!(read(&scene.export(), &known), Err(Status::Stale));
@@ -175,7 +175,7 @@ fn another_disk_with_the_device_number_has_no_valid_handles() {
 
 /// Both have the same UUID, inode numbers and times.
 #[test]
-fn a_snapshot_mounted_beside_is_not_mixed_up() {
+fn snapshots_are_distinguished_from_their_origin() {
     let Some(scene) = Scene::new() else { return };
     scene.make("disk", &[]).unwrap();
     let first = scene.mounted("disk", "exported/a");
@@ -203,7 +203,7 @@ fn a_snapshot_mounted_beside_is_not_mixed_up() {
 
 /// A program of this host replaces what is mounted while the server runs.
 #[test]
-fn another_disk_mounted_meanwhile_is_noticed() {
+fn replaced_mounts_are_detected() {
     let Some(scene) = Scene::new() else { return };
     scene.make("disk", &[]).unwrap();
     scene.make("other", &[]).unwrap();
@@ -212,16 +212,16 @@ fn another_disk_mounted_meanwhile_is_noticed() {
     fs::write(scene.path("exported/a/file"), "content").unwrap();
     let known = handle(&export, "a/file");
     drop(first);
-    export.tidy();
-    export.tidy();
+    export.close_idle();
+    export.close_idle();
     let second = scene.mounted("other", "exported/a");
     fs::write(scene.path("exported/a/file"), "other").unwrap();
     assert_eq!(read(&export, &known), Err(Status::Stale));
     let other = handle(&export, "a/file");
     assert_eq!(read(&export, &other).as_deref(), Ok("other"));
     drop(second);
-    export.tidy();
-    export.tidy();
+    export.close_idle();
+    export.close_idle();
     let again = scene.mounted("disk", "exported/a");
     assert_eq!(
         (read(&export, &known).as_deref(), read(&export, &other)),
@@ -231,18 +231,18 @@ fn another_disk_mounted_meanwhile_is_noticed() {
 }
 
 #[test]
-fn what_is_in_memory_ends_with_its_mount() {
+fn handles_in_memory_file_systems_end_at_unmount() {
     let Some(scene) = Scene::new() else { return };
     let point = scene.path("exported");
     let mount = || {
         mount("none", &point, "tmpfs", MountFlags::empty(), None).unwrap();
         fs::write(point.join("file"), "content").unwrap();
-        Mounted(point.clone())
+        MountGuard(point.clone())
     };
     let mounted = mount();
     let export = scene.export();
     let known = handle(&export, "file");
-    assert!(export.handles_end().is_some());
+    assert!(export.handle_expiry().is_some());
     drop(export);
     assert_eq!(read(&scene.export(), &known).as_deref(), Ok("content"), "the next server");
     drop(mounted);
@@ -272,19 +272,19 @@ fn handles_of_an_overlay_are_valid_or_stale() {
         let options = std::ffi::CString::new(options).unwrap();
         let point = scene.path("exported");
         mount("overlay", &point, "overlay", MountFlags::empty(), &*options).ok()?;
-        Some(Mounted(point))
+        Some(MountGuard(point))
     };
     let Some(overlay) = mount_overlay() else {
         return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("overlayfs"));
     };
     let export = scene.export();
     let (known, device, stays) =
-        (handle(&export, "file"), scene.device("exported"), export.handles_end().is_none());
+        (handle(&export, "file"), scene.device("exported"), export.handle_expiry().is_none());
     drop((export, overlay));
     // Something else has its device number.
     let other = scene.path("other");
     mount("none", &other, "tmpfs", MountFlags::empty(), None).unwrap();
-    let other = Mounted(other);
+    let other = MountGuard(other);
     let overlay = mount_overlay().unwrap();
     let export = scene.export();
     let expected = if stays { Ok("content".to_owned()) } else { Err(Status::Stale) };
@@ -294,7 +294,7 @@ fn handles_of_an_overlay_are_valid_or_stale() {
 
 /// As ext3, with times of whole seconds.
 #[test]
-fn an_exclusive_file_is_found_again_with_times_of_a_second() {
+fn exclusive_files_are_found_again_with_coarse_times() {
     let Some(scene) = Scene::new() else { return };
     scene.make("disk", &["-I", "128"]).unwrap();
     let mounted = scene.mounted("disk", "exported");
@@ -319,7 +319,7 @@ fn an_exclusive_file_is_found_again_with_times_of_a_second() {
 }
 
 #[test]
-fn a_directory_that_ignores_case_is_reported() {
+fn case_insensitive_directories_are_reported() {
     let Some(scene) = Scene::new() else { return };
     let missing = || nocopy_lab::skip(&nocopy_lab::Missing::Kernel("casefold of ext4 (CONFIG_UNICODE)"));
     let Some(attached) = scene.make("disk", &["-O", "casefold"]).and_then(|()| scene.attach("disk")) else {

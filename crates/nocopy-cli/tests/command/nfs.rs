@@ -107,7 +107,7 @@ fn content() -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_was_renamed_meanwhile_is_read_on() {
+fn files_renamed_between_servers_are_read() {
     if rustix::thread::capabilities(None)
         .is_ok_and(|held| !held.effective.contains(rustix::thread::CapabilitySet::DAC_READ_SEARCH))
     {
@@ -134,7 +134,7 @@ fn a_file_that_was_renamed_meanwhile_is_read_on() {
 }
 
 #[test]
-fn a_client_goes_on_when_the_server_was_killed() {
+fn clients_continue_after_a_server_is_killed() {
     let around = readable_directory();
     fs::create_dir_all(around.path().join("exported/below")).unwrap();
     fs::write(around.path().join("exported/below/file"), content()).unwrap();
@@ -161,7 +161,7 @@ fn a_client_goes_on_when_the_server_was_killed() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said_with_what_to_do() {
+fn refused_exports_have_cause_and_remedy() {
     let around = readable_directory();
     let path = around.path().display().to_string();
     let state = around.path().join("state").display().to_string();
@@ -177,14 +177,14 @@ fn what_cannot_be_served_is_said_with_what_to_do() {
 }
 
 fn is_refused(output: &Output, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
 }
 
 /// Root in a container may lack the right to act as other users; then it serves nobody as root.
 #[test]
-fn root_that_cannot_act_as_other_users_serves_nobody() {
+fn root_unable_to_act_as_other_users_does_not_serve() {
     let around = readable_directory();
     let path = around.path().join("exported").display().to_string();
     let state = around.path().join("state").display().to_string();
@@ -212,7 +212,7 @@ fn root_that_cannot_act_as_other_users_serves_nobody() {
 /// Without faccessat2(2) the libraries check files for the real user, who is root, and all calls would have
 /// root's rights.
 #[test]
-fn root_that_cannot_check_files_for_other_users_serves_nobody() {
+fn root_unable_to_check_access_does_not_serve() {
     if !rustix::process::geteuid().is_root() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
     }
@@ -232,7 +232,7 @@ fn root_that_cannot_check_files_for_other_users_serves_nobody() {
 /// Proves that a program without privileges reads no file of the user that it names, while root of a client
 /// may name any user.
 #[test]
-fn a_program_without_privileges_names_no_user() {
+fn users_named_from_unprivileged_ports_are_ignored() {
     const OWNER: u32 = 1001;
     let around = readable_directory();
     fs::create_dir(around.path().join("exported")).unwrap();
@@ -258,7 +258,7 @@ fn a_program_without_privileges_names_no_user() {
         assert_eq!(printed(&server, 0, "private"), Ok(b"content".to_vec()), "root names a user");
         match printed(&server, OWNER, "private") {
             Ok(content) => assert!(is_believed && content == b"content"),
-            Err(said) => assert!(!is_believed && said.contains("EACCES"), "{said}"),
+            Err(message) => assert!(!is_believed && message.contains("EACCES"), "{message}"),
         }
         server.end();
     }

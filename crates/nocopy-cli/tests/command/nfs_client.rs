@@ -47,7 +47,7 @@ impl Scene {
     }
 
     /// As root, gives the directory to another user, so that server and copier are different users.
-    pub(crate) fn give_away(&self) {
+    pub(crate) fn chown_to_other_user(&self) {
         if geteuid().is_root() {
             for path in ["", "exported", "exported/below"] {
                 chown(self.path(path), Some(NOBODY), Some(NOBODY)).unwrap();
@@ -167,7 +167,7 @@ fn a_directory_is_copied_from_a_server() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_said_with_what_to_do() {
+fn failed_copies_have_cause_and_remedy() {
     let scene = Scene::new();
     let server = scene.serve(0, &[]);
     let here = scene.path("here").display().to_string();
@@ -181,26 +181,26 @@ fn what_cannot_be_copied_is_said_with_what_to_do() {
         (vec!["ls", "http://x/"], 2, ["nfs://HOST/PATH", "URL"]),
     ] {
         let output = nocopy(&arguments).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{arguments:?}: {message}");
     }
 }
 
 /// The server is killed in the middle, and restarted: the copy continues, and the server's file is complete.
 #[test]
-fn a_copy_to_a_server_survives_its_end() {
+fn copies_to_a_server_survive_its_restart() {
     const BYTES: usize = 64 << 20;
     let scene = Scene::new();
     fs::write(scene.path("file"), content(BYTES)).unwrap();
-    scene.give_away();
+    scene.chown_to_other_user();
     let server = scene.serve(0, &["--writable"]);
     let (port, url) = (server.port, server.url("/below"));
     let file = scene.path("file").display().to_string();
     let copying = Running::start(&["cp", "--verify", "--json", &file, &url]);
     let part = scene.path("exported/below/file.nocopy-part");
     nocopy_lab::patience::wait_until("the copy to begin", || {
-        fs::metadata(&part).is_ok_and(|about| about.len() > 4 << 20)
+        fs::metadata(&part).is_ok_and(|metadata| metadata.len() > 4 << 20)
             || !part.exists() && scene.path("exported/below/file").exists()
     });
     server.running.signal(Signal::KILL);
@@ -217,7 +217,7 @@ fn a_copy_to_a_server_survives_its_end() {
 
 /// Many files at a time, more than there are buffers, and long ones among them that need all of these.
 #[test]
-fn a_directory_is_copied_to_a_server_several_files_at_a_time() {
+fn directories_are_copied_several_files_at_a_time() {
     let scene = Scene::new();
     let from = scene.path("from");
     fs::create_dir_all(from.join("inside/empty")).unwrap();
@@ -226,7 +226,7 @@ fn a_directory_is_copied_to_a_server_several_files_at_a_time() {
         fs::write(from.join(format!("inside/{number}")), content(sizes(number))).unwrap();
     }
     fs::set_permissions(from.join("inside/7"), fs::Permissions::from_mode(0o640)).unwrap();
-    scene.give_away();
+    scene.chown_to_other_user();
     let server = scene.serve(0, &["--writable"]);
     let (from, url) = (from.display().to_string(), server.url("/below"));
     let (copied, code) = json(&["cp", "-r", "--json", "--connections", "3", &from, &url]);
@@ -260,8 +260,8 @@ fn memory_does_not_grow_with_the_file() {
         let (mut peak, mut printed, mut piece, zeros) = (0, 0, vec![0; 1 << 20], vec![0; 1 << 20]);
         // It cannot have ended before all is read, except for its last bytes.
         while printed < bytes {
-            let about = fs::read_to_string(&status).unwrap();
-            let line = about.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
+            let metadata = fs::read_to_string(&status).unwrap();
+            let line = metadata.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
             peak = peak.max(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap());
             let count = std::io::Read::read(&mut out, &mut piece).unwrap();
             assert!(count > 0 && piece[..count] == zeros[..count], "after {printed} bytes");
@@ -322,7 +322,7 @@ fn with_ganesha(test: impl FnOnce() + Send) {
 #[test]
 fn files_of_the_kernel_are_copied_to_their_end() {
     let scene = Scene::new();
-    scene.give_away();
+    scene.chown_to_other_user();
     let server = scene.serve(0, &["--writable"]);
     for path in ["/proc/version", "/sys/class/net/lo/address"] {
         for options in [&["--verify"][..], &["--resume"]] {
@@ -354,27 +354,27 @@ fn files_of_the_kernel_are_served_to_their_end() {
 #[test]
 fn pipes_are_neither_copied_nor_replaced() {
     let scene = Scene::new();
-    scene.give_away();
+    scene.chown_to_other_user();
     fs::write(scene.path("exported/file"), b"content").unwrap();
     let server = scene.serve(0, &["--writable"]);
     let fifo = scene.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
     let fifo = fifo.to_str().unwrap();
     let (copied, code) = json(&["cp", "--json", fifo, &server.url("/below")]);
-    let said = copied["failed"][0]["error"].as_str().unwrap_or_default();
-    assert!(code == 1 && said.contains("left out; a FIFO, a socket or a device"), "{copied}");
+    let message = copied["failed"][0]["error"].as_str().unwrap_or_default();
+    assert!(code == 1 && message.contains("left out; a FIFO, a socket or a device"), "{copied}");
     let refused = nocopy(&["cp", &server.url("/file"), fifo]).output().unwrap();
-    let said = text(&refused.stderr);
+    let message = text(&refused.stderr);
     assert!(
-        refused.status.code() == Some(2) && said.contains("it is a pipe, a socket or a device"),
-        "{said}"
+        refused.status.code() == Some(2) && message.contains("it is a pipe, a socket or a device"),
+        "{message}"
     );
     assert!(!fs::symlink_metadata(fifo).unwrap().is_file());
 }
 
 /// Data that a foreign server lost when it was killed is sent again, and the file is complete.
 #[test]
-fn a_copy_to_ganesha_survives_its_end() {
+fn copies_to_ganesha_survive_its_restart() {
     const BYTES: usize = 96 << 20;
     with_ganesha(|| {
         let scene = Scene::new();
@@ -386,7 +386,7 @@ fn a_copy_to_ganesha_survives_its_end() {
         let copying = Running::start(&["cp", "--verify", "--json", &file, &url]);
         let [part, whole] = ["file.nocopy-part", "file"].map(|name| scene.path("exported/below").join(name));
         nocopy_lab::patience::wait_until("the copy to begin", || {
-            fs::metadata(&part).is_ok_and(|about| about.len() > 4 << 20) || whole.exists()
+            fs::metadata(&part).is_ok_and(|metadata| metadata.len() > 4 << 20) || whole.exists()
         });
         kill_process(ganesha.server, Signal::KILL).unwrap();
         drop(ganesha);

@@ -23,12 +23,12 @@ fn serve(scene: &Scene) -> Server {
 }
 
 /// A directory to which both directions copy the same source.
-struct Both {
+struct BothDirections {
     scene: Scene,
     server: Server,
 }
 
-impl Both {
+impl BothDirections {
     /// `make` makes the source, a directory.
     fn new(make: impl FnOnce(&Path)) -> Self {
         let scene = Scene::new();
@@ -70,8 +70,8 @@ fn mkfifo(path: &Path) {
 }
 
 #[test]
-fn a_link_that_is_named_is_followed() {
-    let both = Both::new(|source| {
+fn links_named_as_source_are_followed() {
+    let both = BothDirections::new(|source| {
         fs::write(source.join("run-7"), b"content").unwrap();
         fs::create_dir(source.join("directory")).unwrap();
         fs::write(source.join("directory/inner"), b"inner").unwrap();
@@ -111,8 +111,8 @@ fn a_link_that_is_named_is_followed() {
 }
 
 #[test]
-fn a_link_in_a_tree_is_made_and_never_written_through() {
-    let both = Both::new(|source| {
+fn links_in_a_tree_are_copied_and_not_followed() {
+    let both = BothDirections::new(|source| {
         for (target, name) in [("absent", "dangling"), ("loop", "loop"), ("..", "up"), ("/etc", "absolute")] {
             symlink(target, source.join(name)).unwrap();
         }
@@ -167,8 +167,8 @@ fn a_link_in_a_tree_is_made_and_never_written_through() {
 }
 
 #[test]
-fn names_of_one_file_stay_names_of_one_file() {
-    let both = Both::new(|source| {
+fn hard_links_are_preserved() {
+    let both = BothDirections::new(|source| {
         fs::create_dir_all(source.join("a/b")).unwrap();
         fs::write(source.join("first"), content(100_000)).unwrap();
         for name in ["a/second", "a/b/third", "zeroth"] {
@@ -183,17 +183,17 @@ fn names_of_one_file_stay_names_of_one_file() {
     for options in [&["-r"][..], &["-r", "--resume"], &["-r", "--verify"]] {
         for (to, copied, code) in both.copy(options, &[""]) {
             assert_eq!((code, failed(&copied).len()), (0, 0), "{copied}");
-            let about = |name: &str| fs::symlink_metadata(to.join("source").join(name)).unwrap();
+            let metadata = |name: &str| fs::symlink_metadata(to.join("source").join(name)).unwrap();
             for (names, kind) in [
                 (&["first", "a/second", "a/b/third", "zeroth"][..], "file"),
                 (&["link", "a/link"], "link"),
                 (&["fifo", "a/fifo"], "FIFO"),
             ] {
-                let of_first = about(names[0]);
+                let of_first = metadata(names[0]);
                 assert_eq!(of_first.nlink(), names.len() as u64, "{kind} {options:?}");
                 names
                     .iter()
-                    .for_each(|name| assert_eq!(about(name).ino(), of_first.ino(), "{name} {options:?}"));
+                    .for_each(|name| assert_eq!(metadata(name).ino(), of_first.ino(), "{name} {options:?}"));
             }
             assert_eq!(fs::read(to.join("source/a/b/third")).unwrap(), content(100_000));
             if options.contains(&"--resume") {
@@ -214,7 +214,7 @@ fn names_of_one_file_stay_names_of_one_file() {
 #[test]
 fn holes_are_not_sent_and_not_filled() {
     const BYTES: u64 = 64 << 20;
-    let both = Both::new(|source| {
+    let both = BothDirections::new(|source| {
         for (name, places) in [("inside", &[0, BYTES - 4][..]), ("end", &[1 << 20]), ("all", &[])] {
             let file = File::create(source.join(name)).unwrap();
             file.set_len(BYTES).unwrap();
@@ -222,9 +222,9 @@ fn holes_are_not_sent_and_not_filled() {
         }
         fs::write(source.join("zeros"), vec![0; 1 << 20]).unwrap();
     });
-    let about = |path: PathBuf| fs::metadata(path).unwrap();
+    let metadata = |path: PathBuf| fs::metadata(path).unwrap();
     let sources = both.scene.path("exported/source");
-    if about(sources.join("inside")).blocks() * 512 > BYTES / 2 {
+    if metadata(sources.join("inside")).blocks() * 512 > BYTES / 2 {
         return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("a file system with holes"));
     }
     for (to, copied, code) in both.copy(&["-r"], &[""]) {
@@ -232,7 +232,7 @@ fn holes_are_not_sent_and_not_filled() {
         let is_upload = to.starts_with(both.scene.path("exported"));
         assert!(!is_upload || copied["bytes"].as_u64() < Some(BYTES / 8), "{copied}");
         for name in ["inside", "end", "all"] {
-            let copy = about(to.join("source").join(name));
+            let copy = metadata(to.join("source").join(name));
             assert_eq!(copy.len(), BYTES, "{name}");
             assert!(copy.blocks() * 512 < BYTES / 8, "{name}: {} blocks", copy.blocks());
         }
@@ -249,9 +249,9 @@ fn holes_are_not_sent_and_not_filled() {
 }
 
 #[test]
-fn what_is_left_out_is_named() {
+fn skipped_files_are_reported() {
     let mut is_device = false;
-    let both = Both::new(|source| {
+    let both = BothDirections::new(|source| {
         fs::write(source.join("file"), b"content").unwrap();
         fs::write(source.join("other.nocopy-part"), b"unfinished").unwrap();
         symlink("target", source.join("link.nocopy-done")).unwrap();
@@ -294,7 +294,7 @@ fn what_is_left_out_is_named() {
 }
 
 #[test]
-fn a_directory_is_not_copied_into_itself() {
+fn directories_are_not_copied_into_themselves() {
     let scene = Scene::new();
     fs::write(scene.path("exported/file"), b"content").unwrap();
     fs::create_dir(scene.path("exported/below/deeper")).unwrap();
@@ -322,8 +322,8 @@ fn a_directory_is_not_copied_into_itself() {
 }
 
 #[test]
-fn two_sources_of_one_name_do_not_replace_each_other() {
-    let both = Both::new(|source| {
+fn sources_of_one_name_do_not_replace_each_other() {
+    let both = BothDirections::new(|source| {
         for (path, text) in
             [("a/name", "a"), ("b/name", "b"), ("a/d/same", "a"), ("b/d/same", "b"), ("b/d/own", "b")]
         {
@@ -348,7 +348,7 @@ fn two_sources_of_one_name_do_not_replace_each_other() {
 }
 
 /// Runs a command as a user who may not read everything.
-fn as_nobody(words: &[&str]) -> (Value, i32) {
+fn run_unprivileged(words: &[&str]) -> (Value, i32) {
     let program = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
     let mut command = crate::running::started(program.path(), words);
     if geteuid().is_root() {
@@ -361,7 +361,7 @@ fn as_nobody(words: &[&str]) -> (Value, i32) {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
+fn unreadable_files_are_reported_and_others_copied() {
     let scene = Scene::new();
     let source = scene.path("exported/source");
     fs::create_dir_all(source.join("locked")).unwrap();
@@ -375,7 +375,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
         fs::create_dir(scene.path(directory)).unwrap();
     }
     if geteuid().is_root() {
-        scene.give_away();
+        scene.chown_to_other_user();
         for path in [
             source.clone(),
             source.join(name),
@@ -393,7 +393,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
         (&path, &server.url("/to"), scene.path("exported/to/source")),
         (&server.url("/source"), &to, scene.path("to/source")),
     ] {
-        let (copied, code) = as_nobody(&["cp", "-r", "--json", from, to]);
+        let (copied, code) = run_unprivileged(&["cp", "-r", "--json", from, to]);
         let failed = failed(&copied);
         assert_eq!((code, failed.len()), (1, 2), "{copied}");
         // One line, and so that it can be given back.
@@ -406,7 +406,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
 
 /// Each line that `ls` prints is a name that the command takes, also in an error.
 #[test]
-fn names_of_any_bytes_are_printed_as_the_command_takes_them() {
+fn printed_names_are_accepted_by_the_commands() {
     let names: Vec<OsString> = [
         &b"caf\xe9"[..],
         b"two\nlines",
@@ -423,7 +423,7 @@ fn names_of_any_bytes_are_printed_as_the_command_takes_them() {
     ]
     .map(|name| OsString::from_vec(name.to_vec()))
     .to_vec();
-    let both = Both::new(|source| {
+    let both = BothDirections::new(|source| {
         names
             .iter()
             .enumerate()
@@ -485,8 +485,8 @@ fn names_of_any_bytes_are_printed_as_the_command_takes_them() {
 
 /// Times that the protocol does not have are named, and those of directories are set when all is in them.
 #[test]
-fn times_are_kept_or_named() {
-    let both = Both::new(|source| {
+fn times_are_preserved_or_reported() {
+    let both = BothDirections::new(|source| {
         fs::create_dir_all(source.join("d/empty")).unwrap();
         fs::write(source.join("d/file"), b"content").unwrap();
         fs::write(source.join("old"), b"content").unwrap();
@@ -506,9 +506,9 @@ fn times_are_kept_or_named() {
         for (path, seconds) in
             [("old", 0), ("d/file", 1), ("d/empty", 1_000_000_001), ("d", 1_000_000_002), ("", 3)]
         {
-            let about = fs::metadata(to.join("source").join(path)).unwrap();
+            let metadata = fs::metadata(to.join("source").join(path)).unwrap();
             assert_eq!(
-                (about.mtime(), about.mtime_nsec()),
+                (metadata.mtime(), metadata.mtime_nsec()),
                 (seconds, if seconds == 0 { 0 } else { 7 }),
                 "{path}"
             );

@@ -42,7 +42,7 @@ fn call(procedure: Procedure, arguments: &[u8]) -> Vec<u8> {
 }
 
 /// The beginning of a record that claims to be longer.
-fn half(mark: u32, begin: &[u8], claimed: usize) -> Vec<u8> {
+fn partial_call(mark: u32, begin: &[u8], claimed: usize) -> Vec<u8> {
     let mut out = (claimed as u32 | mark).to_be_bytes().to_vec();
     out.extend_from_slice(begin);
     out.resize(4 + claimed - 8, 0);
@@ -115,11 +115,11 @@ pub(crate) fn are_bounded_and_stop_no_other(from: impl Fn(usize) -> IpAddr) {
         xdr::parse::<MountReply>(&reply).unwrap().unwrap().handle
     };
     let halves = [
-        half(LAST, &call(Procedure::Null, &[]), LONG_BYTES),
-        half(0, &call(Procedure::Write, &[]), LONG_BYTES - 100),
-        half(LAST, &call(Procedure::Null, &[]), SHORT_BYTES),
-        half(LAST, &call(Procedure::Write, &[]), SHORT_BYTES),
-        half(0, &call(Procedure::Null, &[]), SHORT_BYTES),
+        partial_call(LAST, &call(Procedure::Null, &[]), LONG_BYTES),
+        partial_call(0, &call(Procedure::Write, &[]), LONG_BYTES - 100),
+        partial_call(LAST, &call(Procedure::Null, &[]), SHORT_BYTES),
+        partial_call(LAST, &call(Procedure::Write, &[]), SHORT_BYTES),
+        partial_call(0, &call(Procedure::Null, &[]), SHORT_BYTES),
     ];
     let attack = |number: usize| {
         let stream = connected_from(from(number), server.address);

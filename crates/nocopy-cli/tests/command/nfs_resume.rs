@@ -39,7 +39,7 @@ const ALL: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Gate {
-    fn start(copy: &Copy) -> Self {
+    fn start(copy: &CopyTest) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (state, to) = (Arc::new(AtomicU8::new(UNTIL_RECORD)), copy.server.port);
@@ -53,7 +53,7 @@ impl Gate {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (state, record) = (Arc::clone(&own), record.clone());
-                    thread::spawn(move || carry(from, to, &state, &record));
+                    thread::spawn(move || forward(from, to, &state, &record));
                 }
             }
         });
@@ -76,7 +76,7 @@ impl Drop for Gate {
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8, record: &Path) {
+fn forward(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8, record: &Path) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         while state.load(Ordering::SeqCst) == UNTIL_RECORD && is_written(record) {
@@ -89,22 +89,22 @@ fn carry(mut from: TcpStream, mut to: TcpStream, state: &AtomicU8, record: &Path
 }
 
 fn is_written(record: &Path) -> bool {
-    fs::metadata(record).is_ok_and(|about| about.len() > 0)
+    fs::metadata(record).is_ok_and(|metadata| metadata.len() > 0)
 }
 
 /// A copy from a server or to one, and its files.
-struct Copy {
+struct CopyTest {
     scene: Scene,
     server: Server,
     is_upload: bool,
 }
 
-impl Copy {
+impl CopyTest {
     fn new(is_upload: bool) -> Self {
         let scene = Scene::new();
         if is_upload {
             fs::write(scene.path("file"), long()).unwrap();
-            scene.give_away();
+            scene.chown_to_other_user();
         } else {
             fs::write(scene.path("exported/file"), long()).unwrap();
             fs::create_dir(scene.path("below")).unwrap();
@@ -128,19 +128,19 @@ impl Copy {
     }
 
     /// A file beside the copy.
-    fn there(&self, name: &str) -> PathBuf {
+    fn destination(&self, name: &str) -> PathBuf {
         self.scene.path(if self.is_upload { "exported/below" } else { "below" }).join(name)
     }
 
     fn part(&self) -> PathBuf {
-        self.there("file.nocopy-part")
+        self.destination("file.nocopy-part")
     }
 
     fn record(&self) -> PathBuf {
-        self.there("file.nocopy-done")
+        self.destination("file.nocopy-done")
     }
 
-    fn words(&self, options: &[&str], url: impl Fn(&str) -> String) -> Vec<String> {
+    fn arguments(&self, options: &[&str], url: impl Fn(&str) -> String) -> Vec<String> {
         let here = |path: PathBuf| path.display().to_string();
         let paths = match self.is_upload {
             true => [here(self.source()), url("/below")],
@@ -155,13 +155,13 @@ impl Copy {
     }
 
     fn run(&self, options: &[&str]) -> (Value, i32) {
-        let words = self.words(options, |path| self.server.url(path));
+        let words = self.arguments(options, |path| self.server.url(path));
         json(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// A copy that has written a record, and waits.
-    fn begun(&self, gate: &Gate, options: &[&str]) -> Running {
-        let words = self.words(options, |path| gate.url(path));
+    fn start(&self, gate: &Gate, options: &[&str]) -> Running {
+        let words = self.arguments(options, |path| gate.url(path));
         let copying = Running::start(&words.iter().map(String::as_str).collect::<Vec<_>>());
         wait_until("a record", || is_written(&self.record()));
         copying
@@ -171,10 +171,10 @@ impl Copy {
     /// length, as if the last bytes had been written first.
     fn kill(&self, options: &[&str]) {
         let gate = Gate::start(self);
-        let copying = self.begun(&gate, options);
+        let copying = self.start(&gate, options);
         copying.signal(Signal::KILL);
         drop(copying);
-        assert!(!self.there("file").exists());
+        assert!(!self.destination("file").exists());
         let part = File::options().write(true).open(self.part()).unwrap();
         part.set_len(INTERVAL).unwrap();
         part.set_len(long().len() as u64).unwrap();
@@ -182,8 +182,9 @@ impl Copy {
 
     /// Checks the complete copy; nothing else is left.
     fn check(&self, expected: &[u8]) {
-        assert!(fs::read(self.there("file")).unwrap() == expected, "upload: {}", self.is_upload);
-        let [ours, theirs] = [self.source(), self.there("file")].map(|path| fs::metadata(path).unwrap());
+        assert!(fs::read(self.destination("file")).unwrap() == expected, "upload: {}", self.is_upload);
+        let [ours, theirs] =
+            [self.source(), self.destination("file")].map(|path| fs::metadata(path).unwrap());
         assert_eq!((ours.mtime(), ours.mode()), (theirs.mtime(), theirs.mode()));
         assert!(!self.part().exists() && !self.record().exists());
     }
@@ -194,9 +195,9 @@ fn counts(copied: &Value) -> [u64; 3] {
 }
 
 #[test]
-fn a_killed_copy_continues_after_what_is_on_the_disk() {
+fn killed_copies_continue_after_the_synced_bytes() {
     for (is_upload, connections) in [(true, "1"), (true, "4"), (false, "1"), (false, "4")] {
-        let copy = Copy::new(is_upload);
+        let copy = CopyTest::new(is_upload);
         copy.kill(&["--connections", connections]);
         let (copied, code) = copy.run(&["--resume", "--connections", connections]);
         let rest = long().len() as u64 - INTERVAL;
@@ -207,8 +208,8 @@ fn a_killed_copy_continues_after_what_is_on_the_disk() {
 
 /// The disk of the server is full: some writes fail, later ones may not.
 #[test]
-fn a_copy_after_failed_writes_continues_after_what_is_on_the_disk() {
-    let copy = Copy::to_own_server();
+fn copies_continue_after_failed_writes() {
+    let copy = CopyTest::to_own_server();
     let set = |bytes| {
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Some(copy.server.running.pid()), Resource::Fsize, limit).unwrap();
@@ -228,9 +229,9 @@ fn a_copy_after_failed_writes_continues_after_what_is_on_the_disk() {
 }
 
 #[test]
-fn a_copy_of_a_source_that_has_changed_begins_again() {
+fn copies_of_changed_sources_start_again() {
     for is_upload in [true, false] {
-        let copy = Copy::new(is_upload);
+        let copy = CopyTest::new(is_upload);
         copy.kill(&[]);
         let changed: Vec<u8> = long().iter().map(|byte| !byte).collect();
         let source = File::options().write(true).open(copy.source()).unwrap();
@@ -245,9 +246,9 @@ fn a_copy_of_a_source_that_has_changed_begins_again() {
 }
 
 #[test]
-fn a_part_without_its_record_begins_again() {
+fn parts_without_a_record_start_again() {
     for is_upload in [true, false] {
-        let copy = Copy::new(is_upload);
+        let copy = CopyTest::new(is_upload);
         for damage in ["no record", "half a record", "the record of another part", "a short part"] {
             if is_upload && damage == "a short part" {
                 continue; // the server may still execute a write, which makes it longer
@@ -262,7 +263,7 @@ fn a_part_without_its_record_begins_again() {
                     File::options().write(true).open(copy.part()).unwrap().set_len(INTERVAL - 1).unwrap();
                 }
                 _ => {
-                    let other = copy.there("other");
+                    let other = copy.destination("other");
                     fs::copy(copy.part(), &other).unwrap();
                     fs::rename(other, copy.part()).unwrap();
                 }
@@ -270,17 +271,17 @@ fn a_part_without_its_record_begins_again() {
             let (copied, code) = copy.run(&["--resume"]);
             assert_eq!((code, &copied["resumed_bytes"]), (0, &0.into()), "{damage}: {copied}");
             copy.check(&long());
-            fs::remove_file(copy.there("file")).unwrap();
+            fs::remove_file(copy.destination("file")).unwrap();
         }
     }
 }
 
 /// In a directory where others may write, the part's name can be that of another file.
 #[test]
-fn another_file_under_the_name_of_the_part_is_not_written_to() {
+fn other_files_with_the_part_name_are_not_written() {
     for is_upload in [true, false] {
-        let copy = Copy::new(is_upload);
-        let victim = copy.there("victim");
+        let copy = CopyTest::new(is_upload);
+        let victim = copy.destination("victim");
         for options in [&[][..], &["--resume"]] {
             for is_link in [true, false] {
                 fs::write(&victim, b"of another").unwrap();
@@ -292,7 +293,7 @@ fn another_file_under_the_name_of_the_part_is_not_written_to() {
                 assert_eq!(code, 0, "{copied}");
                 assert_eq!(fs::read(&victim).unwrap(), b"of another");
                 copy.check(&long());
-                fs::remove_file(copy.there("file")).unwrap();
+                fs::remove_file(copy.destination("file")).unwrap();
             }
         }
         // A part with a second name is that of another file, too.
@@ -302,18 +303,19 @@ fn another_file_under_the_name_of_the_part_is_not_written_to() {
         let (copied, code) = copy.run(&["--resume"]);
         assert_eq!((code, &copied["resumed_bytes"]), (0, &0.into()), "{copied}");
         copy.check(&long());
-        let [copied, other] = [copy.there("file"), victim].map(|path| fs::metadata(path).unwrap().ino());
+        let [copied, other] =
+            [copy.destination("file"), victim].map(|path| fs::metadata(path).unwrap().ino());
         assert_ne!(copied, other);
     }
 }
 
 /// Two copies to the same name: a file that is not complete must not get it.
 #[test]
-fn a_part_that_was_replaced_during_the_copy_does_not_get_the_name() {
+fn replaced_parts_are_not_renamed() {
     for is_upload in [true, false] {
-        let copy = Copy::new(is_upload);
+        let copy = CopyTest::new(is_upload);
         let gate = Gate::start(&copy);
-        let copying = copy.begun(&gate, &[]);
+        let copying = copy.start(&gate, &[]);
         fs::remove_file(copy.part()).unwrap();
         fs::write(copy.part(), b"of another copy").unwrap();
         gate.open();
@@ -321,15 +323,15 @@ fn a_part_that_was_replaced_during_the_copy_does_not_get_the_name() {
         assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
         let error = copied["failed"][0]["error"].as_str().unwrap();
         assert!(is_upload && error.contains("ESTALE") || error.contains("replaced during"), "{error}");
-        assert!(!copy.there("file").exists());
+        assert!(!copy.destination("file").exists());
         assert_eq!(fs::read(copy.part()).unwrap(), b"of another copy");
     }
 }
 
 #[test]
-fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
+fn differing_copies_are_detected_and_not_renamed() {
     for is_upload in [true, false] {
-        let copy = Copy::new(is_upload);
+        let copy = CopyTest::new(is_upload);
         copy.kill(&[]);
         let part = File::options().read(true).write(true).open(copy.part()).unwrap();
         let mut byte = [0];
@@ -341,7 +343,7 @@ fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
         let error = copied["failed"][0]["error"].as_str().unwrap();
         let differs = "the copy differs from byte 1100077 on; the file was changed during the copy, or the server or disk is faulty; copy it again";
         assert!(error.ends_with(differs), "{error}");
-        assert!(!copy.there("file").exists() && !copy.part().exists() && !copy.record().exists());
+        assert!(!copy.destination("file").exists() && !copy.part().exists() && !copy.record().exists());
         // Without the earlier copy nothing is wrong.
         let (copied, code) = copy.run(&["--resume", "--verify"]);
         assert_eq!((code, &copied["verified_bytes"]), (0, &long().len().into()), "{copied}");
@@ -351,19 +353,19 @@ fn a_copy_that_differs_is_found_and_does_not_get_its_name() {
 
 /// The bytes are in the cache, and the disk does not take them.
 #[test]
-fn a_file_that_the_disk_does_not_take_does_not_get_its_name() {
-    let copy = Copy::new(false);
+fn unsynced_files_are_not_renamed() {
+    let copy = CopyTest::new(false);
     for call in [libc::SYS_fsync, libc::SYS_fdatasync] {
         let (copied, code) = where_refused(&[Refused::always(call, libc::EIO)], || copy.run(&[]));
         assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
         assert!(copied["failed"][0]["error"].as_str().unwrap().contains("(EIO)"), "{copied}");
-        assert!(!copy.there("file").exists());
+        assert!(!copy.destination("file").exists());
     }
 }
 
 /// Links in the destination are not followed: they may lead out of it.
 #[test]
-fn links_in_the_destination_are_not_written_through() {
+fn links_in_the_destination_are_not_followed() {
     let scene = Scene::new();
     fs::create_dir(scene.path("exported/below/inside")).unwrap();
     fs::write(scene.path("exported/below/inside/file"), b"new").unwrap();
@@ -376,9 +378,9 @@ fn links_in_the_destination_are_not_written_through() {
     symlink(&elsewhere, to.join("below/inside")).unwrap();
     symlink(elsewhere.join("file"), to.join("below/other")).unwrap();
     let output = nocopy(&["cp", "-r", &server.url("/below"), to.to_str().unwrap()]).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("below/inside: cannot be read or written (ENOTDIR)"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("below/inside: cannot be read or written (ENOTDIR)"), "{message}");
     assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"old");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
     // A link at the name of a file is replaced.

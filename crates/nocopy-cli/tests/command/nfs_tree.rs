@@ -104,12 +104,12 @@ fn make_tree(top: &Path, seed: u64) {
     }
     // From the last to the first, as what is in a directory changes its time.
     for path in all.iter().rev() {
-        let about = fs::symlink_metadata(path).unwrap();
-        let modes: &[u32] = match about.is_dir() {
+        let metadata = fs::symlink_metadata(path).unwrap();
+        let modes: &[u32] = match metadata.is_dir() {
             true => &[0o755, 0o755, 0o700, 0o555, 0o500, 0o711, 0o770, 0o1777, 0o2750],
             false => &[0o644, 0o600, 0o755, 0o444, 0o400, 0o640, 0o666, 0o1644, 0o777],
         };
-        if !about.is_symlink() {
+        if !metadata.is_symlink() {
             fs::set_permissions(path, fs::Permissions::from_mode(random.of(modes))).unwrap();
         }
         let (seconds, nanoseconds) = (random.next() % (1 << 32), random.next() % 1_000_000_000);
@@ -133,19 +133,19 @@ fn make_link(random: &mut Random, path: &Path, number: usize) {
 
 /// What a copy keeps of an entry.
 #[derive(Debug, PartialEq, Eq)]
-struct Kept {
+struct EntryState {
     kind: &'static str,
     mode: u32,
     modified: (i64, i64),
     content: Vec<u8>,
 }
 
-impl Kept {
-    fn of(path: &Path, about: &Metadata) -> Self {
-        let file_type = about.file_type();
-        let (kind, content) = if about.is_dir() {
+impl EntryState {
+    fn of(path: &Path, metadata: &Metadata) -> Self {
+        let file_type = metadata.file_type();
+        let (kind, content) = if metadata.is_dir() {
             ("directory", Vec::new())
-        } else if about.is_symlink() {
+        } else if metadata.is_symlink() {
             ("link", fs::read_link(path).unwrap().into_os_string().into_vec())
         } else if file_type.is_fifo() {
             ("FIFO", Vec::new())
@@ -154,25 +154,25 @@ impl Kept {
         } else {
             ("file", fs::read(path).unwrap())
         };
-        Self { kind, mode: about.mode(), modified: (about.mtime(), about.mtime_nsec()), content }
+        Self { kind, mode: metadata.mode(), modified: (metadata.mtime(), metadata.mtime_nsec()), content }
     }
 }
 
 /// The entries of a tree by their paths in it, and the sets of paths that are one file.
-type Tree = (BTreeMap<PathBuf, Kept>, BTreeSet<Vec<PathBuf>>);
+type Tree = (BTreeMap<PathBuf, EntryState>, BTreeSet<Vec<PathBuf>>);
 
 fn tree(top: &Path) -> Tree {
     let (mut entries, mut names) = (BTreeMap::new(), BTreeMap::<u64, Vec<PathBuf>>::new());
     let mut left = vec![top.to_owned()];
     while let Some(path) = left.pop() {
-        let about = fs::symlink_metadata(&path).unwrap();
+        let metadata = fs::symlink_metadata(&path).unwrap();
         let below = path.strip_prefix(top).unwrap().to_owned();
-        if about.is_dir() {
+        if metadata.is_dir() {
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if about.nlink() > 1 {
-            names.entry(about.ino()).or_default().push(below.clone());
+        } else if metadata.nlink() > 1 {
+            names.entry(metadata.ino()).or_default().push(below.clone());
         }
-        entries.insert(below, Kept::of(&path, &about));
+        entries.insert(below, EntryState::of(&path, &metadata));
     }
     let sorted = |mut paths: Vec<PathBuf>| {
         paths.sort();
@@ -204,7 +204,7 @@ fn copy(program: &ProgramForAll, user: Option<u32>, words: &[&OsStr]) -> Value {
 }
 
 /// So that the directory can be removed.
-fn open_up(top: &Path) {
+fn make_accessible(top: &Path) {
     let mut left = vec![top.to_owned()];
     while let Some(path) = left.pop() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
@@ -213,14 +213,14 @@ fn open_up(top: &Path) {
     }
 }
 
-fn check_there_and_back(user: Option<u32>, options: &[&str]) {
+fn check_round_trip(user: Option<u32>, options: &[&str]) {
     let scene = Scene::in_memory();
     let (source, back) = (scene.path("tree"), scene.path("back"));
     make_tree(&source, SEED);
     fs::create_dir(&back).unwrap();
     let original = tree(&source);
     if let Some(user) = user {
-        scene.give_away();
+        scene.chown_to_other_user();
         original.0.keys().for_each(|path| lchown(source.join(path), Some(user), Some(user)).unwrap());
         lchown(&back, Some(user), Some(user)).unwrap();
     }
@@ -261,21 +261,21 @@ fn check_there_and_back(user: Option<u32>, options: &[&str]) {
     );
     check_equal(&original, &tree(&there));
     check_equal(&original, &tree(&back.join("tree")));
-    [source, there, back].iter().for_each(|path| open_up(path));
+    [source, there, back].iter().for_each(|path| make_accessible(path));
 }
 
 /// As the user of this process, and of the server.
 #[test]
-fn a_tree_of_all_kinds_is_equal_there_and_back() {
+fn trees_survive_a_round_trip() {
     let options: &[&str] =
         if geteuid().is_root() { &["--writable", "--no-root-squash"] } else { &["--writable"] };
-    check_there_and_back(None, options);
+    check_round_trip(None, options);
 }
 
 #[test]
-fn a_tree_of_all_kinds_is_equal_there_and_back_for_another_user() {
+fn trees_survive_a_round_trip_as_another_user() {
     if !geteuid().is_root() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
     }
-    check_there_and_back(Some(NOBODY), &["--writable"]);
+    check_round_trip(Some(NOBODY), &["--writable"]);
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use nocopy_lab::ProgramForAll;
 use nocopy_nfs::client::{Client, Place, Url};
-use nocopy_nfs::wire::mount::{self, MountReply, Mounted};
+use nocopy_nfs::wire::mount::{self, MountReply, MountSuccess};
 use nocopy_nfs::wire::nfs3::{
     Attributes, CommitResult, Created, Entry, FileHandle, FileSystemInformation, FileType, LookupResult,
     NfsResult, Procedure, ReadArguments, ReadDirPlusArguments, ReadLinkResult, Refusal, Renamed, Stability,
@@ -36,26 +36,26 @@ type Entries = Vec<(Vec<u8>, Vec<u8>, FileType)>;
 const WRITE_MAX: u32 = 1;
 
 /// Lists a directory, from a cookie on, and says whether the listing ends there.
-type List = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
+type ListFunction = dyn Fn(&[u8], u64) -> (Entries, bool) + Send + Sync;
 
 /// Is given each name that is made, before the reply.
-type Made = dyn Fn(&[u8]) + Send + Sync;
+type OnChange = dyn Fn(&[u8]) + Send + Sync;
 
-struct Server {
-    list: Box<List>,
-    made: Box<Made>,
+struct FakeServer {
+    list: Box<ListFunction>,
+    made: Box<OnChange>,
 }
 
 fn serve(list: impl Fn(&[u8], u64) -> (Entries, bool) + Send + Sync + 'static) -> String {
-    start(Server { list: Box::new(list), made: Box::new(|_| {}) })
+    start(FakeServer { list: Box::new(list), made: Box::new(|_| {}) })
 }
 
 /// Lists nothing.
 fn serve_changes(made: impl Fn(&[u8]) + Send + Sync + 'static) -> String {
-    start(Server { list: Box::new(|_, _| (Vec::new(), true)), made: Box::new(made) })
+    start(FakeServer { list: Box::new(|_, _| (Vec::new(), true)), made: Box::new(made) })
 }
 
-fn start(server: Server) -> String {
+fn start(server: FakeServer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = Arc::new(server);
@@ -69,7 +69,7 @@ fn start(server: Server) -> String {
 }
 
 /// Answers the calls of a connection until it ends.
-fn answer_all(mut stream: TcpStream, server: &Server) {
+fn answer_all(mut stream: TcpStream, server: &FakeServer) {
     let mut mark = [0; 4];
     while stream.read_exact(&mut mark).is_ok() {
         let mut call = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
@@ -96,12 +96,12 @@ fn is_read_of(call: &Call<'_>, file: &[u8], offset_min: u64) -> bool {
     is_read && xdr::parse(call.arguments).is_ok_and(is_it)
 }
 
-fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
+fn answer(call: &Call<'_>, server: &FakeServer, out: &mut Vec<u8>) {
     let handle = || FileHandle::new(call.arguments.get(4..).map_or(b"", |rest| &rest[..length(call)]));
     match (call.program, Procedure::from_number(call.procedure)) {
         (_, Some(Procedure::Null)) => {}
         (mount::PROGRAM, _) => {
-            let mounted = Mounted { handle: FileHandle::new(b"top").unwrap(), flavors: vec![1] };
+            let mounted = MountSuccess { handle: FileHandle::new(b"top").unwrap(), flavors: vec![1] };
             MountReply::Ok(mounted).encode(out);
         }
         (nfs3::PROGRAM, Some(Procedure::GetAttr)) => {
@@ -159,15 +159,14 @@ fn answer(call: &Call<'_>, server: &Server, out: &mut Vec<u8>) {
 }
 
 /// Says that what is asked for was done.
-fn change(call: &Call<'_>, procedure: Procedure, server: &Server, out: &mut Vec<u8>) {
-    let (file, about) = (FileHandle::new(b"made").unwrap(), Some(attributes(FileType::Regular)));
+fn change(call: &Call<'_>, procedure: Procedure, server: &FakeServer, out: &mut Vec<u8>) {
+    let (file, attributes) = (FileHandle::new(b"made").unwrap(), Some(attributes(FileType::Regular)));
     let changed = WeakCacheConsistency::unchanged(None);
     match procedure {
         Procedure::Create | Procedure::MakeDirectory => {
             let at: Entry<'_> = Reader::new(call.arguments).read().unwrap();
             (server.made)(at.name.0);
-            NfsResult::<_, ()>::Ok(Created { file: Some(file), attributes: about, directory: changed })
-                .encode(out);
+            NfsResult::<_, ()>::Ok(Created { file: Some(file), attributes, directory: changed }).encode(out);
         }
         Procedure::Write => {
             let asked: WriteHead = Reader::new(call.arguments).read().unwrap();
@@ -178,8 +177,7 @@ fn change(call: &Call<'_>, procedure: Procedure, server: &Server, out: &mut Vec<
             NfsResult::<_, ()>::Ok(CommitResult { changed, verifier: [7; 8] }).encode(out);
         }
         Procedure::Lookup => {
-            NfsResult::<_, ()>::Ok(LookupResult { file, attributes: about, directory_attributes: None })
-                .encode(out);
+            NfsResult::<_, ()>::Ok(LookupResult { file, attributes, directory_attributes: None }).encode(out);
         }
         Procedure::SetAttr | Procedure::Remove => NfsResult::<_, ()>::Ok(changed).encode(out),
         Procedure::Rename => NfsResult::<_, ()>::Ok(Renamed { from: changed, to: changed }).encode(out),
@@ -247,7 +245,7 @@ fn files(at: &Path) -> usize {
 }
 
 #[test]
-fn directories_without_end_are_not_copied_without_end() {
+fn endless_directories_are_refused() {
     // Inside itself; and deeper and deeper.
     let inside_itself = serve(|at, _| match at {
         b"top" => (vec![entry(b"inner", b"inner", FileType::Directory)], true),
@@ -263,12 +261,13 @@ fn directories_without_end_are_not_copied_without_end() {
     });
     for (url, expected) in [(inside_itself, 1), (deeper, 256)] {
         let around = tempfile::tempdir().unwrap();
-        let (code, said) = copy(&url, around.path());
+        let (code, message) = copy(&url, around.path());
         let count = files(around.path());
         // The directories above are held: where few descriptors are allowed, they end it sooner.
-        let is_cut = count < expected && said.contains("raise the limit of descriptors");
-        let is_whole = count == expected && said.contains("not copied; the server's directories have no end");
-        assert!(code == 1 && (is_whole || is_cut), "{code} {count} {said}");
+        let is_cut = count < expected && message.contains("raise the limit of descriptors");
+        let is_whole =
+            count == expected && message.contains("not copied; the server's directories have no end");
+        assert!(code == 1 && (is_whole || is_cut), "{code} {count} {message}");
         remove_deep(around.path());
     }
 }
@@ -280,7 +279,7 @@ fn remove_deep(at: &Path) {
 }
 
 #[test]
-fn a_listing_without_end_is_refused() {
+fn endless_listings_are_refused() {
     let url = serve(|_, cookie| {
         let names = (0..100).map(|number| format!("{}", cookie + number).into_bytes());
         (names.map(|name| entry(&name, b"file", FileType::Regular)).collect(), false)
@@ -292,7 +291,7 @@ fn a_listing_without_end_is_refused() {
 }
 
 #[test]
-fn a_long_listing_can_be_interrupted() {
+fn long_listings_can_be_interrupted() {
     const INTERRUPTED: u64 = 500;
     const ALL: u64 = 200_000;
     let (reached, is_reached) = mpsc::channel();
@@ -321,15 +320,15 @@ fn a_long_listing_can_be_interrupted() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_outside_the_directory_are_refused() {
     let name_max = vec![b'x'; 256];
     for name in [&b"../escaped"[..], b"/tmp/escaped", b"", b"a\0b", &name_max] {
         let (around, name_sent) = (tempfile::tempdir().unwrap(), name.to_vec());
         let url = serve(move |_, _| (vec![entry(&name_sent, b"file", FileType::Regular)], true));
         let to = around.path().join("to");
         fs::create_dir(&to).unwrap();
-        let (code, said) = copy(&url, &to);
-        assert!(code != 0 && files(around.path()) == 0, "{name:?}: {code} {said}");
+        let (code, message) = copy(&url, &to);
+        assert!(code != 0 && files(around.path()) == 0, "{name:?}: {code} {message}");
     }
     // These are left out.
     let around = tempfile::tempdir().unwrap();
@@ -343,7 +342,7 @@ fn names_that_lead_elsewhere_are_refused() {
 /// A link, and then a file and a directory behind it, all by the same name: in one listing, in a later copy,
 /// and from another source.
 #[test]
-fn a_link_of_the_server_is_not_followed() {
+fn links_of_the_server_are_not_followed() {
     let around = tempfile::tempdir().unwrap();
     let [to, outside] = ["to", "outside"].map(|name| around.path().join(name));
     fs::create_dir(&to).unwrap();
@@ -358,14 +357,14 @@ fn a_link_of_the_server_is_not_followed() {
     };
     let (all, first) = (behind(&[FileType::Regular, FileType::Directory]), [link(b"name")]);
     let url = serve(move |at, _| all(at, &first));
-    let (code, said) = copy(&url, &to);
-    assert_eq!((code, said.matches("the server lists this name twice").count()), (1, 2), "{said}");
+    let (code, message) = copy(&url, &to);
+    assert_eq!((code, message.matches("the server lists this name twice").count()), (1, 2), "{message}");
     assert_eq!(fs::read_link(to.join("name")).unwrap(), Path::new("../outside"));
     // A directory does not take the place of the link, and a file replaces it.
     let directory = behind(&[FileType::Directory]);
     let url = serve(move |at, _| directory(at, &[]));
-    let (code, said) = copy(&url, &to);
-    assert!(code == 1 && said.contains("name: cannot be read or written (ENOTDIR)"), "{said}");
+    let (code, message) = copy(&url, &to);
+    assert!(code == 1 && message.contains("name: cannot be read or written (ENOTDIR)"), "{message}");
     let file = behind(&[FileType::Regular]);
     let url = serve(move |at, _| file(at, &[]));
     assert_eq!(copy(&url, &to), (0, String::new()));
@@ -375,7 +374,7 @@ fn a_link_of_the_server_is_not_followed() {
 
 /// All of its files have the same number, and so have those of a server behind another port.
 #[test]
-fn files_with_the_same_number_need_not_be_the_same() {
+fn files_with_equal_numbers_are_distinguished() {
     let linked = |name: &[u8], handle: &[u8]| entry(name, handle, FileType::Regular);
     let all = [linked(b"one", b"linked"), linked(b"same", b"linked"), linked(b"long", b"linked, long")];
     let url = serve(move |_, _| (all.to_vec(), true));
@@ -389,28 +388,33 @@ fn files_with_the_same_number_need_not_be_the_same() {
 
 /// A server decides what is behind a device, and which program runs as its owner.
 #[test]
-fn devices_and_programs_of_the_server_are_for_their_owner_only() {
+fn copied_devices_and_programs_are_restricted_to_the_owner() {
     let around = tempfile::tempdir().unwrap();
     let url = serve(|_, _| {
         let device = entry(b"device", b"device", FileType::CharacterDevice);
         (vec![device, entry(b"program", b"all rights", FileType::Regular)], true)
     });
-    let (code, said) = copy(&url, around.path());
-    assert_eq!((code, said.lines().count()), (1, 2), "{said}");
-    assert!(said.contains("/program: copied without set-user-ID and set-group-ID"), "{said}");
-    let mode = |name: &str| fs::symlink_metadata(around.path().join(name)).map(|about| about.mode() & 0o7777);
+    let (code, message) = copy(&url, around.path());
+    assert_eq!((code, message.lines().count()), (1, 2), "{message}");
+    assert!(message.contains("/program: copied without set-user-ID and set-group-ID"), "{message}");
+    let mode = |name: &str| {
+        fs::symlink_metadata(around.path().join(name)).map(|attributes| attributes.mode() & 0o7777)
+    };
     assert_eq!(mode("program").unwrap(), 0o755);
     match mode("device") {
         Ok(mode) => {
-            assert!(mode == 0o600 && said.contains("/device: copied with the permissions 600"), "{said}")
+            assert!(
+                mode == 0o600 && message.contains("/device: copied with the permissions 600"),
+                "{message}"
+            )
         }
-        Err(_) => assert!(said.contains("/device: left out; a device"), "{said}"),
+        Err(_) => assert!(message.contains("/device: left out; a device"), "{message}"),
     }
 }
 
 /// The directory is the obstacle, not the device.
 #[test]
-fn a_device_in_a_directory_that_cannot_be_written_is_not_left_out_as_a_device() {
+fn unwritable_directories_are_not_reported_as_skipped_devices() {
     let around = readable_directory();
     let url = serve(|_, _| (vec![entry(b"device", b"device", FileType::CharacterDevice)], true));
     let for_all = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
@@ -420,16 +424,16 @@ fn a_device_in_a_directory_that_cannot_be_written_is_not_left_out_as_a_device() 
     }
     fs::set_permissions(around.path(), fs::Permissions::from_mode(0o555)).unwrap();
     let output = command.output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
     let expected = "/device: cannot be read or written (EACCES); permission denied; check the path";
-    assert!(said.contains(expected), "{said}");
+    assert!(message.contains(expected), "{message}");
 }
 
 /// The end of the first file is known while reads behind it are in flight; these are given up, and return
 /// with the reads of the next one.
 #[test]
-fn reads_that_are_given_up_disturb_no_other_file() {
+fn abandoned_reads_affect_no_other_file() {
     let url = serve(|at, _| match at {
         b"top" => {
             let below = entry(b"below", b"below", FileType::Directory);
@@ -447,7 +451,7 @@ fn reads_that_are_given_up_disturb_no_other_file() {
 }
 
 #[test]
-fn lengths_that_no_file_has_are_not_believed() {
+fn impossible_lengths_do_not_affect_the_copy() {
     let url = serve(|_, _| {
         let files = [&b"one"[..], b"other"].map(|name| entry(name, b"longest", FileType::Regular));
         (files.to_vec(), true)
@@ -460,7 +464,7 @@ fn lengths_that_no_file_has_are_not_believed() {
 }
 
 #[test]
-fn bytes_of_replies_that_are_cut_off_are_not_counted() {
+fn bytes_of_truncated_replies_are_not_counted() {
     let url = serve(|_, _| (vec![entry(b"file", b"cut", FileType::Regular)], true));
     let around = tempfile::tempdir().unwrap();
     let words = ["cp", "-r", "--json", "--timeout", "50ms", &url, around.path().to_str().unwrap()];
@@ -472,20 +476,20 @@ fn bytes_of_replies_that_are_cut_off_are_not_counted() {
 }
 
 #[test]
-fn files_that_a_server_does_not_tell_apart_are_errors() {
+fn files_with_equal_handles_are_errors() {
     let url = serve_changes(|_| {});
     let around = tempfile::tempdir().unwrap();
     let paths = ["one", "other"].map(|name| around.path().join(name).to_str().unwrap().to_owned());
     paths.iter().for_each(|path| fs::write(path, b"content").unwrap());
     let output = nocopy(&["cp", &paths[0], &paths[1], &url]).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("other: ") && said.contains(".nocopy-part: not copied"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("other: ") && message.contains(".nocopy-part: not copied"), "{message}");
 }
 
 /// The server is in league with a user who replaces a directory by a link while it is copied.
 #[test]
-fn a_link_that_is_put_there_during_the_copy_is_not_followed() {
+fn links_created_during_the_copy_are_not_followed() {
     let around = tempfile::tempdir().unwrap();
     let [source, elsewhere] = ["source", "elsewhere"].map(|name| around.path().join(name));
     fs::create_dir_all(source.join("inner")).unwrap();
@@ -508,7 +512,7 @@ fn a_link_that_is_put_there_during_the_copy_is_not_followed() {
 
 /// The number of calls of a write, and so its memory, must not depend on what the server announces.
 #[test]
-fn a_server_that_takes_one_byte_at_a_time_gets_more() {
+fn tiny_announced_write_limits_are_raised() {
     let url = serve_changes(|_| {});
     let (mut client, _) = Client::connect(&url.parse::<Url>().unwrap()).unwrap();
     assert!(client.limits().write_bytes_max >= 1024, "{:?}", client.limits());

@@ -10,10 +10,10 @@ use nocopy::Pool;
 use nocopy_report::address::{self, Attempts, Family};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::core::{Done, Limits, ProcedureNumber};
+use super::core::{Completion, Limits, ProcedureNumber};
 use super::credential::User;
-use super::half::Watch;
-use super::transport::{Reach, Transport};
+use super::half::WaitDescriptor;
+use super::transport::{ConnectSettings, Transport};
 use super::{Client, ClientError, TransportError, Url};
 use crate::wire::mount::{self, MountReply, Text};
 use crate::wire::nfs3::{self, Attributes, FileHandle, FileSystemInformation, Procedure};
@@ -36,7 +36,7 @@ const MOUNT_REPLY_BYTES_MAX: usize = 1024;
 pub struct Builder {
     connections: usize,
     timeout: Duration,
-    patience: Option<Duration>,
+    give_up_after: Option<Duration>,
     is_reserved: bool,
     user: User,
     call_bytes_max: usize,
@@ -48,7 +48,7 @@ impl Default for Builder {
         Self {
             connections: 1,
             timeout: Duration::from_secs(15),
-            patience: Some(Duration::from_secs(60)),
+            give_up_after: Some(Duration::from_secs(60)),
             is_reserved: false,
             user: User::of_process(),
             call_bytes_max: CALL_BYTES_MAX,
@@ -79,7 +79,7 @@ impl Builder {
     /// mount does.
     #[must_use]
     pub fn give_up_after(self, patience: Option<Duration>) -> Self {
-        Self { patience, ..self }
+        Self { give_up_after: patience, ..self }
     }
 
     /// Connects from a port below 1024, which needs `CAP_NET_BIND_SERVICE`: servers with the option `secure`
@@ -123,7 +123,7 @@ impl Builder {
             host: url.host.to_string(),
             source: failed.into_error(),
         };
-        let first = self.first_to_accept(url, &addresses).map_err(unreachable)?;
+        let first = self.first_reachable(url, &addresses).map_err(unreachable)?;
         let mut failed = Attempts::default();
         for address in [first].into_iter().chain(addresses.into_iter().filter(|address| *address != first)) {
             match self.connect_at(url, address) {
@@ -138,11 +138,11 @@ impl Builder {
 
     /// Which of the server's addresses accepts connections first, so that an address without an answer delays
     /// nothing.
-    fn first_to_accept(&self, url: &Url, addresses: &[SocketAddr]) -> Result<SocketAddr, Attempts> {
+    fn first_reachable(&self, url: &Url, addresses: &[SocketAddr]) -> Result<SocketAddr, Attempts> {
         let ports = url.nfs_port.map_or(vec![portmap::PORT, nfs3::PORT], |port| vec![port]);
         let all: Vec<_> =
             addresses.iter().flat_map(|to| ports.iter().map(|port| with_port(*to, *port))).collect();
-        let within = self.patience.map_or(self.timeout, |most| most.min(self.timeout));
+        let within = self.give_up_after.map_or(self.timeout, |most| most.min(self.timeout));
         let connected = address::connect(&all, within, |_| Ok(()), || false)?;
         let (_, to) = connected.expect("nothing stops it");
         Ok(with_port(to, 0))
@@ -164,25 +164,25 @@ impl Builder {
             pool,
             export,
             root,
-            patience: self.patience,
+            give_up_after: self.give_up_after,
             filled: Default::default(),
-            begun: Default::default(),
-            watch: Watch::new()
+            pending_calls: Default::default(),
+            wait_descriptor: WaitDescriptor::new()
                 .map_err(|source| TransportError::Wait { address: with_port(host, nfs), source })?,
         };
-        let about: FileSystemInformation =
-            client.ask::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
+        let information: FileSystemInformation =
+            client.call::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
         let limit = |bytes: u32| (bytes as usize).max(SERVER_BYTES_MIN).min(self.call_bytes_max);
         client.core().set_limits(Limits {
-            read_bytes_max: limit(about.read_max),
-            write_bytes_max: limit(about.write_max),
+            read_bytes_max: limit(information.read_max),
+            write_bytes_max: limit(information.write_max),
         });
         Ok((client, below))
     }
 
     fn transport(&self, address: SocketAddr, connections: usize) -> Transport {
-        let Self { timeout, patience, is_reserved, .. } = *self;
-        let reach = Reach { address, connections, is_reserved, timeout, patience };
+        let Self { timeout, give_up_after: patience, is_reserved, .. } = *self;
+        let reach = ConnectSettings { address, connections, is_reserved, timeout, give_up_after: patience };
         let mut xid = [0; 4];
         // Random, so that the server does not mistake a call for one of an earlier client.
         let _ = getrandom(&mut xid, GetRandomFlags::empty());
@@ -211,10 +211,10 @@ impl Builder {
             version: mount::VERSION,
             procedure: mount::Procedure::Null as u32,
         };
-        match ask(&mut self.transport(address, 1), procedure, &()) {
+        match single_call(&mut self.transport(address, 1), procedure, &()) {
             Ok(_) => Ok(true),
-            Err(Failed::Call(_)) => Ok(false),
-            Err(Failed::Transport(error)) => Err(error.into()),
+            Err(CallFailure::Call(_)) => Ok(false),
+            Err(CallFailure::Transport(error)) => Err(error.into()),
         }
     }
 
@@ -227,11 +227,11 @@ impl Builder {
             procedure: portmap::Procedure::GetPort as u32,
         };
         let mapping = Mapping { program, version, protocol: portmap::TCP, port: 0 };
-        let results = match ask(&mut transport, procedure, &mapping) {
+        let results = match single_call(&mut transport, procedure, &mapping) {
             Ok(results) => results,
-            Err(Failed::Transport(TransportError::Connect { .. })) => return Ok(None),
-            Err(Failed::Transport(error)) => return Err(error.into()),
-            Err(Failed::Call(error)) => {
+            Err(CallFailure::Transport(TransportError::Connect { .. })) => return Ok(None),
+            Err(CallFailure::Transport(error)) => return Err(error.into()),
+            Err(CallFailure::Call(error)) => {
                 let subject = format!("{} port {}", host.ip(), portmap::PORT);
                 return Err(ClientError::of(subject, "asked for a port", error, false));
             }
@@ -248,14 +248,14 @@ impl Builder {
             version: mount::VERSION,
             procedure: mount::Procedure::Mount as u32,
         };
-        let whole = normal(&url.path);
+        let whole = normal_path(&url.path);
         let mut first = None;
         for path in whole.ancestors() {
             let export = Url { path: path.to_owned(), ..url.clone() }.to_string();
             let asked: mount::Path<'_> = Text(path.as_os_str().as_bytes());
-            let results = ask(&mut transport, procedure, &asked).map_err(|error| match error {
-                Failed::Transport(error) => error.into(),
-                Failed::Call(error) => ClientError::of(export.clone(), "mounted", error, false),
+            let results = single_call(&mut transport, procedure, &asked).map_err(|error| match error {
+                CallFailure::Transport(error) => error.into(),
+                CallFailure::Call(error) => ClientError::of(export.clone(), "mounted", error, false),
             })?;
             let reply = xdr::parse::<MountReply>(&results).map_err(|error| ClientError::BadReply {
                 subject: export.clone(),
@@ -276,7 +276,7 @@ impl Builder {
 }
 
 /// The path from the root, with one slash between names.
-fn normal(path: &Path) -> PathBuf {
+fn normal_path(path: &Path) -> PathBuf {
     let names = path.components().filter_map(|part| match part {
         std::path::Component::Normal(name) => Some(name),
         _ => None,
@@ -289,23 +289,23 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-enum Failed {
+enum CallFailure {
     Transport(TransportError),
     Call(super::CallError),
 }
 
 /// Makes the only call of a transport, and waits for its results.
-fn ask<'a>(
+fn single_call<'a>(
     transport: &mut Transport,
     procedure: ProcedureNumber,
     arguments: &impl Xdr<'a>,
-) -> Result<Vec<u8>, Failed> {
+) -> Result<Vec<u8>, CallFailure> {
     transport.core.call(procedure, arguments, MOUNT_REPLY_BYTES_MAX);
     loop {
-        match transport.core.next_done() {
-            Some(Done::Results { results, .. }) => return results.map_err(Failed::Call),
+        match transport.core.next_completion() {
+            Some(Completion::Results { results, .. }) => return results.map_err(CallFailure::Call),
             Some(_) => unreachable!("nothing else was asked for"),
-            None => transport.turn(None).map_err(Failed::Transport)?,
+            None => transport.drive(None).map_err(CallFailure::Transport)?,
         }
     }
 }
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn paths_have_one_slash_between_names() {
         for (path, expected) in [("/srv//a/./b/", "/srv/a/b"), ("//", "/"), ("/", "/")] {
-            assert_eq!(normal(Path::new(path)), Path::new(expected));
+            assert_eq!(normal_path(Path::new(path)), Path::new(expected));
         }
     }
 }

@@ -41,7 +41,7 @@ mod tests {
     use crate::wire::xdr;
 
     #[test]
-    fn a_credential_has_the_user_and_at_most_16_groups() {
+    fn credentials_have_the_user_and_at_most_16_groups() {
         let body = User { user: 1000, group: 100, groups: (0..20).collect() }.body();
         let said: SystemCredential<'_> = xdr::parse(&body).unwrap();
         assert_eq!((said.user, said.group, said.groups), (1000, 100, (0..16).collect()));

@@ -2,7 +2,7 @@
 
 use super::core::{BadReply, ProcedureNumber};
 use super::files::check_name;
-use super::{Asked, Client, ClientError, Found};
+use super::{CallDescription, Client, ClientError, FileInfo};
 use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, Procedure,
     ReadDirArguments, ReadDirPlusArguments, Status,
@@ -20,24 +20,24 @@ pub(crate) const LISTING_BYTES_MAX: usize = 1 << 30;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub name: Vec<u8>,
-    pub found: Found,
+    pub info: FileInfo,
 }
 
 /// An entry as received: servers may leave out the handle and the attributes.
-struct Raw {
+struct RawEntry {
     name: Vec<u8>,
     cookie: u64,
     file: Option<FileHandle>,
     attributes: Option<Attributes>,
 }
 
-impl From<FullDirectoryEntry<'_>> for Raw {
+impl From<FullDirectoryEntry<'_>> for RawEntry {
     fn from(FullDirectoryEntry { name, cookie, file, attributes, .. }: FullDirectoryEntry<'_>) -> Self {
         Self { name: name.0.to_vec(), cookie, file, attributes }
     }
 }
 
-impl From<DirectoryEntry<'_>> for Raw {
+impl From<DirectoryEntry<'_>> for RawEntry {
     fn from(DirectoryEntry { name, cookie, .. }: DirectoryEntry<'_>) -> Self {
         Self { name: name.0.to_vec(), cookie, file: None, attributes: None }
     }
@@ -49,8 +49,8 @@ struct Cursor {
     verifier: [u8; 8],
 }
 
-struct Page {
-    entries: Vec<Raw>,
+struct EntryPage {
+    entries: Vec<RawEntry>,
     verifier: [u8; 8],
     is_end: bool,
 }
@@ -88,7 +88,7 @@ impl Client {
         let (mut all, mut at, mut is_full) = (Vec::new(), Cursor::default(), true);
         let mut bytes = 0;
         loop {
-            let page = match self.page(directory, at, is_full) {
+            let page = match self.read_page(directory, at, is_full) {
                 // Some servers do not support READDIRPLUS, or not for every directory.
                 Err(error) if is_full && error.status() == Some(Status::NotSupported) => {
                     is_full = false;
@@ -103,8 +103,8 @@ impl Client {
                 }
                 bytes += size_of::<Entry>() + raw.name.len();
                 if !matches!(raw.name.as_slice(), b"." | b"..") {
-                    check_name(&raw.name).map_err(not_believed)?;
-                    self.complete(directory, raw, &mut all)?;
+                    check_name(&raw.name).map_err(bad_listing)?;
+                    self.add_entry(directory, raw, &mut all)?;
                 }
             }
             at = match cookie {
@@ -112,14 +112,19 @@ impl Client {
                 Some(cookie) if cookie != at.cookie && bytes < bytes_max => {
                     Cursor { cookie, verifier: page.verifier }
                 }
-                _ => return Err(not_believed(BadReply::EndlessDirectory)),
+                _ => return Err(bad_listing(BadReply::EndlessDirectory)),
             };
         }
     }
 
-    fn complete(&mut self, directory: FileHandle, raw: Raw, all: &mut Vec<Entry>) -> Result<(), ClientError> {
+    fn add_entry(
+        &mut self,
+        directory: FileHandle,
+        raw: RawEntry,
+        all: &mut Vec<Entry>,
+    ) -> Result<(), ClientError> {
         let found = match (raw.file, raw.attributes) {
-            (Some(file), Some(attributes)) => Found { file, attributes },
+            (Some(file), Some(attributes)) => FileInfo { file, attributes },
             _ => match self.look_up(directory, &raw.name) {
                 // Removed since.
                 Err(error) if matches!(error.status(), Some(Status::NoEntry | Status::Stale)) => {
@@ -128,34 +133,40 @@ impl Client {
                 found => found?,
             },
         };
-        all.push(Entry { name: raw.name, found });
+        all.push(Entry { name: raw.name, info: found });
         Ok(())
     }
 
-    fn page(&mut self, directory: FileHandle, at: Cursor, is_full: bool) -> Result<Page, ClientError> {
+    fn read_page(
+        &mut self,
+        directory: FileHandle,
+        at: Cursor,
+        is_full: bool,
+    ) -> Result<EntryPage, ClientError> {
         let procedure: ProcedureNumber =
             if is_full { Procedure::ReadDirPlus.into() } else { Procedure::ReadDir.into() };
-        let asked = Asked { procedure, bytes_max: REPLY_BYTES_MAX, subject: "", what: "listed" };
+        let asked = CallDescription { procedure, bytes_max: REPLY_BYTES_MAX, subject: "", what: "listed" };
         let Cursor { cookie, verifier } = at;
         if is_full {
             let (names_bytes_max, bytes_max) = (PAGE_BYTES / 4, PAGE_BYTES);
             let arguments = ReadDirPlusArguments { directory, cookie, verifier, names_bytes_max, bytes_max };
-            return self.ask_for(&asked, &arguments, |results| page_of::<FullDirectoryEntry<'_>>(results));
+            return self
+                .call_and_parse(&asked, &arguments, |results| parse_page::<FullDirectoryEntry<'_>>(results));
         }
         let arguments = ReadDirArguments { directory, cookie, verifier, bytes_max: PAGE_BYTES };
-        self.ask_for(&asked, &arguments, |results| page_of::<DirectoryEntry<'_>>(results))
+        self.call_and_parse(&asked, &arguments, |results| parse_page::<DirectoryEntry<'_>>(results))
     }
 }
 
-fn not_believed(source: BadReply) -> ClientError {
+fn bad_listing(source: BadReply) -> ClientError {
     ClientError::BadReply { subject: "a directory".into(), what: "listed", source }
 }
 
-type Outcome = Result<NfsResult<Page, Option<Attributes>>, XdrError>;
+type PageResult = Result<NfsResult<EntryPage, Option<Attributes>>, XdrError>;
 
-fn page_of<'a, E: Xdr<'a> + Into<Raw>>(results: &'a [u8]) -> Outcome {
+fn parse_page<'a, E: Xdr<'a> + Into<RawEntry>>(results: &'a [u8]) -> PageResult {
     let page: NfsResult<DirectoryPage<E>, _> = xdr::parse(results)?;
-    Ok(page.map(|page| Page {
+    Ok(page.map(|page| EntryPage {
         entries: page.entries.into_iter().map(Into::into).collect(),
         verifier: page.verifier,
         is_end: page.is_end,

@@ -20,7 +20,7 @@ pub enum ClientError {
     /// None of its addresses accepts connections.
     #[error("{host}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = Why(.source))]
     Unreachable { host: String, source: std::io::Error },
-    #[error("{export}: cannot be mounted ({}); {}; {}", mount_words(*status)[0], mount_words(*status)[1], mount_advice(*status))]
+    #[error("{export}: cannot be mounted ({}); {}; {}", mount_text(*status)[0], mount_text(*status)[1], mount_advice(*status))]
     Mount { export: String, status: mount::Status },
     #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]
     Status { subject: String, what: &'static str, status: Status },
@@ -48,7 +48,7 @@ pub enum ClientError {
 impl ClientError {
     pub(super) fn of(subject: String, what: &'static str, error: CallError, is_repeated: bool) -> Self {
         match error {
-            CallError::Status(StatusText(status)) if is_repeated && is_doubtful(status) => {
+            CallError::Status(StatusText(status)) if is_repeated && is_uncertain(status) => {
                 Self::Uncertain { subject, what, status }
             }
             CallError::Status(StatusText(status)) => Self::Status { subject, what, status },
@@ -74,7 +74,7 @@ impl From<ClientError> for std::io::Error {
 }
 
 /// Statuses that a server also returns to a repetition of a call that has succeeded.
-fn is_doubtful(status: Status) -> bool {
+fn is_uncertain(status: Status) -> bool {
     matches!(status, Status::NoEntry | Status::Exists | Status::Stale | Status::NotEmpty)
 }
 
@@ -99,7 +99,7 @@ fn advice(status: Status) -> &'static str {
     }
 }
 
-fn mount_words(status: mount::Status) -> [&'static str; 2] {
+fn mount_text(status: mount::Status) -> [&'static str; 2] {
     match status {
         mount::Status::NotPermitted => ["EPERM", "not permitted"],
         mount::Status::NoEntry => ["ENOENT", "the server exports no such path"],
@@ -220,7 +220,7 @@ mod tests {
 
     /// Of calls that the client makes for itself, and of memory.
     #[test]
-    fn errors_that_a_program_rarely_sees_have_the_one_form() {
+    fn rare_errors_have_cause_and_remedy() {
         let none = || std::io::Error::from_raw_os_error(12);
         for (said, expected) in [
             (

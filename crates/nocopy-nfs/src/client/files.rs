@@ -18,7 +18,7 @@ use crate::wire::xdr;
 const LINK_REPLY_BYTES_MAX: usize = 8192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct FileInfo {
     pub file: FileHandle,
     pub attributes: Attributes,
 }
@@ -29,33 +29,33 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn attributes(&mut self, file: FileHandle) -> Result<Attributes, ClientError> {
-        self.ask::<_, ()>(Procedure::GetAttr, &file, ("", "looked at"))
+        self.call::<_, ()>(Procedure::GetAttr, &file, ("", "looked at"))
     }
 
     /// Looks up a name in a directory.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<Found, ClientError> {
+    pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<FileInfo, ClientError> {
         let subject = escaped(name);
         let asked = At { directory, name: Text(name) };
         let found: LookupResult =
-            self.ask::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
+            self.call::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.attributes(found.file)?,
         };
-        Ok(Found { file: found.file, attributes })
+        Ok(FileInfo { file: found.file, attributes })
     }
 
     /// The file at a path below the mounted directory. Symbolic links are not followed.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn walk(&mut self, path: &Path) -> Result<Found, ClientError> {
+    pub fn walk(&mut self, path: &Path) -> Result<FileInfo, ClientError> {
         use std::os::unix::ffi::OsStrExt;
         let root = self.root;
-        let mut at = Found { file: root, attributes: self.attributes(root)? };
+        let mut at = FileInfo { file: root, attributes: self.attributes(root)? };
         for part in path.components() {
             if let std::path::Component::Normal(name) = part {
                 at = self.look_up(at.file, name.as_bytes())?;
@@ -69,13 +69,13 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn read_link(&mut self, link: FileHandle) -> Result<Vec<u8>, ClientError> {
-        let asked = super::Asked {
+        let asked = super::CallDescription {
             procedure: Procedure::ReadLink.into(),
             bytes_max: LINK_REPLY_BYTES_MAX,
             subject: "",
             what: "read as a link",
         };
-        self.ask_for::<_, Option<Attributes>>(&asked, &link, |results| {
+        self.call_and_parse::<_, Option<Attributes>>(&asked, &link, |results| {
             let read: crate::wire::nfs3::NfsResult<ReadLinkResult<'_>, _> = xdr::parse(results)?;
             Ok(read.map(|link| link.path.0.to_vec()))
         })
@@ -90,9 +90,9 @@ impl Client {
         directory: FileHandle,
         name: &[u8],
         how: HowToCreate,
-    ) -> Result<Found, ClientError> {
+    ) -> Result<FileInfo, ClientError> {
         let at = At { directory, name: Text(name) };
-        self.make(Procedure::Create, at, &CreateArguments { at, how })
+        self.create_entry(Procedure::Create, at, &CreateArguments { at, how })
     }
 
     /// Makes a directory.
@@ -104,9 +104,9 @@ impl Client {
         directory: FileHandle,
         name: &[u8],
         attributes: NewAttributes,
-    ) -> Result<Found, ClientError> {
+    ) -> Result<FileInfo, ClientError> {
         let at = At { directory, name: Text(name) };
-        self.make(Procedure::MakeDirectory, at, &MakeDirectoryArguments { at, attributes })
+        self.create_entry(Procedure::MakeDirectory, at, &MakeDirectoryArguments { at, attributes })
     }
 
     /// Makes a symbolic link with any target.
@@ -119,10 +119,10 @@ impl Client {
         name: &[u8],
         target: &[u8],
         attributes: NewAttributes,
-    ) -> Result<Found, ClientError> {
+    ) -> Result<FileInfo, ClientError> {
         let at = At { directory, name: Text(name) };
         let asked = SymbolicLinkArguments { at, attributes, path: Text(target) };
-        self.make(Procedure::SymbolicLink, at, &asked)
+        self.create_entry(Procedure::SymbolicLink, at, &asked)
     }
 
     /// Makes a FIFO, a socket or a device.
@@ -134,9 +134,9 @@ impl Client {
         directory: FileHandle,
         name: &[u8],
         node: NewNode,
-    ) -> Result<Found, ClientError> {
+    ) -> Result<FileInfo, ClientError> {
         let at = At { directory, name: Text(name) };
-        self.make(Procedure::MakeNode, at, &MakeNodeArguments { at, node })
+        self.create_entry(Procedure::MakeNode, at, &MakeNodeArguments { at, node })
     }
 
     /// Gives a file one more name (a hard link).
@@ -146,19 +146,19 @@ impl Client {
     pub fn link(&mut self, file: FileHandle, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
         let subject = escaped(name);
         let asked = LinkArguments { file, at: At { directory, name: Text(name) } };
-        self.ask::<Linked, Linked>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
+        self.call::<Linked, Linked>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
     }
 
-    fn make<'a>(
+    fn create_entry<'a>(
         &mut self,
         procedure: Procedure,
         at: At<'_>,
         asked: &impl xdr::Xdr<'a>,
-    ) -> Result<Found, ClientError> {
+    ) -> Result<FileInfo, ClientError> {
         let subject = escaped(at.name.0);
-        let made = self.ask::<Created, WeakCacheConsistency>(procedure, asked, (&subject, "made"))?;
+        let made = self.call::<Created, WeakCacheConsistency>(procedure, asked, (&subject, "made"))?;
         match (made.file, made.attributes) {
-            (Some(file), Some(attributes)) => Ok(Found { file, attributes }),
+            (Some(file), Some(attributes)) => Ok(FileInfo { file, attributes }),
             // The server may leave these out.
             _ => self.look_up(at.directory, at.name.0),
         }
@@ -188,7 +188,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let subject = escaped(name);
         let at = At { directory, name: Text(name) };
-        self.ask::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
+        self.call::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
             .map(drop)
     }
 
@@ -206,7 +206,7 @@ impl Client {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
         };
-        self.ask::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
+        self.call::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
     }
 
     /// Changes permissions, owner, length or times. Returns the attributes after that, if the server reports
@@ -221,7 +221,7 @@ impl Client {
     ) -> Result<Option<Attributes>, ClientError> {
         let asked = SetAttributesArguments { file, new, guard: None };
         let changed: WeakCacheConsistency =
-            self.ask::<_, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))?;
+            self.call::<_, WeakCacheConsistency>(Procedure::SetAttr, &asked, ("", "changed"))?;
         Ok(changed.after)
     }
 }
@@ -233,7 +233,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), BadReply> {
     if is_elsewhere { Err(BadReply::Name) } else { Ok(()) }
 }
 
-impl Found {
+impl FileInfo {
     pub fn is_regular(&self) -> bool {
         self.attributes.file_type == FileType::Regular
     }

@@ -11,16 +11,16 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::{Client, Filled};
+use super::{Client, FilledBuffer};
 
 /// One descriptor that is readable when a socket is ready or a timeout has passed.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct WaitDescriptor {
     epoll: OwnedFd,
     timer: OwnedFd,
 }
 
-impl Watch {
+impl WaitDescriptor {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
@@ -29,7 +29,7 @@ impl Watch {
     }
 
     /// Watches these sockets for reading, those with `true` for writing too, and the time `end`.
-    fn watch<'a>(
+    fn set_sockets<'a>(
         &self,
         sockets: impl Iterator<Item = (BorrowedFd<'a>, bool)>,
         end: Option<Instant>,
@@ -68,26 +68,26 @@ impl Client {
     /// # Errors
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.transport.turn(Some(Instant::now())).map_err(io::Error::other)?;
-        self.keep_all();
+        self.transport.drive(Some(Instant::now())).map_err(io::Error::other)?;
+        self.collect_completions();
         if !self.filled.is_empty() || self.in_flight() == 0 {
             return Ok(true);
         }
-        self.watch.watch(self.transport.sockets(), self.transport.next_time())?;
+        self.wait_descriptor.set_sockets(self.transport.sockets(), self.transport.next_timeout())?;
         Ok(false)
     }
 }
 
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.watch.epoll.as_fd()
+        self.wait_descriptor.epoll.as_fd()
     }
 }
 
 impl ReceiverHalf for Client {
-    type Received<'half> = Option<Filled>;
+    type Received<'half> = Option<FilledBuffer>;
 
-    fn try_receive(&mut self) -> io::Result<Option<Filled>> {
+    fn try_receive(&mut self) -> io::Result<Option<FilledBuffer>> {
         Self::try_receive(self).map_err(io::Error::other)
     }
 

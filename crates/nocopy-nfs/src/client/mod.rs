@@ -20,7 +20,6 @@
 //!
 //! Written data is on the server's disk only after [`commit`](Client::commit) has returned without an error.
 
-mod begun;
 mod builder;
 pub mod core;
 mod credential;
@@ -28,29 +27,30 @@ mod directory;
 mod error;
 mod files;
 mod half;
-mod moving;
+mod pending_calls;
 mod socket;
+mod transfer;
 mod transport;
 mod url;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use begun::Begun;
-pub use begun::Finished;
 pub use builder::Builder;
 pub use core::{CallError, Counts, Place, ReadEnd, Ticket};
 pub use directory::Entry;
 pub(crate) use directory::LISTING_BYTES_MAX;
 pub use error::ClientError;
-pub use files::Found;
-pub use moving::Filled;
+pub use files::FileInfo;
 use nocopy::Pool;
+pub use pending_calls::FinishedCall;
+use pending_calls::PendingCalls;
+pub use transfer::FilledBuffer;
 pub use transport::TransportError;
 pub use url::{Url, UrlError, escaped, is_printed, is_url, unescaped};
 
-use self::core::{Core, Done, Limits, ProcedureNumber};
-use half::Watch;
+use self::core::{Completion, Core, Limits, ProcedureNumber};
+use half::WaitDescriptor;
 use transport::Transport;
 
 use crate::wire::nfs3::{FileHandle, NfsResult, Refusal, Status};
@@ -70,13 +70,13 @@ pub struct Client {
     export: String,
     root: FileHandle,
     /// For how long to repeat a call to a server that is not ready; `None`: forever.
-    patience: Option<Duration>,
+    give_up_after: Option<Duration>,
     /// Buffers filled while the client waited for another reply.
-    filled: VecDeque<Filled>,
-    watch: Watch,
+    filled: VecDeque<FilledBuffer>,
+    wait_descriptor: WaitDescriptor,
     pool: Pool,
     /// Calls whose results are collected by `next_finished`.
-    begun: Begun,
+    pending_calls: PendingCalls,
 }
 
 impl Client {
@@ -106,7 +106,7 @@ impl Client {
         &mut self.transport.core
     }
 
-    fn ask<'a, T, R>(
+    fn call<'a, T, R>(
         &mut self,
         procedure: impl Into<ProcedureNumber>,
         arguments: &impl Xdr<'a>,
@@ -116,25 +116,27 @@ impl Client {
         T: for<'b> Xdr<'b>,
         R: for<'b> Xdr<'b>,
     {
-        let asked = Asked { procedure: procedure.into(), bytes_max: SHORT_BYTES_MAX, subject, what };
-        self.ask_for::<_, R>(&asked, arguments, |results| xdr::parse::<NfsResult<T, R>>(results))
+        let asked =
+            CallDescription { procedure: procedure.into(), bytes_max: SHORT_BYTES_MAX, subject, what };
+        self.call_and_parse::<_, R>(&asked, arguments, |results| xdr::parse::<NfsResult<T, R>>(results))
     }
 
-    /// As `ask`, for results that borrow from the reply.
-    fn ask_for<'a, T, R>(
+    /// As `call`, for results that borrow from the reply.
+    fn call_and_parse<'a, T, R>(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &CallDescription<'_>,
         arguments: &impl Xdr<'a>,
         parse: impl Fn(&[u8]) -> Result<NfsResult<T, R>, xdr::XdrError>,
     ) -> Result<T, ClientError> {
         let (begin, mut pause) = (Instant::now(), NOT_READY_MIN);
         loop {
-            let (results, is_repeated) = self.results(asked, arguments)?;
-            let failed = |error| ClientError::of(asked.name(&self.export), asked.what, error, is_repeated);
+            let (results, is_repeated) = self.results_of(asked, arguments)?;
+            let failed =
+                |error| ClientError::of(asked.subject_in(&self.export), asked.what, error, is_repeated);
             match parse(&results).map_err(|error| failed(core::BadReply::from(error).into()))? {
                 Ok(value) => return Ok(value),
                 Err(Refusal { status: Status::Jukebox, .. })
-                    if self.patience.is_none_or(|patience| begin.elapsed() < patience) =>
+                    if self.give_up_after.is_none_or(|patience| begin.elapsed() < patience) =>
                 {
                     std::thread::sleep(pause);
                     pause = (2 * pause).min(NOT_READY_MAX);
@@ -144,71 +146,77 @@ impl Client {
         }
     }
 
-    fn results<'a>(
+    fn results_of<'a>(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &CallDescription<'_>,
         arguments: &impl Xdr<'a>,
     ) -> Result<(Vec<u8>, bool), ClientError> {
         let ticket = self.core().call(asked.procedure, arguments, asked.bytes_max);
-        let done = self.wait_for(|done| matches!(done, Done::Results { ticket: of, .. } if *of == ticket))?;
-        let Done::Results { results, is_repeated, .. } = done else {
+        let done = self.wait_for_completion(
+            |done| matches!(done, Completion::Results { ticket: of, .. } if *of == ticket),
+        )?;
+        let Completion::Results { results, is_repeated, .. } = done else {
             unreachable!("that is what was waited for")
         };
-        let results = results
-            .map_err(|error| ClientError::of(asked.name(&self.export), asked.what, error, is_repeated))?;
+        let results = results.map_err(|error| {
+            ClientError::of(asked.subject_in(&self.export), asked.what, error, is_repeated)
+        })?;
         Ok((results, is_repeated))
     }
 
     /// Waits for one event. Buffers filled meanwhile are kept for [`receive`](Self::receive).
-    fn wait_for(&mut self, is_it: impl Fn(&Done) -> bool) -> Result<Done, ClientError> {
+    fn wait_for_completion(
+        &mut self,
+        is_it: impl Fn(&Completion) -> bool,
+    ) -> Result<Completion, ClientError> {
         loop {
             let mut found = None;
-            while let Some(done) = self.core().next_done() {
+            while let Some(done) = self.core().next_completion() {
                 if is_it(&done) {
                     found = Some(done);
                     continue;
                 }
-                self.keep(done);
+                self.collect(done);
             }
             if let Some(done) = found {
                 return Ok(done);
             }
-            self.transport.turn(None)?;
+            self.transport.drive(None)?;
         }
     }
 
-    fn keep_all(&mut self) {
-        while let Some(done) = self.core().next_done() {
-            self.keep(done);
+    fn collect_completions(&mut self) {
+        while let Some(done) = self.core().next_completion() {
+            self.collect(done);
         }
     }
 
-    fn keep(&mut self, done: Done) {
+    fn collect(&mut self, done: Completion) {
         match done {
-            Done::Filled { ticket, buffer, place, outcome } => {
-                self.filled.push_back(Filled { ticket, buffer, place, outcome });
+            Completion::Filled { ticket, buffer, place, outcome } => {
+                self.filled.push_back(FilledBuffer { ticket, buffer, place, outcome });
             }
             // A call that was not begun by `begin` failed when the server was given up, and its error was
             // returned then.
-            Done::Results { ticket, results, is_repeated } => {
-                self.begun.take_results(ticket, results, is_repeated);
+            Completion::Results { ticket, results, is_repeated } => {
+                self.pending_calls.finish_call(ticket, results, is_repeated);
             }
-            Done::Committed { ticket, outcome, .. } => {
-                self.begun.take_results(ticket, outcome.map(|()| Vec::new()), false);
+            Completion::Committed { ticket, outcome, .. } => {
+                self.pending_calls.finish_call(ticket, outcome.map(|()| Vec::new()), false);
             }
         }
     }
 }
 
-struct Asked<'a> {
+struct CallDescription<'a> {
     procedure: ProcedureNumber,
     bytes_max: usize,
     subject: &'a str,
     what: &'static str,
 }
 
-impl Asked<'_> {
-    fn name(&self, export: &str) -> String {
+impl CallDescription<'_> {
+    fn subject_in(&self, export: &str) -> String {
         match self.subject {
             "" => export.to_owned(),
             subject => format!("{export}: {subject}"),

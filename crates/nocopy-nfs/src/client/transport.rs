@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 16;
 const TURN_BYTES: usize = 256 << 10;
 
 /// The longest delay of a read that may share a call with later ones.
-const PATIENCE: Duration = Duration::from_millis(1);
+const JOIN_DELAY_MAX: Duration = Duration::from_millis(1);
 
 /// The pause between two attempts to connect; it doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -35,14 +35,14 @@ const BAD_REPLIES_MAX: u32 = 3;
 
 /// How to reach a server, and how long to wait for it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reach {
+pub(super) struct ConnectSettings {
     pub(super) address: SocketAddr,
     pub(super) connections: usize,
     pub(super) is_reserved: bool,
     /// How long to wait for a reply before the connection is replaced.
     pub(super) timeout: Duration,
     /// For how long to reconnect and repeat calls; `None`: forever.
-    pub(super) patience: Option<Duration>,
+    pub(super) give_up_after: Option<Duration>,
 }
 
 /// Why the client gave up the server.
@@ -82,18 +82,18 @@ struct Connection {
     is_drained: bool,
     /// When bytes were received last, or the connection was made. A server forgets a client that was
     /// suspended for long, so this time counts; it does not count for giving up.
-    heard: Option<BootInstant>,
+    last_received: Option<BootInstant>,
 }
 
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) core: Core,
-    reach: Reach,
+    settings: ConnectSettings,
     connections: Vec<Connection>,
     /// Wrong replies since the last right one.
     bad_replies: u32,
     /// The start of the current time without replies or connections.
-    trouble: Option<Instant>,
+    failing_since: Option<Instant>,
     /// When to connect next, and the pause after that.
     retry_at: Option<Instant>,
     pause: Duration,
@@ -104,22 +104,22 @@ pub(super) struct Transport {
     first: usize,
     wait: Wait,
     /// Whether queued reads may wait for more reads, to share a call with them.
-    is_patient: bool,
+    may_delay_reads: bool,
 }
 
 impl Transport {
-    pub(super) fn new(reach: Reach, xid: u32, credential: Vec<u8>) -> Self {
+    pub(super) fn new(reach: ConnectSettings, xid: u32, credential: Vec<u8>) -> Self {
         let connections = (0..reach.connections).map(|_| Connection::default()).collect();
         let mut core = Core::new(reach.connections, xid, credential);
         core.set_delays_max(
-            reach.patience.map_or(u32::MAX, |most| (most.as_millis() / NOT_READY.as_millis()) as u32),
+            reach.give_up_after.map_or(u32::MAX, |most| (most.as_millis() / NOT_READY.as_millis()) as u32),
         );
         Self {
             core,
-            reach,
+            settings: reach,
             connections,
             bad_replies: 0,
-            trouble: None,
+            failing_since: None,
             retry_at: None,
             pause: RETRY_MIN,
             was_connected: false,
@@ -127,7 +127,7 @@ impl Transport {
             counts: SocketCounts::default(),
             first: 0,
             wait: Wait::Interrupt,
-            is_patient: false,
+            may_delay_reads: false,
         }
     }
 
@@ -139,52 +139,53 @@ impl Transport {
         self.counts
     }
 
-    /// As [`turn`](Self::turn), for a program that waits for file data: reads may be delayed, to share calls.
-    pub(super) fn turn_to_receive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
-        self.is_patient = true;
-        let turned = self.turn(until);
-        self.is_patient = false;
+    /// As [`drive`](Self::drive), for a program that waits for file data: reads may be delayed, to share
+    /// calls.
+    pub(super) fn drive_to_receive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        self.may_delay_reads = true;
+        let turned = self.drive(until);
+        self.may_delay_reads = false;
         turned
     }
 
     /// Sends and receives without waiting; if there is nothing to send or receive, waits for it, at most
     /// until `until`. Errors: the server is given up, and all calls have failed.
-    pub(super) fn turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
-        let turned = self.try_turn(until);
+    pub(super) fn drive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+        let turned = self.try_drive(until);
         if turned.is_err() {
             (0..self.connections.len()).for_each(|number| self.drop_connection(number));
             self.core.give_up(CallError::Unanswered);
-            (self.bad_replies, self.trouble) = (0, None);
+            (self.bad_replies, self.failing_since) = (0, None);
             (self.retry_at, self.pause) = (None, RETRY_MIN);
         }
         turned
     }
 
-    fn try_turn(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+    fn try_drive(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let now = Instant::now();
-        self.resume(now);
+        self.resume_delayed(now);
         self.connect_all(now)?;
-        if self.move_all()? || self.core.in_flight() == 0 {
+        if self.send_and_receive()? || self.core.in_flight() == 0 {
             return Ok(());
         }
-        if self.is_patient && self.core.queued() > 0 {
+        if self.may_delay_reads && self.core.queued() > 0 {
             // Calls in flight may take long; queued reads should not wait for them.
-            let soon = now + PATIENCE;
+            let soon = now + JOIN_DELAY_MAX;
             self.wait(Some(until.map_or(soon, |until| until.min(soon))))?;
-            if self.move_all()? {
+            if self.send_and_receive()? {
                 return Ok(());
             }
-            self.is_patient = false;
-            if self.move_all()? {
+            self.may_delay_reads = false;
+            if self.send_and_receive()? {
                 return Ok(());
             }
         }
         self.wait(until)?;
-        self.move_all().map(drop)
+        self.send_and_receive().map(drop)
     }
 
     /// Repeats reads and writes for which the server was not ready, after a pause.
-    fn resume(&mut self, now: Instant) {
+    fn resume_delayed(&mut self, now: Instant) {
         if self.core.delayed() == 0 {
             self.resume_at = None;
         } else if *self.resume_at.get_or_insert(now + NOT_READY) <= now {
@@ -194,15 +195,15 @@ impl Transport {
     }
 
     /// Sends and receives without waiting; returns whether any byte was moved.
-    fn move_all(&mut self) -> Result<bool, TransportError> {
-        let mut has_moved = self.look_at_idle()?;
-        if !(self.is_patient && self.core.can_wait()) {
-            self.distribute();
+    fn send_and_receive(&mut self) -> Result<bool, TransportError> {
+        let mut has_moved = self.poll_idle()?;
+        if !(self.may_delay_reads && self.core.may_delay_queued()) {
+            self.assign_calls();
         }
         for number in 0..self.connections.len() {
             has_moved |= self.send(number);
         }
-        self.look_at_drained()?;
+        self.poll_drained()?;
         // Another connection is first each time, so that all are read from.
         let (count, mut left) = (self.connections.len(), TURN_BYTES);
         let first = self.first;
@@ -217,30 +218,30 @@ impl Transport {
     }
 
     /// Detects connections that the server closed while no call was in flight.
-    fn look_at_idle(&mut self) -> Result<bool, TransportError> {
+    fn poll_idle(&mut self) -> Result<bool, TransportError> {
         let mut has_moved = false;
         if self.core.queued() == 0 {
             return Ok(false);
         }
         for number in 0..self.connections.len() {
-            if self.connections[number].stream.is_none() || self.core.is_waited_for(number) {
+            if self.connections[number].stream.is_none() || self.core.has_calls_in_flight(number) {
                 continue;
             }
             self.connections[number].is_drained = false;
             has_moved |= self.receive(number, &mut 0)?;
             if self.connections[number].stream.is_some() {
-                self.connections[number].heard = Some(BootInstant::now());
+                self.connections[number].last_received = Some(BootInstant::now());
             }
         }
         Ok(has_moved)
     }
 
     fn connect_all(&mut self, now: Instant) -> Result<(), TransportError> {
-        let Reach { address, is_reserved, timeout, patience, .. } = self.reach;
+        let ConnectSettings { address, is_reserved, timeout, give_up_after: patience, .. } = self.settings;
         if self.core.in_flight() == 0 {
             return Ok(());
         }
-        if let Some((since, patience)) = self.trouble.zip(patience)
+        if let Some((since, patience)) = self.failing_since.zip(patience)
             && now.duration_since(since) >= patience
         {
             return Err(TransportError::Unanswered { address, seconds: patience.as_secs_f64() });
@@ -252,21 +253,24 @@ impl Transport {
             if self.connections[number].stream.is_some() {
                 continue;
             }
-            match socket::connected(address, is_reserved, patience.map_or(timeout, |most| most.min(timeout)))
-            {
+            match socket::connect_within(
+                address,
+                is_reserved,
+                patience.map_or(timeout, |most| most.min(timeout)),
+            ) {
                 Ok(stream) => {
                     self.counts.connects += 1;
                     (self.was_connected, self.retry_at) = (true, None);
-                    let heard = Some(BootInstant::now());
+                    let last_received = Some(BootInstant::now());
                     self.connections[number] =
-                        Connection { stream: Some(stream), heard, ..Connection::default() };
+                        Connection { stream: Some(stream), last_received, ..Connection::default() };
                 }
                 Err(source) if !self.was_connected => {
                     return Err(TransportError::Connect { address, source });
                 }
                 Err(_) => {
-                    self.note_trouble();
-                    self.put_off();
+                    self.mark_failing();
+                    self.back_off();
                     break;
                 }
             }
@@ -274,12 +278,12 @@ impl Transport {
         Ok(())
     }
 
-    fn note_trouble(&mut self) {
-        self.trouble.get_or_insert_with(Instant::now);
+    fn mark_failing(&mut self) {
+        self.failing_since.get_or_insert_with(Instant::now);
     }
 
     /// Delays the next attempt to connect, and the one after it for longer.
-    fn put_off(&mut self) {
+    fn back_off(&mut self) {
         self.retry_at = Some(Instant::now() + self.pause);
         self.pause = (2 * self.pause).min(RETRY_MAX);
     }
@@ -290,18 +294,18 @@ impl Transport {
         }
         self.counts.lost += 1;
         self.connections[number] = Connection::default();
-        self.core.lose(number);
+        self.core.on_connection_lost(number);
         if self.core.in_flight() > 0 {
             // The first attempt is made at once.
-            if self.trouble.is_some() {
-                self.put_off();
+            if self.failing_since.is_some() {
+                self.back_off();
             }
-            self.note_trouble();
+            self.mark_failing();
         }
     }
 
     /// Assigns each queued call to the connection with the fewest calls in flight.
-    fn distribute(&mut self) {
+    fn assign_calls(&mut self) {
         if self.core.queued() == 0 {
             return;
         }
@@ -315,7 +319,7 @@ impl Transport {
             let Some(number) = numbers.min_by_key(|number| loads[*number]) else { return };
             let Some(xid) = self.core.next_call(number) else { return };
             self.connections[number].out.push_back(xid);
-            loads[number] += self.core.asks_for(xid);
+            loads[number] += self.core.request_count(xid);
         }
     }
 
@@ -342,7 +346,7 @@ impl Transport {
         let Self { core, connections, counts, .. } = self;
         let Connection { stream, out, sent, .. } = &mut connections[number];
         // `None`: the server replied to a call before it was sent completely.
-        let pieces = remaining(core, out, *sent).ok_or(io::ErrorKind::InvalidData)?;
+        let pieces = unsent_pieces(core, out, *sent).ok_or(io::ErrorKind::InvalidData)?;
         let stream = stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         counts.sends += 1;
         *sent += stream.write_vectored(&pieces)?;
@@ -368,16 +372,16 @@ impl Transport {
             counts.receives += 1;
             let (room, received) = {
                 // One call receives the rest of a reply's data and the next header.
-                let mut space = core.space(number);
+                let mut space = core.receive_buffers(number);
                 (space.room(), stream.read_vectored(space.pieces()))
             };
             match received {
                 Ok(bytes @ 1..) => {
                     has_received = true;
-                    connection.heard = Some(BootInstant::now());
+                    connection.last_received = Some(BootInstant::now());
                     let before = core.counts();
                     if let Err(source) = core.received(number, bytes) {
-                        self.break_off(number, source)?;
+                        self.reject_replies(number, source)?;
                         break;
                     }
                     let after = core.counts();
@@ -386,7 +390,7 @@ impl Transport {
                     }
                     let is_for_program = after.replies > before.replies || after.reads > before.reads;
                     if is_for_program {
-                        (self.trouble, self.pause) = (None, RETRY_MIN);
+                        (self.failing_since, self.pause) = (None, RETRY_MIN);
                     }
                     *left = left.saturating_sub(bytes);
                     self.connections[number].is_drained = bytes < room;
@@ -405,23 +409,25 @@ impl Transport {
         Ok(has_received)
     }
 
-    fn break_off(&mut self, number: usize, source: BadReply) -> Result<(), TransportError> {
+    fn reject_replies(&mut self, number: usize, source: BadReply) -> Result<(), TransportError> {
         self.drop_connection(number);
         self.bad_replies += 1;
         if self.bad_replies >= BAD_REPLIES_MAX {
-            return Err(TransportError::BadReplies { address: self.reach.address, source });
+            return Err(TransportError::BadReplies { address: self.settings.address, source });
         }
         Ok(())
     }
 
     /// The next timeout: to reconnect, to repeat a call, or to give up.
-    pub(super) fn next_time(&self) -> Option<Instant> {
-        let silent = self.connections.iter().filter_map(|connection| connection.heard).min();
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let silent = self.connections.iter().filter_map(|connection| connection.last_received).min();
         let ends = [
             self.retry_at,
             self.resume_at,
-            self.trouble.zip(self.reach.patience).map(|(since, patience)| since + patience),
-            silent.map(|heard| Instant::now() + self.reach.timeout.saturating_sub(heard.elapsed())),
+            self.failing_since.zip(self.settings.give_up_after).map(|(since, patience)| since + patience),
+            silent.map(|last_received| {
+                Instant::now() + self.settings.timeout.saturating_sub(last_received.elapsed())
+            }),
         ];
         ends.into_iter().flatten().min()
     }
@@ -436,7 +442,7 @@ impl Transport {
 
     fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let now = Instant::now();
-        let end = [until, self.next_time()].into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
+        let end = [until, self.next_timeout()].into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
         self.counts.waits += 1;
         let spun = match self.wait {
             Wait::Spin => Some(end),
@@ -452,7 +458,7 @@ impl Transport {
             None => false,
         };
         if !is_there {
-            self.look(end.saturating_duration_since(Instant::now()))?;
+            self.poll_sockets(end.saturating_duration_since(Instant::now()))?;
         }
         self.drop_silent();
         Ok(())
@@ -461,7 +467,7 @@ impl Transport {
     /// Polls without sleeping until there is something to do; returns `false` at `until`.
     fn spin(&mut self, until: Instant) -> Result<bool, TransportError> {
         loop {
-            if self.look(Duration::ZERO)? {
+            if self.poll_sockets(Duration::ZERO)? {
                 return Ok(true);
             }
             if Instant::now() >= until {
@@ -473,16 +479,16 @@ impl Transport {
 
     /// Checks drained connections for new bytes. While others still have bytes, the client never waits, so it
     /// would not notice.
-    fn look_at_drained(&mut self) -> Result<(), TransportError> {
+    fn poll_drained(&mut self) -> Result<(), TransportError> {
         let drained = self.connections.iter().filter(|connection| connection.is_drained).count();
         if drained == 0 || drained == self.connections.len() {
             return Ok(());
         }
-        self.look(Duration::ZERO).map(drop)
+        self.poll_sockets(Duration::ZERO).map(drop)
     }
 
     /// Waits until a socket can be read, or written if full; returns `false` after `at_most`.
-    fn look(&mut self, at_most: Duration) -> Result<bool, TransportError> {
+    fn poll_sockets(&mut self, at_most: Duration) -> Result<bool, TransportError> {
         let timeout = Timespec::try_from(at_most).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let mut numbers = Vec::with_capacity(self.connections.len());
         let mut polled = Vec::with_capacity(self.connections.len());
@@ -496,7 +502,7 @@ impl Transport {
             Ok(count) => count > 0,
             Err(Errno::INTR) => true,
             Err(error) => {
-                return Err(TransportError::Wait { address: self.reach.address, source: error.into() });
+                return Err(TransportError::Wait { address: self.settings.address, source: error.into() });
             }
         };
         let ready: Vec<_> = numbers.into_iter().zip(polled.iter().map(PollFd::revents)).collect();
@@ -512,20 +518,20 @@ impl Transport {
     /// Drops connections on which calls are in flight and no reply has arrived in time.
     fn drop_silent(&mut self) {
         for number in 0..self.connections.len() {
-            let Some(heard) = self.connections[number].heard else { continue };
-            if heard.elapsed() < self.reach.timeout {
+            let Some(last_received) = self.connections[number].last_received else { continue };
+            if last_received.elapsed() < self.settings.timeout {
                 continue;
             }
-            match self.core.is_waited_for(number) {
+            match self.core.has_calls_in_flight(number) {
                 true => self.drop_connection(number),
-                false => self.connections[number].heard = Some(BootInstant::now()),
+                false => self.connections[number].last_received = Some(BootInstant::now()),
             }
         }
     }
 }
 
 /// The unsent bytes of these calls, of which `sent` bytes were sent. `None` if a call has a reply already.
-fn remaining<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option<Vec<IoSlice<'a>>> {
+fn unsent_pieces<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option<Vec<IoSlice<'a>>> {
     let mut left = sent;
     let mut all = Vec::with_capacity(3 * out.len());
     for xid in out {

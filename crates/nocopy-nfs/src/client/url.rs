@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_as_libnfs_reads_them() {
+    fn urls_are_parsed_as_by_libnfs() {
         for (text, expected) in [
             ("nfs://server/srv/file", url("server", [None, None], "/srv/file")),
             ("nfs://10.0.0.1:2050/", url("10.0.0.1", [Some(2050), None], "/")),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_any_bytes_are_on_one_line_and_return_from_it() {
+    fn escaped_names_are_one_line_and_parse_back() {
         for (name, expected) in [
             (&b"plain name-1.txt"[..], "plain name-1.txt"),
             ("caf\u{e9} \u{4f60}".as_bytes(), "caf\u{e9} \u{4f60}"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_stand_for_themselves() {
+    fn non_utf8_bytes_of_urls_are_kept() {
         let path = PathBuf::from(OsString::from_vec(b"/caf\xe9/\xc3\xa9".to_vec()));
         let expected = Url { path, ..url("h", [None, None], "/") };
         assert_eq!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_urls_have_cause_and_remedy() {
+    fn errors_of_wrong_urls_have_cause_and_remedy() {
         const URL: &str = "not a URL of NFS";
         for (text, expected) in [
             ("http://h/x", format!("{URL}; it does not begin with 'nfs://'; write it as nfs://HOST/PATH")),

@@ -8,7 +8,7 @@ use nocopy_report::address::HostPort;
 use nocopy_report::quantity;
 
 use crate::export::FileSystemName;
-use crate::server::Allow;
+use crate::server::AllowRule;
 
 #[derive(Debug, Args)]
 pub struct NfsArguments {
@@ -22,7 +22,7 @@ pub struct NfsArguments {
     /// Serve only clients in this network, such as 10.0.0.0/8, or of this host; may be given again (default:
     /// every host that reaches the address).
     #[arg(long, value_name = "NETWORK|HOST")]
-    pub allow: Vec<Allow>,
+    pub allow: Vec<AllowRule>,
     /// Where to keep what makes file handles valid after a restart, so that clients continue (default: a
     /// directory for each DIR below ~/.local/state/nocopy).
     #[arg(long, value_name = "DIRECTORY")]

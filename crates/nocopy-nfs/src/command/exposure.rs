@@ -4,7 +4,7 @@ use crate::server::Settings;
 use crate::server::core::Callers;
 
 /// The sentence; `None` if only root of this host can name users, who can become any of them anyway.
-pub(super) fn sentence(settings: &Settings, is_local: bool, server: u32) -> Option<String> {
+pub(super) fn warning(settings: &Settings, is_local: bool, server: u32) -> Option<String> {
     let does = if settings.is_writable { "read and change" } else { "read" };
     let (hosts, advice) = match (is_local, settings.allow.is_empty()) {
         (true, _) => ("this host", ""),
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_the_rights_of_the_clients_is_said() {
+    fn rights_beyond_those_of_clients_are_reported() {
         let users =
             |is_root_trusted, is_any_port_trusted| Callers::Users { is_root_trusted, is_any_port_trusted };
         let of = |host: [u8; 4], allow: &[&str], is_writable, callers| {
@@ -47,7 +47,7 @@ mod tests {
                 is_portmapper,
                 connections_max,
             };
-            sentence(&settings, address.ip().is_loopback(), 1000)
+            warning(&settings, address.ip().is_loopback(), 1000)
         };
         let (here, open, allowed) = ([127, 0, 0, 1], [0, 0, 0, 0], ["10.0.0.0/8"]);
         for (said, expected) in [

@@ -10,7 +10,7 @@ use nocopy_report::print;
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
 
-use crate::server::{Accounts, Counts};
+use crate::server::{Counts, ServerStatistics};
 
 /// The most clients with their own lines, the busiest first; the others share one.
 const CLIENTS_MAX: usize = 12;
@@ -19,21 +19,21 @@ const CLIENTS_MAX: usize = 12;
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveTable {
     line: LiveLine,
     is_terminal: bool,
-    said: Instant,
-    before: BTreeMap<Option<IpAddr>, Counts>,
+    last_print: Instant,
+    last_counts: BTreeMap<Option<IpAddr>, Counts>,
 }
 
-impl Live {
+impl LiveTable {
     pub(super) fn new(now: Instant) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        Self { line: LiveLine::default(), is_terminal, said: now, before: BTreeMap::new() }
+        Self { line: LiveLine::default(), is_terminal, last_print: now, last_counts: BTreeMap::new() }
     }
 
-    pub(super) fn update(&mut self, accounts: &Accounts, now: Instant) {
-        let Self { line, is_terminal, said, before } = self;
+    pub(super) fn update(&mut self, accounts: &ServerStatistics, now: Instant) {
+        let Self { line, is_terminal, last_print: said, last_counts: before } = self;
         let clients = || accounts.clients().into_iter().collect::<BTreeMap<_, _>>();
         let since = now.duration_since(*said);
         if *is_terminal {
@@ -68,7 +68,7 @@ fn table(
     done.sort_by_key(|(address, new, _)| (address.is_none(), std::cmp::Reverse(new.bytes())));
     let others = done.split_off(done.len().min(CLIENTS_MAX));
     let mut rows: Vec<_> =
-        done.iter().map(|(address, new, all)| row(name(*address), new, all, since)).collect();
+        done.iter().map(|(address, new, all)| row(client_name(*address), new, all, since)).collect();
     if !others.is_empty() {
         let (mut new, mut all) = (Counts::default(), Counts::default());
         others.iter().for_each(|other| {
@@ -80,7 +80,7 @@ fn table(
     Table::new(&["client", "calls/s", "reads/s", "MB/s", "copied", "bytes in all"], 1..6, rows)
 }
 
-fn name(address: Option<IpAddr>) -> String {
+fn client_name(address: Option<IpAddr>) -> String {
     address.map_or("other clients".into(), |address| address.to_string())
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_has_what_it_read_since() {
+    fn rows_show_the_work_since_the_last_table() {
         let before = clients([(1, counts(10, 5, 1000, 0))]);
         let now = clients([(1, counts(30, 15, 1000, 0)), (2, counts(100, 80, 3_000_000, 1_000_000))]);
         let table = table(&now, &before, Duration::from_secs(2), |_| true);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_end_are_few_lines() {
+    fn many_clients_share_a_limited_number_of_rows() {
         let now = clients((0..100).map(|number| (number, counts(1, 1, u64::from(number), 0))));
         let table = table(&now, &BTreeMap::new(), Duration::from_secs(1), |_| true);
         assert_eq!(table.rows.len(), CLIENTS_MAX + 1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_where_nothing_is_drawn_are_of_clients_that_called() {
+    fn plain_output_lists_only_active_clients() {
         let before = clients([(1, counts(10, 0, 0, 0)), (2, counts(10, 0, 0, 0))]);
         let now = clients([(1, counts(10, 0, 0, 0)), (2, counts(11, 0, 0, 0))]);
         let table = table(&now, &before, Duration::from_secs(1), |new| new.calls > 0);

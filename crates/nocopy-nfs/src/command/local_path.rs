@@ -12,7 +12,7 @@ use crate::client::{escaped, is_printed, unescaped};
 const SCHEME: &[u8] = b"file:///";
 
 /// A path on one line, so that it can be given to a command again.
-pub(super) fn text(path: &Path) -> String {
+pub(super) fn to_text(path: &Path) -> String {
     match path.to_str() {
         Some(text) if text.chars().all(is_printed) => text.to_owned(),
         _ => {
@@ -38,15 +38,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_line_that_means_the_path() {
+    fn printed_paths_are_one_line_and_parse_back() {
         for path in [&b"/srv/100% caf\xc3\xa9"[..], b"relative/name?", b"/two\nlines/\xe9%20", b"/a\tb"] {
             let path = Path::new(OsStr::from_bytes(path));
-            let text = text(path);
+            let text = to_text(path);
             assert_eq!(text.lines().count(), 1);
             assert_eq!(parse(OsStr::new(&text)).as_deref(), Some(path), "{text}");
         }
-        assert_eq!(text(Path::new(OsStr::from_bytes(b"/caf\xe9"))), "file:///caf%E9");
-        assert!(text(Path::new("two\nlines")).starts_with("file:///"));
+        assert_eq!(to_text(Path::new(OsStr::from_bytes(b"/caf\xe9"))), "file:///caf%E9");
+        assert!(to_text(Path::new("two\nlines")).starts_with("file:///"));
         assert_eq!(parse(OsStr::new("file:///100%")), None);
     }
 }

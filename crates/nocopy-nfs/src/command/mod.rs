@@ -23,7 +23,7 @@ use rustix::process::{geteuid, umask};
 use rustix::thread::CapabilitySet;
 
 pub use arguments::NfsArguments;
-use live::Live;
+use live::LiveTable;
 pub use remote::{CatArguments, CpArguments, LsArguments, cat, cp, ls};
 use summary::{Export as Exported, Summary};
 
@@ -32,7 +32,7 @@ use crate::export::{ActError, Caller, Export, ExportError};
 use crate::server::core::Callers;
 use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -56,14 +56,14 @@ pub enum Failure {
     Client(#[from] ClientError),
     #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = Why(.0))]
     Memory(#[source] io::Error),
-    #[error("{path}: cannot be read or written{cause}; {}", of_local(.source), path = local_path::text(path), cause = Why(.source))]
+    #[error("{path}: cannot be read or written{cause}; {}", local_advice(.source), path = local_path::to_text(path), cause = Why(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
-        "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = local_path::text(path)
+        "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = local_path::to_text(path)
     )]
     Special { path: PathBuf },
     #[error(
-        "{path}: became shorter while it was copied; another program changed it; copy it again", path = local_path::text(path)
+        "{path}: became shorter while it was copied; another program changed it; copy it again", path = local_path::to_text(path)
     )]
     Shrunk { path: PathBuf },
     #[error(
@@ -99,7 +99,7 @@ pub enum Failure {
 }
 
 /// What to do about an error of a file of this host.
-fn of_local(error: &io::Error) -> &'static str {
+fn local_advice(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE) => {
             "raise the limit of descriptors ('ulimit -n'): a copy holds one for each directory above"
@@ -111,7 +111,7 @@ fn of_local(error: &io::Error) -> &'static str {
 
 impl Failure {
     /// Whether the server has answered about one file, and may have others.
-    fn concerns_one(&self) -> bool {
+    fn is_of_one_file(&self) -> bool {
         match self {
             Self::Client(error) => error.status().is_some(),
             failure => matches!(failure, Self::Links { .. }),
@@ -119,7 +119,7 @@ impl Failure {
     }
 
     /// Whether every other file would fail in the same way.
-    fn concerns_all(&self) -> bool {
+    fn is_of_all_files(&self) -> bool {
         match self {
             Self::Client(error) => matches!(error, ClientError::Transport(_) | ClientError::GivenUp { .. }),
             Self::Local { source, .. } => {
@@ -139,7 +139,7 @@ impl Failure {
 }
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
-    let callers = callers(arguments)?;
+    let callers = callers_of(arguments)?;
     let interrupt = Interrupt::listen()?;
     let export =
         Arc::new(Export::open_named(&arguments.directory, arguments.state.as_deref(), arguments.fsid)?);
@@ -147,8 +147,8 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         Caller::check_acting()?;
     }
     let path = export.path().to_owned();
-    let directory = local_path::text(&path);
-    let handles_end = export.handles_end();
+    let directory = local_path::to_text(&path);
+    let handles_end = export.handle_expiry();
     let addresses = arguments.listen.local_addrs();
     let addresses =
         addresses.map_err(|source| Failure::Listen { address: arguments.listen.to_string(), source })?;
@@ -165,7 +165,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         umask(Mode::empty()); // permissions are those that clients ask for
     }
     let server = Server::bind(export, settings.clone())?;
-    capability::drop_all_but(needed(callers, arguments.writable))?;
+    capability::drop_all_but(needed_capabilities(callers, arguments.writable))?;
     let (address, addresses) = (server.address(), server.addresses());
     addresses.iter().for_each(|address| {
         print::say(format_args!(
@@ -174,7 +174,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
         ));
     });
     let is_local = addresses.iter().all(|address| address.ip().is_loopback());
-    if let Some(sentence) = exposure::sentence(&settings, is_local, geteuid().as_raw()) {
+    if let Some(sentence) = exposure::warning(&settings, is_local, geteuid().as_raw()) {
         print::say(format_args!("nocopy: {sentence}"));
     }
     if let Some(end) = handles_end {
@@ -191,7 +191,7 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
 
 /// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as
 /// these, it does not serve: every call would have root's rights.
-fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
+fn callers_of(arguments: &NfsArguments) -> Result<Callers, Failure> {
     if geteuid().is_root() {
         let (is_root_trusted, is_any_port_trusted) = (arguments.no_root_squash, arguments.insecure);
         return Ok(Callers::Users { is_root_trusted, is_any_port_trusted });
@@ -204,7 +204,7 @@ fn callers(arguments: &NfsArguments) -> Result<Callers, Failure> {
 }
 
 /// The capabilities of the server. If this process may read every file, so may the server.
-fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
+fn needed_capabilities(callers: Callers, is_writable: bool) -> CapabilitySet {
     let find = CapabilitySet::DAC_READ_SEARCH;
     let act = CapabilitySet::SETUID | CapabilitySet::SETGID;
     // Those that override file permissions, which a thread acting as another user does not have.
@@ -223,7 +223,7 @@ fn needed(callers: Callers, is_writable: bool) -> CapabilitySet {
 
 /// Waits until the end is requested, the time is over, or the server fails.
 fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt, start: Instant) -> Ended {
-    let mut live = Live::new(start);
+    let mut live = LiveTable::new(start);
     loop {
         if interrupt.came() {
             return Ended::Interrupted;
@@ -234,7 +234,7 @@ fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt
         if progress.is_failed() {
             return Ended::Failed;
         }
-        live.update(progress.accounts(), Instant::now());
-        thread::sleep(LOOK);
+        live.update(progress.statistics(), Instant::now());
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::local_path;
 use crate::client::escaped;
-use crate::server::{Accounts, Copied, Counts};
+use crate::server::{CopyCause, Counts, ServerStatistics};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -21,8 +21,8 @@ pub(super) struct Summary {
     #[serde(flatten)]
     export: Export,
     #[serde(flatten)]
-    done: Done,
-    clients: Vec<Client>,
+    done: WorkSummary,
+    clients: Vec<ClientSummary>,
     /// Connections of networks that are not allowed.
     refused: u64,
     /// Connections ended to make room for others.
@@ -43,16 +43,16 @@ pub(super) struct Export {
 }
 
 #[derive(Debug, Serialize)]
-struct Client {
+struct ClientSummary {
     /// Absent for the clients that are counted together.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     #[serde(flatten)]
-    done: Done,
+    done: WorkSummary,
 }
 
 #[derive(Debug, Serialize)]
-struct Done {
+struct WorkSummary {
     connections: u64,
     calls: u64,
     reads: u64,
@@ -72,9 +72,9 @@ struct Ledger {
     written_copied_bytes: BTreeMap<&'static str, u64>,
 }
 
-impl From<&Counts> for Done {
+impl From<&Counts> for WorkSummary {
     fn from(counts: &Counts) -> Self {
-        let copied = Copied::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
+        let copied = CopyCause::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
         let written = [
             ("out of the socket", counts.written - counts.written_by_reference),
             ("between buffers", counts.moved),
@@ -88,7 +88,7 @@ impl From<&Counts> for Done {
             writes: counts.writes,
             written_bytes: counts.written,
             ledger: Ledger {
-                copied_bytes: copied.map(|(cause, bytes)| (cause.words(), bytes)).collect(),
+                copied_bytes: copied.map(|(cause, bytes)| (cause.text(), bytes)).collect(),
                 unknown_bytes: counts.spliced,
                 written_copied_bytes: written.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
             },
@@ -96,8 +96,8 @@ impl From<&Counts> for Done {
     }
 }
 
-impl Done {
-    fn words(&self) -> String {
+impl WorkSummary {
+    fn text(&self) -> String {
         let Self { connections, calls, reads, bytes, writes, written_bytes, ledger } = self;
         let copied: u64 = ledger.copied_bytes.values().sum();
         let causes: Vec<String> =
@@ -115,8 +115,8 @@ impl Done {
 }
 
 impl Summary {
-    pub(super) fn of(ended: Ended, time: Duration, export: Export, accounts: &Accounts) -> Self {
-        let client = |(address, counts): &(Option<std::net::IpAddr>, Counts)| Client {
+    pub(super) fn of(ended: Ended, time: Duration, export: Export, accounts: &ServerStatistics) -> Self {
+        let client = |(address, counts): &(Option<std::net::IpAddr>, Counts)| ClientSummary {
             address: address.map(|address| address.to_string()),
             done: counts.into(),
         };
@@ -142,11 +142,11 @@ impl nocopy_report::Summary for Summary {
         let Export { address, directory, .. } = &self.export;
         let path = local_path::parse(OsStr::new(directory)).unwrap_or_default();
         let path = escaped(path.as_os_str().as_bytes());
-        let all = (format!("nfs://{address}{path}"), self.done.words() + self.ended.words());
+        let all = (format!("nfs://{address}{path}"), self.done.text() + self.ended.words());
         let clients = self.clients.iter().map(|client| {
             let name =
                 client.address.as_deref().map_or("other clients".into(), |address| format!("  {address}"));
-            (name, client.done.words())
+            (name, client.done.text())
         });
         let faults = [
             ("refused", self.refused, "connections of networks that are not allowed"),

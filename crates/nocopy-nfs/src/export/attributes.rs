@@ -10,13 +10,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::file::refusal;
-use super::{Caller, OpenFile, file, name_of_descriptor};
+use super::file::change_status;
+use super::{Caller, OpenFile, descriptor_path, file};
 use crate::wire::nfs3::{FileType, NewAttributes, SetTime, Status};
 
 /// Rejects numbers with a special meaning for the kernel: -1 for nobody, nanoseconds of more than a second
 /// for "now" and "omit".
-pub(super) fn check(new: &NewAttributes) -> Result<(), Status> {
+pub(super) fn check_attributes(new: &NewAttributes) -> Result<(), Status> {
     let is_user = |number: Option<u32>| number != Some(u32::MAX);
     let is_time = |set| !matches!(set, SetTime::To(time) if time.nanoseconds >= 1_000_000_000);
     let is_good = is_user(new.user) && is_user(new.group) && is_time(new.accessed) && is_time(new.modified);
@@ -56,22 +56,22 @@ pub(super) fn set_times(link: &CStr, new: &NewAttributes) -> Result<(), Status> 
         SetTime::To(time) => Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() },
     };
     let times = Timestamps { last_access: time(new.accessed), last_modification: time(new.modified) };
-    utimensat(CWD, link, &times, AtFlags::empty()).map_err(refusal)
+    utimensat(CWD, link, &times, AtFlags::empty()).map_err(change_status)
 }
 
 /// Sets owner and times of a new file; its owner only if that is permitted.
-pub(super) fn begin_with(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), Status> {
+pub(super) fn initialize(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), Status> {
     match set_owner(file, new) {
         Ok(()) | Err(Errno::PERM) if keeps_times(new) => Ok(()),
-        Ok(()) | Err(Errno::PERM) => set_times(&name_of_descriptor(file.as_raw_fd()), new),
-        Err(error) => Err(refusal(error)),
+        Ok(()) | Err(Errno::PERM) => set_times(&descriptor_path(file.as_raw_fd()), new),
+        Err(error) => Err(change_status(error)),
     }
 }
 
-/// As [`begin_with`], for a directory or link that the caller has just made by this name, as system calls
+/// As [`initialize`], for a directory or link that the caller has just made by this name, as system calls
 /// return no descriptor of it. If another user of this host has put another file there, that one is left as
 /// it is.
-pub(super) fn begin_by_name(
+pub(super) fn initialize_by_name(
     caller: &Caller,
     directory: &OpenFile,
     name: &CStr,
@@ -82,11 +82,11 @@ pub(super) fn begin_by_name(
         return Ok(());
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = openat(directory, name, flags, Mode::empty()).map_err(refusal)?;
-    let about = file::about(&made).map_err(refusal)?;
-    let is_alone = file_type == FileType::Directory || about.stx_nlink == 1;
-    let is_it = file::file_type(&about) == file_type && caller.is(about.stx_uid) && is_alone;
-    if is_it { begin_with(made.as_fd(), new) } else { Ok(()) }
+    let made = openat(directory, name, flags, Mode::empty()).map_err(change_status)?;
+    let stat = file::stat(&made).map_err(change_status)?;
+    let is_alone = file_type == FileType::Directory || stat.stx_nlink == 1;
+    let is_it = file::file_type(&stat) == file_type && caller.is(stat.stx_uid) && is_alone;
+    if is_it { initialize(made.as_fd(), new) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     /// Proves that only the directory or link that was made gets owner and times, not what was put in its
     /// place.
     #[test]
-    fn a_file_put_in_the_place_of_a_new_one_is_left_as_it_is() {
+    fn replaced_new_files_are_left_unchanged() {
         let scene = Scene::new();
         let at = |name: &str| scene.path("exported").join(name);
         fs::create_dir(at("directory")).unwrap();
@@ -130,9 +130,9 @@ mod tests {
             (c"file", FileType::Directory, false),
             (c"link", FileType::Directory, false),
         ] {
-            begin_by_name(&Caller::Server, &root, name, file_type, &new).unwrap();
-            let about = fs::symlink_metadata(at("").join(Path::new(name.to_str().unwrap()))).unwrap();
-            let is_set = (about.uid(), about.mtime()) == (NEW, 7);
+            initialize_by_name(&Caller::Server, &root, name, file_type, &new).unwrap();
+            let stat = fs::symlink_metadata(at("").join(Path::new(name.to_str().unwrap()))).unwrap();
+            let is_set = (stat.uid(), stat.mtime()) == (NEW, 7);
             assert_eq!(is_set, is_it || name == c"link", "{name:?}");
         }
     }

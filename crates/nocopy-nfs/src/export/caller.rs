@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, geteuid};
 use rustix::thread::set_thread_groups;
 
-use super::name_of_descriptor;
+use super::descriptor_path;
 use crate::wire::nfs3::Status;
 use crate::wire::rpc::GROUPS_MAX;
 
@@ -48,12 +48,12 @@ pub struct User {
 }
 
 impl User {
-    pub const NOBODY: Self = Self::alone(NOBODY);
+    pub const NOBODY: Self = Self::with_own_group(NOBODY);
     /// Of a call from a port that any program can use, whatever user it names.
-    pub const UNTRUSTED: Self = Self::alone(UNTRUSTED);
+    pub const UNTRUSTED: Self = Self::with_own_group(UNTRUSTED);
 
     /// A user with a group of the same number, and no others.
-    const fn alone(number: u32) -> Self {
+    const fn with_own_group(number: u32) -> Self {
         Self { user: number, group: number, groups: [0; GROUPS_MAX], group_count: 0 }
     }
 
@@ -66,8 +66,8 @@ impl User {
             return Self::NOBODY;
         }
         let mut new = Self { user, group: squashed(group), ..Self::NOBODY };
-        for (place, group) in new.groups.iter_mut().zip(groups) {
-            *place = squashed(*group);
+        for (slot, group) in new.groups.iter_mut().zip(groups) {
+            *slot = squashed(*group);
             new.group_count += 1;
         }
         new
@@ -93,9 +93,9 @@ impl Caller {
 
     /// Makes system calls for this caller. Errors: errors of `action`; [`Status::ServerFault`]: this process
     /// cannot act as that user.
-    pub(super) fn act<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+    pub(super) fn act_as<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
-        let _acting = Acting::begin(user)?;
+        let _acting = ActingGuard::begin(user)?;
         action()
     }
 
@@ -106,7 +106,7 @@ impl Caller {
     /// See [`ActError`].
     pub fn check_acting() -> Result<(), ActError> {
         let check = |user| {
-            Self::User(user).act(|| Ok(())).map_err(|_| ActError::Rights)?;
+            Self::User(user).act_as(|| Ok(())).map_err(|_| ActError::Rights)?;
             check_access(&Self::User(user)).map_err(|error| ActError::Access(error.into()))
         };
         let check = || [User::NOBODY, User::UNTRUSTED].into_iter().try_for_each(check);
@@ -137,11 +137,11 @@ pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> 
 /// may do everything.
 fn check_access(caller: &Caller) -> rustix::io::Result<()> {
     let file = memfd_create(c"nocopy: access", MemfdFlags::CLOEXEC)?;
-    let link = name_of_descriptor(file.as_raw_fd());
+    let link = descriptor_path(file.as_raw_fd());
     let may = |mode| {
         fchmod(&file, mode)?;
         // The error of the kernel is the result here, not a failure.
-        caller.act(|| Ok(may_access(&link, Access::READ_OK))).unwrap_or(Err(Errno::PERM))
+        caller.act_as(|| Ok(may_access(&link, Access::READ_OK))).unwrap_or(Err(Errno::PERM))
     };
     // The group of the file is the last user's, whose groups this thread still has.
     may(Mode::RGRP | Mode::ROTH)?;
@@ -159,29 +159,29 @@ thread_local! {
 }
 
 /// While it exists, this thread has the rights of a user. Drop restores the thread's own.
-struct Acting {
-    before: NixUid,
+struct ActingGuard {
+    previous_user: NixUid,
 }
 
-impl Acting {
+impl ActingGuard {
     fn begin(user: &User) -> Result<Self, Status> {
         let has_groups = |known: User| (known.group, known.groups()) == (user.group, user.groups());
         if !GROUPS.get().is_some_and(has_groups) {
             GROUPS.set(None);
-            take_groups(user)?;
+            set_groups(user)?;
             GROUPS.set(Some(*user));
         }
         let number = NixUid::from_raw(user.user);
-        let acting = Self { before: setfsuid(number) };
+        let acting = Self { previous_user: setfsuid(number) };
         // setfsuid(2) returns only the previous user: a second call shows whether the first succeeded.
         if setfsuid(number) == number { Ok(acting) } else { Err(Status::ServerFault) }
     }
 }
 
-fn take_groups(user: &User) -> Result<(), Status> {
+fn set_groups(user: &User) -> Result<(), Status> {
     let mut groups = [Gid::ROOT; GROUPS_MAX];
-    for (place, group) in groups.iter_mut().zip(user.groups()) {
-        *place = Gid::from_raw(*group);
+    for (slot, group) in groups.iter_mut().zip(user.groups()) {
+        *slot = Gid::from_raw(*group);
     }
     set_thread_groups(&groups[..user.group_count]).map_err(|_| Status::ServerFault)?;
     let group = NixGid::from_raw(user.group);
@@ -189,9 +189,9 @@ fn take_groups(user: &User) -> Result<(), Status> {
     if setfsgid(group) == group { Ok(()) } else { Err(Status::ServerFault) }
 }
 
-impl Drop for Acting {
+impl Drop for ActingGuard {
     fn drop(&mut self) {
-        setfsuid(self.before);
+        setfsuid(self.previous_user);
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_and_no_user_are_nobody() {
+    fn root_and_invalid_users_are_squashed() {
         for user in [0, NONE] {
             assert_eq!(User::new(user, 5, &[6], false), User::NOBODY);
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_groups_than_the_most_count() {
+    fn groups_above_the_limit_are_ignored() {
         let user = User::new(7, 7, &[9; 40], false);
         assert_eq!(user.groups(), [9; GROUPS_MAX]);
     }

@@ -18,8 +18,8 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::attributes::{check, permissions, set_owner, set_times};
-use super::file::{self, refusal};
+use super::attributes::{check_attributes, permissions, set_owner, set_times};
+use super::file::{self, change_status};
 use super::identity::Identity;
 use super::{Caller, Export, OpenFile, entry_name};
 use crate::wire::nfs3::{
@@ -28,7 +28,7 @@ use crate::wire::nfs3::{
 };
 
 /// The result of a call, and the attributes before and after.
-pub type Changed<T> = (Result<T, Status>, WeakCacheConsistency);
+pub type ChangeResult<T> = (Result<T, Status>, WeakCacheConsistency);
 
 /// The most closed files that wait to be synchronised, besides those of changes being made.
 pub(super) const CLOSING_MAX: usize = 64;
@@ -48,7 +48,7 @@ impl WriteVerifier {
         Ok(Self(AtomicU64::new(u64::from_ne_bytes(bytes))))
     }
 
-    fn now(&self) -> Verifier {
+    fn current(&self) -> Verifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
@@ -58,12 +58,12 @@ impl WriteVerifier {
 }
 
 #[derive(Debug)]
-pub(super) struct Locks {
+pub(super) struct FileLocks {
     locks: [Mutex<()>; LOCKS],
     changes: [AtomicU64; LOCKS],
 }
 
-impl Default for Locks {
+impl Default for FileLocks {
     fn default() -> Self {
         Self {
             locks: std::array::from_fn(|_| Mutex::default()),
@@ -72,31 +72,31 @@ impl Default for Locks {
     }
 }
 
-impl Locks {
-    fn place(identity: Identity) -> usize {
+impl FileLocks {
+    fn slot_of(identity: Identity) -> usize {
         let mut hasher = DefaultHasher::new();
         identity.hash(&mut hasher);
         hasher.finish() as usize % LOCKS
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
-        let lock = self.locks[place].lock().unwrap_or_else(PoisonError::into_inner);
-        self.changes[place].fetch_add(1, Ordering::AcqRel);
+    fn lock(&self, slot: usize) -> MutexGuard<'_, ()> {
+        let lock = self.locks[slot].lock().unwrap_or_else(PoisonError::into_inner);
+        self.changes[slot].fetch_add(1, Ordering::AcqRel);
         lock
     }
 
-    pub(super) fn one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
-        self.lock(Self::place(file.identity()))
+    pub(super) fn lock_one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
+        self.lock(Self::slot_of(file.identity()))
     }
 
     pub(super) fn changes(&self, file: &OpenFile) -> &AtomicU64 {
-        &self.changes[Self::place(file.identity())]
+        &self.changes[Self::slot_of(file.identity())]
     }
 
     /// The lock of a file being written: if others have changed the file since the last piece, the attributes
     /// before the first piece are useless to a client.
-    fn again(&self, file: &OpenFile, writing: &mut Writing) -> MutexGuard<'_, ()> {
-        let lock = self.one(file);
+    fn lock_again(&self, file: &OpenFile, writing: &mut FileWrite) -> MutexGuard<'_, ()> {
+        let lock = self.lock_one(file);
         let changes = self.changes(file).load(Ordering::Acquire);
         if changes != writing.changes + 1 {
             writing.before = None;
@@ -106,8 +106,8 @@ impl Locks {
     }
 
     /// The locks of two files, always in the same order.
-    fn two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        let (one, other) = (Self::place(one.identity()), Self::place(other.identity()));
+    fn lock_two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (one, other) = (Self::slot_of(one.identity()), Self::slot_of(other.identity()));
         let first = self.lock(one.min(other));
         (first, (one != other).then(|| self.lock(one.max(other))))
     }
@@ -115,7 +115,7 @@ impl Locks {
 
 /// A write whose bytes arrive in pieces; other calls may change the file between them.
 #[derive(Debug)]
-pub struct Writing {
+pub struct FileWrite {
     handle: FileHandle,
     caller: Caller,
     /// `None` after it was released.
@@ -128,7 +128,7 @@ pub struct Writing {
     changes: u64,
 }
 
-impl Writing {
+impl FileWrite {
     /// Whether the write has failed, so that further bytes are discarded.
     pub fn has_failed(&self) -> bool {
         self.failed.is_some()
@@ -142,7 +142,10 @@ impl Writing {
 }
 
 /// Makes a change, and reads the attributes before and after. A removed file cannot be changed.
-pub(super) fn between<T>(file: &OpenFile, change: impl FnOnce() -> Result<T, Status>) -> Changed<T> {
+pub(super) fn with_attributes<T>(
+    file: &OpenFile,
+    change: impl FnOnce() -> Result<T, Status>,
+) -> ChangeResult<T> {
     let before = match file.attributes() {
         Ok(attributes) => Some(attributes.size_and_times()),
         Err(status) => return (Err(status), WeakCacheConsistency { before: None, after: None }),
@@ -159,37 +162,42 @@ impl Export {
         file: &Arc<OpenFile>,
         new: &NewAttributes,
         guard: Option<Time>,
-    ) -> Changed<()> {
+    ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.one(file);
-            between(file, || {
-                check(new)?;
+            let _lock = self.locks.lock_one(file);
+            with_attributes(file, || {
+                check_attributes(new)?;
                 if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
                     return Err(Status::NotSynchronized);
                 }
-                self.apply(caller, file, new)
+                self.apply_attributes(caller, file, new)
             })
         };
-        self.settle_closing(CLOSING_MAX);
-        (done.and_then(|()| self.settle_change(file)), changed)
+        self.sync_closing(CLOSING_MAX);
+        (done.and_then(|()| self.sync_change(file)), changed)
     }
 
-    fn apply(&self, caller: &Caller, file: &Arc<OpenFile>, new: &NewAttributes) -> Result<(), Status> {
+    fn apply_attributes(
+        &self,
+        caller: &Caller,
+        file: &Arc<OpenFile>,
+        new: &NewAttributes,
+    ) -> Result<(), Status> {
         if let Some(bytes) = new.size {
             self.truncate(caller, file, bytes)?;
         }
-        caller.act(|| {
-            set_owner(&**file, new).map_err(refusal)?;
+        caller.act_as(|| {
+            set_owner(&**file, new).map_err(change_status)?;
             if let Some(mode) = new.mode {
-                file.set_mode(permissions(caller, file.file_type(), mode)).map_err(refusal)?;
+                file.set_mode(permissions(caller, file.file_type(), mode)).map_err(change_status)?;
             }
             set_times(file.link(), new)
         })
     }
 
     pub(super) fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
-        let file = self.opened_to_write(caller, file)?;
-        caller.act(|| ftruncate(&*file, bytes).map_err(refusal))
+        let file = self.open_for_writing(caller, file)?;
+        caller.act_as(|| ftruncate(&*file, bytes).map_err(change_status))
     }
 
     /// Begins a write of that many bytes.
@@ -202,23 +210,23 @@ impl Export {
         handle: &FileHandle,
         offset: u64,
         bytes: usize,
-    ) -> Result<Writing, Status> {
-        let file = self.file(handle).and_then(|file| self.writable(caller, &file))?;
+    ) -> Result<FileWrite, Status> {
+        let file = self.file(handle).and_then(|file| self.writable_file(caller, &file))?;
         let end = offset.checked_add(bytes as u64);
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Status::FileTooBig);
         }
-        let _lock = self.locks.one(&file);
+        let _lock = self.locks.lock_one(&file);
         let changes = self.locks.changes(&file).load(Ordering::Acquire);
         let before = Some(file.attributes()?.size_and_times());
         let (handle, caller, file) = (*handle, *caller, Some(file));
-        Ok(Writing { handle, caller, file, offset, written: 0, failed: None, before, changes })
+        Ok(FileWrite { handle, caller, file, offset, written: 0, failed: None, before, changes })
     }
 
     /// Writes a piece; `put` writes as much as it can at an offset.
-    pub fn write_on(
+    pub fn write_piece(
         &self,
-        writing: &mut Writing,
+        writing: &mut FileWrite,
         bytes: usize,
         mut put: impl FnMut(&OpenFile, u64) -> rustix::io::Result<usize>,
     ) {
@@ -226,12 +234,12 @@ impl Export {
             Ok(file) => file,
             Err(status) => return writing.failed = Some(status),
         };
-        let _lock = self.locks.again(&file, writing);
-        let Writing { caller, offset, written, .. } = &mut *writing;
+        let _lock = self.locks.lock_again(&file, writing);
+        let FileWrite { caller, offset, written, .. } = &mut *writing;
         let end = *written + bytes;
-        let done = caller.act(|| {
+        let done = caller.act_as(|| {
             while *written < end {
-                match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(refusal)? {
+                match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(change_status)? {
                     // As if the disk were full: the client sends the rest again, and then receives the
                     // reason.
                     0 => return Err(Status::NoSpace),
@@ -241,99 +249,105 @@ impl Export {
             Ok(())
         });
         if writing.written > 0 {
-            file.note_write(&self.closing);
+            file.record_write(&self.closing);
         }
         writing.failed = done.err();
     }
 
-    fn file_of(&self, writing: &mut Writing) -> Result<Arc<OpenFile>, Status> {
-        let Writing { handle, caller, file, .. } = writing;
+    fn file_of(&self, writing: &mut FileWrite) -> Result<Arc<OpenFile>, Status> {
+        let FileWrite { handle, caller, file, .. } = writing;
         if file.is_none() {
-            *file = Some(self.file(handle).and_then(|found| self.writable(caller, &found))?);
+            *file = Some(self.file(handle).and_then(|found| self.writable_file(caller, &found))?);
         }
         Ok(file.clone().expect("it is open"))
     }
 
     /// Ends a write, and returns how many bytes were written. A stable write is on the disk by then.
-    pub fn end_write(&self, mut writing: Writing, stability: Stability) -> Changed<usize> {
+    pub fn end_write(&self, mut writing: FileWrite, stability: Stability) -> ChangeResult<usize> {
         let file = match self.file_of(&mut writing) {
             Ok(file) => file,
             Err(status) => return (Err(status), self.unchanged(&writing.handle)),
         };
         let changed = {
-            let _lock = self.locks.again(&file, &mut writing);
+            let _lock = self.locks.lock_again(&file, &mut writing);
             WeakCacheConsistency { before: writing.before, after: file.attributes().ok() }
         };
         let done = match writing {
-            Writing { written: 0, failed: Some(status), .. } => Err(status),
+            FileWrite { written: 0, failed: Some(status), .. } => Err(status),
             // The client sends the rest again, and then gets the reason.
-            Writing { written, .. } => self.settle(&file, stability).map(|()| written),
+            FileWrite { written, .. } => self.sync_file(&file, stability).map(|()| written),
         };
         (done, changed)
     }
 
     /// Makes sure that what was written to a file is on the disk.
-    pub fn commit(&self, caller: &Caller, file: &FileHandle) -> Changed<()> {
-        match self.file(file).and_then(|file| self.writable(caller, &file)) {
-            Ok(file) => between(&file, || self.settle(&file, Stability::FileSync)),
+    pub fn commit(&self, caller: &Caller, file: &FileHandle) -> ChangeResult<()> {
+        match self.file(file).and_then(|file| self.writable_file(caller, &file)) {
+            Ok(file) => with_attributes(&file, || self.sync_file(&file, Stability::FileSync)),
             Err(status) => (Err(status), self.unchanged(file)),
         }
     }
 
     /// Synchronises files that were closed before, except for some. More descriptors than that must not wait
     /// for the disk.
-    pub(super) fn settle_closing(&self, left: usize) {
-        self.closing.settle(left, || self.verifier.change());
+    pub(super) fn sync_closing(&self, left: usize) {
+        self.closing.sync_down_to(left, || self.verifier.change());
     }
 
-    fn settle(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
+    fn sync_file(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
         let synchronise = match stability {
             Stability::Unstable => return Ok(()),
             Stability::DataSync => fdatasync::<&OpenFile>,
             Stability::FileSync => fsync::<&OpenFile>,
         };
-        self.closing.settle_file(file.identity(), || self.verifier.change());
+        self.closing.sync_file(file.identity(), || self.verifier.change());
         // The kernel reports lost data once per descriptor: later callers notice it by the changed verifier.
-        let _settling = file.settling();
+        let _settling = file.begin_sync();
         let settled = synchronise(file);
-        settled.map_err(|error| self.lost(error))
+        settled.map_err(|error| self.on_lost_data(error))
     }
 
     /// Earlier writes may be lost: a changed verifier makes clients send them again.
-    fn lost(&self, error: Errno) -> Status {
+    fn on_lost_data(&self, error: Errno) -> Status {
         self.verifier.change();
-        refusal(error)
+        change_status(error)
     }
 
     /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a
     /// reported change, so all procedures but an unstable WRITE are answered only then (RFC 1813, section
     /// 4.7).
-    pub(super) fn settle_change(&self, file: &OpenFile) -> Result<(), Status> {
+    pub(super) fn sync_change(&self, file: &OpenFile) -> Result<(), Status> {
         if file.is_readable() || file.is_writable() {
-            return self.settle(file, Stability::FileSync);
+            return self.sync_file(file, Stability::FileSync);
         }
-        let settled = match file.reopened() {
+        let settled = match file.reopen() {
             Ok(open) => fsync(open),
             // No descriptor of it can be synchronised: it is a link, or the server's user may not read it.
-            Err(_) => syncfs(self.root.reopened()?),
+            Err(_) => syncfs(self.root.reopen()?),
         };
-        settled.map_err(|error| self.lost(error))
+        settled.map_err(|error| self.on_lost_data(error))
     }
 
     /// Adds a name to a file.
-    pub fn link(&self, caller: &Caller, file: &OpenFile, directory: &OpenFile, name: &[u8]) -> Changed<()> {
+    pub fn link(
+        &self,
+        caller: &Caller,
+        file: &OpenFile,
+        directory: &OpenFile,
+        name: &[u8],
+    ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.one(directory);
-            between(directory, || {
-                let name = new_name(directory, name)?;
+            let _lock = self.locks.lock_one(directory);
+            with_attributes(directory, || {
+                let name = check_new_name(directory, name)?;
                 if file.file_type() == FileType::Directory {
                     return Err(Status::IsDirectory);
                 }
                 let link = || linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
-                caller.act(|| link().map_err(refusal))
+                caller.act_as(|| link().map_err(change_status))
             })
         };
-        (done.and_then(|()| self.settle_change(directory)), changed)
+        (done.and_then(|()| self.sync_change(directory)), changed)
     }
 
     /// Removes a name of an empty directory or of any other file.
@@ -343,20 +357,20 @@ impl Export {
         directory: &OpenFile,
         name: &[u8],
         is_directory: bool,
-    ) -> Changed<()> {
+    ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.one(directory);
-            between(directory, || {
-                let name = old_name(directory, name)?;
+            let _lock = self.locks.lock_one(directory);
+            with_attributes(directory, || {
+                let name = check_old_name(directory, name)?;
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                let removed = self.named(directory, &name);
-                caller.act(|| unlinkat(directory, &*name, flags).map_err(refusal))?;
+                let removed = self.unlink_target(directory, &name);
+                caller.act_as(|| unlinkat(directory, &*name, flags).map_err(change_status))?;
                 Ok(removed)
             })
         };
         let settle = |removed| {
-            self.note_removed(removed);
-            self.settle_change(directory)
+            self.forget_removed(removed);
+            self.sync_change(directory)
         };
         (done.and_then(settle), changed)
     }
@@ -367,15 +381,15 @@ impl Export {
         caller: &Caller,
         (from, name): (&OpenFile, &[u8]),
         (to, new): (&OpenFile, &[u8]),
-    ) -> (Changed<()>, WeakCacheConsistency) {
-        let locks = self.locks.two(from, to);
+    ) -> (ChangeResult<()>, WeakCacheConsistency) {
+        let locks = self.locks.lock_two(from, to);
         let mut target = WeakCacheConsistency { before: None, after: None };
-        let done = between(from, || {
-            let (done, changed) = between(to, || {
-                let (name, entry) = (old_name(from, name)?, old_name(to, new)?);
-                let replaced = self.named(to, &entry);
-                caller.act(|| renameat(from, &*name, to, &*entry).map_err(refusal))?;
-                // Records its new place, so that its handle stays valid.
+        let done = with_attributes(from, || {
+            let (done, changed) = with_attributes(to, || {
+                let (name, entry) = (check_old_name(from, name)?, check_old_name(to, new)?);
+                let replaced = self.unlink_target(to, &entry);
+                caller.act_as(|| renameat(from, &*name, to, &*entry).map_err(change_status))?;
+                // Records its new location, so that its handle stays valid.
                 let _ = self.lookup(&Caller::Server, to, new);
                 Ok(replaced)
             });
@@ -385,47 +399,47 @@ impl Export {
         drop(locks);
         let (done, source) = done;
         let settle = |replaced| {
-            self.note_removed(replaced);
-            self.settle_change(to).and_then(|()| self.settle_change(from))
+            self.forget_removed(replaced);
+            self.sync_change(to).and_then(|()| self.sync_change(from))
         };
         ((done.and_then(settle), source), target)
     }
 
     /// Closes a file that lost a name; if it was the last name, its disk space becomes free, and its handle
     /// is forgotten. May wait for the disk: no lock is held.
-    fn note_removed(&self, file: Option<Named>) {
-        let Some(Named { identity, file }) = file else { return };
-        self.open.close(identity);
-        if file::about(&file).is_ok_and(|about| about.stx_nlink == 0) {
-            self.index.forget(identity);
+    fn forget_removed(&self, file: Option<UnlinkTarget>) {
+        let Some(UnlinkTarget { identity, file }) = file else { return };
+        self.open_files.close(identity);
+        if file::stat(&file).is_ok_and(|stat| stat.stx_nlink == 0) {
+            self.index.remove(identity);
         }
     }
 
     /// A file that will lose a name.
-    fn named(&self, directory: &OpenFile, name: &CStr) -> Option<Named> {
+    fn unlink_target(&self, directory: &OpenFile, name: &CStr) -> Option<UnlinkTarget> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(directory, name, flags, Mode::empty()).ok()?;
-        let about = file::about(&file).ok()?;
-        Some(Named { identity: self.identify(&about, &file, c"").ok()?, file })
+        let stat = file::stat(&file).ok()?;
+        Some(UnlinkTarget { identity: self.identify(&stat, &file, c"").ok()?, file })
     }
 
     /// The file, open to be written. No lock is held, because too many closed files are waited for.
-    fn writable(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+    fn writable_file(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
         let is_new = !file.is_writable();
-        let writable = self.opened_to_write(caller, file)?;
+        let writable = self.open_for_writing(caller, file)?;
         if is_new {
-            self.settle_closing(CLOSING_MAX);
+            self.sync_closing(CLOSING_MAX);
         }
         Ok(writable)
     }
 
-    fn opened_to_write(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
-        file.check(caller, Access::WRITE_OK)?;
+    fn open_for_writing(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+        file.check_access(caller, Access::WRITE_OK)?;
         if file.is_writable() {
             return Ok(Arc::clone(file));
         }
-        let writable = Arc::new(file.reopened_to_write()?);
-        self.open.keep(Arc::clone(&writable));
+        let writable = Arc::new(file.reopen_for_writing()?);
+        self.open_files.insert(Arc::clone(&writable));
         Ok(writable)
     }
 
@@ -436,24 +450,24 @@ impl Export {
 
     /// The verifier for replies to writes; it changes if written data may be lost.
     pub fn verifier(&self) -> Verifier {
-        self.verifier.now()
+        self.verifier.current()
     }
 }
 
 /// A file that will lose a name, opened to see whether it has others.
-struct Named {
+struct UnlinkTarget {
     identity: Identity,
     file: OwnedFd,
 }
 
-pub(super) fn new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+pub(super) fn check_new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Exists),
         name => entry_name(directory, name),
     }
 }
 
-fn old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+fn check_old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),
         name => entry_name(directory, name),

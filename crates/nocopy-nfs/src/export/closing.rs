@@ -12,19 +12,19 @@ use rustix::fs::{fstat, fsync};
 use super::identity::Identity;
 
 #[derive(Debug, Default)]
-pub(super) struct Closing(Mutex<VecDeque<Arc<Closed>>>);
+pub(super) struct ClosingFiles(Mutex<VecDeque<Arc<ClosedFile>>>);
 
 #[derive(Debug)]
-struct Closed {
+struct ClosedFile {
     identity: Identity,
     file: Arc<OwnedFd>,
-    is_settled: Mutex<bool>,
+    is_synced: Mutex<bool>,
 }
 
-impl Closed {
+impl ClosedFile {
     /// Synchronises it, or waits until another thread has. `note_lost` is called if data may be lost.
-    fn settle(&self, note_lost: impl FnOnce()) {
-        let mut is_settled = self.is_settled.lock().unwrap_or_else(PoisonError::into_inner);
+    fn sync(&self, note_lost: impl FnOnce()) {
+        let mut is_settled = self.is_synced.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_settled && has_name(&self.file) && fsync(&self.file).is_err() {
             note_lost();
         }
@@ -34,75 +34,75 @@ impl Closed {
 
 /// A removed file needs no synchronising, and open it would use disk space.
 fn has_name(file: &OwnedFd) -> bool {
-    fstat(file).is_ok_and(|about| about.st_nlink > 0)
+    fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
 }
 
-impl Closing {
+impl ClosingFiles {
     /// Synchronises files until at most `left` remain.
-    pub(super) fn settle(&self, left: usize, note_lost: impl Fn()) {
+    pub(super) fn sync_down_to(&self, left: usize, note_lost: impl Fn()) {
         loop {
             let first = {
                 let files = self.lock();
                 files.front().filter(|_| files.len() > left).map(Arc::clone)
             };
             let Some(first) = first else { return };
-            first.settle(&note_lost);
+            first.sync(&note_lost);
             self.lock().retain(|file| !Arc::ptr_eq(file, &first));
         }
     }
 
     /// Synchronises the descriptors of a file.
-    pub(super) fn settle_file(&self, identity: Identity, note_lost: impl Fn()) {
-        let its = |file: &&Arc<Closed>| file.identity == identity;
+    pub(super) fn sync_file(&self, identity: Identity, note_lost: impl Fn()) {
+        let its = |file: &&Arc<ClosedFile>| file.identity == identity;
         let files: Vec<_> = self.lock().iter().filter(its).map(Arc::clone).collect();
-        files.iter().for_each(|file| file.settle(&note_lost));
+        files.iter().for_each(|file| file.sync(&note_lost));
     }
 
     /// While this is there, closing a file waits.
     #[cfg(test)]
-    pub(super) fn held(&self) -> impl Drop {
+    pub(super) fn hold(&self) -> impl Drop {
         self.lock()
     }
 
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Closed>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<ClosedFile>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether a file has writes that were not synchronised. When it is dropped with such writes, the file is
-/// kept in [`Closing`].
+/// kept in [`ClosingFiles`].
 #[derive(Debug, Default)]
-pub(super) struct Unsynced {
-    is_any: AtomicBool,
-    to: OnceLock<(Arc<Closing>, Identity, Arc<OwnedFd>)>,
+pub(super) struct UnsyncedWrites {
+    has_writes: AtomicBool,
+    target: OnceLock<(Arc<ClosingFiles>, Identity, Arc<OwnedFd>)>,
 }
 
-impl Unsynced {
+impl UnsyncedWrites {
     /// Notes a write, after it was made: so one that is made while the file is synchronised counts as not
     /// synchronised.
-    pub(super) fn note(&self, closing: &Arc<Closing>, identity: Identity, file: &Arc<OwnedFd>) {
-        self.to.get_or_init(|| (Arc::clone(closing), identity, Arc::clone(file)));
-        self.is_any.store(true, Ordering::Release);
+    pub(super) fn record_write(&self, closing: &Arc<ClosingFiles>, identity: Identity, file: &Arc<OwnedFd>) {
+        self.target.get_or_init(|| (Arc::clone(closing), identity, Arc::clone(file)));
+        self.has_writes.store(true, Ordering::Release);
     }
 
     /// To be called before the file is synchronised.
     pub(super) fn clear(&self) {
-        self.is_any.store(false, Ordering::Release);
+        self.has_writes.store(false, Ordering::Release);
     }
 }
 
-impl Drop for Unsynced {
+impl Drop for UnsyncedWrites {
     fn drop(&mut self) {
-        if *self.is_any.get_mut()
-            && let Some((closing, identity, file)) = self.to.take()
+        if *self.has_writes.get_mut()
+            && let Some((closing, identity, file)) = self.target.take()
             && has_name(&file)
         {
-            closing.lock().push_back(Arc::new(Closed { identity, file, is_settled: Mutex::new(false) }));
+            closing.lock().push_back(Arc::new(ClosedFile { identity, file, is_synced: Mutex::new(false) }));
         }
     }
 }
@@ -118,9 +118,9 @@ mod tests {
     const IDENTITY: Identity = Identity { file_system: 1, inode: 2, generation: 3 };
 
     /// A pipe stands for a file whose data was lost: it cannot be synchronised either.
-    fn close_one(closing: &Arc<Closing>, identity: Identity, is_synced: bool) {
-        let unsynced = Unsynced::default();
-        unsynced.note(closing, identity, &Arc::new(pipe().unwrap().0));
+    fn close_file(closing: &Arc<ClosingFiles>, identity: Identity, is_synced: bool) {
+        let unsynced = UnsyncedWrites::default();
+        unsynced.record_write(closing, identity, &Arc::new(pipe().unwrap().0));
         if is_synced {
             unsynced.clear();
         }
@@ -128,19 +128,19 @@ mod tests {
 
     #[test]
     fn only_files_with_unsynced_writes_are_kept_open() {
-        let closing = Arc::new(Closing::default());
+        let closing = Arc::new(ClosingFiles::default());
         let lost = Cell::new(0);
         let note_lost = || lost.set(lost.get() + 1);
-        close_one(&closing, IDENTITY, true);
-        drop(Unsynced::default());
+        close_file(&closing, IDENTITY, true);
+        drop(UnsyncedWrites::default());
         assert_eq!(closing.lock().len(), 0);
-        (0..5).for_each(|_| close_one(&closing, IDENTITY, false));
-        closing.settle(3, note_lost);
+        (0..5).for_each(|_| close_file(&closing, IDENTITY, false));
+        closing.sync_down_to(3, note_lost);
         assert_eq!((closing.lock().len(), lost.get()), (3, 2));
-        close_one(&closing, Identity { inode: 9, ..IDENTITY }, false);
-        closing.settle_file(Identity { inode: 9, ..IDENTITY }, note_lost);
+        close_file(&closing, Identity { inode: 9, ..IDENTITY }, false);
+        closing.sync_file(Identity { inode: 9, ..IDENTITY }, note_lost);
         assert_eq!(lost.get(), 3);
-        closing.settle(0, note_lost);
+        closing.sync_down_to(0, note_lost);
         assert_eq!((closing.lock().len(), lost.get()), (0, 6), "none is synchronised twice");
     }
 }

@@ -20,65 +20,65 @@ use crate::wire::nfs3::Verifier;
 const NAME: &str = "exclusive";
 
 /// The most verifiers; of more, the last.
-const KEPT_MAX: usize = 256;
+const FILES_MAX: usize = 256;
 
 const ENTRY_BYTES: usize = Identity::BYTES + 8 + 8 + 4;
 
 #[derive(Debug)]
-pub(super) struct Exclusive {
+pub(super) struct ExclusiveFiles {
     directory: File,
-    made: Mutex<VecDeque<Made>>,
+    files: Mutex<VecDeque<ExclusiveFile>>,
 }
 
 /// A file, and what it was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Made {
+struct ExclusiveFile {
     identity: Identity,
     verifier: Verifier,
     /// The time of its last change.
     changed: (i64, u32),
 }
 
-impl Exclusive {
+impl ExclusiveFiles {
     /// Reads the file in the directory of the state, if there is one.
     pub(super) fn read(directory: File) -> io::Result<Self> {
         let mut bytes = Vec::new();
-        match open(&directory, OFlags::RDONLY) {
+        match open_file(&directory, OFlags::RDONLY) {
             Ok(file) => drop((&file).read_to_end(&mut bytes)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let made = bytes.as_chunks().0.iter().map(Made::from_bytes).collect();
-        Ok(Self { directory, made: Mutex::new(made) })
+        let made = bytes.as_chunks().0.iter().map(ExclusiveFile::from_bytes).collect();
+        Ok(Self { directory, files: Mutex::new(made) })
     }
 
     /// Keeps the verifier of a new file whose times do not have it, and writes it to the disk.
-    pub(super) fn keep(&self, identity: Identity, about: &Statx, verifier: Verifier) -> io::Result<()> {
-        let mut made = self.made();
+    pub(super) fn record(&self, identity: Identity, stat: &Statx, verifier: Verifier) -> io::Result<()> {
+        let mut made = self.lock_files();
         made.retain(|one| one.identity != identity);
-        if made.len() >= KEPT_MAX {
+        if made.len() >= FILES_MAX {
             made.pop_front();
         }
-        made.push_back(Made { identity, verifier, changed: changed(about) });
-        let bytes: Vec<u8> = made.iter().copied().flat_map(Made::to_bytes).collect();
-        let file = open(&self.directory, OFlags::WRONLY | OFlags::CREATE)?;
+        made.push_back(ExclusiveFile { identity, verifier, changed: change_time(stat) });
+        let bytes: Vec<u8> = made.iter().copied().flat_map(ExclusiveFile::to_bytes).collect();
+        let file = open_file(&self.directory, OFlags::WRONLY | OFlags::CREATE)?;
         file.write_all_at(&bytes, 0)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_data()
     }
 
     /// Whether a file was made with this verifier, and not changed since.
-    pub(super) fn has_made(&self, identity: Identity, about: &Statx, verifier: Verifier) -> bool {
-        let made = Made { identity, verifier, changed: changed(about) };
-        about.stx_size == 0 && (is_marked(about, verifier) || self.made().contains(&made))
+    pub(super) fn was_created_with(&self, identity: Identity, stat: &Statx, verifier: Verifier) -> bool {
+        let made = ExclusiveFile { identity, verifier, changed: change_time(stat) };
+        stat.stx_size == 0 && (has_verifier(stat, verifier) || self.lock_files().contains(&made))
     }
 
-    fn made(&self) -> MutexGuard<'_, VecDeque<Made>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_files(&self) -> MutexGuard<'_, VecDeque<ExclusiveFile>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Made {
+impl ExclusiveFile {
     fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         bytes[..24].copy_from_slice(&self.identity.to_bytes());
@@ -102,28 +102,28 @@ impl Made {
 }
 
 /// Stores a verifier in the times of a file, as far as they have room.
-pub(super) fn mark(file: impl AsFd, verifier: Verifier) -> rustix::io::Result<()> {
+pub(super) fn store_verifier(file: impl AsFd, verifier: Verifier) -> rustix::io::Result<()> {
     let time = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
-    let [accessed, modified] = seconds(verifier);
+    let [accessed, modified] = verifier_seconds(verifier);
     futimens(file, &Timestamps { last_access: time(accessed), last_modification: time(modified) })
 }
 
 /// Whether its times have the whole verifier.
-pub(super) fn is_marked(about: &Statx, verifier: Verifier) -> bool {
-    [about.stx_atime.tv_sec, about.stx_mtime.tv_sec] == seconds(verifier)
+pub(super) fn has_verifier(stat: &Statx, verifier: Verifier) -> bool {
+    [stat.stx_atime.tv_sec, stat.stx_mtime.tv_sec] == verifier_seconds(verifier)
 }
 
 /// Signed, because older file systems have times from 1901 to 2038.
-fn seconds(verifier: Verifier) -> [i64; 2] {
+fn verifier_seconds(verifier: Verifier) -> [i64; 2] {
     let part = |at| i32::from_be_bytes(verifier[at..at + 4].try_into().expect("four bytes")).into();
     [part(0), part(4)]
 }
 
-fn changed(about: &Statx) -> (i64, u32) {
-    (about.stx_ctime.tv_sec, about.stx_ctime.tv_nsec)
+fn change_time(stat: &Statx) -> (i64, u32) {
+    (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)
 }
 
-fn open(directory: &File, flags: OFlags) -> io::Result<File> {
+fn open_file(directory: &File, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(directory, NAME, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
@@ -135,35 +135,35 @@ mod tests {
 
     /// As on a file system whose times lose the verifier.
     #[test]
-    fn a_verifier_that_the_times_lose_is_kept() {
+    fn verifiers_not_stored_in_times_are_kept() {
         let state = tempfile::tempdir().unwrap();
-        let read = || Exclusive::read(File::open(state.path()).unwrap()).unwrap();
+        let read = || ExclusiveFiles::read(File::open(state.path()).unwrap()).unwrap();
         let exclusive = read();
-        let about = file::about(tempfile::tempfile().unwrap()).unwrap();
+        let stat = file::stat(tempfile::tempfile().unwrap()).unwrap();
         let identity = |inode| Identity { file_system: 1, inode, generation: 2 };
-        for inode in 0..=KEPT_MAX as u64 {
-            exclusive.keep(identity(inode), &about, inode.to_be_bytes()).unwrap();
+        for inode in 0..=FILES_MAX as u64 {
+            exclusive.record(identity(inode), &stat, inode.to_be_bytes()).unwrap();
         }
         for exclusive in [&exclusive, &read()] {
-            let has = |inode: u64| exclusive.has_made(identity(inode), &about, inode.to_be_bytes());
-            assert!(!has(0) && (1..=KEPT_MAX as u64).all(has));
-            assert!(!exclusive.has_made(identity(1), &about, [7; 8]));
-            let mut later = about;
+            let has = |inode: u64| exclusive.was_created_with(identity(inode), &stat, inode.to_be_bytes());
+            assert!(!has(0) && (1..=FILES_MAX as u64).all(has));
+            assert!(!exclusive.was_created_with(identity(1), &stat, [7; 8]));
+            let mut later = stat;
             later.stx_ctime.tv_nsec ^= 1;
-            assert!(!exclusive.has_made(identity(1), &later, 1_u64.to_be_bytes()), "it was changed");
+            assert!(!exclusive.was_created_with(identity(1), &later, 1_u64.to_be_bytes()), "it was changed");
         }
     }
 
     #[test]
-    fn whole_seconds_have_room_for_a_verifier() {
+    fn verifiers_fit_into_whole_seconds() {
         let file = tempfile::tempfile().unwrap();
         for verifier in [[0; 8], [0xff; 8], [0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff], [1, 2, 3, 4, 5, 6, 7, 8]]
         {
-            mark(&file, verifier).unwrap();
-            let mut about = file::about(&file).unwrap();
-            about.stx_atime.tv_nsec = 0;
-            about.stx_mtime.tv_nsec = 0;
-            assert!(is_marked(&about, verifier) && !is_marked(&about, [1; 8]), "{verifier:?}");
+            store_verifier(&file, verifier).unwrap();
+            let mut stat = file::stat(&file).unwrap();
+            stat.stx_atime.tv_nsec = 0;
+            stat.stx_mtime.tv_nsec = 0;
+            assert!(has_verifier(&stat, verifier) && !has_verifier(&stat, [1; 8]), "{verifier:?}");
         }
     }
 }

@@ -13,16 +13,16 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::caller::{Caller, User, may_access};
-use super::closing::{Closing, Unsynced};
+use super::closing::{ClosingFiles, UnsyncedWrites};
+use super::descriptor_path;
 use super::identity::Identity;
 use super::local::is_local;
-use super::name_of_descriptor;
-use super::time::is_settled;
+use super::time::is_past_time_step;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
 /// For files that are used less often (made, written and closed), opening their link costs more than it
 /// saves.
-const OFTEN: u32 = 3;
+const UNOPENED_READS: u32 = 3;
 
 #[derive(Debug)]
 pub struct OpenFile {
@@ -37,24 +37,24 @@ pub struct OpenFile {
     /// Its name below /proc.
     link: CString,
     /// The link in /proc, opened after a few uses: reading it then costs half as much as by name.
-    place: OnceLock<Option<OwnedFd>>,
+    opened_link: OnceLock<Option<OwnedFd>>,
     /// How often the link was read.
-    asked: AtomicU32,
+    link_reads: AtomicU32,
     /// The last answer of the kernel, since asking takes as long as a short read.
-    allowed: Mutex<Option<Allowed>>,
+    permission: Mutex<Option<CachedPermission>>,
     /// Held while it is synchronised.
-    settling: Mutex<()>,
-    unsynced: Unsynced,
+    sync_lock: Mutex<()>,
+    unsynced: UnsyncedWrites,
 }
 
 /// Held while the permissions of a file are changed, also for a moment only, so that no change by a client is
 /// undone. Files share them by their inode numbers.
-static CHANGING: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
+static MODE_LOCKS: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 /// A permission of a user, valid as long as the file was not changed: permissions and owners do not change
 /// without that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Allowed {
+struct CachedPermission {
     user: User,
     access: Access,
     changed: Time,
@@ -63,20 +63,20 @@ struct Allowed {
 impl OpenFile {
     pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
         let is_local = is_local(&file);
-        Self::of(file, identity, file_type, is_local)
+        Self::with_locality(file, identity, file_type, is_local)
     }
 
     /// As [`new`](Self::new); what is on the file system of `root` is not asked again where it is.
-    pub(super) fn below(file: OwnedFd, identity: Identity, file_type: FileType, root: &Self) -> Self {
+    pub(super) fn new_below(file: OwnedFd, identity: Identity, file_type: FileType, root: &Self) -> Self {
         match identity.file_system == root.identity.file_system {
-            true => Self::of(file, identity, file_type, root.is_local),
+            true => Self::with_locality(file, identity, file_type, root.is_local),
             false => Self::new(file, identity, file_type),
         }
     }
 
     /// As [`new`](Self::new), on a file system that is known.
-    fn of(file: OwnedFd, identity: Identity, file_type: FileType, is_local: bool) -> Self {
-        let link = name_of_descriptor(file.as_raw_fd());
+    fn with_locality(file: OwnedFd, identity: Identity, file_type: FileType, is_local: bool) -> Self {
+        let link = descriptor_path(file.as_raw_fd());
         Self {
             file: Arc::new(file),
             identity,
@@ -85,17 +85,17 @@ impl OpenFile {
             is_writable: false,
             is_local,
             link,
-            place: OnceLock::new(),
-            asked: AtomicU32::new(0),
-            allowed: Mutex::default(),
-            settling: Mutex::default(),
-            unsynced: Unsynced::default(),
+            opened_link: OnceLock::new(),
+            link_reads: AtomicU32::new(0),
+            permission: Mutex::default(),
+            sync_lock: Mutex::default(),
+            unsynced: UnsyncedWrites::default(),
         }
     }
 
     /// A new file in a directory, open for reading and writing.
-    pub(super) fn made(file: OwnedFd, identity: Identity, directory: &Self) -> Self {
-        let made = Self::of(file, identity, FileType::Regular, directory.is_local);
+    pub(super) fn new_created(file: OwnedFd, identity: Identity, directory: &Self) -> Self {
+        let made = Self::with_locality(file, identity, FileType::Regular, directory.is_local);
         Self { is_readable: true, is_writable: true, ..made }
     }
 
@@ -104,8 +104,8 @@ impl OpenFile {
     }
 
     /// The same file by another descriptor.
-    fn by(&self, file: OwnedFd) -> Self {
-        Self::of(file, self.identity, self.file_type, self.is_local)
+    fn with_descriptor(&self, file: OwnedFd) -> Self {
+        Self::with_locality(file, self.identity, self.file_type, self.is_local)
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -121,7 +121,7 @@ impl OpenFile {
     }
 
     /// The same file, opened for reading: never a device, a FIFO or a link.
-    pub(super) fn reopened(&self) -> Result<Self, Status> {
+    pub(super) fn reopen(&self) -> Result<Self, Status> {
         let flags = match self.file_type {
             FileType::Regular => OFlags::NONBLOCK | OFlags::NOCTTY,
             FileType::Directory => OFlags::DIRECTORY,
@@ -130,17 +130,17 @@ impl OpenFile {
         // Opened through the descriptor, so it is this very file even if it was moved.
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| status_of(error, Status::Stale))?;
-        Ok(Self { is_readable: true, ..self.by(file) })
+        Ok(Self { is_readable: true, ..self.with_descriptor(file) })
     }
 
     /// Notes a write that was made, and is not synchronised.
-    pub(super) fn note_write(&self, closing: &Arc<Closing>) {
-        self.unsynced.note(closing, self.identity, &self.file);
+    pub(super) fn record_write(&self, closing: &Arc<ClosingFiles>) {
+        self.unsynced.record_write(closing, self.identity, &self.file);
     }
 
     /// To be held while it is synchronised; writes from now on are not.
-    pub(super) fn settling(&self) -> MutexGuard<'_, ()> {
-        let settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn begin_sync(&self) -> MutexGuard<'_, ()> {
+        let settling = self.sync_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.unsynced.clear();
         settling
     }
@@ -150,7 +150,7 @@ impl OpenFile {
     }
 
     /// The same file, opened for writing, and for reading if that is allowed, too.
-    pub(super) fn reopened_to_write(&self) -> Result<Self, Status> {
+    pub(super) fn reopen_for_writing(&self) -> Result<Self, Status> {
         match self.file_type {
             FileType::Regular => {}
             FileType::Directory => return Err(Status::IsDirectory),
@@ -163,31 +163,31 @@ impl OpenFile {
             opened => opened.map(|file| (file, true)),
         };
         let (file, is_readable) = match opened {
-            Err(Errno::ACCESS) => (self.opened_as_owner()?, true),
+            Err(Errno::ACCESS) => (self.open_as_owner()?, true),
             opened => opened.map_err(|error| status_of(error, Status::Stale))?,
         };
-        Ok(Self { is_readable, is_writable: true, ..self.by(file) })
+        Ok(Self { is_readable, is_writable: true, ..self.with_descriptor(file) })
     }
 
-    fn changing(&self) -> MutexGuard<'static, ()> {
-        let number = self.identity.inode as usize % CHANGING.len();
-        CHANGING[number].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_mode(&self) -> MutexGuard<'static, ()> {
+        let number = self.identity.inode as usize % MODE_LOCKS.len();
+        MODE_LOCKS[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the permissions, as the user as whom this thread acts.
     pub(super) fn set_mode(&self, mode: Mode) -> rustix::io::Result<()> {
-        let _changing = self.changing();
+        let _changing = self.lock_mode();
         chmodat(CWD, &self.link, mode, AtFlags::empty())
     }
 
     /// Clients may continue to write an open file whatever its permissions become, and NFS does not report
     /// when a file is opened: so its owner, who could change the permissions, may always write it. Not a file
     /// with set-user-ID or set-group-ID, which chmod(2) may clear for good.
-    fn opened_as_owner(&self) -> Result<OwnedFd, Status> {
-        let _changing = self.changing();
-        let about = self.about()?;
-        let mode = u32::from(about.stx_mode) & 0o7777;
-        if about.stx_uid != geteuid().as_raw() || mode & 0o6000 != 0 {
+    fn open_as_owner(&self) -> Result<OwnedFd, Status> {
+        let _changing = self.lock_mode();
+        let stat = self.stat()?;
+        let mode = u32::from(stat.stx_mode) & 0o7777;
+        if stat.stx_uid != geteuid().as_raw() || mode & 0o6000 != 0 {
             return Err(Status::Access);
         }
         let set = |mode| chmodat(CWD, &self.link, Mode::from_raw_mode(mode), AtFlags::empty());
@@ -196,7 +196,7 @@ impl OpenFile {
         set(opening).map_err(refused)?;
         let opened = openat(CWD, &self.link, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         // A program of this host may have set others meanwhile: those stay.
-        if u32::from(self.about()?.stx_mode) & 0o7777 == opening {
+        if u32::from(self.stat()?.stx_mode) & 0o7777 == opening {
             set(mode).map_err(refused)?;
         }
         opened.map_err(refused)
@@ -208,60 +208,60 @@ impl OpenFile {
     }
 
     /// Whether a caller may read, write, or execute or search it.
-    pub fn may(&self, caller: &Caller, access: Access) -> bool {
+    pub fn may_access(&self, caller: &Caller, access: Access) -> bool {
         let refused = |error| status_of(error, Status::Stale);
-        caller.act(|| may_access(&self.link, access).map_err(refused)).is_ok()
+        caller.act_as(|| may_access(&self.link, access).map_err(refused)).is_ok()
     }
 
     /// Checks that a caller may read or write it. (The rights of the server's own user are checked when it is
     /// opened.) NFS does not report when a file is opened, and clients continue to read and write open files:
     /// so a file's owner always may, and users who may execute it may read it. Errors: the caller may not.
-    pub(super) fn check(&self, caller: &Caller, access: Access) -> Result<(), Status> {
+    pub(super) fn check_access(&self, caller: &Caller, access: Access) -> Result<(), Status> {
         let Caller::User(user) = caller else { return Ok(()) };
-        let about = self.attributes()?;
-        let found = Allowed { user: *user, access, changed: about.changed };
-        if *self.allowed() == Some(found) {
+        let attributes = self.attributes()?;
+        let found = CachedPermission { user: *user, access, changed: attributes.changed };
+        if *self.lock_permission() == Some(found) {
             return Ok(());
         }
         let is_regular = self.file_type == FileType::Regular;
-        let is_allowed = self.may(caller, access)
-            || is_regular && access == Access::READ_OK && self.may(caller, Access::EXEC_OK)
-            || is_regular && user.is(about.user);
+        let is_allowed = self.may_access(caller, access)
+            || is_regular && access == Access::READ_OK && self.may_access(caller, Access::EXEC_OK)
+            || is_regular && user.is(attributes.user);
         if !is_allowed {
             return Err(Status::Access);
         }
-        if is_settled(about.changed) {
-            *self.allowed() = Some(found);
+        if is_past_time_step(attributes.changed) {
+            *self.lock_permission() = Some(found);
         }
         Ok(())
     }
 
-    fn allowed(&self) -> MutexGuard<'_, Option<Allowed>> {
-        self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_permission(&self) -> MutexGuard<'_, Option<CachedPermission>> {
+        self.permission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its present path, as the kernel reports it.
     pub(super) fn path(&self) -> rustix::io::Result<CString> {
         let (flags, room) = (OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Vec::with_capacity(256));
-        if self.asked.fetch_add(1, Ordering::Relaxed) < OFTEN {
+        if self.link_reads.fetch_add(1, Ordering::Relaxed) < UNOPENED_READS {
             return readlinkat(CWD, &self.link, room);
         }
-        match self.place.get_or_init(|| openat(CWD, &self.link, flags, Mode::empty()).ok()) {
-            Some(place) => readlinkat(place, c"", room),
+        match self.opened_link.get_or_init(|| openat(CWD, &self.link, flags, Mode::empty()).ok()) {
+            Some(link) => readlinkat(link, c"", room),
             None => readlinkat(CWD, &self.link, room),
         }
     }
 
-    pub(super) fn about(&self) -> Result<Statx, Status> {
-        let about = about(&self.file).map_err(|error| status_of(error, Status::Stale))?;
+    pub(super) fn stat(&self) -> Result<Statx, Status> {
+        let stat = stat(&self.file).map_err(|error| status_of(error, Status::Stale))?;
         // It has no name any more; only this descriptor keeps it.
-        if about.stx_nlink == 0 { Err(Status::Stale) } else { Ok(about) }
+        if stat.stx_nlink == 0 { Err(Status::Stale) } else { Ok(stat) }
     }
 
     /// # Errors
     /// [`Status::Stale`]: the file was removed.
     pub fn attributes(&self) -> Result<Attributes, Status> {
-        self.about().map(|about| attributes(&about, self.identity.file_system))
+        self.stat().map(|stat| attributes(&stat, self.identity.file_system))
     }
 }
 
@@ -276,18 +276,18 @@ pub(super) const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000)
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(UNIQUE_MOUNT);
 
-pub(super) fn about(file: impl AsFd) -> rustix::io::Result<Statx> {
+pub(super) fn stat(file: impl AsFd) -> rustix::io::Result<Statx> {
     statx(file, c"", AtFlags::EMPTY_PATH, WANTED)
 }
 
 /// The attributes of a name in a directory, of a link itself.
-pub(super) fn about_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<Statx> {
+pub(super) fn stat_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(directory, name, flags, WANTED)
 }
 
-pub(super) fn file_type(about: &Statx) -> FileType {
-    match Kind::from_raw_mode(about.stx_mode.into()) {
+pub(super) fn file_type(stat: &Statx) -> FileType {
+    match Kind::from_raw_mode(stat.stx_mode.into()) {
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::SymbolicLink,
         Kind::Fifo => FileType::Fifo,
@@ -299,27 +299,27 @@ pub(super) fn file_type(about: &Statx) -> FileType {
 }
 
 /// The attributes of a file on a file system with this number.
-pub(super) fn attributes(about: &Statx, file_system: u64) -> Attributes {
+pub(super) fn attributes(stat: &Statx, file_system: u64) -> Attributes {
     Attributes {
-        file_type: file_type(about),
-        mode: u32::from(about.stx_mode) & 0o7777,
-        links: about.stx_nlink,
-        user: about.stx_uid,
-        group: about.stx_gid,
-        size: about.stx_size,
-        used: about.stx_blocks.saturating_mul(512),
-        device_major: about.stx_rdev_major,
-        device_minor: about.stx_rdev_minor,
+        file_type: file_type(stat),
+        mode: u32::from(stat.stx_mode) & 0o7777,
+        links: stat.stx_nlink,
+        user: stat.stx_uid,
+        group: stat.stx_gid,
+        size: stat.stx_size,
+        used: stat.stx_blocks.saturating_mul(512),
+        device_major: stat.stx_rdev_major,
+        device_minor: stat.stx_rdev_minor,
         file_system,
-        file_id: about.stx_ino,
-        accessed: time(about.stx_atime),
-        modified: time(about.stx_mtime),
-        changed: time(about.stx_ctime),
+        file_id: stat.stx_ino,
+        accessed: wire_time(stat.stx_atime),
+        modified: wire_time(stat.stx_mtime),
+        changed: wire_time(stat.stx_ctime),
     }
 }
 
 /// Times on the wire range from 1970 to 2106; others are clamped.
-fn time(of: StatxTimestamp) -> Time {
+fn wire_time(of: StatxTimestamp) -> Time {
     match u32::try_from(of.tv_sec) {
         Ok(seconds) => Time { seconds, nanoseconds: of.tv_nsec },
         Err(_) if of.tv_sec < 0 => Time { seconds: 0, nanoseconds: 0 },
@@ -344,7 +344,7 @@ pub fn status_of(error: Errno, missing: Status) -> Status {
 }
 
 /// As [`status_of`], for a change.
-pub(super) fn refusal(error: Errno) -> Status {
+pub(super) fn change_status(error: Errno) -> Status {
     match error {
         Errno::EXIST => Status::Exists,
         Errno::NOTDIR => Status::NotDirectory,
@@ -399,14 +399,14 @@ mod tests {
             return None;
         }
         let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let of = FileSystem { number: 1, has_passing_inodes: false };
-        let identity = Identity::of(of, &about(&file).unwrap(), &file, c"");
+        let of = FileSystem { number: 1, has_volatile_inodes: false };
+        let identity = Identity::of(of, &stat(&file).unwrap(), &file, c"");
         Some(OpenFile::new(file, identity, FileType::Regular))
     }
 
     /// Proves that a change of permissions while a read-only file is opened to write is not undone.
     #[test]
-    fn permissions_set_while_a_file_is_opened_stay() {
+    fn permissions_set_during_an_open_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let Some(file) = file_of_owner(&path) else { return };
@@ -417,7 +417,7 @@ mod tests {
             let open = || {
                 start.wait();
                 while !is_set.load(Ordering::Relaxed) {
-                    assert!(file.reopened_to_write().unwrap().is_writable());
+                    assert!(file.reopen_for_writing().unwrap().is_writable());
                 }
             };
             thread::scope(|scope| {
@@ -431,24 +431,24 @@ mod tests {
     }
 
     #[test]
-    fn permissions_that_could_not_be_restored_are_not_changed() {
+    fn unrestorable_permissions_are_not_changed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let Some(file) = file_of_owner(&path) else { return };
         for (mode, is_opened) in [(0o444, true), (0o2454, false), (0o4555, false)] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            let opened = as_owner(|| file.reopened_to_write().map(drop));
+            let opened = as_owner(|| file.reopen_for_writing().map(drop));
             assert_eq!(opened, if is_opened { Ok(()) } else { Err(Status::Access) }, "{mode:o}");
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
         }
     }
 
     #[test]
-    fn times_outside_of_the_wire_are_its_ends() {
+    fn times_out_of_range_are_clamped() {
         let at = |tv_sec, tv_nsec| {
-            let mut of = about(std::fs::File::open(".").unwrap()).unwrap().stx_mtime;
+            let mut of = stat(std::fs::File::open(".").unwrap()).unwrap().stx_mtime;
             (of.tv_sec, of.tv_nsec) = (tv_sec, tv_nsec);
-            time(of)
+            wire_time(of)
         };
         assert_eq!(at(7, 9), Time { seconds: 7, nanoseconds: 9 });
         assert_eq!(at(-1, 9), Time { seconds: 0, nanoseconds: 0 });

@@ -14,51 +14,51 @@ const MAC_BYTES: usize = 16;
 #[derive(Debug)]
 pub(super) struct HandleKey {
     /// Initialised with the key and the root's identity.
-    begun: SipHasher24,
+    hasher: SipHasher24,
     /// The same of directories that were exported before with this key.
-    former: Vec<SipHasher24>,
+    former_hashers: Vec<SipHasher24>,
 }
 
 impl HandleKey {
     pub(super) fn new(key: [u8; 16], root: Identity, former: &[Identity]) -> Self {
-        let begun = |root: &Identity| {
-            let mut begun = SipHasher24::new_with_key(&key);
-            begun.write(b"handle");
-            begun.write(&root.to_bytes());
-            begun
+        let keyed = |root: &Identity| {
+            let mut keyed = SipHasher24::new_with_key(&key);
+            keyed.write(b"handle");
+            keyed.write(&root.to_bytes());
+            keyed
         };
-        Self { begun: begun(&root), former: former.iter().map(begun).collect() }
+        Self { hasher: keyed(&root), former_hashers: former.iter().map(keyed).collect() }
     }
 
     pub(super) fn handle(&self, identity: Identity) -> FileHandle {
         let identity = identity.to_bytes();
-        let bytes = [&identity[..], &mac_of(self.begun, &identity)].concat();
+        let bytes = [&identity[..], &mac_of(self.hasher, &identity)].concat();
         FileHandle::new(&bytes).expect("24 and 16 bytes are not more than 64")
     }
 
     /// The identity in a handle, if this export made it.
     pub(super) fn identity(&self, handle: &FileHandle) -> Option<Identity> {
-        identity(self.begun, handle)
+        identity_in(self.hasher, handle)
     }
 
     /// Whether it was made for another directory, or another file system, that was exported before: so it is
     /// stale, and not forged.
     #[cold]
     pub(super) fn is_of_former(&self, handle: &FileHandle) -> bool {
-        self.former.iter().any(|begun| identity(*begun, handle).is_some())
+        self.former_hashers.iter().any(|keyed| identity_in(*keyed, handle).is_some())
     }
 }
 
-fn identity(begun: SipHasher24, handle: &FileHandle) -> Option<Identity> {
+fn identity_in(keyed: SipHasher24, handle: &FileHandle) -> Option<Identity> {
     let (identity, mac) = handle.as_bytes().split_first_chunk()?;
-    let expected = mac_of(begun, identity);
+    let expected = mac_of(keyed, identity);
     // In constant time, so that a MAC cannot be found byte by byte.
     let differing = mac.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
     (mac.len() == MAC_BYTES && differing == 0).then(|| Identity::from_bytes(identity))
 }
 
-fn mac_of(begun: SipHasher24, identity: &[u8]) -> [u8; MAC_BYTES] {
-    let mut hasher = begun;
+fn mac_of(keyed: SipHasher24, identity: &[u8]) -> [u8; MAC_BYTES] {
+    let mut hasher = keyed;
     hasher.write(identity);
     hasher.finish128().as_bytes()
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_handles_of_this_key_and_root_are_taken() {
+    fn handles_of_other_keys_or_roots_are_refused() {
         let identity = |inode| Identity { file_system: 5, inode, generation: -3 };
         let key = HandleKey::new([7; 16], identity(1), &[]);
         let handle = key.handle(identity(9));

@@ -14,7 +14,7 @@ pub(super) struct FileSystem {
     pub(super) number: u64,
     /// Its inode numbers are not on the disk: another file may have one when the first is no longer in
     /// memory.
-    pub(super) has_passing_inodes: bool,
+    pub(super) has_volatile_inodes: bool,
 }
 
 /// File system, inode number, and a value that distinguishes the file from earlier ones with that number.
@@ -32,9 +32,9 @@ impl Identity {
 
     /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's
     /// file.
-    pub(super) fn of(file_system: FileSystem, about: &Statx, directory: impl AsFd, name: &CStr) -> Self {
-        let generation = generation(about, directory, name, file_system.has_passing_inodes);
-        Self { file_system: file_system.number, inode: about.stx_ino, generation }
+    pub(super) fn of(file_system: FileSystem, stat: &Statx, directory: impl AsFd, name: &CStr) -> Self {
+        let generation = generation(stat, directory, name, file_system.has_volatile_inodes);
+        Self { file_system: file_system.number, inode: stat.stx_ino, generation }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -51,17 +51,17 @@ impl Identity {
     }
 }
 
-/// With passing inode numbers, the kernel's handle distinguishes files, too: it has a new generation for each
-/// number.
-pub(super) fn generation(about: &Statx, directory: impl AsFd, name: &CStr, has_passing_inodes: bool) -> i64 {
+/// With volatile inode numbers, the kernel's handle distinguishes files, too: it has a new generation for
+/// each number.
+pub(super) fn generation(stat: &Statx, directory: impl AsFd, name: &CStr, has_volatile_inodes: bool) -> i64 {
     let by_handle = || KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle));
-    let has_birth = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::BTIME);
+    let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     if !has_birth {
         return by_handle();
     }
-    let born = about.stx_btime;
+    let born = stat.stx_btime;
     let born = born.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(i64::from(born.tv_nsec));
-    if has_passing_inodes { born ^ by_handle() } else { born }
+    if has_volatile_inodes { born ^ by_handle() } else { born }
 }
 
 fn generation_of(handle: &KernelHandle) -> i64 {
@@ -71,8 +71,8 @@ fn generation_of(handle: &KernelHandle) -> i64 {
 }
 
 /// Its device number, of this boot.
-pub(super) fn device(about: &Statx) -> u64 {
-    u64::from(about.stx_dev_major) << 32 | u64::from(about.stx_dev_minor)
+pub(super) fn device_number(stat: &Statx) -> u64 {
+    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
 }
 
 #[cfg(test)]
@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_told_apart_without_a_time_of_birth() {
+    fn files_are_distinguished_without_birth_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let identity = || {
             let opened = File::open(&path).unwrap();
-            let mut about = file::about(&opened).unwrap();
-            about.stx_mask &= !StatxFlags::BTIME.bits();
+            let mut stat = file::stat(&opened).unwrap();
+            stat.stx_mask &= !StatxFlags::BTIME.bits();
             // Whether or not the number of the removed file is reused.
-            let file_system = FileSystem { number: 1, has_passing_inodes: false };
-            Identity { inode: 0, ..Identity::of(file_system, &about, &opened, c"") }
+            let file_system = FileSystem { number: 1, has_volatile_inodes: false };
+            Identity { inode: 0, ..Identity::of(file_system, &stat, &opened, c"") }
         };
         let mut found = Vec::new();
         for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! The place of each file whose handle a client has: its parent's identity and its name. Stored in a file,
+//! The location of each file whose handle a client has: its parent's identity and its name. Stored in a file,
 //! for the next server.
 //!
-//! Wrong entries do no harm: the file at a place must have the identity that is looked for.
+//! Wrong entries do no harm: the file at a location must have the identity that is looked for.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -38,7 +38,7 @@ const REWRITTEN_AT_ONCE: usize = 4096;
 const SURPLUS_MAX: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FileLocation {
     pub(super) parent: Identity,
     pub(super) name: Box<[u8]>,
     /// A handle by which the kernel opens the file wherever it is.
@@ -49,14 +49,14 @@ pub(super) struct Place {
 /// the memory.
 #[derive(Debug)]
 pub(super) struct Index {
-    places: Mutex<Places>,
-    stored: Mutex<Stored>,
+    table: Mutex<LocationTable>,
+    index_file: Mutex<IndexFile>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct LocationTable {
     /// Each with the number of its entry.
-    known: HashMap<Identity, (Place, u64)>,
+    locations: HashMap<Identity, (FileLocation, u64)>,
     /// Entries that are not in the file yet.
     unsaved: Vec<u8>,
     /// The number of the newest entry, and of the newest one in the file.
@@ -67,19 +67,19 @@ struct Places {
 }
 
 #[derive(Debug)]
-struct Stored {
+struct IndexFile {
     directory: File,
     file: File,
     /// Whether the file must be rewritten, because an entry could not be written.
-    is_behind: bool,
+    is_outdated: bool,
     /// Whether entries were written that a power failure could still lose.
     is_unsynced: bool,
 }
 
-/// Whether the index has the present place of a file.
+/// Whether the index has the present location of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    No,
+pub(super) enum SaveState {
+    Absent,
     /// In memory; after the next [`save`](Index::save) also in the file.
     Unsaved,
     Saved,
@@ -92,134 +92,142 @@ impl Index {
         let mut file = File::from(openat(&directory, NAME, flags, Mode::RUSR | Mode::WUSR)?);
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let mut places = Places::default();
+        let mut table = LocationTable::default();
         let is_present = bytes.starts_with(MAGIC);
         let mut rest = match bytes.split_first_chunk() {
             Some((magic, rest)) if magic == MAGIC || magic == MAGIC_BEFORE => rest,
             _ => &[],
         };
-        while let Some((identity, place, behind)) = parse(rest) {
-            match place {
-                Some(place) => drop(places.known.insert(identity, (place, 0))),
-                None => drop(places.known.remove(&identity)),
+        while let Some((identity, location, behind)) = parse_entry(rest) {
+            match location {
+                Some(location) => drop(table.locations.insert(identity, (location, 0))),
+                None => drop(table.locations.remove(&identity)),
             }
-            places.entries += 1;
+            table.entries += 1;
             rest = behind;
         }
-        let is_rewritten = !rest.is_empty() || !is_present || places.surplus() > SURPLUS_MAX;
-        let stored = Mutex::new(Stored { directory, file, is_behind: false, is_unsynced: false });
-        let index = Self { places: Mutex::new(places), stored };
+        let is_rewritten = !rest.is_empty() || !is_present || table.surplus() > SURPLUS_MAX;
+        let stored = Mutex::new(IndexFile { directory, file, is_outdated: false, is_unsynced: false });
+        let index = Self { table: Mutex::new(table), index_file: stored };
         if is_rewritten {
-            index.rewrite(&mut index.stored())?;
+            index.rewrite(&mut index.lock_file())?;
         }
         Ok(index)
     }
 
-    pub(super) fn place(&self, identity: Identity) -> Option<Place> {
-        self.places().known.get(&identity).map(|(place, _)| place.clone())
+    pub(super) fn location(&self, identity: Identity) -> Option<FileLocation> {
+        self.lock_table().locations.get(&identity).map(|(location, _)| location.clone())
     }
 
     pub(super) fn parent(&self, identity: Identity) -> Option<Identity> {
-        self.places().known.get(&identity).map(|(place, _)| place.parent)
+        self.lock_table().locations.get(&identity).map(|(location, _)| location.parent)
     }
 
-    /// Whether it has this place of a file, with a kernel handle if one is wanted.
-    pub(super) fn knows(&self, identity: Identity, parent: Identity, name: &[u8], has_handle: bool) -> Known {
-        let places = self.places();
-        match places.known.get(&identity) {
-            Some((place, number))
-                if (place.parent, &*place.name) == (parent, name)
-                    && (place.handle.is_some() || !has_handle) =>
+    /// Whether it has this location of a file, with a kernel handle if one is wanted.
+    pub(super) fn save_state(
+        &self,
+        identity: Identity,
+        parent: Identity,
+        name: &[u8],
+        has_handle: bool,
+    ) -> SaveState {
+        let table = self.lock_table();
+        match table.locations.get(&identity) {
+            Some((location, number))
+                if (location.parent, &*location.name) == (parent, name)
+                    && (location.handle.is_some() || !has_handle) =>
             {
-                if *number <= places.saved {
-                    Known::Saved
+                if *number <= table.saved {
+                    SaveState::Saved
                 } else {
-                    Known::Unsaved
+                    SaveState::Unsaved
                 }
             }
-            _ => Known::No,
+            _ => SaveState::Absent,
         }
     }
 
     pub(super) fn path(&self, identity: Identity, root: Identity) -> Option<PathBuf> {
-        let places = self.places();
+        let table = self.lock_table();
         let (mut at, mut names) = (identity, Vec::new());
         while at != root {
-            let (place, _) = places.known.get(&at).filter(|_| names.len() < DEPTH_MAX)?;
-            names.push(&*place.name);
-            at = place.parent;
+            let (location, _) = table.locations.get(&at).filter(|_| names.len() < DEPTH_MAX)?;
+            names.push(&*location.name);
+            at = location.parent;
         }
         let mut path = PathBuf::with_capacity(names.iter().map(|name| name.len() + 1).sum());
         path.extend(names.iter().rev().map(|name| OsStr::from_bytes(name)));
         Some(path)
     }
 
-    pub(super) fn learn(&self, identity: Identity, place: Place) {
-        let mut places = self.places();
-        if places.known.get(&identity).is_some_and(|(known, _)| *known == place) {
+    pub(super) fn insert(&self, identity: Identity, location: FileLocation) {
+        let mut table = self.lock_table();
+        if table.locations.get(&identity).is_some_and(|(known, _)| *known == location) {
             return;
         }
-        places.add(identity, Some(&place));
-        let number = places.newest;
-        places.known.insert(identity, (place, number));
+        table.append(identity, Some(&location));
+        let number = table.newest;
+        table.locations.insert(identity, (location, number));
     }
 
     /// Forgets a file that does not exist any more.
-    pub(super) fn forget(&self, identity: Identity) {
-        let mut places = self.places();
-        if places.known.remove(&identity).is_some() {
-            places.add(identity, None);
+    pub(super) fn remove(&self, identity: Identity) {
+        let mut table = self.lock_table();
+        if table.locations.remove(&identity).is_some() {
+            table.append(identity, None);
         }
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.places().known.len()
+    pub(super) fn len(&self) -> usize {
+        self.lock_table().locations.len()
     }
 
     /// The numbers of all file systems in it.
     pub(super) fn file_systems(&self) -> Vec<u64> {
-        let places = self.places();
-        let both =
-            places.known.iter().flat_map(|(one, (place, _))| [one.file_system, place.parent.file_system]);
+        let table = self.lock_table();
+        let both = table
+            .locations
+            .iter()
+            .flat_map(|(one, (location, _))| [one.file_system, location.parent.file_system]);
         both.collect::<HashSet<_>>().into_iter().collect()
     }
 
-    /// Exported directories: parents that have no place themselves.
+    /// Exported directories: parents that have no location themselves.
     pub(super) fn roots(&self) -> HashSet<Identity> {
-        let places = self.places();
-        let parents = places.known.values().map(|(place, _)| place.parent);
-        parents.filter(|parent| !places.known.contains_key(parent)).collect()
+        let table = self.lock_table();
+        let parents = table.locations.values().map(|(location, _)| location.parent);
+        parents.filter(|parent| !table.locations.contains_key(parent)).collect()
     }
 
     pub(super) fn identities(&self) -> Vec<Identity> {
-        self.places().known.keys().copied().collect()
+        self.lock_table().locations.keys().copied().collect()
     }
 
     /// Writes new entries, also those of other threads. Errors: writing failed; after that,
-    /// [`tidy`](Self::tidy) has to succeed first.
+    /// [`compact_or_sync`](Self::compact_or_sync) has to succeed first.
     pub(super) fn save(&self) -> io::Result<()> {
-        if self.places().is_saved() {
+        if self.lock_table().is_saved() {
             return Ok(());
         }
-        let mut stored = self.stored();
+        let mut stored = self.lock_file();
         // Perhaps written by another thread meanwhile.
-        let Some((bytes, newest)) = self.places().take_unsaved() else { return Ok(()) };
-        let saved = match stored.is_behind {
+        let Some((bytes, newest)) = self.lock_table().take_unsaved() else { return Ok(()) };
+        let saved = match stored.is_outdated {
             true => Err(io::ErrorKind::StorageFull.into()),
             false => stored.file.write_all(&bytes),
         };
-        stored.is_behind = saved.is_err();
+        stored.is_outdated = saved.is_err();
         stored.is_unsynced = true;
-        self.places().saved = newest;
+        self.lock_table().saved = newest;
         saved
     }
 
     /// Rewrites the file if it has many entries too many, or if writing failed; writes it to the disk
     /// otherwise.
-    pub(super) fn tidy(&self) {
-        let mut stored = self.stored();
-        if stored.is_behind || self.places().surplus() > SURPLUS_MAX {
-            stored.is_behind = self.rewrite(&mut stored).is_err();
+    pub(super) fn compact_or_sync(&self) {
+        let mut stored = self.lock_file();
+        if stored.is_outdated || self.lock_table().surplus() > SURPLUS_MAX {
+            stored.is_outdated = self.rewrite(&mut stored).is_err();
         } else if std::mem::take(&mut stored.is_unsynced) {
             let file = stored.file.try_clone();
             // Others write to it meanwhile.
@@ -231,7 +239,7 @@ impl Index {
 
     /// The old file remains until the new one is on the disk, so a server that is killed meanwhile loses
     /// nothing.
-    fn rewrite(&self, stored: &mut Stored) -> io::Result<()> {
+    fn rewrite(&self, stored: &mut IndexFile) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mut file = File::from(openat(&stored.directory, NEW_NAME, flags, Mode::RUSR | Mode::WUSR)?);
         file.write_all(MAGIC)?;
@@ -240,10 +248,10 @@ impl Index {
         for part in identities.chunks(REWRITTEN_AT_ONCE) {
             let mut bytes = Vec::new();
             {
-                let places = self.places();
+                let table = self.lock_table();
                 for identity in part {
-                    if let Some((place, _)) = places.known.get(identity) {
-                        put(&mut bytes, *identity, Some(place));
+                    if let Some((location, _)) = table.locations.get(identity) {
+                        encode_entry(&mut bytes, *identity, Some(location));
                         entries += 1;
                     }
                 }
@@ -251,34 +259,34 @@ impl Index {
             file.write_all(&bytes)?;
         }
         // Entries of other threads; some of them are in the file twice now, which changes nothing.
-        let taken = self.places().take_unsaved();
+        let taken = self.lock_table().take_unsaved();
         if let Some((bytes, _)) = &taken {
             file.write_all(bytes)?;
         }
         file.sync_all()?;
         renameat(&stored.directory, NEW_NAME, &stored.directory, NAME)?;
         stored.file = file;
-        let mut places = self.places();
-        places.entries =
-            entries + count(&places.unsaved) + taken.as_ref().map_or(0, |(bytes, _)| count(bytes));
-        places.saved = taken.map_or(places.saved, |(_, newest)| newest);
-        drop(places);
+        let mut table = self.lock_table();
+        table.entries =
+            entries + entry_count(&table.unsaved) + taken.as_ref().map_or(0, |(bytes, _)| entry_count(bytes));
+        table.saved = taken.map_or(table.saved, |(_, newest)| newest);
+        drop(table);
         stored.is_unsynced = false;
         stored.directory.sync_all()
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_table(&self) -> MutexGuard<'_, LocationTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stored(&self) -> MutexGuard<'_, Stored> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_file(&self) -> MutexGuard<'_, IndexFile> {
+        self.index_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
-    fn add(&mut self, identity: Identity, place: Option<&Place>) {
-        put(&mut self.unsaved, identity, place);
+impl LocationTable {
+    fn append(&mut self, identity: Identity, location: Option<&FileLocation>) {
+        encode_entry(&mut self.unsaved, identity, location);
         self.entries += 1;
         self.newest += 1;
     }
@@ -296,22 +304,23 @@ impl Places {
     /// Entries that were replaced by later ones, or are of removed files. A file with two names, looked up by
     /// both in turn, adds one each time.
     fn surplus(&self) -> usize {
-        self.entries.saturating_sub(2 * self.known.len())
+        self.entries.saturating_sub(2 * self.locations.len())
     }
 }
 
 /// The number of entries in bytes of the file.
-fn count(bytes: &[u8]) -> usize {
+fn entry_count(bytes: &[u8]) -> usize {
     let mut rest = bytes;
-    std::iter::from_fn(|| parse(rest).map(|(.., behind)| rest = behind)).count()
+    std::iter::from_fn(|| parse_entry(rest).map(|(.., behind)| rest = behind)).count()
 }
 
-/// Appends an entry; without a place the file is forgotten.
-fn put(out: &mut Vec<u8>, identity: Identity, place: Option<&Place>) {
-    let handle = place.and_then(|place| place.handle.as_ref()).map_or(&[][..], KernelHandle::as_bytes);
-    let name = place.map_or(&[][..], |place| &*place.name);
+/// Appends an entry; without a location the file is forgotten.
+fn encode_entry(out: &mut Vec<u8>, identity: Identity, location: Option<&FileLocation>) {
+    let handle =
+        location.and_then(|location| location.handle.as_ref()).map_or(&[][..], KernelHandle::as_bytes);
+    let name = location.map_or(&[][..], |location| &*location.name);
     out.extend_from_slice(&identity.to_bytes());
-    out.extend_from_slice(&place.map_or(identity, |place| place.parent).to_bytes());
+    out.extend_from_slice(&location.map_or(identity, |location| location.parent).to_bytes());
     out.extend_from_slice(&(name.len() as u16).to_be_bytes());
     out.push(handle.len() as u8);
     out.extend_from_slice(name);
@@ -319,7 +328,7 @@ fn put(out: &mut Vec<u8>, identity: Identity, place: Option<&Place>) {
 }
 
 /// The first entry, and the rest; `None` at the end or at an incomplete entry.
-fn parse(bytes: &[u8]) -> Option<(Identity, Option<Place>, &[u8])> {
+fn parse_entry(bytes: &[u8]) -> Option<(Identity, Option<FileLocation>, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let (identity, head) = head.split_first_chunk()?;
     let (parent, lengths) = head.split_first_chunk()?;
@@ -332,8 +341,8 @@ fn parse(bytes: &[u8]) -> Option<(Identity, Option<Place>, &[u8])> {
     }
     let is_name = !name.contains(&b'/') && name != b"." && name != b"..";
     let handle = KernelHandle::from_bytes(handle);
-    let place = Place { parent: Identity::from_bytes(parent), name: name.into(), handle };
-    is_name.then_some((identity, Some(place), rest))
+    let location = FileLocation { parent: Identity::from_bytes(parent), name: name.into(), handle };
+    is_name.then_some((identity, Some(location), rest))
 }
 
 #[cfg(test)]
@@ -349,9 +358,9 @@ mod tests {
         Identity { file_system: 1, inode, generation: 2 }
     }
 
-    fn place(parent: u64, name: &str) -> Place {
+    fn location_in(parent: u64, name: &str) -> FileLocation {
         let handle = KernelHandle::from_bytes(name.as_bytes());
-        Place { parent: identity(parent), name: name.as_bytes().into(), handle }
+        FileLocation { parent: identity(parent), name: name.as_bytes().into(), handle }
     }
 
     fn path(index: &Index, inode: u64) -> Option<String> {
@@ -363,123 +372,123 @@ mod tests {
     }
 
     #[test]
-    fn places_are_there_for_the_next_server() {
+    fn saved_locations_are_read_by_the_next_server() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        index.learn(identity(3), place(2, "file"));
-        index.learn(identity(2), place(1, "directory"));
+        index.insert(identity(3), location_in(2, "file"));
+        index.insert(identity(2), location_in(1, "directory"));
         index.save().unwrap();
         let next = read(&directory);
         assert_eq!(path(&next, 3).as_deref(), Some("directory/file"));
-        assert_eq!(next.place(identity(2)), Some(place(1, "directory")));
-        index.learn(identity(2), place(1, "renamed"));
+        assert_eq!(next.location(identity(2)), Some(location_in(1, "directory")));
+        index.insert(identity(2), location_in(1, "renamed"));
         index.save().unwrap();
         // A server that is killed while it writes.
-        index.stored().file.write_all(&[7; 60]).unwrap();
+        index.lock_file().file.write_all(&[7; 60]).unwrap();
         let next = read(&directory);
         assert_eq!(path(&next, 3).as_deref(), Some("renamed/file"));
-        next.learn(identity(4), place(2, "new"));
+        next.insert(identity(4), location_in(2, "new"));
         next.save().unwrap();
         assert_eq!(path(&read(&directory), 4).as_deref(), Some("renamed/new"));
     }
 
     #[test]
-    fn the_old_file_is_whole_until_the_new_one_is() {
+    fn rewriting_replaces_the_file_atomically() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        index.learn(identity(2), place(1, "file"));
+        index.insert(identity(2), location_in(1, "file"));
         index.save().unwrap();
         let [file, old] = ["index", "old"].map(|name| directory.path().join(name));
         fs::hard_link(&file, &old).unwrap();
-        index.rewrite(&mut index.stored()).unwrap();
+        index.rewrite(&mut index.lock_file()).unwrap();
         assert_eq!(fs::read(&old).unwrap(), fs::read(&file).unwrap());
         assert_ne!(fs::metadata(&old).unwrap().ino(), fs::metadata(&file).unwrap().ino());
-        index.learn(identity(3), place(1, "other"));
+        index.insert(identity(3), location_in(1, "other"));
         index.save().unwrap();
         assert_eq!(path(&read(&directory), 3).as_deref(), Some("other"));
     }
 
     #[test]
-    fn what_could_not_be_written_is_written_later() {
+    fn failed_writes_are_repeated_later() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        index.stored().file = File::options().write(true).open("/dev/full").unwrap();
-        index.learn(identity(2), place(1, "file"));
+        index.lock_file().file = File::options().write(true).open("/dev/full").unwrap();
+        index.insert(identity(2), location_in(1, "file"));
         assert!(index.save().is_err());
-        index.learn(identity(3), place(1, "other"));
+        index.insert(identity(3), location_in(1, "other"));
         assert!(index.save().is_err() && index.save().is_ok());
-        index.tidy();
+        index.compact_or_sync();
         assert_eq!([2, 3].map(|inode| path(&read(&directory), inode).is_some()), [true; 2]);
-        index.learn(identity(4), place(1, "third"));
+        index.insert(identity(4), location_in(1, "third"));
         index.save().unwrap();
         assert_eq!(path(&read(&directory), 4).as_deref(), Some("third"));
     }
 
     #[test]
-    fn what_leads_nowhere_has_no_path() {
+    fn cyclic_and_unknown_locations_have_no_path() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        index.learn(identity(3), place(4, "a"));
-        index.learn(identity(4), place(3, "b"));
-        index.learn(identity(5), place(6, "c"));
+        index.insert(identity(3), location_in(4, "a"));
+        index.insert(identity(4), location_in(3, "b"));
+        index.insert(identity(5), location_in(6, "c"));
         assert_eq!([3, 5, 9].map(|inode| path(&index, inode)), [None, None, None]);
         assert_eq!(path(&index, 1).as_deref(), Some(""));
     }
 
     #[test]
-    fn two_names_in_turns_do_not_let_the_file_grow() {
+    fn alternating_names_do_not_grow_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
         for turn in 0..20_000 {
-            index.learn(identity(2), place(1, if turn % 2 == 0 { "one" } else { "other" }));
+            index.insert(identity(2), location_in(1, if turn % 2 == 0 { "one" } else { "other" }));
             index.save().unwrap();
         }
-        index.tidy();
-        let bytes = index.stored().file.metadata().unwrap().len();
+        index.compact_or_sync();
+        let bytes = index.lock_file().file.metadata().unwrap().len();
         assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
         assert_eq!(path(&read(&directory), 2).as_deref(), Some("other"));
     }
 
     #[test]
-    fn files_that_are_gone_take_neither_memory_nor_disk() {
+    fn removed_files_take_no_memory_and_no_disk_space() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        index.learn(identity(2), place(1, "stays"));
+        index.insert(identity(2), location_in(1, "stays"));
         for inode in 10..20_000 {
-            index.learn(identity(inode), place(1, "gone"));
+            index.insert(identity(inode), location_in(1, "gone"));
             index.save().unwrap();
-            index.forget(identity(inode));
-            assert_eq!(index.count(), 1);
+            index.remove(identity(inode));
+            assert_eq!(index.len(), 1);
             index.save().unwrap();
             if inode % 1000 == 0 {
-                index.tidy();
-                let bytes = index.stored().file.metadata().unwrap().len();
+                index.compact_or_sync();
+                let bytes = index.lock_file().file.metadata().unwrap().len();
                 assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
             }
         }
         let next = read(&directory);
-        assert_eq!((next.count(), path(&next, 2).as_deref()), (1, Some("stays")));
+        assert_eq!((next.len(), path(&next, 2).as_deref()), (1, Some("stays")));
     }
 
     #[test]
-    fn a_place_is_saved_once_it_was_written() {
+    fn locations_are_saved_once_written() {
         let directory = tempfile::tempdir().unwrap();
         let index = read(&directory);
-        let known = |name: &[u8]| index.knows(identity(2), identity(1), name, true);
-        assert_eq!(known(b"file"), Known::No);
-        index.learn(identity(2), place(1, "file"));
-        assert_eq!((known(b"file"), known(b"other")), (Known::Unsaved, Known::No));
+        let known = |name: &[u8]| index.save_state(identity(2), identity(1), name, true);
+        assert_eq!(known(b"file"), SaveState::Absent);
+        index.insert(identity(2), location_in(1, "file"));
+        assert_eq!((known(b"file"), known(b"other")), (SaveState::Unsaved, SaveState::Absent));
         index.save().unwrap();
-        assert_eq!(known(b"file"), Known::Saved);
-        assert_eq!(read(&directory).knows(identity(2), identity(1), b"file", true), Known::Saved);
+        assert_eq!(known(b"file"), SaveState::Saved);
+        assert_eq!(read(&directory).save_state(identity(2), identity(1), b"file", true), SaveState::Saved);
     }
 
     /// A file of an earlier version, without entries of forgotten files.
     #[test]
-    fn the_format_before_is_read() {
+    fn the_previous_format_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let mut bytes = MAGIC_BEFORE.to_vec();
-        put(&mut bytes, identity(2), Some(&place(1, "file")));
+        encode_entry(&mut bytes, identity(2), Some(&location_in(1, "file")));
         fs::write(directory.path().join(NAME), bytes).unwrap();
         assert_eq!(path(&read(&directory), 2).as_deref(), Some("file"));
         assert!(fs::read(directory.path().join(NAME)).unwrap().starts_with(MAGIC));

@@ -2,7 +2,7 @@
 
 use rustix::fs::{fstatfs, fstatvfs, ioctl_getflags};
 
-use super::kinds::{
+use super::magic_numbers::{
     BCACHEFS, BTRFS, EXFAT, EXT, F2FS, FAT, HFS, HFS_PLUS, JFS, NILFS2, NTFS, OVERLAY, RAMFS, TMPFS, UDF,
     XFS, ZFS,
 };
@@ -72,15 +72,15 @@ impl Export {
         let refused = |error| status_of(error, Status::Stale);
         let kind = fstatfs(file).map_err(refused)?.f_type as u32;
         let limits = Limits::of(kind, fstatvfs(file).map_err(refused)?.f_namemax);
-        let ignores_case = limits.ignores_case || self.is_in_caseless(file);
+        let ignores_case = limits.ignores_case || self.ignores_case_at(file);
         Ok(Limits { ignores_case, ..limits })
     }
 
     /// Whether names that differ only by case are the same in a directory, or in the directory of a file
     /// (`chattr +F`).
-    fn is_in_caseless(&self, file: &OpenFile) -> bool {
+    fn ignores_case_at(&self, file: &OpenFile) -> bool {
         let is_caseless = |directory: &OpenFile| {
-            let flags = directory.reopened().ok().and_then(|opened| ioctl_getflags(&opened).ok());
+            let flags = directory.reopen().ok().and_then(|opened| ioctl_getflags(&opened).ok());
             flags.is_some_and(|flags| flags.bits() & CASEFOLD != 0)
         };
         if file.file_type() == FileType::Directory {

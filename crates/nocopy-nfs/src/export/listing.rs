@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use siphasher::sip::SipHasher24;
 
-use super::Found;
+use super::FileInfo;
 use super::file::{OpenFile, status_of};
 use super::identity::Identity;
-use super::time::is_settled;
+use super::time::is_past_time_step;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
 /// The most directories remembered while clients list them, and the most memory of all their names and
 /// attributes.
 const LISTINGS_MAX: usize = 16;
-const KEPT_BYTES_MAX: usize = 64 << 20;
+const CACHE_BYTES_MAX: usize = 64 << 20;
 
 /// The most memory of names of one listing.
 const LISTING_BYTES_MAX: usize = 16 << 20;
@@ -70,28 +70,28 @@ pub struct Listing {
     names: Vec<Name>,
     /// Of the names, and of the attributes that may be kept with them.
     bytes: usize,
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentAttributes>,
 }
 
 /// Attributes of entries found since a moment, and the number of changes made through this server by then.
 #[derive(Debug)]
-struct Recent {
+struct RecentAttributes {
     since: Instant,
     changes: u64,
-    found: Vec<Option<Found>>,
+    infos: Vec<Option<FileInfo>>,
 }
 
-impl Recent {
-    fn is_good(&self, changes: u64) -> bool {
+impl RecentAttributes {
+    fn is_valid(&self, changes: u64) -> bool {
         self.changes == changes && self.since.elapsed() < RECENT
     }
 }
 
 impl Listing {
     fn new(from: u64, names: Vec<Name>, is_cut: bool) -> Self {
-        let recent = Recent { since: Instant::now(), changes: 0, found: Vec::new() };
+        let recent = RecentAttributes { since: Instant::now(), changes: 0, infos: Vec::new() };
         let kept = if names.len() > RECENT_MAX { 0 } else { names.len() };
-        let bytes = names.iter().map(Name::cost_bytes).sum::<usize>() + kept * size_of::<Option<Found>>();
+        let bytes = names.iter().map(Name::cost_bytes).sum::<usize>() + kept * size_of::<Option<FileInfo>>();
         Self { from, is_cut, names, bytes, recent: Mutex::new(recent) }
     }
 
@@ -107,35 +107,35 @@ impl Listing {
     }
 
     /// The file of an entry: as found recently, or by `find`. `changes` is read before.
-    pub(super) fn found(
+    pub(super) fn entry_info(
         &self,
         entry: &Name,
         changes: u64,
-        find: impl FnOnce() -> Option<Found>,
-    ) -> Option<Found> {
+        find: impl FnOnce() -> Option<FileInfo>,
+    ) -> Option<FileInfo> {
         if self.names.len() > RECENT_MAX {
             return find();
         }
-        let place = self.names.partition_point(|name| name.cookie < entry.cookie);
+        let index = self.names.partition_point(|name| name.cookie < entry.cookie);
         {
             let mut recent = self.recent();
-            if !recent.is_good(changes) {
-                *recent = Recent { since: Instant::now(), changes, found: Vec::new() };
+            if !recent.is_valid(changes) {
+                *recent = RecentAttributes { since: Instant::now(), changes, infos: Vec::new() };
             }
-            if let Some(Some(found)) = recent.found.get(place) {
+            if let Some(Some(found)) = recent.infos.get(index) {
                 return Some(*found);
             }
         }
         let found = find();
         let mut recent = self.recent();
-        if recent.is_good(changes) {
-            recent.found.resize(self.names.len(), None);
-            recent.found[place] = found;
+        if recent.is_valid(changes) {
+            recent.infos.resize(self.names.len(), None);
+            recent.infos[index] = found;
         }
         found
     }
 
-    fn recent(&self) -> MutexGuard<'_, Recent> {
+    fn recent(&self) -> MutexGuard<'_, RecentAttributes> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,13 +150,13 @@ pub(super) struct Listings {
     pub(super) key: [u8; 16],
     listing_bytes_max: usize,
     /// The number of listings begun.
-    begun: AtomicU64,
+    listings_begun: AtomicU64,
     /// Most recently used last.
-    known: Mutex<VecDeque<Known>>,
+    cache: Mutex<VecDeque<CachedListing>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedListing {
     directory: Identity,
     /// The directory's times before it was listed.
     changed: (Time, Time),
@@ -173,7 +173,7 @@ impl Listings {
     }
 
     pub(super) fn limited(key: [u8; 16], listing_bytes_max: usize) -> Self {
-        Self { key, listing_bytes_max, begun: AtomicU64::new(0), known: Mutex::default() }
+        Self { key, listing_bytes_max, listings_begun: AtomicU64::new(0), cache: Mutex::default() }
     }
 
     /// The entries of a directory after a cookie: from the beginning, 0, on the present ones, for which the
@@ -185,15 +185,15 @@ impl Listings {
         parent: Identity,
         cookie: u64,
     ) -> Result<Arc<Listing>, Status> {
-        let about = directory.attributes()?;
-        let changed = (about.modified, about.changed);
+        let attributes = directory.attributes()?;
+        let changed = (attributes.modified, attributes.changed);
         let identity = directory.identity();
-        if let Some(listing) = self.known(identity, changed, cookie) {
+        if let Some(listing) = self.find_cached(identity, changed, cookie) {
             return Ok(listing);
         }
-        let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        let is_settled = is_settled(about.modified) && is_settled(about.changed);
-        let listing = Arc::new(self.read(directory, &about, parent, cookie)?);
+        let number = self.listings_begun.fetch_add(1, Ordering::Relaxed);
+        let is_settled = is_past_time_step(attributes.modified) && is_past_time_step(attributes.changed);
+        let listing = Arc::new(self.read(directory, &attributes, parent, cookie)?);
         let mut known = self.lock();
         // A listing that was begun later has files that this one has not.
         if known.iter().any(|one| one.directory == identity && one.number > number) {
@@ -201,56 +201,57 @@ impl Listings {
         }
         known.retain(|one| one.directory != identity);
         let mut bytes = listing.bytes;
-        let mut is_kept = |one: &Known| {
+        let mut is_kept = |one: &CachedListing| {
             bytes += one.listing.bytes;
-            bytes <= KEPT_BYTES_MAX
+            bytes <= CACHE_BYTES_MAX
         };
         let kept = known.iter().rev().take(LISTINGS_MAX - 1).take_while(|one| is_kept(one)).count();
         let forgotten = known.len() - kept;
         known.drain(..forgotten);
-        let new = Known { directory: identity, changed, is_settled, number, listing: Arc::clone(&listing) };
+        let new =
+            CachedListing { directory: identity, changed, is_settled, number, listing: Arc::clone(&listing) };
         known.push_back(new);
         Ok(listing)
     }
 
-    fn known(&self, directory: Identity, changed: (Time, Time), cookie: u64) -> Option<Arc<Listing>> {
+    fn find_cached(&self, directory: Identity, changed: (Time, Time), cookie: u64) -> Option<Arc<Listing>> {
         let mut known = self.lock();
-        let is_good = |one: &Known| {
+        let is_good = |one: &CachedListing| {
             let is_present = one.changed == changed && one.is_settled;
             one.listing.covers(cookie) && (is_present || cookie > 0)
         };
-        let place = known.iter().position(|one| one.directory == directory && is_good(one))?;
-        let one = known.remove(place)?;
+        let index = known.iter().position(|one| one.directory == directory && is_good(one))?;
+        let one = known.remove(index)?;
         let listing = Arc::clone(&one.listing);
         known.push_back(one);
         Some(listing)
     }
 
     /// Frees attributes of entries that are too old.
-    pub(super) fn tidy(&self) {
+    pub(super) fn drop_expired(&self) {
         for one in &*self.lock() {
             let mut recent = one.listing.recent();
             if recent.since.elapsed() >= RECENT {
-                recent.found = Vec::new();
+                recent.infos = Vec::new();
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<CachedListing>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the names after a cookie. Of more than fit into memory, those with the lowest cookies are kept.
     fn read(
         &self,
         directory: &OpenFile,
-        about: &Attributes,
+        attributes: &Attributes,
         parent: Identity,
         from: u64,
     ) -> Result<Listing, Status> {
         let own = |cookie, file_id, bytes: &[u8]| Name { cookie, file_id, bytes: bytes.into() };
-        let mut lowest = Lowest { bytes_max: self.listing_bytes_max, ..Lowest::default() };
-        for name in [own(1, about.file_id, b"."), own(2, parent.inode, b"..")] {
+        let mut lowest = LowestNames { bytes_max: self.listing_bytes_max, ..LowestNames::default() };
+        for name in [own(1, attributes.file_id, b"."), own(2, parent.inode, b"..")] {
             lowest.add_after(from, name.cookie, || name);
         }
         let each = |inode, bytes: &[u8]| {
@@ -258,7 +259,7 @@ impl Listings {
             lowest.add_after(from, cookie, || own(cookie, inode, bytes));
             true
         };
-        each_entry(directory, each).map_err(|error| status_of(error, Status::Stale))?;
+        for_each_entry(directory, each).map_err(|error| status_of(error, Status::Stale))?;
         lowest.cut();
         Ok(Listing::new(from, lowest.names, lowest.end.is_some()))
     }
@@ -274,7 +275,7 @@ impl Listings {
 
 /// The names with the lowest cookies, as many as fit into memory.
 #[derive(Debug, Default)]
-struct Lowest {
+struct LowestNames {
     names: Vec<Name>,
     bytes: usize,
     bytes_max: usize,
@@ -282,7 +283,7 @@ struct Lowest {
     end: Option<u64>,
 }
 
-impl Lowest {
+impl LowestNames {
     fn add_after(&mut self, from: u64, cookie: u64, name: impl FnOnce() -> Name) {
         if cookie <= from || self.end.is_some_and(|end| cookie >= end) {
             return;
@@ -314,9 +315,9 @@ impl Lowest {
 }
 
 /// The name of the file with an inode number in a directory.
-pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
+pub(super) fn find_name(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
     let mut found = None;
-    each_entry(directory, |number, bytes| {
+    for_each_entry(directory, |number, bytes| {
         found = (number == inode).then(|| bytes.into());
         found.is_none()
     })
@@ -326,7 +327,7 @@ pub(super) fn find(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
 
 /// Iterates over inode numbers and names of a directory, without `.` and `..`, as long as `each` returns
 /// true.
-fn each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
+fn for_each_entry(directory: impl AsFd, mut each: impl FnMut(u64, &[u8]) -> bool) -> rustix::io::Result<()> {
     // A separate descriptor, because the position in a directory belongs to the descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(directory, c".", flags, Mode::empty())?;
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_kept_with_names_are_counted() {
+    fn cached_attributes_are_counted_as_memory() {
         let bytes = |count: usize| {
             let name = |number| Name { cookie: number, file_id: number, bytes: b"file"[..].into() };
             let names: Vec<_> = (COOKIE_MIN..).take(count).map(name).collect();
@@ -355,7 +356,7 @@ mod tests {
             Listing::new(0, names, false).bytes - own_bytes
         };
         for (count, kept) in [(1000, 1000), (RECENT_MAX, RECENT_MAX), (RECENT_MAX + 1, 0)] {
-            assert_eq!(bytes(count), kept * size_of::<Option<Found>>(), "{count}");
+            assert_eq!(bytes(count), kept * size_of::<Option<FileInfo>>(), "{count}");
         }
     }
 }

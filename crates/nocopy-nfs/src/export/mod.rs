@@ -1,7 +1,7 @@
 //! The exported directory: handles, files, attributes and listings; nothing outside of it is accessible.
 //!
 //! A handle has the file's *identity* (file system, inode number, time of birth) and a MAC. The index has the
-//! file's place: its parent's identity and its name. A file opened there must have the identity of the
+//! file's location: its parent's identity and its name. A file opened there must have the identity of the
 //! handle, or the handle is stale. So neither a forged handle, nor a damaged index, nor a symbolic link, nor
 //! `..` leads outside: every path is walked beneath the root (`openat2(2)`, `RESOLVE_BENEATH`), and the path
 //! of an open file is checked again before each use. With the right to open files by the kernel's own handles
@@ -12,19 +12,19 @@ mod attributes;
 mod caller;
 mod changes;
 mod closing;
+mod creating;
 mod exclusive;
 mod file;
+mod file_system_identity;
+mod file_system_numbers;
 mod file_systems;
 mod handle;
 mod identity;
 mod index;
-mod kinds;
-mod known_by;
 mod limits;
 mod listing;
 mod local;
-mod making;
-mod numbers;
+mod magic_numbers;
 mod open_files;
 mod state;
 mod sweep;
@@ -48,22 +48,22 @@ use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
 pub use caller::{ActError, Caller, User};
-pub use changes::{Changed, Writing};
-use changes::{Locks, WriteVerifier};
-use closing::Closing;
-use exclusive::Exclusive;
+pub use changes::{ChangeResult, FileWrite};
+use changes::{FileLocks, WriteVerifier};
+use closing::ClosingFiles;
+use exclusive::ExclusiveFiles;
 use file::file_type;
 pub use file::{OpenFile, status_of};
+pub use file_system_identity::FileSystemName;
 use file_systems::FileSystems;
 use handle::HandleKey;
 use identity::Identity;
-use index::{Index, Known, Place};
-pub use known_by::FileSystemName;
+use index::{FileLocation, Index, SaveState};
 pub use limits::Limits;
 use listing::Listings;
 pub use listing::{Listing, Name};
 use open_files::OpenFiles;
-use state::State;
+use state::ExportState;
 pub use state::StateError;
 use sweep::Sweep;
 pub(crate) use waiting::without_waiting;
@@ -86,26 +86,26 @@ pub struct Export {
     root: Arc<OpenFile>,
     path: PathBuf,
     /// The directory as named by the user, possibly through links.
-    named: PathBuf,
+    given_path: PathBuf,
     key: HandleKey,
     file_systems: FileSystems,
     index: Index,
     sweep: Sweep,
-    open: OpenFiles,
-    closing: Arc<Closing>,
+    open_files: OpenFiles,
+    closing: Arc<ClosingFiles>,
     listings: Listings,
     changes: AtomicU64,
-    locks: Locks,
-    exclusive: Exclusive,
+    locks: FileLocks,
+    exclusive: ExclusiveFiles,
     verifier: WriteVerifier,
     /// A file on the file system, by which others are opened with kernel handles; `None` if that is not
     /// permitted.
-    mount: Option<OwnedFd>,
+    handle_mount: Option<OwnedFd>,
 }
 
 /// A file found in a directory.
 #[derive(Debug, Clone, Copy)]
-pub struct Found {
+pub struct FileInfo {
     pub handle: FileHandle,
     pub attributes: Attributes,
 }
@@ -133,33 +133,33 @@ impl Export {
         let path = directory.canonicalize().map_err(refused)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, &path, flags, Mode::empty()).map_err(|error| refused(error.into()))?;
-        beneath(&root, Path::new("."), OFlags::DIRECTORY).map_err(|error| match error {
+        open_beneath(&root, Path::new("."), OFlags::DIRECTORY).map_err(|error| match error {
             Errno::NOSYS => ExportError::Kernel { path: path.clone(), source: error.into() },
             error => refused(error.into()),
         })?;
-        let about = file::about(&root).map_err(|error| refused(error.into()))?;
-        readlinkat(CWD, name_of_descriptor(root.as_raw_fd()), Vec::new())
+        let stat = file::stat(&root).map_err(|error| refused(error.into()))?;
+        readlinkat(CWD, descriptor_path(root.as_raw_fd()), Vec::new())
             .map_err(|error| ExportError::NoProc { source: error.into() })?;
-        let State { key, index, numbers, exclusive } = State::open(state, &path)?;
+        let ExportState { key, index, numbers, exclusive } = ExportState::open(state, &path)?;
         let named = file_system.map(|FileSystemName(name)| name);
         let file_systems =
-            FileSystems::new(&path, &root, &about, named, (numbers, &index)).map_err(refused)?;
-        let (identity, mount) = (file_systems.root(), handles_are_opened_by(&root));
-        let root = Arc::new(OpenFile::new(root, identity, file_type(&about)));
+            FileSystems::new(&path, &root, &stat, named, (numbers, &index)).map_err(refused)?;
+        let (identity, mount) = (file_systems.root(), mount_for_handles(&root));
+        let root = Arc::new(OpenFile::new(root, identity, file_type(&stat)));
         Ok(Self {
-            key: HandleKey::new(key, root.identity(), &file_systems.former()),
+            key: HandleKey::new(key, root.identity(), &file_systems.former_roots()),
             file_systems,
             index,
             sweep: Sweep::default(),
-            open: OpenFiles::new(),
+            open_files: OpenFiles::new(),
             closing: Arc::default(),
             listings: Listings::new(key),
             changes: AtomicU64::new(0),
-            locks: Locks::default(),
+            locks: FileLocks::default(),
             exclusive,
             verifier: WriteVerifier::new().map_err(refused)?,
-            mount,
-            named: std::path::absolute(directory).map_err(refused)?,
+            handle_mount: mount,
+            given_path: std::path::absolute(directory).map_err(refused)?,
             root,
             path,
         })
@@ -170,15 +170,17 @@ impl Export {
     }
 
     /// The part of a path below the exported directory; `/` means that directory, too.
-    pub fn inside<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+    pub fn path_inside<'a>(&self, path: &'a Path) -> Option<&'a Path> {
         let below = |root: &Path| path.strip_prefix(root).ok();
         let root = Path::new("/");
-        below(&self.path).or_else(|| below(&self.named)).or_else(|| (path == root).then(|| Path::new("")))
+        below(&self.path)
+            .or_else(|| below(&self.given_path))
+            .or_else(|| (path == root).then(|| Path::new("")))
     }
 
     /// When its handles end although the files exist, in words; `None` if they stay valid.
-    pub fn handles_end(&self) -> Option<&'static str> {
-        self.file_systems.end()
+    pub fn handle_expiry(&self) -> Option<&'static str> {
+        self.file_systems.expiry()
     }
 
     pub fn root(&self) -> FileHandle {
@@ -207,7 +209,7 @@ impl Export {
     ///
     /// # Errors
     /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its
-    /// place, or another file system is exported than before.
+    /// location, or another file system is exported than before.
     pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         match self.key.identity(handle) {
             Some(identity) => self.find(identity),
@@ -218,10 +220,11 @@ impl Export {
 
     /// Whether a file, or a name in it, is found without waiting for the disk, another host or another
     /// program. A hint, which may be wrong by the next call.
-    pub fn is_at_hand(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
+    pub fn is_cached(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
         let Some(identity) = self.key.identity(handle) else { return true };
         let root = self.root.identity();
-        let open = if identity == root { Some(Arc::clone(&self.root)) } else { self.open.peek(identity) };
+        let open =
+            if identity == root { Some(Arc::clone(&self.root)) } else { self.open_files.peek(identity) };
         let from = open.as_ref().unwrap_or(&self.root);
         if !from.is_local() {
             return false;
@@ -257,13 +260,13 @@ impl Export {
     /// As [`file`](Self::file); also if caller or server may not read it.
     pub fn readable_file(&self, caller: &Caller, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
         let file = self.file(handle)?;
-        file.check(caller, Access::READ_OK)?;
+        file.check_access(caller, Access::READ_OK)?;
         if file.is_readable() {
             return Ok(file);
         }
-        let readable = Arc::new(file.reopened()?);
+        let readable = Arc::new(file.reopen()?);
         if file.identity() != self.root.identity() {
-            self.open.keep(Arc::clone(&readable));
+            self.open_files.insert(Arc::clone(&readable));
         }
         Ok(readable)
     }
@@ -272,16 +275,16 @@ impl Export {
     ///
     /// # Errors
     /// There is no such name, it is invalid, or the caller may not search there.
-    pub fn lookup(&self, caller: &Caller, directory: &OpenFile, name: &[u8]) -> Result<Found, Status> {
+    pub fn lookup(&self, caller: &Caller, directory: &OpenFile, name: &[u8]) -> Result<FileInfo, Status> {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
         match name {
-            b"." | b".." if !directory.may(caller, Access::EXEC_OK) => return Err(Status::Access),
-            b"." => return self.found(directory.identity(), &directory.about()?),
+            b"." | b".." if !directory.may_access(caller, Access::EXEC_OK) => return Err(Status::Access),
+            b"." => return self.file_info(directory.identity(), &directory.stat()?),
             b".." => {
                 let parent = self.parent(directory.identity())?;
-                return self.found(parent.identity(), &parent.about()?);
+                return self.file_info(parent.identity(), &parent.stat()?);
             }
             _ => {}
         }
@@ -289,12 +292,12 @@ impl Export {
         let name = entry_name(directory, name)?;
         let refused = |error| {
             // A removed directory has no names, and is reported as removed.
-            directory.about().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
+            directory.stat().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
         };
-        let about = caller.act(|| file::about_at(directory, &name).map_err(refused))?;
-        let identity = self.identify(&about, directory, &name)?;
-        self.learn(identity, directory.identity(), directory, &name);
-        self.found(identity, &about)
+        let stat = caller.act_as(|| file::stat_at(directory, &name).map_err(refused))?;
+        let identity = self.identify(&stat, directory, &name)?;
+        self.record_location(identity, directory.identity(), directory, &name);
+        self.file_info(identity, &stat)
     }
 
     /// The entries of a directory after a cookie, in the order of their cookies; after 0 the current ones.
@@ -305,21 +308,21 @@ impl Export {
         if directory.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
-        directory.check(caller, Access::READ_OK)?;
+        directory.check_access(caller, Access::READ_OK)?;
         let parent = self.parent(directory.identity())?;
         self.listings.get(directory, parent.identity(), cookie)
     }
 
     /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions
     /// are checked before.
-    pub fn listed(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<Found> {
+    pub fn listed_file(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<FileInfo> {
         // Read first, so that a change in between counts as not seen.
         let changes = self.changes.load(Ordering::Acquire);
-        listing.found(name, changes, || self.lookup(&Caller::Server, directory, &name.bytes).ok())
+        listing.entry_info(name, changes, || self.lookup(&Caller::Server, directory, &name.bytes).ok())
     }
 
     /// Notes a change through this server: attributes found before are not reused.
-    pub(crate) fn note_change(&self) {
+    pub(crate) fn count_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -354,42 +357,42 @@ impl Export {
 
     /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes
     /// the index to the disk.
-    pub fn tidy(&self) {
-        self.file_systems.tidy();
-        self.open.close_unused();
-        self.settle_closing(0);
-        self.listings.tidy();
+    pub fn close_idle(&self) {
+        self.file_systems.forget_mounts();
+        self.open_files.close_unused();
+        self.sync_closing(0);
+        self.listings.drop_expired();
         self.sweep();
-        self.index.tidy();
+        self.index.compact_or_sync();
     }
 
-    fn identify(&self, about: &Statx, directory: impl AsFd, name: &CStr) -> Result<Identity, Status> {
-        self.file_systems.identify(about, directory, name, &self.index)
+    fn identify(&self, stat: &Statx, directory: impl AsFd, name: &CStr) -> Result<Identity, Status> {
+        self.file_systems.identify(stat, directory, name, &self.index)
     }
 
-    fn learn(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
+    fn record_location(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
         if identity == self.root.identity() {
             return;
         }
-        let mount = self.mount_of(identity);
-        let known = self.index.knows(identity, parent, name.to_bytes(), mount.is_some());
-        if known == Known::Saved || !waiting::may_wait() || known == Known::Unsaved {
+        let mount = self.handle_mount_of(identity);
+        let known = self.index.save_state(identity, parent, name.to_bytes(), mount.is_some());
+        if known == SaveState::Saved || !waiting::may_wait() || known == SaveState::Unsaved {
             return;
         }
         let handle = mount.and_then(|_| KernelHandle::of(directory, name).ok());
-        self.index.learn(identity, Place { parent, name: name.to_bytes().into(), handle });
+        self.index.insert(identity, FileLocation { parent, name: name.to_bytes().into(), handle });
     }
 
     /// Its mount, if the file can be opened there with a kernel handle: it is on the file system of the
     /// exported directory.
-    fn mount_of(&self, identity: Identity) -> Option<&OwnedFd> {
-        self.mount.as_ref().filter(|_| identity.file_system == self.root.identity().file_system)
+    fn handle_mount_of(&self, identity: Identity) -> Option<&OwnedFd> {
+        self.handle_mount.as_ref().filter(|_| identity.file_system == self.root.identity().file_system)
     }
 
-    fn found(&self, identity: Identity, about: &Statx) -> Result<Found, Status> {
-        Ok(Found {
+    fn file_info(&self, identity: Identity, stat: &Statx) -> Result<FileInfo, Status> {
+        Ok(FileInfo {
             handle: self.key.handle(identity),
-            attributes: file::attributes(about, identity.file_system),
+            attributes: file::attributes(stat, identity.file_system),
         })
     }
 
@@ -407,73 +410,73 @@ impl Export {
         if identity == self.root.identity() {
             return Ok(Arc::clone(&self.root));
         }
-        if let Some(open) = self.open.get(identity, |open| self.is_beneath(open)) {
+        if let Some(open) = self.open_files.get(identity, |open| self.is_beneath(open)) {
             return Ok(open);
         }
         let file = self.find_by_index(identity).or_else(|status| {
             // Renamed, perhaps while no server ran.
             let may_search = status == Status::Stale && waiting::may_wait();
-            let is_learned = may_search && self.learn_by_handle(identity).is_some();
+            let is_learned = may_search && self.relocate_by_handle(identity).is_some();
             if is_learned { self.find_by_index(identity) } else { Err(status) }
         })?;
-        self.open.keep(Arc::clone(&file));
+        self.open_files.insert(Arc::clone(&file));
         Ok(file)
     }
 
     fn find_by_index(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
         let path = self.index.path(identity, self.root.identity()).ok_or(Status::Stale)?;
-        let (file, about) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
-        let is_it = self.identify(&about, &file, c"")? == identity;
-        let found = || Arc::new(OpenFile::below(file, identity, file_type(&about), &self.root));
+        let (file, stat) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
+        let is_it = self.identify(&stat, &file, c"")? == identity;
+        let found = || Arc::new(OpenFile::new_below(file, identity, file_type(&stat), &self.root));
         is_it.then(found).ok_or(Status::Stale)
     }
 
     fn open_below(&self, path: &Path) -> rustix::io::Result<(OwnedFd, Statx)> {
-        let file = beneath(self.root.as_fd(), path, OFlags::NOFOLLOW)?;
-        let about = file::about(&file)?;
-        Ok((file, about))
+        let file = open_beneath(self.root.as_fd(), path, OFlags::NOFOLLOW)?;
+        let stat = file::stat(&file)?;
+        Ok((file, stat))
     }
 
     /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at
     /// use, so a file outside is not found by it.
-    fn learn_by_handle(&self, identity: Identity) -> Option<()> {
-        let place = self.index.place(identity)?;
-        self.mount_of(identity)?;
-        if self.is_removed(&place) {
-            self.index.forget(identity);
+    fn relocate_by_handle(&self, identity: Identity) -> Option<()> {
+        let location = self.index.location(identity)?;
+        self.handle_mount_of(identity)?;
+        if self.is_removed(&location) {
+            self.index.remove(identity);
             return None;
         }
-        let file = self.open_by_handle(&place)?;
+        let file = self.open_by_handle(&location)?;
         // Since the start of the machine the kernel knows only names that were used, except those of
         // directories.
-        let path = self.path_below(&file).or_else(|| self.name_by_number(place.parent, identity.inode))?;
+        let path = self.path_below(&file).or_else(|| self.name_by_inode(location.parent, identity.inode))?;
         let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
         for name in path.components() {
             let (directory, _) = self.open_below(&Path::new(".").join(&below)).ok()?;
             below.push(name);
-            let (file, about) = self.open_below(&below).ok()?;
-            let found = self.identify(&about, file, c"").ok()?;
-            self.learn(found, parent, directory, &CString::new(name.as_os_str().as_bytes()).ok()?);
+            let (file, stat) = self.open_below(&below).ok()?;
+            let found = self.identify(&stat, file, c"").ok()?;
+            self.record_location(found, parent, directory, &CString::new(name.as_os_str().as_bytes()).ok()?);
             parent = found;
         }
         Some(())
     }
 
     /// Opens a file by the kernel's handle, only to find its path.
-    fn open_by_handle(&self, place: &Place) -> Option<OpenFile> {
-        let file = place.handle.as_ref()?.open(self.mount.as_ref()?).ok()?;
+    fn open_by_handle(&self, location: &FileLocation) -> Option<OpenFile> {
+        let file = location.handle.as_ref()?.open(self.handle_mount.as_ref()?).ok()?;
         Some(OpenFile::new(file, self.root.identity(), FileType::Regular))
     }
 
-    fn name_by_number(&self, directory: Identity, inode: u64) -> Option<PathBuf> {
+    fn name_by_inode(&self, directory: Identity, inode: u64) -> Option<PathBuf> {
         let path = if directory == self.root.identity() {
             PathBuf::new()
         } else {
-            let place = self.index.place(directory)?;
-            self.path_below(&self.open_by_handle(&place)?)?
+            let location = self.index.location(directory)?;
+            self.path_below(&self.open_by_handle(&location)?)?
         };
         let (opened, _) = self.open_below(&Path::new(".").join(&path)).ok()?;
-        Some(path.join(OsStr::from_bytes(&listing::find(opened, inode)?)))
+        Some(path.join(OsStr::from_bytes(&listing::find_name(opened, inode)?)))
     }
 
     fn is_beneath(&self, file: &OpenFile) -> bool {
@@ -496,7 +499,7 @@ impl Export {
 }
 
 /// The root, opened so that files on its file system can be opened by handles, if this process may do that.
-fn handles_are_opened_by(root: impl AsFd) -> Option<OwnedFd> {
+fn mount_for_handles(root: impl AsFd) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mount = openat(root, c".", flags, Mode::empty()).ok()?;
     let is_permitted = KernelHandle::of(&mount, c"").is_ok_and(|handle| handle.open(&mount).is_ok());
@@ -516,7 +519,7 @@ fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
 }
 
 /// Opens a path for attributes, without following symbolic links, and not outside of the directory.
-fn beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open_beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     // EAGAIN: a concurrent renaming made the result uncertain.
@@ -529,6 +532,6 @@ fn beneath(root: impl AsFd, path: &Path, flags: OFlags) -> rustix::io::Result<Ow
 }
 
 /// The name of a descriptor of this process, below /proc.
-fn name_of_descriptor(number: i32) -> std::ffi::CString {
+fn descriptor_path(number: i32) -> std::ffi::CString {
     std::ffi::CString::new(format!("/proc/self/fd/{number}")).expect("digits have no zero byte")
 }

@@ -17,13 +17,13 @@ const FILES_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 #[derive(Debug)]
 pub(super) struct OpenFiles {
-    files: Mutex<Files>,
+    files: Mutex<FileTable>,
 }
 
 #[derive(Debug)]
-struct Files {
+struct FileTable {
     /// Each file with the number of its last use.
-    open: LruCache<Identity, (Arc<OpenFile>, u64)>,
+    cache: LruCache<Identity, (Arc<OpenFile>, u64)>,
     uses: u64,
     /// The number of uses when unused files were last closed.
     uses_before: u64,
@@ -34,7 +34,7 @@ impl OpenFiles {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let files_max = NonZeroUsize::try_from((descriptors / 4).try_into().unwrap_or(usize::MAX));
         let open = LruCache::new(files_max.map_or(NonZeroUsize::MIN, |most| most.min(FILES_MAX)));
-        Self { files: Mutex::new(Files { open, uses: 0, uses_before: 0 }) }
+        Self { files: Mutex::new(FileTable { cache: open, uses: 0, uses_before: 0 }) }
     }
 
     /// The file, if it is open and still valid.
@@ -47,7 +47,7 @@ impl OpenFiles {
             let mut files = self.lock();
             files.uses += 1;
             let uses = files.uses;
-            let (file, used) = files.open.get_mut(&identity)?;
+            let (file, used) = files.cache.get_mut(&identity)?;
             *used = uses;
             Arc::clone(file)
         };
@@ -64,23 +64,23 @@ impl OpenFiles {
 
     /// The file, if it is open; it may no longer be valid.
     pub(super) fn peek(&self, identity: Identity) -> Option<Arc<OpenFile>> {
-        self.lock().open.peek(&identity).map(|(file, _)| Arc::clone(file))
+        self.lock().cache.peek(&identity).map(|(file, _)| Arc::clone(file))
     }
 
     /// Keeps it instead of the same file, or of the least recently used one.
-    pub(super) fn keep(&self, file: Arc<OpenFile>) {
+    pub(super) fn insert(&self, file: Arc<OpenFile>) {
         let closed = {
             let mut files = self.lock();
             files.uses += 1;
             let used = files.uses;
-            files.open.push(file.identity(), (file, used))
+            files.cache.push(file.identity(), (file, used))
         };
         drop(closed);
     }
 
     /// Closes the file when its last user has finished.
     pub(super) fn close(&self, identity: Identity) {
-        let closed = self.lock().open.pop(&identity);
+        let closed = self.lock().cache.pop(&identity);
         drop(closed);
     }
 
@@ -90,16 +90,16 @@ impl OpenFiles {
             let mut files = self.lock();
             let (before, now) = (files.uses_before, files.uses);
             files.uses_before = now;
-            let oldest = |files: &mut Files| {
-                files.open.peek_lru().filter(|(_, (_, used))| *used <= before)?;
-                files.open.pop_lru()
+            let oldest = |files: &mut FileTable| {
+                files.cache.peek_lru().filter(|(_, (_, used))| *used <= before)?;
+                files.cache.pop_lru()
             };
             iter::from_fn(|| oldest(&mut files)).collect()
         };
         drop(unused);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Files> {
+    fn lock(&self) -> MutexGuard<'_, FileTable> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,14 +111,14 @@ mod tests {
 
     use nocopy_lab::patience::wait_until;
 
-    use super::super::closing::Closing;
+    use super::super::closing::ClosingFiles;
     use super::*;
     use crate::wire::nfs3::FileType;
 
     /// Closing a file may wait for the disk; other files are found meanwhile.
     #[test]
-    fn closing_a_file_holds_up_no_other() {
-        let (open, closing) = (OpenFiles::new(), Arc::new(Closing::default()));
+    fn closing_a_file_delays_no_other() {
+        let (open, closing) = (OpenFiles::new(), Arc::new(ClosingFiles::default()));
         let closes: [&(dyn Fn(Identity) + Sync); 3] =
             [&|identity| open.close(identity), &|identity| drop(open.get(identity, |_| false)), &|_| {
                 (0..2).for_each(|_| open.close_unused())
@@ -127,12 +127,12 @@ mod tests {
             let identity = Identity { file_system: 1, inode: number as u64, generation: 0 };
             let named = tempfile::NamedTempFile::new().unwrap();
             let file = OpenFile::new(named.reopen().unwrap().into(), identity, FileType::Regular);
-            file.note_write(&closing);
-            open.keep(Arc::new(file));
+            file.record_write(&closing);
+            open.insert(Arc::new(file));
             thread::scope(|scope| {
                 // With this its last user waits.
-                let held = closing.held();
-                let is_closed = || open.files.try_lock().is_ok_and(|files| files.open.is_empty());
+                let held = closing.hold();
+                let is_closed = || open.files.try_lock().is_ok_and(|files| files.cache.is_empty());
                 scope.spawn(|| close(identity));
                 wait_until("the file to be closed", is_closed);
                 drop(held);

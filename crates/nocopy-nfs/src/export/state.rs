@@ -13,9 +13,9 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use siphasher::sip::SipHasher24;
 
-use super::exclusive::Exclusive;
+use super::exclusive::ExclusiveFiles;
+use super::file_system_numbers::FileSystemNumbers;
 use super::index::Index;
-use super::numbers::Numbers;
 
 const KEY_BYTES: usize = 16;
 
@@ -43,14 +43,14 @@ pub enum StateError {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ExportState {
     pub(super) key: [u8; KEY_BYTES],
     pub(super) index: Index,
-    pub(super) numbers: Numbers,
-    pub(super) exclusive: Exclusive,
+    pub(super) numbers: FileSystemNumbers,
+    pub(super) exclusive: ExclusiveFiles,
 }
 
-impl State {
+impl ExportState {
     pub(super) fn open(directory: Option<&Path>, exported: &Path) -> Result<Self, StateError> {
         let directory = match directory {
             Some(directory) => directory.to_owned(),
@@ -76,16 +76,16 @@ impl State {
         check(&key, &path, ALL_OF_OTHERS)?;
         let key = read_key(key).map_err(failed)?;
         let index = locked.try_clone().and_then(Index::read).map_err(failed)?;
-        let exclusive = locked.try_clone().and_then(Exclusive::read).map_err(failed)?;
-        let numbers = Numbers::read(locked, &index).map_err(failed)?;
+        let exclusive = locked.try_clone().and_then(ExclusiveFiles::read).map_err(failed)?;
+        let numbers = FileSystemNumbers::read(locked, &index).map_err(failed)?;
         Ok(Self { key, index, numbers, exclusive })
     }
 }
 
 /// Checks that a directory or file belongs to this user, and that others do not have these permissions.
 fn check(file: &File, path: &Path, of_others: u32) -> Result<(), StateError> {
-    let about = file.metadata().map_err(|source| StateError::Io { path: path.to_owned(), source })?;
-    let (owner, permissions) = (about.uid(), about.mode() & 0o7777);
+    let metadata = file.metadata().map_err(|source| StateError::Io { path: path.to_owned(), source })?;
+    let (owner, permissions) = (metadata.uid(), metadata.mode() & 0o7777);
     let is_ours = owner == geteuid().as_raw() && permissions & of_others == 0;
     if is_ours { Ok(()) } else { Err(StateError::Exposed { path: path.to_owned(), owner, permissions }) }
 }
@@ -125,10 +125,10 @@ mod tests {
 
     /// Proves that a key is used only if no other user can read it, replace it, or have made it.
     #[test]
-    fn a_key_that_others_can_reach_is_refused() {
+    fn keys_accessible_to_other_users_are_refused() {
         let around = tempfile::tempdir().unwrap();
         let (state, key) = (around.path().join("state"), around.path().join("state/key"));
-        let open = || State::open(Some(&state), Path::new("/exported")).map(|state| state.key);
+        let open = || ExportState::open(Some(&state), Path::new("/exported")).map(|state| state.key);
         let known = open().unwrap();
         let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         for (path, mode, is_refused) in [

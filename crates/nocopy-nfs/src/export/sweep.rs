@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 
 use super::identity::Identity;
-use super::index::Place;
+use super::index::FileLocation;
 use super::{Export, file};
 
 /// With fewer files in the index none is searched for.
@@ -15,14 +15,14 @@ const COUNT_MIN: usize = 1 << 16;
 const CHECKED_AT_ONCE: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Sweep(Mutex<State>);
+pub(super) struct Sweep(Mutex<SweepState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SweepState {
     /// Files to be checked.
-    left: Vec<Identity>,
+    unchecked: Vec<Identity>,
     /// The number of files after the last time.
-    count: usize,
+    last_count: usize,
 }
 
 impl Export {
@@ -30,49 +30,50 @@ impl Export {
     /// many as exist.
     pub(super) fn sweep(&self) {
         let mut state = self.sweep.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.left.is_empty() {
-            if self.index.count() < COUNT_MIN.max(2 * state.count) {
+        if state.unchecked.is_empty() {
+            if self.index.len() < COUNT_MIN.max(2 * state.last_count) {
                 return;
             }
-            state.left = self.index.identities();
+            state.unchecked = self.index.identities();
         }
-        let checked = state.left.len().saturating_sub(CHECKED_AT_ONCE);
-        for identity in state.left.drain(checked..) {
+        let checked = state.unchecked.len().saturating_sub(CHECKED_AT_ONCE);
+        for identity in state.unchecked.drain(checked..) {
             self.forget_if_removed(identity);
         }
-        if state.left.is_empty() {
-            state.count = self.index.count();
+        if state.unchecked.is_empty() {
+            state.last_count = self.index.len();
         }
     }
 
-    /// Forgets a file that is not at its place, unless the kernel's handle shows that it exists elsewhere.
+    /// Forgets a file that is not at its location, unless the kernel's handle shows that it exists elsewhere.
     pub(super) fn forget_if_removed(&self, identity: Identity) {
-        let Some(place) = self.index.place(identity) else { return };
-        let is_open = self.open.peek(identity).is_some_and(|open| open.about().is_ok());
-        if is_open || self.is_at_its_place(identity) {
+        let Some(location) = self.index.location(identity) else { return };
+        let is_open = self.open_files.peek(identity).is_some_and(|open| open.stat().is_ok());
+        if is_open || self.is_at_location(identity) {
             return;
         }
-        if place.handle.is_none() || self.mount_of(identity).is_none() || self.is_removed(&place) {
-            self.index.forget(identity);
+        if location.handle.is_none() || self.handle_mount_of(identity).is_none() || self.is_removed(&location)
+        {
+            self.index.remove(identity);
         }
     }
 
     /// Whether a file is where the index says; also if that cannot be told.
-    fn is_at_its_place(&self, identity: Identity) -> bool {
+    fn is_at_location(&self, identity: Identity) -> bool {
         let Some(path) = self.index.path(identity, self.root.identity()) else { return false };
         match self.open_below(&path) {
-            Ok((opened, about)) => {
-                self.identify(&about, &opened, c"").map_or(true, |found| found == identity)
-            }
+            Ok((opened, stat)) => self.identify(&stat, &opened, c"").map_or(true, |found| found == identity),
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV),
         }
     }
 
     /// Whether the kernel says that there is no such file any more.
-    pub(super) fn is_removed(&self, place: &Place) -> bool {
-        let Some((mount, handle)) = self.mount.as_ref().zip(place.handle.as_ref()) else { return false };
+    pub(super) fn is_removed(&self, location: &FileLocation) -> bool {
+        let Some((mount, handle)) = self.handle_mount.as_ref().zip(location.handle.as_ref()) else {
+            return false;
+        };
         match handle.open(mount) {
-            Ok(opened) => file::about(&opened).is_ok_and(|about| about.stx_nlink == 0),
+            Ok(opened) => file::stat(&opened).is_ok_and(|stat| stat.stx_nlink == 0),
             Err(error) => error.raw_os_error() == Some(Errno::STALE.raw_os_error()),
         }
     }

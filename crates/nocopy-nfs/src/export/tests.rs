@@ -48,7 +48,7 @@ fn names(export: &Export, handle: &FileHandle, cookie: u64) -> Vec<Name> {
 }
 
 #[test]
-fn handles_are_good_for_the_next_server() {
+fn handles_are_valid_for_the_next_server() {
     let scene = Scene::new();
     let export = scene.export();
     let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
@@ -75,7 +75,7 @@ fn the_key_is_not_exported() {
 }
 
 #[test]
-fn no_name_and_no_link_leads_outside() {
+fn names_and_links_outside_the_export_are_refused() {
     let scene = Scene::new();
     symlink("../../secret", scene.path("exported/below/link")).unwrap();
     symlink("..", scene.path("exported/up")).unwrap();
@@ -111,7 +111,7 @@ fn no_name_and_no_link_leads_outside() {
 
 /// Replaced between the lookup and the use of the handle.
 #[test]
-fn a_directory_that_became_a_link_is_not_followed() {
+fn directories_replaced_by_links_are_not_followed() {
     let scene = Scene::new();
     fs::create_dir(scene.path("outside")).unwrap();
     fs::hard_link(scene.path("exported/below/file"), scene.path("outside/file")).unwrap();
@@ -123,7 +123,7 @@ fn a_directory_that_became_a_link_is_not_followed() {
 }
 
 #[test]
-fn what_was_moved_out_is_stale_also_while_it_is_open() {
+fn open_files_moved_out_of_the_export_are_stale() {
     let scene = Scene::new();
     let export = scene.export();
     let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
@@ -140,7 +140,7 @@ fn what_was_moved_out_is_stale_also_while_it_is_open() {
 
 /// Its other name is outside, so it still exists, and it is open.
 #[test]
-fn a_file_whose_name_inside_was_removed_is_stale() {
+fn files_without_a_name_in_the_export_are_stale() {
     let scene = Scene::new();
     fs::hard_link(scene.path("exported/below/file"), scene.path("outside")).unwrap();
     let export = scene.export();
@@ -155,7 +155,7 @@ fn a_file_whose_name_inside_was_removed_is_stale() {
 }
 
 #[test]
-fn a_file_that_is_gone_or_replaced_is_stale() {
+fn removed_and_replaced_files_are_stale() {
     let scene = Scene::new();
     let export = scene.export();
     let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
@@ -170,7 +170,7 @@ fn a_file_that_is_gone_or_replaced_is_stale() {
 }
 
 #[test]
-fn an_open_file_stays_good_when_it_is_renamed_inside() {
+fn open_files_renamed_in_the_export_stay_valid() {
     let scene = Scene::new();
     let export = scene.export();
     let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
@@ -191,7 +191,7 @@ fn unprivileged(run: impl FnOnce() + Send) {
 }
 
 #[test]
-fn without_privileges_a_lookup_finds_a_renamed_file() {
+fn renamed_files_are_found_by_lookup_without_privileges() {
     let scene = Scene::new();
     unprivileged(|| {
         let export = scene.export();
@@ -199,8 +199,8 @@ fn without_privileges_a_lookup_finds_a_renamed_file() {
         assert_eq!(read(&export, &handle).unwrap(), b"content");
         fs::rename(scene.path("exported/below/file"), scene.path("exported/renamed")).unwrap();
         assert_eq!(read(&export, &handle).unwrap(), b"content", "it is open");
-        export.tidy();
-        export.tidy();
+        export.close_idle();
+        export.close_idle();
         assert_eq!(status(read(&export, &handle)), Status::Stale);
         export.walk(&Caller::Server, Path::new("renamed")).unwrap();
         assert_eq!(read(&export, &handle).unwrap(), b"content");
@@ -209,12 +209,12 @@ fn without_privileges_a_lookup_finds_a_renamed_file() {
 
 /// While no server runs: a file, and another by a directory above it.
 #[test]
-fn the_kernel_opens_handles_of_renamed_files() {
+fn renamed_files_are_opened_by_kernel_handles() {
     let scene = Scene::new();
     fs::create_dir(scene.path("exported/target")).unwrap();
     fs::write(scene.path("exported/below/deeper/other"), b"other").unwrap();
     let export = scene.export();
-    if export.mount.is_none() {
+    if export.handle_mount.is_none() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
     }
     let [file, other, directory] = ["below/file", "below/deeper/other", "below"]
@@ -238,7 +238,7 @@ fn the_kernel_opens_handles_of_renamed_files() {
 }
 
 #[test]
-fn handles_of_files_that_were_moved_out_are_stale() {
+fn handles_of_files_moved_out_are_stale() {
     let scene = Scene::new();
     let export = scene.export();
     let [file, deeper] =
@@ -259,23 +259,23 @@ fn handles_of_files_that_were_moved_out_are_stale() {
 
 /// The state after a restart of the machine: the kernel opens a file, but knows no name for it.
 #[test]
-fn a_renamed_file_is_found_by_its_number_in_its_directory() {
+fn renamed_files_are_found_by_inode_number() {
     let scene = Scene::new();
     let export = scene.export();
-    if export.mount.is_none() {
+    if export.handle_mount.is_none() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_DAC_READ_SEARCH"));
     }
     let below = export.key.identity(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
     fs::rename(scene.path("exported/below"), scene.path("exported/above")).unwrap();
     fs::rename(scene.path("exported/above/file"), scene.path("exported/above/renamed")).unwrap();
     let inode = fs::metadata(scene.path("exported/above/renamed")).unwrap().ino();
-    let found = export.name_by_number(below, inode);
+    let found = export.name_by_inode(below, inode);
     assert_eq!(found.as_deref(), Some(Path::new("above/renamed")));
-    assert_eq!(export.name_by_number(below, u64::MAX), None);
+    assert_eq!(export.name_by_inode(below, u64::MAX), None);
 }
 
 #[test]
-fn what_is_cached_is_at_hand() {
+fn cached_files_and_names_are_recognised() {
     let scene = Scene::new();
     let export = scene.export();
     if !export.root.is_local() {
@@ -283,8 +283,8 @@ fn what_is_cached_is_at_hand() {
     }
     let (root, file) = (export.root(), export.walk(&Caller::Server, Path::new("below/file")).unwrap());
     let below = export.walk(&Caller::Server, Path::new("below")).unwrap();
-    export.tidy();
-    export.tidy();
+    export.close_idle();
+    export.close_idle();
     assert_eq!(
         status(export.lookup(&Caller::Server, &export.file(&below).unwrap(), b"absent")),
         Status::NoEntry
@@ -294,16 +294,16 @@ fn what_is_cached_is_at_hand() {
     let absent = (!is_tmpfs).then_some((below, Some(&b"absent"[..])));
     let known = [(root, None), (file, None), (below, Some(&b"file"[..])), (root, Some(b"/etc"))];
     for (handle, name) in known.into_iter().chain(absent) {
-        assert!(export.is_at_hand(&handle, name), "{name:?}");
+        assert!(export.is_cached(&handle, name), "{name:?}");
     }
     // Its place is not known, so the disk is needed.
     let unknown = Identity { file_system: 1, inode: 2, generation: 3 };
-    assert!(!export.is_at_hand(&export.key.handle(unknown), None));
+    assert!(!export.is_cached(&export.key.handle(unknown), None));
 }
 
 /// One that makes a file may have to wait until files of others are on the disk.
 #[test]
-fn a_directory_is_not_locked_while_closed_files_are_synchronised() {
+fn directories_are_not_locked_during_synchronisation() {
     let scene = Scene::new();
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
@@ -311,7 +311,7 @@ fn a_directory_is_not_locked_while_closed_files_are_synchronised() {
     let how = HowToCreate::Guarded(NewAttributes::NONE);
     let create = |name: &str| export.create(&Caller::Server, &root, name.as_bytes(), &how).0.unwrap();
     std::thread::scope(|scope| {
-        let held = export.closing.held();
+        let held = export.closing.hold();
         for name in ["first", "second"] {
             scope.spawn({
                 let create = &create;
@@ -326,25 +326,26 @@ fn a_directory_is_not_locked_while_closed_files_are_synchronised() {
 /// Some file systems ask another host or another program for attributes, which may take any time. (What is
 /// below /proc stands for them.)
 #[test]
-fn file_systems_that_may_answer_late_are_not_at_hand() {
+fn files_of_remote_file_systems_count_as_uncached() {
     let scene = Scene::new();
     let export = Export::open(Path::new("/proc/sys"), Some(&scene.path("state"))).unwrap();
     for name in [None, Some(&b"kernel"[..])] {
-        assert!(!export.is_at_hand(&export.root(), name), "{name:?}");
+        assert!(!export.is_cached(&export.root(), name), "{name:?}");
     }
     // Mounted below the exported directory.
-    let [above, mounted] = ["/dev", "/dev/pts"].map(|path| fs::metadata(path).map(|about| about.dev()).ok());
+    let [above, mounted] =
+        ["/dev", "/dev/pts"].map(|path| fs::metadata(path).map(|metadata| metadata.dev()).ok());
     if above == mounted {
         return nocopy_lab::skip(&nocopy_lab::Missing::Device("a file system at /dev/pts"));
     }
     let export = Export::open(Path::new("/dev"), Some(&scene.path("other"))).unwrap();
-    assert!(!export.is_at_hand(&export.root(), Some(b"pts")));
+    assert!(!export.is_cached(&export.root(), Some(b"pts")));
     let below = export.walk(&Caller::Server, Path::new("pts")).unwrap();
-    assert!(!export.is_at_hand(&below, None));
+    assert!(!export.is_cached(&below, None));
 }
 
 #[test]
-fn a_renamed_directory_keeps_the_handles_below_once_it_is_seen() {
+fn handles_below_a_renamed_directory_stay_valid() {
     let scene = Scene::new();
     let export = scene.export();
     let handle = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
@@ -365,7 +366,7 @@ fn devices_and_fifos_are_never_opened() {
 }
 
 #[test]
-fn a_directory_that_changes_loses_no_entry() {
+fn changing_directories_are_listed_completely() {
     let scene = Scene::new();
     let directory = scene.path("exported/many");
     fs::create_dir(&directory).unwrap();
@@ -397,7 +398,7 @@ fn a_directory_that_changes_loses_no_entry() {
 }
 
 #[test]
-fn listings_have_the_numbers_of_the_attributes() {
+fn listings_have_the_file_numbers_of_the_attributes() {
     let scene = Scene::new();
     let export = scene.export();
     let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
@@ -417,32 +418,32 @@ fn data_lost_after_a_file_was_closed_changes_the_verifier() {
     let handle = export.lookup(&Caller::Server, &root, b"file").unwrap().handle;
     let write = |stability| {
         let mut writing = export.begin_write(&Caller::Server, &handle, 0, 1).unwrap();
-        export.write_on(&mut writing, 1, |file, offset| rustix::io::pwrite(file, b"x", offset));
+        export.write_piece(&mut writing, 1, |file, offset| rustix::io::pwrite(file, b"x", offset));
         export.end_write(writing, stability).0.unwrap();
         export.file(&handle).unwrap().identity()
     };
     let identity = write(Stability::Unstable);
     export.commit(&Caller::Server, &handle).0.unwrap();
-    export.open.close(identity);
-    assert_eq!(export.closing.count(), 0, "it was committed");
+    export.open_files.close(identity);
+    assert_eq!(export.closing.len(), 0, "it was committed");
     write(Stability::FileSync);
-    export.open.close(identity);
-    assert_eq!(export.closing.count(), 0, "it is on the disk");
+    export.open_files.close(identity);
+    assert_eq!(export.closing.len(), 0, "it is on the disk");
     write(Stability::Unstable);
-    export.open.close(identity);
-    assert_eq!(export.closing.count(), 1);
+    export.open_files.close(identity);
+    assert_eq!(export.closing.len(), 1);
     let before = export.verifier();
-    export.tidy();
-    assert_eq!((export.closing.count(), export.verifier()), (0, before));
+    export.close_idle();
+    assert_eq!((export.closing.len(), export.verifier()), (0, before));
     // A pipe stands for a file whose data was lost: it cannot be synchronised either.
     let lose = || {
-        let lost = OpenFile::made(rustix::pipe::pipe().unwrap().0, identity, &export.root);
-        lost.note_write(&export.closing);
-        export.open.keep(Arc::new(lost));
-        export.open.close(identity);
+        let lost = OpenFile::new_created(rustix::pipe::pipe().unwrap().0, identity, &export.root);
+        lost.record_write(&export.closing);
+        export.open_files.insert(Arc::new(lost));
+        export.open_files.close(identity);
     };
     lose();
-    export.tidy();
+    export.close_idle();
     let after = export.verifier();
     assert_ne!(after, before);
     lose();
@@ -451,7 +452,7 @@ fn data_lost_after_a_file_was_closed_changes_the_verifier() {
 }
 
 #[test]
-fn removed_files_are_forgotten_and_others_are_not() {
+fn removed_files_are_dropped_from_the_index() {
     let scene = Scene::new();
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
@@ -464,26 +465,26 @@ fn removed_files_are_forgotten_and_others_are_not() {
     let file = export.file(&linked).unwrap();
     export.link(&caller, &file, &root, b"other").0.unwrap();
     drop(file);
-    let before = export.index.count();
+    let before = export.index.len();
     remove(b"linked", false);
-    assert_eq!(export.index.count(), before, "it has another name");
+    assert_eq!(export.index.len(), before, "it has another name");
     assert_eq!(export.lookup(&caller, &root, b"other").unwrap().handle, linked);
     assert!(export.file(&linked).is_ok());
     for number in 0..3 {
         create(b"one");
         create(b"two");
         rename(b"one", b"two");
-        assert_eq!(export.index.count(), before + 1, "{number}");
+        assert_eq!(export.index.len(), before + 1, "{number}");
         remove(b"two", false);
         export.make_directory(&caller, &root, b"directory", &new).0.unwrap();
         remove(b"directory", true);
-        assert_eq!(export.index.count(), before);
+        assert_eq!(export.index.len(), before);
     }
 }
 
 /// By a program of this host.
 #[test]
-fn files_that_were_removed_behind_the_server_are_forgotten() {
+fn files_removed_by_other_programs_are_dropped_from_the_index() {
     let scene = Scene::new();
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
@@ -498,13 +499,13 @@ fn files_that_were_removed_behind_the_server_are_forgotten() {
     fs::hard_link(scene.path("exported/open"), scene.path("exported/another")).unwrap();
     fs::remove_file(scene.path("exported/open")).unwrap();
     [stays, removed, open].into_iter().for_each(|identity| export.forget_if_removed(identity));
-    let is_known = |identity| export.index.place(identity).is_some();
+    let is_known = |identity| export.index.location(identity).is_some();
     assert_eq!([stays, removed, open].map(is_known), [true, false, true]);
     drop(kept);
 }
 
 #[test]
-fn threads_that_must_not_wait_leave_it_to_others() {
+fn nonblocking_threads_defer_blocking_work() {
     let scene = Scene::new();
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
@@ -521,12 +522,12 @@ fn threads_that_must_not_wait_leave_it_to_others() {
     fs::remove_file(scene.path("exported/new")).unwrap();
     assert!(without_waiting(|| export.file(&handle).is_ok()).is_none());
     assert_eq!(status(export.file(&handle)), Status::Stale);
-    assert!(!export.is_at_hand(&handle, None));
+    assert!(!export.is_cached(&handle, None));
     assert!(without_waiting(|| export.lookup(&Caller::Server, &root, b"absent").is_err()).unwrap());
 }
 
 #[test]
-fn a_directory_is_not_read_again_for_each_part_of_it() {
+fn directories_are_not_read_again_for_each_page() {
     let scene = Scene::new();
     let export = scene.export();
     let below = export.file(&export.walk(&Caller::Server, Path::new("below")).unwrap()).unwrap();
@@ -545,7 +546,7 @@ fn a_directory_is_not_read_again_for_each_part_of_it() {
 }
 
 #[test]
-fn a_large_directory_is_listed_in_parts_of_bounded_memory() {
+fn large_directories_are_listed_in_bounded_memory() {
     const BYTES_MAX: usize = 4096;
     let scene = Scene::new();
     let directory = scene.path("exported/many");
@@ -599,7 +600,7 @@ fn fifos_and_sockets_are_made() {
 
 /// The kernel decides: a container, or a user without the right, may not.
 #[test]
-fn devices_are_made_for_root_of_a_client() {
+fn devices_are_made_for_client_root() {
     if Caller::check_acting().is_err() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
     }

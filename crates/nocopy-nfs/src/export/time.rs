@@ -8,7 +8,7 @@ use crate::wire::nfs3::Time;
 const TIME_STEP_NS: u64 = 2_000_000_000;
 
 /// Whether a time of change is long enough ago that any later change would show.
-pub(super) fn is_settled(changed: Time) -> bool {
+pub(super) fn is_past_time_step(changed: Time) -> bool {
     now_ns().saturating_sub(ns_of(changed)) > TIME_STEP_NS
 }
 

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+enum WaitState {
     Allowed,
     Forbidden,
     /// It was forbidden, and would have been necessary.
@@ -12,27 +12,27 @@ enum Waiting {
 }
 
 thread_local! {
-    static WAITING: Cell<Waiting> = const { Cell::new(Waiting::Allowed) };
+    static WAITING: Cell<WaitState> = const { Cell::new(WaitState::Allowed) };
 }
 
 /// Does something that must not wait for a disk; `None`: it is not done, because it would have to.
 pub(crate) fn without_waiting<T>(action: impl FnOnce() -> T) -> Option<T> {
-    WAITING.set(Waiting::Forbidden);
+    WAITING.set(WaitState::Forbidden);
     let done = action();
-    let is_done = WAITING.replace(Waiting::Allowed) != Waiting::Needed;
+    let is_done = WAITING.replace(WaitState::Allowed) != WaitState::Needed;
     is_done.then_some(done)
 }
 
 /// To be asked before something that may wait; if it may not, the whole action counts as not done.
 pub(super) fn may_wait() -> bool {
-    let is_allowed = WAITING.get() == Waiting::Allowed;
+    let is_allowed = WAITING.get() == WaitState::Allowed;
     if !is_allowed {
-        WAITING.set(Waiting::Needed);
+        WAITING.set(WaitState::Needed);
     }
     is_allowed
 }
 
 /// Whether this thread must not wait; nothing is left undone by asking.
 pub(super) fn is_forbidden() -> bool {
-    WAITING.get() != Waiting::Allowed
+    WAITING.get() != WaitState::Allowed
 }

@@ -9,12 +9,12 @@ use nocopy_report::address::Allowed;
 
 /// A network, or the addresses of a host.
 #[derive(Debug, Clone)]
-pub enum Allow {
+pub enum AllowRule {
     Network(IpNet),
     Host(Allowed),
 }
 
-impl FromStr for Allow {
+impl FromStr for AllowRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -30,8 +30,8 @@ impl FromStr for Allow {
     }
 }
 
-impl Allow {
-    pub(super) fn has(&self, peer: SocketAddr) -> bool {
+impl AllowRule {
+    pub(super) fn allows(&self, peer: SocketAddr) -> bool {
         match self {
             Self::Network(network) => network.contains(&peer.ip().to_canonical()),
             Self::Host(host) => host.has(peer),
@@ -39,7 +39,7 @@ impl Allow {
     }
 }
 
-impl fmt::Display for Allow {
+impl fmt::Display for AllowRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(network) => write!(f, "{network}"),
@@ -52,12 +52,12 @@ impl fmt::Display for Allow {
 mod tests {
     use super::*;
 
-    fn allow(text: &str) -> Allow {
+    fn allow(text: &str) -> AllowRule {
         text.parse().unwrap()
     }
 
     #[test]
-    fn networks_and_hosts_are_read_as_written() {
+    fn networks_and_hosts_are_parsed() {
         for (text, read) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("10.1.2.3", "10.1.2.3/32"),
@@ -67,18 +67,20 @@ mod tests {
         ] {
             assert_eq!(allow(text).to_string(), read);
         }
-        assert!("10.0.0.0/33".parse::<Allow>().unwrap_err().contains("10.0.0.0/8"));
+        assert!("10.0.0.0/33".parse::<AllowRule>().unwrap_err().contains("10.0.0.0/8"));
     }
 
     #[test]
-    fn clients_are_in_the_network_or_of_the_host() {
+    fn clients_are_matched_by_network_or_host() {
         let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
         assert!(
-            allow("10.0.0.0/8").has(peer("[::ffff:10.1.0.1]:9"))
-                && !allow("10.0.0.0/8").has(peer("11.0.0.1:9"))
+            allow("10.0.0.0/8").allows(peer("[::ffff:10.1.0.1]:9"))
+                && !allow("10.0.0.0/8").allows(peer("11.0.0.1:9"))
         );
-        assert!(allow("localhost").has(peer("127.0.0.1:9")) && !allow("localhost").has(peer("10.0.0.1:9")));
+        assert!(
+            allow("localhost").allows(peer("127.0.0.1:9")) && !allow("localhost").allows(peer("10.0.0.1:9"))
+        );
         let linked = |scope| std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, scope).into();
-        assert!(allow("fe80::1%lo").has(linked(1)) && !allow("fe80::1%lo").has(linked(2)));
+        assert!(allow("fe80::1%lo").allows(linked(1)) && !allow("fe80::1%lo").allows(linked(2)));
     }
 }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
-use super::Shared;
-use super::accounts::ClientCounts;
-use super::core::{Answer, Asker, ReadCall};
-use super::incoming::{Incoming, Received};
-use super::networks::Member;
-use super::output::{Front, Outgoing, Output, Queued};
-use super::reading::Reading;
-use super::workers::{Job, Step, Work};
-use super::writing::{Done, LongWrite};
+use super::SharedState;
+use super::call_receiver::{CallReceiver, ReceiveResult};
+use super::core::{Answer, ConnectionId, ReadCall};
+use super::long_write::{JobOutcome, LongWrite};
+use super::networks::NetworkShare;
+use super::read_job::ReadJob;
+use super::reply_queue::{Head, OutgoingReply, QueuedMemory, ReplyQueue};
+use super::statistics::ClientCounters;
+use super::workers::{Job, JobKind, JobResult};
 use crate::export::without_waiting;
 use crate::wire::record::Records;
 
@@ -50,19 +50,19 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const UNREAD_MS_MAX: u32 = 120_000;
 
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     /// The client has closed it, or it broke.
     Closed,
     Malformed,
 }
 
 #[derive(Debug)]
-enum Long {
-    No,
+enum WriteState {
+    Idle,
     /// More of the write must arrive.
-    Waits(Box<LongWrite>),
+    Waiting(Box<LongWrite>),
     /// A worker has the connection, or will have it next, with everything that arrives on the socket.
-    GoesOn,
+    Running,
 }
 
 #[derive(Debug)]
@@ -70,40 +70,40 @@ pub(super) struct Connection {
     pub(super) socket: Arc<TcpStream>,
     pub(super) address: SocketAddr,
     /// When bytes were last received or sent.
-    pub(super) moved: Instant,
+    pub(super) last_transfer: Instant,
     pub(super) interest: EventFlags,
-    asker: Asker,
-    client: Arc<ClientCounts>,
-    incoming: Incoming,
-    output: Output,
+    id: ConnectionId,
+    client: Arc<ClientCounters>,
+    receiver: CallReceiver,
+    replies: ReplyQueue,
     /// For the workers, after their present jobs.
-    work: VecDeque<Work>,
-    /// Bytes of calls in `work` and in the present jobs.
-    work_bytes: usize,
+    waiting_jobs: VecDeque<JobKind>,
+    /// Bytes of calls in `waiting_jobs` and in the present jobs.
+    job_bytes: usize,
     jobs: usize,
     /// A call whose data are written into a file as they arrive, before any other call is read.
-    long: Long,
+    write_state: WriteState,
     is_finished: bool,
     /// The last turn ended before everything possible was done.
-    is_cut: bool,
-    pub(super) ready: Ready,
+    has_more_work: bool,
+    pub(super) ready: ReadyState,
 }
 
 /// Whether a connection waits for its turn.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyState {
     pub(super) is_queued: bool,
     pub(super) is_readable: bool,
 }
 
 impl Connection {
     pub(super) fn new(
-        asker: Asker,
+        id: ConnectionId,
         socket: TcpStream,
         address: SocketAddr,
-        client: Arc<ClientCounts>,
-        incoming: (Records, Member),
-        queued: Arc<Queued>,
+        client: Arc<ClientCounters>,
+        incoming: (Records, NetworkShare),
+        queued: Arc<QueuedMemory>,
         now: Instant,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -114,176 +114,183 @@ impl Connection {
         Ok(Self {
             socket: Arc::new(socket),
             address,
-            moved: now,
+            last_transfer: now,
             interest: EventFlags::IN,
-            asker,
+            id,
             client,
-            incoming: Incoming::new(incoming.0, incoming.1),
-            output: Output::new(queued),
-            work: VecDeque::new(),
-            work_bytes: 0,
+            receiver: CallReceiver::new(incoming.0, incoming.1),
+            replies: ReplyQueue::new(queued),
+            waiting_jobs: VecDeque::new(),
+            job_bytes: 0,
             jobs: 0,
-            long: Long::No,
+            write_state: WriteState::Idle,
             is_finished: false,
-            is_cut: false,
-            ready: Ready::default(),
+            has_more_work: false,
+            ready: ReadyState::default(),
         })
     }
 
-    pub(super) fn wanted(&self) -> EventFlags {
+    pub(super) fn wanted_events(&self) -> EventFlags {
         let mut wanted = EventFlags::empty();
-        let is_taking = match self.long {
-            Long::No => !self.is_finished && !self.is_full() && !self.incoming.is_starved(),
-            Long::Waits(_) => true,
-            Long::GoesOn => false,
+        let is_taking = match self.write_state {
+            WriteState::Idle => !self.is_finished && !self.is_full() && !self.receiver.is_starved(),
+            WriteState::Waiting(_) => true,
+            WriteState::Running => false,
         };
         wanted.set(EventFlags::IN, is_taking);
-        wanted.set(EventFlags::OUT, !self.output.is_empty());
+        wanted.set(EventFlags::OUT, !self.replies.is_empty());
         wanted
     }
 
-    pub(super) fn done(&mut self, Step { done, call_bytes }: Step) {
+    pub(super) fn apply_result(&mut self, JobResult { outcome: done, call_bytes }: JobResult) {
         // No underflow: the bytes of a call were added when it was taken, and come back with one step only.
-        self.work_bytes -= call_bytes;
+        self.job_bytes -= call_bytes;
         // A call in progress keeps its job: its reply, or that it was superseded, comes as another step.
-        self.jobs -= usize::from(!matches!(done, Done::ReplyAndMore(_) | Done::InProgress));
+        self.jobs -= usize::from(!matches!(done, JobOutcome::ReplyAndMore(_) | JobOutcome::InProgress));
         match done {
-            Done::Reply(reply) | Done::ReplyAndMore(reply) => self.output.push(reply),
-            Done::OtherCalls(bytes) => {
-                self.long = Long::No;
-                self.incoming.records.push(&bytes);
+            JobOutcome::Reply(reply) | JobOutcome::ReplyAndMore(reply) => self.replies.push(reply),
+            JobOutcome::OtherCalls(bytes) => {
+                self.write_state = WriteState::Idle;
+                self.receiver.records.push(&bytes);
             }
-            Done::InProgress | Done::Superseded => {}
-            Done::WriteWaits(write) => self.long = Long::Waits(write),
-            Done::Ended => {
-                self.long = Long::No;
+            JobOutcome::InProgress | JobOutcome::Superseded => {}
+            JobOutcome::WriteWaits(write) => self.write_state = WriteState::Waiting(write),
+            JobOutcome::Ended => {
+                self.write_state = WriteState::Idle;
                 self.is_finished = true;
             }
         }
     }
 
     /// More has arrived, which is for the workers if a long write waits for it.
-    pub(super) fn go_on_writing(&mut self, now: Instant) {
-        match std::mem::replace(&mut self.long, Long::GoesOn) {
-            Long::Waits(write) => {
-                self.moved = now;
-                self.work.push_front(Work::Write(write));
+    pub(super) fn resume_write(&mut self, now: Instant) {
+        match std::mem::replace(&mut self.write_state, WriteState::Running) {
+            WriteState::Waiting(write) => {
+                self.last_transfer = now;
+                self.waiting_jobs.push_front(JobKind::Write(write));
             }
-            other => self.long = other,
+            other => self.write_state = other,
         }
     }
 
-    pub(super) fn is_worked_for(&self) -> bool {
+    pub(super) fn has_jobs(&self) -> bool {
         self.jobs > 0
     }
 
     pub(super) fn network(&self) -> IpAddr {
-        self.incoming.member.network
+        self.receiver.share.network
     }
 
     /// Whether it waits only for memory, of which it is not told when some is free.
     pub(super) fn is_starved(&self) -> bool {
-        self.incoming.is_starved()
+        self.receiver.is_starved()
     }
 
     /// Whether the rest of a call has not arrived for too long.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        self.incoming.is_overdue(now)
+        self.receiver.is_overdue(now)
     }
 
     /// Whether the last turn ended early, possibly with whole calls in memory, which the socket does not
     /// report.
-    pub(super) fn is_cut(&self) -> bool {
-        self.is_cut
+    pub(super) fn has_more_work(&self) -> bool {
+        self.has_more_work
     }
 
     /// Reads calls and writes replies, as far as possible without waiting. Returns the cost, in bytes moved.
     /// Errors: the connection ends.
-    pub(super) fn turn(&mut self, shared: &Shared, buffer: &mut [u8], now: Instant) -> Result<usize, End> {
+    pub(super) fn run_turn(
+        &mut self,
+        shared: &SharedState,
+        buffer: &mut [u8],
+        now: Instant,
+    ) -> Result<usize, CloseReason> {
         let (mut moved, mut all_calls) = (0, 0);
-        // Ends: each round moves bytes or takes calls, and both are limited (`is_cut`).
+        // Ends: each round moves bytes or takes calls, and both are limited (`has_more_work`).
         loop {
             let read = self.receive(shared, buffer)?;
             let calls = self.take_calls(shared)?;
             let written = self.write(shared)?;
-            self.give_work(shared);
+            self.submit_jobs(shared);
             moved += read + written;
             all_calls += calls;
-            self.is_cut = moved > TURN_BYTES_MAX || all_calls >= TURN_CALLS_MAX;
-            if read + calls + written == 0 || self.is_cut {
+            self.has_more_work = moved > TURN_BYTES_MAX || all_calls >= TURN_CALLS_MAX;
+            if read + calls + written == 0 || self.has_more_work {
                 break;
             }
         }
         if moved > 0 {
-            self.moved = now;
+            self.last_transfer = now;
         }
         let is_asked = !self.is_finished && !self.is_writing() && !self.is_full();
-        self.incoming.settle(self.work_bytes, is_asked, now);
-        let is_over = self.is_finished && self.output.is_empty() && self.jobs == 0 && self.work.is_empty();
-        if is_over { Err(End::Closed) } else { Ok(moved + all_calls * CALL_COST_BYTES) }
+        self.receiver.release_unused(self.job_bytes, is_asked, now);
+        let is_over =
+            self.is_finished && self.replies.is_empty() && self.jobs == 0 && self.waiting_jobs.is_empty();
+        if is_over { Err(CloseReason::Closed) } else { Ok(moved + all_calls * CALL_COST_BYTES) }
     }
 
     fn is_writing(&self) -> bool {
-        !matches!(self.long, Long::No)
+        !matches!(self.write_state, WriteState::Idle)
     }
 
     fn is_full(&self) -> bool {
-        self.output.len() + self.work.len() + self.jobs >= CALLS_MAX
-            || self.work_bytes > WORK_BYTES_MAX
-            || self.is_heavy()
+        self.replies.len() + self.waiting_jobs.len() + self.jobs >= CALLS_MAX
+            || self.job_bytes > WORK_BYTES_MAX
+            || self.is_over_memory_limit()
     }
 
     /// Whether no more replies are made now: too much memory waits for the client to read.
-    fn is_heavy(&self) -> bool {
-        self.output.memory_bytes() > if self.output.queued().is_much() { 0 } else { REPLIES_BYTES_MAX }
+    fn is_over_memory_limit(&self) -> bool {
+        self.replies.memory_bytes()
+            > if self.replies.queued_memory().is_over_share() { 0 } else { REPLIES_BYTES_MAX }
     }
 
-    fn receive(&mut self, shared: &Shared, buffer: &mut [u8]) -> Result<usize, End> {
+    fn receive(&mut self, shared: &SharedState, buffer: &mut [u8]) -> Result<usize, CloseReason> {
         if self.is_finished || self.is_full() || self.is_writing() {
             return Ok(0);
         }
-        match self.incoming.receive(shared, &self.socket, self.work_bytes, buffer) {
-            Received::Bytes(count) => return Ok(count),
-            Received::Nothing => {}
-            Received::End => self.is_finished = true,
-            Received::Broken => return Err(End::Closed),
+        match self.receiver.receive(shared, &self.socket, self.job_bytes, buffer) {
+            ReceiveResult::Bytes(count) => return Ok(count),
+            ReceiveResult::Nothing => {}
+            ReceiveResult::End => self.is_finished = true,
+            ReceiveResult::Broken => return Err(CloseReason::Closed),
         }
         Ok(0)
     }
 
-    fn take_calls(&mut self, shared: &Shared) -> Result<usize, End> {
+    fn take_calls(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
         let mut calls = 0;
         while !self.is_full() && !self.is_writing() {
-            if self.begin_writing(shared) {
+            if self.begin_write(shared) {
                 calls += 1;
                 break;
             }
-            let taken = self.incoming.records.take_counted().map_err(|_| End::Malformed)?;
+            let taken = self.receiver.records.take_with_copied().map_err(|_| CloseReason::Malformed)?;
             let Some((record, moved)) = taken else { break };
-            self.incoming.partial = None;
+            self.receiver.partial_since = None;
             calls += 1;
-            // What cannot be parsed counts as quick, so the workers get only calls that can.
-            let answer = match shared.core.is_quick(&record) {
-                true => without_waiting(|| shared.core.answer_to(&record, self.address, self.asker)),
+            // What cannot be parsed counts as cached, so the workers get only calls that can.
+            let answer = match shared.core.is_cached_call(&record) {
+                true => without_waiting(|| shared.core.answer_to(&record, self.address, self.id)),
                 false => None,
             };
-            let answer = answer.transpose().map_err(|_| End::Malformed)?;
-            self.client.note_call();
+            let answer = answer.transpose().map_err(|_| CloseReason::Malformed)?;
+            self.client.count_call();
             let Some(answer) = answer else {
-                self.work_bytes += record.len();
+                self.job_bytes += record.len();
                 let moved = moved + if matches!(record, Cow::Borrowed(_)) { record.len() } else { 0 };
                 let (record, address) = (record.into_owned(), self.address);
-                self.work.push_back(Work::Call { record, moved, address });
+                self.waiting_jobs.push_back(JobKind::Call { record, moved, address });
                 continue;
             };
             match answer {
-                Answer::Reply(reply) => self.output.push(Outgoing::bytes(reply)),
+                Answer::Reply(reply) => self.replies.push(OutgoingReply::bytes(reply)),
                 Answer::Written(reply, count) => {
-                    self.client.note_written(count, moved, 0);
-                    self.output.push(Outgoing::bytes(reply));
+                    self.client.count_write(count, moved, 0);
+                    self.replies.push(OutgoingReply::bytes(reply));
                 }
-                Answer::Read(call) => self.output.push(Outgoing::Read(call)),
-                Answer::List(call) => self.work.push_back(Work::List(call)),
+                Answer::Read(call) => self.replies.push(OutgoingReply::Read(call)),
+                Answer::List(call) => self.waiting_jobs.push_back(JobKind::List(call)),
                 Answer::InProgress { .. } | Answer::Repeated { .. } => {
                     unreachable!("changes are made by workers")
                 }
@@ -293,25 +300,30 @@ impl Connection {
     }
 
     /// Gives a long write to the workers as soon as it has begun.
-    fn begin_writing(&mut self, shared: &Shared) -> bool {
-        let begun =
-            LongWrite::begun(&mut self.incoming.records, shared, &self.socket, self.address, &self.client);
+    fn begin_write(&mut self, shared: &SharedState) -> bool {
+        let begun = LongWrite::from_records(
+            &mut self.receiver.records,
+            shared,
+            &self.socket,
+            self.address,
+            &self.client,
+        );
         let Some(writing) = begun else { return false };
-        self.long = Long::GoesOn;
-        self.work.push_back(Work::Write(Box::new(writing)));
+        self.write_state = WriteState::Running;
+        self.waiting_jobs.push_back(JobKind::Write(Box::new(writing)));
         true
     }
 
-    fn write(&mut self, shared: &Shared) -> Result<usize, End> {
+    fn write(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
         let mut written = 0;
         while written < TURN_BYTES_MAX {
-            match self.output.front() {
-                Front::Empty => break,
-                Front::Read(call) => self.read(shared, call),
-                Front::Reply => match self.output.write(&*self.socket, &self.client) {
+            match self.replies.next_head() {
+                Head::Empty => break,
+                Head::Read(call) => self.read(shared, call),
+                Head::Reply => match self.replies.write(&*self.socket, &self.client) {
                     Ok(count) => written += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(_) => return Err(End::Closed),
+                    Err(_) => return Err(CloseReason::Closed),
                 },
             }
         }
@@ -320,33 +332,33 @@ impl Connection {
 
     /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only
     /// time.
-    fn read(&mut self, shared: &Shared, call: ReadCall) {
-        if !shared.core.is_at_hand(&call) {
-            return self.work.push_back(Work::Read(call));
+    fn read(&mut self, shared: &SharedState, call: ReadCall) {
+        if !shared.core.is_cached(&call) {
+            return self.waiting_jobs.push_back(JobKind::Read(call));
         }
         let reading = match without_waiting(|| shared.core.open(&call)) {
-            Some(Ok(file)) => Reading { call, file },
-            Some(Err(refused)) => return self.output.push_front(Outgoing::bytes(refused)),
-            None => return self.work.push_back(Work::Read(call)),
+            Some(Ok(file)) => ReadJob { call, file },
+            Some(Err(refused)) => return self.replies.push_head(OutgoingReply::bytes(refused)),
+            None => return self.waiting_jobs.push_back(JobKind::Read(call)),
         };
-        match reading.is_warm() {
+        match reading.is_cached() {
             Some(true) => {
-                self.output.push_front(reading.read(shared, self.output.queued()));
+                self.replies.push_head(reading.make_reply(shared, self.replies.queued_memory()));
             }
-            _ => self.work.push_back(Work::Read(call)),
+            _ => self.waiting_jobs.push_back(JobKind::Read(call)),
         }
     }
 
-    fn give_work(&mut self, shared: &Shared) {
-        let jobs_max = if self.output.queued().is_much() { 1 } else { JOBS_MAX };
-        while self.jobs + self.output.pipes() < jobs_max
-            && !self.is_heavy()
-            && let Some(work) = self.work.pop_front()
+    fn submit_jobs(&mut self, shared: &SharedState) {
+        let jobs_max = if self.replies.queued_memory().is_over_share() { 1 } else { JOBS_MAX };
+        while self.jobs + self.replies.pipes() < jobs_max
+            && !self.is_over_memory_limit()
+            && let Some(work) = self.waiting_jobs.pop_front()
         {
             self.jobs += 1;
             let (network, client) = (self.network(), Arc::clone(&self.client));
-            let queued = Arc::clone(self.output.queued());
-            shared.workers.give(Job { network, asker: self.asker, client, queued, work });
+            let queued = Arc::clone(self.replies.queued_memory());
+            shared.workers.submit(Job { network, connection_id: self.id, client, queued, kind: work });
         }
     }
 }

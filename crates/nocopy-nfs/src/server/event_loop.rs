@@ -13,10 +13,10 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::Shared;
-use super::connection::{Connection, End};
-use super::core::Asker;
-use super::fair::FairQueue;
+use super::SharedState;
+use super::connection::{CloseReason, Connection};
+use super::core::ConnectionId;
+use super::fair_queue::FairQueue;
 use super::portmapper::Portmapper;
 use super::workers::Inbox;
 use crate::wire::record::Records;
@@ -48,7 +48,7 @@ pub(super) struct EventLoop {
     epoll: OwnedFd,
     listeners: Arc<[TcpListener]>,
     portmappers: Arc<[Portmapper]>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     inbox: Arc<Inbox>,
     connections: HashMap<u64, Connection>,
     /// Connections that wait for their turn.
@@ -56,14 +56,14 @@ pub(super) struct EventLoop {
     number: usize,
     /// The machine lacks memory or descriptors, so no connections are accepted.
     is_paused: bool,
-    ticked: Instant,
+    last_tick: Instant,
     buffer: Vec<u8>,
 }
 
 impl EventLoop {
     pub(super) fn new(
         (listeners, portmappers): (Arc<[TcpListener]>, Arc<[Portmapper]>),
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         number: usize,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -83,7 +83,7 @@ impl EventLoop {
             ready: FairQueue::default(),
             number,
             is_paused: true,
-            ticked: Instant::now(),
+            last_tick: Instant::now(),
             buffer: vec![0; BUFFER_BYTES],
         };
         Ok(one)
@@ -108,28 +108,28 @@ impl EventLoop {
             for event in &events {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data {
-                    INBOX => self.take_done(),
+                    INBOX => self.take_results(),
                     // Reset, because no reply would arrive.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
                         self.remove(id);
                     }
                     id if id >= FIRST && events.len() == 1 && self.ready.is_empty() => {
-                        self.turn(id, flags.contains(EventFlags::IN), now);
+                        self.run_turn(id, flags.contains(EventFlags::IN), now);
                     }
-                    id if id >= FIRST => self.note_ready(id, flags.contains(EventFlags::IN)),
+                    id if id >= FIRST => self.mark_ready(id, flags.contains(EventFlags::IN)),
                     number if number >= PORTMAPPERS => {
-                        self.portmappers[(number - PORTMAPPERS) as usize].answer(&self.shared);
+                        self.portmappers[(number - PORTMAPPERS) as usize].answer_calls(&self.shared);
                     }
                     listener => self.accept((listener - LISTENERS) as usize, now)?,
                 }
             }
-            self.serve(now);
+            self.serve_ready(now);
             self.tick(now)?;
         }
         Ok(())
     }
 
-    fn note_ready(&mut self, id: u64, is_readable: bool) {
+    fn mark_ready(&mut self, id: u64, is_readable: bool) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.ready.is_readable |= is_readable;
         if !std::mem::replace(&mut connection.ready.is_queued, true) {
@@ -138,12 +138,12 @@ impl EventLoop {
     }
 
     /// Gives connections their turns, those of each network in turn.
-    fn serve(&mut self, now: Instant) {
+    fn serve_ready(&mut self, now: Instant) {
         let mut cost = 0;
         while cost < ROUND_BYTES_MAX
             && let Some((_, id)) = self.ready.pop(|_| true)
         {
-            cost += self.turn(id, false, now);
+            cost += self.run_turn(id, false, now);
         }
     }
 
@@ -164,7 +164,7 @@ impl EventLoop {
                     Some(Errno::AGAIN) => break,
                     Some(Errno::INTR | Errno::CONNABORTED) => {}
                     // Another loop does not end one at once.
-                    Some(Errno::MFILE) if self.make_place() => {}
+                    Some(Errno::MFILE) if self.evict_connection() => {}
                     // The connection stays in the queue, and would be reported again at once.
                     _ => return self.pause(),
                 },
@@ -186,21 +186,28 @@ impl EventLoop {
     fn add(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
         let address = SocketAddr::new(from.ip().to_canonical(), from.port());
         let allow = &self.shared.settings.allow;
-        if !allow.is_empty() && !allow.iter().any(|allow| allow.has(from)) {
-            return self.shared.accounts.note_refused();
+        if !allow.is_empty() && !allow.iter().any(|allow| allow.allows(from)) {
+            return self.shared.statistics.count_refused();
         }
         // The loops share the limit. A loop without connections may have one more, as there are few loops.
         if self.shared.connections.load(Ordering::Relaxed) >= self.shared.connections_max {
-            self.make_place();
+            self.evict_connection();
         }
         let id = self.shared.accepted.fetch_add(1, Ordering::Relaxed);
-        let client = self.shared.accounts.connected(address.ip());
+        let client = self.shared.statistics.count_connection(address.ip());
         let data = EventData::new_u64(id);
         let records = Records::limited(self.shared.core.call_limits());
-        let member = self.shared.networks.join(address.ip(), self.number);
-        let queued = Arc::new(self.shared.queued.with(&member.reply_bytes));
-        let connection =
-            Connection::new(self.asker(id), socket, address, client, (records, member), queued, now);
+        let share = self.shared.networks.join(address.ip(), self.number);
+        let queued_memory = Arc::new(self.shared.queued_memory.for_network(&share.reply_bytes));
+        let connection = Connection::new(
+            self.connection_id(id),
+            socket,
+            address,
+            client,
+            (records, share),
+            queued_memory,
+            now,
+        );
         let connection = connection.and_then(|connection| {
             epoll::add(&self.epoll, &*connection.socket, data, connection.interest)?;
             Ok(connection)
@@ -214,65 +221,65 @@ impl EventLoop {
 
     /// Ends a connection: of the network with the most connections, the one that was idle for longest; if
     /// other loops have all of them, one of these does so. Returns whether it has ended.
-    fn make_place(&mut self) -> bool {
+    fn evict_connection(&mut self) -> bool {
         let (networks, event_loop) = self.shared.networks.largest();
         let largest = self.connections.iter().filter(|(_, one)| networks.contains(&one.network()));
-        let idle = largest.min_by_key(|(_, one)| one.moved).map(|(id, _)| *id);
+        let idle = largest.min_by_key(|(_, one)| one.last_transfer).map(|(id, _)| *id);
         match idle {
             Some(id) => {
                 self.remove(id);
-                self.shared.accounts.note_ended();
+                self.shared.statistics.count_ended();
             }
-            None => self.shared.inboxes[event_loop].ask_for_place(),
+            None => self.shared.inboxes[event_loop].request_eviction(),
         }
         idle.is_some()
     }
 
-    fn asker(&self, connection: u64) -> Asker {
-        Asker { event_loop: self.number, connection }
+    fn connection_id(&self, connection: u64) -> ConnectionId {
+        ConnectionId { event_loop: self.number, number: connection }
     }
 
-    fn take_done(&mut self) {
-        for (id, step) in self.inbox.take() {
+    fn take_results(&mut self) {
+        for (id, step) in self.inbox.take_results() {
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.done(step);
-                self.note_ready(id, false);
+                connection.apply_result(step);
+                self.mark_ready(id, false);
             }
         }
-        for _ in 0..self.inbox.take_places() {
-            self.make_place();
+        for _ in 0..self.inbox.take_evictions() {
+            self.evict_connection();
         }
     }
 
     /// Returns what the turn cost.
-    fn turn(&mut self, id: u64, is_readable: bool, now: Instant) -> usize {
+    fn run_turn(&mut self, id: u64, is_readable: bool, now: Instant) -> usize {
         let Some(connection) = self.connections.get_mut(&id) else { return 0 };
-        self.shared.turns.note(&*connection.socket, now);
+        self.shared.rotation.record_turn(&*connection.socket, now);
         // Not `||`: this also clears `is_queued`, because the connection is off the queue now.
         if is_readable | std::mem::take(&mut connection.ready).is_readable {
-            connection.go_on_writing(now);
+            connection.resume_write(now);
         }
-        let turned = connection.turn(&self.shared, &mut self.buffer, now);
+        let turned = connection.run_turn(&self.shared, &mut self.buffer, now);
         let cost = *turned.as_ref().unwrap_or(&0);
-        let is_cut = connection.is_cut();
-        let wanted = connection.wanted();
-        let is_good = match turned {
+        let is_cut = connection.has_more_work();
+        let wanted = connection.wanted_events();
+        let is_open = match turned {
             Ok(_) if wanted == connection.interest => true,
             Ok(_) => {
                 connection.interest = wanted;
                 let data = EventData::new_u64(id);
                 epoll::modify(&self.epoll, &*connection.socket, data, wanted).is_ok()
             }
-            Err(End::Malformed) => {
-                self.shared.accounts.note_malformed();
+            Err(CloseReason::Malformed) => {
+                self.shared.statistics.count_malformed();
                 false
             }
-            Err(End::Closed) => false,
+            Err(CloseReason::Closed) => false,
         };
-        if !is_good {
+        if !is_open {
             self.remove(id);
         } else if is_cut {
-            self.note_ready(id, false);
+            self.mark_ready(id, false);
         }
         cost
     }
@@ -285,23 +292,23 @@ impl EventLoop {
         // A worker may still read from it. It is closed or broken already, or soon will be.
         let _ = epoll::delete(&self.epoll, &*connection.socket);
         let _ = connection.socket.shutdown(Shutdown::Both);
-        if connection.is_worked_for() {
-            self.shared.workers.forget(self.asker(id));
+        if connection.has_jobs() {
+            self.shared.workers.cancel_jobs(self.connection_id(id));
         }
     }
 
     fn tick(&mut self, now: Instant) -> io::Result<()> {
-        if now.duration_since(self.ticked) < TICK {
+        if now.duration_since(self.last_tick) < TICK {
             return Ok(());
         }
-        self.ticked = now;
+        self.last_tick = now;
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
         for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
-            self.shared.accounts.note_late();
+            self.shared.statistics.count_late();
         }
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
-        starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.note_ready(id, false));
+        starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.mark_ready(id, false));
         if self.is_paused { self.listen() } else { Ok(()) }
     }
 }
@@ -319,7 +326,7 @@ mod tests {
     use crate::export::Export;
 
     #[test]
-    fn connections_with_a_late_call_end_and_are_counted() {
+    fn connections_with_overdue_calls_are_closed_and_counted() {
         let around = tempfile::tempdir().unwrap();
         let [exported, state] = ["exported", "state"].map(|name| around.path().join(name));
         std::fs::create_dir(&exported).unwrap();
@@ -342,10 +349,10 @@ mod tests {
         let (now, late) = (Instant::now(), Instant::now() + Duration::from_secs(120));
         wait_until("half a call to arrive", || {
             one.accept(0, now).unwrap();
-            one.turn(FIRST, true, now);
+            one.run_turn(FIRST, true, now);
             one.connections.values().any(|connection| connection.is_overdue(late))
         });
         one.tick(late).unwrap();
-        assert_eq!((one.connections.len(), shared.accounts.late()), (0, 1));
+        assert_eq!((one.connections.len(), shared.statistics.late()), (0, 1));
     }
 }

@@ -4,7 +4,7 @@
 //!   socket ─▶ connection ─▶ core: an answer ──────────────┐
 //!                │             └─▶ workers (cold files, directories, changes) ─▶ back to the loop
 //!                ▼                                        ▼
-//!            output: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
+//!            replies: an ordered queue of [header │ pages in a pipe │ what fills up] ─▶ socket
 //! ```
 //!
 //! A read is moved by splice(2) from the file into a pipe *first*: so the count and the end of the file in
@@ -23,20 +23,20 @@
 //! Pages that change after their reply was queued are sent with their new contents, as by the kernel's
 //! server. `--stable` copies instead.
 
-mod accounts;
 mod allow;
+mod call_receiver;
 mod connection;
 pub mod core;
 mod event_loop;
-mod fair;
-mod incoming;
+mod fair_queue;
+mod long_write;
 mod networks;
-mod output;
 mod portmapper;
-mod reading;
-mod turns;
+mod read_job;
+mod reply_queue;
+mod service_rotation;
+mod statistics;
 mod workers;
-mod writing;
 
 use nocopy::tcp::PagePool;
 use nocopy_proto::errno::Why;
@@ -50,17 +50,17 @@ use std::thread;
 use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-pub use accounts::{Accounts, ClientCounts, Copied, Counts};
-pub use allow::Allow;
+pub use allow::AllowRule;
+pub use statistics::{ClientCounters, CopyCause, Counts, ServerStatistics};
 
 use self::core::{Callers, Core};
 use crate::export::Export;
 use crate::wire::portmap;
 use event_loop::EventLoop;
 use networks::Networks;
-use output::Queued;
 use portmapper::Portmapper;
-use turns::Turns;
+use reply_queue::QueuedMemory;
+use service_rotation::ServiceRotation;
 use workers::{Inbox, Workers};
 
 /// With more threads, one disk or one network is not faster.
@@ -78,13 +78,13 @@ const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("{address}: cannot serve there{cause}; {}", advice(source), cause = Why(.source))]
+    #[error("{address}: cannot serve there{cause}; {}", listen_advice(source), cause = Why(.source))]
     Listen { address: SocketAddr, source: io::Error },
     #[error("server: cannot wait for connections{cause}; raise the limit of descriptors ('ulimit -n')", cause = Why(.0))]
     Setup(#[source] io::Error),
 }
 
-fn advice(error: &io::Error) -> &'static str {
+fn listen_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program uses it; name another port by --listen",
         io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
@@ -98,7 +98,7 @@ pub struct Settings {
     /// Where to listen; of several addresses those that this host has, at one port.
     pub addresses: Vec<SocketAddr>,
     /// What may connect; empty: all that can reach the address.
-    pub allow: Vec<Allow>,
+    pub allow: Vec<AllowRule>,
     /// Copy what is read, so that later changes of the file do not change the reply.
     pub is_stable: bool,
     pub is_writable: bool,
@@ -110,17 +110,17 @@ pub struct Settings {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     core: Core,
     settings: Settings,
-    accounts: Accounts,
+    statistics: ServerStatistics,
     pages: PagePool,
-    queued: Queued,
+    queued_memory: QueuedMemory,
     networks: Arc<Networks>,
     workers: Workers,
     /// Of each event loop.
     inboxes: Vec<Arc<Inbox>>,
-    turns: Turns,
+    rotation: ServiceRotation,
     connections: AtomicUsize,
     /// The number of the next connection.
     accepted: AtomicU64,
@@ -128,12 +128,12 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-impl Shared {
+impl SharedState {
     /// Does work that is due from time to time, and may wait for disks, until the server ends.
-    fn tidy(&self) {
+    fn maintain_export(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             thread::park_timeout(event_loop::TICK);
-            self.core.export().tidy();
+            self.core.export().close_idle();
         }
     }
 }
@@ -142,7 +142,7 @@ impl Shared {
 pub struct Server {
     /// At least one.
     addresses: Vec<SocketAddr>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     loops: Vec<EventLoop>,
 }
 
@@ -169,16 +169,16 @@ impl Server {
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
         let inboxes = (0..count).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             core: Core::new(export, groups, port).writable(settings.is_writable).callers(settings.callers),
             settings,
-            accounts: Accounts::default(),
+            statistics: ServerStatistics::default(),
             pages: PagePool::new(connections_max),
-            queued: Queued::default(),
+            queued_memory: QueuedMemory::default(),
             networks: Arc::default(),
             workers: Workers::default(),
             inboxes: inboxes.map_err(ServerError::Setup)?,
-            turns: Turns::new(),
+            rotation: ServiceRotation::new(),
             connections: AtomicUsize::new(0),
             accepted: AtomicU64::new(event_loop::FIRST),
             connections_max,
@@ -207,14 +207,14 @@ impl Server {
     ///
     /// # Errors
     /// The kernel refuses to wait for connections.
-    pub fn run(self, wait: impl FnOnce(&Progress<'_>)) -> (Accounts, io::Result<()>) {
+    pub fn run(self, wait: impl FnOnce(&Progress<'_>)) -> (ServerStatistics, io::Result<()>) {
         let Self { shared, loops, .. } = self;
         let wakers: Vec<_> = loops.iter().map(EventLoop::waker).collect();
         let done = thread::scope(|scope| {
             for _ in 0..WORKERS {
-                scope.spawn(|| shared.workers.work(&shared));
+                scope.spawn(|| shared.workers.run_jobs(&shared));
             }
-            let keeper = scope.spawn(|| shared.tidy());
+            let keeper = scope.spawn(|| shared.maintain_export());
             let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
             let is_failed = || threads.iter().any(|thread| thread.is_finished());
             // A panic ends all threads, too, and goes on then: the scope waits for them.
@@ -224,7 +224,7 @@ impl Server {
             shared.is_over.store(true, Ordering::Relaxed);
             wakers.iter().for_each(|waker| waker.wake());
             let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-            shared.workers.end();
+            shared.workers.shut_down();
             keeper.thread().unpark();
             waited.unwrap_or_else(|panic| resume_unwind(panic));
             let ended = ended.into_iter().map(|end| end.unwrap_or_else(|panic| resume_unwind(panic)));
@@ -232,25 +232,25 @@ impl Server {
         });
         drop(wakers);
         let shared = Arc::into_inner(shared).expect("all threads have ended");
-        shared.accounts.note_unsaved(shared.core.unsaved());
-        (shared.accounts, done)
+        shared.statistics.count_unsaved(shared.core.unsaved());
+        (shared.statistics, done)
     }
 }
 
 #[allow(missing_debug_implementations)]
 pub struct Progress<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedState,
     is_failed: &'a dyn Fn() -> bool,
 }
 
 impl Progress<'_> {
-    pub fn accounts(&self) -> &Accounts {
-        &self.shared.accounts
+    pub fn statistics(&self) -> &ServerStatistics {
+        &self.shared.statistics
     }
 
     /// Memory of replies that clients have not read.
     pub fn queued_bytes(&self) -> usize {
-        self.shared.queued.bytes()
+        self.shared.queued_memory.bytes()
     }
 
     /// Whether a thread of the server has ended by itself, which is an error.

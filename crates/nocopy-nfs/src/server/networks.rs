@@ -20,12 +20,12 @@ const CALLS_BYTES_MAX: usize = 64 << 20;
 /// The networks that have connections.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
-    known: Mutex<HashMap<IpAddr, Uses>>,
+    usage: Mutex<HashMap<IpAddr, NetworkUsage>>,
     call_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Uses {
+struct NetworkUsage {
     /// Connections, by the event loop that serves them.
     connections: [usize; LOOPS_MAX],
     call_bytes: Arc<AtomicUsize>,
@@ -34,32 +34,39 @@ struct Uses {
 
 /// A connection's part of the uses of its network, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct NetworkShare {
     networks: Arc<Networks>,
     pub(super) network: IpAddr,
     event_loop: usize,
-    of_network: Arc<AtomicUsize>,
+    network_bytes: Arc<AtomicUsize>,
     /// Memory of the replies of the network that were not sent.
     pub(super) reply_bytes: Arc<AtomicUsize>,
     /// Bytes of the common memory that this connection has.
-    bytes: usize,
+    shared_bytes: usize,
 }
 
 impl Networks {
-    pub(super) fn join(self: &Arc<Self>, address: IpAddr, event_loop: usize) -> Member {
+    pub(super) fn join(self: &Arc<Self>, address: IpAddr, event_loop: usize) -> NetworkShare {
         let network = network_of(address);
         let mut known = self.lock();
         let uses = known.entry(network).or_default();
         uses.connections[event_loop] += 1;
         let of_network = Arc::clone(&uses.call_bytes);
         let reply_bytes = Arc::clone(&uses.reply_bytes);
-        Member { networks: Arc::clone(self), network, event_loop, of_network, reply_bytes, bytes: 0 }
+        NetworkShare {
+            networks: Arc::clone(self),
+            network,
+            event_loop,
+            network_bytes: of_network,
+            reply_bytes,
+            shared_bytes: 0,
+        }
     }
 
     /// The networks with the most connections, and the event loop that serves most of them.
     pub(super) fn largest(&self) -> (HashSet<IpAddr>, usize) {
         let known = self.lock();
-        let total = |uses: &Uses| uses.connections.iter().sum::<usize>();
+        let total = |uses: &NetworkUsage| uses.connections.iter().sum::<usize>();
         let most = known.values().map(total).max().unwrap_or(0);
         let largest = known.iter().filter(|(_, uses)| total(uses) == most);
         let (mut networks, mut by_loop) = (HashSet::new(), [0; LOOPS_MAX]);
@@ -71,32 +78,32 @@ impl Networks {
         (networks, event_loop)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Uses>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, NetworkUsage>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Member {
+impl NetworkShare {
     /// Reserves memory so that the connection may hold that many bytes of calls, or frees what is more than
     /// that. Refused if the network would have more of the common memory than is left for others.
     pub(super) fn reserve(&mut self, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(OWN_BYTES);
         let all = &self.networks.call_bytes;
         // Relaxed: these are only counts.
-        if wanted <= self.bytes {
-            let fewer = self.bytes - wanted;
+        if wanted <= self.shared_bytes {
+            let fewer = self.shared_bytes - wanted;
             if fewer > 0 {
                 all.fetch_sub(fewer, Ordering::Relaxed);
-                self.of_network.fetch_sub(fewer, Ordering::Relaxed);
-                self.bytes = wanted;
+                self.network_bytes.fetch_sub(fewer, Ordering::Relaxed);
+                self.shared_bytes = wanted;
             }
             return true;
         }
-        let more = wanted - self.bytes;
+        let more = wanted - self.shared_bytes;
         let of_all = all.fetch_add(more, Ordering::Relaxed) + more;
-        let of_network = self.of_network.fetch_add(more, Ordering::Relaxed) + more;
+        let of_network = self.network_bytes.fetch_add(more, Ordering::Relaxed) + more;
         let is_granted = of_network <= CALLS_BYTES_MAX.saturating_sub(of_all);
-        self.bytes += more;
+        self.shared_bytes += more;
         if !is_granted {
             // Frees `more` again, and goes no deeper: `bytes - more` is `OWN_BYTES` and what the connection
             // had.
@@ -106,7 +113,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for NetworkShare {
     fn drop(&mut self) {
         self.reserve(0);
         let mut known = self.networks.lock();
@@ -124,14 +131,14 @@ mod tests {
 
     const CALL_BYTES: usize = 1 << 20;
 
-    fn take_all(networks: &Arc<Networks>, last: u8) -> Vec<Member> {
-        let mut members = Vec::new();
+    fn take_all(networks: &Arc<Networks>, last: u8) -> Vec<NetworkShare> {
+        let mut shares = Vec::new();
         loop {
-            let mut member = networks.join([10, 0, 0, last].into(), 0);
-            let is_granted = member.reserve(CALL_BYTES);
-            members.push(member);
+            let mut share = networks.join([10, 0, 0, last].into(), 0);
+            let is_granted = share.reserve(CALL_BYTES);
+            shares.push(share);
             if !is_granted {
-                return members;
+                return shares;
             }
         }
     }
@@ -140,22 +147,22 @@ mod tests {
     fn networks_are_compared_over_all_event_loops() {
         let networks = Arc::new(Networks::default());
         let join = |last, event_loop| networks.join([10, 0, 0, last].into(), event_loop);
-        let mut members = vec![join(1, 0), join(1, 0), join(2, 1), join(2, 2), join(2, 2), join(3, 0)];
+        let mut shares = vec![join(1, 0), join(1, 0), join(2, 1), join(2, 2), join(2, 2), join(3, 0)];
         assert_eq!(networks.largest(), ([[10, 0, 0, 2].into()].into(), 2));
-        members.push(join(1, 0));
+        shares.push(join(1, 0));
         let both = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
         assert_eq!(networks.largest(), (both.into(), 0));
-        drop(members);
+        drop(shares);
         assert_eq!(networks.largest().0, HashSet::new());
     }
 
     #[test]
-    fn a_network_leaves_memory_of_calls_to_others() {
+    fn call_memory_of_a_network_is_limited() {
         let networks = Arc::new(Networks::default());
         let granted = |last| {
-            let members = take_all(&networks, last);
-            let bytes = members.iter().map(|member| member.bytes).sum::<usize>();
-            (members, bytes)
+            let shares = take_all(&networks, last);
+            let bytes = shares.iter().map(|share| share.shared_bytes).sum::<usize>();
+            (shares, bytes)
         };
         let (first, bytes) = granted(1);
         assert!((CALLS_BYTES_MAX / 2 - CALL_BYTES..=CALLS_BYTES_MAX / 2).contains(&bytes), "{bytes}");

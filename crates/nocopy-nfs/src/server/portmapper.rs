@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use super::Shared;
+use super::SharedState;
 
 /// The longest call that is read: of GETPORT, with the longest credential and verifier.
 const CALL_BYTES_MAX: usize = 1 << 10;
@@ -29,7 +29,7 @@ pub(super) struct Portmapper {
 
 /// The address that was asked.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum DestinationAddress {
     Ipv4(in_pktinfo),
     Ipv6(in6_pktinfo),
 }
@@ -50,14 +50,14 @@ impl Portmapper {
     }
 
     /// Answers what has arrived.
-    pub(super) fn answer(&self, shared: &Shared) {
+    pub(super) fn answer_calls(&self, shared: &SharedState) {
         let mut buffer = [0; CALL_BYTES_MAX];
         for _ in 0..ANSWERS_MAX {
             // Errors: nothing has arrived, or an earlier answer did not.
             let Ok(received) = self.receive(&mut buffer) else { break };
             let Some((call, from, asked)) = received else { continue };
             let allow = &shared.settings.allow;
-            if !allow.is_empty() && !allow.iter().any(|allow| allow.has(from)) {
+            if !allow.is_empty() && !allow.iter().any(|allow| allow.allows(from)) {
                 continue;
             }
             if let Some(reply) = shared.core.answer_datagram(call) {
@@ -68,7 +68,10 @@ impl Portmapper {
     }
 
     /// A datagram, its source, and the address that was asked; `None` if it is not to be answered.
-    fn receive<'a>(&self, buffer: &'a mut [u8]) -> nix::Result<Option<(&'a [u8], SocketAddr, Asked)>> {
+    fn receive<'a>(
+        &self,
+        buffer: &'a mut [u8],
+    ) -> nix::Result<Option<(&'a [u8], SocketAddr, DestinationAddress)>> {
         let mut control = cmsg_space!(in_pktinfo, in6_pktinfo);
         let (bytes, from, asked) = {
             let mut into = [IoSliceMut::new(buffer)];
@@ -76,26 +79,26 @@ impl Portmapper {
             let socket = self.socket.as_raw_fd();
             let message = recvmsg::<SockaddrStorage>(socket, &mut into, Some(&mut control), flags)?;
             let is_whole = !message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
-            let asked = message.cmsgs()?.find_map(Asked::of).filter(|_| is_whole);
-            (message.bytes, message.address.as_ref().and_then(address), asked)
+            let asked = message.cmsgs()?.find_map(DestinationAddress::from_message).filter(|_| is_whole);
+            (message.bytes, message.address.as_ref().and_then(socket_address), asked)
         };
         let both = from.filter(|from| from.port() != 0).zip(asked);
         Ok(both.map(|(from, asked)| (&buffer[..bytes], from, asked)))
     }
 
-    fn send(&self, reply: &[u8], to: SocketAddr, from: Asked) -> nix::Result<usize> {
+    fn send(&self, reply: &[u8], to: SocketAddr, from: DestinationAddress) -> nix::Result<usize> {
         let control = match &from {
-            Asked::Ipv4(asked) => ControlMessage::Ipv4PacketInfo(asked),
-            Asked::Ipv6(asked) => ControlMessage::Ipv6PacketInfo(asked),
+            DestinationAddress::Ipv4(asked) => ControlMessage::Ipv4PacketInfo(asked),
+            DestinationAddress::Ipv6(asked) => ControlMessage::Ipv6PacketInfo(asked),
         };
         let (socket, to) = (self.socket.as_raw_fd(), SockaddrStorage::from(to));
         sendmsg(socket, &[IoSlice::new(reply)], &[control], MsgFlags::MSG_DONTWAIT, Some(&to))
     }
 }
 
-impl Asked {
+impl DestinationAddress {
     /// Of a datagram to one host: what was sent to all hosts of a network is not answered.
-    fn of(message: ControlMessageOwned) -> Option<Self> {
+    fn from_message(message: ControlMessageOwned) -> Option<Self> {
         match message {
             ControlMessageOwned::Ipv4PacketInfo(asked) => {
                 let is_own = asked.ipi_spec_dst.s_addr == asked.ipi_addr.s_addr;
@@ -113,7 +116,7 @@ impl Asked {
     }
 }
 
-fn address(of: &SockaddrStorage) -> Option<SocketAddr> {
+fn socket_address(of: &SockaddrStorage) -> Option<SocketAddr> {
     let ipv4 = of.as_sockaddr_in().map(|one| SocketAddr::from(std::net::SocketAddrV4::from(*one)));
     ipv4.or_else(|| of.as_sockaddr_in6().map(|one| std::net::SocketAddrV6::from(*one).into()))
 }

@@ -9,16 +9,16 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::accounts::ClientCounts;
-use super::core::{Answer, Asker, ListCall, ReadCall};
-use super::fair::FairQueue;
-use super::output::{Outgoing, Queued};
-use super::reading::Reading;
-use super::writing::{Buffer, Done, LongWrite};
-use super::{Shared, WORKERS};
+use super::core::{Answer, ConnectionId, ListCall, ReadCall};
+use super::fair_queue::FairQueue;
+use super::long_write::{CopyBuffer, JobOutcome, LongWrite};
+use super::read_job::ReadJob;
+use super::reply_queue::{OutgoingReply, QueuedMemory};
+use super::statistics::ClientCounters;
+use super::{SharedState, WORKERS};
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum JobKind {
     Read(ReadCall),
     List(ListCall),
     /// A call, the bytes copied to assemble it, and its client.
@@ -30,7 +30,7 @@ pub(super) enum Work {
     Write(Box<LongWrite>),
 }
 
-impl Work {
+impl JobKind {
     fn call_bytes(&self) -> usize {
         if let Self::Call { record, .. } = self { record.len() } else { 0 }
     }
@@ -40,32 +40,32 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) network: IpAddr,
-    pub(super) asker: Asker,
-    pub(super) client: Arc<ClientCounts>,
-    pub(super) queued: Arc<Queued>,
-    pub(super) work: Work,
+    pub(super) connection_id: ConnectionId,
+    pub(super) client: Arc<ClientCounters>,
+    pub(super) queued: Arc<QueuedMemory>,
+    pub(super) kind: JobKind,
 }
 
 /// A result for a connection, and the bytes of its call that are no longer held.
 #[derive(Debug)]
-pub(super) struct Step {
-    pub(super) done: Done,
+pub(super) struct JobResult {
+    pub(super) outcome: JobOutcome,
     pub(super) call_bytes: usize,
 }
 
 /// Results for the connections of a loop, which is woken for them.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    done: Mutex<Vec<(u64, Step)>>,
-    /// How many connections of the loop must end to make place for others.
-    places: AtomicUsize,
+    results: Mutex<Vec<(u64, JobResult)>>,
+    /// How many connections of the loop must end to make room for others.
+    evictions: AtomicUsize,
     event: OwnedFd,
 }
 
 impl Inbox {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { done: Mutex::default(), places: AtomicUsize::new(0), event })
+        Ok(Self { results: Mutex::default(), evictions: AtomicUsize::new(0), event })
     }
 
     /// Readable while there are results.
@@ -79,24 +79,24 @@ impl Inbox {
     }
 
     /// Asks the loop to end one of its connections.
-    pub(super) fn ask_for_place(&self) {
-        self.places.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn request_eviction(&self) {
+        self.evictions.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }
 
-    pub(super) fn take_places(&self) -> usize {
-        self.places.swap(0, Ordering::Relaxed)
+    pub(super) fn take_evictions(&self) -> usize {
+        self.evictions.swap(0, Ordering::Relaxed)
     }
 
-    pub(super) fn take(&self) -> Vec<(u64, Step)> {
+    pub(super) fn take_results(&self) -> Vec<(u64, JobResult)> {
         // No wake-up is lost: the event is cleared first, so a result that comes after the list was taken
         // sets it again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.lock())
     }
 
-    fn put(&self, connection: u64, done: Done, call_bytes: usize) {
-        let step = Step { done, call_bytes };
+    fn push(&self, connection: u64, done: JobOutcome, call_bytes: usize) {
+        let step = JobResult { outcome: done, call_bytes };
         let is_awake = {
             let mut done = self.lock();
             done.push((connection, step));
@@ -108,8 +108,8 @@ impl Inbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Step)>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, JobResult)>> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,12 +119,12 @@ const WORKERS_OF_NETWORK_MAX: usize = WORKERS - 1;
 /// Work to be done: networks take turns, so a client with many connections has no advantage.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct JobQueue {
     waiting: FairQueue<Job>,
     /// The network for which each busy thread works.
     running: Vec<IpAddr>,
@@ -133,7 +133,7 @@ struct Queue {
     is_over: bool,
 }
 
-impl Queue {
+impl JobQueue {
     fn pop(&mut self) -> Option<Job> {
         let Self { waiting, running, .. } = self;
         let count = |network| running.iter().filter(|one| **one == network).count();
@@ -142,14 +142,14 @@ impl Queue {
         Some(job)
     }
 
-    fn end(&mut self, network: IpAddr) {
-        let place = self.running.iter().position(|one| *one == network);
-        self.running.swap_remove(place.expect("a thread works for it"));
+    fn finish_job(&mut self, network: IpAddr) {
+        let index = self.running.iter().position(|one| *one == network);
+        self.running.swap_remove(index.expect("a thread works for it"));
     }
 }
 
 impl Workers {
-    pub(super) fn give(&self, job: Job) {
+    pub(super) fn submit(&self, job: Job) {
         let mut queue = self.lock();
         queue.waiting.push(job.network, job);
         // A busy thread looks for jobs, under this lock, before it waits.
@@ -159,59 +159,63 @@ impl Workers {
     }
 
     /// Drops the waiting jobs of a closed connection: otherwise clients in succession could fill the memory.
-    pub(super) fn forget(&self, asker: Asker) {
-        self.lock().waiting.retain(|job| job.asker != asker);
+    pub(super) fn cancel_jobs(&self, connection_id: ConnectionId) {
+        self.lock().waiting.retain(|job| job.connection_id != connection_id);
     }
 
-    /// Works until [`end`](Self::end).
-    pub(super) fn work(&self, shared: &Shared) {
+    /// Works until [`shut_down`](Self::shut_down).
+    pub(super) fn run_jobs(&self, shared: &SharedState) {
         let core = &shared.core;
-        let mut buffer = Buffer::default();
-        let put = |to: Asker, done, call_bytes| {
-            shared.inboxes[to.event_loop].put(to.connection, done, call_bytes);
+        let mut buffer = CopyBuffer::default();
+        let put = |to: ConnectionId, done, call_bytes| {
+            shared.inboxes[to.event_loop].push(to.number, done, call_bytes);
         };
         let mut ended = None;
-        while let Some(Job { network, asker, client, queued, work }) = self.next(ended) {
+        while let Some(Job { network, connection_id, client, queued, kind: work }) = self.next_job(ended) {
             let call_bytes = work.call_bytes();
             let done = match work {
-                Work::Read(call) => Done::Reply(read(&call, shared, &queued)),
-                Work::List(call) => Done::Reply(Outgoing::bytes(core.list(&call))),
-                Work::Write(writing) => writing.go_on(shared, &mut buffer, |done| put(asker, done, 0)),
-                Work::Call { record, moved, address } => {
-                    match core.answer_to(&record, address, asker).expect("it was parsed before it was given")
+                JobKind::Read(call) => JobOutcome::Reply(read(&call, shared, &queued)),
+                JobKind::List(call) => JobOutcome::Reply(OutgoingReply::bytes(core.list(&call))),
+                JobKind::Write(writing) => {
+                    writing.run(shared, &mut buffer, |done| put(connection_id, done, 0))
+                }
+                JobKind::Call { record, moved, address } => {
+                    match core
+                        .answer_to(&record, address, connection_id)
+                        .expect("it was parsed before it was given")
                     {
                         Answer::InProgress { superseded } => {
-                            superseded.into_iter().for_each(|other| put(other, Done::Superseded, 0));
-                            Done::InProgress
+                            superseded.into_iter().for_each(|other| put(other, JobOutcome::Superseded, 0));
+                            JobOutcome::InProgress
                         }
                         Answer::Repeated { reply, also } => {
-                            put(also, Done::Reply(Outgoing::bytes(reply.clone())), 0);
-                            Done::Reply(Outgoing::bytes(reply))
+                            put(also, JobOutcome::Reply(OutgoingReply::bytes(reply.clone())), 0);
+                            JobOutcome::Reply(OutgoingReply::bytes(reply))
                         }
-                        answer => Done::Reply(reply(answer, moved, (&client, &queued), shared)),
+                        answer => JobOutcome::Reply(reply(answer, moved, (&client, &queued), shared)),
                     }
                 }
             };
-            put(asker, done, call_bytes);
+            put(connection_id, done, call_bytes);
             ended = Some(network);
         }
     }
 
-    pub(super) fn are_wanted(&self) -> bool {
+    pub(super) fn has_waiting_jobs(&self) -> bool {
         let queue = self.lock();
         queue.is_over || !queue.waiting.is_empty()
     }
 
-    pub(super) fn end(&self) {
+    pub(super) fn shut_down(&self) {
         self.lock().is_over = true;
         self.changed.notify_all();
     }
 
     /// Waits for a job, after the last one of this thread, if any, has `ended`.
-    fn next(&self, ended: Option<IpAddr>) -> Option<Job> {
+    fn next_job(&self, ended: Option<IpAddr>) -> Option<Job> {
         let mut queue = self.lock();
         if let Some(network) = ended {
-            queue.end(network);
+            queue.finish_job(network);
         }
         loop {
             if queue.is_over {
@@ -230,7 +234,7 @@ impl Workers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -238,31 +242,31 @@ impl Workers {
 fn reply(
     answer: Answer,
     moved: usize,
-    (client, queued): (&ClientCounts, &Queued),
-    shared: &Shared,
-) -> Outgoing {
+    (client, queued): (&ClientCounters, &QueuedMemory),
+    shared: &SharedState,
+) -> OutgoingReply {
     match answer {
-        Answer::Reply(reply) => Outgoing::bytes(reply),
+        Answer::Reply(reply) => OutgoingReply::bytes(reply),
         Answer::Written(reply, count) => {
-            client.note_written(count, moved, 0);
-            Outgoing::bytes(reply)
+            client.count_write(count, moved, 0);
+            OutgoingReply::bytes(reply)
         }
-        Answer::List(call) => Outgoing::bytes(shared.core.list(&call)),
+        Answer::List(call) => OutgoingReply::bytes(shared.core.list(&call)),
         Answer::Read(call) => read(&call, shared, queued),
         Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("it was handled before"),
     }
 }
 
-fn read(call: &ReadCall, shared: &Shared, queued: &Queued) -> Outgoing {
+fn read(call: &ReadCall, shared: &SharedState, queued: &QueuedMemory) -> OutgoingReply {
     let file = match shared.core.open(call) {
         Ok(file) => file,
-        Err(refused) => return Outgoing::bytes(refused),
+        Err(refused) => return OutgoingReply::bytes(refused),
     };
-    let reading = Reading { call: *call, file };
-    if shared.turns.alternate(Instant::now()) {
-        reading.fetch();
+    let reading = ReadJob { call: *call, file };
+    if shared.rotation.is_alternating(Instant::now()) {
+        reading.prefetch();
     }
-    reading.read(shared, queued)
+    reading.make_reply(shared, queued)
 }
 
 #[cfg(test)]
@@ -273,40 +277,47 @@ mod tests {
 
     fn job(network: [u8; 4], event_loop: usize, connection: u64) -> Job {
         let file = FileHandle::new(&[]).unwrap();
-        let work = Work::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
-        let asker = Asker { event_loop, connection };
-        Job { network: network.into(), asker, client: Arc::default(), queued: Arc::default(), work }
+        let work = JobKind::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
+        let connection_id = ConnectionId { event_loop, number: connection };
+        Job {
+            network: network.into(),
+            connection_id,
+            client: Arc::default(),
+            queued: Arc::default(),
+            kind: work,
+        }
     }
 
     #[test]
-    fn one_network_leaves_a_thread_to_others() {
+    fn worker_threads_of_a_network_are_limited() {
         let (greedy, other) = ([10, 0, 0, 0], [10, 0, 1, 0]);
-        let mut queue = Queue::default();
+        let mut queue = JobQueue::default();
         (0..1000).for_each(|number| queue.waiting.push(greedy.into(), job(greedy, 0, number)));
         let busy = std::iter::from_fn(|| queue.pop()).count();
         assert_eq!(busy, WORKERS - 1);
         queue.waiting.push(other.into(), job(other, 0, 5000));
-        assert_eq!(queue.pop().unwrap().asker.connection, 5000);
+        assert_eq!(queue.pop().unwrap().connection_id.number, 5000);
         assert!(queue.pop().is_none());
-        queue.end(other.into());
+        queue.finish_job(other.into());
         assert!(queue.pop().is_none());
-        queue.end(greedy.into());
-        assert_eq!(queue.pop().unwrap().asker.connection, WORKERS as u64 - 1);
+        queue.finish_job(greedy.into());
+        assert_eq!(queue.pop().unwrap().connection_id.number, WORKERS as u64 - 1);
     }
 
     #[test]
-    fn work_of_connections_that_ended_is_dropped() {
+    fn jobs_of_closed_connections_are_dropped() {
         let workers = Workers::default();
-        let forget = |event_loop, connection| workers.forget(Asker { event_loop, connection });
+        let forget =
+            |event_loop, connection| workers.cancel_jobs(ConnectionId { event_loop, number: connection });
         for connection in 0..1000 {
-            workers.give(job([10, 0, 0, 0], 0, connection));
-            workers.give(job([10, 0, 0, 0], 0, connection));
+            workers.submit(job([10, 0, 0, 0], 0, connection));
+            workers.submit(job([10, 0, 0, 0], 0, connection));
             forget(0, connection);
         }
-        workers.give(job([10, 0, 0, 0], 0, 7));
+        workers.submit(job([10, 0, 0, 0], 0, 7));
         forget(1, 7);
         let left: Vec<u64> =
-            std::iter::from_fn(|| workers.lock().pop()).map(|job| job.asker.connection).collect();
+            std::iter::from_fn(|| workers.lock().pop()).map(|job| job.connection_id.number).collect();
         assert_eq!(left, [7]);
     }
 }

@@ -57,18 +57,18 @@ impl<'a, const MAX: usize> Xdr<'a> for Text<'a, MAX> {
 
 /// The reply to a client that may mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountSuccess {
     pub handle: FileHandle,
     /// The accepted flavors of authentication.
     pub flavors: Vec<u32>,
 }
 
-pub type MountReply = Result<Mounted, Status>;
+pub type MountReply = Result<MountSuccess, Status>;
 
 impl Xdr<'_> for MountReply {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Ok(Mounted { handle, flavors }) => {
+            Ok(MountSuccess { handle, flavors }) => {
                 0_u32.encode(out);
                 handle.encode(out);
                 u32::try_from(flavors.len()).expect("there are few flavors").encode(out);
@@ -89,7 +89,7 @@ impl Xdr<'_> for MountReply {
             return Err(XdrError::AboveLimit { bytes: count as usize, max: FLAVORS_MAX as usize });
         }
         let flavors = (0..count).map(|_| input.read()).collect::<Result<_, _>>()?;
-        Ok(Ok(Mounted { handle, flavors }))
+        Ok(Ok(MountSuccess { handle, flavors }))
     }
 }
 

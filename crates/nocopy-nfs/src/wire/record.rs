@@ -48,22 +48,22 @@ pub struct Records {
     fragments: Vec<u8>,
     /// The record returned last is in `fragments`.
     is_given: bool,
-    long: Option<Long>,
+    long: Option<LongRecord>,
 }
 
 /// A record, and how many bytes were copied to assemble it.
-pub type Taken<'a> = (Cow<'a, [u8]>, usize);
+pub type CountedRecord<'a> = (Cow<'a, [u8]>, usize);
 
 /// The beginning of a long, incomplete record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begun<'a> {
+pub struct PartialRecord<'a> {
     pub begin: &'a [u8],
     pub bytes: usize,
 }
 
 /// The received part of a long record, and its length.
 #[derive(Debug)]
-struct Long {
+struct LongRecord {
     bytes: Vec<u8>,
     whole: usize,
     /// How many bytes were copied for it.
@@ -82,7 +82,7 @@ impl Records {
 
     pub fn push(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        if let Some(Long { bytes: long, whole, moved }) = &mut self.long {
+        if let Some(LongRecord { bytes: long, whole, moved }) = &mut self.long {
             let missing = whole.saturating_sub(long.len()).min(rest.len());
             long.extend_from_slice(&rest[..missing]);
             *moved += missing;
@@ -97,49 +97,52 @@ impl Records {
     }
 
     /// Memory that may receive bytes instead of `push`: a long record is received into its final memory.
-    pub fn long(&mut self) -> Option<&mut Vec<u8>> {
+    pub fn long_buffer(&mut self) -> Option<&mut Vec<u8>> {
         self.long.as_mut().filter(|long| long.bytes.len() < long.whole).map(|long| &mut long.bytes)
     }
 
     /// A long incomplete record that is next, before [`take`](Self::take) begins to assemble it.
-    pub fn begun(&self) -> Option<Begun<'_>> {
+    pub fn partial(&self) -> Option<PartialRecord<'_>> {
         let is_between = self.long.is_none() && (self.is_given || self.fragments.is_empty());
         let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
         let mark = u32::from_be_bytes(*mark);
         let bytes = (mark & !LAST) as usize;
         let is_long = mark & LAST != 0 && bytes > LONG_BYTES && bytes <= self.limits.long;
-        (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes).then_some(Begun { begin, bytes })
+        (is_long && begin.len() >= BEGIN_BYTES && begin.len() < bytes)
+            .then_some(PartialRecord { begin, bytes })
     }
 
-    /// Removes the record that is [`begun`](Self::begun), whose rest is received elsewhere. Its beginning is
-    /// in the bytes from the returned place on.
+    /// Removes the record that is [`partial`](Self::partial), whose rest is received elsewhere. Its beginning
+    /// is in the bytes from the returned place on.
     ///
     /// # Panics
     /// There is no long record.
-    pub fn give_up(&mut self) -> (Vec<u8>, usize) {
-        assert!(self.begun().is_some(), "a long record is begun");
+    pub fn take_partial(&mut self) -> (Vec<u8>, usize) {
+        assert!(self.partial().is_some(), "a long record is begun");
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.start) + MARK_BYTES)
     }
 
     /// Bytes of memory in use.
-    pub fn held(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         let long = self.long.as_ref().map_or(0, |long| long.bytes.len());
         self.bytes.len() - self.start + self.fragments.len() + long
     }
 
     /// Bytes of memory in use, and those that the record being received will need.
-    pub fn reserved(&self) -> usize {
+    pub fn reserved_bytes(&self) -> usize {
         let behind = self.bytes.len() - self.start;
         match &self.long {
             Some(long) => long.whole.max(long.bytes.len()) + behind,
             // The length of a record in fragments is not known before the last one.
-            None if self.fragments.len().max(behind) > self.limits.other => self.limits.long.max(self.held()),
-            None => self.held(),
+            None if self.fragments.len().max(behind) > self.limits.other => {
+                self.limits.long.max(self.buffered_bytes())
+            }
+            None => self.buffered_bytes(),
         }
     }
 
     /// Whether a part of a record has arrived, and not all of it.
-    pub fn is_within(&self) -> bool {
+    pub fn has_partial(&self) -> bool {
         let is_given = |fragments: &Vec<u8>| self.is_given || fragments.is_empty();
         self.long.is_some() || self.bytes.len() > self.start || !is_given(&self.fragments)
     }
@@ -149,14 +152,14 @@ impl Records {
     /// # Errors
     /// The record is too long; the rest of the stream cannot be read.
     pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
-        Ok(self.take_counted()?.map(|(record, _)| record))
+        Ok(self.take_with_copied()?.map(|(record, _)| record))
     }
 
     /// As [`take`](Self::take), with the number of bytes that were copied to assemble the record.
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_counted(&mut self) -> Result<Option<Taken<'_>>, TooLong> {
+    pub fn take_with_copied(&mut self) -> Result<Option<CountedRecord<'_>>, TooLong> {
         if let Some(mut long) = self.long.take_if(|long| long.bytes.len() >= long.whole) {
             let behind = long.bytes.split_off(long.whole);
             self.push_front(behind);
@@ -173,14 +176,14 @@ impl Records {
             let Some((mark, rest)) = rest.split_first_chunk() else { return Ok(None) };
             let mark = u32::from_be_bytes(*mark);
             let (is_last, bytes) = (mark & LAST != 0, (mark & !LAST) as usize);
-            self.check(bytes, rest)?;
+            self.check_length(bytes, rest)?;
             if rest.len() < bytes {
                 let is_long = is_last && self.fragments.is_empty() && bytes > LONG_BYTES;
                 if is_long && rest.len() >= BEGIN_BYTES {
                     let mut long = Vec::with_capacity(bytes);
                     long.extend_from_slice(rest);
                     // It was pushed before, and is copied a second time.
-                    self.long = Some(Long { bytes: long, whole: bytes, moved: 2 * rest.len() });
+                    self.long = Some(LongRecord { bytes: long, whole: bytes, moved: 2 * rest.len() });
                     self.bytes.clear();
                     self.start = 0;
                 }
@@ -203,8 +206,8 @@ impl Records {
         }
     }
 
-    /// Checks the length that the record has with the next fragment, of which `come` has arrived.
-    fn check(&self, fragment_bytes: usize, come: &[u8]) -> Result<(), TooLong> {
+    /// Checks the length that the record has with the next fragment, of which `received` has arrived.
+    fn check_length(&self, fragment_bytes: usize, received: &[u8]) -> Result<(), TooLong> {
         let Limits { long, other, is_long } = self.limits;
         let bytes = self.fragments.len() + fragment_bytes;
         if bytes > long {
@@ -213,7 +216,7 @@ impl Records {
         if bytes <= other {
             return Ok(());
         }
-        let come = &come[..come.len().min(fragment_bytes).min(BEGIN_BYTES)];
+        let come = &received[..received.len().min(fragment_bytes).min(BEGIN_BYTES)];
         let begin: Cow<'_, [u8]> = match self.fragments.len() {
             0 => come.into(),
             BEGIN_BYTES.. => (&self.fragments[..BEGIN_BYTES]).into(),

@@ -92,7 +92,7 @@ impl<'a> Xdr<'a> for SystemCredential<'a> {
 
 /// A message that is not a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoCall {
+pub enum CallParseError {
     /// The message cannot be decoded, so there is no number to reply to.
     #[error("the message is not a call ({0})")]
     Malformed(#[from] XdrError),
@@ -106,7 +106,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The message is not a call.
-    pub fn parse(record: &'a [u8]) -> Result<Self, NoCall> {
+    pub fn parse(record: &'a [u8]) -> Result<Self, CallParseError> {
         let mut input = Reader::new(record);
         let xid = input.read()?;
         let kind = input.read()?;
@@ -114,7 +114,7 @@ impl<'a> Call<'a> {
             return Err(XdrError::Value { what: "a call", value: kind }.into());
         }
         if input.read::<u32>()? != RPC_VERSION {
-            return Err(NoCall::Version { xid });
+            return Err(CallParseError::Version { xid });
         }
         let (program, version, procedure) = (input.read()?, input.read()?, input.read()?);
         let credential = input.read()?;
@@ -154,7 +154,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// To a [`NoCall::Version`].
+    /// To a [`CallParseError::Version`].
     pub const MISMATCH: Self = Self::Mismatch { low: RPC_VERSION, high: RPC_VERSION };
 
     /// Writes the header before the results.

@@ -4,7 +4,7 @@ use nfs3_types::{nfs3, rpc, xdr_codec};
 use proptest::prelude::*;
 use xdr_codec::{Opaque, Pack, Unpack};
 
-use super::mount::{self, Mounted};
+use super::mount::{self, MountSuccess};
 use super::nfs3::{
     AccessArguments, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data,
     DirectoryPage, Entry, FileHandle, FileType, FullDirectoryEntry, HowToCreate, LinkArguments, Linked,
@@ -14,7 +14,7 @@ use super::nfs3::{
     WriteArguments, WriteResult,
 };
 use super::record::{self, Limits, Records, TooLong};
-use super::rpc::{AuthError, Call, Credential, NoCall, Reply};
+use super::rpc::{AuthError, Call, CallParseError, Credential, Reply};
 use super::xdr::{self, Reader, Xdr, XdrError};
 
 fn encoded<'a>(value: &impl Xdr<'a>) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn packed(value: &impl Pack) -> Vec<u8> {
 }
 
 /// Decodes with the other crate, and encodes the result with it.
-fn reread<T: Pack + Unpack>(bytes: &[u8]) -> Vec<u8> {
+fn round_trip_theirs<T: Pack + Unpack>(bytes: &[u8]) -> Vec<u8> {
     let (value, count) = T::unpack(&mut &bytes[..]).unwrap();
     assert_eq!(count, bytes.len());
     packed(&value)
@@ -86,12 +86,12 @@ fn new_attributes() -> impl Strategy<Value = NewAttributes> {
 
 fn check_theirs<'a, T: Pack + Unpack>(value: &impl Xdr<'a>) -> Result<(), TestCaseError> {
     let bytes = encoded(value);
-    prop_assert_eq!(&reread::<T>(&bytes), &bytes);
+    prop_assert_eq!(&round_trip_theirs::<T>(&bytes), &bytes);
     Ok(())
 }
 
 /// A value is decoded as it was encoded, and no prefix of its encoding is a value.
-fn check_both_ways<T>(value: &T)
+fn check_round_trip<T>(value: &T)
 where
     T: for<'a> Xdr<'a> + PartialEq + std::fmt::Debug,
 {
@@ -105,36 +105,36 @@ where
 
 proptest! {
     #[test]
-    fn attributes_are_those_of_the_other_crate(value in attributes()) {
-        check_both_ways(&value);
+    fn attributes_match_the_reference_crate(value in attributes()) {
+        check_round_trip(&value);
         let bytes = encoded(&value);
         prop_assert_eq!(bytes.len(), Attributes::BYTES);
-        prop_assert_eq!(&reread::<nfs3::fattr3>(&bytes), &bytes);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::fattr3>(&bytes), &bytes);
         let changes = WeakCacheConsistency::unchanged(Some(value));
-        check_both_ways(&changes);
+        check_round_trip(&changes);
         let bytes = encoded(&changes);
-        prop_assert_eq!(&reread::<nfs3::wcc_data>(&bytes), &bytes);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::wcc_data>(&bytes), &bytes);
     }
 
     #[test]
-    fn arguments_are_those_of_the_other_crate(
+    fn arguments_match_the_reference_crate(
         file in handles(),
         name in prop::collection::vec(any::<u8>(), 0..300),
         (offset, bytes, access) in any::<(u64, u32, u32)>(),
     ) {
         let lookup = LookupArguments { directory: file, name: mount::Text(&name) };
         let lookup = encoded(&lookup);
-        prop_assert_eq!(&reread::<nfs3::LOOKUP3args<'_>>(&lookup), &lookup);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::LOOKUP3args<'_>>(&lookup), &lookup);
         let read = ReadArguments { file, offset, bytes };
-        check_both_ways(&read);
+        check_round_trip(&read);
         let theirs = nfs3::READ3args {
             file: nfs3::nfs_fh3 { data: Opaque::owned(file.as_bytes().to_vec()) },
             offset,
             count: bytes,
         };
         prop_assert_eq!(encoded(&read), packed(&theirs));
-        check_both_ways(&AccessArguments { file, access });
-        check_both_ways(&ReadDirPlusArguments {
+        check_round_trip(&AccessArguments { file, access });
+        check_round_trip(&ReadDirPlusArguments {
             directory: file,
             cookie: offset,
             verifier: [7; 8],
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_are_those_of_the_other_crate(
+    fn changes_match_the_reference_crate(
         (file, other) in (handles(), handles()),
         name in prop::collection::vec(any::<u8>(), 0..300),
         (new, at) in (new_attributes(), times()),
@@ -152,7 +152,7 @@ proptest! {
         (offset, count, stability) in (any::<u64>(), any::<u32>(), prop::sample::select(Stability::ALL)),
     ) {
         let guarded = SetAttributesArguments { file, new, guard: Some(at) };
-        check_both_ways(&guarded);
+        check_round_trip(&guarded);
         check_theirs::<nfs3::SETATTR3args>(&guarded)?;
         let write = WriteArguments { file, offset, count, stability, data: Data(&name) };
         check_theirs::<nfs3::WRITE3args<'_>>(&write)?;
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn results_are_those_of_the_other_crate(
+    fn results_match_the_reference_crate(
         file in handles(),
         about in prop::option::of(attributes()),
         names in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..9),
@@ -188,9 +188,9 @@ proptest! {
             Ok(LookupResult { file, attributes: about, directory_attributes: None });
         let refused: NfsResult<LookupResult, Option<Attributes>> = Err(Refusal { status, rest: about });
         for result in [found, refused] {
-            check_both_ways(&result);
+            check_round_trip(&result);
             let bytes = encoded(&result);
-            prop_assert_eq!(&reread::<nfs3::LOOKUP3res>(&bytes), &bytes);
+            prop_assert_eq!(&round_trip_theirs::<nfs3::LOOKUP3res>(&bytes), &bytes);
         }
         let entries: Vec<_> = names.iter().enumerate().map(|(place, name)| FullDirectoryEntry {
             file_id: place as u64,
@@ -203,17 +203,17 @@ proptest! {
         let bytes = encoded(&page);
         let parsed = xdr::parse::<DirectoryPage<FullDirectoryEntry<'_>>>(&bytes);
         prop_assert_eq!(parsed.as_ref(), Ok(&page));
-        prop_assert_eq!(&reread::<nfs3::READDIRPLUS3resok<'_>>(&bytes), &bytes);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::READDIRPLUS3resok<'_>>(&bytes), &bytes);
         let head = ReadHead { attributes: about, count: 5, is_end: true, data_bytes: 5 };
         let bytes = [&encoded(&head)[..], b"bytes\0\0\0"].concat();
-        prop_assert_eq!(&reread::<nfs3::READ3resok<'_>>(&bytes), &bytes);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::READ3resok<'_>>(&bytes), &bytes);
         let link = ReadLinkResult { attributes: about, path: mount::Text(b"a/b") };
         let bytes = encoded(&link);
-        prop_assert_eq!(&reread::<nfs3::READLINK3resok<'_>>(&bytes), &bytes);
+        prop_assert_eq!(&round_trip_theirs::<nfs3::READLINK3resok<'_>>(&bytes), &bytes);
     }
 
     #[test]
-    fn calls_and_replies_are_those_of_the_other_crate(
+    fn calls_and_replies_match_the_reference_crate(
         (xid, program, version, procedure, flavor) in any::<(u32, u32, u32, u32, bool)>(),
         body in prop::collection::vec(any::<u8>(), 0..400),
         arguments in prop::collection::vec(any::<u8>(), 0..64),
@@ -224,7 +224,7 @@ proptest! {
         call.encode(&mut bytes);
         prop_assert_eq!(Call::parse(&bytes), Ok(call));
         let head = &bytes[..bytes.len() - arguments.len()];
-        prop_assert_eq!(reread::<rpc::rpc_msg<'_, '_>>(head), head);
+        prop_assert_eq!(round_trip_theirs::<rpc::rpc_msg<'_, '_>>(head), head);
         for reply in [
             Reply::Success,
             Reply::ProgramUnavailable,
@@ -240,12 +240,12 @@ proptest! {
             let mut input = Reader::new(&bytes);
             prop_assert_eq!(Reply::decode(&mut input), Ok((xid, reply)));
             prop_assert!(input.finish().is_ok());
-            prop_assert_eq!(&reread::<rpc::rpc_msg<'_, '_>>(&bytes), &bytes);
+            prop_assert_eq!(&round_trip_theirs::<rpc::rpc_msg<'_, '_>>(&bytes), &bytes);
         }
     }
 
     #[test]
-    fn records_do_not_depend_on_how_they_arrive(
+    fn records_do_not_depend_on_their_arrival_in_pieces(
         records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..6),
         (fragment_bytes, piece_bytes) in (1..90_usize, 1..90_usize),
     ) {
@@ -268,13 +268,13 @@ proptest! {
             while let Some(taken) = reader.take().unwrap() {
                 found.push(taken.to_vec());
             }
-            prop_assert!(reader.held() <= 200 + record::MARK_BYTES);
+            prop_assert!(reader.buffered_bytes() <= 200 + record::MARK_BYTES);
         }
         prop_assert_eq!(found, records);
     }
 
     #[test]
-    fn random_bytes_are_refused_or_read_without_taking_memory(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_are_decoded_or_refused_in_bounded_memory(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         super::oracle::check(&bytes);
     }
 }
@@ -282,7 +282,7 @@ proptest! {
 /// Long records among short ones, pushed, received into their final memory, or either in turn, with further
 /// bytes after them.
 #[test]
-fn long_records_are_put_together_from_what_comes() {
+fn long_records_are_assembled_from_pieces() {
     let lengths = [10, 200_000, 3, 70_000, 16_384, 16_385, 0, 300_000];
     let records: Vec<Vec<u8>> = lengths
         .iter()
@@ -299,7 +299,7 @@ fn long_records_are_put_together_from_what_comes() {
         for directly in [[false, false], [true, true], [true, false]] {
             let (mut reader, mut found) = (Records::new(300_000), Vec::new());
             for (number, piece) in stream.chunks(piece_bytes).enumerate() {
-                match reader.long().filter(|_| directly[number % 2]) {
+                match reader.long_buffer().filter(|_| directly[number % 2]) {
                     Some(long) => long.extend_from_slice(piece),
                     None => reader.push(piece),
                 }
@@ -307,13 +307,13 @@ fn long_records_are_put_together_from_what_comes() {
                     found.push(taken.into_owned());
                 }
             }
-            assert!(found == records && reader.held() == 0, "{piece_bytes} {directly:?}");
+            assert!(found == records && reader.buffered_bytes() == 0, "{piece_bytes} {directly:?}");
         }
     }
 }
 
 #[test]
-fn a_long_record_can_be_given_up() {
+fn long_records_can_be_taken_before_they_are_complete() {
     let record = |length: usize| {
         let mut whole = record::begin();
         whole.extend((0..length).map(|place| place as u8));
@@ -324,14 +324,14 @@ fn a_long_record_can_be_given_up() {
     for come in [1023, 1024, 5000, 19_999, 20_000] {
         let mut reader = Records::new(20_000);
         reader.push(&[&short, &long[..record::MARK_BYTES + come]].concat());
-        assert_eq!(reader.begun(), None, "a short one comes first");
+        assert_eq!(reader.partial(), None, "a short one comes first");
         assert!(reader.take().unwrap().is_some());
         let is_begun = (1024..20_000).contains(&come);
-        let begun = reader.begun().map(|begun| (begun.begin.to_vec(), begun.bytes));
+        let begun = reader.partial().map(|begun| (begun.begin.to_vec(), begun.bytes));
         assert_eq!(begun, is_begun.then(|| (long[4..][..come].to_vec(), 20_000)));
         if is_begun {
-            let (begin, at) = reader.give_up();
-            assert_eq!((&begin[at..], reader.held()), (&long[4..][..come], 0));
+            let (begin, at) = reader.take_partial();
+            assert_eq!((&begin[at..], reader.buffered_bytes()), (&long[4..][..come], 0));
             // The next record is another one.
             reader.push(&short);
         }
@@ -339,13 +339,13 @@ fn a_long_record_can_be_given_up() {
     }
     let mut reader = Records::new(19_999);
     reader.push(&long[..5000]);
-    assert_eq!(reader.begun(), None, "it is too long");
+    assert_eq!(reader.partial(), None, "it is too long");
     assert!(reader.take().is_err());
 }
 
 /// However the first bytes, which tell its kind, are divided into fragments.
 #[test]
-fn only_records_of_one_kind_may_be_long() {
+fn long_records_of_other_kinds_are_refused() {
     let limits = Limits { long: 100_000, other: 40_000, is_long: |begin| begin[700] == 1 };
     let fragment = |mark: u32, bytes: &[u8]| [&(bytes.len() as u32 | mark).to_be_bytes(), bytes].concat();
     for (kind, length, is_taken) in
@@ -366,18 +366,18 @@ fn only_records_of_one_kind_may_be_long() {
                 }
             }
             assert_eq!(taken.is_ok_and(|taken| taken == Some(bytes)), is_taken, "{kind} {length} {first}");
-            assert!(is_taken || reader.reserved() < 45_000, "{}", reader.reserved());
-            assert!(!is_taken || !reader.is_within());
+            assert!(is_taken || reader.reserved_bytes() < 45_000, "{}", reader.reserved_bytes());
+            assert!(!is_taken || !reader.has_partial());
         }
     }
 }
 
 #[test]
-fn a_length_that_is_only_claimed_takes_no_memory() {
+fn claimed_lengths_allocate_no_memory() {
     let mut reader = Records::new(64);
     reader.push(&[0xff; 4]);
     assert_eq!(reader.take(), Err(TooLong { bytes: 0x7fff_ffff, max: 64 }));
-    assert_eq!(reader.held(), 4);
+    assert_eq!(reader.buffered_bytes(), 4);
     // Several fragments do not avoid the limit.
     let mut reader = Records::new(64);
     for _ in 0..16 {
@@ -396,7 +396,7 @@ fn a_length_that_is_only_claimed_takes_no_memory() {
 }
 
 #[test]
-fn what_is_no_call_is_answered_only_where_it_can_be() {
+fn malformed_calls_are_answered_where_possible() {
     let mut bytes = Vec::new();
     Reply::Success.encode(7, &mut bytes);
     let malformed = Call::parse(&bytes).unwrap_err().to_string();
@@ -406,15 +406,15 @@ fn what_is_no_call_is_answered_only_where_it_can_be() {
     let error = Call::parse(&bytes).unwrap_err();
     assert_eq!(
         (error, &*error.to_string()),
-        (NoCall::Version { xid: 9 }, "the call is of another version of RPC")
+        (CallParseError::Version { xid: 9 }, "the call is of another version of RPC")
     );
 }
 
 #[test]
-fn a_mount_reply_has_a_handle_or_a_status() {
+fn mount_replies_have_a_handle_or_a_status() {
     let handle = FileHandle::new(&[1, 2, 3]).unwrap();
-    let mounted: mount::MountReply = Ok(Mounted { handle, flavors: vec![1, 0] });
-    check_both_ways(&mounted);
-    assert_eq!(reread::<nfs3_types::mount::mountres3<'_>>(&encoded(&mounted)), encoded(&mounted));
-    check_both_ways::<mount::MountReply>(&Err(mount::Status::Access));
+    let mounted: mount::MountReply = Ok(MountSuccess { handle, flavors: vec![1, 0] });
+    check_round_trip(&mounted);
+    assert_eq!(round_trip_theirs::<nfs3_types::mount::mountres3<'_>>(&encoded(&mounted)), encoded(&mounted));
+    check_round_trip::<mount::MountReply>(&Err(mount::Status::Access));
 }

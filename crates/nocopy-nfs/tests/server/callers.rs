@@ -16,7 +16,7 @@ use nocopy_nfs::wire::xdr::parse;
 use rustix::process::geteuid;
 
 use crate::client::Client;
-use crate::running::{Running, Scene, pattern};
+use crate::scene::{Running, Scene, pattern};
 
 const OWNER: u32 = 1001;
 const NOBODY: u32 = 65_534;
@@ -76,7 +76,7 @@ fn create(client: &mut Client, directory: FileHandle, name: &str) -> Result<(), 
 /// Proves that a program without privileges, whose connections come from ports of 1024 and above, cannot act
 /// as the user that it names, nor as root, nor as the nobody to whom files of a client's root belong.
 #[test]
-fn a_high_port_is_no_named_user() {
+fn calls_from_high_ports_act_as_the_untrusted_user() {
     if is_skipped() {
         return;
     }
@@ -94,8 +94,8 @@ fn a_high_port_is_no_named_user() {
             assert_eq!(status_of_write(&mut high, file, &vec![7; bytes]), Status::Access as u32, "{name}");
         }
         create(&mut high, root, &format!("new {name}")).unwrap();
-        let about = fs::metadata(scene.path(&format!("new {name}"))).unwrap();
-        assert_eq!((about.uid(), about.gid()), (UNTRUSTED, UNTRUSTED));
+        let metadata = fs::metadata(scene.path(&format!("new {name}"))).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (UNTRUSTED, UNTRUSTED));
         let Some(mut low) = from_low_port(&server, owner) else { return };
         assert_eq!(low.read(file, 0, 100).unwrap().bytes, pattern(0, 100), "{name}");
         assert_eq!(status_of_write(&mut low, file, &pattern(0, 20_000)), 0, "{name}");
@@ -111,7 +111,7 @@ fn a_high_port_is_no_named_user() {
 /// Proves that the reply to a refused call from a high port is not the reply to the same bytes from a low
 /// one.
 #[test]
-fn a_reply_is_for_the_caller_of_its_call() {
+fn cached_replies_are_used_only_for_their_caller() {
     if is_skipped() {
         return;
     }
@@ -131,7 +131,7 @@ fn a_reply_is_for_the_caller_of_its_call() {
 
 /// Proves that MOUNT gives no handle of a directory that the caller could not look up.
 #[test]
-fn a_path_is_mounted_as_its_caller() {
+fn paths_are_mounted_with_the_rights_of_the_caller() {
     if is_skipped() {
         return;
     }

@@ -7,10 +7,10 @@ use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, Status};
 use nocopy_nfs::wire::rpc::Reply;
 
 use crate::client::{call_record, encoded};
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 #[test]
-fn records_that_are_no_calls_end_their_connection_only() {
+fn malformed_records_end_only_their_connection() {
     let scene = Scene::new();
     scene.file("file", 10_000);
     let server = scene.serve();
@@ -42,7 +42,7 @@ fn records_that_are_no_calls_end_their_connection_only() {
 }
 
 #[test]
-fn forged_handles_lead_nowhere() {
+fn forged_handles_are_refused() {
     let scene = Scene::new();
     scene.file("file", 10_000);
     let server = scene.serve();
@@ -66,7 +66,7 @@ fn forged_handles_lead_nowhere() {
 }
 
 #[test]
-fn offsets_and_lengths_at_their_ends_are_answered() {
+fn extreme_offsets_and_lengths_are_answered() {
     let scene = Scene::new();
     scene.file("file", 10_000);
     let server = scene.serve();

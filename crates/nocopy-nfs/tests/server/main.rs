@@ -2,16 +2,16 @@
 #![allow(missing_docs, clippy::disallowed_macros)] // a test may print
 
 mod callers;
-mod changing;
+mod changes;
 mod client;
 mod forged;
+mod interrupted_writes;
 mod library;
-mod losing;
-mod many;
+mod many_clients;
 mod model;
 mod modes;
 mod reading;
-mod running;
-mod stopping;
+mod removed_files;
+mod scene;
 mod users;
 mod utilities;

@@ -17,7 +17,7 @@ use nocopy_nfs::wire::xdr::{Xdr, parse};
 use rustix::io::Errno;
 
 use crate::client::{Client, call_record, encoded};
-use crate::running::{Running, Scene, pattern};
+use crate::scene::{Running, Scene, pattern};
 
 const NAMES: u64 = 6;
 const STEPS: u32 = 1500;
@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-struct Both<'a> {
+struct Comparison<'a> {
     scene: &'a Scene,
     server: Option<Running>,
     clients: Vec<Client>,
@@ -64,7 +64,7 @@ struct Both<'a> {
     twice: u32,
 }
 
-impl<'a> Both<'a> {
+impl<'a> Comparison<'a> {
     fn start(scene: &'a Scene) -> Self {
         let mut both = Self {
             scene,
@@ -99,8 +99,8 @@ impl<'a> Both<'a> {
     fn look_up(&mut self, client: usize, at: &(&'static str, String)) -> Option<FileHandle> {
         let asked = self.entry(at);
         let reply = self.clients[client].nfs(Procedure::Lookup, &asked);
-        type Found = nfs3::NfsResult<nfs3::LookupResult, Option<nfs3::Attributes>>;
-        parse::<Found>(&reply).unwrap().ok().map(|found| found.file)
+        type LookupReply = nfs3::NfsResult<nfs3::LookupResult, Option<nfs3::Attributes>>;
+        parse::<LookupReply>(&reply).unwrap().ok().map(|found| found.file)
     }
 
     /// The status of a call. If it is sent twice, the first reply is not read.
@@ -126,16 +126,21 @@ fn tree(directory: &Path) -> BTreeMap<String, String> {
     for below in ["", "left", "right"] {
         for entry in fs::read_dir(directory.join(below)).unwrap() {
             let path = entry.unwrap().path();
-            let about = fs::symlink_metadata(&path).unwrap();
-            let content = if about.is_symlink() {
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let content = if metadata.is_symlink() {
                 format!("-> {}", fs::read_link(&path).unwrap().display())
-            } else if about.is_dir() {
-                format!("directory {:o}", about.mode() & 0o7777)
+            } else if metadata.is_dir() {
+                format!("directory {:o}", metadata.mode() & 0o7777)
             } else {
                 let bytes = fs::read(&path).unwrap();
                 let sum =
                     bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-                format!("{:o} {} links, {} bytes, {sum:x}", about.mode() & 0o7777, about.nlink(), bytes.len())
+                format!(
+                    "{:o} {} links, {} bytes, {sum:x}",
+                    metadata.mode() & 0o7777,
+                    metadata.nlink(),
+                    bytes.len()
+                )
             };
             found.insert(path.strip_prefix(directory).unwrap().display().to_string(), content);
         }
@@ -144,7 +149,7 @@ fn tree(directory: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn random_changes_are_those_of_a_plain_directory() {
+fn random_changes_match_a_plain_directory() {
     let scene = Scene::new();
     let plain = tempfile::tempdir().unwrap();
     for directory in ["left", "right"] {
@@ -152,7 +157,7 @@ fn random_changes_are_those_of_a_plain_directory() {
         fs::create_dir(plain.path().join(directory)).unwrap();
     }
     let mut random = Random(26);
-    let mut both = Both::start(&scene);
+    let mut both = Comparison::start(&scene);
     let (mut done, mut refused) = (BTreeMap::<u32, u32>::new(), 0);
     for step in 0..STEPS {
         if step % 300 == 299 {

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::{getegid, geteuid};
 
 use crate::client::Client;
-use crate::running::{Running, Scene};
+use crate::scene::{Running, Scene};
 
 /// Everything: set-user-ID, set-group-ID, sticky, and all permissions.
 const ALL: u32 = 0o7777;
@@ -69,7 +69,7 @@ fn mode(scene: &Scene, name: &str) -> u32 {
 }
 
 #[test]
-fn no_file_runs_as_the_user_of_the_server() {
+fn set_id_bits_of_the_server_user_are_dropped() {
     let scene = Scene::new();
     let server = serving(&scene);
     let mut caller = Caller::of(&server);

@@ -5,15 +5,15 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use nocopy_nfs::server::Copied;
+use nocopy_nfs::server::CopyCause;
 use nocopy_nfs::wire::nfs3::{self, Procedure, ReadArguments, Status};
 
 use crate::client::{call_record, encoded, parse_read};
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 /// By reference or not, what arrives is what the file has, and the ledger says how it was sent.
 #[test]
-fn every_place_and_length_is_read_as_it_is() {
+fn reads_of_every_offset_and_length_match_the_file() {
     let scene = Scene::new();
     let bytes = (3 << 20) + 77;
     scene.file("file", bytes);
@@ -45,10 +45,10 @@ fn every_place_and_length_is_read_as_it_is() {
         }
         let counts = server.end_and_count();
         assert_eq!(counts.bytes(), total);
-        let by = |cause: Copied| counts.copied[cause as usize];
+        let by = |cause: CopyCause| counts.copied[cause as usize];
         match is_stable {
-            true => assert_eq!((by(Copied::Stable), counts.spliced), (total, 0)),
-            false => assert_eq!((by(Copied::Small), counts.spliced), (copied, total - copied)),
+            true => assert_eq!((by(CopyCause::Stable), counts.spliced), (total, 0)),
+            false => assert_eq!((by(CopyCause::Small), counts.spliced), (copied, total - copied)),
         }
         assert!(counts.reads >= reads && counts.connections == 1);
     }
@@ -56,7 +56,7 @@ fn every_place_and_length_is_read_as_it_is() {
 
 /// Steps from a fixed seed, each compared with the directory: by reference, copied, and with several files.
 #[test]
-fn reads_are_what_the_directory_has_after_every_change() {
+fn reads_match_the_directory_after_every_change() {
     const FILES: u64 = 4;
     let scene = Scene::new();
     let server = scene.serve();
@@ -99,12 +99,12 @@ fn reads_are_what_the_directory_has_after_every_change() {
     }
     assert!([ends, middles, empty].iter().all(|count| *count > 50), "{ends} {middles} {empty}");
     let counts = server.end_and_count();
-    assert!(counts.spliced > 0 && counts.copied[Copied::Small as usize] > 0, "{counts:?}");
+    assert!(counts.spliced > 0 && counts.copied[CopyCause::Small as usize] > 0, "{counts:?}");
 }
 
 /// A reply is true for one moment: the bytes of the file, and whether they are the last.
 #[test]
-fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
+fn growing_and_shrinking_files_are_read_consistently() {
     let scene = Scene::new();
     let file = scene.file("file", 0);
     let server = scene.serve();
@@ -144,7 +144,7 @@ fn a_file_that_grows_and_shrinks_is_read_without_untrue_bytes() {
 
 /// Replies may arrive in another order than their calls, each as a whole.
 #[test]
-fn reads_that_are_not_waited_for_are_all_answered() {
+fn pipelined_reads_are_all_answered() {
     let scene = Scene::new();
     let bytes = 8 << 20;
     scene.file("file", bytes);
@@ -177,7 +177,7 @@ fn reads_that_are_not_waited_for_are_all_answered() {
 /// More calls than are accepted at once, whose replies fill a turn: no event of the socket reports that there
 /// are more.
 #[test]
-fn calls_that_arrive_together_are_all_answered() {
+fn calls_arriving_together_are_all_answered() {
     const BYTES: u32 = 8100;
     let scene = Scene::new();
     scene.file("file", BYTES as usize);
@@ -196,7 +196,7 @@ fn calls_that_arrive_together_are_all_answered() {
 
 /// Workers read pages that are not in memory; only the waiting thread changes.
 #[test]
-fn holes_and_cold_pages_are_read_as_they_are() {
+fn holes_and_uncached_pages_are_read_correctly() {
     let scene = Scene::new();
     let file = scene.file("file", 100_000);
     file.set_len(4 << 20).unwrap();
@@ -213,7 +213,7 @@ fn holes_and_cold_pages_are_read_as_they_are() {
 }
 
 #[test]
-fn handles_outlive_the_server() {
+fn handles_survive_a_server_restart() {
     let scene = Scene::new();
     fs::create_dir(scene.path("directory")).unwrap();
     scene.file("directory/file", 300_000);
@@ -235,7 +235,7 @@ fn handles_outlive_the_server() {
 }
 
 #[test]
-fn a_large_directory_is_listed_once() {
+fn large_directories_are_listed_without_duplicates() {
     let scene = Scene::new();
     fs::create_dir(scene.path("many")).unwrap();
     let mut expected: Vec<String> = (0..3000).map(|number| format!("file-{number}")).collect();

@@ -24,15 +24,15 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::client::Client;
 use crate::model::{Random, status_of};
-use crate::running::{Running, Scene};
+use crate::scene::{Running, Scene};
 
 const STEPS: u32 = 1200;
 const DIRECTORIES: [&str; 5] = ["open", "group", "inherited", "sticky", "private"];
 const NAMES: u64 = 5;
 
 /// User, main group, further groups.
-type Who = (u32, u32, &'static [u32]);
-const USERS: [Who; 4] =
+type UserGroups = (u32, u32, &'static [u32]);
+const USERS: [UserGroups; 4] =
     [(1001, 1001, &[2000]), (1002, 1002, &[2000, 3000]), (1003, 1003, &[]), (1004, 2000, &[])];
 
 /// A server that believes every port: the clients of most tests have high ones.
@@ -44,7 +44,7 @@ fn serving(scene: &Scene, is_root_trusted: bool) -> Running {
 }
 
 /// Runs it as another user, with only the rights of that user.
-fn as_user<T: Send>((user, group, groups): Who, action: impl FnOnce() -> T + Send) -> T {
+fn as_user<T: Send>((user, group, groups): UserGroups, action: impl FnOnce() -> T + Send) -> T {
     let become_user = || {
         let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -58,7 +58,7 @@ fn as_user<T: Send>((user, group, groups): Who, action: impl FnOnce() -> T + Sen
 
 /// One thing that a user asks for, of files that lie in a directory each.
 #[derive(Debug, Clone)]
-enum Asked {
+enum Operation {
     Create(PathBuf, u32),
     MakeDirectory(PathBuf, u32),
     Remove(PathBuf),
@@ -71,7 +71,7 @@ enum Asked {
     SetOwner(PathBuf, Option<u32>, Option<u32>),
 }
 
-impl Asked {
+impl Operation {
     fn random(random: &mut Random) -> Self {
         let mut path = || {
             let directory = DIRECTORIES[random.below(DIRECTORIES.len() as u64) as usize];
@@ -97,14 +97,14 @@ impl Asked {
 
     /// Executes it below that directory. As in NFS, the owner of a file may always read and write it, and a
     /// user who may execute it may read it.
-    fn directly(&self, root: &Path, who: Who) -> io::Result<()> {
+    fn run_locally(&self, root: &Path, who: UserGroups) -> io::Result<()> {
         let at = |path: &Path| root.join(path);
         let open = |path: &Path, access: Access, options: &mut OpenOptions| {
             let path = at(path);
-            let about = as_user(who, || fs::metadata(&path))?;
+            let metadata = as_user(who, || fs::metadata(&path))?;
             let may = |access| as_user(who, || accessat(CWD, &path, access, AtFlags::EACCESS));
-            let is_owner = about.uid() == who.0 && about.is_file();
-            let may_execute = access == Access::READ_OK && about.is_file() && may(Access::EXEC_OK).is_ok();
+            let is_owner = metadata.uid() == who.0 && metadata.is_file();
+            let may_execute = access == Access::READ_OK && metadata.is_file() && may(Access::EXEC_OK).is_ok();
             if !is_owner && !may_execute {
                 may(access)?;
             }
@@ -144,8 +144,8 @@ impl Asked {
         }
     }
 
-    fn by_nfs(&self, caller: &mut ByNfs) -> Result<(), u32> {
-        let set = |caller: &mut ByNfs, path: &Path, new: NewAttributes| {
+    fn run_by_nfs(&self, caller: &mut NfsCaller) -> Result<(), u32> {
+        let set = |caller: &mut NfsCaller, path: &Path, new: NewAttributes| {
             let file = caller.file(path)?;
             caller.ask(Procedure::SetAttr, &SetAttributesArguments { file, new, guard: None })
         };
@@ -189,13 +189,13 @@ impl Asked {
     }
 }
 
-struct ByNfs<'a> {
+struct NfsCaller<'a> {
     client: &'a mut Client,
     directories: &'a BTreeMap<&'static str, FileHandle>,
-    who: Who,
+    who: UserGroups,
 }
 
-impl ByNfs<'_> {
+impl NfsCaller<'_> {
     fn entry<'n>(&self, path: &'n Path) -> Entry<'n> {
         let (directory, name) = (path.parent().unwrap(), path.file_name().unwrap());
         let directory = self.directories[directory.to_str().unwrap()];
@@ -222,7 +222,7 @@ impl ByNfs<'_> {
 }
 
 /// Directories with owners and permissions of several kinds.
-fn furnish(root: &Path) {
+fn fill_tree(root: &Path) {
     fs::set_permissions(root, Permissions::from_mode(0o755)).unwrap();
     let modes =
         [(0o777, 0, 0), (0o770, 1001, 2000), (0o2775, 1002, 2000), (0o1777, 0, 0), (0o700, 1003, 1003)];
@@ -239,33 +239,33 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u32, u64, Vec<u8>)> {
     for directory in DIRECTORIES {
         for entry in fs::read_dir(root.join(directory)).unwrap() {
             let path = entry.unwrap().path();
-            let about = fs::symlink_metadata(&path).unwrap();
-            let content = if about.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-            let links = if about.is_file() { about.nlink() } else { 0 };
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let content = if metadata.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+            let links = if metadata.is_file() { metadata.nlink() } else { 0 };
             let below = path.strip_prefix(root).unwrap().to_owned();
-            all.insert(below, (about.mode(), about.uid(), about.gid(), links, content));
+            all.insert(below, (metadata.mode(), metadata.uid(), metadata.gid(), links, content));
         }
     }
     all
 }
 
 #[test]
-fn the_kernel_decides_what_each_user_may() {
+fn rights_of_each_user_match_the_kernel() {
     umask(Mode::empty());
     let (scene, plain) = (Scene::new(), tempfile::tempdir().unwrap());
-    furnish(&scene.path(""));
-    furnish(plain.path());
+    fill_tree(&scene.path(""));
+    fill_tree(plain.path());
     let server = serving(&scene, false);
     let mut client = server.connect();
     let directories: BTreeMap<_, _> = DIRECTORIES.iter().map(|name| (*name, client.handle(name))).collect();
     let (mut random, mut refused) = (Random::new(1), 0);
     for step in 0..STEPS {
         let who = USERS[random.below(USERS.len() as u64) as usize];
-        let asked = Asked::random(&mut random);
+        let asked = Operation::random(&mut random);
         client.act_as(who.0, who.1, who.2);
-        let mut caller = ByNfs { client: &mut client, directories: &directories, who };
-        let by_nfs = asked.by_nfs(&mut caller);
-        let directly = asked.directly(plain.path(), who).map_err(|error| status_of(&error) as u32);
+        let mut caller = NfsCaller { client: &mut client, directories: &directories, who };
+        let by_nfs = asked.run_by_nfs(&mut caller);
+        let directly = asked.run_locally(plain.path(), who).map_err(|error| status_of(&error) as u32);
         assert_eq!(by_nfs, directly, "step {step}: {asked:?} by {who:?}");
         refused += u32::from(matches!(by_nfs, Err(1 | 13)));
         let places = DIRECTORIES[random.below(5) as usize];
@@ -286,7 +286,7 @@ fn the_kernel_decides_what_each_user_may() {
 
 /// Proves that a client's root is mapped to nobody by default, and calls without a user always are.
 #[test]
-fn root_is_nobody_unless_it_is_trusted() {
+fn root_is_squashed_unless_trusted() {
     let scene = Scene::new();
     fs::set_permissions(scene.path(""), Permissions::from_mode(0o777)).unwrap();
     scene.file("secret", 10).set_permissions(Permissions::from_mode(0o600)).unwrap();
@@ -305,9 +305,9 @@ fn root_is_nobody_unless_it_is_trusted() {
             let at = Entry { directory: root, name: Text(name.as_bytes()) };
             let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
             client.nfs(Procedure::Create, &CreateArguments { at, how });
-            let about = fs::metadata(scene.path(&name)).unwrap();
+            let metadata = fs::metadata(scene.path(&name)).unwrap();
             let secret = client.handle("secret");
-            owners.push((about.uid(), about.gid(), client.read(secret, 0, 10).is_ok()));
+            owners.push((metadata.uid(), metadata.gid(), client.read(secret, 0, 10).is_ok()));
         }
         let root = if is_root_trusted { (0, 0, true) } else { (65_534, 65_534, false) };
         assert_eq!(owners, [root, (65_534, 65_534, false)]);
@@ -318,7 +318,7 @@ fn root_is_nobody_unless_it_is_trusted() {
 /// Proves that a file that was opened for one user is not used for another without the rights, and that the
 /// server's threads keep no user.
 #[test]
-fn what_one_user_opened_is_not_open_to_others() {
+fn files_opened_for_one_user_are_closed_to_others() {
     let scene = Scene::new();
     let file: File = scene.file("private", 100);
     fs::set_permissions(scene.path(""), Permissions::from_mode(0o755)).unwrap();

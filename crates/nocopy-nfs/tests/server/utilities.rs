@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
-use crate::running::{Running, Scene, pattern};
+use crate::scene::{Running, Scene, pattern};
 
 /// A program of libnfs on a path of the export; `URL` in its arguments is that path, with the port.
 fn run(server: &Running, path: &str, words: &[&str]) -> Output {
@@ -19,7 +19,7 @@ fn run_at(url: &str, words: &[&str]) -> Output {
 }
 
 #[test]
-fn the_programs_of_libnfs_list_and_read() {
+fn programs_of_libnfs_list_and_read() {
     let scene = Scene::new();
     fs::create_dir(scene.path("below")).unwrap();
     scene.file("below/file", 5_000_003);
@@ -49,7 +49,7 @@ fn the_programs_of_libnfs_list_and_read() {
 }
 
 #[test]
-fn the_programs_of_libnfs_write() {
+fn programs_of_libnfs_write() {
     let scene = Scene::new();
     let outside = tempfile::tempdir().unwrap();
     let file = outside.path().join("file");

@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Makes a file, and checks that everybody's next call sees what the last one did.
-    fn work(&mut self, name: &str, filled_with: u8) {
+    fn check_service(&mut self, name: &str, filled_with: u8) {
         let at = Entry { directory: self.root, name: Text(name.as_bytes()) };
         let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
         let made: NfsResult<Created, WeakCacheConsistency> =
@@ -135,7 +135,7 @@ impl AttackedServer {
             || {
                 for round in 0..ROUNDS {
                     for (number, client) in victims.iter_mut().enumerate() {
-                        client.work(&format!("of {number}"), (round + number) as u8);
+                        client.check_service(&format!("of {number}"), (round + number) as u8);
                     }
                 }
             },
@@ -218,7 +218,7 @@ fn workers_remain_available_to_others() {
 /// Connections by the thousand, with half a call each, or none, end no connection that is used.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn floods_of_a_network_end_only_its_own_connections() {
+fn connection_floods_evict_only_their_own_network() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nocopy::Buffer;
 
 use super::bad_reply::BadReply;
-use super::incoming::Expected;
-use super::space::{DATA_PIECES_MAX, Pieces};
+use super::receive_buffers::{DATA_PIECES_MAX, Pieces};
+use super::reply_parser::ExpectedReply;
 use crate::wire::nfs3::{Attributes, FileHandle, ReadHead, Status};
 use crate::wire::rpc::Reply;
 use crate::wire::xdr::padding;
@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub(super) fn behind(self, bytes: usize) -> Self {
+    pub(super) fn advanced_by(self, bytes: usize) -> Self {
         Self { offset: self.offset.saturating_add(bytes as u64), ..self }
     }
 }
@@ -100,7 +100,7 @@ impl std::fmt::Display for StatusText {
 }
 
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ReadRequest {
     pub(super) ticket: Ticket,
     pub(super) buffer: Buffer,
     /// Place of the buffer's first byte.
@@ -115,12 +115,12 @@ pub(super) struct Reading {
     /// How often the server was not ready.
     pub(super) delays: u32,
     /// Reads of the following bytes of the file, which share the call.
-    pub(super) joined: VecDeque<Reading>,
+    pub(super) joined: VecDeque<ReadRequest>,
     /// A shared call was refused, so this read gets its own.
-    pub(super) is_alone: bool,
+    pub(super) is_unshared: bool,
 }
 
-impl Reading {
+impl ReadRequest {
     /// Whether the buffer may be exchanged for another of the pool: it is of the pool, and still empty.
     pub(super) fn is_exchangeable(&self, pool: &Range<usize>) -> bool {
         self.filled == 0 && self.received == 0 && pool.contains(&self.buffer.as_ptr().addr())
@@ -128,7 +128,7 @@ impl Reading {
 
     /// The buffer of this call that was posted last, if it was posted after `reading` and may be exchanged
     /// for its buffer.
-    pub(super) fn latest_for(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
+    pub(super) fn latest_exchangeable(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
         let is_alike = |other: &Self| {
             other.is_exchangeable(pool)
                 && other.buffer.len() == reading.buffer.len()
@@ -143,12 +143,12 @@ impl Reading {
     pub(super) fn new(ticket: Ticket, buffer: Buffer, place: Place) -> Self {
         let (filled, asked, received, delays) = (0, 0, 0, 0);
         let (head, joined, is_alone) = (None, VecDeque::new(), false);
-        Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_alone }
+        Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_unshared: is_alone }
     }
 
     /// Adds memory for the next `bytes` of the reply to `pieces`: its own buffer, then those of joined reads.
     /// Returns for how many bytes there was room.
-    pub(super) fn space<'a>(&'a mut self, bytes: usize, pieces: &mut Pieces<'a>) -> usize {
+    pub(super) fn add_buffers<'a>(&'a mut self, bytes: usize, pieces: &mut Pieces<'a>) -> usize {
         let start = self.filled + self.received;
         let (own, joined) = (&mut self.buffer, &mut self.joined);
         let behind = joined.iter_mut().map(|reading| (&mut reading.buffer, 0));
@@ -183,12 +183,12 @@ impl Reading {
     }
 
     pub(super) fn is_joinable(&self) -> bool {
-        !self.is_alone && self.filled == 0 && self.asked >= self.buffer.len()
+        !self.is_unshared && self.filled == 0 && self.asked >= self.buffer.len()
     }
 
     pub(super) fn end(&self) -> Place {
         let last = self.joined.back().unwrap_or(self);
-        last.place.behind(last.buffer.len())
+        last.place.advanced_by(last.buffer.len())
     }
 
     /// Whether its call includes, or included, other reads.
@@ -197,7 +197,7 @@ impl Reading {
     }
 
     /// Incomplete reads of the call.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn read_count(&self) -> usize {
         1 + self.joined.len()
     }
 
@@ -209,7 +209,7 @@ impl Reading {
 
 /// A write in progress, of a buffer or a part of one.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct WriteRequest {
     pub(super) buffer: Arc<Buffer>,
     pub(super) range: Range<usize>,
     /// Place of the first byte of the range.
@@ -218,7 +218,7 @@ pub(super) struct Writing {
     pub(super) delays: u32,
 }
 
-impl Writing {
+impl WriteRequest {
     pub(super) fn data(&self) -> &[u8] {
         &self.buffer[self.range.clone()]
     }
@@ -238,7 +238,7 @@ impl Writing {
         let rest = Self {
             buffer: Arc::clone(&buffer),
             range: middle..range.end,
-            place: place.behind(bytes),
+            place: place.advanced_by(bytes),
             delays,
         };
         (Self { buffer, range: range.start..middle, place, delays }, rest)
@@ -246,10 +246,10 @@ impl Writing {
 }
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum Request {
     Plain { ticket: Ticket, bytes_max: usize },
-    Read(Reading),
-    Write(Writing),
+    Read(ReadRequest),
+    Write(WriteRequest),
     Commit { file: FileHandle },
 }
 
@@ -257,7 +257,7 @@ pub(super) enum Work {
 pub(super) struct Call {
     /// The record without the data of a write.
     pub(super) head: Vec<u8>,
-    pub(super) work: Work,
+    pub(super) request: Request,
     /// The connection it was sent by; `None` while queued.
     pub(super) connection: Option<usize>,
     pub(super) times_sent: u32,
@@ -267,34 +267,36 @@ pub(super) struct Call {
 const CHANGE_REPLY_BYTES_MAX: usize = 1024;
 
 impl Call {
-    pub(super) fn expected(&self) -> Expected {
-        match &self.work {
-            Work::Plain { bytes_max, .. } => Expected::Results { bytes_max: *bytes_max },
-            Work::Read(reading) => Expected::Data { bytes_max: reading.asked },
-            Work::Write(_) | Work::Commit { .. } => Expected::Results { bytes_max: CHANGE_REPLY_BYTES_MAX },
+    pub(super) fn expected(&self) -> ExpectedReply {
+        match &self.request {
+            Request::Plain { bytes_max, .. } => ExpectedReply::Results { bytes_max: *bytes_max },
+            Request::Read(reading) => ExpectedReply::Data { bytes_max: reading.asked },
+            Request::Write(_) | Request::Commit { .. } => {
+                ExpectedReply::Results { bytes_max: CHANGE_REPLY_BYTES_MAX }
+            }
         }
     }
 
     /// How many requests the reply will answer.
-    pub(super) fn count(&self) -> usize {
-        match &self.work {
-            Work::Read(reading) => reading.count(),
+    pub(super) fn request_count(&self) -> usize {
+        match &self.request {
+            Request::Read(reading) => reading.read_count(),
             _ => 1,
         }
     }
 
     /// The read, if the call was not sent yet and may be shared.
-    pub(super) fn unsent_read(&self) -> Option<&Reading> {
-        match &self.work {
-            Work::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
+    pub(super) fn unsent_read(&self) -> Option<&ReadRequest> {
+        match &self.request {
+            Request::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
             _ => None,
         }
     }
 
     /// The bytes to send: the record up to its data, the data, the padding.
     pub(super) fn pieces(&self) -> [&[u8]; 3] {
-        let data = match &self.work {
-            Work::Write(writing) => writing.data(),
+        let data = match &self.request {
+            Request::Write(writing) => writing.data(),
             _ => &[],
         };
         [&self.head, data, &[0; 3][..padding(data.len())]]
@@ -302,7 +304,7 @@ impl Call {
 }
 
 #[derive(Debug)]
-pub enum Done {
+pub enum Completion {
     /// The results of a call, not decoded.
     Results {
         /// What [`Core::call`](super::Core::call) returned.

@@ -1,10 +1,10 @@
 //! Encodes calls and interprets replies, without sockets, clock or randomness.
 //!
 //! All connections share one numbering of calls, so that a call can be repeated over another connection. For
-//! each connection the core says where to receive the next bytes ([`Space`]): into the posted buffer of the
-//! call that the reply names, then into memory for the next header. Lengths in a reply are compared with the
-//! call before any data is received, so a server decides neither how much memory is used nor which memory is
-//! written to.
+//! each connection the core says where to receive the next bytes ([`ReceiveBuffers`]): into the posted buffer
+//! of the call that the reply names, then into memory for the next header. Lengths in a reply are compared
+//! with the call before any data is received, so a server decides neither how much memory is used nor which
+//! memory is written to.
 //!
 //! **When a connection is lost**, its calls are sent again with the same numbers, by which a server can
 //! recognise calls that it has already executed.
@@ -15,10 +15,10 @@
 
 mod bad_reply;
 mod call;
-mod finished;
-mod incoming;
 pub mod oracle;
-mod space;
+mod receive_buffers;
+mod replies;
+mod reply_parser;
 #[cfg(test)]
 mod tests;
 mod uncommitted;
@@ -31,11 +31,11 @@ use std::sync::Arc;
 use nocopy::{Buffer, Pool, Reason, Rejected};
 
 pub use bad_reply::BadReply;
-use call::{Call, Reading, Work, Writing};
-pub use call::{CallError, Done, Place, ReadEnd, StatusText, Ticket};
-use incoming::{Incoming, Step};
-use space::Pieces;
-pub use space::Space;
+use call::{Call, ReadRequest, Request, WriteRequest};
+pub use call::{CallError, Completion, Place, ReadEnd, StatusText, Ticket};
+use receive_buffers::Pieces;
+pub use receive_buffers::ReceiveBuffers;
+use reply_parser::{ReplyEvent, ReplyParser};
 use uncommitted::Uncommitted;
 
 use crate::wire::nfs3::{FileHandle, Procedure, ReadArguments, Stability, WRITE_BYTES_MAX};
@@ -120,11 +120,11 @@ pub struct Core {
     calls: BTreeMap<u32, Box<Call>>,
     /// Numbers of calls to be sent, in this order.
     queue: VecDeque<u32>,
-    incoming: Vec<Incoming>,
+    parsers: Vec<ReplyParser>,
     uncommitted: Uncommitted,
-    done: VecDeque<Done>,
+    completions: VecDeque<Completion>,
     /// Reads and writes for which the server is not ready.
-    delayed: Vec<Work>,
+    delayed: Vec<Request>,
     delays_max: u32,
     /// The current limit of bytes of a shared call.
     joined_bytes_max: usize,
@@ -144,9 +144,9 @@ impl Core {
             ticket: 0,
             calls: BTreeMap::new(),
             queue: VecDeque::new(),
-            incoming: (0..connections).map(|_| Incoming::default()).collect(),
+            parsers: (0..connections).map(|_| ReplyParser::default()).collect(),
             uncommitted: Uncommitted::default(),
-            done: VecDeque::new(),
+            completions: VecDeque::new(),
             delayed: Vec::new(),
             delays_max: 0,
             joined_bytes_max: JOINED_BYTES_MAX,
@@ -196,7 +196,7 @@ impl Core {
         bytes_max: usize,
     ) -> Ticket {
         let ticket = self.next_ticket();
-        self.begin(procedure, arguments, Work::Plain { ticket, bytes_max });
+        self.begin(procedure, arguments, Request::Plain { ticket, bytes_max });
         ticket
     }
 
@@ -218,7 +218,7 @@ impl Core {
             return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
         let ticket = self.next_ticket();
-        self.begin_read(Reading::new(ticket, buffer, place));
+        self.begin_read(ReadRequest::new(ticket, buffer, place));
         Ok(ticket)
     }
 
@@ -232,7 +232,7 @@ impl Core {
             return Err(Rejected { item: data, reason: Reason::Empty });
         }
         let range = 0..data.len();
-        self.begin_write(Writing { buffer: Arc::new(data), range, place, delays: 0 });
+        self.begin_write(WriteRequest { buffer: Arc::new(data), range, place, delays: 0 });
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Core {
         }
         let ticket = self.next_ticket();
         self.uncommitted.begin_commit(file, ticket);
-        self.go_on(file);
+        self.advance_commit(file);
         Some(ticket)
     }
 
@@ -253,14 +253,14 @@ impl Core {
         Ticket(self.ticket)
     }
 
-    fn begin<'a>(&mut self, procedure: ProcedureNumber, arguments: &impl Xdr<'a>, work: Work) {
+    fn begin<'a>(&mut self, procedure: ProcedureNumber, arguments: &impl Xdr<'a>, work: Request) {
         while self.calls.contains_key(&self.xid) {
             self.xid = self.xid.wrapping_add(1);
         }
         let xid = self.xid;
         self.xid = xid.wrapping_add(1);
-        let head = self.encoded(xid, procedure, arguments);
-        let mut call = Call { head, work, connection: None, times_sent: 0 };
+        let head = self.encode_call(xid, procedure, arguments);
+        let mut call = Call { head, request: work, connection: None, times_sent: 0 };
         let [_, data, padding] = call.pieces();
         let more = data.len() + padding.len();
         record::end(&mut call.head, more);
@@ -269,7 +269,7 @@ impl Core {
         self.counts.calls += 1;
     }
 
-    fn encoded<'a>(&self, xid: u32, procedure: ProcedureNumber, arguments: &impl Xdr<'a>) -> Vec<u8> {
+    fn encode_call<'a>(&self, xid: u32, procedure: ProcedureNumber, arguments: &impl Xdr<'a>) -> Vec<u8> {
         let mut encoded = Vec::new();
         arguments.encode(&mut encoded);
         let ProcedureNumber { program, version, procedure } = procedure;
@@ -279,17 +279,17 @@ impl Core {
         head
     }
 
-    fn begin_read(&mut self, mut reading: Reading) {
+    fn begin_read(&mut self, mut reading: ReadRequest) {
         let left = reading.buffer.len() - reading.filled;
         reading.asked = left.min(self.limits.read_bytes_max).min(u32::MAX as usize);
         (reading.head, reading.received) = (None, 0);
-        let Place { file, offset } = reading.place.behind(reading.filled);
+        let Place { file, offset } = reading.place.advanced_by(reading.filled);
         let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
-        self.begin(Procedure::Read.into(), &asked, Work::Read(reading));
+        self.begin(Procedure::Read.into(), &asked, Request::Read(reading));
     }
 
     /// In calls that are as long as the server allows.
-    fn begin_write(&mut self, mut rest: Writing) {
+    fn begin_write(&mut self, mut rest: WriteRequest) {
         while rest.data().len() > self.limits.write_bytes_max {
             let (piece, others) = rest.split(self.limits.write_bytes_max);
             self.begin_piece(piece);
@@ -298,17 +298,17 @@ impl Core {
         self.begin_piece(rest);
     }
 
-    fn begin_piece(&mut self, piece: Writing) {
+    fn begin_piece(&mut self, piece: WriteRequest) {
         self.uncommitted.begin_write(piece.place.file);
         self.send_write(piece);
     }
 
-    fn send_write(&mut self, writing: Writing) {
+    fn send_write(&mut self, writing: WriteRequest) {
         let Place { file, offset } = writing.place;
         let count = writing.data().len() as u32;
         // `WriteArguments` without the data, which is sent from the buffer.
         let asked = ((file, offset), ((count, Stability::Unstable), count));
-        self.begin(Procedure::Write.into(), &asked, Work::Write(writing));
+        self.begin(Procedure::Write.into(), &asked, Request::Write(writing));
     }
 
     /// Reads and writes to be repeated, since the server was not ready.
@@ -320,9 +320,11 @@ impl Core {
     pub fn resume(&mut self) {
         for work in std::mem::take(&mut self.delayed) {
             match work {
-                Work::Read(reading) => self.begin_read(reading),
-                Work::Write(writing) => self.send_write(writing),
-                Work::Plain { .. } | Work::Commit { .. } => unreachable!("only reads and writes are delayed"),
+                Request::Read(reading) => self.begin_read(reading),
+                Request::Write(writing) => self.send_write(writing),
+                Request::Plain { .. } | Request::Commit { .. } => {
+                    unreachable!("only reads and writes are delayed")
+                }
             }
         }
     }
@@ -330,7 +332,7 @@ impl Core {
     /// Moves the next queued call to a connection, and returns its number.
     pub fn next_call(&mut self, connection: usize) -> Option<u32> {
         let xid = self.queue.pop_front()?;
-        self.join(xid);
+        self.join_reads(xid);
         let call = self.calls.get_mut(&xid).expect("queued calls have no reply");
         call.connection = Some(connection);
         self.counts.repeated += u64::from(call.times_sent > 0);
@@ -339,7 +341,7 @@ impl Core {
     }
 
     /// Adds queued reads of the following bytes of the file to a read that is about to be sent.
-    fn join(&mut self, xid: u32) {
+    fn join_reads(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
         let max = self.joined_bytes_max.min(self.limits.read_bytes_max);
         while let Some(reading) = call.unsent_read()
@@ -348,20 +350,21 @@ impl Core {
             && next.place == reading.end()
             && next.asked <= max.saturating_sub(reading.asked)
         {
-            let next = self.queue.pop_front().and_then(|xid| self.calls.remove(&xid)).map(|next| next.work);
-            let (Work::Read(reading), Some(Work::Read(next))) = (&mut call.work, next) else {
+            let next =
+                self.queue.pop_front().and_then(|xid| self.calls.remove(&xid)).map(|next| next.request);
+            let (Request::Read(reading), Some(Request::Read(next))) = (&mut call.request, next) else {
                 unreachable!("both were looked at")
             };
             reading.asked += next.asked;
             reading.joined.push_back(next);
             self.counts.joined += 1;
         }
-        if let Work::Read(reading) = &call.work
+        if let Request::Read(reading) = &call.request
             && reading.is_joined()
         {
             let Place { file, offset } = reading.place;
             let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
-            call.head = self.encoded(xid, Procedure::Read.into(), &asked);
+            call.head = self.encode_call(xid, Procedure::Read.into(), &asked);
             record::end(&mut call.head, 0);
         }
         self.calls.insert(xid, call);
@@ -375,12 +378,12 @@ impl Core {
 
     /// Handles the loss of a connection: its calls are queued again, before all others. Reads that shared a
     /// call get separate calls at the end of the queue, since some of them may be complete.
-    pub fn lose(&mut self, connection: usize) {
-        self.incoming[connection] = Incoming::default();
+    pub fn on_connection_lost(&mut self, connection: usize) {
+        self.parsers[connection] = ReplyParser::default();
         let mut joined = Vec::new();
         for (xid, call) in self.calls.iter_mut().rev().filter(|(_, call)| call.connection == Some(connection))
         {
-            if matches!(&call.work, Work::Read(reading) if reading.is_joined()) {
+            if matches!(&call.request, Request::Read(reading) if reading.is_joined()) {
                 joined.push(*xid);
             } else {
                 call.connection = None;
@@ -388,7 +391,9 @@ impl Core {
             }
         }
         for xid in joined.into_iter().rev() {
-            let Some(Work::Read(reading)) = self.calls.remove(&xid).map(|call| call.work) else { continue };
+            let Some(Request::Read(reading)) = self.calls.remove(&xid).map(|call| call.request) else {
+                continue;
+            };
             for reading in reading.split() {
                 self.begin_read(reading);
                 self.counts.calls -= 1;
@@ -398,113 +403,117 @@ impl Core {
     }
 
     /// The memory for the next bytes of a connection.
-    pub fn space(&mut self, connection: usize) -> Space<'_> {
-        let incoming = &mut self.incoming[connection];
+    pub fn receive_buffers(&mut self, connection: usize) -> ReceiveBuffers<'_> {
+        let parser = &mut self.parsers[connection];
         let mut pieces = Pieces::new();
-        if let Some((xid, left)) = incoming.data() {
-            let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
+        if let Some((xid, left)) = parser.data() {
+            let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request) else {
                 unreachable!("data are received for reads in flight")
             };
-            if reading.space(left, &mut pieces) < left {
-                return Space { pieces };
+            if reading.add_buffers(left, &mut pieces) < left {
+                return ReceiveBuffers { pieces };
             }
         }
-        pieces.push(IoSliceMut::new(incoming.open()));
-        Space { pieces }
+        pieces.push(IoSliceMut::new(parser.unparsed_buffer()));
+        ReceiveBuffers { pieces }
     }
 
-    /// Handles `bytes` bytes that were received into the [space](Self::space).
+    /// Handles `bytes` bytes that were received into the [buffers](Self::receive_buffers).
     ///
     /// # Errors
-    /// A reply is wrong. The caller must close the connection, which counts as [lost](Self::lose): the call
-    /// of the wrong reply, if known, has failed; the others are sent again.
+    /// A reply is wrong. The caller must close the connection, which counts as
+    /// [lost](Self::on_connection_lost): the call of the wrong reply, if known, has failed; the others are
+    /// sent again.
     ///
     /// # Panics
-    /// `bytes` exceeds the room of the space.
+    /// `bytes` exceeds the room of the buffers.
     pub fn received(&mut self, connection: usize, bytes: usize) -> Result<(), BadReply> {
-        let incoming = &mut self.incoming[connection];
-        let (xid, data) = incoming.data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
-        incoming.close(bytes - data);
+        let parser = &mut self.parsers[connection];
+        let (xid, data) = parser.data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
+        parser.count_unparsed(bytes - data);
         if data > 0 {
-            incoming.note_data(data);
-            let still = incoming.data().map_or(0, |(_, left)| left);
-            self.advance(xid, data, still);
+            parser.count_data(data);
+            let still = parser.data().map_or(0, |(_, left)| left);
+            self.complete_reads(xid, data, still);
         }
-        while let Some(step) = self.next_step(connection)? {
-            let is_whole = matches!(step, Step::Record { .. } | Step::End { .. });
-            if let Err(error) = self.take(step) {
-                return Err(self.break_off(connection, None, error));
+        while let Some(step) = self.next_event(connection)? {
+            let is_whole = matches!(step, ReplyEvent::Record { .. } | ReplyEvent::End { .. });
+            if let Err(error) = self.handle_event(step) {
+                return Err(self.reject_reply(connection, None, error));
             }
             self.counts.replies += u64::from(is_whole);
         }
         Ok(())
     }
 
-    fn next_step(&mut self, connection: usize) -> Result<Option<Step>, BadReply> {
+    fn next_event(&mut self, connection: usize) -> Result<Option<ReplyEvent>, BadReply> {
         let calls = &self.calls;
         let of_connection = |xid: u32| {
             calls.get(&xid).filter(|call| call.connection == Some(connection)).map(|call| call.expected())
         };
-        let next = self.incoming[connection].next(of_connection);
-        next.map_err(|(xid, error)| self.break_off(connection, xid, error))
+        let next = self.parsers[connection].next_event(of_connection);
+        next.map_err(|(xid, error)| self.reject_reply(connection, xid, error))
     }
 
     /// Ends a connection after a wrong reply, to call `xid` if known.
-    fn break_off(&mut self, connection: usize, xid: Option<u32>, error: BadReply) -> BadReply {
+    fn reject_reply(&mut self, connection: usize, xid: Option<u32>, error: BadReply) -> BadReply {
         self.counts.bad_replies += 1;
         if let Some(call) = xid.and_then(|xid| self.calls.remove(&xid)) {
-            self.fail(*call, error.into());
+            self.fail_call(*call, error.into());
         }
-        self.lose(connection);
+        self.on_connection_lost(connection);
         error
     }
 
     /// Whether no incomplete reply was received.
     pub fn is_between_replies(&self, connection: usize) -> bool {
-        self.incoming[connection].is_between_replies()
+        self.parsers[connection].is_between_replies()
     }
 
-    fn take(&mut self, step: Step) -> Result<(), BadReply> {
+    fn handle_event(&mut self, step: ReplyEvent) -> Result<(), BadReply> {
         match step {
-            Step::Fragment => Ok(()),
-            Step::Record { xid, record } => {
+            ReplyEvent::Fragment => Ok(()),
+            ReplyEvent::Record { xid, record } => {
                 let call = self.calls.remove(&xid).expect("it was expected");
-                self.finish(xid, *call, &record)
+                self.finish_record(xid, *call, &record)
             }
-            Step::Data { xid, head, first } => {
-                let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else {
+            ReplyEvent::Data { xid, head, first } => {
+                let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request)
+                else {
                     unreachable!("it was expected")
                 };
                 (reading.head, reading.received) = (Some(head), 0);
-                self.exchange(xid);
-                self.put(xid, &first, head.count as usize - first.len());
+                self.exchange_buffer(xid);
+                self.copy_to_buffers(xid, &first, head.count as usize - first.len());
                 Ok(())
             }
-            Step::End { xid } => match self.calls.remove(&xid).map(|call| call.work) {
-                Some(Work::Read(reading)) => self.finish_read(reading),
+            ReplyEvent::End { xid } => match self.calls.remove(&xid).map(|call| call.request) {
+                Some(Request::Read(reading)) => self.finish_read(reading),
                 _ => unreachable!("it was expected"),
             },
         }
     }
 
     /// Copies bytes of a reply to their buffers; `still` are to follow.
-    fn put(&mut self, xid: u32, bytes: &[u8], still: usize) {
+    fn copy_to_buffers(&mut self, xid: u32, bytes: &[u8], still: usize) {
         self.counts.moved_bytes += bytes.len() as u64;
         let mut rest = bytes;
         while !rest.is_empty()
-            && let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work)
+            && let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request)
         {
             let mut pieces = Pieces::new();
-            reading.space(rest.len(), &mut pieces);
-            let filled = Space { pieces }.fill(rest);
+            reading.add_buffers(rest.len(), &mut pieces);
+            let filled = ReceiveBuffers { pieces }.fill(rest);
             rest = &rest[filled..];
-            self.advance(xid, filled, rest.len() + still);
+            self.complete_reads(xid, filled, rest.len() + still);
         }
     }
 
     /// Notes that so many bytes more of a reply are in their buffers, and ends reads that are complete.
-    fn advance(&mut self, xid: u32, bytes: usize, still: usize) {
-        let Some(Work::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.work) else { return };
+    fn complete_reads(&mut self, xid: u32, bytes: usize, still: usize) {
+        let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request) else {
+            return;
+        };
         let full = reading.advance(bytes, still);
         if full.is_empty() {
             return;
@@ -512,21 +521,21 @@ impl Core {
         for reading in full {
             let attributes = reading.head.and_then(|head| head.attributes);
             self.counts.read_bytes += reading.filled as u64;
-            self.give_back(reading, Ok(ReadEnd { is_end: false, attributes }));
+            self.complete_read(reading, Ok(ReadEnd { is_end: false, attributes }));
         }
-        self.exchange(xid);
+        self.exchange_buffer(xid);
     }
 
     /// Exchanges the buffer of this read for the one posted last, which is most likely still in the
     /// processor's cache. Used in turn, each buffer would have left the cache.
-    fn exchange(&mut self, xid: u32) {
+    fn exchange_buffer(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
-        if let Work::Read(reading) = &mut call.work
+        if let Request::Read(reading) = &mut call.request
             && reading.is_exchangeable(&self.pool)
         {
             let mut others = self.calls.values_mut().rev().take(LATEST_MAX);
-            let latest = others.find_map(|other| match &mut other.work {
-                Work::Read(other) => other.latest_for(reading, &self.pool),
+            let latest = others.find_map(|other| match &mut other.request {
+                Request::Read(other) => other.latest_exchangeable(reading, &self.pool),
                 _ => None,
             });
             if let Some(latest) = latest {
@@ -537,8 +546,8 @@ impl Core {
     }
 
     /// The end of the next request; each is returned exactly once.
-    pub fn next_done(&mut self) -> Option<Done> {
-        self.done.pop_front()
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
     }
 
     /// Fails all requests with this error, and resets all connections. The server may have executed calls
@@ -547,46 +556,46 @@ impl Core {
         // A failure can begin a new call: a commit, after the writes before it.
         loop {
             match self.calls.pop_first() {
-                Some((_, call)) => self.fail(*call, error),
+                Some((_, call)) => self.fail_call(*call, error),
                 None => match self.delayed.pop() {
-                    Some(work) => self.fail_work(work, error, false),
+                    Some(work) => self.fail_request(work, error, false),
                     None => break,
                 },
             }
         }
         self.queue.clear();
-        self.incoming.iter_mut().for_each(|incoming| *incoming = Incoming::default());
+        self.parsers.iter_mut().for_each(|parser| *parser = ReplyParser::default());
     }
 
-    fn fail(&mut self, call: Call, error: CallError) {
-        self.fail_work(call.work, error, call.times_sent > 1);
+    fn fail_call(&mut self, call: Call, error: CallError) {
+        self.fail_request(call.request, error, call.times_sent > 1);
     }
 
-    fn fail_work(&mut self, work: Work, error: CallError, is_repeated: bool) {
+    fn fail_request(&mut self, work: Request, error: CallError, is_repeated: bool) {
         match work {
-            Work::Plain { ticket, .. } => {
-                self.done.push_back(Done::Results { ticket, results: Err(error), is_repeated });
+            Request::Plain { ticket, .. } => {
+                self.completions.push_back(Completion::Results { ticket, results: Err(error), is_repeated });
             }
-            Work::Read(reading) => self.fail_read(reading, error),
-            Work::Write(writing) => self.end_write(writing.place.file, Err(error)),
-            Work::Commit { file } => self.end_commit(file, Err(error)),
+            Request::Read(reading) => self.fail_read(reading, error),
+            Request::Write(writing) => self.end_write(writing.place.file, Err(error)),
+            Request::Commit { file } => self.end_commit(file, Err(error)),
         }
     }
 
-    fn fail_read(&mut self, reading: Reading, error: CallError) {
-        reading.split().for_each(|reading| self.give_back(reading, Err(error)));
+    fn fail_read(&mut self, reading: ReadRequest, error: CallError) {
+        reading.split().for_each(|reading| self.complete_read(reading, Err(error)));
     }
 
-    fn give_back(&mut self, reading: Reading, outcome: Result<ReadEnd, CallError>) {
-        let Reading { ticket, mut buffer, place, filled, .. } = reading;
+    fn complete_read(&mut self, reading: ReadRequest, outcome: Result<ReadEnd, CallError>) {
+        let ReadRequest { ticket, mut buffer, place, filled, .. } = reading;
         buffer.resize(filled);
         self.counts.reads += 1;
-        self.done.push_back(Done::Filled { ticket, buffer, place, outcome });
+        self.completions.push_back(Completion::Filled { ticket, buffer, place, outcome });
     }
 
     /// Requests without a result.
     pub fn in_flight(&self) -> usize {
-        self.calls.values().map(|call| call.count()).sum::<usize>() + self.delayed.len()
+        self.calls.values().map(|call| call.request_count()).sum::<usize>() + self.delayed.len()
     }
 
     pub fn queued(&self) -> usize {
@@ -595,23 +604,23 @@ impl Core {
 
     /// Whether queued calls may wait a little: all are reads that can share one call, which is not full yet,
     /// and the server has three times as many calls to answer. A shared call costs both ends less.
-    pub fn can_wait(&self) -> bool {
+    pub fn may_delay_queued(&self) -> bool {
         let most = self.joined_bytes_max.min(self.limits.read_bytes_max);
         let bytes = self.queue.iter().map(|xid| {
             let read = self.calls.get(xid).and_then(|call| call.unsent_read());
             read.map_or(most, |reading| reading.asked)
         });
-        let sent = self.calls.values().map(|call| call.count()).sum::<usize>() - self.queue.len();
+        let sent = self.calls.values().map(|call| call.request_count()).sum::<usize>() - self.queue.len();
         sent >= IN_FLIGHT_PER_QUEUED * self.queue.len() && bytes.sum::<usize>() < most
     }
 
     /// The number of requests that share a call.
-    pub fn asks_for(&self, xid: u32) -> usize {
-        self.calls.get(&xid).map_or(0, |call| call.count())
+    pub fn request_count(&self, xid: u32) -> usize {
+        self.calls.get(&xid).map_or(0, |call| call.request_count())
     }
 
     /// Whether calls are in flight on a connection.
-    pub fn is_waited_for(&self, connection: usize) -> bool {
+    pub fn has_calls_in_flight(&self, connection: usize) -> bool {
         self.calls.values().any(|call| call.connection == Some(connection))
     }
 
@@ -619,7 +628,7 @@ impl Core {
     pub fn count_in_flight(&self, connections: &mut [usize]) {
         for call in self.calls.values() {
             if let Some(connection) = call.connection {
-                connections[connection] += call.count();
+                connections[connection] += call.request_count();
             }
         }
     }

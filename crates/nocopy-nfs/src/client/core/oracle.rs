@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use nocopy::Pool;
 
-use super::{Core, Counts, Done, Limits, Place, Ticket};
+use super::{Completion, Core, Counts, Limits, Place, Ticket};
 use crate::wire::nfs3::{
     Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
     WriteResult,
@@ -41,11 +41,11 @@ pub fn check(input: &[u8]) {
 /// As [`check`]; returns the core's counters.
 pub(super) fn run(input: &[u8]) -> Counts {
     POOL.with(|pool| {
-        let mut world = World::new(pool);
+        let mut world = ClientModel::new(pool);
         let mut input = Input(input);
         while let Some(step) = input.byte() {
             world.step(step, &mut input);
-            world.look();
+            world.check_completions();
         }
         let counts = world.core.counts();
         world.end();
@@ -73,7 +73,7 @@ impl<'a> Input<'a> {
     }
 }
 
-struct World<'a> {
+struct ClientModel<'a> {
     pool: &'a Pool,
     core: Core,
     /// Requests without a result; for reads, with the number of bytes.
@@ -87,7 +87,7 @@ fn file() -> FileHandle {
     FileHandle::new(b"a file").expect("short enough")
 }
 
-impl<'a> World<'a> {
+impl<'a> ClientModel<'a> {
     fn new(pool: &'a Pool) -> Self {
         let mut core = Core::new(CONNECTIONS, 1, Vec::new());
         core.set_limits(Limits { read_bytes_max: 1000, write_bytes_max: 1000 });
@@ -98,9 +98,9 @@ impl<'a> World<'a> {
     fn step(&mut self, step: u8, input: &mut Input<'_>) {
         let connection = usize::from(step >> 7);
         match step % 8 {
-            0 => self.ask(input),
+            0 => self.make_request(input),
             1 => self.sent[connection].extend(self.core.next_call(connection)),
-            2 if input.number().is_multiple_of(16) => self.lose(connection),
+            2 if input.number().is_multiple_of(16) => self.lose_connection(connection),
             3 => {
                 let count = input.number();
                 let bytes = input.bytes(count);
@@ -110,7 +110,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn ask(&mut self, input: &mut Input<'_>) {
+    fn make_request(&mut self, input: &mut Input<'_>) {
         let (kind, bytes) = (input.number(), 1 + 16 * input.number());
         let offset = if kind % 8 == 1 { self.behind } else { bytes as u64 };
         let place = Place { file: file(), offset };
@@ -138,8 +138,8 @@ impl<'a> World<'a> {
         self.asked.extend(ticket.map(|ticket| (ticket, bytes.min(BUFFER_BYTES))));
     }
 
-    fn lose(&mut self, connection: usize) {
-        self.core.lose(connection);
+    fn lose_connection(&mut self, connection: usize) {
+        self.core.on_connection_lost(connection);
         self.sent[connection].clear();
     }
 
@@ -164,7 +164,7 @@ impl<'a> World<'a> {
     fn receive(&mut self, connection: usize, mut bytes: &[u8], at_once: usize) {
         while !bytes.is_empty() {
             let filled = {
-                let mut space = self.core.space(connection);
+                let mut space = self.core.receive_buffers(connection);
                 assert!((1..=BUFFERS as usize * BUFFER_BYTES + HEAD_BYTES_MAX).contains(&space.room()));
                 space.fill(&bytes[..at_once.min(bytes.len())])
             };
@@ -178,15 +178,15 @@ impl<'a> World<'a> {
         self.sent[connection].retain(|xid| core.pieces(*xid).is_some());
     }
 
-    fn look(&mut self) {
-        while let Some(done) = self.core.next_done() {
+    fn check_completions(&mut self) {
+        while let Some(done) = self.core.next_completion() {
             let ticket = match done {
-                Done::Results { ticket, results, .. } => {
+                Completion::Results { ticket, results, .. } => {
                     assert!(results.map_or(0, |results| results.len()) <= RESULTS_BYTES_MAX);
                     ticket
                 }
-                Done::Committed { ticket, .. } => ticket,
-                Done::Filled { ticket, mut buffer, .. } => {
+                Completion::Committed { ticket, .. } => ticket,
+                Completion::Filled { ticket, mut buffer, .. } => {
                     let asked = self.asked.get(&ticket).copied().unwrap_or(0);
                     assert!(buffer.len() <= asked, "no more than was asked for");
                     buffer.resize(BUFFER_BYTES);
@@ -201,7 +201,7 @@ impl<'a> World<'a> {
 
     fn end(mut self) {
         self.core.give_up(super::CallError::Unanswered);
-        self.look();
+        self.check_completions();
         assert!(self.asked.is_empty() && self.core.in_flight() == 0 && self.core.queued() == 0);
         let Self { pool, core, .. } = self;
         drop(core);

@@ -42,7 +42,7 @@ fn send_all(core: &mut Core) -> Vec<u32> {
 
 fn receive(core: &mut Core, connection: usize, mut bytes: &[u8], at_once: usize) -> Result<(), BadReply> {
     while !bytes.is_empty() {
-        let filled = core.space(connection).fill(&bytes[..at_once.min(bytes.len())]);
+        let filled = core.receive_buffers(connection).fill(&bytes[..at_once.min(bytes.len())]);
         bytes = &bytes[filled..];
         core.received(connection, filled)?;
     }
@@ -101,21 +101,21 @@ fn pattern(from: usize, bytes: usize) -> Vec<u8> {
 }
 
 fn filled(core: &mut Core) -> (Ticket, Buffer, Result<ReadEnd, CallError>) {
-    match core.next_done() {
-        Some(Done::Filled { ticket, buffer, outcome, .. }) => (ticket, buffer, outcome),
+    match core.next_completion() {
+        Some(Completion::Filled { ticket, buffer, outcome, .. }) => (ticket, buffer, outcome),
         other => panic!("no buffer came back: {other:?}"),
     }
 }
 
 fn committed(core: &mut Core) -> Option<Result<(), CallError>> {
-    core.next_done().map(|done| match done {
-        Done::Committed { outcome, .. } => outcome,
+    core.next_completion().map(|done| match done {
+        Completion::Committed { outcome, .. } => outcome,
         other => panic!("no commit: {other:?}"),
     })
 }
 
 #[test]
-fn a_call_is_sent_as_one_record_with_its_data() {
+fn calls_are_sent_as_one_record_with_their_data() {
     let mut core = Core::new(1, FIRST_XID, vec![0; 20]);
     let mut data = buffer(7);
     data.fill(b"content").unwrap();
@@ -125,7 +125,7 @@ fn a_call_is_sent_as_one_record_with_its_data() {
     let mut records = record::Records::new(1 << 16);
     records.push(&whole);
     let record = records.take().unwrap().unwrap().to_vec();
-    assert_eq!(records.held(), 0, "one record");
+    assert_eq!(records.buffered_bytes(), 0, "one record");
     let call = rpc::Call::parse(&record).unwrap();
     assert_eq!((call.xid, call.procedure, call.credential.body.len()), (xid, 7, 20));
     let asked: nfs3::WriteArguments<'_> = xdr::parse(call.arguments).unwrap();
@@ -157,7 +157,9 @@ fn replies_in_any_order_fill_their_buffers() {
             stream.extend(record(xids[number], Reply::Success, &reply));
         }
         receive(&mut core, 0, &stream, at_once).unwrap();
-        let Some(Done::Results { ticket, results, is_repeated: false }) = core.next_done() else { panic!() };
+        let Some(Completion::Results { ticket, results, is_repeated: false }) = core.next_completion() else {
+            panic!()
+        };
         let results = results.unwrap();
         let known = xdr::parse::<NfsResult<Attributes, ()>>(&results).unwrap();
         assert_eq!((ticket, known), (about, Ok(attributes())));
@@ -168,7 +170,7 @@ fn replies_in_any_order_fill_their_buffers() {
             let known = (number % 2 == 0).then(attributes);
             assert_eq!(outcome, Ok(ReadEnd { is_end: number == 2, attributes: known }));
         }
-        assert!(core.next_done().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
+        assert!(core.next_completion().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
         assert_eq!(core.counts().read_bytes, lengths.iter().sum::<usize>() as u64);
     }
 }
@@ -176,7 +178,7 @@ fn replies_in_any_order_fill_their_buffers() {
 /// Proves that bytes of files are received where they stay, as long as heads are as long as servers make
 /// them.
 #[test]
-fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
+fn file_data_is_received_in_place() {
     let mut core = core();
     for number in 0..8 {
         core.post(buffer(4096), at(number * 4096)).unwrap();
@@ -188,7 +190,7 @@ fn no_byte_of_a_file_is_received_elsewhere_and_moved() {
 }
 
 #[test]
-fn records_in_fragments_are_put_together() {
+fn fragmented_records_are_assembled() {
     // However they arrive: also the mark of a long fragment alone.
     for (fragment, received_at_a_time) in [1, 5, 40, 150, 1000]
         .into_iter()
@@ -219,7 +221,7 @@ fn records_in_fragments_are_put_together() {
 
 /// A server does not decide how much memory a reply takes, however it is cut.
 #[test]
-fn fragments_of_more_than_was_asked_for_are_refused() {
+fn fragments_beyond_the_requested_length_are_refused() {
     for (first, second) in [(0x7fff_ffff, 0), (5000, 0), (3, 0x7fff_ffff), (1000, 4000)] {
         let mut core = core();
         core.post(buffer(3000), at(0)).unwrap();
@@ -239,7 +241,7 @@ fn fragments_of_more_than_was_asked_for_are_refused() {
 }
 
 #[test]
-fn a_read_goes_on_until_the_buffer_or_the_file_ends() {
+fn reads_continue_until_buffer_or_file_end() {
     let mut core = core();
     core.post(buffer(10_000), at(50)).unwrap();
     let (mut offset, mut asked_bytes) = (50, Vec::new());
@@ -262,7 +264,7 @@ fn a_read_goes_on_until_the_buffer_or_the_file_ends() {
 /// Each is refused before anything is written behind what was asked for; the others are sent again, and none
 /// is lost.
 #[test]
-fn hostile_replies_fail_their_call_and_end_the_connection() {
+fn hostile_replies_fail_their_call_and_connection() {
     let xid = FIRST_XID;
     let head = |count, data_bytes| {
         let head = ReadHead { attributes: None, count, is_end: false, data_bytes };
@@ -316,7 +318,7 @@ fn hostile_replies_fail_their_call_and_end_the_connection() {
 
 /// A reply that comes by another connection than its call, or a second time, belongs to no call.
 #[test]
-fn a_reply_is_taken_once_and_from_its_connection() {
+fn replies_are_accepted_once_on_their_connection() {
     let mut core = core();
     core.post(buffer(8), at(0)).unwrap();
     let [xid] = send_all(&mut core)[..] else { panic!() };
@@ -328,7 +330,7 @@ fn a_reply_is_taken_once_and_from_its_connection() {
 }
 
 #[test]
-fn a_results_record_that_is_too_long_is_refused_by_its_mark() {
+fn oversized_replies_are_refused_by_their_mark() {
     let mut core = core();
     core.call(Procedure::GetAttr.into(), &file(), 200);
     let xid = send_all(&mut core)[0];
@@ -336,7 +338,7 @@ fn a_results_record_that_is_too_long_is_refused_by_its_mark() {
     begin.extend_from_slice(&xid.to_be_bytes());
     let error = receive(&mut core, 0, &begin, 8).unwrap_err();
     assert_eq!(error, BadReply::TooLong { bytes: 5_000_000, max: 200 });
-    let Some(Done::Results { results, .. }) = core.next_done() else { panic!() };
+    let Some(Completion::Results { results, .. }) = core.next_completion() else { panic!() };
     assert_eq!(
         results.unwrap_err().to_string(),
         "NFS call: not answered correctly; the reply has 5000000 bytes, more than the 200 that are possible; check that the server speaks NFS version 3"
@@ -344,7 +346,7 @@ fn a_results_record_that_is_too_long_is_refused_by_its_mark() {
 }
 
 #[test]
-fn refusals_are_told_apart() {
+fn refusals_are_distinguished() {
     let mut core = core();
     for _ in 0..3 {
         core.post(buffer(8), at(0)).unwrap();
@@ -374,7 +376,7 @@ fn refusals_are_told_apart() {
 /// Reads and writes for which the server is not ready are made again when it was given time, as calls of
 /// their own; not without end.
 #[test]
-fn a_server_that_is_not_ready_is_asked_again() {
+fn calls_are_repeated_while_the_server_is_not_ready() {
     let mut core = core();
     core.set_delays_max(2);
     core.post(buffer(8), at(0)).unwrap();
@@ -411,7 +413,7 @@ fn calls_of_a_lost_connection_are_sent_again() {
     // In the middle of the data.
     receive(&mut core, 0, &read_record(xids[0], &[9; 4096], false)[..2000], usize::MAX).unwrap();
     assert!(!core.is_between_replies(0));
-    core.lose(0);
+    core.on_connection_lost(0);
     assert_eq!(core.queued(), 3);
     let again: Vec<u32> = std::iter::from_fn(|| core.next_call(1)).collect();
     assert_eq!(again, [xids[0], xids[1], FIRST_XID + 2]);
@@ -421,12 +423,15 @@ fn calls_of_a_lost_connection_are_sent_again() {
     assert!(outcome.is_ok() && buffer[..] == pattern(0, 4096));
     let about = encoded(&NfsResult::<Attributes, ()>::Ok(attributes()));
     receive(&mut core, 1, &record(xids[1], Reply::Success, &about), 1000).unwrap();
-    assert!(matches!(core.next_done(), Some(Done::Results { is_repeated: true, results: Ok(_), .. })));
+    assert!(matches!(
+        core.next_completion(),
+        Some(Completion::Results { is_repeated: true, results: Ok(_), .. })
+    ));
     assert_eq!(core.counts().repeated, 2);
 }
 
 #[test]
-fn what_is_given_up_fails_once_and_buffers_come_back() {
+fn abandoned_requests_fail_once_and_return_their_buffers() {
     let mut core = core();
     let pool = Pool::new(2, 4096).unwrap();
     core.post(pool.take().unwrap(), at(0)).unwrap();
@@ -441,14 +446,14 @@ fn what_is_given_up_fails_once_and_buffers_come_back() {
         "NFS call: not answered; the client stopped waiting for the server; try again"
     );
     assert_eq!(committed(&mut core), Some(Err(CallError::Unanswered)));
-    assert!(core.next_done().is_none());
+    assert!(core.next_completion().is_none());
     assert_eq!((core.in_flight(), core.queued(), core.uncommitted_bytes()), (0, 0, 0));
     drop(buffer);
     assert_eq!(pool.at_home(), 2);
 }
 
 #[test]
-fn memory_that_cannot_be_written_to_is_not_posted() {
+fn read_only_memory_is_not_posted() {
     let mut core = core();
     let rejected = core.post(Buffer::from(vec![0; 10]), at(0)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::System(_)), "{rejected}");
@@ -480,7 +485,7 @@ fn sent_write(core: &Core, xid: u32) -> Option<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn a_commit_waits_for_its_writes_and_releases_them() {
+fn commits_wait_for_their_writes_and_release_them() {
     let mut core = core();
     let pool = Pool::new(1, 10_000).unwrap();
     let mut data = pool.take().unwrap();
@@ -498,7 +503,7 @@ fn a_commit_waits_for_its_writes_and_releases_them() {
     }
     assert_eq!((core.uncommitted_bytes(), pool.at_home()), (10_000, 0));
     let [commit] = send_all(&mut core)[..] else { panic!("a COMMIT") };
-    assert!(sent_write(&core, commit).is_none() && core.next_done().is_none());
+    assert!(sent_write(&core, commit).is_none() && core.next_completion().is_none());
     receive(&mut core, 0, &commit_reply(commit, 1), 99).unwrap();
     assert_eq!(committed(&mut core), Some(Ok(())));
     assert_eq!((core.uncommitted_bytes(), pool.at_home(), core.counts().lost_bytes), (0, 1, 0));
@@ -507,19 +512,19 @@ fn a_commit_waits_for_its_writes_and_releases_them() {
 /// Of what was written before and after the server was started again, only the first is sent again; and again
 /// until it stays.
 #[test]
-fn what_a_server_lost_is_sent_again() {
+fn lost_writes_are_sent_again() {
     let mut core = core();
     core.write(buffer(100), at(0)).unwrap();
     core.write(buffer(50), at(1000)).unwrap();
     let xids = send_all(&mut core);
     receive(&mut core, 0, &write_reply(xids[0], 100, Stability::Unstable, 1), 99).unwrap();
-    core.lose(0);
+    core.on_connection_lost(0);
     let [xid] = send_all(&mut core)[..] else { panic!() };
     receive(&mut core, 0, &write_reply(xid, 50, Stability::Unstable, 2), 99).unwrap();
     core.commit(file()).unwrap();
     let [commit] = send_all(&mut core)[..] else { panic!() };
     receive(&mut core, 0, &commit_reply(commit, 2), 99).unwrap();
-    assert!(core.next_done().is_none(), "one is lost");
+    assert!(core.next_completion().is_none(), "one is lost");
     for verifier in [3, 3] {
         let [xid] = send_all(&mut core)[..] else { panic!() };
         assert_eq!(sent_write(&core, xid).map(|(offset, data)| (offset, data.len())), Some((0, 100)));
@@ -535,7 +540,7 @@ fn what_a_server_lost_is_sent_again() {
 /// A server that writes little at a time decides neither how much is kept, nor how many calls are made to
 /// send it again.
 #[test]
-fn pieces_of_a_write_are_kept_together() {
+fn pieces_of_a_write_are_merged() {
     let mut core = core();
     core.write(buffer(10_000), at(0)).unwrap();
     core.commit(file()).unwrap();
@@ -554,7 +559,7 @@ fn pieces_of_a_write_are_kept_together() {
 }
 
 #[test]
-fn a_server_that_keeps_nothing_is_given_up() {
+fn commits_fail_if_the_server_keeps_losing_writes() {
     let mut core = core();
     core.write(buffer(10), at(0)).unwrap();
     core.commit(file()).unwrap();
@@ -573,7 +578,7 @@ fn a_server_that_keeps_nothing_is_given_up() {
 }
 
 #[test]
-fn short_writes_go_on_and_stable_ones_need_no_commit() {
+fn short_writes_continue_and_stable_ones_need_no_commit() {
     let mut core = core();
     core.write(buffer(100), at(0)).unwrap();
     let xid = send_all(&mut core)[0];
@@ -586,7 +591,7 @@ fn short_writes_go_on_and_stable_ones_need_no_commit() {
 }
 
 #[test]
-fn a_write_that_failed_fails_the_commit_and_no_other() {
+fn failed_writes_fail_only_their_commit() {
     let mut core = core();
     core.write(buffer(10), at(0)).unwrap();
     core.write(buffer(10), at(10)).unwrap();
@@ -611,7 +616,7 @@ fn a_write_that_failed_fails_the_commit_and_no_other() {
 
 /// The fuzz target's rules, for bytes from seeds.
 #[test]
-fn any_replies_leave_the_core_in_order() {
+fn arbitrary_replies_keep_the_core_consistent() {
     let mut state = 7_u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -637,7 +642,7 @@ fn core_with_pool(count: u32) -> (Core, Vec<Buffer>) {
 }
 
 #[test]
-fn a_reply_goes_into_the_buffer_that_was_posted_last() {
+fn replies_fill_the_buffer_posted_last() {
     let (mut core, buffers) = core_with_pool(3);
     let places: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr()).collect();
     for (number, buffer) in buffers.into_iter().enumerate() {
@@ -648,7 +653,7 @@ fn a_reply_goes_into_the_buffer_that_was_posted_last() {
     for (number, xid) in xids.iter().enumerate() {
         let data = pattern(number * 4096, 4096);
         receive(&mut core, 0, &read_record(*xid, &data, false), 1000).unwrap();
-        let Some(Done::Filled { buffer, place, outcome, .. }) = core.next_done() else {
+        let Some(Completion::Filled { buffer, place, outcome, .. }) = core.next_completion() else {
             panic!("nothing came back")
         };
         assert_eq!((place, &buffer[..]), (at(number as u64 * 4096), &data[..]));
@@ -661,7 +666,7 @@ fn a_reply_goes_into_the_buffer_that_was_posted_last() {
 }
 
 #[test]
-fn memory_that_is_not_of_the_pool_keeps_its_place() {
+fn memory_outside_the_pool_is_not_exchanged() {
     let (mut core, mut buffers) = core_with_pool(2);
     let foreign = buffer(4096);
     let place = foreign.as_ptr();
@@ -680,18 +685,18 @@ fn memory_that_is_not_of_the_pool_keeps_its_place() {
 }
 
 #[test]
-fn reads_wait_for_others_while_the_server_has_work() {
+fn queued_reads_wait_while_the_server_is_busy() {
     let mut core = core();
     for number in 0..4 {
         core.post(buffer(1000), at(number * 4096)).unwrap();
     }
-    assert!(!core.can_wait(), "the server has nothing to do");
+    assert!(!core.may_delay_queued(), "the server has nothing to do");
     send_all(&mut core);
     core.post(buffer(1000), at(0)).unwrap();
-    assert!(core.can_wait());
+    assert!(core.may_delay_queued());
     core.post(buffer(1000), at(0)).unwrap();
-    assert!(!core.can_wait(), "it has twice as much to do as waits");
+    assert!(!core.may_delay_queued(), "it has twice as much to do as waits");
     send_all(&mut core);
     core.call(Procedure::GetAttr.into(), &file(), 100);
-    assert!(!core.can_wait(), "a program waits for that");
+    assert!(!core.may_delay_queued(), "a program waits for that");
 }

@@ -5,28 +5,28 @@ use std::mem;
 use std::sync::Arc;
 
 use super::bad_reply::BadReply;
-use super::call::{CallError, Ticket, Writing};
+use super::call::{CallError, Ticket, WriteRequest};
 use crate::wire::nfs3::{FileHandle, Verifier};
 
 /// The most COMMIT calls for one commit, if the server loses the writes each time.
 const ROUNDS_MAX: u32 = 16;
 
 #[derive(Debug)]
-pub(super) enum Next {
-    Nothing,
+pub(super) enum CommitStep {
+    Wait,
     Commit,
-    Over(Ticket, Result<(), CallError>),
+    Finished(Ticket, Result<(), CallError>),
 }
 
 /// Files by their handles.
 #[derive(Debug, Default)]
-pub(super) struct Uncommitted(BTreeMap<Vec<u8>, OfFile>);
+pub(super) struct Uncommitted(BTreeMap<Vec<u8>, FileWrites>);
 
 #[derive(Debug, Default)]
-struct OfFile {
+struct FileWrites {
     /// Writes without a reply.
     in_flight: usize,
-    kept: Vec<Kept>,
+    unstable: Vec<UnstableWrite>,
     /// The first error since the last commit.
     failure: Option<CallError>,
     commit: Option<Commit>,
@@ -34,8 +34,8 @@ struct OfFile {
 
 /// A write that has its reply.
 #[derive(Debug)]
-struct Kept {
-    writing: Writing,
+struct UnstableWrite {
+    writing: WriteRequest,
     verifier: Verifier,
     /// Its reply arrived before the COMMIT in flight was sent.
     is_covered: bool,
@@ -48,41 +48,41 @@ struct Commit {
     is_in_flight: bool,
 }
 
-impl OfFile {
+impl FileWrites {
     /// Pieces of a buffer are kept together: a server may write it a few bytes at a time.
-    fn keep(&mut self, writing: Writing, verifier: Verifier) {
+    fn add_unstable(&mut self, writing: WriteRequest, verifier: Verifier) {
         let is_piece = Arc::strong_count(&writing.buffer) > 1;
         let mut alike =
-            self.kept.iter_mut().rev().filter(|kept| !kept.is_covered && kept.verifier == verifier);
+            self.unstable.iter_mut().rev().filter(|kept| !kept.is_covered && kept.verifier == verifier);
         if !(is_piece && alike.any(|kept| kept.writing.extend(&writing))) {
-            self.kept.push(Kept { writing, verifier, is_covered: false });
+            self.unstable.push(UnstableWrite { writing, verifier, is_covered: false });
         }
     }
 }
 
 impl Uncommitted {
-    fn of(&mut self, file: FileHandle) -> &mut OfFile {
+    fn file_writes(&mut self, file: FileHandle) -> &mut FileWrites {
         self.0.entry(file.as_bytes().to_vec()).or_default()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.0.values().flat_map(|file| &file.kept).map(|kept| kept.writing.data().len()).sum()
+        self.0.values().flat_map(|file| &file.unstable).map(|kept| kept.writing.data().len()).sum()
     }
 
     pub(super) fn begin_write(&mut self, file: FileHandle) {
-        self.of(file).in_flight += 1;
+        self.file_writes(file).in_flight += 1;
     }
 
     /// A write has its reply, and is kept unless it is on the disk already.
     pub(super) fn end_write(
         &mut self,
         file: FileHandle,
-        outcome: Result<Option<(Writing, Verifier)>, CallError>,
+        outcome: Result<Option<(WriteRequest, Verifier)>, CallError>,
     ) {
-        let of = self.of(file);
+        let of = self.file_writes(file);
         of.in_flight -= 1;
         match outcome {
-            Ok(Some((writing, verifier))) => of.keep(writing, verifier),
+            Ok(Some((writing, verifier))) => of.add_unstable(writing, verifier),
             Ok(None) => {}
             Err(error) => of.failure = of.failure.or(Some(error)),
         }
@@ -93,32 +93,32 @@ impl Uncommitted {
     }
 
     pub(super) fn begin_commit(&mut self, file: FileHandle, ticket: Ticket) {
-        self.of(file).commit = Some(Commit { ticket, rounds: 0, is_in_flight: false });
+        self.file_writes(file).commit = Some(Commit { ticket, rounds: 0, is_in_flight: false });
     }
 
     /// The next step, after a reply or a new commit.
-    pub(super) fn next(&mut self, file: FileHandle) -> Next {
-        let of = self.of(file);
-        let Some(commit) = &mut of.commit else { return Next::Nothing };
+    pub(super) fn next_step(&mut self, file: FileHandle) -> CommitStep {
+        let of = self.file_writes(file);
+        let Some(commit) = &mut of.commit else { return CommitStep::Wait };
         if of.in_flight > 0 || commit.is_in_flight {
-            return Next::Nothing;
+            return CommitStep::Wait;
         }
         let ticket = commit.ticket;
         let outcome = match of.failure {
             Some(error) => Err(error),
-            None if of.kept.is_empty() => Ok(()),
+            None if of.unstable.is_empty() => Ok(()),
             None if commit.rounds == ROUNDS_MAX => {
                 Err(BadReply::NeverCommitted { rounds: commit.rounds }.into())
             }
             None => {
                 commit.rounds += 1;
                 commit.is_in_flight = true;
-                of.kept.iter_mut().for_each(|kept| kept.is_covered = true);
-                return Next::Commit;
+                of.unstable.iter_mut().for_each(|kept| kept.is_covered = true);
+                return CommitStep::Commit;
             }
         };
         self.0.remove(file.as_bytes());
-        Next::Over(ticket, outcome)
+        CommitStep::Finished(ticket, outcome)
     }
 
     /// Handles the reply to a COMMIT. Returns the writes that the server has lost, to be sent again.
@@ -126,8 +126,8 @@ impl Uncommitted {
         &mut self,
         file: FileHandle,
         reply: Result<Verifier, CallError>,
-    ) -> Vec<Writing> {
-        let of = self.of(file);
+    ) -> Vec<WriteRequest> {
+        let of = self.file_writes(file);
         if let Some(commit) = &mut of.commit {
             commit.is_in_flight = false;
         }
@@ -139,10 +139,10 @@ impl Uncommitted {
             }
         };
         let mut lost = Vec::new();
-        for kept in mem::take(&mut of.kept) {
+        for kept in mem::take(&mut of.unstable) {
             match (kept.is_covered, kept.verifier == verifier) {
                 (true, true) => {}
-                (false, true) => of.kept.push(kept),
+                (false, true) => of.unstable.push(kept),
                 (_, false) => lost.push(kept.writing),
             }
         }

@@ -12,7 +12,7 @@ use crate::client::{Url, UrlError};
 /// How to reach a server.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
-pub struct Reach {
+pub struct ServerOptions {
     /// Connections to the server, among which reads and writes are distributed.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
@@ -39,7 +39,7 @@ pub struct LsArguments {
     #[arg(short, long)]
     pub long: bool,
     #[command(flatten)]
-    pub reach: Reach,
+    pub server: ServerOptions,
     /// Print it as JSON.
     #[arg(long)]
     pub json: bool,
@@ -51,7 +51,7 @@ pub struct CatArguments {
     #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
     pub urls: Vec<Url>,
     #[command(flatten)]
-    pub reach: Reach,
+    pub server: ServerOptions,
 }
 
 #[derive(Debug, Args)]
@@ -74,7 +74,7 @@ pub struct CpArguments {
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
-    pub reach: Reach,
+    pub server: ServerOptions,
     /// Print the summary as JSON.
     #[arg(long)]
     pub json: bool,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_two_numbers() {
+    fn user_options_are_two_numbers() {
         assert_eq!(user("1000:100"), Ok((1000, 100)));
         assert!(
             ["1000", "a:b", "1:-1", "+1:1", "1:+1", ":"]

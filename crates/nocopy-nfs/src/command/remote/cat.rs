@@ -8,7 +8,10 @@ use nocopy::{Buffer, Pool};
 use nocopy_report::Outcome;
 use rustix::thread::CapabilitySet;
 
-use super::{BUFFER_BYTES, BUFFERS, CatArguments, Failure, Last, Reached, drain, narrow, reach};
+use super::{
+    BUFFER_BYTES, BUFFERS, CatArguments, Failure, FinalLink, RemoteFile, drop_reads, look_up_url,
+    narrow_capabilities,
+};
 use crate::client::{Client, ClientError, Place};
 use crate::wire::nfs3::{FileHandle, Status};
 
@@ -17,17 +20,18 @@ use crate::wire::nfs3::{FileHandle, Status};
 /// # Errors
 /// A server cannot be reached, a file cannot be read, or output fails.
 pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
-    narrow(CapabilitySet::empty())?;
+    narrow_capabilities(CapabilitySet::empty())?;
     let pool = Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?;
     let mut out = io::stdout().lock();
     for url in &arguments.urls {
-        let Reached { mut client, found } = reach(url, &arguments.reach, Some(&pool), Last::Follow)?;
+        let RemoteFile { mut client, info: found } =
+            look_up_url(url, &arguments.server, Some(&pool), FinalLink::Follow)?;
         if found.is_directory() {
             let (subject, status) = (url.to_string(), Status::IsDirectory);
             return Err(ClientError::Status { subject, what: "printed", status }.into());
         }
         let range = 0..found.attributes.size;
-        read(&mut client, found.file, range, &pool, |buffer| {
+        read_to_end(&mut client, found.file, range, &pool, |buffer| {
             out.write_all(buffer).map_err(|error| nocopy_report::Failure::Print(error).into())
         })?;
     }
@@ -38,19 +42,19 @@ pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
 /// Reads a file from an offset to its end, with several reads in flight; pieces are passed on in order.
 /// `range` ends at the probable end of the file: if the file has grown, reading continues. Returns the number
 /// of bytes from the offset on. Errors: reading or passing on failed. Reads in flight are then waited for.
-pub(super) fn read(
+pub(super) fn read_to_end(
     client: &mut Client,
     file: FileHandle,
     range: Range<u64>,
     pool: &Pool,
     take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
-    let done = read_in_order(client, file, range, pool, take);
-    drain(client);
+    let done = read_pieces(client, file, range, pool, take);
+    drop_reads(client);
     done
 }
 
-fn read_in_order(
+fn read_pieces(
     client: &mut Client,
     file: FileHandle,
     range: Range<u64>,

@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 
 use nocopy::Pool;
 
-use super::arguments::Reach;
-use super::{Failure, Reached, connect};
-use crate::client::{Client, Found, Url};
+use super::arguments::ServerOptions;
+use super::{Failure, RemoteFile, connect};
+use crate::client::{Client, FileInfo, Url};
 use crate::wire::nfs3::{FileHandle, FileType, Status};
 
 /// The most symbolic links on the way to a file, as in Linux.
@@ -16,27 +16,32 @@ pub(in super::super) const LINKS_MAX: u32 = 40;
 
 /// What to do with a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum FinalLink {
     Follow,
     Keep,
 }
 
 /// Where a path leads.
-enum Way {
-    To(Found),
+enum WalkResult {
+    File(FileInfo),
     /// Out of this export, to a path from the server's root.
-    Elsewhere(PathBuf),
+    Outside(PathBuf),
 }
 
 /// Connects to the server, and looks up the path, through symbolic links. Reads use buffers of the pool.
-pub(super) fn reach(url: &Url, options: &Reach, pool: Option<&Pool>, last: Last) -> Result<Reached, Failure> {
+pub(super) fn look_up_url(
+    url: &Url,
+    options: &ServerOptions,
+    pool: Option<&Pool>,
+    last: FinalLink,
+) -> Result<RemoteFile, Failure> {
     let (mut at, mut links) = (url.clone(), 0);
     loop {
         let (mut client, below) = connect(&at, options, pool)?;
         let export = at.path.ancestors().nth(below.components().count()).unwrap_or(Path::new("/"));
-        match walk(&mut client, export, &below, last, &mut links)? {
-            Some(Way::To(found)) => return Ok(Reached { client, found }),
-            Some(Way::Elsewhere(path)) => at.path = path,
+        match walk_path(&mut client, export, &below, last, &mut links)? {
+            Some(WalkResult::File(found)) => return Ok(RemoteFile { client, info: found }),
+            Some(WalkResult::Outside(path)) => at.path = path,
             None => return Err(Failure::Links { path: url.to_string() }),
         }
     }
@@ -45,34 +50,36 @@ pub(super) fn reach(url: &Url, options: &Reach, pool: Option<&Pool>, last: Last)
 /// A directory in which copies are made: that of the URL, or the one above it, with the name of the copy.
 pub(super) fn destination(
     url: &Url,
-    options: &Reach,
+    options: &ServerOptions,
     pool: &Pool,
 ) -> Result<(Client, FileHandle, Option<OsString>), Failure> {
     let is_absent = |failure: &Failure| match failure {
         Failure::Client(error) => error.status() == Some(Status::NoEntry),
         failure => matches!(failure, Failure::Links { .. }),
     };
-    match reach(url, options, Some(pool), Last::Follow) {
-        Ok(Reached { client, found }) if found.is_directory() => return Ok((client, found.file, None)),
+    match look_up_url(url, options, Some(pool), FinalLink::Follow) {
+        Ok(RemoteFile { client, info: found }) if found.is_directory() => {
+            return Ok((client, found.file, None));
+        }
         Err(failure) if !is_absent(&failure) => return Err(failure),
         // A link to a file, or to nothing, is replaced, as everything with the name of a copy.
         _ => {}
     }
     let above = Url { path: url.path.parent().unwrap_or(Path::new("/")).to_owned(), ..url.clone() };
-    let Reached { client, found } = reach(&above, options, Some(pool), Last::Follow)?;
+    let RemoteFile { client, info: found } = look_up_url(&above, options, Some(pool), FinalLink::Follow)?;
     Ok((client, found.file, url.path.file_name().map(OsStr::to_owned)))
 }
 
 /// Looks up one name after another; `None`: too many links.
-fn walk(
+fn walk_path(
     client: &mut Client,
     export: &Path,
     below: &Path,
-    last: Last,
+    last: FinalLink,
     links: &mut u32,
-) -> Result<Option<Way>, Failure> {
+) -> Result<Option<WalkResult>, Failure> {
     let root = client.root();
-    let mut way = vec![Found { file: root, attributes: client.attributes(root)? }];
+    let mut visited = vec![FileInfo { file: root, attributes: client.attributes(root)? }];
     let mut left = PathBuf::from(below);
     loop {
         let mut parts = left.components();
@@ -80,11 +87,12 @@ fn walk(
         let rest = parts.as_path().to_owned();
         match part {
             Component::Normal(name) => {
-                let above = way.last().expect("the root stays").file;
+                let above = visited.last().expect("the root stays").file;
                 let found = client.look_up(above, name.as_bytes())?;
                 let is_last = rest.as_os_str().is_empty();
-                if found.attributes.file_type != FileType::SymbolicLink || is_last && last == Last::Keep {
-                    way.push(found);
+                if found.attributes.file_type != FileType::SymbolicLink || is_last && last == FinalLink::Keep
+                {
+                    visited.push(found);
                     left = rest;
                     continue;
                 }
@@ -94,23 +102,23 @@ fn walk(
                 }
                 left = Path::new(&OsString::from_vec(client.read_link(found.file)?)).join(rest);
             }
-            Component::ParentDir if way.len() == 1 => {
+            Component::ParentDir if visited.len() == 1 => {
                 let above = export.parent().unwrap_or(Path::new("/"));
-                return Ok(Some(Way::Elsewhere(plain(&above.join(rest)))));
+                return Ok(Some(WalkResult::Outside(normal_path(&above.join(rest)))));
             }
             Component::ParentDir => {
-                way.pop();
+                visited.pop();
                 left = rest;
             }
-            Component::RootDir => return Ok(Some(Way::Elsewhere(plain(&left)))),
+            Component::RootDir => return Ok(Some(WalkResult::Outside(normal_path(&left)))),
             Component::CurDir | Component::Prefix(_) => left = rest,
         }
     }
-    Ok(way.pop().map(Way::To))
+    Ok(visited.pop().map(WalkResult::File))
 }
 
 /// A path from the root without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
+fn normal_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -131,7 +139,7 @@ mod tests {
         for (path, expected) in
             [("/a/../b/./c", "/b/c"), ("/../..", "/"), ("/a/b/../..", "/"), ("/a//b/", "/a/b")]
         {
-            assert_eq!(plain(Path::new(path)), Path::new(expected));
+            assert_eq!(normal_path(Path::new(path)), Path::new(expected));
         }
     }
 }

@@ -5,13 +5,13 @@ use nocopy_report::{Outcome, print, wall_clock};
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use super::{Failure, Last, LsArguments, Reached, narrow, reach, type_of};
-use crate::client::{Found, Url, escaped};
+use super::{Failure, FinalLink, LsArguments, RemoteFile, look_up_url, narrow_capabilities, type_name};
+use crate::client::{FileInfo, Url, escaped};
 use crate::wire::nfs3::FileType;
 
 #[derive(Debug, Serialize)]
 struct Summary {
-    directories: Vec<Listed>,
+    directories: Vec<DirectoryListing>,
     #[serde(skip)]
     is_long: bool,
     /// Only one was asked for.
@@ -20,13 +20,13 @@ struct Summary {
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct DirectoryListing {
     url: String,
-    entries: Vec<Entry>,
+    entries: Vec<ListEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry {
+struct ListEntry {
     /// As text: bytes that are none are replaced.
     name: String,
     /// As in a URL: exact, and on one line.
@@ -44,10 +44,10 @@ struct Entry {
     modified: f64,
 }
 
-impl Entry {
-    fn new(name: &[u8], found: &Found) -> Self {
+impl ListEntry {
+    fn new(name: &[u8], found: &FileInfo) -> Self {
         let attributes = &found.attributes;
-        let (letter, file_type) = type_of(attributes.file_type);
+        let (letter, file_type) = type_name(attributes.file_type);
         let time = attributes.modified;
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
@@ -69,7 +69,7 @@ impl Entry {
 /// # Errors
 /// The last of those, after all others were listed: a server cannot be reached, or has no such file.
 pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
-    narrow(CapabilitySet::empty())?;
+    narrow_capabilities(CapabilitySet::empty())?;
     let (mut directories, mut failed) = (Vec::new(), None);
     for url in &arguments.urls {
         match list(url, arguments) {
@@ -89,27 +89,29 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
     }
 }
 
-fn list(url: &Url, arguments: &LsArguments) -> Result<Listed, Failure> {
-    let Reached { mut client, found } = reached(url, arguments)?;
+fn list(url: &Url, arguments: &LsArguments) -> Result<DirectoryListing, Failure> {
+    let RemoteFile { mut client, info: found } = look_up_listed(url, arguments)?;
     let mut entries: Vec<_> = match found.is_directory() {
-        true => client.list(found.file)?.iter().map(|entry| Entry::new(&entry.name, &entry.found)).collect(),
+        true => {
+            client.list(found.file)?.iter().map(|entry| ListEntry::new(&entry.name, &entry.info)).collect()
+        }
         false => {
             let name = url.path.file_name().unwrap_or_default();
-            vec![Entry::new(name.as_encoded_bytes(), &found)]
+            vec![ListEntry::new(name.as_encoded_bytes(), &found)]
         }
     };
     entries.sort_by(|one, other| one.name.cmp(&other.name).then_with(|| one.escaped.cmp(&other.escaped)));
-    Ok(Listed { url: url.to_string(), entries })
+    Ok(DirectoryListing { url: url.to_string(), entries })
 }
 
 /// As `ls` does it, what a link to a directory leads to, unless its own attributes are wanted; of another
 /// link, itself.
-fn reached(url: &Url, arguments: &LsArguments) -> Result<Reached, Failure> {
-    let itself = reach(url, &arguments.reach, None, Last::Keep)?;
-    if itself.found.attributes.file_type == FileType::SymbolicLink
+fn look_up_listed(url: &Url, arguments: &LsArguments) -> Result<RemoteFile, Failure> {
+    let itself = look_up_url(url, &arguments.server, None, FinalLink::Keep)?;
+    if itself.info.attributes.file_type == FileType::SymbolicLink
         && !arguments.long
-        && let Ok(behind) = reach(url, &arguments.reach, None, Last::Follow)
-        && behind.found.is_directory()
+        && let Ok(behind) = look_up_url(url, &arguments.server, None, FinalLink::Follow)
+        && behind.info.is_directory()
     {
         return Ok(behind);
     }
@@ -136,12 +138,12 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-fn short(entries: &[Entry]) -> String {
+fn short(entries: &[ListEntry]) -> String {
     entries.iter().map(|entry| format!("{}\n", entry.escaped)).collect()
 }
 
-fn long(entries: &[Entry]) -> String {
-    let row = |entry: &Entry| {
+fn long(entries: &[ListEntry]) -> String {
+    let row = |entry: &ListEntry| {
         vec![
             permissions(entry.letter, entry.mode),
             entry.links.to_string(),
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permissions_are_written_as_ls_does() {
+    fn permissions_are_formatted_as_by_ls() {
         assert_eq!(permissions('-', 0o644), "-rw-r--r--");
         assert_eq!(permissions('d', 0o2751), "drwxr-x--x");
     }

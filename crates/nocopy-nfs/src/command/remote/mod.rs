@@ -16,13 +16,13 @@ pub use cp::run as cp;
 pub use ls::run as ls;
 
 use super::Failure;
-use crate::client::{Client, Found, Url};
+use crate::client::{Client, FileInfo, Url};
 use crate::wire::nfs3::FileType;
-use arguments::Reach;
-use follow::{Last, reach};
+use arguments::ServerOptions;
+use follow::{FinalLink, look_up_url};
 
 /// Capabilities for copying as root, and for low ports, which some servers require.
-const KEPT: CapabilitySet =
+const BASE_CAPABILITIES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::NET_BIND_SERVICE);
 
 /// The most reads of a file in flight, and the bytes of each: enough for a fast network, with bounded memory.
@@ -34,12 +34,16 @@ pub(super) const DEPTH_MAX: usize = 256;
 
 pub(super) use follow::LINKS_MAX;
 
-struct Reached {
+struct RemoteFile {
     client: Client,
-    found: Found,
+    info: FileInfo,
 }
 
-fn connect(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<(Client, std::path::PathBuf), Failure> {
+fn connect(
+    url: &Url,
+    options: &ServerOptions,
+    pool: Option<&Pool>,
+) -> Result<(Client, std::path::PathBuf), Failure> {
     let is_privileged =
         capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::NET_BIND_SERVICE));
     let mut builder = Client::builder()
@@ -58,16 +62,16 @@ fn connect(url: &Url, options: &Reach, pool: Option<&Pool>) -> Result<(Client, s
 
 /// Waits until no read is in flight, and drops their buffers: those behind the end of a file, or no longer
 /// needed. After an error, reads that were given up return, too, so the next file gets only its own.
-fn drain(client: &mut Client) {
+fn drop_reads(client: &mut Client) {
     while !matches!(client.receive(), Ok(None)) {}
 }
 
-fn narrow(besides: CapabilitySet) -> Result<(), Failure> {
-    Ok(capability::drop_all_but(KEPT.union(besides))?)
+fn narrow_capabilities(besides: CapabilitySet) -> Result<(), Failure> {
+    Ok(capability::drop_all_but(BASE_CAPABILITIES.union(besides))?)
 }
 
 /// A type as `ls -l` and JSON name it.
-fn type_of(file_type: FileType) -> (char, &'static str) {
+fn type_name(file_type: FileType) -> (char, &'static str) {
     match file_type {
         FileType::Regular => ('-', "file"),
         FileType::Directory => ('d', "directory"),

@@ -28,7 +28,11 @@ const UNPRIVILEGED_PORT: u16 = 1024;
 impl Callers {
     /// # Errors
     /// The credential is not valid for its flavor.
-    pub(super) fn of(self, credential: &Credential<'_>, client: SocketAddr) -> Result<Caller, AuthError> {
+    pub(super) fn caller_of(
+        self,
+        credential: &Credential<'_>,
+        client: SocketAddr,
+    ) -> Result<Caller, AuthError> {
         let Self::Users { is_root_trusted, is_any_port_trusted } = self else { return Ok(Caller::Server) };
         if client.port() >= UNPRIVILEGED_PORT && !is_any_port_trusted {
             return Ok(Caller::User(User::UNTRUSTED));
@@ -52,11 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_names_a_user() {
+    fn credentials_are_mapped_to_users() {
         let mut body = Vec::new();
         let said = SystemCredential { machine: b"somewhere", user: 1000, group: 100, groups: vec![0, 4] };
         said.encode(&mut body);
-        let of = |callers: Callers, flavor, body| callers.of(&Credential { flavor, body }, client(1023));
+        let of =
+            |callers: Callers, flavor, body| callers.caller_of(&Credential { flavor, body }, client(1023));
         let users = Callers::Users { is_root_trusted: false, is_any_port_trusted: false };
         assert_eq!(of(Callers::Server, AUTH_SYS, &body), Ok(Caller::Server));
         assert_eq!(of(users, AUTH_SYS, &body), Ok(Caller::User(User::new(1000, 100, &[0, 4], false))));
@@ -69,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_any_program_names_no_user() {
+    fn unprivileged_ports_act_as_the_untrusted_user() {
         let mut body = Vec::new();
         SystemCredential { machine: b"", user: 1000, group: 100, groups: vec![4] }.encode(&mut body);
         let named = Caller::User(User::new(1000, 100, &[4], true));
@@ -81,10 +86,11 @@ mod tests {
             (true, 1024, named, nobody),
         ] {
             let callers = Callers::Users { is_root_trusted: true, is_any_port_trusted };
-            let of = |flavor, body| callers.of(&Credential { flavor, body }, client(port));
+            let of = |flavor, body| callers.caller_of(&Credential { flavor, body }, client(port));
             assert_eq!((of(AUTH_SYS, &body), of(0, &[])), (Ok(with_user), Ok(without)), "{port}");
         }
-        let of_server = Callers::Server.of(&Credential { flavor: AUTH_SYS, body: &body }, client(1024));
+        let of_server =
+            Callers::Server.caller_of(&Credential { flavor: AUTH_SYS, body: &body }, client(1024));
         assert_eq!(of_server, Ok(Caller::Server));
     }
 }

@@ -1,9 +1,9 @@
 //! Procedures that change files.
 #![expect(clippy::result_large_err, reason = "a call that is refused tells as much as one that is not")]
 
-use super::replies::{Asking, Begun};
-use super::{Answer, Core, Origin, Refused, arguments, success};
-use crate::export::{Caller, Changed, Found, OpenFile, User};
+use super::reply_cache::{CacheLookup, ClientKey};
+use super::{Answer, CallOrigin, Core, RefusalReply, arguments, success};
+use crate::export::{Caller, ChangeResult, FileInfo, OpenFile, User};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     CommitArguments, CommitResult, CreateArguments, Created, Entry, FileHandle, LinkArguments, Linked,
@@ -23,20 +23,20 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        from: Origin,
-    ) -> Result<Answer, Refused> {
-        let answer = self.make(call, procedure, caller, from);
-        self.export.note_change();
+        from: CallOrigin,
+    ) -> Result<Answer, RefusalReply> {
+        let answer = self.dispatch_change(call, procedure, caller, from);
+        self.export.count_change();
         answer
     }
 
-    fn make(
+    fn dispatch_change(
         &self,
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-        from: Origin,
-    ) -> Result<Answer, Refused> {
+        from: CallOrigin,
+    ) -> Result<Answer, RefusalReply> {
         // Done a second time, these have the same effect and reply.
         match procedure {
             Procedure::Write => self.write(call.xid, caller, &arguments(call)?),
@@ -48,14 +48,14 @@ impl Core {
                 // must not be the answer.
                 let asked = (procedure, caller, call.credential.body, call.arguments);
                 let is_untrusted = *caller == Caller::User(User::UNTRUSTED);
-                let client = Asking { address: from.address.ip(), is_untrusted };
-                let key = match self.replies.begin(client, call.xid, asked, from.asker) {
-                    Begun::New(key) => key,
-                    Begun::Running(superseded) => return Ok(Answer::InProgress { superseded }),
-                    Begun::Done(made) => return made.map(Answer::Reply),
+                let client = ClientKey { address: from.address.ip(), is_untrusted };
+                let key = match self.reply_cache.begin(client, call.xid, asked, from.connection_id) {
+                    CacheLookup::New(key) => key,
+                    CacheLookup::Running(superseded) => return Ok(Answer::InProgress { superseded }),
+                    CacheLookup::Done(made) => return made.map(Answer::Reply),
                 };
                 let made = self.make_change(call, procedure, caller);
-                match (self.replies.finish(client, key, &made), made) {
+                match (self.reply_cache.finish(client, key, &made), made) {
                     (None, made) => made.map(Answer::Reply),
                     (Some(also), made) => {
                         let reply = made.unwrap_or_else(|refused| super::reply(refused, call.xid));
@@ -71,7 +71,7 @@ impl Core {
         call: &Call<'_>,
         procedure: Procedure,
         caller: &Caller,
-    ) -> Result<Vec<u8>, Refused> {
+    ) -> Result<Vec<u8>, RefusalReply> {
         let xid = call.xid;
         let made = match procedure {
             Procedure::SetAttr => success(xid, &self.set_attributes(caller, &arguments(call)?)),
@@ -97,7 +97,7 @@ impl Core {
         match self.export.file(&asked.file) {
             Ok(file) => {
                 let done = self.export.set_attributes(caller, &file, &asked.new, asked.guard);
-                result(done, |(), changed| changed)
+                change_result(done, |(), changed| changed)
             }
             Err(status) => self.refused(status, &asked.file),
         }
@@ -108,42 +108,42 @@ impl Core {
         let committed = self.export.commit(caller, &asked.file);
         // Read after the change: if another call reported lost data meanwhile, this verifier shows it.
         let verifier = self.export.verifier();
-        result(committed, |(), changed| CommitResult { changed, verifier })
+        change_result(committed, |(), changed| CommitResult { changed, verifier })
     }
 
     fn create(&self, caller: &Caller, asked: &CreateArguments<'_>) -> Outcome<Created> {
-        self.in_directory(&asked.at, |directory, name| {
+        self.make_in_directory(&asked.at, |directory, name| {
             self.export.create(caller, directory, name, &asked.how)
         })
     }
 
     fn make_directory(&self, caller: &Caller, asked: &MakeDirectoryArguments<'_>) -> Outcome<Created> {
         let new = &asked.attributes;
-        self.in_directory(&asked.at, |directory, name| {
+        self.make_in_directory(&asked.at, |directory, name| {
             self.export.make_directory(caller, directory, name, new)
         })
     }
 
     fn make_link(&self, caller: &Caller, asked: &SymbolicLinkArguments<'_>) -> Outcome<Created> {
         let (Text(path), new) = (asked.path, &asked.attributes);
-        self.in_directory(&asked.at, |directory, name| {
+        self.make_in_directory(&asked.at, |directory, name| {
             self.export.make_link(caller, directory, name, path, new)
         })
     }
 
     fn make_node(&self, caller: &Caller, asked: &MakeNodeArguments<'_>) -> Outcome<Created> {
-        self.in_directory(&asked.at, |directory, name| {
+        self.make_in_directory(&asked.at, |directory, name| {
             self.export.make_node(caller, directory, name, &asked.node)
         })
     }
 
-    fn in_directory(
+    fn make_in_directory(
         &self,
         at: &Entry<'_>,
-        make: impl FnOnce(&OpenFile, &[u8]) -> Changed<Found>,
+        make: impl FnOnce(&OpenFile, &[u8]) -> ChangeResult<FileInfo>,
     ) -> Outcome<Created> {
         match self.export.file(&at.directory) {
-            Ok(directory) => result(make(&directory, at.name.0), |found, directory| Created {
+            Ok(directory) => change_result(make(&directory, at.name.0), |found, directory| Created {
                 file: Some(found.handle),
                 attributes: Some(found.attributes),
                 directory,
@@ -154,9 +154,10 @@ impl Core {
 
     fn remove(&self, caller: &Caller, at: &Entry<'_>, is_directory: bool) -> Outcome<WeakCacheConsistency> {
         match self.export.file(&at.directory) {
-            Ok(directory) => {
-                result(self.export.remove(caller, &directory, at.name.0, is_directory), |(), changed| changed)
-            }
+            Ok(directory) => change_result(
+                self.export.remove(caller, &directory, at.name.0, is_directory),
+                |(), changed| changed,
+            ),
             Err(status) => self.refused(status, &at.directory),
         }
     }
@@ -192,8 +193,8 @@ impl Core {
     }
 }
 
-pub(super) fn result<A, T>(
-    (done, changed): Changed<A>,
+pub(super) fn change_result<A, T>(
+    (done, changed): ChangeResult<A>,
     make: impl FnOnce(A, WeakCacheConsistency) -> T,
 ) -> Outcome<T> {
     match done {

@@ -3,7 +3,7 @@
 use rustix::fs::Access;
 
 use super::{Core, success};
-use crate::export::{Caller, Found, Name};
+use crate::export::{Caller, FileInfo, Name};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, ReadDirArguments,
@@ -57,7 +57,7 @@ impl ListCall {
 
     /// How many of the names fit into the reply. The first may exceed the limit of names: a client with a low
     /// limit could not continue otherwise.
-    fn fitting(&self, names: &[Name]) -> usize {
+    fn fitting_count(&self, names: &[Name]) -> usize {
         let (mut names_bytes, mut bytes) = (0, PAGE_BYTES);
         let full_bytes = self.names_bytes_max.map_or(0, |_| FULL_BYTES);
         let names_bytes_max = self.names_bytes_max.unwrap_or(usize::MAX);
@@ -85,23 +85,23 @@ impl Core {
         });
         let (directory, listing) = match page {
             Ok(found) => found,
-            Err(status) => return refused(call.xid, status, None),
+            Err(status) => return refusal_reply(call.xid, status, None),
         };
         let attributes = directory.attributes().ok();
         let names = listing.after(call.cookie);
-        let count = call.fitting(names);
+        let count = call.fitting_count(names);
         if count == 0 && !names.is_empty() {
-            return refused(call.xid, Status::TooSmall, attributes);
+            return refusal_reply(call.xid, Status::TooSmall, attributes);
         }
         let (taken, is_end) = (&names[..count], count == names.len() && !listing.is_cut());
         if !is_full {
             let entries = taken.iter().map(entry).collect();
-            return listed(call.xid, attributes, entries, is_end);
+            return page_reply(call.xid, attributes, entries, is_end);
         }
-        let may_search = directory.may(&call.caller, Access::EXEC_OK);
-        let found = |name| may_search.then(|| self.export.listed(&directory, &listing, name)).flatten();
+        let may_search = directory.may_access(&call.caller, Access::EXEC_OK);
+        let found = |name| may_search.then(|| self.export.listed_file(&directory, &listing, name)).flatten();
         let full = |name| full_entry(name, found(name));
-        let reply = listed(call.xid, attributes, taken.iter().map(full).collect(), is_end);
+        let reply = page_reply(call.xid, attributes, taken.iter().map(full).collect(), is_end);
         self.save();
         reply
     }
@@ -109,7 +109,7 @@ impl Core {
 
 /// An entry with attributes and handle; without them, if the file no longer exists, or the look-up would be
 /// refused.
-fn full_entry(name: &Name, found: Option<Found>) -> FullDirectoryEntry<'_> {
+fn full_entry(name: &Name, found: Option<FileInfo>) -> FullDirectoryEntry<'_> {
     FullDirectoryEntry {
         file_id: name.file_id,
         name: Text(&name.bytes),
@@ -123,7 +123,7 @@ fn entry(name: &Name) -> DirectoryEntry<'_> {
     DirectoryEntry { file_id: name.file_id, name: Text(&name.bytes), cookie: name.cookie }
 }
 
-fn listed<'a, E: Xdr<'a>>(
+fn page_reply<'a, E: Xdr<'a>>(
     xid: u32,
     attributes: Option<Attributes>,
     entries: Vec<E>,
@@ -133,6 +133,6 @@ fn listed<'a, E: Xdr<'a>>(
     success(xid, &NfsResult::<_, Option<Attributes>>::Ok(page))
 }
 
-fn refused(xid: u32, status: Status, rest: Option<Attributes>) -> Vec<u8> {
+fn refusal_reply(xid: u32, status: Status, rest: Option<Attributes>) -> Vec<u8> {
     success(xid, &NfsResult::<(), _>::Err(Refusal { status, rest }))
 }

@@ -6,7 +6,7 @@ mod directory;
 mod mounts;
 mod nfs;
 pub mod oracle;
-mod replies;
+mod reply_cache;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -19,13 +19,13 @@ pub use callers::Callers;
 pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
-pub use replies::Asker;
-use replies::Replies;
-pub use write::{Write, WriteCall, put};
+pub use reply_cache::ConnectionId;
+use reply_cache::ReplyCache;
+pub use write::{Write, WriteCall, write_at};
 
 use crate::export::{Caller, Export};
 use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead, WRITE_BYTES_MAX};
-use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, NoCall, Reply};
+use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, AuthError, Call, CallParseError, Reply};
 use crate::wire::xdr::{Reader, Xdr, XdrError, padding};
 use crate::wire::{mount, nfs3, portmap, record};
 
@@ -40,23 +40,23 @@ pub enum Answer {
     Read(ReadCall),
     /// A directory is to be read, which can take long: see [`Core::list`].
     List(ListCall),
-    /// The call is being executed already, for another asker. Its reply will also be for the newest one that
-    /// has repeated it, but not for the one superseded.
+    /// The call is being executed already, for another connection. Its reply will also be for the newest one
+    /// that has repeated it, but not for the one superseded.
     InProgress {
-        superseded: Option<Asker>,
+        superseded: Option<ConnectionId>,
     },
-    /// The reply to a call that was repeated while it was executed: it is also for that asker.
+    /// The reply to a call that was repeated while it was executed: it is also for that connection.
     Repeated {
         reply: Vec<u8>,
-        also: Asker,
+        also: ConnectionId,
     },
 }
 
 /// Where a call comes from.
 #[derive(Debug, Clone, Copy)]
-struct Origin {
+struct CallOrigin {
     address: SocketAddr,
-    asker: Asker,
+    connection_id: ConnectionId,
 }
 
 /// A read of a file. It is not open yet, so that waiting calls do not hold a descriptor each.
@@ -79,12 +79,12 @@ pub struct Core {
     mounts: Mounts,
     is_writable: bool,
     callers: Callers,
-    replies: Replies,
+    reply_cache: ReplyCache,
     unsaved: AtomicU64,
 }
 
 /// The reply instead of results.
-type Refused = Reply;
+type RefusalReply = Reply;
 
 impl Core {
     pub fn new(export: Arc<Export>, groups: Vec<String>, port: u16) -> Self {
@@ -95,7 +95,7 @@ impl Core {
             mounts: Mounts::default(),
             is_writable: false,
             callers: Callers::Server,
-            replies: Replies::default(),
+            reply_cache: ReplyCache::default(),
             unsaved: AtomicU64::new(0),
         }
     }
@@ -136,13 +136,15 @@ impl Core {
 
     /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads
     /// that serve others must not wait. A hint.
-    pub fn is_quick(&self, record: &[u8]) -> bool {
+    pub fn is_cached_call(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
             nfs3::PROGRAM if nfs::is_change(&call) && (self.is_writable || nfs::has_two_files(&call)) => {
                 false
             }
-            nfs3::PROGRAM => nfs::named(&call).is_none_or(|(file, name)| self.export.is_at_hand(&file, name)),
+            nfs3::PROGRAM => {
+                nfs::file_and_name(&call).is_none_or(|(file, name)| self.export.is_cached(&file, name))
+            }
             // A path, each part of which is looked up.
             mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,
             _ => true,
@@ -150,8 +152,8 @@ impl Core {
     }
 
     /// Whether a read finds its file without waiting.
-    pub fn is_at_hand(&self, call: &ReadCall) -> bool {
-        self.export.is_at_hand(&call.file, None)
+    pub fn is_cached(&self, call: &ReadCall) -> bool {
+        self.export.is_cached(&call.file, None)
     }
 
     /// Answers a record that no other connection can have sent.
@@ -159,20 +161,25 @@ impl Core {
     /// # Errors
     /// As [`answer_to`](Self::answer_to).
     pub fn answer(&self, record: &[u8], client: SocketAddr) -> Result<Answer, XdrError> {
-        self.answer_to(record, client, Asker::default())
+        self.answer_to(record, client, ConnectionId::default())
     }
 
     /// Answers a record that a client has sent on a connection.
     ///
     /// # Errors
     /// It is not a call: there is nothing to answer, and the following bytes have no known meaning.
-    pub fn answer_to(&self, record: &[u8], client: SocketAddr, asker: Asker) -> Result<Answer, XdrError> {
+    pub fn answer_to(
+        &self,
+        record: &[u8],
+        client: SocketAddr,
+        connection_id: ConnectionId,
+    ) -> Result<Answer, XdrError> {
         let call = match Call::parse(record) {
             Ok(call) => call,
-            Err(NoCall::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
-            Err(NoCall::Malformed(error)) => return Err(error),
+            Err(CallParseError::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
+            Err(CallParseError::Malformed(error)) => return Err(error),
         };
-        let from = Origin { address: client, asker };
+        let from = CallOrigin { address: client, connection_id };
         Ok(self.dispatch(&call, from).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
     }
 
@@ -193,7 +200,7 @@ impl Core {
         Some(record.split_off(record::MARK_BYTES))
     }
 
-    fn dispatch(&self, call: &Call<'_>, from: Origin) -> Result<Answer, Refused> {
+    fn dispatch(&self, call: &Call<'_>, from: CallOrigin) -> Result<Answer, RefusalReply> {
         // The null procedure does nothing, so every client may call it.
         if call.procedure != 0 && !matches!(call.credential.flavor, AUTH_NONE | AUTH_SYS) {
             return Err(Reply::Denied(AuthError::TooWeak));
@@ -214,7 +221,7 @@ impl Core {
         }
     }
 
-    fn portmap(&self, call: &Call<'_>) -> Result<Vec<u8>, Refused> {
+    fn portmap(&self, call: &Call<'_>) -> Result<Vec<u8>, RefusalReply> {
         let procedure = portmap::Procedure::from_number(call.procedure);
         let served =
             [(nfs3::PROGRAM, nfs3::VERSION), (mount::PROGRAM, mount::VERSION)].map(|(program, version)| {
@@ -241,7 +248,7 @@ impl Core {
 }
 
 /// The arguments of a call, without further bytes.
-fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, Refused> {
+fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, RefusalReply> {
     let mut input = Reader::new(call.arguments);
     let read = input.read();
     read.and_then(|value| input.finish().map(|()| value)).map_err(|_| Reply::GarbageArguments)

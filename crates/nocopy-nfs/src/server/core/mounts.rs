@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Core, Refused, arguments, success};
+use super::{Core, RefusalReply, arguments, success};
 use crate::export::Caller;
-use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, Mounted, Procedure, Status, Text};
+use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, MountSuccess, Procedure, Status, Text};
 use crate::wire::nfs3::{self, FileType};
 use crate::wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Reply};
 
@@ -43,14 +43,14 @@ impl Mounts {
 }
 
 impl Core {
-    pub(super) fn mount(&self, call: &Call<'_>, client: SocketAddr) -> Result<Vec<u8>, Refused> {
+    pub(super) fn mount(&self, call: &Call<'_>, client: SocketAddr) -> Result<Vec<u8>, RefusalReply> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
         Ok(match procedure {
             Procedure::Null => success(call.xid, &()),
             Procedure::Mount => {
                 let Text(path) = arguments::<LongPath<'_>>(call)?;
-                let caller = self.callers.of(&call.credential, client).map_err(Reply::Denied)?;
-                let reply = self.mounted(&caller, path);
+                let caller = self.callers.caller_of(&call.credential, client).map_err(Reply::Denied)?;
+                let reply = self.resolve_mount(&caller, path);
                 if reply.is_ok() {
                     self.mounts.add(client.ip(), path);
                 }
@@ -87,23 +87,23 @@ impl Core {
     }
 
     /// The path is looked up as the caller would do it name by name.
-    fn mounted(&self, caller: &Caller, path: &[u8]) -> MountReply {
+    fn resolve_mount(&self, caller: &Caller, path: &[u8]) -> MountReply {
         if path.len() > PATH_BYTES_MAX {
             return Err(Status::NameTooLong);
         }
         let path = Path::new(OsStr::from_bytes(path));
-        let below = self.export.inside(path).ok_or(Status::NoEntry)?;
-        let handle = self.export.walk(caller, below).map_err(status)?;
-        let file = self.export.file(&handle).map_err(status)?;
+        let below = self.export.path_inside(path).ok_or(Status::NoEntry)?;
+        let handle = self.export.walk(caller, below).map_err(mount_status)?;
+        let file = self.export.file(&handle).map_err(mount_status)?;
         if file.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
         self.save();
-        Ok(Mounted { handle, flavors: vec![AUTH_SYS, AUTH_NONE] })
+        Ok(MountSuccess { handle, flavors: vec![AUTH_SYS, AUTH_NONE] })
     }
 }
 
-fn status(of: nfs3::Status) -> Status {
+fn mount_status(of: nfs3::Status) -> Status {
     match of {
         nfs3::Status::NoEntry | nfs3::Status::Stale => Status::NoEntry,
         nfs3::Status::Access | nfs3::Status::NotPermitted => Status::Access,

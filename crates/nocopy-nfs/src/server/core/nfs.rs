@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::fs::Access;
 
-use super::{Answer, Core, ListCall, Origin, ReadCall, Refused, arguments, read_reply, success};
+use super::{Answer, CallOrigin, Core, ListCall, ReadCall, RefusalReply, arguments, read_reply, success};
 use crate::export::{Caller, Limits, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
@@ -30,9 +30,9 @@ const DIRECTORY_BYTES: u32 = 64 << 10;
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
-    pub(super) fn nfs(&self, call: &Call<'_>, from: Origin) -> Result<Answer, Refused> {
+    pub(super) fn nfs(&self, call: &Call<'_>, from: CallOrigin) -> Result<Answer, RefusalReply> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
-        let caller = self.callers.of(&call.credential, from.address).map_err(Reply::Denied)?;
+        let caller = self.callers.caller_of(&call.credential, from.address).map_err(Reply::Denied)?;
         if self.is_writable && procedure.is_change() {
             return self.change(call, procedure, &caller, from);
         }
@@ -73,7 +73,7 @@ impl Core {
     }
 
     fn look_up(&self, caller: &Caller, asked: LookupArguments<'_>) -> Outcome<LookupResult> {
-        let directory = self.export.file(&asked.directory).map_err(unknown)?;
+        let directory = self.export.file(&asked.directory).map_err(without_attributes)?;
         let found = self.export.lookup(caller, &directory, asked.name.0);
         let directory_attributes = directory.attributes().ok();
         let found = found.map_err(|status| Refusal { status, rest: directory_attributes })?;
@@ -82,7 +82,7 @@ impl Core {
 
     /// The permissions of the caller, as the kernel decides.
     fn access(&self, caller: &Caller, asked: &AccessArguments) -> Outcome<AccessResult> {
-        let (file, attributes) = self.known(&asked.file)?;
+        let (file, attributes) = self.known_file(&asked.file)?;
         let execute = match file.file_type() {
             FileType::Directory => AccessArguments::LOOKUP,
             _ => AccessArguments::EXECUTE,
@@ -96,14 +96,15 @@ impl Core {
                 _ => (write, Access::WRITE_OK),
             });
         }
-        let allowed = |&(bits, access): &(u32, Access)| asked.access & bits != 0 && file.may(caller, access);
+        let allowed =
+            |&(bits, access): &(u32, Access)| asked.access & bits != 0 && file.may_access(caller, access);
         let access =
             kinds.iter().filter(|kind| allowed(kind)).fold(0, |all, (bits, _)| all | bits & asked.access);
         Ok(AccessResult { attributes: Some(attributes), access })
     }
 
     fn read_link(&self, xid: u32, link: &FileHandle) -> Vec<u8> {
-        let read = self.known(link).and_then(|(link, attributes)| {
+        let read = self.known_file(link).and_then(|(link, attributes)| {
             let path = self.export.read_link(&link);
             path.map(|path| (path, attributes)).map_err(|status| Refusal { status, rest: Some(attributes) })
         });
@@ -129,7 +130,7 @@ impl Core {
     }
 
     fn file_system_status(&self, asked: &FileHandle) -> Outcome<FileSystemStatus> {
-        let (file, attributes) = self.known(asked)?;
+        let (file, attributes) = self.known_file(asked)?;
         let status = self.export.file_system(&file);
         let status = status.map_err(|status| Refusal { status, rest: Some(attributes) })?;
         let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
@@ -192,14 +193,14 @@ impl Core {
     }
 
     fn limits(&self, asked: &FileHandle) -> Outcome<(Attributes, Limits)> {
-        let (file, attributes) = self.known(asked)?;
+        let (file, attributes) = self.known_file(asked)?;
         let limits = self.export.limits(&file);
         limits.map(|limits| (attributes, limits)).map_err(|status| Refusal { status, rest: Some(attributes) })
     }
 
-    fn known(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
-        let file = self.export.file(handle).map_err(unknown)?;
-        let attributes = file.attributes().map_err(unknown)?;
+    fn known_file(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
+        let file = self.export.file(handle).map_err(without_attributes)?;
+        let attributes = file.attributes().map_err(without_attributes)?;
         Ok((file, attributes))
     }
 
@@ -240,7 +241,7 @@ pub(super) fn has_two_files(call: &Call<'_>) -> bool {
 }
 
 /// The file of a call, and a name in it; `None` if there is none, or it is found later.
-pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>)> {
+pub(super) fn file_and_name<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>)> {
     let mut input = Reader::new(call.arguments);
     match Procedure::from_number(call.procedure)? {
         Procedure::Null | Procedure::Read | Procedure::ReadDir | Procedure::ReadDirPlus => None,
@@ -252,7 +253,7 @@ pub(super) fn named<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&'a [u8]>
 }
 
 /// A refusal without a file whose attributes could be returned.
-fn unknown(status: Status) -> Refusal<Option<Attributes>> {
+fn without_attributes(status: Status) -> Refusal<Option<Attributes>> {
     Refusal { status, rest: None }
 }
 

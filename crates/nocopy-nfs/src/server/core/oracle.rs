@@ -39,7 +39,7 @@ pub fn check(core: &Core, input: &[u8]) {
         Call { xid: XID, program, version, procedure, credential: Credential::NONE, arguments: &arguments };
     let mut record = Vec::new();
     call.encode(&mut record);
-    core.is_quick(&record);
+    core.is_cached_call(&record);
     if let Some((call, data_at)) = core.parse_long_write(&record, record.len(), client) {
         assert_eq!(data_at + call.bytes() + padding(call.bytes()), record.len());
     }
@@ -51,7 +51,7 @@ pub fn check(core: &Core, input: &[u8]) {
                 check_reply(&reply);
             }
         }
-        Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("there is one asker"),
+        Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("there is one connection"),
     }
 }
 
@@ -61,5 +61,5 @@ fn check_reply(reply: &[u8]) {
     let record = records.take().expect("not too long").expect("all of it");
     let (xid, _) = Reply::decode(&mut Reader::new(&record)).expect("a reply");
     assert_eq!(xid, XID);
-    assert!(records.take() == Ok(None) && records.held() == 0, "one record");
+    assert!(records.take() == Ok(None) && records.buffered_bytes() == 0, "one record");
 }

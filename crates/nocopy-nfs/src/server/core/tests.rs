@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use nocopy_lab::refused::{Refused, where_refused};
 
-use super::replies::{Asking, Begun};
+use super::reply_cache::{CacheLookup, ClientKey};
 use super::*;
-use crate::wire::mount::{ExportEntry, MountEntry, MountReply, Mounted, Text};
+use crate::wire::mount::{ExportEntry, MountEntry, MountReply, MountSuccess, Text};
 use crate::wire::nfs3::{
     AccessArguments, AccessResult, DirectoryEntry, DirectoryPage, Entry, FileHandle, FileSystemInformation,
     FileSystemStatus, FileType, FullDirectoryEntry, LookupArguments, LookupResult, NewAttributes,
@@ -32,7 +32,7 @@ fn results(reply: &[u8]) -> Result<Vec<u8>, Reply> {
     let mut records = Records::new(1 << 20);
     records.push(reply);
     let record = records.take().unwrap().expect("a whole record").to_vec();
-    assert_eq!(records.held(), 0, "one record");
+    assert_eq!(records.buffered_bytes(), 0, "one record");
     let mut input = Reader::new(&record);
     match Reply::decode(&mut input).unwrap() {
         (7, Reply::Success) => Ok(input.rest().to_vec()),
@@ -104,12 +104,12 @@ impl Scene {
 }
 
 #[test]
-fn a_path_is_mounted_if_it_lies_inside() {
+fn only_paths_in_the_export_are_mounted() {
     let scene = Scene::new();
     let root = scene.root();
     let (exported, below) = (scene.path(""), scene.path("below"));
     assert_eq!(scene.mount(exported.to_str().unwrap()).unwrap().handle, root);
-    let Mounted { handle, flavors } = scene.mount(below.to_str().unwrap()).unwrap();
+    let MountSuccess { handle, flavors } = scene.mount(below.to_str().unwrap()).unwrap();
     assert_eq!((handle, flavors), (scene.handle("below"), vec![AUTH_SYS, AUTH_NONE]));
     let (file, above) = (scene.path("file"), scene.path("below/.."));
     for (path, status) in [
@@ -133,7 +133,7 @@ fn a_path_is_mounted_if_it_lies_inside() {
 }
 
 #[test]
-fn attributes_are_those_of_the_file() {
+fn attributes_match_the_file() {
     let scene = Scene::new();
     for (name, file_type) in
         [("file", FileType::Regular), ("below", FileType::Directory), ("link", FileType::SymbolicLink)]
@@ -142,15 +142,15 @@ fn attributes_are_those_of_the_file() {
         let attributes = scene.attributes(found.file).unwrap();
         assert_eq!(found.attributes, Some(attributes));
         assert_eq!(found.directory_attributes, Some(scene.attributes(scene.root()).unwrap()));
-        let about = fs::symlink_metadata(scene.path(name)).unwrap();
-        assert_eq!((attributes.file_type, attributes.mode), (file_type, about.mode() & 0o7777));
-        assert_eq!((attributes.size, attributes.file_id), (about.size(), about.ino()));
-        assert_eq!(u64::from(attributes.links), about.nlink());
-        assert_eq!((attributes.user, attributes.group), (about.uid(), about.gid()));
+        let metadata = fs::symlink_metadata(scene.path(name)).unwrap();
+        assert_eq!((attributes.file_type, attributes.mode), (file_type, metadata.mode() & 0o7777));
+        assert_eq!((attributes.size, attributes.file_id), (metadata.size(), metadata.ino()));
+        assert_eq!(u64::from(attributes.links), metadata.nlink());
+        assert_eq!((attributes.user, attributes.group), (metadata.uid(), metadata.gid()));
         let time = attributes.modified;
         assert_eq!(
             (i64::from(time.seconds), i64::from(time.nanoseconds)),
-            (about.mtime(), about.mtime_nsec())
+            (metadata.mtime(), metadata.mtime_nsec())
         );
     }
     let absent = scene.look_up(scene.root(), "absent").unwrap_err();
@@ -160,7 +160,7 @@ fn attributes_are_those_of_the_file() {
 }
 
 #[test]
-fn access_is_what_the_server_may_do() {
+fn access_matches_the_rights_of_the_server() {
     let scene = Scene::new();
     let access = |name: &str, access: u32| {
         let asked = AccessArguments { file: scene.handle(name), access };
@@ -181,7 +181,7 @@ fn access_is_what_the_server_may_do() {
 }
 
 #[test]
-fn links_and_file_systems_are_described() {
+fn links_and_file_systems_are_reported() {
     let scene = Scene::new();
     let reply = scene.call(Procedure::ReadLink, &scene.handle("link"));
     let link = xdr::parse::<NfsResult<ReadLinkResult<'_>, Option<Attributes>>>(&reply).unwrap().unwrap();
@@ -193,15 +193,16 @@ fn links_and_file_systems_are_described() {
     let status = xdr::parse::<NfsResult<FileSystemStatus, Option<Attributes>>>(&reply).unwrap().unwrap();
     assert!(status.bytes >= status.bytes_free && status.bytes_free >= status.bytes_available);
     let reply = scene.call(Procedure::FsInfo, &scene.root());
-    let about = xdr::parse::<NfsResult<FileSystemInformation, Option<Attributes>>>(&reply).unwrap().unwrap();
-    assert_eq!(about.read_max, READ_BYTES_MAX);
+    let metadata =
+        xdr::parse::<NfsResult<FileSystemInformation, Option<Attributes>>>(&reply).unwrap().unwrap();
+    assert_eq!(metadata.read_max, READ_BYTES_MAX);
     let reply = scene.call(Procedure::PathConf, &scene.root());
     let paths = xdr::parse::<NfsResult<PathConfiguration, Option<Attributes>>>(&reply).unwrap().unwrap();
     assert_eq!(paths.name_bytes_max, 255);
 }
 
 #[test]
-fn a_read_is_described_or_refused() {
+fn reads_are_described_or_refused() {
     let scene = Scene::new();
     let read = |file, bytes| {
         let mut record = Vec::new();
@@ -241,7 +242,7 @@ fn a_read_is_described_or_refused() {
 
 /// The thread that executes a call may wait for a disk; the ones that find it repeated do not.
 #[test]
-fn a_call_repeated_while_it_runs_blocks_no_thread() {
+fn repeating_a_running_call_blocks_no_thread() {
     let mut scene = Scene::new();
     scene.core.is_writable = true;
     let at = Entry { directory: scene.root(), name: Text(b"made") };
@@ -253,23 +254,28 @@ fn a_call_repeated_while_it_runs_blocks_no_thread() {
         Call { xid: 7, program, version: 3, procedure: procedure_number, credential, arguments: &arguments };
     let mut record = Vec::new();
     call.encode(&mut record);
-    let asker = |connection| Asker { event_loop: 1, connection };
-    let repeat = |connection| scene.core.answer_to(&record, CLIENT, asker(connection)).unwrap();
+    let connection_id = |connection| ConnectionId { event_loop: 1, number: connection };
+    let repeat = |connection| scene.core.answer_to(&record, CLIENT, connection_id(connection)).unwrap();
     // A thread that executes it.
     let asked = (procedure, &Caller::Server, &[][..] as &[u8], &arguments[..]);
-    let Begun::New(key) = scene.core.replies.begin(Asking::trusted(CLIENT.ip()), 7, asked, asker(1)) else {
+    let CacheLookup::New(key) =
+        scene.core.reply_cache.begin(ClientKey::trusted(CLIENT.ip()), 7, asked, connection_id(1))
+    else {
         panic!("it is new")
     };
     assert!(matches!(repeat(2), Answer::InProgress { superseded: None }));
-    assert!(matches!(repeat(3), Answer::InProgress { superseded: Some(other) } if other == asker(2)));
+    assert!(matches!(repeat(3), Answer::InProgress { superseded: Some(other) } if other == connection_id(2)));
     assert!(!scene.path("made").exists());
-    assert_eq!(scene.core.replies.finish(Asking::trusted(CLIENT.ip()), key, &Ok(vec![1])), Some(asker(3)));
+    assert_eq!(
+        scene.core.reply_cache.finish(ClientKey::trusted(CLIENT.ip()), key, &Ok(vec![1])),
+        Some(connection_id(3))
+    );
     assert!(matches!(repeat(4), Answer::Reply(reply) if reply == [1]));
 }
 
 /// The reply to a call of a client's mount stays, whatever another program of that host does.
 #[test]
-fn calls_from_untrusted_ports_push_out_no_replies_of_trusted_ones() {
+fn untrusted_calls_evict_no_replies_of_trusted_ones() {
     let mut scene = Scene::new();
     scene.core.is_writable = true;
     scene.core.callers = Callers::Users { is_root_trusted: false, is_any_port_trusted: false };
@@ -296,7 +302,7 @@ fn calls_from_untrusted_ports_push_out_no_replies_of_trusted_ones() {
 
 /// Every call that would change something is refused, with attributes from before and after.
 #[test]
-fn nothing_can_be_changed() {
+fn changes_of_read_only_exports_are_refused() {
     let scene = Scene::new();
     let (root, file) = (scene.root(), scene.handle("file"));
     let unchanged = |handle| WeakCacheConsistency::unchanged(Some(scene.attributes(handle).unwrap()));
@@ -333,7 +339,7 @@ fn nothing_can_be_changed() {
 
 /// With every requested length, parts are no longer than that, and together are the whole directory.
 #[test]
-fn parts_of_a_directory_make_the_whole() {
+fn directory_pages_form_the_complete_listing() {
     let scene = Scene::new();
     for number in 0..40 {
         fs::write(scene.path(&format!("below/{}", "x".repeat(number + 1))), []).unwrap();
@@ -385,7 +391,7 @@ fn parts_of_a_directory_make_the_whole() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_by_its_kind() {
+fn unsupported_calls_are_refused_by_kind() {
     let scene = Scene::new();
     assert_eq!(scene.raw(99, 0, &[]), Err(Reply::ProgramUnavailable));
     assert_eq!(scene.raw(portmap::PROGRAM, 0, &[]), Err(Reply::ProgramMismatch { low: 2, high: 2 }));
@@ -434,7 +440,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn two_clients_read_what_was_written_and_are_told_what_may_be_lost(
+    fn reads_return_writes_and_losses_are_reported(
         input in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
     ) {
         let around = tempfile::tempdir().unwrap();

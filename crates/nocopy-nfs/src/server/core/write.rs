@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use rustix::io::pwrite;
 
-use super::changes::result;
-use super::{Answer, Core, Refused, success};
-use crate::export::{Caller, OpenFile, Writing};
+use super::changes::change_result;
+use super::{Answer, Core, RefusalReply, success};
+use crate::export::{Caller, FileWrite, OpenFile};
 use crate::wire::nfs3::{
     self, Procedure, Stability, Status, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
 };
@@ -34,12 +34,12 @@ pub struct Write {
     xid: u32,
     head: WriteHead,
     verifier: Verifier,
-    writing: Result<Writing, Status>,
+    writing: Result<FileWrite, Status>,
 }
 
 impl Write {
     /// Whether the data is written into the file; otherwise it is discarded.
-    pub fn is_good(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         self.writing.as_ref().is_ok_and(|writing| !writing.has_failed())
     }
 }
@@ -59,7 +59,7 @@ impl Core {
         if !is_known || kind != (nfs3::PROGRAM, nfs3::VERSION, Procedure::Write as u32) {
             return None;
         }
-        let caller = self.callers.of(&call.credential, client).ok()?;
+        let caller = self.callers.caller_of(&call.credential, client).ok()?;
         let mut input = Reader::new(call.arguments);
         let head: WriteHead = input.read().ok()?;
         let (data_at, data_bytes) = (begin.len() - input.rest().len(), head.data_bytes as usize);
@@ -79,8 +79,8 @@ impl Core {
     }
 
     /// Writes the next bytes by calls of `put`, which gets an offset in the file and returns how many bytes
-    /// it has written; not called if the write is not [good](Write::is_good).
-    pub fn write_on(
+    /// it has written; not called if the write is not [active](Write::is_active).
+    pub fn write_piece(
         &self,
         write: &mut Write,
         bytes: usize,
@@ -89,7 +89,7 @@ impl Core {
         if let Ok(writing) = &mut write.writing
             && !writing.has_failed()
         {
-            self.export.write_on(writing, bytes, put);
+            self.export.write_piece(writing, bytes, put);
         }
     }
 
@@ -116,13 +116,13 @@ impl Core {
             }
             written => written,
         };
-        let written = result(written, |count, changed| WriteResult {
+        let written = change_result(written, |count, changed| WriteResult {
             changed,
             count: count as u32,
             stability,
             verifier,
         });
-        self.export.note_change();
+        self.export.count_change();
         let count = written.map_or(0, |written| written.count as usize);
         (success(xid, &written), count)
     }
@@ -132,19 +132,19 @@ impl Core {
         xid: u32,
         caller: &Caller,
         asked: &WriteArguments<'_>,
-    ) -> Result<Answer, Refused> {
+    ) -> Result<Answer, RefusalReply> {
         let WriteArguments { file, offset, count, stability, data } = *asked;
         let mut data = data.0.get(..count as usize).ok_or(Reply::GarbageArguments)?;
         let head = WriteHead { file, offset, count, stability, data_bytes: count };
         let mut write = self.begin_write(&WriteCall { xid, caller: *caller, head });
-        self.write_on(&mut write, data.len(), |file, offset| put(file, offset, &mut data));
+        self.write_piece(&mut write, data.len(), |file, offset| write_at(file, offset, &mut data));
         let (reply, count) = self.end_write(write);
         Ok(Answer::Written(reply, count))
     }
 }
 
 /// Writes as much of `data` as possible at a time, and leaves the rest.
-pub fn put(file: &OpenFile, offset: u64, data: &mut &[u8]) -> rustix::io::Result<usize> {
+pub fn write_at(file: &OpenFile, offset: u64, data: &mut &[u8]) -> rustix::io::Result<usize> {
     let count = pwrite(file, data, offset)?;
     *data = &data[count..];
     Ok(count)

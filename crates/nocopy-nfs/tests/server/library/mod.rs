@@ -1,6 +1,6 @@
 //! The client of the library, against the server of this crate.
 
-mod broken;
+mod failures;
 mod proxy;
 mod waiting;
 
@@ -12,7 +12,7 @@ use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
 use nocopy_nfs::client::{Builder, Client, ClientError, Place, Url};
 use nocopy_nfs::wire::nfs3::{FileHandle, FileType, HowToCreate, NewAttributes, Status};
 
-use crate::running::{Running, Scene, pattern};
+use crate::scene::{Running, Scene, pattern};
 
 const FRESH: HowToCreate = HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
@@ -111,7 +111,7 @@ fn posted_buffers_are_filled_from_the_socket() {
 }
 
 #[test]
-fn reads_of_any_place_and_length_are_what_the_file_has() {
+fn reads_of_any_offset_and_length_match_the_file() {
     let scene = Scene::new();
     let bytes = (3 << 20) + 5;
     scene.file("file", bytes);
@@ -136,7 +136,7 @@ fn reads_of_any_place_and_length_are_what_the_file_has() {
 
 /// What a read returns is the file as it was at one moment, while a program of the host appends to it.
 #[test]
-fn a_file_that_grows_is_read_without_untrue_bytes() {
+fn growing_files_are_read_consistently() {
     const BYTES: usize = 4 << 20;
     let scene = Scene::new();
     let file = scene.file("file", 0);
@@ -193,8 +193,8 @@ fn files_are_made_written_listed_renamed_and_removed() {
     client
         .set_attributes(found.file, NewAttributes { size: Some(7), mode: Some(0o600), ..NewAttributes::NONE })
         .unwrap();
-    let about = fs::metadata(scene.path("renamed")).unwrap();
-    assert_eq!((about.len(), about.mode() & 0o7777), (7, 0o600));
+    let metadata = fs::metadata(scene.path("renamed")).unwrap();
+    assert_eq!((metadata.len(), metadata.mode() & 0o7777), (7, 0o600));
     let link = client.look_up(root, b"link").unwrap();
     assert_eq!(link.attributes.file_type, FileType::SymbolicLink);
     assert_eq!(client.read_link(link.file).unwrap(), b"below/absent");
@@ -210,7 +210,7 @@ fn files_are_made_written_listed_renamed_and_removed() {
 }
 
 #[test]
-fn a_commit_waits_for_one_that_was_begun_before() {
+fn commits_wait_for_earlier_commits() {
     let scene = Scene::new();
     let server = writable(&scene);
     scene.file("file", 0);
@@ -226,7 +226,7 @@ fn a_commit_waits_for_one_that_was_begun_before() {
 }
 
 #[test]
-fn a_large_directory_is_listed_whole() {
+fn large_directories_are_listed_completely() {
     let scene = Scene::new();
     (0..2500).for_each(|number| drop(scene.file(&format!("file-{number}"), number % 7)));
     let server = scene.serve();
@@ -237,13 +237,13 @@ fn a_large_directory_is_listed_whole() {
     for entry in entries {
         let name = String::from_utf8(entry.name).unwrap();
         let number: u64 = name.strip_prefix("file-").unwrap().parse().unwrap();
-        assert_eq!(entry.found.attributes.size, number % 7);
+        assert_eq!(entry.info.attributes.size, number % 7);
     }
 }
 
 /// A path names a file or a directory in the export; what is mounted lies at its front.
 #[test]
-fn paths_are_mounted_as_far_as_they_are_directories() {
+fn the_longest_directory_path_is_mounted() {
     let scene = Scene::new();
     fs::create_dir_all(scene.path("a/b")).unwrap();
     scene.file("a/b/file", 10);
@@ -265,7 +265,7 @@ fn paths_are_mounted_as_far_as_they_are_directories() {
 }
 
 #[test]
-fn errors_say_what_why_and_what_to_do() {
+fn errors_have_subject_cause_and_remedy() {
     let scene = Scene::new();
     fs::create_dir(scene.path("directory")).unwrap();
     scene.file("file", 10);
@@ -290,7 +290,7 @@ fn errors_say_what_why_and_what_to_do() {
 }
 
 #[test]
-fn no_more_is_posted_than_there_is_room_for() {
+fn posts_beyond_the_limit_are_rejected() {
     let scene = Scene::new();
     scene.file("file", 10);
     let server = scene.serve();

@@ -31,7 +31,7 @@ impl Proxy {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let left = Arc::clone(&left);
-                    std::thread::spawn(move || carry(from, to, &left));
+                    std::thread::spawn(move || forward(from, to, &left));
                 }
             }
         });
@@ -43,7 +43,7 @@ impl Proxy {
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
+fn forward(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
     let mut buffer = vec![0; 10_000];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let before = left.fetch_sub(count as i64, Ordering::SeqCst);

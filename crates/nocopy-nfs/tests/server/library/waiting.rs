@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::proxy::Proxy;
 use super::{connect_by, handle};
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 const BYTES: usize = 4 << 20;
 const PIECE: usize = 256 << 10;
@@ -26,7 +26,7 @@ fn wait(half: &mut impl ReceiverHalf) {
 
 /// The descriptor becomes readable whenever there is something to do, also when connections were lost.
 #[test]
-fn a_descriptor_says_when_buffers_come_back() {
+fn the_descriptor_is_readable_when_buffers_return() {
     let scene = Scene::new();
     scene.file("file", BYTES);
     let server = scene.serve();
@@ -49,7 +49,7 @@ fn a_descriptor_says_when_buffers_come_back() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn buffers_come_back_in_a_tokio_program() {
+fn buffers_return_in_a_tokio_program() {
     use nocopy::tokio::AsyncReceiver;
 
     let scene = Scene::new();

@@ -22,7 +22,7 @@ fn all_asked(core: &mut Core) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn one_call_asks_for_adjacent_reads_and_each_gets_its_part() {
+fn adjacent_reads_share_a_call_and_its_reply() {
     for at_once in [1, 7, 999, 1001, 2500, usize::MAX] {
         let (mut core, tickets) = four_posted();
         let [xid] = send_all(&mut core)[..] else { panic!("one call") };
@@ -36,12 +36,12 @@ fn one_call_asks_for_adjacent_reads_and_each_gets_its_part() {
         }
         let counts = core.counts();
         assert_eq!((counts.calls, counts.reads, counts.joined, counts.read_bytes), (4, 4, 3, 4000));
-        assert!(core.next_done().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
+        assert!(core.next_completion().is_none() && core.in_flight() == 0 && core.is_between_replies(0));
     }
 }
 
 #[test]
-fn only_adjacent_reads_that_fit_into_a_call_are_joined() {
+fn only_adjacent_reads_within_the_limit_are_joined() {
     let mut core = core();
     for (bytes, offset) in [(2000, 0), (2000, 2000), (2000, 4000), (100, 7000), (100, 6900), (5000, 7000)] {
         core.post(buffer(bytes), at(offset)).unwrap();
@@ -56,7 +56,7 @@ fn only_adjacent_reads_that_fit_into_a_call_are_joined() {
 }
 
 #[test]
-fn behind_the_end_of_the_file_the_others_are_empty() {
+fn joined_reads_behind_the_file_end_are_empty() {
     for (bytes, lengths) in [(1500, [1000, 500, 0, 0]), (2000, [1000, 1000, 0, 0]), (0, [0; 4])] {
         let (mut core, _) = four_posted();
         let [xid] = send_all(&mut core)[..] else { panic!("one call") };
@@ -72,18 +72,18 @@ fn behind_the_end_of_the_file_the_others_are_empty() {
 }
 
 #[test]
-fn the_rest_of_a_short_reply_is_asked_for_again() {
+fn missing_data_of_short_replies_is_requested_again() {
     let (mut core, _) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     receive(&mut core, 0, &read_record(xid, &pattern(0, 1700), false), 300).unwrap();
     assert!(filled(&mut core).1[..] == pattern(0, 1000));
-    assert!(core.next_done().is_none());
+    assert!(core.next_completion().is_none());
     assert_eq!(all_asked(&mut core), [(1700, 300), (2000, 2000)]);
 }
 
 /// Forty reads of 100 bytes: more buffers than one system call receives into.
 #[test]
-fn a_call_may_have_more_buffers_than_a_system_call() {
+fn calls_may_have_more_buffers_than_a_system_call() {
     let mut core = core();
     for number in 0..40 {
         core.post(buffer(100), at(100 * number)).unwrap();
@@ -99,13 +99,13 @@ fn a_call_may_have_more_buffers_than_a_system_call() {
 }
 
 #[test]
-fn a_refusal_of_several_reads_says_nothing_of_one_of_them() {
+fn refused_joined_reads_are_repeated_separately() {
     let (mut core, tickets) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     let refusal =
         |status| encoded(&NfsResult::<ReadHead, _>::Err(nfs3::Refusal { status, rest: Some(attributes()) }));
     receive(&mut core, 0, &record(xid, Reply::Success, &refusal(Status::Io)), 300).unwrap();
-    assert!(core.next_done().is_none());
+    assert!(core.next_completion().is_none());
     let xids = send_all(&mut core);
     let found: Vec<_> = xids.iter().map(|xid| asked(&core, *xid)).collect();
     assert_eq!(found, [(0, 1000), (1000, 1000), (2000, 1000), (3000, 1000)]);
@@ -121,7 +121,7 @@ fn a_refusal_of_several_reads_says_nothing_of_one_of_them() {
 }
 
 #[test]
-fn a_server_that_is_not_ready_for_all_is_asked_for_each() {
+fn joined_reads_not_ready_are_repeated_separately() {
     let refusal = nfs3::Refusal { status: Status::Jukebox, rest: None::<Attributes> };
     let not_ready = encoded(&NfsResult::<ReadHead, _>::Err(refusal));
     for (reply, results) in [(Reply::Success, &not_ready[..]), (Reply::SystemError, &[])] {
@@ -140,7 +140,7 @@ fn a_server_that_is_not_ready_for_all_is_asked_for_each() {
 }
 
 #[test]
-fn a_lost_connection_asks_again_only_for_missing_data() {
+fn lost_connections_repeat_only_missing_data() {
     let (mut core, tickets) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     let reply = read_record(xid, &pattern(0, 4000), false);
@@ -148,7 +148,7 @@ fn a_lost_connection_asks_again_only_for_missing_data() {
     receive(&mut core, 0, &reply[..head + 2400], 300).unwrap();
     assert_eq!(filled(&mut core).0, tickets[0]);
     assert_eq!(filled(&mut core).0, tickets[1]);
-    core.lose(0);
+    core.on_connection_lost(0);
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     assert_eq!(asked(&core, xid), (2000, 2000));
     receive(&mut core, 0, &read_record(xid, &pattern(2000, 2000), false), 300).unwrap();
@@ -160,7 +160,7 @@ fn a_lost_connection_asks_again_only_for_missing_data() {
 }
 
 #[test]
-fn all_fail_by_a_reply_that_makes_no_sense() {
+fn malformed_replies_fail_all_joined_reads() {
     let (mut core, _) = four_posted();
     let [xid] = send_all(&mut core)[..] else { panic!("one call") };
     let error = receive(&mut core, 0, &read_record(xid, &pattern(0, 4001), false), 5000).unwrap_err();

@@ -53,7 +53,7 @@ impl Link {
     }
 }
 
-struct World {
+struct Simulation {
     random: Random,
     around: tempfile::TempDir,
     /// Always there, but while it is started again: one at a time may have the state.
@@ -83,7 +83,7 @@ fn serve(around: &tempfile::TempDir) -> Server {
     Server::new(std::sync::Arc::new(export), Vec::new(), 2049).writable(true)
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let around = tempfile::tempdir().unwrap();
         let exported = around.path().join("exported");
@@ -187,22 +187,22 @@ impl World {
         let Self { random, core, links, .. } = self;
         let waiting = &mut links[connection].to_client;
         let count = random.below(4000).min(waiting.len());
-        let filled = core.space(connection).fill(&waiting[..count]);
+        let filled = core.receive_buffers(connection).fill(&waiting[..count]);
         waiting.drain(..filled);
         core.received(connection, filled).unwrap();
     }
 
     fn check_done(&mut self) {
-        while let Some(done) = self.core.next_done() {
+        while let Some(done) = self.core.next_completion() {
             match done {
-                Done::Filled { ticket, buffer, place, outcome } => {
+                Completion::Filled { ticket, buffer, place, outcome } => {
                     assert_eq!(self.reads.remove(&ticket), Some(place), "once");
                     let start = place.offset as usize;
                     assert!(buffer[..] == pattern(start, buffer.len()), "from {start} on");
                     let is_end = outcome.unwrap().is_end;
                     assert_eq!(is_end, start + buffer.len() >= FILE_BYTES);
                 }
-                Done::Results { ticket, results, is_repeated } => {
+                Completion::Results { ticket, results, is_repeated } => {
                     let name = self.directories.get(&ticket).cloned().unwrap();
                     let results = results.unwrap();
                     self.repeated += usize::from(is_repeated);
@@ -215,7 +215,7 @@ impl World {
                     }
                     assert!(self.path(&name).is_dir(), "{name}");
                 }
-                Done::Committed { ticket, outcome, .. } => {
+                Completion::Committed { ticket, outcome, .. } => {
                     let (asked, written) = self.commit.take().unwrap();
                     assert_eq!((asked, outcome), (ticket, Ok(())));
                     assert!(self.stable == written, "what is committed is on the disk");
@@ -281,7 +281,7 @@ impl World {
             drop(self.reply(&record));
         }
         self.links[connection] = Link::new();
-        self.core.lose(connection);
+        self.core.on_connection_lost(connection);
         self.cuts += 1;
     }
 
@@ -315,7 +315,7 @@ impl World {
 
 /// What happened: restarts, commits, bytes lost by restarts, repeated calls, reads.
 fn all_is_done(seed: u64) -> [u64; 5] {
-    let mut world = World::new(seed);
+    let mut world = Simulation::new(seed);
     let files = [world.file("read"), world.file("written")];
     for _ in 0..STEPS {
         world.ask(files);
@@ -344,7 +344,7 @@ fn all_is_done(seed: u64) -> [u64; 5] {
 }
 
 #[test]
-fn what_was_asked_for_is_done_whatever_breaks() {
+fn requests_complete_despite_failures() {
     // At the same time, since each waits for the disk again and again.
     let happened = std::thread::scope(|scope| {
         let worlds: Vec<_> = (0..SEEDS).map(|seed| scope.spawn(move || all_is_done(seed))).collect();

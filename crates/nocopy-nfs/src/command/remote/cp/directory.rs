@@ -16,14 +16,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::record::Names;
-use super::replaced;
+use super::record::CopyNames;
+use super::replaced_error;
 
 /// Files of this copy are private until they are complete.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// What the owner of a directory needs while it is copied into.
-pub(super) const OWNER: u32 = 0o700;
+pub(super) const OWNER_MODE: u32 = 0o700;
 
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -50,17 +50,17 @@ impl Directory {
     }
 
     /// Makes a directory in this one, or opens the one that is there. Its owner may write in it;
-    /// [`settle`](Self::settle) gives it its own permissions.
+    /// [`finish`](Self::finish) gives it its own permissions.
     pub(super) fn make(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
-        match mkdirat(&self.descriptor, name, Mode::from_raw_mode(mode & 0o777 | OWNER)) {
+        match mkdirat(&self.descriptor, name, Mode::from_raw_mode(mode & 0o777 | OWNER_MODE)) {
             Err(Errno::EXIST) => {}
             made => made?,
         }
         let made = self.open_file(name, OFlags::PATH | OFlags::DIRECTORY)?;
         let mode = made.metadata()?.mode();
-        if mode & OWNER != OWNER {
+        if mode & OWNER_MODE != OWNER_MODE {
             // Of another user, it may be writable nevertheless.
-            let _ = set_permissions(link_of(&made), Permissions::from_mode(mode & 0o7777 | OWNER));
+            let _ = set_permissions(link_of(&made), Permissions::from_mode(mode & 0o7777 | OWNER_MODE));
         }
         let descriptor = openat(&made, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { descriptor, path: self.path(name) })
@@ -68,10 +68,10 @@ impl Directory {
 
     /// Gives this directory, which is complete, its permissions and its time. Returns the permissions that it
     /// has now.
-    pub(super) fn settle(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
+    pub(super) fn finish(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
         rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(mode))?;
         rustix::fs::futimens(&self.descriptor, &times(modified))?;
-        Ok(self.about()?.mode() & 0o7777)
+        Ok(self.metadata()?.mode() & 0o7777)
     }
 
     /// Opens a directory in this one.
@@ -81,7 +81,7 @@ impl Directory {
         Ok(Self { descriptor, path: self.path(name) })
     }
 
-    pub(super) fn about(&self) -> io::Result<Metadata> {
+    pub(super) fn metadata(&self) -> io::Result<Metadata> {
         File::from(self.descriptor.try_clone()?).metadata()
     }
 
@@ -124,7 +124,7 @@ impl Directory {
     }
 
     /// A file that is there, to be read and written. It need not be a regular one.
-    pub(super) fn existing(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn open_existing(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDWR | OFlags::NONBLOCK)
     }
 
@@ -147,36 +147,43 @@ impl Directory {
     }
 
     /// Makes something that is not written to. What has the name is replaced, once the new one is complete.
-    pub(super) fn make_other(&self, names: &Names, what: &Other<'_>, modified: Timespec) -> io::Result<()> {
-        match self.make_under(&names.whole, what, modified) {
+    pub(super) fn make_special(
+        &self,
+        names: &CopyNames,
+        what: &SpecialFile<'_>,
+        modified: Timespec,
+    ) -> io::Result<()> {
+        match self.make_named(&names.complete, what, modified) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             done => return done,
         }
         self.remove(&names.part)?;
-        self.make_under(&names.part, what, modified)?;
-        self.rename(&names.part, &names.whole).inspect_err(|_| drop(self.remove(&names.part)))
+        self.make_named(&names.part, what, modified)?;
+        self.rename(&names.part, &names.complete).inspect_err(|_| drop(self.remove(&names.part)))
     }
 
     /// Makes it with all that it has, or not at all.
-    fn make_under(&self, name: &OsStr, what: &Other<'_>, modified: Timespec) -> io::Result<()> {
+    fn make_named(&self, name: &OsStr, what: &SpecialFile<'_>, modified: Timespec) -> io::Result<()> {
         match what {
-            Other::Link(target) => symlinkat(OsStr::from_bytes(target), &self.descriptor, name)?,
-            Other::Node { kind, device, .. } => mknodat(&self.descriptor, name, *kind, PRIVATE, *device)?,
-            Other::Name(file) => {
+            SpecialFile::Link(target) => symlinkat(OsStr::from_bytes(target), &self.descriptor, name)?,
+            SpecialFile::Node { kind, device, .. } => {
+                mknodat(&self.descriptor, name, *kind, PRIVATE, *device)?
+            }
+            SpecialFile::HardLink(file) => {
                 let link = link_of(file);
                 return Ok(linkat(CWD, &link, &self.descriptor, name, AtFlags::SYMLINK_FOLLOW)?);
             }
         }
         let made = self.open_file(name, OFlags::PATH)?;
-        let about = made.metadata()?;
-        let kind = FileType::from_raw_mode(about.mode());
-        let expected = if let Other::Node { kind, .. } = what { *kind } else { FileType::Symlink };
+        let metadata = made.metadata()?;
+        let kind = FileType::from_raw_mode(metadata.mode());
+        let expected = if let SpecialFile::Node { kind, .. } = what { *kind } else { FileType::Symlink };
         // Another one that was put there meanwhile is left as it is.
-        if kind != expected || about.nlink() != 1 {
-            return Err(replaced());
+        if kind != expected || metadata.nlink() != 1 {
+            return Err(replaced_error());
         }
         let set_all = || -> io::Result<()> {
-            if let Other::Node { mode, .. } = what {
+            if let SpecialFile::Node { mode, .. } = what {
                 set_permissions(link_of(&made), Permissions::from_mode(*mode))?;
             }
             Ok(utimensat(CWD, link_of(&made), &times(modified), AtFlags::empty())?)
@@ -190,12 +197,12 @@ impl Directory {
     }
 
     /// As [`look_up`](Self::look_up), by a descriptor of the file that cannot read it.
-    pub(super) fn refer(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn open_reference(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::PATH)
     }
 
     /// Whether this name is still that of the file.
-    pub(super) fn has(&self, name: &OsStr, file: &File) -> io::Result<bool> {
+    pub(super) fn is_name_of(&self, name: &OsStr, file: &File) -> io::Result<bool> {
         let (own, found) = (file.metadata()?, self.look_up(name)?);
         Ok(found.is_some_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())))
     }
@@ -220,13 +227,13 @@ impl Directory {
 
 /// What is made at once, as there is nothing to be written to it.
 #[derive(Debug)]
-pub(super) enum Other<'a> {
+pub(super) enum SpecialFile<'a> {
     /// A symbolic link to this target.
     Link(&'a [u8]),
     /// A FIFO, a socket or a device.
     Node { kind: FileType, mode: u32, device: Dev },
     /// One more name of a file.
-    Name(&'a File),
+    HardLink(&'a File),
 }
 
 /// The name of a descriptor's file below /proc: of this very file, whatever has its name now.
@@ -258,7 +265,7 @@ mod tests {
         symlink(elsewhere.join("new"), top.join("dangling")).unwrap();
         let directory = Directory::open(&top).unwrap();
         directory.make(OsStr::new("directory"), 0o755).unwrap_err();
-        directory.existing(OsStr::new("file")).unwrap_err();
+        directory.open_existing(OsStr::new("file")).unwrap_err();
         for name in ["file", "dangling"] {
             let error = directory.create(OsStr::new(name)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{name}");
@@ -271,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_keeps_its_place_when_its_path_is_replaced() {
+    fn directories_are_used_by_descriptor_not_by_path() {
         let around = tempfile::tempdir().unwrap();
         let [top, moved, elsewhere] = ["top", "moved", "elsewhere"].map(|name| around.path().join(name));
         fs::create_dir(&top).unwrap();
@@ -282,8 +289,8 @@ mod tests {
         fs::create_dir(elsewhere.join("below")).unwrap();
         let file = below.create(OsStr::new("file")).unwrap();
         assert!(moved.join("below/file").exists() && !elsewhere.join("below/file").exists());
-        assert!(below.has(OsStr::new("file"), &file).unwrap());
+        assert!(below.is_name_of(OsStr::new("file"), &file).unwrap());
         fs::remove_file(moved.join("below/file")).unwrap();
-        assert!(!below.has(OsStr::new("file"), &file).unwrap());
+        assert!(!below.is_name_of(OsStr::new("file"), &file).unwrap());
     }
 }

@@ -4,20 +4,20 @@
 //! final name is never incomplete. `--resume` continues an interrupted copy from where a [record] proves that
 //! it is right.
 
-mod batch;
+mod attributes;
 mod compare;
 mod directory;
 mod download;
-mod holes;
-mod kinds;
-mod originals;
-mod others;
-mod outgoing;
-mod partial;
+mod download_batch;
+mod download_file;
+mod hard_links;
 mod record;
+mod sparse_source;
+mod special_files;
 mod summary;
 mod upload;
-mod upload_others;
+mod upload_file;
+mod upload_special;
 mod uploads;
 
 use std::collections::HashSet;
@@ -35,17 +35,18 @@ use nocopy_report::{Ended, Interrupt, Outcome, print};
 use rustix::thread::CapabilitySet;
 
 use super::super::local_path;
-use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow};
-use crate::client::{Client, Entry, Found, LISTING_BYTES_MAX, Url, UrlError, escaped, is_url};
+use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow_capabilities};
+use crate::client::{Client, Entry, FileInfo, LISTING_BYTES_MAX, Url, UrlError, escaped, is_url};
 use crate::wire::nfs3::FileHandle;
 use directory::Directory;
-use originals::Originals;
+use hard_links::HardLinks;
 use summary::{Counts, Summary};
 
 /// With which root makes devices, and gives directories of others their permissions and times.
-const OF_ROOT: CapabilitySet = CapabilitySet::MKNOD.union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
+const ROOT_CAPABILITIES: CapabilitySet =
+    CapabilitySet::MKNOD.union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
 
-struct Copying<'a> {
+struct CopyContext<'a> {
     arguments: &'a CpArguments,
     interrupt: Interrupt,
     pool: Pool,
@@ -53,12 +54,12 @@ struct Copying<'a> {
     counts: Counts,
     shown_bytes: u64,
     failures: Vec<(String, String)>,
-    originals: Originals,
+    hard_links: HardLinks,
     /// The places of copies, if several sources may have the same.
-    taken: Option<HashSet<Vec<u8>>>,
+    claimed: Option<HashSet<Vec<u8>>>,
 }
 
-impl<'a> Copying<'a> {
+impl<'a> CopyContext<'a> {
     fn new(arguments: &'a CpArguments) -> Result<Self, Failure> {
         Ok(Self {
             arguments,
@@ -68,8 +69,8 @@ impl<'a> Copying<'a> {
             counts: Counts::default(),
             shown_bytes: 0,
             failures: Vec::new(),
-            originals: Originals::default(),
-            taken: None,
+            hard_links: HardLinks::default(),
+            claimed: None,
         })
     }
 
@@ -81,12 +82,12 @@ impl<'a> Copying<'a> {
             if !words.insert(source) {
                 print::say(format_args!(
                     "nocopy: {}: named twice, copied once",
-                    local_path::text(Path::new(source))
+                    local_path::to_text(Path::new(source))
                 ));
                 continue;
             }
             if !names.insert(name(source)) {
-                self.taken = Some(HashSet::new());
+                self.claimed = Some(HashSet::new());
             }
             all.push(source.clone());
         }
@@ -95,9 +96,9 @@ impl<'a> Copying<'a> {
 
     /// Whether something may be copied to a place; if not, that is noted.
     fn claim(&mut self, place: impl FnOnce() -> Vec<u8>, name: impl FnOnce() -> String) -> bool {
-        let is_free = self.taken.as_mut().is_none_or(|taken| taken.insert(place()));
+        let is_free = self.claimed.as_mut().is_none_or(|taken| taken.insert(place()));
         if !is_free {
-            self.note(
+            self.add_failure(
                 name(),
                 "not copied; another source of this command has the same name; copy it to another directory",
             );
@@ -106,17 +107,17 @@ impl<'a> Copying<'a> {
     }
 
     /// Leaves something out because of what it is.
-    fn leave_out(&mut self, name: String, cause: &str) {
+    fn skip(&mut self, name: String, cause: &str) {
         self.counts.left_out += 1;
-        self.note(name, format!("left out; {cause}"));
+        self.add_failure(name, format!("left out; {cause}"));
     }
 
     /// Notes what was not copied, or not with all that it has.
-    fn note(&mut self, name: String, what: impl Into<String>) {
+    fn add_failure(&mut self, name: String, what: impl Into<String>) {
         self.failures.push((name, what.into()));
     }
 
-    fn count(&mut self, bytes: usize) -> Result<(), Failure> {
+    fn count_bytes(&mut self, bytes: usize) -> Result<(), Failure> {
         self.counts.bytes += bytes as u64;
         let Self { line, counts, shown_bytes, .. } = self;
         line.update(Instant::now(), |since| {
@@ -126,9 +127,9 @@ impl<'a> Copying<'a> {
                 "{} of {} files, {}B of {}B, {}B/s",
                 counts.files,
                 counts.files_all,
-                spaced(short(counts.bytes as f64)),
-                spaced(short(counts.bytes_all as f64)),
-                spaced(short(speed))
+                with_space(short(counts.bytes as f64)),
+                with_space(short(counts.bytes_all as f64)),
+                with_space(short(speed))
             )
         });
         if self.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
@@ -141,8 +142,8 @@ impl<'a> Copying<'a> {
     }
 
     /// Notes that one file could not be copied; an error that affects all files is returned.
-    fn fail(&mut self, name: String, failure: Failure) -> Result<(), Failure> {
-        if failure.concerns_all() {
+    fn record_failure(&mut self, name: String, failure: Failure) -> Result<(), Failure> {
+        if failure.is_of_all_files() {
             return Err(failure);
         }
         self.failures.push((name, failure.to_string()));
@@ -151,7 +152,7 @@ impl<'a> Copying<'a> {
 }
 
 /// A number and a space before its unit; `1.23 M` has one already.
-fn spaced(number: String) -> String {
+fn with_space(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }
 
@@ -160,21 +161,21 @@ fn spaced(number: String) -> String {
 /// # Errors
 /// Some files could not be copied; the summary is printed nevertheless.
 pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
-    narrow(OF_ROOT)?;
+    narrow_capabilities(ROOT_CAPABILITIES)?;
     let (to, from) = arguments.paths.split_last().expect("clap requires two");
     let start = Instant::now();
-    let mut copying = Copying::new(arguments)?;
+    let mut context = CopyContext::new(arguments)?;
     let remote: Vec<bool> = from.iter().map(|path| is_url(path)).collect();
     let mut clients = Vec::new();
     let done = match (is_url(to), remote.as_slice()) {
         (false, all) if all.iter().all(|is_remote| *is_remote) => {
-            download::run(&mut copying, from, &local_path(to)?, &mut clients)
+            download::run(&mut context, from, &local_path(to)?, &mut clients)
         }
-        (true, all) if !all.contains(&true) => upload::run(&mut copying, from, &url(to)?, &mut clients),
+        (true, all) if !all.contains(&true) => upload::run(&mut context, from, &url(to)?, &mut clients),
         _ => Err(Failure::Sides),
     };
     let is_over = matches!(done, Ok(()) | Err(Failure::Interrupted));
-    if !is_over && copying.counts == Counts::default() && copying.failures.is_empty() {
+    if !is_over && context.counts == Counts::default() && context.failures.is_empty() {
         return done.map(|()| Outcome::Positive); // there is nothing to sum up
     }
     let ended = match &done {
@@ -182,7 +183,7 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
         Err(Failure::Interrupted) => Ended::Interrupted,
         Err(_) => Ended::Failed,
     };
-    let Copying { counts, failures, line, .. } = copying;
+    let CopyContext { counts, failures, line, .. } = context;
     drop(line);
     for (name, said) in &failures {
         print::say(format_args!("nocopy: {}", print::one_line(&format!("{name}: {said}"))));
@@ -204,9 +205,9 @@ fn local_path(word: &OsStr) -> Result<PathBuf, Failure> {
 
 /// Whether a directory of this host is one of the server, which may export it: then a copy would be copied
 /// into itself.
-fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &Found) -> Result<bool, Failure> {
-    let about = || ours.about().map_err(|error| local(ours.own_path(), error));
-    let before = about()?;
+fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &FileInfo) -> Result<bool, Failure> {
+    let metadata = || ours.metadata().map_err(|error| local_failure(ours.own_path(), error));
+    let before = metadata()?;
     if before.ino() != theirs.attributes.file_id {
         return Ok(false);
     }
@@ -214,16 +215,16 @@ fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &Found) -> R
     // nanosecond.
     let changed = client.attributes(theirs.file)?.changed;
     let changed = (i64::from(changed.seconds), i64::from(changed.nanoseconds));
-    let [before, after] = [before, about()?].map(|about| (about.ctime(), about.ctime_nsec()));
+    let [before, after] = [before, metadata()?].map(|metadata| (metadata.ctime(), metadata.ctime_nsec()));
     Ok((before..=after).contains(&changed))
 }
 
-fn local(path: &Path, source: io::Error) -> Failure {
+fn local_failure(path: &Path, source: io::Error) -> Failure {
     Failure::Local { path: path.to_owned(), source }
 }
 
 /// The error of a name that is not, or no more, that of the file that it was.
-fn replaced() -> io::Error {
+fn replaced_error() -> io::Error {
     io::Error::other("another program has put something else there meanwhile")
 }
 

@@ -27,8 +27,8 @@ const RECORD: &str = ".nocopy-done";
 
 /// The names that belong to the copy of a file.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
-    pub(super) whole: OsString,
+pub(super) struct CopyNames {
+    pub(super) complete: OsString,
     pub(super) part: OsString,
     pub(super) record: OsString,
 }
@@ -36,7 +36,7 @@ pub(super) struct Names {
 /// The longest name of common file systems. A longer one is not shortened: whoever makes the file reports it.
 const NAME_BYTES_MAX: usize = 255;
 
-impl Names {
+impl CopyNames {
     pub(super) fn new(whole: OsString) -> Self {
         let bytes = whole.as_bytes();
         let begin = match bytes.len() + PART.len() > NAME_BYTES_MAX && bytes.len() <= NAME_BYTES_MAX {
@@ -44,7 +44,7 @@ impl Names {
             false => bytes.to_vec(),
         };
         let with = |suffix: &str| OsString::from_vec([&begin, suffix.as_bytes()].concat());
-        Self { part: with(PART), record: with(RECORD), whole }
+        Self { part: with(PART), record: with(RECORD), complete: whole }
     }
 }
 
@@ -69,21 +69,21 @@ pub(super) fn is_unfinished(name: &OsStr) -> bool {
 
 /// A version of a source: if any of it changes, the bytes may have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Version {
+pub(super) struct SourceVersion {
     file_id: u64,
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl From<&Attributes> for Version {
+impl From<&Attributes> for SourceVersion {
     fn from(of: &Attributes) -> Self {
         let time = |time: Time| (time.seconds.into(), time.nanoseconds.into());
         Self { file_id: of.file_id, size: of.size, modified: time(of.modified), changed: time(of.changed) }
     }
 }
 
-impl From<&Metadata> for Version {
+impl From<&Metadata> for SourceVersion {
     fn from(of: &Metadata) -> Self {
         Self {
             file_id: of.ino(),
@@ -94,7 +94,7 @@ impl From<&Metadata> for Version {
     }
 }
 
-impl Version {
+impl SourceVersion {
     pub(super) fn may_have_record(&self) -> bool {
         self.size >= INTERVAL_BYTES
     }
@@ -115,7 +115,7 @@ impl Version {
     }
 
     /// How many bytes of a part are proven to be those of this version.
-    pub(super) fn proven(&self, record: &[u8], part: u64) -> Option<u64> {
+    pub(super) fn proven_bytes(&self, record: &[u8], part: u64) -> Option<u64> {
         let text = str::from_utf8(record).ok()?;
         let done = text.lines().find_map(|line| line.strip_prefix("done "))?;
         let done = u64::from_str_radix(done, 16).ok()?;
@@ -126,25 +126,25 @@ impl Version {
 /// A file that has the name of a part or of a record. In a directory where others may write, it can be
 /// theirs, or a second name of another file; such a file is never written to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Earlier {
+pub(super) struct ExistingFile {
     pub(super) is_regular: bool,
     pub(super) links: u64,
     pub(super) owner: u32,
 }
 
-impl Earlier {
-    pub(super) fn is_of(&self, user: u32) -> bool {
+impl ExistingFile {
+    pub(super) fn is_owned_by(&self, user: u32) -> bool {
         self.is_regular && self.links == 1 && self.owner == user
     }
 }
 
-impl From<&Metadata> for Earlier {
+impl From<&Metadata> for ExistingFile {
     fn from(of: &Metadata) -> Self {
         Self { is_regular: of.is_file(), links: of.nlink(), owner: of.uid() }
     }
 }
 
-impl From<&Attributes> for Earlier {
+impl From<&Attributes> for ExistingFile {
     fn from(of: &Attributes) -> Self {
         let is_regular = of.file_type == crate::wire::nfs3::FileType::Regular;
         Self { is_regular, links: of.links.into(), owner: of.user }
@@ -155,36 +155,36 @@ impl From<&Attributes> for Earlier {
 mod tests {
     use super::*;
 
-    const VERSION: Version =
-        Version { file_id: 7, size: 100 << 20, modified: (-1, 999_999_999), changed: (1 << 33, 0) };
+    const VERSION: SourceVersion =
+        SourceVersion { file_id: 7, size: 100 << 20, modified: (-1, 999_999_999), changed: (1 << 33, 0) };
 
     #[test]
-    fn a_record_proves_bytes_of_one_version_and_one_part() {
+    fn records_prove_bytes_of_one_version_and_part() {
         let record = VERSION.record(9, 64 << 20);
         assert!(record.len() <= BYTES_MAX);
         assert_eq!(record.len(), VERSION.record(u64::MAX, 0).len());
-        assert_eq!(VERSION.proven(record.as_bytes(), 9), Some(64 << 20));
-        assert_eq!(VERSION.proven(record.as_bytes(), 8), None);
+        assert_eq!(VERSION.proven_bytes(record.as_bytes(), 9), Some(64 << 20));
+        assert_eq!(VERSION.proven_bytes(record.as_bytes(), 8), None);
         for other in [
-            Version { file_id: 8, ..VERSION },
-            Version { size: (100 << 20) + 1, ..VERSION },
-            Version { modified: (-1, 0), ..VERSION },
-            Version { changed: (0, 0), ..VERSION },
+            SourceVersion { file_id: 8, ..VERSION },
+            SourceVersion { size: (100 << 20) + 1, ..VERSION },
+            SourceVersion { modified: (-1, 0), ..VERSION },
+            SourceVersion { changed: (0, 0), ..VERSION },
         ] {
-            assert_eq!(other.proven(record.as_bytes(), 9), None, "{other:?}");
+            assert_eq!(other.proven_bytes(record.as_bytes(), 9), None, "{other:?}");
         }
         // More than there is.
-        assert_eq!(VERSION.proven(VERSION.record(9, (100 << 20) + 1).as_bytes(), 9), None);
+        assert_eq!(VERSION.proven_bytes(VERSION.record(9, (100 << 20) + 1).as_bytes(), 9), None);
     }
 
     #[test]
-    fn names_of_unfinished_copies_are_no_longer_than_a_name_may_be() {
+    fn names_of_unfinished_copies_respect_the_name_limit() {
         for (name, is_kept) in
             [("a".repeat(242), true), ("a".repeat(243), false), ("\u{e9}x\u{4f60}".repeat(42), false)]
         {
-            let names = [0, 1].map(|last| Names::new(format!("{name}{last}").into()));
+            let names = [0, 1].map(|last| CopyNames::new(format!("{name}{last}").into()));
             assert_ne!(names[0].part, names[1].part);
-            for Names { whole, part, record } in names {
+            for CopyNames { complete: whole, part, record } in names {
                 assert!(
                     part.len() <= 255
                         && record.len() <= 255
@@ -195,33 +195,33 @@ mod tests {
                 assert_eq!(part.as_bytes().starts_with(whole.as_bytes()), is_kept, "{part:?}");
             }
         }
-        let long = Names::new("a".repeat(256).into());
+        let long = CopyNames::new("a".repeat(256).into());
         assert!(long.part.len() > 255);
     }
 
     #[test]
-    fn a_record_that_was_not_written_whole_proves_nothing() {
+    fn torn_records_prove_nothing() {
         let [old, new] = [32 << 20, 64 << 20].map(|done| VERSION.record(9, done).into_bytes());
         for length in 1..new.len() {
             let torn = [&new[..length], &old[length..]].concat();
             if torn != new && torn != old {
-                assert_eq!(VERSION.proven(&torn, 9), None, "the first {length} bytes are new");
+                assert_eq!(VERSION.proven_bytes(&torn, 9), None, "the first {length} bytes are new");
             }
-            assert_eq!(VERSION.proven(&new[..length], 9), None, "{length} bytes");
+            assert_eq!(VERSION.proven_bytes(&new[..length], 9), None, "{length} bytes");
         }
-        assert_eq!(VERSION.proven(&[0xff; 200], 9), None);
+        assert_eq!(VERSION.proven_bytes(&[0xff; 200], 9), None);
     }
 
     #[test]
-    fn files_of_others_are_not_taken_for_parts() {
-        let own = Earlier { is_regular: true, links: 1, owner: 1000 };
-        assert!(own.is_of(1000));
+    fn files_of_other_users_are_not_continued() {
+        let own = ExistingFile { is_regular: true, links: 1, owner: 1000 };
+        assert!(own.is_owned_by(1000));
         for other in [
-            Earlier { is_regular: false, ..own },
-            Earlier { links: 2, ..own },
-            Earlier { owner: 2000, ..own },
+            ExistingFile { is_regular: false, ..own },
+            ExistingFile { links: 2, ..own },
+            ExistingFile { owner: 2000, ..own },
         ] {
-            assert!(!other.is_of(1000), "{other:?}");
+            assert!(!other.is_owned_by(1000), "{other:?}");
         }
     }
 }

@@ -43,7 +43,7 @@ impl Counts {
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct FailedFile {
     path: String,
     error: String,
 }
@@ -59,7 +59,7 @@ pub(super) struct Summary {
     repeated_calls: u64,
     /// Bytes that were sent again because the server had lost them.
     lost_bytes: u64,
-    failed: Vec<Failed>,
+    failed: Vec<FailedFile>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -94,7 +94,7 @@ impl Summary {
             },
             repeated_calls: sum("repeated"),
             lost_bytes: sum("lost_bytes"),
-            failed: failures.into_iter().map(|(path, error)| Failed { path, error }).collect(),
+            failed: failures.into_iter().map(|(path, error)| FailedFile { path, error }).collect(),
         }
     }
 }

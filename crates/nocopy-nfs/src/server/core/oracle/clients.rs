@@ -42,7 +42,7 @@ impl Disk {
 }
 
 /// Runs a call while the disk does that.
-pub type With<'a> = &'a dyn Fn(Disk, &mut (dyn FnMut() + Send));
+pub type WithDisk<'a> = &'a dyn Fn(Disk, &mut (dyn FnMut() + Send));
 
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
 
@@ -54,7 +54,7 @@ const STEP_BYTES: usize = 5;
 
 /// What the clients know of a file.
 #[derive(Debug)]
-struct File {
+struct FileModel {
     handle: FileHandle,
     /// `None` after a call that failed, and may have changed something.
     content: Option<Vec<u8>>,
@@ -66,7 +66,7 @@ struct File {
 
 /// The file with a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum NamedFile {
     Unknown,
     Nothing,
     File(usize),
@@ -74,36 +74,36 @@ enum Named {
 
 /// The last change of a client, which it may repeat.
 #[derive(Debug)]
-struct Sent {
+struct SentCall {
     record: Vec<u8>,
     reply: Vec<u8>,
 }
 
-struct Clients<'a> {
+struct ClientsModel<'a> {
     core: &'a Core,
-    with: With<'a>,
+    with: WithDisk<'a>,
     disk: Disk,
     client: usize,
     xid: u32,
-    files: Vec<File>,
-    names: [Named; NAMES.len()],
-    last: [Option<Sent>; 2],
+    files: Vec<FileModel>,
+    names: [NamedFile; NAMES.len()],
+    last: [Option<SentCall>; 2],
 }
 
 /// Makes the calls that the input describes, on an export that is empty and writable.
 ///
 /// # Panics
 /// A reply contradicts those before it.
-pub fn converse(core: &Core, input: &[u8], with: With<'_>) {
-    let names = [Named::Nothing; NAMES.len()];
+pub fn converse(core: &Core, input: &[u8], with: WithDisk<'_>) {
+    let names = [NamedFile::Nothing; NAMES.len()];
     let (files, last) = (Vec::new(), [None, None]);
-    let mut clients = Clients { core, with, disk: Disk::Works, client: 0, xid: 0, files, names, last };
+    let mut clients = ClientsModel { core, with, disk: Disk::Works, client: 0, xid: 0, files, names, last };
     for step in input.as_chunks::<STEP_BYTES>().0 {
         clients.step(*step);
     }
 }
 
-impl Clients<'_> {
+impl ClientsModel<'_> {
     fn step(&mut self, [what, who, which, at, length]: [u8; STEP_BYTES]) {
         self.client = usize::from(who & 1);
         self.disk = [Disk::Works, Disk::Works, Disk::IsFull, Disk::Loses][usize::from(who >> 1 & 3)];
@@ -210,8 +210,10 @@ impl Clients<'_> {
         let how = HowToCreate::Unchecked(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
         let reply = self.change(Procedure::Create, &CreateArguments { at: self.entry(name), how });
         let made: NfsResult<Created, WeakCacheConsistency> = parse(&reply);
-        let Ok(Created { file: Some(handle), .. }) = made else { return self.names[name] = Named::Unknown };
-        let is_new = self.names[name] == Named::Nothing;
+        let Ok(Created { file: Some(handle), .. }) = made else {
+            return self.names[name] = NamedFile::Unknown;
+        };
+        let is_new = self.names[name] == NamedFile::Nothing;
         self.find(name, handle, is_new.then(Vec::new));
     }
 
@@ -220,12 +222,12 @@ impl Clients<'_> {
         let found: NfsResult<LookupResult, Option<Attributes>> = parse(&reply);
         match found {
             Ok(LookupResult { file, .. }) => {
-                assert_ne!(self.names[name], Named::Nothing, "a file with no name");
+                assert_ne!(self.names[name], NamedFile::Nothing, "a file with no name");
                 self.find(name, file, None);
             }
             Err(refusal) if refusal.status == Status::NoEntry => {
-                assert!(!matches!(self.names[name], Named::File(_)), "it has a name");
-                self.names[name] = Named::Nothing;
+                assert!(!matches!(self.names[name], NamedFile::File(_)), "it has a name");
+                self.names[name] = NamedFile::Nothing;
             }
             Err(_) => {}
         }
@@ -236,14 +238,14 @@ impl Clients<'_> {
         let found = self.files.iter().position(|file| file.handle == handle);
         let number = found.unwrap_or(self.files.len());
         match self.names[name] {
-            Named::File(expected) => assert_eq!(number, expected, "another file"),
-            Named::Nothing => assert!(found.is_none(), "a file that has other names"),
-            Named::Unknown => {}
+            NamedFile::File(expected) => assert_eq!(number, expected, "another file"),
+            NamedFile::Nothing => assert!(found.is_none(), "a file that has other names"),
+            NamedFile::Unknown => {}
         }
         if found.is_none() {
-            self.files.push(File { handle, content, unstable: None, lost: Vec::new() });
+            self.files.push(FileModel { handle, content, unstable: None, lost: Vec::new() });
         }
-        self.names[name] = Named::File(number);
+        self.names[name] = NamedFile::File(number);
     }
 
     fn remove(&mut self, name: usize) {
@@ -251,14 +253,14 @@ impl Clients<'_> {
         let made: NfsResult<WeakCacheConsistency, WeakCacheConsistency> = parse(&reply);
         self.names[name] = match made {
             Ok(_) => {
-                assert_ne!(self.names[name], Named::Nothing, "there was a name");
-                Named::Nothing
+                assert_ne!(self.names[name], NamedFile::Nothing, "there was a name");
+                NamedFile::Nothing
             }
             Err(refusal) if refusal.status == Status::NoEntry => {
-                assert!(!matches!(self.names[name], Named::File(_)), "it had a name");
-                Named::Nothing
+                assert!(!matches!(self.names[name], NamedFile::File(_)), "it had a name");
+                NamedFile::Nothing
             }
-            Err(_) => Named::Unknown,
+            Err(_) => NamedFile::Unknown,
         };
     }
 
@@ -268,17 +270,17 @@ impl Clients<'_> {
         let made: NfsResult<Renamed, (WeakCacheConsistency, WeakCacheConsistency)> = parse(&reply);
         match made {
             // Two names of one file stay (rename(2)).
-            Ok(_) if self.names[from] == self.names[to] && self.names[from] != Named::Unknown => {}
+            Ok(_) if self.names[from] == self.names[to] && self.names[from] != NamedFile::Unknown => {}
             Ok(_) => {
                 let before = [self.names[from], self.names[to]];
-                let is_certain = !before.contains(&Named::Unknown);
-                self.names[to] = if is_certain { before[0] } else { Named::Unknown };
-                self.names[from] = if is_certain { Named::Nothing } else { Named::Unknown };
+                let is_certain = !before.contains(&NamedFile::Unknown);
+                self.names[to] = if is_certain { before[0] } else { NamedFile::Unknown };
+                self.names[from] = if is_certain { NamedFile::Nothing } else { NamedFile::Unknown };
             }
             Err(refusal) if refusal.status == Status::NoEntry => {
-                assert!(!matches!(self.names[from], Named::File(_)), "it had a name");
+                assert!(!matches!(self.names[from], NamedFile::File(_)), "it had a name");
             }
-            Err(_) => (self.names[from], self.names[to]) = (Named::Unknown, Named::Unknown),
+            Err(_) => (self.names[from], self.names[to]) = (NamedFile::Unknown, NamedFile::Unknown),
         }
     }
 
@@ -288,15 +290,15 @@ impl Clients<'_> {
         let made: NfsResult<Linked, (Option<Attributes>, WeakCacheConsistency)> = parse(&reply);
         match made {
             Ok(_) => {
-                assert!(!matches!(self.names[name], Named::File(_)), "it had a name");
+                assert!(!matches!(self.names[name], NamedFile::File(_)), "it had a name");
                 assert!(file < self.files.len(), "a forged handle was accepted");
-                self.names[name] = Named::File(file);
+                self.names[name] = NamedFile::File(file);
             }
             Err(refusal) if refusal.status == Status::Exists => {
-                assert_ne!(self.names[name], Named::Nothing, "it had no name");
+                assert_ne!(self.names[name], NamedFile::Nothing, "it had no name");
             }
-            Err(_) if matches!(self.names[name], Named::File(_)) => {}
-            Err(_) => self.names[name] = Named::Unknown,
+            Err(_) if matches!(self.names[name], NamedFile::File(_)) => {}
+            Err(_) => self.names[name] = NamedFile::Unknown,
         }
     }
 
@@ -322,7 +324,7 @@ impl Clients<'_> {
     }
 
     /// The file, unless nobody made its handle.
-    fn known<T>(&mut self, file: usize, made: Result<T, Status>) -> Option<&mut File> {
+    fn known<T>(&mut self, file: usize, made: Result<T, Status>) -> Option<&mut FileModel> {
         let file = self.files.get_mut(file);
         assert!(file.is_some() || made.is_err(), "a forged handle was accepted");
         file
@@ -354,7 +356,7 @@ impl Clients<'_> {
     fn change<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> Vec<u8> {
         let record = self.record(procedure, asked);
         let reply = self.send(&record);
-        self.last[self.client] = Some(Sent { record, reply: reply.clone() });
+        self.last[self.client] = Some(SentCall { record, reply: reply.clone() });
         reply
     }
 
@@ -365,7 +367,7 @@ impl Clients<'_> {
     }
 }
 
-impl File {
+impl FileModel {
     /// What was not stable may be lost, however often it is committed from now on.
     fn lose(&mut self) {
         self.lost.extend(self.unstable.take());

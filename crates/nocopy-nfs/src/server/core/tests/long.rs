@@ -13,7 +13,7 @@ fn status<T: for<'a> Xdr<'a>, R: for<'a> Xdr<'a>>(reply: &[u8]) -> Status {
 }
 
 #[test]
-fn long_names_and_paths_are_refused_by_their_status() {
+fn long_names_and_paths_are_refused_with_a_status() {
     for bytes in [256, 1025, 5000, 38_000] {
         for is_writable in [true, false] {
             let mut scene = Scene::new();
@@ -64,7 +64,7 @@ fn long_names_and_paths_are_refused_by_their_status() {
 
 /// Types that have no node, and such as do not exist.
 #[test]
-fn a_node_of_another_type_is_refused_by_its_status() {
+fn nodes_of_invalid_types_are_refused_with_a_status() {
     let mut scene = Scene::new();
     scene.core.is_writable = true;
     for number in [0_u32, 1, 2, 5, 8, u32::MAX] {

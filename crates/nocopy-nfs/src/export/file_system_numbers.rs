@@ -1,8 +1,8 @@
 //! What is kept of file systems besides the index: the directories that were exported before, and device
 //! numbers in handles of earlier versions, which had those instead of numbers that stay.
 //!
-//! Such a number belongs to the file system on which a file of the index still is at its place: its handles
-//! stay valid.
+//! Such a number belongs to the file system on which a file of the index still is at its location: its
+//! handles stay valid.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ const NEW_NAME: &str = "file-systems.new";
 const ROOTS_MAX: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct FileSystemNumbers {
     directory: File,
     /// Device numbers of which it is not known whose they were.
     unclaimed: Vec<u64>,
@@ -32,7 +32,7 @@ pub(super) struct Numbers {
     roots: Vec<Identity>,
 }
 
-impl Numbers {
+impl FileSystemNumbers {
     /// Reads the file in the directory of the index; without one, an earlier version has made the index.
     pub(super) fn read(directory: File, index: &Index) -> io::Result<Self> {
         let mut numbers =
@@ -72,7 +72,7 @@ impl Numbers {
     }
 
     /// Notes what is exported.
-    pub(super) fn note_root(&mut self, root: Identity) -> io::Result<()> {
+    pub(super) fn record_root(&mut self, root: Identity) -> io::Result<()> {
         if self.roots.last() == Some(&root) {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl Numbers {
     }
 
     /// What was exported before.
-    pub(super) fn former(&self) -> Vec<Identity> {
+    pub(super) fn former_roots(&self) -> Vec<Identity> {
         self.roots.split_last().map_or(Vec::new(), |(_, former)| former.to_vec())
     }
 
@@ -129,24 +129,27 @@ mod tests {
     #[test]
     fn handles_of_an_earlier_version_stay_valid() {
         let scene = Scene::new();
-        let about =
-            |below: &str| file::about(fs::File::open(scene.path("exported").join(below)).unwrap()).unwrap();
-        let now = identity::device(&about(""));
+        let stat =
+            |below: &str| file::stat(fs::File::open(scene.path("exported").join(below)).unwrap()).unwrap();
+        let now = identity::device_number(&stat(""));
         for (device, file_systems) in [(now, &[now][..]), (0x7_0000_0003, &[0x7_0000_0003]), (now, &[now, 9])]
         {
             let _ = fs::remove_dir_all(scene.path("state"));
             let old = |device, below: &str| {
-                let of = identity::FileSystem { number: device, has_passing_inodes: false };
+                let of = identity::FileSystem { number: device, has_volatile_inodes: false };
                 let file = fs::File::open(scene.path("exported").join(below)).unwrap();
-                Identity::of(of, &about(below), &file, c"")
+                Identity::of(of, &stat(below), &file, c"")
             };
-            let State { key, index, .. } =
-                State::open(Some(&scene.path("state")), Path::new("/exported")).unwrap();
+            let ExportState { key, index, .. } =
+                ExportState::open(Some(&scene.path("state")), Path::new("/exported")).unwrap();
             for &device in file_systems {
                 for (parent, name, path) in [("", "below", "below"), ("below", "file", "below/file")] {
-                    let place =
-                        Place { parent: old(device, parent), name: name.as_bytes().into(), handle: None };
-                    index.learn(old(device, path), place);
+                    let location = FileLocation {
+                        parent: old(device, parent),
+                        name: name.as_bytes().into(),
+                        handle: None,
+                    };
+                    index.insert(old(device, path), location);
                 }
             }
             index.save().unwrap();

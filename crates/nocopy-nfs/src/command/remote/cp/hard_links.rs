@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::directory::Directory;
-use super::record::Version;
-use super::replaced;
+use super::record::SourceVersion;
+use super::replaced_error;
 use crate::wire::nfs3::Attributes;
 
 /// Copies on this host, by the numbers that the server gives to their originals. Names of one file have its
 /// size and times, too.
 #[derive(Debug, Default)]
-pub(super) struct Originals {
-    all: HashMap<(u64, Version), Copied>,
+pub(super) struct HardLinks {
+    copies: HashMap<(u64, SourceVersion), CopiedFile>,
 }
 
 #[derive(Debug)]
-struct Copied {
+struct CopiedFile {
     path: PathBuf,
     id: (u64, u64),
 }
@@ -32,15 +32,16 @@ pub(super) fn has_more_names(original: &Attributes) -> bool {
     original.links > 1
 }
 
-impl Originals {
+impl HardLinks {
     /// Numbers of another server mean other files.
-    pub(super) fn forget(&mut self) {
-        self.all.clear();
+    pub(super) fn clear(&mut self) {
+        self.copies.clear();
     }
 
-    pub(super) fn add(&mut self, original: &Attributes, path: PathBuf, about: &Metadata) {
+    pub(super) fn add(&mut self, original: &Attributes, path: PathBuf, metadata: &Metadata) {
         if has_more_names(original) {
-            self.all.insert(number(original), Copied { path, id: (about.dev(), about.ino()) });
+            self.copies
+                .insert(original_key(original), CopiedFile { path, id: (metadata.dev(), metadata.ino()) });
         }
     }
 
@@ -49,24 +50,24 @@ impl Originals {
     /// # Errors
     /// It cannot be reached any more, or something else has its place.
     pub(super) fn find(&self, original: &Attributes, root: &Directory) -> Option<io::Result<File>> {
-        let copied = self.all.get(&number(original)).filter(|_| has_more_names(original))?;
-        Some(copied.reach(root))
+        let copied = self.copies.get(&original_key(original)).filter(|_| has_more_names(original))?;
+        Some(copied.open(root))
     }
 }
 
-impl Copied {
-    fn reach(&self, root: &Directory) -> io::Result<File> {
+impl CopiedFile {
+    fn open(&self, root: &Directory) -> io::Result<File> {
         let below = self.path.strip_prefix(root.own_path()).map_err(|_| Errno::NOENT)?;
         let name = below.file_name().unwrap_or(OsStr::new("."));
-        let file = root.descend(below.parent().unwrap_or(Path::new("")))?.refer(name)?;
-        let about = file.metadata()?;
-        match (about.dev(), about.ino()) == self.id {
+        let file = root.descend(below.parent().unwrap_or(Path::new("")))?.open_reference(name)?;
+        let metadata = file.metadata()?;
+        match (metadata.dev(), metadata.ino()) == self.id {
             true => Ok(file),
-            false => Err(replaced()),
+            false => Err(replaced_error()),
         }
     }
 }
 
-fn number(original: &Attributes) -> (u64, Version) {
-    (original.file_system, Version::from(original))
+fn original_key(original: &Attributes) -> (u64, SourceVersion) {
+    (original.file_system, SourceVersion::from(original))
 }

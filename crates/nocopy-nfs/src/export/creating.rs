@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FileType as Kind, OFlags, ftruncate, makedev, mkdirat, mknodat, openat, symlinkat};
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::attributes::{begin_by_name, begin_with, check, permissions};
-use super::changes::{CLOSING_MAX, Changed, between, new_name};
-use super::exclusive::{is_marked, mark};
-use super::file::{self, refusal};
-use super::{Caller, Export, Found, OpenFile};
+use super::attributes::{check_attributes, initialize, initialize_by_name, permissions};
+use super::changes::{CLOSING_MAX, ChangeResult, check_new_name, with_attributes};
+use super::exclusive::{has_verifier, store_verifier};
+use super::file::{self, change_status};
+use super::{Caller, Export, FileInfo, OpenFile};
 use crate::wire::nfs3::{FileType, HowToCreate, NewAttributes, NewNode, Status};
 
 /// Default permissions of new files.
@@ -27,64 +27,64 @@ impl Export {
         directory: &OpenFile,
         name: &[u8],
         how: &HowToCreate,
-    ) -> Changed<Found> {
-        self.make(directory, name, |name| {
+    ) -> ChangeResult<FileInfo> {
+        self.create_entry(directory, name, |name| {
             let attributes = match how {
                 HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
                 HowToCreate::Exclusive(_) => NewAttributes::NONE,
             };
-            check(&attributes)?;
+            check_attributes(&attributes)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
-            let made = caller.act(|| {
-                let file = openat(directory, name, flags, mode).map_err(refusal)?;
+            let made = caller.act_as(|| {
+                let file = openat(directory, name, flags, mode).map_err(change_status)?;
                 if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
-                    ftruncate(&file, bytes).map_err(refusal)?;
+                    ftruncate(&file, bytes).map_err(change_status)?;
                 }
                 if let HowToCreate::Exclusive(verifier) = how {
                     // Where that fails, it is kept below.
-                    let _ = mark(&file, *verifier);
+                    let _ = store_verifier(&file, *verifier);
                 }
-                begin_with(file.as_fd(), &attributes).map(|()| Some(file))
+                initialize(file.as_fd(), &attributes).map(|()| Some(file))
             });
             match made {
-                Ok(Some(file)) => self.note_made(&file, how).map(|()| Some(file)),
-                Err(Status::Exists) => self.take(caller, directory, name, how).map(|()| None),
+                Ok(Some(file)) => self.keep_verifier(&file, how).map(|()| Some(file)),
+                Err(Status::Exists) => self.open_existing(caller, directory, name, how).map(|()| None),
                 made => made,
             }
         })
     }
 
     /// Keeps the verifier of a new file, if its times have not.
-    fn note_made(&self, file: &OwnedFd, how: &HowToCreate) -> Result<(), Status> {
+    fn keep_verifier(&self, file: &OwnedFd, how: &HowToCreate) -> Result<(), Status> {
         let HowToCreate::Exclusive(verifier) = how else { return Ok(()) };
-        let about = file::about(file).map_err(refusal)?;
-        if is_marked(&about, *verifier) {
+        let stat = file::stat(file).map_err(change_status)?;
+        if has_verifier(&stat, *verifier) {
             return Ok(());
         }
-        let identity = self.identify(&about, file, c"")?;
+        let identity = self.identify(&stat, file, c"")?;
         // Without it, only a repeated call is refused that the next server gets.
-        let _ = self.exclusive.keep(identity, &about, *verifier);
+        let _ = self.exclusive.record(identity, &stat, *verifier);
         Ok(())
     }
 
     /// A file that exists already.
-    fn take(
+    fn open_existing(
         &self,
         caller: &Caller,
         directory: &OpenFile,
         name: &CStr,
         how: &HowToCreate,
     ) -> Result<(), Status> {
-        let about = caller.act(|| file::about_at(directory, name).map_err(refusal))?;
-        if file::file_type(&about) != FileType::Regular {
+        let stat = caller.act_as(|| file::stat_at(directory, name).map_err(change_status))?;
+        if file::file_type(&stat) != FileType::Regular {
             return Err(Status::Exists);
         }
         match how {
             HowToCreate::Guarded(_) => Err(Status::Exists),
             HowToCreate::Exclusive(verifier) => {
-                let identity = self.identify(&about, directory, name)?;
-                let is_made = self.exclusive.has_made(identity, &about, *verifier);
+                let identity = self.identify(&stat, directory, name)?;
+                let is_made = self.exclusive.was_created_with(identity, &stat, *verifier);
                 if is_made { Ok(()) } else { Err(Status::Exists) }
             }
             HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
@@ -103,13 +103,13 @@ impl Export {
         directory: &OpenFile,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Changed<Found> {
+    ) -> ChangeResult<FileInfo> {
         let mode = permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
-        self.make(directory, name, |name| {
-            check(new)?;
-            caller.act(|| {
-                mkdirat(directory, name, mode).map_err(refusal)?;
-                begin_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
+        self.create_entry(directory, name, |name| {
+            check_attributes(new)?;
+            caller.act_as(|| {
+                mkdirat(directory, name, mode).map_err(change_status)?;
+                initialize_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
             })
         })
     }
@@ -121,13 +121,13 @@ impl Export {
         name: &[u8],
         path: &[u8],
         new: &NewAttributes,
-    ) -> Changed<Found> {
-        self.make(directory, name, |name| {
-            check(new)?;
+    ) -> ChangeResult<FileInfo> {
+        self.create_entry(directory, name, |name| {
+            check_attributes(new)?;
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
-            caller.act(|| {
-                symlinkat(&*path, directory, name).map_err(refusal)?;
-                begin_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
+            caller.act_as(|| {
+                symlinkat(&*path, directory, name).map_err(change_status)?;
+                initialize_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
             })
         })
     }
@@ -139,8 +139,8 @@ impl Export {
         directory: &OpenFile,
         name: &[u8],
         node: &NewNode,
-    ) -> Changed<Found> {
-        self.make(directory, name, |name| {
+    ) -> ChangeResult<FileInfo> {
+        self.create_entry(directory, name, |name| {
             let NewNode { file_type, attributes, major, minor } = node;
             let kind = match file_type {
                 FileType::Fifo => Kind::Fifo,
@@ -149,7 +149,7 @@ impl Export {
                 FileType::BlockDevice => Kind::BlockDevice,
                 _ => return Err(Status::BadType),
             };
-            check(attributes)?;
+            check_attributes(attributes)?;
             let is_device = matches!(kind, Kind::CharacterDevice | Kind::BlockDevice);
             // All clients would have what the server's user has.
             if is_device && *caller == Caller::Server {
@@ -161,30 +161,30 @@ impl Export {
                 return Err(Status::Invalid);
             }
             let mode = permissions(caller, *file_type, attributes.mode.unwrap_or(FILE_MODE));
-            caller.act(|| {
-                mknodat(directory, name, kind, mode, device).map_err(refusal)?;
-                begin_by_name(caller, directory, name, *file_type, attributes).map(|()| None)
+            caller.act_as(|| {
+                mknodat(directory, name, kind, mode, device).map_err(change_status)?;
+                initialize_by_name(caller, directory, name, *file_type, attributes).map(|()| None)
             })
         })
     }
 
     /// Makes a file or directory by `make`, and returns its handle. `make` returns the open file (for reading
     /// and writing) if it made one.
-    fn make(
+    fn create_entry(
         &self,
         directory: &OpenFile,
         name: &[u8],
         make: impl FnOnce(&CStr) -> Result<Option<OwnedFd>, Status>,
-    ) -> Changed<Found> {
+    ) -> ChangeResult<FileInfo> {
         let (done, changed) = {
-            let _lock = self.locks.one(directory);
-            between(directory, || {
-                let entry = new_name(directory, name)?;
+            let _lock = self.locks.lock_one(directory);
+            with_attributes(directory, || {
+                let entry = check_new_name(directory, name)?;
                 // For the lookup: if no descriptor is left, nothing has been made when the client is asked to
                 // repeat the call.
-                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(refusal)?;
+                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(change_status)?;
                 match make(&entry)? {
-                    Some(file) => self.keep_made(directory, &entry, file),
+                    Some(file) => self.keep_open(directory, &entry, file),
                     None => {
                         drop(spare);
                         self.lookup(&Caller::Server, directory, name)
@@ -192,23 +192,23 @@ impl Export {
                 }
             })
         };
-        self.settle_closing(CLOSING_MAX);
-        let settle = |found: Found| {
+        self.sync_closing(CLOSING_MAX);
+        let settle = |found: FileInfo| {
             // Others have nothing besides what is in the directory's part of the journal.
             if matches!(found.attributes.file_type, FileType::Regular | FileType::Directory) {
-                self.settle_change(&*self.file(&found.handle)?)?;
+                self.sync_change(&*self.file(&found.handle)?)?;
             }
-            self.settle_change(directory).map(|()| found)
+            self.sync_change(directory).map(|()| found)
         };
         (done.and_then(settle), changed)
     }
 
     /// Keeps a new file open: the client that made it usually writes to it next.
-    fn keep_made(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<Found, Status> {
-        let about = file::about(&file).map_err(refusal)?;
-        let identity = self.identify(&about, &file, c"")?;
-        self.learn(identity, directory.identity(), directory, name);
-        self.open.keep(Arc::new(OpenFile::made(file, identity, directory)));
-        self.found(identity, &about)
+    fn keep_open(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<FileInfo, Status> {
+        let stat = file::stat(&file).map_err(change_status)?;
+        let identity = self.identify(&stat, &file, c"")?;
+        self.record_location(identity, directory.identity(), directory, name);
+        self.open_files.insert(Arc::new(OpenFile::new_created(file, identity, directory)));
+        self.file_info(identity, &stat)
     }
 }

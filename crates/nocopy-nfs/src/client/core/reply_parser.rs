@@ -22,13 +22,13 @@ const XID_BYTES: usize = size_of::<u32>();
 const REFUSAL_BYTES_MAX: usize = 640;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(super) enum ExpectedReply {
     Results { bytes_max: usize },
     Data { bytes_max: usize },
 }
 
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ReplyEvent {
     /// A whole record: without file data, or received in several fragments.
     Record { xid: u32, record: Vec<u8> },
     /// The header of a READ reply, and the data received with it.
@@ -40,50 +40,50 @@ pub(super) enum Step {
 }
 
 /// A wrong reply, with the number of its call if known.
-pub(super) type Broken = (Option<u32>, BadReply);
+pub(super) type InvalidReply = (Option<u32>, BadReply);
 
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct ReplyParser {
     /// Received and not yet decoded, then `open` bytes to receive into.
     bytes: Vec<u8>,
     open: usize,
     /// How many bytes the next step needs.
     needed: usize,
     fragments: Vec<u8>,
-    data: Option<Data>,
+    data: Option<ReplyData>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Data {
+struct ReplyData {
     xid: u32,
     left: usize,
     padding: usize,
 }
 
-impl Incoming {
+impl ReplyParser {
     /// The call whose buffer receives the next bytes, and how many.
     pub(super) fn data(&self) -> Option<(u32, usize)> {
         self.data.filter(|data| data.left > 0).map(|data| (data.xid, data.left))
     }
 
     /// Memory for the bytes that do not go into a call's buffer.
-    pub(super) fn open(&mut self) -> &mut [u8] {
-        self.close(0);
+    pub(super) fn unparsed_buffer(&mut self) -> &mut [u8] {
+        self.count_unparsed(0);
         let received = self.bytes.len();
         self.open = self.needed.max(HEAD_BYTES).saturating_sub(received).max(1);
         self.bytes.resize(received + self.open, 0);
         &mut self.bytes[received..]
     }
 
-    /// Ends [`open`](Self::open): `bytes` were received.
-    pub(super) fn close(&mut self, bytes: usize) {
+    /// Ends [`unparsed_buffer`](Self::unparsed_buffer): `bytes` were received.
+    pub(super) fn count_unparsed(&mut self, bytes: usize) {
         let unused = self.open.checked_sub(bytes).expect("no more is received than there is space for");
         self.bytes.truncate(self.bytes.len() - unused);
         self.open = 0;
     }
 
     /// Counts bytes received into the buffer of the call of [`data`](Self::data).
-    pub(super) fn note_data(&mut self, bytes: usize) {
+    pub(super) fn count_data(&mut self, bytes: usize) {
         if let Some(data) = &mut self.data {
             data.left -= bytes;
         }
@@ -95,11 +95,11 @@ impl Incoming {
     }
 
     /// The next step; `None` until more bytes were received.
-    pub(super) fn next(
+    pub(super) fn next_event(
         &mut self,
-        expected: impl Fn(u32) -> Option<Expected>,
-    ) -> Result<Option<Step>, Broken> {
-        if let Some(Data { xid, left, padding }) = self.data {
+        expected: impl Fn(u32) -> Option<ExpectedReply>,
+    ) -> Result<Option<ReplyEvent>, InvalidReply> {
+        if let Some(ReplyData { xid, left, padding }) = self.data {
             self.needed = padding + HEAD_BYTES;
             if left > 0 || self.bytes.len() < padding {
                 return Ok(None);
@@ -107,17 +107,17 @@ impl Incoming {
             self.bytes.drain(..padding);
             self.data = None;
             self.needed = HEAD_BYTES;
-            return Ok(Some(Step::End { xid }));
+            return Ok(Some(ReplyEvent::End { xid }));
         }
         let Some(mark) = self.bytes.first_chunk().copied().map(u32::from_be_bytes) else {
-            return Ok(self.wait_for(HEAD_BYTES));
+            return Ok(self.need_bytes(HEAD_BYTES));
         };
         let (is_last, bytes) = (mark & LAST != 0, (mark & !LAST) as usize);
         if !is_last || !self.fragments.is_empty() {
             return self.next_fragment(is_last, bytes, expected);
         }
         let Some(xid) = self.bytes.get(MARK_BYTES..).and_then(|rest| rest.first_chunk()) else {
-            return Ok(self.wait_for(HEAD_BYTES));
+            return Ok(self.need_bytes(HEAD_BYTES));
         };
         let xid = u32::from_be_bytes(*xid);
         if bytes < 8 {
@@ -125,28 +125,38 @@ impl Incoming {
         }
         match expected(xid) {
             None => Err((None, BadReply::UnknownCall { xid })),
-            Some(Expected::Results { bytes_max }) => self.next_record(xid, bytes, bytes_max),
-            Some(Expected::Data { bytes_max }) => self.next_data(xid, bytes, bytes_max),
+            Some(ExpectedReply::Results { bytes_max }) => self.next_record(xid, bytes, bytes_max),
+            Some(ExpectedReply::Data { bytes_max }) => self.next_data(xid, bytes, bytes_max),
         }
     }
 
-    fn wait_for<T>(&mut self, bytes: usize) -> Option<T> {
+    fn need_bytes<T>(&mut self, bytes: usize) -> Option<T> {
         self.needed = bytes;
         None
     }
 
-    fn next_record(&mut self, xid: u32, bytes: usize, max: usize) -> Result<Option<Step>, Broken> {
+    fn next_record(
+        &mut self,
+        xid: u32,
+        bytes: usize,
+        max: usize,
+    ) -> Result<Option<ReplyEvent>, InvalidReply> {
         if bytes > max {
             return Err((Some(xid), BadReply::TooLong { bytes, max }));
         }
         if self.bytes.len() < MARK_BYTES + bytes {
-            return Ok(self.wait_for(MARK_BYTES + bytes));
+            return Ok(self.need_bytes(MARK_BYTES + bytes));
         }
-        let record = self.take(bytes);
-        Ok(Some(Step::Record { xid, record }))
+        let record = self.take_body(bytes);
+        Ok(Some(ReplyEvent::Record { xid, record }))
     }
 
-    fn next_data(&mut self, xid: u32, bytes: usize, bytes_max: usize) -> Result<Option<Step>, Broken> {
+    fn next_data(
+        &mut self,
+        xid: u32,
+        bytes: usize,
+        bytes_max: usize,
+    ) -> Result<Option<ReplyEvent>, InvalidReply> {
         let there = &self.bytes[MARK_BYTES..self.bytes.len().min(MARK_BYTES + bytes)];
         let mut input = Reader::new(there);
         match read_head(&mut input) {
@@ -156,12 +166,12 @@ impl Incoming {
                 let count = head.count as usize;
                 let first = input.rest()[..count.min(input.rest().len())].to_vec();
                 self.bytes.drain(..MARK_BYTES + head_bytes + first.len());
-                self.data = Some(Data { xid, left: count - first.len(), padding: padding(count) });
-                Ok(Some(Step::Data { xid, head, first }))
+                self.data = Some(ReplyData { xid, left: count - first.len(), padding: padding(count) });
+                Ok(Some(ReplyEvent::Data { xid, head, first }))
             }
             Ok(None) => self.next_record(xid, bytes, REFUSAL_BYTES_MAX),
             Err(XdrError::TooShort { missing }) if there.len() < bytes => {
-                Ok(self.wait_for((self.bytes.len() + missing).min(MARK_BYTES + bytes)))
+                Ok(self.need_bytes((self.bytes.len() + missing).min(MARK_BYTES + bytes)))
             }
             Err(error) => Err((Some(xid), error.into())),
         }
@@ -172,8 +182,8 @@ impl Incoming {
         &mut self,
         is_last: bool,
         bytes: usize,
-        expected: impl Fn(u32) -> Option<Expected>,
-    ) -> Result<Option<Step>, Broken> {
+        expected: impl Fn(u32) -> Option<ExpectedReply>,
+    ) -> Result<Option<ReplyEvent>, InvalidReply> {
         let there = self.bytes.len().min(MARK_BYTES + bytes) - MARK_BYTES;
         let begin = self.fragments.iter().chain(&self.bytes[MARK_BYTES..][..there]);
         let begin: Vec<u8> = begin.take(XID_BYTES).copied().collect();
@@ -182,11 +192,11 @@ impl Incoming {
         let max = match xid.map(|xid| expected(xid).ok_or((None, BadReply::UnknownCall { xid }))) {
             // The number says how long the reply may be.
             None if whole >= XID_BYTES => {
-                return Ok(self.wait_for(MARK_BYTES + XID_BYTES - self.fragments.len()));
+                return Ok(self.need_bytes(MARK_BYTES + XID_BYTES - self.fragments.len()));
             }
             None => XID_BYTES,
-            Some(Ok(Expected::Results { bytes_max })) => bytes_max,
-            Some(Ok(Expected::Data { bytes_max })) => REFUSAL_BYTES_MAX + bytes_max,
+            Some(Ok(ExpectedReply::Results { bytes_max })) => bytes_max,
+            Some(Ok(ExpectedReply::Data { bytes_max })) => REFUSAL_BYTES_MAX + bytes_max,
             Some(Err(unknown)) => return Err(unknown),
         };
         if whole > max {
@@ -196,20 +206,20 @@ impl Incoming {
             return Err((xid, BadReply::EmptyFragment));
         }
         if self.bytes.len() < MARK_BYTES + bytes {
-            return Ok(self.wait_for(MARK_BYTES + bytes));
+            return Ok(self.need_bytes(MARK_BYTES + bytes));
         }
-        let fragment = self.take(bytes);
+        let fragment = self.take_body(bytes);
         self.fragments.extend(fragment);
         self.needed = HEAD_BYTES;
         if !is_last {
-            return Ok(Some(Step::Fragment));
+            return Ok(Some(ReplyEvent::Fragment));
         }
         let xid = xid.ok_or((None, XdrError::TooShort { missing: 4 - whole.min(4) }.into()))?;
-        Ok(Some(Step::Record { xid, record: mem::take(&mut self.fragments) }))
+        Ok(Some(ReplyEvent::Record { xid, record: mem::take(&mut self.fragments) }))
     }
 
     /// Removes the body of the first record or fragment.
-    fn take(&mut self, bytes: usize) -> Vec<u8> {
+    fn take_body(&mut self, bytes: usize) -> Vec<u8> {
         let body = self.bytes[MARK_BYTES..][..bytes].to_vec();
         self.bytes.drain(..MARK_BYTES + bytes);
         self.needed = HEAD_BYTES;

@@ -4,64 +4,64 @@ use std::collections::{BTreeMap, HashMap};
 
 use nocopy::Buffer;
 
-use super::super::{Failure, drain};
-use super::Copying;
-use super::partial::{Partial, Wanted};
+use super::super::{Failure, drop_reads};
+use super::CopyContext;
+use super::download_file::{DownloadFile, DownloadJob};
 use crate::client::{Client, Place, Ticket};
 
 /// A file of which reads are in flight.
-struct Active {
-    partial: Partial,
+struct ActiveFile {
+    partial: DownloadFile,
     /// Offsets of the next byte to be written, and of the next one to be requested.
-    next: u64,
-    posted: u64,
+    next_write: u64,
+    next_read: u64,
     /// Pieces that arrived before earlier ones, each with whether the file ends there.
     ahead: BTreeMap<u64, (Buffer, bool)>,
 }
 
-impl Active {
+impl ActiveFile {
     /// Whether to request more: up to the listed size of the file, then one read at a time until a reply
     /// reports the end.
-    fn wants(&self) -> bool {
-        self.posted < self.partial.size().max(self.next + 1)
+    fn needs_reads(&self) -> bool {
+        self.next_read < self.partial.size().max(self.next_write + 1)
     }
 }
 
 /// Files, some of which are being read.
-pub(super) struct Batch {
-    wanted: std::vec::IntoIter<Wanted>,
-    active: BTreeMap<u64, Active>,
+pub(super) struct DownloadBatch {
+    jobs: std::vec::IntoIter<DownloadJob>,
+    active: BTreeMap<u64, ActiveFile>,
     tickets: HashMap<Ticket, u64>,
     number: u64,
 }
 
-impl Batch {
-    pub(super) fn new(wanted: Vec<Wanted>) -> Self {
-        Self { wanted: wanted.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
+impl DownloadBatch {
+    pub(super) fn new(job: Vec<DownloadJob>) -> Self {
+        Self { jobs: job.into_iter(), active: BTreeMap::new(), tickets: HashMap::new(), number: 0 }
     }
 
     /// Copies all files; returns the complete ones, which do not have their final names yet, and an error
     /// that prevents further copying. Errors of single files are noted.
     pub(super) fn run(
         mut self,
-        copying: &mut Copying<'_>,
+        context: &mut CopyContext<'_>,
         client: &mut Client,
-    ) -> (Vec<Partial>, Result<(), Failure>) {
-        let mut whole = Vec::new();
-        let done = self.read_all(copying, client, &mut whole);
-        drain(client);
-        (whole, done)
+    ) -> (Vec<DownloadFile>, Result<(), Failure>) {
+        let mut complete = Vec::new();
+        let done = self.read_all(context, client, &mut complete);
+        drop_reads(client);
+        (complete, done)
     }
 
     fn read_all(
         &mut self,
-        copying: &mut Copying<'_>,
+        context: &mut CopyContext<'_>,
         client: &mut Client,
-        whole: &mut Vec<Partial>,
+        complete: &mut Vec<DownloadFile>,
     ) -> Result<(), Failure> {
         loop {
-            self.post(copying, client)?;
-            if self.active.is_empty() && self.wanted.len() == 0 {
+            self.post_reads(context, client)?;
+            if self.active.is_empty() && self.jobs.len() == 0 {
                 return Ok(());
             }
             let filled = client.receive()?.expect("reads are in flight, as long as files are not whole");
@@ -69,52 +69,53 @@ impl Batch {
             // Beyond the end of a complete file.
             let Some(one) = self.active.get_mut(&at) else { continue };
             let offset = filled.place.offset;
-            let taken = filled.read().map_err(Failure::from).and_then(|(buffer, end)| {
+            let written = filled.read().map_err(Failure::from).and_then(|(buffer, end)| {
                 one.ahead.insert(offset, (buffer, end.is_end));
-                take(one, copying)
+                write_ready(one, context)
             });
-            if let Ok(false) = taken {
+            if let Ok(false) = written {
                 continue;
             }
             let partial = self.active.remove(&at).expect("just looked at").partial;
-            match taken.and_then(|_| partial.end()) {
-                Ok(()) => whole.push(partial),
-                Err(failure) => copying.fail(partial.name(), failure)?,
+            match written.and_then(|_| partial.set_attributes()) {
+                Ok(()) => complete.push(partial),
+                Err(failure) => context.record_failure(partial.name(), failure)?,
             }
         }
     }
 
     /// Requests as much as there are free buffers for, first for files in progress.
-    fn post(&mut self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
-        while let Some(buffer) = copying.pool.take() {
-            let wanting = self.active.iter().find(|(_, one)| one.wants()).map(|(number, _)| *number);
-            let Some(at) = wanting.map_or_else(|| self.begin(copying), |at| Ok(Some(at)))? else {
+    fn post_reads(&mut self, context: &mut CopyContext<'_>, client: &mut Client) -> Result<(), Failure> {
+        while let Some(buffer) = context.pool.take() {
+            let wanting = self.active.iter().find(|(_, one)| one.needs_reads()).map(|(number, _)| *number);
+            let Some(at) = wanting.map_or_else(|| self.open_next(context), |at| Ok(Some(at)))? else {
                 return Ok(());
             };
             let one = self.active.get_mut(&at).expect("found, or just begun");
             let bytes = buffer.capacity() as u64;
-            let place = Place { file: one.partial.source(), offset: one.posted };
+            let place = Place { file: one.partial.source(), offset: one.next_read };
             let ticket = client.post(buffer, place).expect("fewer than the client takes");
             self.tickets.insert(ticket, at);
-            one.posted += bytes;
+            one.next_read += bytes;
         }
         Ok(())
     }
 
     /// Opens the next file that needs to be copied.
-    fn begin(&mut self, copying: &mut Copying<'_>) -> Result<Option<u64>, Failure> {
-        for wanted in self.wanted.by_ref() {
-            let name = wanted.name();
-            match Partial::open(copying, wanted) {
+    fn open_next(&mut self, context: &mut CopyContext<'_>) -> Result<Option<u64>, Failure> {
+        for job in self.jobs.by_ref() {
+            let name = job.name();
+            match DownloadFile::open(context, job) {
                 Ok(None) => {}
                 Ok(Some(partial)) => {
                     let start = partial.start();
                     self.number += 1;
-                    let one = Active { partial, next: start, posted: start, ahead: BTreeMap::new() };
+                    let one =
+                        ActiveFile { partial, next_write: start, next_read: start, ahead: BTreeMap::new() };
                     self.active.insert(self.number, one);
                     return Ok(Some(self.number));
                 }
-                Err(failure) => copying.fail(name, failure)?,
+                Err(failure) => context.record_failure(name, failure)?,
             }
         }
         Ok(None)
@@ -122,11 +123,11 @@ impl Batch {
 }
 
 /// Writes the pieces that are next; returns whether the file has ended with them.
-fn take(one: &mut Active, copying: &mut Copying<'_>) -> Result<bool, Failure> {
-    while let Some((buffer, is_end)) = one.ahead.remove(&one.next) {
+fn write_ready(one: &mut ActiveFile, context: &mut CopyContext<'_>) -> Result<bool, Failure> {
+    while let Some((buffer, is_end)) = one.ahead.remove(&one.next_write) {
         one.partial.write(&buffer)?;
-        one.next += buffer.len() as u64;
-        copying.count(buffer.len())?;
+        one.next_write += buffer.len() as u64;
+        context.count_bytes(buffer.len())?;
         if is_end {
             return Ok(true);
         }

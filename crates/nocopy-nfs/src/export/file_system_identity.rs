@@ -13,9 +13,9 @@ use nocopy_report::quantity::whole;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, fstatfs, fstatvfs, openat};
 use rustix::io::Errno;
 
-use super::identity::device;
-use super::kinds::{BCACHEFS, BTRFS, EXFAT, EXT, FAT, JFS, OVERLAY, TMPFS, ZFS};
-use super::{file, name_of_descriptor};
+use super::identity::device_number;
+use super::magic_numbers::{BCACHEFS, BTRFS, EXFAT, EXT, FAT, JFS, OVERLAY, TMPFS, ZFS};
+use super::{descriptor_path, file};
 
 /// The number that statfs(2) returns comes from the UUID: on others, as XFS, it is the device number. On
 /// Btrfs each subvolume has its own.
@@ -31,15 +31,15 @@ impl FromStr for FileSystemName {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = match text {
             "root" => Some(0),
-            text if text.contains('-') && !text.starts_with('-') => number(text),
-            text => whole(text).or_else(|| number(text).filter(|_| text.len() == 32)),
+            text if text.contains('-') && !text.starts_with('-') => uuid_number(text),
+            text => whole(text).or_else(|| uuid_number(text).filter(|_| text.len() == 32)),
         };
         number.map(Self).ok_or("not a number or a UUID, such as 7 or f3a10001-0203-0405-0607-08090a0b0c0d")
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum KnownBy {
+pub(super) enum FileSystemIdentity {
     /// By the user.
     Name(u64),
     /// What is on its disk.
@@ -57,12 +57,12 @@ pub(super) struct Mount {
     pub(super) point: PathBuf,
 }
 
-impl KnownBy {
+impl FileSystemIdentity {
     /// What the file system of an open file is known by.
     ///
     /// # Errors
     /// For want of descriptors or memory that cannot be found out.
-    pub(super) fn find(file: impl AsFd, about: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Self> {
+    pub(super) fn of(file: impl AsFd, stat: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Self> {
         let (file, kind) = (file.as_fd(), kind(&file)?);
         let number = fstatvfs(file)?.f_fsid;
         if number != 0 && kind == TMPFS {
@@ -71,23 +71,23 @@ impl KnownBy {
         if number != 0 && NUMBERED_BY_UUID.contains(&kind) {
             return Ok(Self::Disk { kind, number });
         }
-        if kind != OVERLAY || !is_of_layer(about, mount) {
-            let opened = opened(file, about, mount)?;
-            let told = opened.and_then(|opened| FileSystemId::of(opened, kind == FAT));
-            let told = told.map(|told| match told {
-                FileSystemId::Uuid(uuid) => folded(uuid),
+        if kind != OVERLAY || !is_of_layer(stat, mount) {
+            let opened = open_on_same(file, stat, mount)?;
+            let id = opened.and_then(|opened| FileSystemId::of(opened, kind == FAT));
+            let id = id.map(|id| match id {
+                FileSystemId::Uuid(uuid) => folded_uuid(uuid),
                 FileSystemId::Fat(number) => number.into(),
             });
-            if let Some(number) = told.or_else(|| by_udev(about)) {
+            if let Some(number) = id.or_else(|| udev_number(stat)) {
                 return Ok(Self::Disk { kind, number });
             }
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Ok(Self::Boot { boot, device: device(about), disk: disk(about) })
+        Ok(Self::Boot { boot, device: device_number(stat), disk: disk_sequence(stat) })
     }
 
     /// When it is known no more, in words; `None` if it always is.
-    pub(super) fn end(&self) -> Option<&'static str> {
+    pub(super) fn expiry(&self) -> Option<&'static str> {
         match self {
             Self::Name(_) | Self::Disk { .. } => None,
             Self::Memory(_) => Some("is unmounted: it is in memory"),
@@ -97,7 +97,7 @@ impl KnownBy {
         }
     }
 
-    pub(super) fn write_to(&self, hasher: &mut impl Hasher) {
+    pub(super) fn hash_into(&self, hasher: &mut impl Hasher) {
         let (tag, words, texts) = match self {
             Self::Name(number) => (0, [0, *number], ["", ""]),
             Self::Disk { kind, number } => (1, [(*kind).into(), *number], ["", ""]),
@@ -112,17 +112,17 @@ impl KnownBy {
 
 impl Mount {
     pub(super) fn of(file: impl AsFd) -> Option<Self> {
-        let about = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
-        let about = fs::read_to_string(about).ok()?;
-        let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+        let stat = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
+        let stat = fs::read_to_string(stat).ok()?;
+        let id = stat.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
         let all = fs::read("/proc/self/mountinfo").ok()?;
-        let point = all.split(|byte| *byte == b'\n').find_map(|line| point(line, id))?;
+        let point = all.split(|byte| *byte == b'\n').find_map(|line| mount_point(line, id))?;
         Some(Self { id, point })
     }
 }
 
 /// The place of a mount in its line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
-fn point(line: &[u8], id: u64) -> Option<PathBuf> {
+fn mount_point(line: &[u8], id: u64) -> Option<PathBuf> {
     let mut words = line.split(|byte| *byte == b' ');
     let number: u64 = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
     let point = words.nth(3).filter(|_| number == id)?;
@@ -137,7 +137,7 @@ fn point(line: &[u8], id: u64) -> Option<PathBuf> {
 }
 
 /// FAT and exFAT have no inode numbers: the kernel numbers the files that it has in memory.
-pub(super) fn has_passing_inodes(file: impl AsFd) -> rustix::io::Result<bool> {
+pub(super) fn has_volatile_inodes(file: impl AsFd) -> rustix::io::Result<bool> {
     Ok([FAT, EXFAT].contains(&kind(file)?))
 }
 
@@ -146,28 +146,35 @@ fn kind(file: impl AsFd) -> rustix::io::Result<u32> {
     Ok(fstatfs(file)?.f_type as u32)
 }
 
-fn is_directory(about: &Statx) -> bool {
-    FileType::from_raw_mode(about.stx_mode.into()) == FileType::Directory
+fn is_directory(stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
 }
 
 /// Whether overlayfs shows a file of a layer with a device number that is neither its own nor that of a disk:
 /// of several layers, these numbers may be exchanged the next time.
-fn is_of_layer(about: &Statx, mount: Option<&Mount>) -> bool {
+fn is_of_layer(stat: &Statx, mount: Option<&Mount>) -> bool {
     let top = || openat(CWD, &mount?.point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-    let is_own =
-        || top().and_then(|top| file::about(top).ok()).is_some_and(|top| device(&top) == device(about));
-    !is_directory(about) && !is_own()
+    let is_own = || {
+        top()
+            .and_then(|top| file::stat(top).ok())
+            .is_some_and(|top| device_number(&top) == device_number(stat))
+    };
+    !is_directory(stat) && !is_own()
 }
 
 /// An open file of the same file system, to be asked: never a device or a FIFO.
-fn opened(file: BorrowedFd<'_>, about: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Option<OwnedFd>> {
+fn open_on_same(
+    file: BorrowedFd<'_>,
+    stat: &Statx,
+    mount: Option<&Mount>,
+) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let open = |at: BorrowedFd<'_>, path: &Path, flags| match openat(at, path, flags, Mode::empty()) {
         Ok(opened) => Ok(Some(opened)),
         Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(error),
         Err(_) => Ok(None),
     };
-    if is_directory(about) {
+    if is_directory(stat) {
         return open(file, Path::new("."), flags | OFlags::DIRECTORY);
     }
     // The top of its mount, unless another one hides that.
@@ -177,42 +184,42 @@ fn opened(file: BorrowedFd<'_>, about: &Statx, mount: Option<&Mount>) -> rustix:
     {
         return Ok(Some(top));
     }
-    if FileType::from_raw_mode(about.stx_mode.into()) != FileType::RegularFile {
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
         return Ok(None);
     }
-    let link = name_of_descriptor(file.as_raw_fd());
+    let link = descriptor_path(file.as_raw_fd());
     open(CWD, Path::new(OsStr::from_bytes(link.to_bytes())), flags)
 }
 
 /// The UUID that udev has read from a disk (`ID_FS_UUID`): of FAT, ISO 9660 and others, and before Linux 6.9.
-fn by_udev(about: &Statx) -> Option<u64> {
-    let known = format!("/run/udev/data/b{}:{}", about.stx_dev_major, about.stx_dev_minor);
+fn udev_number(stat: &Statx) -> Option<u64> {
+    let known = format!("/run/udev/data/b{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
     let known = fs::read(known).ok()?;
     let known = String::from_utf8_lossy(&known);
-    number(known.lines().find_map(|line| line.strip_prefix("E:ID_FS_UUID="))?)
+    uuid_number(known.lines().find_map(|line| line.strip_prefix("E:ID_FS_UUID="))?)
 }
 
 /// The number of a UUID, or of the shorter numbers that some file systems have instead.
-pub(super) fn number(uuid: &str) -> Option<u64> {
+pub(super) fn uuid_number(uuid: &str) -> Option<u64> {
     let digits: String = uuid.chars().filter(|one| *one != '-').collect();
     match digits.len() {
         _ if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => None,
         1..=16 => u64::from_str_radix(&digits, 16).ok(),
-        32 => Some(folded(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())),
+        32 => Some(folded_uuid(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())),
         _ => None,
     }
 }
 
 /// As the kernel does it for statfs(2) (`uuid_to_fsid`).
-fn folded(uuid: [u8; 16]) -> u64 {
+fn folded_uuid(uuid: [u8; 16]) -> u64 {
     let [low, high] = [0, 8].map(|at| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("eight bytes")));
     low ^ high
 }
 
 /// Which disk the device is by now: another one in a loop device has another number (`diskseq`, since Linux
 /// 5.15).
-fn disk(about: &Statx) -> String {
-    let device = format!("/sys/dev/block/{}:{}", about.stx_dev_major, about.stx_dev_minor);
+fn disk_sequence(stat: &Statx) -> String {
+    let device = format!("/sys/dev/block/{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
     let read = |name: &str| fs::read_to_string(format!("{device}/{name}"));
     read("diskseq").or_else(|_| read("../diskseq")).unwrap_or_default()
 }
@@ -225,33 +232,37 @@ mod tests {
     use crate::wire::nfs3::Status;
 
     #[test]
-    fn a_uuid_is_the_same_however_it_is_read() {
+    fn uuid_numbers_do_not_depend_on_the_source() {
         let uuid = [0xf3, 0xa1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
         let written = "F3A10001-0203-0405-0607-08090a0b0c0d";
-        assert_eq!(number(written), Some(folded(uuid)));
-        assert_eq!(number("ABCD-1234"), Some(0xabcd_1234), "of FAT");
+        assert_eq!(uuid_number(written), Some(folded_uuid(uuid)));
+        assert_eq!(uuid_number("ABCD-1234"), Some(0xabcd_1234), "of FAT");
         for other in ["", "-", "no number", "+BCD-1234", "f3a10001-0203-0405-0607-08090a0b0c0dd"] {
-            assert_eq!(number(other), None, "{other}");
+            assert_eq!(uuid_number(other), None, "{other}");
         }
     }
 
     #[test]
-    fn the_place_of_a_mount_is_read() {
+    fn mount_points_are_parsed() {
         let line =
             br"36 35 98:0 /mnt1 /mnt/a\040b\134c rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
-        assert_eq!(point(line, 36), Some(PathBuf::from(r"/mnt/a b\c")));
-        assert_eq!((point(line, 35), point(b"", 36)), (None, None));
+        assert_eq!(mount_point(line, 36), Some(PathBuf::from(r"/mnt/a b\c")));
+        assert_eq!((mount_point(line, 35), mount_point(b"", 36)), (None, None));
         assert_eq!(Mount::of(fs::File::open("/proc/self").unwrap()).unwrap().point, Path::new("/proc"));
     }
 
     #[test]
-    fn each_way_of_being_known_has_its_own_number() {
-        let boot = |boot: &str, disk: &str| KnownBy::Boot { boot: boot.into(), device: 5, disk: disk.into() };
+    fn each_kind_of_identity_has_its_own_number() {
+        let boot = |boot: &str, disk: &str| FileSystemIdentity::Boot {
+            boot: boot.into(),
+            device: 5,
+            disk: disk.into(),
+        };
         let all = [
-            KnownBy::Name(5),
-            KnownBy::Disk { kind: 0, number: 5 },
-            KnownBy::Disk { kind: EXT, number: 5 },
-            KnownBy::Memory(5),
+            FileSystemIdentity::Name(5),
+            FileSystemIdentity::Disk { kind: 0, number: 5 },
+            FileSystemIdentity::Disk { kind: EXT, number: 5 },
+            FileSystemIdentity::Memory(5),
             boot("one\n", "1\n"),
             boot("other\n", "1\n"),
             boot("one\n", "2\n"),
@@ -260,7 +271,7 @@ mod tests {
             .iter()
             .map(|known| {
                 let mut hasher = siphasher::sip::SipHasher24::new();
-                known.write_to(&mut hasher);
+                known.hash_into(&mut hasher);
                 hasher.finish()
             })
             .collect();
@@ -270,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_has_the_name_that_it_is_given() {
+    fn file_systems_are_identified_by_the_given_name() {
         let scene = Scene::new();
         let open = |name: Option<&str>| {
             let name = name.map(|name| name.parse().unwrap());
@@ -281,7 +292,7 @@ mod tests {
         export.save().unwrap();
         drop(export);
         assert_eq!(open(Some("7")).file(&known).map(drop), Ok(()));
-        assert!(open(Some("7")).handles_end().is_none());
+        assert!(open(Some("7")).handle_expiry().is_none());
         for other in [None, Some("8"), Some("f3a10001-0203-0405-0607-08090a0b0c0d")] {
             assert_eq!(open(other).file(&known).map(drop), Err(Status::Stale), "{other:?}");
         }

@@ -10,8 +10,8 @@ use nocopy::tcp::Pages;
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 
-use super::accounts::{ClientCounts, Copied};
 use super::core::ReadCall;
+use super::statistics::{ClientCounters, CopyCause};
 
 const GATHERED_MAX: usize = 16;
 
@@ -26,12 +26,12 @@ const ZEROS: [u8; 3] = [0; 3];
 
 /// A reply, or a read whose reply is not made yet.
 #[derive(Debug)]
-pub(super) enum Outgoing {
+pub(super) enum OutgoingReply {
     Bytes {
         bytes: Vec<u8>,
         sent: usize,
         /// Bytes of a file, and why they were copied.
-        copied: Option<(Copied, usize)>,
+        copied: Option<(CopyCause, usize)>,
     },
     Piped {
         head: Vec<u8>,
@@ -43,12 +43,12 @@ pub(super) enum Outgoing {
     Read(ReadCall),
 }
 
-impl Outgoing {
+impl OutgoingReply {
     pub(super) fn bytes(bytes: Vec<u8>) -> Self {
         Self::Bytes { bytes, sent: 0, copied: None }
     }
 
-    pub(super) fn copied(bytes: Vec<u8>, cause: Copied, count: usize) -> Self {
+    pub(super) fn copied(bytes: Vec<u8>, cause: CopyCause, count: usize) -> Self {
         Self::Bytes { bytes, sent: 0, copied: Some((cause, count)) }
     }
 
@@ -71,7 +71,7 @@ impl Outgoing {
 }
 
 #[derive(Debug)]
-pub(super) enum Front {
+pub(super) enum Head {
     Empty,
     Reply,
     Read(ReadCall),
@@ -79,76 +79,76 @@ pub(super) enum Front {
 
 /// Memory of queued replies: those of all connections, and those of one network.
 #[derive(Debug, Default)]
-pub(super) struct Queued {
-    all: Arc<AtomicUsize>,
-    of_network: Arc<AtomicUsize>,
+pub(super) struct QueuedMemory {
+    total_bytes: Arc<AtomicUsize>,
+    network_bytes: Arc<AtomicUsize>,
 }
 
-impl Queued {
+impl QueuedMemory {
     /// The memory of all, and that of another network.
-    pub(super) fn with(&self, of_network: &Arc<AtomicUsize>) -> Self {
-        Self { all: Arc::clone(&self.all), of_network: Arc::clone(of_network) }
+    pub(super) fn for_network(&self, of_network: &Arc<AtomicUsize>) -> Self {
+        Self { total_bytes: Arc::clone(&self.total_bytes), network_bytes: Arc::clone(of_network) }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.all.load(Ordering::Relaxed)
+        self.total_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the network has more than its share.
-    pub(super) fn is_much(&self) -> bool {
-        self.of_network.load(Ordering::Relaxed) > QUEUED_BYTES_MAX.saturating_sub(self.bytes())
+    pub(super) fn is_over_share(&self) -> bool {
+        self.network_bytes.load(Ordering::Relaxed) > QUEUED_BYTES_MAX.saturating_sub(self.bytes())
     }
 
     // Relaxed: these are only counts.
     fn add(&self, bytes: usize) {
-        self.all.fetch_add(bytes, Ordering::Relaxed);
-        self.of_network.fetch_add(bytes, Ordering::Relaxed);
+        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.network_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn remove(&self, bytes: usize) {
-        self.all.fetch_sub(bytes, Ordering::Relaxed);
-        self.of_network.fetch_sub(bytes, Ordering::Relaxed);
+        self.total_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.network_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Output {
-    queue: VecDeque<Outgoing>,
+pub(super) struct ReplyQueue {
+    queue: VecDeque<OutgoingReply>,
     memory_bytes: usize,
     pipes: usize,
-    queued: Arc<Queued>,
+    queued_memory: Arc<QueuedMemory>,
 }
 
-impl Drop for Output {
+impl Drop for ReplyQueue {
     fn drop(&mut self) {
-        self.queued.remove(self.memory_bytes);
+        self.queued_memory.remove(self.memory_bytes);
     }
 }
 
-impl Output {
-    pub(super) fn new(queued: Arc<Queued>) -> Self {
-        Self { queue: VecDeque::new(), memory_bytes: 0, pipes: 0, queued }
+impl ReplyQueue {
+    pub(super) fn new(queued: Arc<QueuedMemory>) -> Self {
+        Self { queue: VecDeque::new(), memory_bytes: 0, pipes: 0, queued_memory: queued }
     }
 
-    pub(super) fn queued(&self) -> &Arc<Queued> {
-        &self.queued
+    pub(super) fn queued_memory(&self) -> &Arc<QueuedMemory> {
+        &self.queued_memory
     }
 
-    pub(super) fn push(&mut self, reply: Outgoing) {
-        self.note(&reply);
+    pub(super) fn push(&mut self, reply: OutgoingReply) {
+        self.count_queued(&reply);
         self.queue.push_back(reply);
     }
 
     /// Puts the reply to a read that was taken from the front there.
-    pub(super) fn push_front(&mut self, reply: Outgoing) {
-        self.note(&reply);
+    pub(super) fn push_head(&mut self, reply: OutgoingReply) {
+        self.count_queued(&reply);
         self.queue.push_front(reply);
     }
 
-    fn note(&mut self, reply: &Outgoing) {
+    fn count_queued(&mut self, reply: &OutgoingReply) {
         let bytes = reply.memory_bytes();
         self.memory_bytes += bytes;
-        self.queued.add(bytes);
+        self.queued_memory.add(bytes);
         self.pipes += usize::from(reply.is_piped());
     }
 
@@ -169,37 +169,37 @@ impl Output {
     }
 
     /// Takes a read from the front; replies stay there.
-    pub(super) fn front(&mut self) -> Front {
+    pub(super) fn next_head(&mut self) -> Head {
         match self.queue.front() {
-            None => Front::Empty,
-            Some(Outgoing::Read(_)) => match self.pop() {
-                Some(Outgoing::Read(call)) => Front::Read(call),
+            None => Head::Empty,
+            Some(OutgoingReply::Read(_)) => match self.pop() {
+                Some(OutgoingReply::Read(call)) => Head::Read(call),
                 _ => unreachable!("it was looked at"),
             },
-            Some(_) => Front::Reply,
+            Some(_) => Head::Reply,
         }
     }
 
-    fn pop(&mut self) -> Option<Outgoing> {
+    fn pop(&mut self) -> Option<OutgoingReply> {
         let first = self.queue.pop_front()?;
         // As much as was added when it was queued: the memory of a queued reply does not change.
         let bytes = first.memory_bytes();
         self.memory_bytes -= bytes;
-        self.queued.remove(bytes);
+        self.queued_memory.remove(bytes);
         self.pipes -= usize::from(first.is_piped());
         Some(first)
     }
 
     /// Writes the front of the queue without waiting; returns how many bytes.
     /// Errors: the socket accepts no bytes now (`WouldBlock`), or is closed.
-    pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
+    pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounters) -> io::Result<usize> {
         match self.queue.front_mut() {
-            None | Some(Outgoing::Read(_)) => Ok(0),
-            Some(Outgoing::Bytes { .. }) => self.write_bytes(socket, client),
-            Some(Outgoing::Piped { head, sent, pages, padding }) => {
+            None | Some(OutgoingReply::Read(_)) => Ok(0),
+            Some(OutgoingReply::Bytes { .. }) => self.write_bytes(socket, client),
+            Some(OutgoingReply::Piped { head, sent, pages, padding }) => {
                 let count = write_piped(&socket, head, sent, pages, padding, client)?;
                 if pages.held() == 0 && *padding == 0 {
-                    client.note_read();
+                    client.count_read();
                     self.pop();
                 }
                 Ok(count)
@@ -207,16 +207,16 @@ impl Output {
         }
     }
 
-    fn write_bytes(&mut self, socket: impl AsFd, client: &ClientCounts) -> io::Result<usize> {
+    fn write_bytes(&mut self, socket: impl AsFd, client: &ClientCounters) -> io::Result<usize> {
         let pieces = self.queue.iter().map_while(|reply| match reply {
-            Outgoing::Bytes { bytes, sent, .. } => Some(IoSlice::new(&bytes[*sent..])),
+            OutgoingReply::Bytes { bytes, sent, .. } => Some(IoSlice::new(&bytes[*sent..])),
             _ => None,
         });
         let pieces: Vec<IoSlice<'_>> = pieces.take(GATHERED_MAX).collect();
         let mut control = SendAncillaryBuffer::default();
         let written = retry_on_intr(|| sendmsg(&socket, &pieces, &mut control, SendFlags::NOSIGNAL))?;
         let mut rest = written;
-        while let Some(Outgoing::Bytes { bytes, sent, copied }) = self.queue.front_mut() {
+        while let Some(OutgoingReply::Bytes { bytes, sent, copied }) = self.queue.front_mut() {
             let left = bytes.len() - *sent;
             if rest < left {
                 *sent += rest;
@@ -224,8 +224,8 @@ impl Output {
             }
             rest -= left;
             if let Some((cause, count)) = *copied {
-                client.note_read();
-                client.note_copied(cause, count as u64);
+                client.count_read();
+                client.count_copied(cause, count as u64);
             }
             self.pop();
             if rest == 0 {
@@ -243,7 +243,7 @@ fn write_piped(
     sent: &mut usize,
     pages: &mut Pages,
     padding: &mut usize,
-    client: &ClientCounts,
+    client: &ClientCounters,
 ) -> io::Result<usize> {
     if *sent < head.len() {
         let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
@@ -253,7 +253,7 @@ fn write_piped(
     }
     if pages.held() > 0 {
         let count = pages.empty(&socket, None, *padding > 0)?;
-        client.note_spliced(count as u64);
+        client.count_spliced(count as u64);
         return Ok(count);
     }
     let count = retry_on_intr(|| send(&socket, &ZEROS[..*padding], SendFlags::NOSIGNAL))?;
@@ -266,17 +266,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_leaves_memory_of_replies_to_others() {
-        let all = Queued::default();
-        let [mut greedy, other] = [(); 2].map(|()| Output::new(Arc::new(all.with(&Arc::default()))));
-        while !greedy.queued().is_much() {
-            greedy.push(Outgoing::bytes(vec![0; 1 << 20]));
+    fn reply_memory_of_a_network_is_limited() {
+        let all = QueuedMemory::default();
+        let [mut greedy, other] =
+            [(); 2].map(|()| ReplyQueue::new(Arc::new(all.for_network(&Arc::default()))));
+        while !greedy.queued_memory().is_over_share() {
+            greedy.push(OutgoingReply::bytes(vec![0; 1 << 20]));
         }
         assert!(all.bytes() > QUEUED_BYTES_MAX / 2);
-        assert!(!other.queued().is_much());
+        assert!(!other.queued_memory().is_over_share());
         // Each of its connections may have one reply more.
-        greedy.push(Outgoing::bytes(vec![0; QUEUED_BYTES_MAX / 4]));
-        assert!(!other.queued().is_much());
+        greedy.push(OutgoingReply::bytes(vec![0; QUEUED_BYTES_MAX / 4]));
+        assert!(!other.queued_memory().is_over_share());
         drop((greedy, other));
         assert_eq!(all.bytes(), 0);
     }

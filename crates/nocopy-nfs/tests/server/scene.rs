@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nocopy_nfs::export::Export;
 use nocopy_nfs::server::core::Callers;
-use nocopy_nfs::server::{Accounts, Counts, Server, Settings};
+use nocopy_nfs::server::{Counts, Server, ServerStatistics, Settings};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
@@ -70,7 +70,7 @@ impl Scene {
                 while is_stopped.try_recv().is_err() {
                     assert!(!progress.is_failed(), "a thread of the server has ended");
                     if let Ok(answer) = is_asked.recv_timeout(Duration::from_millis(5)) {
-                        answer.send((progress.accounts().total(), progress.queued_bytes())).unwrap();
+                        answer.send((progress.statistics().total(), progress.queued_bytes())).unwrap();
                     }
                 }
             });
@@ -90,7 +90,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     stop: mpsc::Sender<()>,
     ask: mpsc::Sender<mpsc::Sender<(Counts, usize)>>,
-    thread: Option<JoinHandle<Accounts>>,
+    thread: Option<JoinHandle<ServerStatistics>>,
 }
 
 impl Running {
@@ -113,7 +113,7 @@ impl Running {
         progress.recv_timeout(nocopy_lab::patience::PATIENCE).unwrap()
     }
 
-    pub(crate) fn end(mut self) -> Accounts {
+    pub(crate) fn end(mut self) -> ServerStatistics {
         self.stop.send(()).unwrap();
         self.thread.take().unwrap().join().unwrap()
     }

@@ -13,19 +13,19 @@ use nocopy_report::input_file::{Kind, ends_at, kind_of};
 
 use super::super::super::local_path;
 use super::super::Failure;
+use super::attributes::{permissions, time_of};
 use super::compare::compare;
 use super::directory::Directory;
-use super::holes::Source;
-use super::kinds::{permissions, time_of};
-use super::record::{Earlier, INTERVAL_BYTES, Names, Version};
-use super::{Copying, local, replaced};
-use crate::client::{Client, ClientError, Found, Place, escaped};
+use super::record::{CopyNames, ExistingFile, INTERVAL_BYTES, SourceVersion};
+use super::sparse_source::SparseSource;
+use super::{CopyContext, local_failure, replaced_error};
+use crate::client::{Client, ClientError, FileInfo, Place, escaped};
 use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
 
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
 pub(super) const CALLS_MAX: usize = 64;
 
-pub(super) struct Job {
+pub(super) struct UploadJob {
     /// Where it is on this host, and its name there.
     pub(super) from: Rc<Directory>,
     pub(super) source: OsString,
@@ -33,22 +33,22 @@ pub(super) struct Job {
     pub(super) directory: FileHandle,
     pub(super) name: OsString,
     /// The directories of the server that were made for those that it is in.
-    pub(super) above: Rc<[Found]>,
+    pub(super) above: Rc<[FileInfo]>,
 }
 
-impl Job {
+impl UploadJob {
     pub(super) fn path(&self) -> PathBuf {
         self.from.path(&self.source)
     }
 
     /// Its path, for messages.
     pub(super) fn name(&self) -> String {
-        local_path::text(&self.path())
+        local_path::to_text(&self.path())
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum UploadState {
     Create,
     Buffer,
     /// A commit of what was written so far, because it holds all the buffers.
@@ -62,15 +62,15 @@ pub(super) enum Step {
     Rename,
 }
 
-pub(super) struct Outgoing {
+pub(super) struct UploadFile {
     from: PathBuf,
     directory: FileHandle,
-    names: Names,
-    source: Source,
-    about: Metadata,
-    pub(super) step: Step,
+    names: CopyNames,
+    source: SparseSource,
+    metadata: Metadata,
+    pub(super) state: UploadState,
     /// Set when the file was made.
-    to: Option<Found>,
+    part: Option<FileInfo>,
     record: Option<FileHandle>,
     /// Offsets of the next byte to be written, and of the first that may not be on the server's disk.
     pub(super) offset: u64,
@@ -80,24 +80,24 @@ pub(super) struct Outgoing {
     pub(super) failure: Option<Failure>,
 }
 
-impl Outgoing {
-    pub(super) fn open(job: Job) -> Result<Self, Failure> {
+impl UploadFile {
+    pub(super) fn open(job: UploadJob) -> Result<Self, Failure> {
         let from = job.path();
-        let Job { directory, name, .. } = job;
+        let UploadJob { directory, name, .. } = job;
         // It may have been replaced since it was looked at.
-        let file = job.from.open_to_read(&job.source).map_err(|error| local(&from, error))?;
-        let about = file.metadata().map_err(|error| local(&from, error))?;
-        if !about.is_file() {
-            return Err(local(&from, replaced()));
+        let file = job.from.open_to_read(&job.source).map_err(|error| local_failure(&from, error))?;
+        let metadata = file.metadata().map_err(|error| local_failure(&from, error))?;
+        if !metadata.is_file() {
+            return Err(local_failure(&from, replaced_error()));
         }
         Ok(Self {
-            names: Names::new(name),
+            names: CopyNames::new(name),
             from,
             directory,
-            source: Source::new(file, &about),
-            about,
-            step: Step::Create,
-            to: None,
+            source: SparseSource::new(file, &metadata),
+            metadata,
+            state: UploadState::Create,
+            part: None,
             record: None,
             offset: 0,
             committed: 0,
@@ -107,48 +107,51 @@ impl Outgoing {
     }
 
     pub(super) fn name(&self) -> String {
-        local_path::text(&self.from)
+        local_path::to_text(&self.from)
     }
 
-    pub(super) fn failed(&self, error: io::Error) -> Failure {
-        local(&self.from, error)
+    pub(super) fn failure_of(&self, error: io::Error) -> Failure {
+        local_failure(&self.from, error)
     }
 
-    pub(super) fn to(&self) -> FileHandle {
-        self.to.expect("it is made first").file
+    pub(super) fn part_handle(&self) -> FileHandle {
+        self.part.expect("it is made first").file
     }
 
-    fn shrunk(&self) -> Failure {
+    fn shrunk_failure(&self) -> Failure {
         Failure::Shrunk { path: self.from.clone() }
     }
 
-    fn version(&self) -> Version {
-        Version::from(&self.about)
+    fn version(&self) -> SourceVersion {
+        SourceVersion::from(&self.metadata)
     }
 
     fn modified(&self) -> Time {
-        time_of(&self.about).0
+        time_of(&self.metadata).0
     }
 
-    pub(super) fn about(&self) -> &Metadata {
-        &self.about
+    pub(super) fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     /// Where the copy is.
-    pub(super) fn place(&self) -> (FileHandle, OsString) {
-        (self.directory, self.names.whole.clone())
+    pub(super) fn copy_name(&self) -> (FileHandle, OsString) {
+        (self.directory, self.names.complete.clone())
     }
 
     /// Makes a copy as long as its original, if that ends in a hole.
     pub(super) fn set_length(&self, client: &mut Client) -> Result<(), ClientError> {
-        if let Some(bytes) = self.source.length(self.offset) {
-            client.set_attributes(self.to(), NewAttributes { size: Some(bytes), ..NewAttributes::NONE })?;
+        if let Some(bytes) = self.source.length_behind(self.offset) {
+            client.set_attributes(
+                self.part_handle(),
+                NewAttributes { size: Some(bytes), ..NewAttributes::NONE },
+            )?;
         }
         Ok(())
     }
 
     pub(super) fn attributes(&self) -> NewAttributes {
-        let mode = Some(permissions(self.about.mode()));
+        let mode = Some(permissions(self.metadata.mode()));
         NewAttributes { mode, modified: SetTime::To(self.modified()), ..NewAttributes::NONE }
     }
 
@@ -156,26 +159,26 @@ impl Outgoing {
         self.directory
     }
 
-    pub(super) fn part(&self) -> &[u8] {
+    pub(super) fn part_name(&self) -> &[u8] {
         self.names.part.as_bytes()
     }
 
     /// The names of the unfinished and of the complete file, in the same directory.
-    pub(super) fn renaming(&self) -> [(FileHandle, &[u8]); 2] {
-        [(self.directory, self.part()), (self.directory, self.names.whole.as_bytes())]
+    pub(super) fn rename_arguments(&self) -> [(FileHandle, &[u8]); 2] {
+        [(self.directory, self.part_name()), (self.directory, self.names.complete.as_bytes())]
     }
 
     /// Whether an earlier copy is complete.
-    pub(super) fn is_there(&self, client: &mut Client) -> Result<bool, ClientError> {
+    pub(super) fn is_copied(&self, client: &mut Client) -> Result<bool, ClientError> {
         let key = |time: Time| (time.seconds, time.nanoseconds);
-        Ok(self.find(&self.names.whole, client)?.is_some_and(|found| {
+        Ok(self.find(&self.names.complete, client)?.is_some_and(|found| {
             let is_newer = key(found.attributes.modified) >= key(self.modified());
             let size = found.attributes.size;
-            found.is_regular() && size == self.about.len() && is_newer && ends_at(&self.source.file, size)
+            found.is_regular() && size == self.metadata.len() && is_newer && ends_at(&self.source.file, size)
         }))
     }
 
-    fn find(&self, name: &OsStr, client: &mut Client) -> Result<Option<Found>, ClientError> {
+    fn find(&self, name: &OsStr, client: &mut Client) -> Result<Option<FileInfo>, ClientError> {
         absent_as_none(client.look_up(self.directory, name.as_bytes()))
     }
 
@@ -188,12 +191,12 @@ impl Outgoing {
     }
 
     /// Makes the part, although something has its name.
-    pub(super) fn make_part(&self, client: &mut Client) -> Result<Found, ClientError> {
+    pub(super) fn make_part(&self, client: &mut Client) -> Result<FileInfo, ClientError> {
         self.remove(&self.names.record, client)?;
-        self.make(&self.names.part, client)
+        self.make_file(&self.names.part, client)
     }
 
-    fn make(&self, name: &OsStr, client: &mut Client) -> Result<Found, ClientError> {
+    fn make_file(&self, name: &OsStr, client: &mut Client) -> Result<FileInfo, ClientError> {
         match client.create(self.directory, name.as_bytes(), EMPTY) {
             Err(error) if error.status() == Some(Status::Exists) => {
                 self.remove(name, client)?;
@@ -214,8 +217,8 @@ impl Outgoing {
     }
 
     /// Begins with an empty part.
-    pub(super) fn begin(&mut self, made: Found) {
-        self.to = Some(made);
+    pub(super) fn set_part(&mut self, made: FileInfo) {
+        self.part = Some(made);
     }
 
     /// Continues the part of an earlier copy after the bytes that its record proves, if there are any.
@@ -230,35 +233,37 @@ impl Outgoing {
             Err(error) if error.status().is_some() => return Ok(false), // such as a file of another user
             read => read?.0,
         };
-        let Some(done) = self.version().proven(&text, part.attributes.file_id) else { return Ok(false) };
+        let Some(done) = self.version().proven_bytes(&text, part.attributes.file_id) else {
+            return Ok(false);
+        };
         drop(text);
         // For whom the server takes this client shows in a file that it makes.
-        let own = self.make(&self.names.record, client)?;
-        let is_own = |found: Found| Earlier::from(&found.attributes).is_of(own.attributes.user);
+        let own = self.make_file(&self.names.record, client)?;
+        let is_own = |found: FileInfo| ExistingFile::from(&found.attributes).is_owned_by(own.attributes.user);
         if !(is_own(record) && is_own(part) && done <= part.attributes.size) {
             return Ok(false);
         }
         client.set_attributes(part.file, NewAttributes { size: Some(done), ..NewAttributes::NONE })?;
-        self.source.file.seek(SeekFrom::Start(done)).map_err(|error| self.failed(error))?;
-        (self.to, self.record) = (Some(part), Some(own.file));
+        self.source.file.seek(SeekFrom::Start(done)).map_err(|error| self.failure_of(error))?;
+        (self.part, self.record) = (Some(part), Some(own.file));
         (self.offset, self.committed) = (done, done);
-        let record = self.note_done(client, short)?;
+        let record = self.write_record(client, short)?;
         client.commit(record)?;
         Ok(true)
     }
 
-    pub(super) fn wants_record(&self) -> bool {
+    pub(super) fn needs_record(&self) -> bool {
         self.version().may_have_record() && self.committed - self.recorded >= INTERVAL_BYTES
     }
 
     /// Writes a record of what is committed; returns the file of the record, which is to be committed.
-    pub(super) fn note_done(&mut self, client: &mut Client, short: &Pool) -> Result<FileHandle, Failure> {
+    pub(super) fn write_record(&mut self, client: &mut Client, short: &Pool) -> Result<FileHandle, Failure> {
         let record = match self.record {
             Some(record) => record,
-            None => self.make(&self.names.record, client)?.file,
+            None => self.make_file(&self.names.record, client)?.file,
         };
         self.record = Some(record);
-        let part = self.to.expect("it is made first").attributes.file_id;
+        let part = self.part.expect("it is made first").attributes.file_id;
         let text = self.version().record(part, self.committed);
         let mut buffer = short.take().expect("one for each file");
         buffer.fill(text.as_bytes()).expect("it is longer than records");
@@ -269,25 +274,25 @@ impl Outgoing {
     }
 
     /// Whether what was found under the name of the part is that.
-    pub(super) fn is_part(&self, found: Option<Found>) -> bool {
-        let id = |found: Found| (found.attributes.file_system, found.attributes.file_id);
-        found.map(id) == self.to.map(id)
+    pub(super) fn is_part(&self, found: Option<FileInfo>) -> bool {
+        let id = |found: FileInfo| (found.attributes.file_system, found.attributes.file_id);
+        found.map(id) == self.part.map(id)
     }
 
-    pub(super) fn replaced(&self) -> Failure {
+    pub(super) fn replaced_failure(&self) -> Failure {
         Failure::Replaced { path: escaped(self.names.part.as_bytes()) }
     }
 
     /// Removes the record of a complete file, which means nothing any more.
-    pub(super) fn end(&self, client: &mut Client) -> Result<(), ClientError> {
+    pub(super) fn remove_record(&self, client: &mut Client) -> Result<(), ClientError> {
         self.record.map_or(Ok(()), |_| self.remove(&self.names.record, client))
     }
 
-    pub(super) fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
-        if !copying.arguments.verify {
+    pub(super) fn verify(&self, context: &mut CopyContext<'_>, client: &mut Client) -> Result<(), Failure> {
+        if !context.arguments.verify {
             return Ok(());
         }
-        let compared = compare(copying, client, self.to(), (&self.source.file, &self.from));
+        let compared = compare(context, client, self.part_handle(), (&self.source.file, &self.from));
         if matches!(compared, Err(Failure::Differs { .. })) {
             let _ = self.discard(client); // nothing to go on with
         }
@@ -297,10 +302,10 @@ impl Outgoing {
     /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes,
     /// and whether no more follow.
     pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
-        let room = self.source.skip(&mut self.offset).map_err(|error| self.failed(error))?;
+        let room = self.source.skip_hole(&mut self.offset).map_err(|error| self.failure_of(error))?;
         let Some(room) = room else {
-            return if self.source.length(0) < Some(self.about.len()) {
-                Err(self.shrunk())
+            return if self.source.length_behind(0) < Some(self.metadata.len()) {
+                Err(self.shrunk_failure())
             } else {
                 Ok((0, true))
             };
@@ -310,15 +315,15 @@ impl Outgoing {
         while count < most {
             match self.source.file.read(&mut memory[count..most]) {
                 Ok(0) => {
-                    let is_short = self.offset + (count as u64) < self.about.len();
-                    if is_short && kind_of(&self.source.file, &self.about) != Kind::Stream {
-                        return Err(self.shrunk());
+                    let is_short = self.offset + (count as u64) < self.metadata.len();
+                    if is_short && kind_of(&self.source.file, &self.metadata) != Kind::Stream {
+                        return Err(self.shrunk_failure());
                     }
                     return Ok((count, true));
                 }
                 Ok(more) => count += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => return Err(self.failure_of(error)),
             }
         }
         Ok((count, false))
@@ -348,30 +353,31 @@ mod tests {
     use crate::server::core::Callers;
     use crate::server::{Server, Settings};
 
-    fn job(around: &std::path::Path, directory: FileHandle) -> Job {
+    fn job(around: &std::path::Path, directory: FileHandle) -> UploadJob {
         let from = Rc::new(Directory::open(around).unwrap());
-        Job { from, source: "source".into(), directory, name: "file".into(), above: Rc::new([]) }
+        UploadJob { from, source: "source".into(), directory, name: "file".into(), above: Rc::new([]) }
     }
 
     #[test]
-    fn a_file_may_grow_while_it_is_read_and_must_not_shrink() {
+    fn growing_sources_are_read_and_shrinking_ones_refused() {
         let around = tempfile::tempdir().unwrap();
         let source = around.path().join("source");
         let fill_after = |bytes: u64, hole_bytes: u64| {
             std::fs::write(&source, [7; 1000]).unwrap();
             let file = std::fs::File::options().write(true).open(&source).unwrap();
             file.set_len(1000 + hole_bytes).unwrap();
-            let mut outgoing = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
-            assert_eq!(outgoing.fill(&mut [0; 500]).unwrap(), (500, false));
-            outgoing.offset = 500;
+            let mut upload = UploadFile::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
+            assert_eq!(upload.fill(&mut [0; 500]).unwrap(), (500, false));
+            upload.offset = 500;
             file.set_len(bytes).unwrap();
             loop {
-                match outgoing.fill(&mut [0; 4096]) {
-                    Ok((count, false)) => outgoing.offset += count as u64,
+                match upload.fill(&mut [0; 4096]) {
+                    Ok((count, false)) => upload.offset += count as u64,
                     end => {
-                        let offset = outgoing.offset;
-                        break end
-                            .map(|(count, _)| outgoing.source.length(0).unwrap_or(offset + count as u64));
+                        let offset = upload.offset;
+                        break end.map(|(count, _)| {
+                            upload.source.length_behind(0).unwrap_or(offset + count as u64)
+                        });
                     }
                 }
             }
@@ -387,10 +393,10 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_replaced_has_cause_and_remedy() {
+    fn replaced_sources_are_reported_with_cause_and_remedy() {
         let around = tempfile::tempdir().unwrap();
         std::fs::create_dir(around.path().join("source")).unwrap();
-        let Err(failure) = Outgoing::open(job(around.path(), FileHandle::new(&[]).unwrap())) else {
+        let Err(failure) = UploadFile::open(job(around.path(), FileHandle::new(&[]).unwrap())) else {
             panic!("opened")
         };
         assert_eq!(
@@ -408,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_waits_for_room_among_writes_of_other_files() {
+    fn records_wait_for_room_among_other_writes() {
         let around = tempfile::tempdir().unwrap();
         let [exported, state] = ["exported", "state"].map(|name| around.path().join(name));
         std::fs::create_dir(&exported).unwrap();
@@ -433,14 +439,14 @@ mod tests {
             let root = client.root();
             let names = [&b"file"[..], b"record", b"other"];
             let [file, record, other] = names.map(|name| client.create(root, name, EMPTY).unwrap());
-            let mut outgoing = Outgoing::open(job(around.path(), root)).unwrap();
-            outgoing.begin(file);
-            outgoing.record = Some(record.file);
+            let mut upload = UploadFile::open(job(around.path(), root)).unwrap();
+            upload.set_part(file);
+            upload.record = Some(record.file);
             let mut buffer = client.buffer().unwrap();
             buffer.resize(1 << 20);
             client.write(buffer, Place { file: other.file, offset: 0 }).unwrap();
             assert!(client.in_flight() >= 1024 / 2);
-            let record = outgoing.note_done(&mut client, &Pool::new(1, 512).unwrap()).unwrap();
+            let record = upload.write_record(&mut client, &Pool::new(1, 512).unwrap()).unwrap();
             client.commit(record).unwrap();
             client.commit(other.file).unwrap();
             drop(end);

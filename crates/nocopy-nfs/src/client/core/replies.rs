@@ -1,9 +1,9 @@
 //! Handling complete replies.
 
-use super::call::{Call, Reading, Work, Writing};
-use super::incoming::check_data;
-use super::uncommitted::Next;
-use super::{BadReply, CallError, Core, Done, JOINED_BYTES_MAX, ReadEnd};
+use super::call::{Call, ReadRequest, Request, WriteRequest};
+use super::reply_parser::check_data;
+use super::uncommitted::CommitStep;
+use super::{BadReply, CallError, Completion, Core, JOINED_BYTES_MAX, ReadEnd};
 use crate::wire::nfs3::{
     Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Refusal,
     Stability, Status, Verifier, WeakCacheConsistency, WriteResult,
@@ -13,34 +13,34 @@ use crate::wire::xdr::{self, Reader};
 
 impl Core {
     /// Ends a call whose reply is a whole record.
-    pub(super) fn finish(&mut self, xid: u32, call: Call, record: &[u8]) -> Result<(), BadReply> {
+    pub(super) fn finish_record(&mut self, xid: u32, call: Call, record: &[u8]) -> Result<(), BadReply> {
         let mut input = Reader::new(record);
         let reply = match Reply::decode(&mut input) {
             Ok((_, reply)) => reply,
             Err(error) => {
-                self.fail(call, BadReply::from(error).into());
+                self.fail_call(call, BadReply::from(error).into());
                 return Err(error.into());
             }
         };
         if reply != Reply::Success {
-            self.refuse(call, CallError::Refused(reply));
+            self.handle_refusal(call, CallError::Refused(reply));
             return Ok(());
         }
         let is_repeated = call.times_sent > 1;
-        match call.work {
-            Work::Plain { ticket, .. } => {
+        match call.request {
+            Request::Plain { ticket, .. } => {
                 let results = Ok(input.rest().to_vec());
-                self.done.push_back(Done::Results { ticket, results, is_repeated });
+                self.completions.push_back(Completion::Results { ticket, results, is_repeated });
                 Ok(())
             }
-            Work::Read(_) => self.finish_read_record(xid, call, input.rest()),
-            Work::Write(writing) => self.finish_write(writing, input.rest()),
-            Work::Commit { file } => self.finish_commit(file, input.rest()),
+            Request::Read(_) => self.finish_read_record(xid, call, input.rest()),
+            Request::Write(writing) => self.finish_write(writing, input.rest()),
+            Request::Commit { file } => self.finish_commit(file, input.rest()),
         }
     }
 
     /// Ends the last read of a reply, once all data of the reply was received.
-    pub(super) fn finish_read(&mut self, mut reading: Reading) -> Result<(), BadReply> {
+    pub(super) fn finish_read(&mut self, mut reading: ReadRequest) -> Result<(), BadReply> {
         let head = reading.head.expect("data have a head before them");
         let (count, asked, is_joined) = (head.count as usize, reading.asked, reading.is_joined());
         reading.filled += reading.received;
@@ -51,14 +51,14 @@ impl Core {
             return Err(error);
         }
         if is_joined && count < asked && !head.is_end {
-            self.join_less();
+            self.shorten_joins();
         } else if is_joined {
             self.joined_bytes_max = (2 * self.joined_bytes_max).min(JOINED_BYTES_MAX);
         }
         let end = ReadEnd { is_end: head.is_end, attributes: head.attributes };
         for reading in reading.split() {
             match head.is_end || reading.filled == reading.buffer.len() {
-                true => self.give_back(reading, Ok(end)),
+                true => self.complete_read(reading, Ok(end)),
                 false => self.begin_read(reading),
             }
         }
@@ -67,12 +67,14 @@ impl Core {
 
     /// Ends a read whose reply is a whole record: a refusal, or data to be copied from there.
     fn finish_read_record(&mut self, xid: u32, mut call: Call, results: &[u8]) -> Result<(), BadReply> {
-        let Work::Read(reading) = &mut call.work else { unreachable!("that is what the record is for") };
+        let Request::Read(reading) = &mut call.request else {
+            unreachable!("that is what the record is for")
+        };
         let mut input = Reader::new(results);
         let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
             Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
             Ok(Err(Refusal { status, .. })) => {
-                self.refuse(call, status.into());
+                self.handle_refusal(call, status.into());
                 return input.finish().map_err(BadReply::from);
             }
             Err(error) => Err(error.into()),
@@ -80,53 +82,53 @@ impl Core {
         let head = match checked {
             Ok(head) => head,
             Err(error) => {
-                self.fail(call, error.into());
+                self.fail_call(call, error.into());
                 return Err(error);
             }
         };
         (reading.head, reading.received) = (Some(head), 0);
         self.calls.insert(xid, Box::new(call));
         let count = head.count as usize;
-        self.put(xid, &input.rest()[..count], 0);
-        match self.calls.remove(&xid).map(|call| call.work) {
-            Some(Work::Read(reading)) => self.finish_read(reading),
+        self.copy_to_buffers(xid, &input.rest()[..count], 0);
+        match self.calls.remove(&xid).map(|call| call.request) {
+            Some(Request::Read(reading)) => self.finish_read(reading),
             _ => unreachable!("it was put there"),
         }
     }
 
     /// Handles a refusal by the server. If reads shared the call, one of them or the total length may be the
     /// reason: each gets its own call.
-    fn refuse(&mut self, call: Call, error: CallError) {
-        match call.work {
-            Work::Read(reading) if reading.is_joined() => {
-                self.join_less();
+    fn handle_refusal(&mut self, call: Call, error: CallError) {
+        match call.request {
+            Request::Read(reading) if reading.is_joined() => {
+                self.shorten_joins();
                 for mut reading in reading.split() {
-                    reading.is_alone = true;
+                    reading.is_unshared = true;
                     self.begin_read(reading);
                 }
             }
-            Work::Read(mut reading)
+            Request::Read(mut reading)
                 if error.status() == Some(Status::Jukebox) && reading.delays < self.delays_max =>
             {
                 reading.delays += 1;
-                self.delayed.push(Work::Read(reading));
+                self.delayed.push(Request::Read(reading));
             }
-            _ => self.fail(call, error),
+            _ => self.fail_call(call, error),
         }
     }
 
     /// Makes shared calls shorter, after the server sent less than asked for, or refused.
-    fn join_less(&mut self) {
+    fn shorten_joins(&mut self) {
         self.joined_bytes_max /= 2;
     }
 
-    fn finish_write(&mut self, mut writing: Writing, results: &[u8]) -> Result<(), BadReply> {
+    fn finish_write(&mut self, mut writing: WriteRequest, results: &[u8]) -> Result<(), BadReply> {
         let file = writing.place.file;
         let result = match xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(results) {
             Ok(Ok(result)) => result,
             Ok(Err(Refusal { status: Status::Jukebox, .. })) if writing.delays < self.delays_max => {
                 writing.delays += 1;
-                self.delayed.push(Work::Write(writing));
+                self.delayed.push(Request::Write(writing));
                 return Ok(());
             }
             Ok(Err(refused)) => {
@@ -158,10 +160,10 @@ impl Core {
     pub(super) fn end_write(
         &mut self,
         file: FileHandle,
-        outcome: Result<Option<(Writing, Verifier)>, CallError>,
+        outcome: Result<Option<(WriteRequest, Verifier)>, CallError>,
     ) {
         self.uncommitted.end_write(file, outcome);
-        self.go_on(file);
+        self.advance_commit(file);
     }
 
     fn finish_commit(&mut self, file: FileHandle, results: &[u8]) -> Result<(), BadReply> {
@@ -179,18 +181,20 @@ impl Core {
             self.counts.lost_bytes += writing.data().len() as u64;
             self.begin_write(writing);
         }
-        self.go_on(file);
+        self.advance_commit(file);
     }
 
     /// Takes the next step of the commit of a file, if there is one.
-    pub(super) fn go_on(&mut self, file: FileHandle) {
-        match self.uncommitted.next(file) {
-            Next::Nothing => {}
-            Next::Commit => {
+    pub(super) fn advance_commit(&mut self, file: FileHandle) {
+        match self.uncommitted.next_step(file) {
+            CommitStep::Wait => {}
+            CommitStep::Commit => {
                 let all = CommitArguments { file, offset: 0, count: 0 };
-                self.begin(Procedure::Commit.into(), &all, Work::Commit { file });
+                self.begin(Procedure::Commit.into(), &all, Request::Commit { file });
             }
-            Next::Over(ticket, outcome) => self.done.push_back(Done::Committed { ticket, file, outcome }),
+            CommitStep::Finished(ticket, outcome) => {
+                self.completions.push_back(Completion::Committed { ticket, file, outcome })
+            }
         }
     }
 }

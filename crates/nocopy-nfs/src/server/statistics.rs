@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const CLIENTS_MAX: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyCause {
     /// Short reads cost less by copying.
     Small,
     Stable,
@@ -20,10 +20,10 @@ pub enum Copied {
     NoSplice,
 }
 
-impl Copied {
+impl CopyCause {
     pub const ALL: [Self; 4] = [Self::Small, Self::Stable, Self::NoPipe, Self::NoSplice];
 
-    pub fn words(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Small => "small reads",
             Self::Stable => "asked for",
@@ -35,7 +35,7 @@ impl Copied {
 
 /// Counts of one client, updated by several threads.
 #[derive(Debug, Default)]
-pub struct ClientCounts {
+pub struct ClientCounters {
     connections: AtomicU64,
     calls: AtomicU64,
     reads: AtomicU64,
@@ -44,7 +44,7 @@ pub struct ClientCounts {
     written_by_reference: AtomicU64,
     moved: AtomicU64,
     spliced: AtomicU64,
-    copied: [AtomicU64; Copied::ALL.len()],
+    copied: [AtomicU64; CopyCause::ALL.len()],
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,8 +63,8 @@ pub struct Counts {
     /// Bytes sent by reference to their pages: not copied by the server; whether layers below copied them is
     /// unknown.
     pub spliced: u64,
-    /// By cause, in the order of [`Copied::ALL`].
-    pub copied: [u64; Copied::ALL.len()],
+    /// By cause, in the order of [`CopyCause::ALL`].
+    pub copied: [u64; CopyCause::ALL.len()],
 }
 
 impl Counts {
@@ -74,14 +74,14 @@ impl Counts {
 
     pub(crate) fn since(&self, before: &Self) -> Self {
         // No underflow: counts only grow.
-        self.with(before, |now, before| now - before)
+        self.combine(before, |now, before| now - before)
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        *self = self.with(other, |mine, theirs| mine + theirs);
+        *self = self.combine(other, |mine, theirs| mine + theirs);
     }
 
-    fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+    fn combine(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             connections: of(self.connections, other.connections),
             calls: of(self.calls, other.calls),
@@ -96,29 +96,29 @@ impl Counts {
     }
 }
 
-impl ClientCounts {
-    pub(super) fn note_call(&self) {
+impl ClientCounters {
+    pub(super) fn count_call(&self) {
         add(&self.calls, 1);
     }
 
-    pub(super) fn note_read(&self) {
+    pub(super) fn count_read(&self) {
         add(&self.reads, 1);
     }
 
     /// Notes a call that wrote that many bytes; how many were copied before, and how many were moved by
     /// reference.
-    pub(super) fn note_written(&self, bytes: usize, moved: usize, by_reference: usize) {
+    pub(super) fn count_write(&self, bytes: usize, moved: usize, by_reference: usize) {
         add(&self.writes, u64::from(bytes > 0));
         add(&self.written, bytes as u64);
         add(&self.written_by_reference, by_reference as u64);
         add(&self.moved, moved as u64);
     }
 
-    pub(super) fn note_spliced(&self, bytes: u64) {
+    pub(super) fn count_spliced(&self, bytes: u64) {
         add(&self.spliced, bytes);
     }
 
-    pub(super) fn note_copied(&self, cause: Copied, bytes: u64) {
+    pub(super) fn count_copied(&self, cause: CopyCause, bytes: u64) {
         add(&self.copied[cause as usize], bytes);
     }
 
@@ -139,10 +139,10 @@ impl ClientCounts {
 }
 
 #[derive(Debug, Default)]
-pub struct Accounts {
-    clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounts>>>,
+pub struct ServerStatistics {
+    clients: Mutex<BTreeMap<IpAddr, Arc<ClientCounters>>>,
     /// The sum of all clients for which `clients` had no room.
-    others: Arc<ClientCounts>,
+    others: Arc<ClientCounters>,
     refused: AtomicU64,
     ended: AtomicU64,
     malformed: AtomicU64,
@@ -150,8 +150,8 @@ pub struct Accounts {
     unsaved: AtomicU64,
 }
 
-impl Accounts {
-    pub(super) fn connected(&self, address: IpAddr) -> Arc<ClientCounts> {
+impl ServerStatistics {
+    pub(super) fn count_connection(&self, address: IpAddr) -> Arc<ClientCounters> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = clients.len() >= CLIENTS_MAX && !clients.contains_key(&address);
         let counts = if is_full { &self.others } else { clients.entry(address).or_default() };
@@ -159,23 +159,23 @@ impl Accounts {
         Arc::clone(counts)
     }
 
-    pub(super) fn note_refused(&self) {
+    pub(super) fn count_refused(&self) {
         add(&self.refused, 1);
     }
 
-    pub(super) fn note_ended(&self) {
+    pub(super) fn count_ended(&self) {
         add(&self.ended, 1);
     }
 
-    pub(super) fn note_malformed(&self) {
+    pub(super) fn count_malformed(&self) {
         add(&self.malformed, 1);
     }
 
-    pub(super) fn note_late(&self) {
+    pub(super) fn count_late(&self) {
         add(&self.late, 1);
     }
 
-    pub(super) fn note_unsaved(&self, count: u64) {
+    pub(super) fn count_unsaved(&self, count: u64) {
         add(&self.unsaved, count);
     }
 
@@ -231,18 +231,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_without_end_take_bounded_memory() {
-        let accounts = Accounts::default();
+    fn statistics_of_many_clients_take_bounded_memory() {
+        let statistics = ServerStatistics::default();
         for number in 0..CLIENTS_MAX as u128 + 100 {
-            let client = accounts.connected(Ipv6Addr::from_bits(number).into());
-            client.note_call();
-            client.note_copied(Copied::Small, 2);
-            client.note_spliced(3);
+            let client = statistics.count_connection(Ipv6Addr::from_bits(number).into());
+            client.count_call();
+            client.count_copied(CopyCause::Small, 2);
+            client.count_spliced(3);
         }
-        let clients = accounts.clients();
+        let clients = statistics.clients();
         assert_eq!(clients.len(), CLIENTS_MAX + 1);
         assert_eq!(clients.last().map(|(address, counts)| (*address, counts.calls)), Some((None, 100)));
-        let total = accounts.total();
+        let total = statistics.total();
         assert_eq!((total.calls, total.bytes()), (CLIENTS_MAX as u64 + 100, 5 * (CLIENTS_MAX as u64 + 100)));
     }
 }

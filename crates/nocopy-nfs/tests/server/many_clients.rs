@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use nocopy_nfs::wire::nfs3::{self, FileHandle, Procedure, ReadArguments, ReadDirPlusArguments};
 
 use crate::client::{Client, call_record, encoded, parse_read};
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 /// Requests 1 MiB at a time, and reads none of the replies.
 fn ask(client: &mut Client, file: FileHandle, count: u32) {
@@ -23,7 +23,7 @@ fn ask(client: &mut Client, file: FileHandle, count: u32) {
 
 /// 400 connections at once are served, and one whose client does not read delays none of the others.
 #[test]
-fn clients_that_do_not_read_hold_up_no_others() {
+fn clients_that_do_not_read_delay_no_others() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -60,7 +60,7 @@ fn clients_that_do_not_read_hold_up_no_others() {
 
 /// Workers, too, stop for a client that does not read, once some replies wait for it.
 #[test]
-fn replies_that_nobody_reads_take_bounded_memory() {
+fn unread_replies_take_bounded_memory() {
     const CALLS: u32 = 128;
     let scene = Scene::new();
     (0..200).for_each(|number| drop(scene.file(&format!("{number}{}", "x".repeat(200)), 0)));
@@ -91,7 +91,7 @@ fn replies_that_nobody_reads_take_bounded_memory() {
 
 /// The events of listeners and of connections are told apart.
 #[test]
-fn every_one_of_many_addresses_is_served() {
+fn each_of_many_addresses_is_served() {
     let scene = Scene::new();
     let all = (1..=20).map(|last| SocketAddr::from(([127, 0, 0, last], 0)));
     let server = scene.serve_with(|settings| settings.addresses = all.clone().collect());
@@ -110,7 +110,7 @@ fn null(client: &mut Client) {
 
 /// However the loops share them, all allowed connections are served; one more ends an idle one.
 #[test]
-fn connections_end_only_when_all_places_are_taken() {
+fn connections_are_evicted_only_above_the_limit() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -127,7 +127,7 @@ fn connections_end_only_when_all_places_are_taken() {
 
 /// Whichever loops serve them.
 #[test]
-fn an_address_with_many_connections_ends_only_its_own() {
+fn addresses_with_many_connections_evict_only_their_own() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }

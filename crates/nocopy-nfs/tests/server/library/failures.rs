@@ -11,10 +11,10 @@ use nocopy_nfs::wire::nfs3::NewAttributes;
 
 use super::proxy::Proxy;
 use super::{FRESH, buffer, connect_by, handle, read_all, url, writable, write_all};
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 #[test]
-fn connections_that_are_cut_lose_nothing() {
+fn broken_connections_lose_no_calls() {
     const BYTES: usize = 3 << 20;
     let scene = Scene::new();
     scene.file("file", BYTES);
@@ -46,7 +46,7 @@ fn connections_that_are_cut_lose_nothing() {
 /// The server ends between the writes and the commit: what it had and did not commit is sent again, and only
 /// then reported as written.
 #[test]
-fn a_server_that_is_started_again_gets_again_what_it_lost() {
+fn lost_writes_are_sent_to_a_restarted_server() {
     const BYTES: usize = 2 << 20;
     let scene = Scene::new();
     let server = writable(&scene);
@@ -77,7 +77,7 @@ fn a_server_that_is_started_again_gets_again_what_it_lost() {
 }
 
 /// A server that listens, and answers with what `answer` makes of the number of the connection.
-fn serve_nonsense(answer: impl Fn(usize) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
+fn serve_fixed_replies(answer: impl Fn(usize) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -97,7 +97,7 @@ fn serve_nonsense(answer: impl Fn(usize) -> Option<Vec<u8>> + Send + 'static) ->
 }
 
 #[test]
-fn replies_that_make_no_sense_end_with_an_error() {
+fn malformed_replies_end_with_an_error() {
     for (nonsense, expected) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "the reply has the number 0x2f312e31, which no call has"),
         (&[0x80, 0, 0, 24], "the reply has the number 0x07070707, which no call has"),
@@ -105,7 +105,7 @@ fn replies_that_make_no_sense_end_with_an_error() {
         (&[0xff; 64], "the reply has the number 0xffffffff, which no call has"),
     ] {
         let nonsense = [nonsense, &[7; 100]].concat();
-        let address = serve_nonsense(move |_| Some(nonsense.clone()));
+        let address = serve_fixed_replies(move |_| Some(nonsense.clone()));
         let error = Client::connect(&url(address.port(), "/")).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -119,8 +119,8 @@ fn replies_that_make_no_sense_end_with_an_error() {
 /// Soft: the calls are sent again by other connections, and then fail. (How long that takes is not looked
 /// at.)
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
-    let address = serve_nonsense(|_| None);
+fn silent_servers_end_with_an_error() {
+    let address = serve_fixed_replies(|_| None);
     let builder =
         Client::builder().timeout(Duration::from_millis(50)).give_up_after(Some(Duration::from_millis(400)));
     let error = builder.connect(&url(address.port(), "/")).unwrap_err();
@@ -133,7 +133,7 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn calls_come_from_a_low_port_if_that_is_asked_for() {
+fn reserved_ports_are_used_if_requested() {
     let capabilities = rustix::thread::capabilities(None).unwrap();
     if !capabilities.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE) {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_NET_BIND_SERVICE"));

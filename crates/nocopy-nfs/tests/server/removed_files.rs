@@ -8,12 +8,12 @@ use nocopy_nfs::wire::nfs3::{
 };
 use nocopy_nfs::wire::xdr;
 
-use crate::changing::{FRESH, create, entry, make_directory, remove, rename, set, writable, write};
-use crate::running::Scene;
+use crate::changes::{FRESH, create, entry, make_directory, remove, rename, set, writable, write};
+use crate::scene::Scene;
 
 /// Also if the exported directory itself was removed.
 #[test]
-fn a_removed_directory_is_stale() {
+fn removed_directories_are_stale() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = server.connect();
@@ -49,7 +49,7 @@ fn a_removed_directory_is_stale() {
 }
 
 #[test]
-fn a_removed_file_is_not_kept_open() {
+fn removed_files_are_closed() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = server.connect();

@@ -12,19 +12,19 @@ use std::thread;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 
 use super::super::Failure;
+use super::attributes::{missing_permissions, permissions};
 use super::compare::compare;
 use super::directory::Directory;
-use super::kinds::{missing_permissions, permissions};
-use super::record::{BYTES_MAX, Earlier, INTERVAL_BYTES, Names, Version};
-use super::{Copying, local};
-use crate::client::{Client, Found, Url};
+use super::record::{BYTES_MAX, CopyNames, ExistingFile, INTERVAL_BYTES, SourceVersion};
+use super::{CopyContext, local_failure};
+use crate::client::{Client, FileInfo, Url};
 use crate::wire::nfs3::{Attributes, FileHandle};
 
 /// How many files are synchronised at a time: a file system writes one journal entry for all that wait.
 const SYNC_THREADS: usize = 8;
 
-pub(super) struct Wanted {
-    pub(super) found: Found,
+pub(super) struct DownloadJob {
+    pub(super) info: FileInfo,
     /// The directory of the server that it is in, and its name there, if that is another one.
     pub(super) from: Rc<Url>,
     pub(super) source: Option<OsString>,
@@ -32,12 +32,12 @@ pub(super) struct Wanted {
     pub(super) name: OsString,
 }
 
-impl Wanted {
+impl DownloadJob {
     /// A source that the user names.
-    pub(super) fn named(found: Found, url: &Url, directory: Rc<Directory>, name: OsString) -> Self {
+    pub(super) fn named(found: FileInfo, url: &Url, directory: Rc<Directory>, name: OsString) -> Self {
         let above = url.path.parent().unwrap_or(&url.path).to_owned();
         let source = Some(url.path.file_name().unwrap_or_default().to_owned());
-        Self { found, from: Rc::new(Url { path: above, ..url.clone() }), source, directory, name }
+        Self { info: found, from: Rc::new(Url { path: above, ..url.clone() }), source, directory, name }
     }
 
     pub(super) fn url(&self) -> Url {
@@ -59,12 +59,12 @@ impl Wanted {
 }
 
 /// A file being copied, under its temporary name.
-pub(super) struct Partial {
+pub(super) struct DownloadFile {
     /// The address of the original, for messages.
     url: Url,
-    found: Found,
+    info: FileInfo,
     directory: Rc<Directory>,
-    names: Names,
+    names: CopyNames,
     file: File,
     start: u64,
     /// How many bytes it has, and how many of them are recorded.
@@ -73,35 +73,35 @@ pub(super) struct Partial {
     record: Option<File>,
 }
 
-impl Partial {
+impl DownloadFile {
     /// Opens the target; `None` if nothing is to be copied.
-    pub(super) fn open(copying: &mut Copying<'_>, wanted: Wanted) -> Result<Option<Self>, Failure> {
-        let url = wanted.url();
-        let Wanted { found, directory, name, .. } = wanted;
-        let is_resumed = copying.arguments.resume;
-        if is_resumed && let Some(about) = there(&directory, &name, &found.attributes) {
-            copying.originals.add(&found.attributes, directory.path(&name), &about);
-            copying.counts.unchanged += 1;
+    pub(super) fn open(context: &mut CopyContext<'_>, job: DownloadJob) -> Result<Option<Self>, Failure> {
+        let url = job.url();
+        let DownloadJob { info: found, directory, name, .. } = job;
+        let is_resumed = context.arguments.resume;
+        if is_resumed && let Some(metadata) = existing_copy(&directory, &name, &found.attributes) {
+            context.hard_links.add(&found.attributes, directory.path(&name), &metadata);
+            context.counts.unchanged += 1;
             return Ok(None);
         }
-        let names = Names::new(name);
-        let failed = |error| local(&directory.path(&names.part), error);
-        let source = Version::from(&found.attributes);
+        let names = CopyNames::new(name);
+        let failed = |error| local_failure(&directory.path(&names.part), error);
+        let source = SourceVersion::from(&found.attributes);
         let earlier = match is_resumed {
-            true => earlier(&directory, &names, &source).map_err(failed)?,
+            true => find_earlier(&directory, &names, &source).map_err(failed)?,
             false => None,
         };
         let is_continued = earlier.is_some();
         let (file, record, start) = match earlier {
             Some((file, record, start)) => (file, Some(record), start),
-            None => (make(&directory, &names).map_err(failed)?, None, 0),
+            None => (make_part(&directory, &names).map_err(failed)?, None, 0),
         };
         (&file).seek(SeekFrom::Start(start)).map_err(failed)?;
-        copying.counts.resumed_bytes += start;
+        context.counts.resumed_bytes += start;
         let mut partial =
-            Self { url, found, directory, names, file, start, bytes: start, recorded: start, record };
+            Self { url, info: found, directory, names, file, start, bytes: start, recorded: start, record };
         if is_continued {
-            partial.note_done(&source).map_err(|error| partial.failed(error))?;
+            partial.write_record(&source).map_err(|error| partial.failure_of(error))?;
         }
         Ok(Some(partial))
     }
@@ -114,17 +114,17 @@ impl Partial {
         self.directory.path(&self.names.part)
     }
 
-    fn failed(&self, error: io::Error) -> Failure {
-        local(&self.path(), error)
+    fn failure_of(&self, error: io::Error) -> Failure {
+        local_failure(&self.path(), error)
     }
 
     pub(super) fn source(&self) -> FileHandle {
-        self.found.file
+        self.info.file
     }
 
     /// The end of the server's file when it was looked up.
     pub(super) fn size(&self) -> u64 {
-        self.found.attributes.size
+        self.info.attributes.size
     }
 
     /// The bytes of an earlier, unfinished copy.
@@ -134,11 +134,11 @@ impl Partial {
 
     /// Writes the next bytes, and from time to time a record of those that are on the disk.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.put(bytes).map_err(|error| self.failed(error))?;
+        self.append(bytes).map_err(|error| self.failure_of(error))?;
         self.bytes += bytes.len() as u64;
-        let version = Version::from(&self.found.attributes);
+        let version = SourceVersion::from(&self.info.attributes);
         if version.may_have_record() && self.bytes - self.recorded >= INTERVAL_BYTES {
-            self.note_done(&version).map_err(|error| self.failed(error))?;
+            self.write_record(&version).map_err(|error| self.failure_of(error))?;
         }
         Ok(())
     }
@@ -146,11 +146,11 @@ impl Partial {
     /// Whether the server's file has holes. Which parts are holes it cannot say, but zeros in whole blocks
     /// can be some here.
     fn has_holes(&self) -> bool {
-        self.found.attributes.used < self.found.attributes.size
+        self.info.attributes.used < self.info.attributes.size
     }
 
     /// Writes bytes behind the others.
-    fn put(&self, bytes: &[u8]) -> io::Result<()> {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
         if !self.has_holes() {
             return (&self.file).write_all(bytes);
         }
@@ -165,7 +165,7 @@ impl Partial {
         if self.has_holes() { self.file.set_len(self.bytes) } else { Ok(()) }
     }
 
-    fn note_done(&mut self, version: &Version) -> io::Result<()> {
+    fn write_record(&mut self, version: &SourceVersion) -> io::Result<()> {
         self.set_length()?;
         self.file.sync_data()?;
         let text = version.record(self.file.metadata()?.ino(), self.bytes);
@@ -179,8 +179,8 @@ impl Partial {
         Ok(())
     }
 
-    pub(super) fn verify(&self, copying: &mut Copying<'_>, client: &mut Client) -> Result<(), Failure> {
-        let compared = compare(copying, client, self.source(), (&self.file, &self.path()));
+    pub(super) fn verify(&self, context: &mut CopyContext<'_>, client: &mut Client) -> Result<(), Failure> {
+        let compared = compare(context, client, self.source(), (&self.file, &self.path()));
         compared.inspect_err(|failure| {
             if matches!(failure, Failure::Differs { .. }) {
                 let _ = discard(&self.directory, &self.names); // nothing to go on with
@@ -189,44 +189,48 @@ impl Partial {
     }
 
     /// Gives the file its permissions and time, once all bytes were written.
-    pub(super) fn end(&self) -> Result<(), Failure> {
-        let attributes = &self.found.attributes;
+    pub(super) fn set_attributes(&self) -> Result<(), Failure> {
+        let attributes = &self.info.attributes;
         let mode = fs::Permissions::from_mode(permissions(attributes.mode));
-        let time = modified(attributes);
+        let time = modification_time(attributes);
         let time =
             Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: time };
         let set = self.set_length().and_then(|()| self.file.set_permissions(mode));
-        set.and_then(|()| Ok(futimens(&self.file, &time)?)).map_err(|error| self.failed(error))
+        set.and_then(|()| Ok(futimens(&self.file, &time)?)).map_err(|error| self.failure_of(error))
     }
 
     /// Counts a file that has its name now.
-    fn note_copied(&self, copying: &mut Copying<'_>) {
-        copying.counts.files += 1;
-        if let Ok(about) = self.file.metadata() {
-            copying.originals.add(&self.found.attributes, self.directory.path(&self.names.whole), &about);
+    fn count_copied(&self, context: &mut CopyContext<'_>) {
+        context.counts.files += 1;
+        if let Ok(metadata) = self.file.metadata() {
+            context.hard_links.add(
+                &self.info.attributes,
+                self.directory.path(&self.names.complete),
+                &metadata,
+            );
         }
-        if let Some(what) = missing_permissions(self.found.attributes.mode) {
-            copying.note(self.name(), what);
+        if let Some(what) = missing_permissions(self.info.attributes.mode) {
+            context.add_failure(self.name(), what);
         }
     }
 
     /// Gives a file that is on the disk its name.
     fn rename(&self) -> Result<(), Failure> {
         let Self { directory, names, file, .. } = self;
-        if !directory.has(&names.part, file).map_err(|error| self.failed(error))? {
-            return Err(Failure::Replaced { path: super::local_path::text(&self.path()) });
+        if !directory.is_name_of(&names.part, file).map_err(|error| self.failure_of(error))? {
+            return Err(Failure::Replaced { path: super::local_path::to_text(&self.path()) });
         }
-        let renamed = directory.rename(&names.part, &names.whole);
-        renamed.map_err(|error| local(&directory.path(&names.whole), error))?;
+        let renamed = directory.rename(&names.part, &names.complete);
+        renamed.map_err(|error| local_failure(&directory.path(&names.complete), error))?;
         if self.record.is_some() {
-            directory.remove(&names.record).map_err(|error| self.failed(error))?;
+            directory.remove(&names.record).map_err(|error| self.failure_of(error))?;
         }
         Ok(())
     }
 }
 
 /// Waits until complete files are on the disk, and gives them their names.
-pub(super) fn finish(copying: &mut Copying<'_>, parts: &[Partial]) -> Result<(), Failure> {
+pub(super) fn finish(context: &mut CopyContext<'_>, parts: &[DownloadFile]) -> Result<(), Failure> {
     let files: Vec<&File> = parts.iter().map(|part| &part.file).collect();
     let sync = |some: &[&File]| some.iter().map(|file| file.sync_all()).collect::<Vec<_>>();
     let share = files.len().div_ceil(SYNC_THREADS).max(1);
@@ -240,33 +244,39 @@ pub(super) fn finish(copying: &mut Copying<'_>, parts: &[Partial]) -> Result<(),
         ended.collect()
     });
     for (part, synced) in parts.iter().zip(synced) {
-        match synced.map_err(|error| part.failed(error)).and_then(|()| part.rename()) {
-            Ok(()) => part.note_copied(copying),
-            Err(failure) => copying.fail(part.name(), failure)?,
+        match synced.map_err(|error| part.failure_of(error)).and_then(|()| part.rename()) {
+            Ok(()) => part.count_copied(context),
+            Err(failure) => context.record_failure(part.name(), failure)?,
         }
     }
     Ok(())
 }
 
 /// The part of an earlier copy, the record, and how many bytes it proves; `None` if there are none.
-fn earlier(directory: &Directory, names: &Names, source: &Version) -> io::Result<Option<(File, File, u64)>> {
+fn find_earlier(
+    directory: &Directory,
+    names: &CopyNames,
+    source: &SourceVersion,
+) -> io::Result<Option<(File, File, u64)>> {
     if !source.may_have_record() {
         return Ok(None);
     }
     let [record, part] = [&names.record, &names.part].map(|name| {
-        let file = directory.existing(name).ok()?;
-        let about = file.metadata().ok().filter(Metadata::is_file)?;
-        Some((file, about))
+        let file = directory.open_existing(name).ok()?;
+        let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+        Some((file, metadata))
     });
-    let Some(((mut record, about_record), (part, about))) = record.zip(part) else { return Ok(None) };
+    let Some(((mut record, record_metadata), (part, metadata))) = record.zip(part) else { return Ok(None) };
     let mut text = Vec::new();
     (&mut record).take(BYTES_MAX as u64).read_to_end(&mut text)?;
-    let Some(done) = source.proven(&text, about.ino()) else { return Ok(None) };
+    let Some(done) = source.proven_bytes(&text, metadata.ino()) else { return Ok(None) };
     // Whom a file system takes this process for shows in a file that it makes.
     directory.remove(&names.record)?;
     let own = directory.create(&names.record)?;
     let user = own.metadata()?.uid();
-    if ![&about_record, &about].iter().all(|about| Earlier::from(*about).is_of(user)) || done > about.len() {
+    if ![&record_metadata, &metadata].iter().all(|metadata| ExistingFile::from(*metadata).is_owned_by(user))
+        || done > metadata.len()
+    {
         return Ok(None);
     }
     part.set_len(done)?;
@@ -274,28 +284,28 @@ fn earlier(directory: &Directory, names: &Names, source: &Version) -> io::Result
 }
 
 /// Makes an empty part without a record.
-fn make(directory: &Directory, names: &Names) -> io::Result<File> {
+fn make_part(directory: &Directory, names: &CopyNames) -> io::Result<File> {
     discard(directory, names)?;
     directory.create(&names.part)
 }
 
 /// Removes what has the names of the part and the record; first the record, and on the disk, too: it must not
 /// be there with another part.
-fn discard(directory: &Directory, names: &Names) -> io::Result<()> {
+fn discard(directory: &Directory, names: &CopyNames) -> io::Result<()> {
     if directory.remove(&names.record)? {
         directory.sync()?;
     }
     directory.remove(&names.part).map(drop)
 }
 
-fn there(directory: &Directory, name: &OsStr, attributes: &Attributes) -> Option<Metadata> {
-    let time = modified(attributes);
-    let about = directory.look_up(name).ok().flatten()?;
-    let is_newer = (about.mtime(), about.mtime_nsec()) >= (time.tv_sec, time.tv_nsec);
-    (about.is_file() && about.len() == attributes.size && is_newer).then_some(about)
+fn existing_copy(directory: &Directory, name: &OsStr, attributes: &Attributes) -> Option<Metadata> {
+    let time = modification_time(attributes);
+    let metadata = directory.look_up(name).ok().flatten()?;
+    let is_newer = (metadata.mtime(), metadata.mtime_nsec()) >= (time.tv_sec, time.tv_nsec);
+    (metadata.is_file() && metadata.len() == attributes.size && is_newer).then_some(metadata)
 }
 
-pub(super) fn modified(attributes: &Attributes) -> Timespec {
+pub(super) fn modification_time(attributes: &Attributes) -> Timespec {
     let time = attributes.modified;
     Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.min(999_999_999).into() }
 }
@@ -328,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_zeros_are_left_out() {
+    fn zero_blocks_are_skipped() {
         let mut bytes = vec![0; 5 * 4096];
         for place in [4096 * 2, 4096 * 3 - 1, 5 * 4096 - 1] {
             bytes[place] = 1;

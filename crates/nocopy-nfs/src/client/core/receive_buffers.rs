@@ -12,11 +12,11 @@ pub(super) type Pieces<'a> = SmallVec<[IoSliceMut<'a>; DATA_PIECES_MAX + 1]>;
 /// Memory for the next bytes of a connection: the posted buffers for the rest of a reply's data, then memory
 /// for the next reply header.
 #[derive(Debug)]
-pub struct Space<'a> {
+pub struct ReceiveBuffers<'a> {
     pub(super) pieces: Pieces<'a>,
 }
 
-impl<'a> Space<'a> {
+impl<'a> ReceiveBuffers<'a> {
     /// The memory, in the order of the bytes.
     pub fn pieces(&mut self) -> &mut [IoSliceMut<'a>] {
         &mut self.pieces

@@ -40,8 +40,8 @@ impl<T> FairQueue<T> {
 
     /// The next entry of a network that has its turn and is allowed one.
     pub(super) fn pop(&mut self, is_allowed: impl Fn(IpAddr) -> bool) -> Option<(IpAddr, T)> {
-        let place = self.networks.iter().position(|(network, _)| is_allowed(*network))?;
-        let (network, mut entries) = self.networks.remove(place)?;
+        let index = self.networks.iter().position(|(network, _)| is_allowed(*network))?;
+        let (network, mut entries) = self.networks.remove(index)?;
         let entry = entries.pop_front()?;
         if !entries.is_empty() {
             self.networks.push_back((network, entries));
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_take_turns() {
+    fn networks_are_served_in_turn() {
         let mut queue = FairQueue::default();
         (0..1000).for_each(|entry| queue.push([10, 0, 0, 0].into(), entry));
         (5000..5003).for_each(|entry| queue.push([10, 0, 1, 0].into(), entry));

@@ -17,11 +17,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
 
-use super::Shared;
-use super::accounts::ClientCounts;
-use super::core::{Write, WriteCall, put};
-use super::output::Outgoing;
-use crate::wire::record::{BEGIN_BYTES, Begun, MARK_BYTES, Records};
+use super::SharedState;
+use super::core::{Write, WriteCall, write_at};
+use super::reply_queue::OutgoingReply;
+use super::statistics::ClientCounters;
+use crate::wire::record::{BEGIN_BYTES, MARK_BYTES, PartialRecord, Records};
 
 /// Bytes copied at a time through a buffer, if there is no pipe: half of a usual second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -48,9 +48,9 @@ pub(super) struct LongWrite {
     call: WriteCall,
     socket: Arc<TcpStream>,
     address: SocketAddr,
-    client: Arc<ClientCounts>,
+    client: Arc<ClientCounters>,
     /// The received part of the call: header and first data.
-    begin: Vec<u8>,
+    first_bytes: Vec<u8>,
     data_at: usize,
     /// Set when a worker has begun it.
     write: Option<Write>,
@@ -63,10 +63,10 @@ pub(super) struct LongWrite {
 }
 
 #[derive(Debug)]
-pub(super) enum Done {
-    Reply(Outgoing),
+pub(super) enum JobOutcome {
+    Reply(OutgoingReply),
     /// The reply to a long write; another write follows.
-    ReplyAndMore(Outgoing),
+    ReplyAndMore(OutgoingReply),
     /// No long write follows. These bytes arrived after it, and other calls are read again.
     OtherCalls(Vec<u8>),
     WriteWaits(Box<LongWrite>),
@@ -79,10 +79,10 @@ pub(super) enum Done {
 
 /// Memory of a worker, allocated when first needed.
 #[derive(Debug, Default)]
-pub(super) struct Buffer(Vec<u8>);
+pub(super) struct CopyBuffer(Vec<u8>);
 
-impl Buffer {
-    fn get(&mut self) -> &mut [u8] {
+impl CopyBuffer {
+    fn as_slice(&mut self) -> &mut [u8] {
         self.0.resize(BUFFER_BYTES, 0);
         &mut self.0
     }
@@ -90,26 +90,26 @@ impl Buffer {
 
 impl LongWrite {
     /// The long write that begins the received bytes of a connection, if any.
-    pub(super) fn begun(
+    pub(super) fn from_records(
         records: &mut Records,
-        shared: &Shared,
+        shared: &SharedState,
         socket: &Arc<TcpStream>,
         address: SocketAddr,
-        client: &Arc<ClientCounts>,
+        client: &Arc<ClientCounters>,
     ) -> Option<Self> {
-        let Begun { begin, bytes } = records.begun()?;
+        let PartialRecord { begin, bytes } = records.partial()?;
         let (call, data_at) = shared.core.parse_long_write(begin, bytes, address)?;
         // No underflow: a long write is only parsed if head, data and padding are exactly the record.
         let (left, padding) = (call.bytes(), bytes - data_at - call.bytes());
-        let (begin, at) = records.give_up();
-        client.note_call();
+        let (begin, at) = records.take_partial();
+        client.count_call();
         Some(Self {
             call,
             socket: Arc::clone(socket),
             address,
             client: Arc::clone(client),
             moved: begin.len() - at,
-            begin,
+            first_bytes: begin,
             data_at: at + data_at,
             write: None,
             left,
@@ -118,68 +118,68 @@ impl LongWrite {
         })
     }
 
-    /// Writes what has arrived, and following long writes; the replies are passed to `tell`.
-    pub(super) fn go_on(
+    /// Writes what has arrived, and following long writes; the replies are passed to `on_outcome`.
+    pub(super) fn run(
         mut self: Box<Self>,
-        shared: &Shared,
-        buffer: &mut Buffer,
-        tell: impl Fn(Done),
-    ) -> Done {
+        shared: &SharedState,
+        buffer: &mut CopyBuffer,
+        on_outcome: impl Fn(JobOutcome),
+    ) -> JobOutcome {
         let mut writes = 0;
         loop {
             match self.finish(shared, buffer) {
                 // At once: the client may wait for it before it sends more.
-                Ok(reply) => tell(Done::ReplyAndMore(reply)),
+                Ok(reply) => on_outcome(JobOutcome::ReplyAndMore(reply)),
                 Err(Errno::AGAIN) => {
                     shared.core.release_file(self.write.as_mut());
-                    return Done::WriteWaits(self);
+                    return JobOutcome::WriteWaits(self);
                 }
-                Err(_) => return Done::Ended,
+                Err(_) => return JobOutcome::Ended,
             }
             writes += 1;
-            if writes == WRITES_MAX || shared.workers.are_wanted() {
-                return Done::OtherCalls(Vec::new());
+            if writes == WRITES_MAX || shared.workers.has_waiting_jobs() {
+                return JobOutcome::OtherCalls(Vec::new());
             }
-            match self.next(shared) {
+            match self.next_write(shared) {
                 Ok(next) => *self = next,
-                Err(bytes) => return Done::OtherCalls(bytes),
+                Err(bytes) => return JobOutcome::OtherCalls(bytes),
             }
         }
     }
 
     /// Writes the rest of the data. Errors: not all of the write has arrived yet (`AGAIN`), or the connection
     /// ended.
-    fn finish(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<Outgoing> {
+    fn finish(&mut self, shared: &SharedState, buffer: &mut CopyBuffer) -> rustix::io::Result<OutgoingReply> {
         if self.write.is_none() {
-            self.write = Some(self.begin(shared));
+            self.write = Some(self.begin_write(shared));
         }
         while self.left + self.padding > 0 {
-            match self.piece(shared, buffer) {
+            match self.receive_piece(shared, buffer) {
                 Ok(0) => return Err(Errno::CONNRESET),
-                Ok(count) => self.note_come(count),
-                Err(Errno::AGAIN) if self.waits(shared) => {}
+                Ok(count) => self.count_received(count),
+                Err(Errno::AGAIN) if self.wait_for_data(shared) => {}
                 Err(error) => return Err(error),
             }
         }
         let write = self.write.take().expect("it was begun");
         let (reply, count) = shared.core.end_write(write);
-        self.client.note_written(count, self.moved, self.spliced);
-        Ok(Outgoing::bytes(reply))
+        self.client.count_write(count, self.moved, self.spliced);
+        Ok(OutgoingReply::bytes(reply))
     }
 
-    fn note_come(&mut self, count: usize) {
+    fn count_received(&mut self, count: usize) {
         let data = count.min(self.left);
         self.left -= data;
         self.padding -= count - data;
     }
 
     /// The following write, or the received bytes if they are another call.
-    fn next(&self, shared: &Shared) -> Result<Self, Vec<u8>> {
+    fn next_write(&self, shared: &SharedState) -> Result<Self, Vec<u8>> {
         let mut begin = vec![0; NEXT_BYTES];
         let count = loop {
             match retry_on_intr(|| recv(&self.socket, &mut begin[..], RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => break count,
-                Err(Errno::AGAIN) if self.waits(shared) => {}
+                Err(Errno::AGAIN) if self.wait_for_data(shared) => {}
                 // The loop will see it.
                 Err(_) => break 0,
             }
@@ -187,84 +187,84 @@ impl LongWrite {
         begin.truncate(count);
         let mut records = Records::limited(shared.core.call_limits());
         records.push(&begin);
-        Self::begun(&mut records, shared, &self.socket, self.address, &self.client).ok_or(begin)
+        Self::from_records(&mut records, shared, &self.socket, self.address, &self.client).ok_or(begin)
     }
 
     /// Waits for more for a moment, if no other work waits, and returns whether some has arrived.
-    fn waits(&self, shared: &Shared) -> bool {
+    fn wait_for_data(&self, shared: &SharedState) -> bool {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
-        !shared.workers.are_wanted() && poll(&mut sockets, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
+        !shared.workers.has_waiting_jobs() && poll(&mut sockets, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
     }
 
     /// Opens the file, and writes the data that arrived with the call.
-    fn begin(&mut self, shared: &Shared) -> Write {
+    fn begin_write(&mut self, shared: &SharedState) -> Write {
         let mut write = shared.core.begin_write(&self.call);
-        let begin = std::mem::take(&mut self.begin);
-        let come = &begin[self.data_at..];
-        let mut data = &come[..come.len().min(self.left)];
-        self.note_come(come.len());
-        shared.core.write_on(&mut write, data.len(), |file, offset| put(file, offset, &mut data));
+        let begin = std::mem::take(&mut self.first_bytes);
+        let received = &begin[self.data_at..];
+        let mut data = &received[..received.len().min(self.left)];
+        self.count_received(received.len());
+        shared.core.write_piece(&mut write, data.len(), |file, offset| write_at(file, offset, &mut data));
         write
     }
 
     /// Moves arrived data, or a part of it, and returns how many bytes were taken from the socket.
-    fn piece(&mut self, shared: &Shared, buffer: &mut Buffer) -> rustix::io::Result<usize> {
-        let is_good = self.write.as_ref().is_some_and(Write::is_good);
+    fn receive_piece(&mut self, shared: &SharedState, buffer: &mut CopyBuffer) -> rustix::io::Result<usize> {
+        let is_good = self.write.as_ref().is_some_and(Write::is_active);
         let is_long = self.left >= SPLICED_BYTES_MIN && is_good;
         match is_long.then(|| shared.pages.take(PIPE_BYTES)).flatten() {
-            Some(pages) => self.splice(shared, pages, buffer),
-            None => self.copy(shared, buffer.get()),
+            Some(pages) => self.receive_by_splice(shared, pages, buffer),
+            None => self.receive_by_copy(shared, buffer.as_slice()),
         }
     }
 
-    fn splice(
+    fn receive_by_splice(
         &mut self,
-        shared: &Shared,
+        shared: &SharedState,
         mut pages: Pages,
-        buffer: &mut Buffer,
+        buffer: &mut CopyBuffer,
     ) -> rustix::io::Result<usize> {
         let count = match pages.fill(&self.socket, None, self.left).map_err(errno) {
             // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does
             // not.
-            Err(Errno::AGAIN) => return self.copy(shared, buffer.get()),
+            Err(Errno::AGAIN) => return self.receive_by_copy(shared, buffer.as_slice()),
             received => received?,
         };
         let write = self.write.as_mut().expect("it was begun");
         let mut copied = 0..0;
-        shared.core.write_on(write, count, |file, offset| {
-            let written = empty(&mut pages, file, offset, buffer, &mut copied)?;
+        shared.core.write_piece(write, count, |file, offset| {
+            let written = drain_pipe(&mut pages, file, offset, buffer, &mut copied)?;
             self.spliced += if copied.end == 0 { written } else { 0 };
             Ok(written)
         });
         Ok(count)
     }
 
-    fn copy(&mut self, shared: &Shared, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+    fn receive_by_copy(&mut self, shared: &SharedState, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         let wanted = buffer.len().min(self.left + self.padding);
         let (count, _) = retry_on_intr(|| recv(&self.socket, &mut buffer[..wanted], RecvFlags::DONTWAIT))?;
         let mut data = &buffer[..count.min(self.left)];
         let write = self.write.as_mut().expect("it was begun");
-        shared.core.write_on(write, data.len(), |file, offset| put(file, offset, &mut data));
+        shared.core.write_piece(write, data.len(), |file, offset| write_at(file, offset, &mut data));
         Ok(count)
     }
 }
 
 /// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through
 /// the buffer, whose part `copied` is still to be written.
-fn empty(
+fn drain_pipe(
     pages: &mut Pages,
     file: impl AsFd,
     offset: u64,
-    buffer: &mut Buffer,
+    buffer: &mut CopyBuffer,
     copied: &mut Range<usize>,
 ) -> rustix::io::Result<usize> {
     if copied.start == copied.end {
         match pages.empty(&file, Some(offset), false).map_err(errno) {
-            Err(Errno::INVAL) => *copied = 0..pages.read(buffer.get()).map_err(errno)?,
+            Err(Errno::INVAL) => *copied = 0..pages.read(buffer.as_slice()).map_err(errno)?,
             done => return done,
         }
     }
-    let count = pwrite(file, &buffer.get()[copied.clone()], offset)?;
+    let count = pwrite(file, &buffer.as_slice()[copied.clone()], offset)?;
     copied.start += count;
     Ok(count)
 }
@@ -289,7 +289,7 @@ mod tests {
         let (here, mut there) = UnixStream::pair().unwrap();
         let sent = content.clone();
         let sender = std::thread::spawn(move || there.write_all(&sent).unwrap());
-        let (pool, mut buffer, mut offset) = (PagePool::new(4), Buffer::default(), 0);
+        let (pool, mut buffer, mut offset) = (PagePool::new(4), CopyBuffer::default(), 0);
         while offset < content.len() {
             let mut pages = pool.take(PIPE_BYTES).unwrap();
             let mut count = match pages.fill(&here, None, content.len() - offset).map_err(errno) {
@@ -298,7 +298,7 @@ mod tests {
             };
             let mut copied = 0..0;
             while count > 0 {
-                let written = empty(&mut pages, file, offset as u64, &mut buffer, &mut copied).unwrap();
+                let written = drain_pipe(&mut pages, file, offset as u64, &mut buffer, &mut copied).unwrap();
                 offset += written;
                 count -= written;
             }
@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pipe_holds_goes_into_the_file() {
+    fn pipe_contents_are_written_to_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         check(file.as_file(), file.path());
     }
 
     /// For a file opened for appending, the kernel refuses splice(2) as for a file system without it.
     #[test]
-    fn where_a_file_refuses_splice_it_is_written_from_a_buffer() {
+    fn without_splice_data_is_written_from_a_buffer() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let appending = OpenOptions::new().append(true).open(file.path()).unwrap();
         check(&appending, file.path());

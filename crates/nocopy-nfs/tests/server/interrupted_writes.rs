@@ -13,9 +13,9 @@ use nocopy_nfs::wire::nfs3::{
 };
 use nocopy_nfs::wire::xdr;
 
-use crate::changing::{count_of, create, entry, remove, set, writable, write, write_record};
+use crate::changes::{count_of, create, entry, remove, set, writable, write, write_record};
 use crate::client::Client;
-use crate::running::{Scene, pattern};
+use crate::scene::{Scene, pattern};
 
 const BYTES: usize = 1 << 20;
 
@@ -35,7 +35,7 @@ fn check_written(path: &std::path::Path, expected: &mut [u8], range: Range<usize
 
 /// Calls that were sent completely are executed, and no byte is written that was not sent.
 #[test]
-fn a_client_that_vanishes_changes_only_what_it_sent() {
+fn disconnected_clients_change_only_what_they_sent() {
     let scene = Scene::new();
     scene.file("file", 3 * BYTES);
     let server = writable(&scene);
@@ -68,7 +68,7 @@ fn a_client_that_vanishes_changes_only_what_it_sent() {
 
 /// Many more clients than threads.
 #[test]
-fn clients_that_stop_within_a_write_hold_nobody_up() {
+fn clients_stopping_within_a_write_delay_no_others() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -107,7 +107,7 @@ fn clients_that_stop_within_a_write_hold_nobody_up() {
 /// Checked because old attributes in a reply would mean to a client that only its own write has changed the
 /// file.
 #[test]
-fn interleaved_writes_give_no_attributes_from_before() {
+fn interleaved_writes_return_no_earlier_attributes() {
     let scene = Scene::new();
     scene.file("file", 100);
     let server = writable(&scene);
@@ -131,7 +131,7 @@ fn interleaved_writes_give_no_attributes_from_before() {
 
 /// The data of a refused write are read anyway, because calls follow them.
 #[test]
-fn what_is_refused_is_taken_from_the_stream() {
+fn data_of_refused_writes_is_skipped() {
     let scene = Scene::new();
     scene.file("file", 100);
     scene.file("gone", 100);
@@ -157,7 +157,7 @@ fn what_is_refused_is_taken_from_the_stream() {
 
 /// An urgent byte, at which splice(2) stops for ever, is left out as TCP does it; what follows arrives.
 #[test]
-fn an_urgent_byte_holds_up_no_write() {
+fn urgent_bytes_delay_no_write() {
     let scene = Scene::new();
     scene.file("file", 100);
     let server = writable(&scene);
@@ -174,7 +174,7 @@ fn an_urgent_byte_holds_up_no_write() {
 /// Numbers with a special meaning for the kernel: user -1 is nobody, and some nanoseconds mean "now" or "do
 /// not change".
 #[test]
-fn attributes_that_are_none_are_refused_before_anything_is_made() {
+fn invalid_attributes_are_refused_before_any_change() {
     let scene = Scene::new();
     scene.file("file", 100);
     let server = writable(&scene);
@@ -197,7 +197,7 @@ fn attributes_that_are_none_are_refused_before_anything_is_made() {
 }
 
 #[test]
-fn a_panic_while_it_runs_ends_the_server() {
+fn a_panic_ends_the_server() {
     let scene = Scene::new();
     let server = scene.server(|_| {});
     let ended = catch_unwind(AssertUnwindSafe(|| server.run(|_| panic!("by the test"))));

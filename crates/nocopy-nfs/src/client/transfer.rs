@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait};
 
-use super::core::{CallError, Done, Limits};
+use super::core::{CallError, Completion, Limits};
 use super::{Client, ClientError, Place, ReadEnd, Ticket};
 use crate::wire::nfs3::FileHandle;
 
@@ -14,7 +14,7 @@ const IN_FLIGHT_MAX: usize = 256;
 
 /// A posted buffer, returned after its read.
 #[derive(Debug)]
-pub struct Filled {
+pub struct FilledBuffer {
     /// What [`post`](Client::post) returned.
     pub ticket: Ticket,
     pub buffer: Buffer,
@@ -23,7 +23,7 @@ pub struct Filled {
     pub outcome: Result<ReadEnd, CallError>,
 }
 
-impl Filled {
+impl FilledBuffer {
     /// The buffer and how the read ended.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Client {
     /// # Errors
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)). The next calls
     /// return all posted buffers, each with an error.
-    pub fn receive(&mut self) -> Result<Option<Filled>, ClientError> {
+    pub fn receive(&mut self) -> Result<Option<FilledBuffer>, ClientError> {
         self.receive_until(None)
     }
 
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
-    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Filled>, ClientError> {
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<FilledBuffer>, ClientError> {
         self.receive_until(Some(Instant::now() + timeout))
     }
 
@@ -94,14 +94,14 @@ impl Client {
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
-    pub fn try_receive(&mut self) -> Result<Option<Filled>, ClientError> {
+    pub fn try_receive(&mut self) -> Result<Option<FilledBuffer>, ClientError> {
         self.receive_until(Some(Instant::now()))
     }
 
-    fn receive_until(&mut self, until: Option<Instant>) -> Result<Option<Filled>, ClientError> {
+    fn receive_until(&mut self, until: Option<Instant>) -> Result<Option<FilledBuffer>, ClientError> {
         let mut has_turned = false;
         loop {
-            self.keep_all();
+            self.collect_completions();
             if let Some(filled) = self.filled.pop_front() {
                 return Ok(Some(filled));
             }
@@ -109,7 +109,7 @@ impl Client {
             if is_over || self.core().in_flight() == 0 {
                 return Ok(None);
             }
-            self.transport.turn_to_receive(until)?;
+            self.transport.drive_to_receive(until)?;
             has_turned = true;
         }
     }
@@ -119,7 +119,7 @@ impl Client {
     /// # Errors
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn try_flush(&mut self) -> Result<bool, ClientError> {
-        self.transport.turn(Some(Instant::now()))?;
+        self.transport.drive(Some(Instant::now()))?;
         Ok(self.core().queued() == 0)
     }
 
@@ -132,9 +132,13 @@ impl Client {
     /// The buffer's memory is read-only.
     pub fn read(&mut self, buffer: Buffer, place: Place) -> Result<(Buffer, ReadEnd), ClientError> {
         let ticket = self.core().post(buffer, place).expect("memory that can be written to");
-        let done = self.wait_for(|done| matches!(done, Done::Filled { ticket: of, .. } if *of == ticket))?;
-        let Done::Filled { buffer, outcome, .. } = done else { unreachable!("that is what was waited for") };
-        Filled { ticket, buffer, place, outcome }.read()
+        let done = self.wait_for_completion(
+            |done| matches!(done, Completion::Filled { ticket: of, .. } if *of == ticket),
+        )?;
+        let Completion::Filled { buffer, outcome, .. } = done else {
+            unreachable!("that is what was waited for")
+        };
+        FilledBuffer { ticket, buffer, place, outcome }.read()
     }
 
     /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its
@@ -158,7 +162,7 @@ impl Client {
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn wait_for_room(&mut self, in_flight: usize) -> Result<(), ClientError> {
         while self.core().in_flight() >= in_flight.max(1) {
-            self.transport.turn(None)?;
+            self.transport.drive(None)?;
         }
         Ok(())
     }
@@ -172,12 +176,13 @@ impl Client {
         let ticket = loop {
             match self.core().commit(file) {
                 Some(ticket) => break ticket,
-                None => self.transport.turn(None)?,
+                None => self.transport.drive(None)?,
             }
         };
-        let done =
-            self.wait_for(|done| matches!(done, Done::Committed { ticket: of, .. } if *of == ticket))?;
-        let Done::Committed { outcome, .. } = done else { unreachable!("that is what was waited for") };
+        let done = self.wait_for_completion(
+            |done| matches!(done, Completion::Committed { ticket: of, .. } if *of == ticket),
+        )?;
+        let Completion::Committed { outcome, .. } = done else { unreachable!("that is what was waited for") };
         outcome.map_err(|error| ClientError::of(self.export.clone(), "written", error, false))
     }
 

@@ -7,51 +7,51 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use rustix::fs::{major, minor};
 
 use super::super::Failure;
-use super::kinds::{DEVICE_THERE, NO_NODES, missing_there, permissions, time_of};
-use super::outgoing::{Job, absent_as_none};
-use super::record::Names;
-use super::{Copying, local};
-use crate::client::{Client, ClientError, Found};
+use super::attributes::{NO_NODES, SERVER_DEVICE, lost_attributes, permissions, time_of};
+use super::record::CopyNames;
+use super::upload_file::{UploadJob, absent_as_none};
+use super::{CopyContext, local_failure};
+use crate::client::{Client, ClientError, FileInfo};
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, NewAttributes, NewNode, SetTime, Status};
 
 /// Makes a symbolic link with the same target, wherever that leads.
 pub(super) fn make_link(
-    copying: &mut Copying<'_>,
+    context: &mut CopyContext<'_>,
     client: &mut Client,
-    job: &Job,
-    about: &Metadata,
+    job: &UploadJob,
+    metadata: &Metadata,
 ) -> Result<(), Failure> {
-    let target = job.from.target(&job.source).map_err(|error| local(&job.path(), error))?;
-    let new = NewAttributes { modified: SetTime::To(time_of(about).0), ..NewAttributes::NONE };
-    if copying.arguments.resume
-        && let Some(there) = there(client, job)?
-        && there.attributes.file_type == FileType::SymbolicLink
-        && has(&there.attributes, &new)
-        && client.read_link(there.file)? == target
+    let target = job.from.target(&job.source).map_err(|error| local_failure(&job.path(), error))?;
+    let new = NewAttributes { modified: SetTime::To(time_of(metadata).0), ..NewAttributes::NONE };
+    if context.arguments.resume
+        && let Some(existing) = existing_file(client, job)?
+        && existing.attributes.file_type == FileType::SymbolicLink
+        && has_attributes(&existing.attributes, &new)
+        && client.read_link(existing.file)? == target
     {
-        copying.counts.unchanged += 1;
+        context.counts.unchanged += 1;
         return Ok(());
     }
     let make = |client: &mut Client, name: &[u8]| client.make_link(job.directory, name, &target, new);
-    make_other(client, job, &new, make)?;
-    copying.counts.links += 1;
-    missing_there(about).into_iter().for_each(|what| copying.note(job.name(), what));
+    make_special(client, job, &new, make)?;
+    context.counts.links += 1;
+    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
     Ok(())
 }
 
 /// Makes a FIFO, a socket or a device. Returns whether it is there.
 pub(super) fn make_node(
-    copying: &mut Copying<'_>,
+    context: &mut CopyContext<'_>,
     client: &mut Client,
-    job: &Job,
-    about: &Metadata,
+    job: &UploadJob,
+    metadata: &Metadata,
 ) -> Result<bool, Failure> {
     let new = NewAttributes {
-        mode: Some(permissions(about.mode())),
-        modified: SetTime::To(time_of(about).0),
+        mode: Some(permissions(metadata.mode())),
+        modified: SetTime::To(time_of(metadata).0),
         ..NewAttributes::NONE
     };
-    let (kind, device) = (about.file_type(), [major(about.rdev()), minor(about.rdev())]);
+    let (kind, device) = (metadata.file_type(), [major(metadata.rdev()), minor(metadata.rdev())]);
     let file_type = if kind.is_fifo() {
         FileType::Fifo
     } else if kind.is_socket() {
@@ -65,68 +65,70 @@ pub(super) fn make_node(
     let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharacterDevice);
     let is_it = |found: &Attributes| {
         let device_there = [found.device_major, found.device_minor];
-        found.file_type == file_type && has(found, &new) && (!is_device || device_there == device)
+        found.file_type == file_type && has_attributes(found, &new) && (!is_device || device_there == device)
     };
-    if copying.arguments.resume && there(client, job)?.is_some_and(|there| is_it(&there.attributes)) {
-        copying.counts.unchanged += 1;
+    if context.arguments.resume
+        && existing_file(client, job)?.is_some_and(|existing| is_it(&existing.attributes))
+    {
+        context.counts.unchanged += 1;
         return Ok(true);
     }
     let make = |client: &mut Client, name: &[u8]| client.make_node(job.directory, name, node);
-    match make_other(client, job, &new, make) {
-        Ok(()) => copying.counts.nodes += 1,
+    match make_special(client, job, &new, make) {
+        Ok(()) => context.counts.nodes += 1,
         Err(error) if matches!(error.status(), Some(Status::NotSupported | Status::BadType)) => {
-            copying.leave_out(job.name(), if is_device { DEVICE_THERE } else { NO_NODES });
+            context.skip(job.name(), if is_device { SERVER_DEVICE } else { NO_NODES });
             return Ok(false);
         }
         Err(error) if is_device && error.status() == Some(Status::NotPermitted) => {
-            copying.leave_out(job.name(), DEVICE_THERE);
+            context.skip(job.name(), SERVER_DEVICE);
             return Ok(false);
         }
         Err(error) => return Err(error.into()),
     }
-    missing_there(about).into_iter().for_each(|what| copying.note(job.name(), what));
+    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
     Ok(true)
 }
 
 /// Gives one more name to the copy of a file.
-pub(super) fn make_name(
-    copying: &mut Copying<'_>,
+pub(super) fn link_name(
+    context: &mut CopyContext<'_>,
     client: &mut Client,
-    job: &Job,
+    job: &UploadJob,
     (directory, name): (FileHandle, &[u8]),
 ) -> Result<(), Failure> {
     let copy = client.look_up(directory, name)?;
-    let id = |found: &Found| (found.attributes.file_system, found.attributes.file_id);
-    if there(client, job)?.is_some_and(|there| id(&there) == id(&copy)) {
-        copying.counts.unchanged += u64::from(copying.arguments.resume);
+    let id = |found: &FileInfo| (found.attributes.file_system, found.attributes.file_id);
+    if existing_file(client, job)?.is_some_and(|existing| id(&existing) == id(&copy)) {
+        context.counts.unchanged += u64::from(context.arguments.resume);
         return Ok(());
     }
     let make = |client: &mut Client, name: &[u8]| client.link(copy.file, job.directory, name).map(|()| copy);
-    make_other(client, job, &NewAttributes::NONE, make)?;
-    copying.counts.links += 1;
+    make_special(client, job, &NewAttributes::NONE, make)?;
+    context.counts.links += 1;
     Ok(())
 }
 
-fn there(client: &mut Client, job: &Job) -> Result<Option<Found>, ClientError> {
+fn existing_file(client: &mut Client, job: &UploadJob) -> Result<Option<FileInfo>, ClientError> {
     absent_as_none(client.look_up(job.directory, job.name.as_bytes()))
 }
 
 /// Makes something that is not written to. What has the name is replaced, once the new one is complete.
-fn make_other(
+fn make_special(
     client: &mut Client,
-    job: &Job,
+    job: &UploadJob,
     new: &NewAttributes,
-    mut make: impl FnMut(&mut Client, &[u8]) -> Result<Found, ClientError>,
+    mut make: impl FnMut(&mut Client, &[u8]) -> Result<FileInfo, ClientError>,
 ) -> Result<(), ClientError> {
-    let (directory, names) = (job.directory, Names::new(job.name.clone()));
-    let (whole, part) = (names.whole.as_bytes(), names.part.as_bytes());
+    let (directory, names) = (job.directory, CopyNames::new(job.name.clone()));
+    let (whole, part) = (names.complete.as_bytes(), names.part.as_bytes());
     match make(client, whole) {
         Err(error) if error.status() == Some(Status::Exists) => {}
-        made => return made.and_then(|made| complete(client, &made, new)),
+        made => return made.and_then(|made| complete_attributes(client, &made, new)),
     }
     absent_as_none(client.remove(directory, part))?;
     let made = make(client, part)?;
-    let done = complete(client, &made, new);
+    let done = complete_attributes(client, &made, new);
     let done = done.and_then(|()| client.rename((directory, part), (directory, whole)));
     if done.is_err() {
         let _ = client.remove(directory, part);
@@ -135,14 +137,14 @@ fn make_other(
 }
 
 /// Some servers give new links and FIFOs other permissions and times than asked for.
-fn complete(client: &mut Client, made: &Found, new: &NewAttributes) -> Result<(), ClientError> {
-    match has(&made.attributes, new) {
+fn complete_attributes(client: &mut Client, made: &FileInfo, new: &NewAttributes) -> Result<(), ClientError> {
+    match has_attributes(&made.attributes, new) {
         true => Ok(()),
         false => client.set_attributes(made.file, *new).map(drop),
     }
 }
 
-fn has(found: &Attributes, new: &NewAttributes) -> bool {
+fn has_attributes(found: &Attributes, new: &NewAttributes) -> bool {
     let time = match new.modified {
         SetTime::To(time) => time == found.modified,
         _ => true,

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 
 /// A file that is read from front to back.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SparseSource {
     pub(super) file: File,
-    holes: Holes,
+    holes: HoleState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holes {
+enum HoleState {
     /// There are none, or this file system does not report them.
     None,
     /// Data up to here.
@@ -25,26 +25,26 @@ enum Holes {
     End { length: u64 },
 }
 
-impl Source {
-    pub(super) fn new(file: File, about: &Metadata) -> Self {
+impl SparseSource {
+    pub(super) fn new(file: File, metadata: &Metadata) -> Self {
         // Without a length that is that of its content, it has no holes: what is made when it is read takes
         // no blocks.
-        let is_stored = || kind_of(&file, about) != Kind::Stream;
-        let holes = match about.blocks().saturating_mul(512) < about.len() && is_stored() {
-            true => Holes::Data { end: 0 },
-            false => Holes::None,
+        let is_stored = || kind_of(&file, metadata) != Kind::Stream;
+        let holes = match metadata.blocks().saturating_mul(512) < metadata.len() && is_stored() {
+            true => HoleState::Data { end: 0 },
+            false => HoleState::None,
         };
         Self { file, holes }
     }
 
     /// Moves to the next data from an offset on, if it is in a hole. Returns how many bytes may be data, or
     /// `None` if none follow.
-    pub(super) fn skip(&mut self, offset: &mut u64) -> io::Result<Option<u64>> {
+    pub(super) fn skip_hole(&mut self, offset: &mut u64) -> io::Result<Option<u64>> {
         match self.holes {
-            Holes::None => return Ok(Some(u64::MAX)),
-            Holes::End { .. } => return Ok(None),
-            Holes::Data { end } if *offset < end => return Ok(Some(end - *offset)),
-            Holes::Data { .. } => {}
+            HoleState::None => return Ok(Some(u64::MAX)),
+            HoleState::End { .. } => return Ok(None),
+            HoleState::Data { end } if *offset < end => return Ok(Some(end - *offset)),
+            HoleState::Data { .. } => {}
         }
         // Before the hole is looked for: what is appended afterwards is no hole.
         let length = self.file.metadata()?.len();
@@ -52,25 +52,25 @@ impl Source {
         match data.and_then(|begin| Ok((begin, seek(&self.file, SeekFrom::Hole(begin))?))) {
             Ok((begin, end)) => {
                 seek(&self.file, SeekFrom::Start(begin))?;
-                (self.holes, *offset) = (Holes::Data { end }, begin);
+                (self.holes, *offset) = (HoleState::Data { end }, begin);
                 Ok(Some(end - begin))
             }
             Err(Errno::NXIO) => {
-                self.holes = Holes::End { length };
+                self.holes = HoleState::End { length };
                 Ok(None)
             }
             Err(_) => {
                 seek(&self.file, SeekFrom::Start(*offset))?;
-                self.holes = Holes::None;
+                self.holes = HoleState::None;
                 Ok(Some(u64::MAX))
             }
         }
     }
 
     /// The length of the file, if it ends in a hole behind this offset.
-    pub(super) fn length(&self, offset: u64) -> Option<u64> {
+    pub(super) fn length_behind(&self, offset: u64) -> Option<u64> {
         match self.holes {
-            Holes::End { length } if length > offset => Some(length),
+            HoleState::End { length } if length > offset => Some(length),
             _ => None,
         }
     }
@@ -89,10 +89,10 @@ mod tests {
         file.set_len(5 * PIECE).unwrap();
         file.write_all_at(b"data", PIECE).unwrap();
         file.write_all_at(b"more", 3 * PIECE).unwrap();
-        let about = file.metadata().unwrap();
-        let mut source = Source::new(file, &about);
+        let metadata = file.metadata().unwrap();
+        let mut source = SparseSource::new(file, &metadata);
         let (mut offset, mut data) = (0, Vec::new());
-        while let Some(bytes) = source.skip(&mut offset).unwrap() {
+        while let Some(bytes) = source.skip_hole(&mut offset).unwrap() {
             let bytes = bytes.min(5 * PIECE - offset); // all of it, where holes are not reported
             data.push(offset..offset + bytes);
             offset += bytes;
@@ -103,16 +103,16 @@ mod tests {
         for at in [PIECE, 3 * PIECE] {
             assert!(data.iter().any(|data| data.contains(&at) && data.contains(&(at + 3))), "{data:?}");
         }
-        let is_end = matches!(source.holes, Holes::End { .. });
-        assert_eq!(source.length(offset), is_end.then_some(5 * PIECE));
-        assert_eq!(source.length(5 * PIECE), None);
+        let is_end = matches!(source.holes, HoleState::End { .. });
+        assert_eq!(source.length_behind(offset), is_end.then_some(5 * PIECE));
+        assert_eq!(source.length_behind(5 * PIECE), None);
         // A file without blocks.
         let empty = tempfile::tempfile().unwrap();
-        let about = empty.metadata().unwrap();
-        assert_eq!(Source::new(empty, &about).holes, Holes::None);
+        let metadata = empty.metadata().unwrap();
+        assert_eq!(SparseSource::new(empty, &metadata).holes, HoleState::None);
         // A file that is not as long as reported.
         let made = File::open("/sys/class/net/lo/address").unwrap();
-        let about = made.metadata().unwrap();
-        assert_eq!(Source::new(made, &about).holes, Holes::None);
+        let metadata = made.metadata().unwrap();
+        assert_eq!(SparseSource::new(made, &metadata).holes, HoleState::None);
     }
 }

@@ -8,25 +8,25 @@ use crate::wire::nfs3::Time;
 /// Causes of leaving something out.
 pub(super) const UNFINISHED: &str = "its name is that of an unfinished copy; rename it to copy it";
 pub(super) const DIRECTORY: &str = "a directory; use -r to copy it with everything in it";
-pub(super) const NO_FILE: &str = "a FIFO, a socket or a device; use -r to make one like it";
+pub(super) const SPECIAL_FILE: &str = "a FIFO, a socket or a device; use -r to make one like it";
 pub(super) const DEVICE: &str = "a device; only root makes devices, and not in a user namespace; copy it as root, or make it with mknod(1)";
-pub(super) const DEVICE_THERE: &str = "a device; only root makes devices, and 'nocopy serve nfs' only with --no-root-squash; make it there with mknod(1)";
+pub(super) const SERVER_DEVICE: &str = "a device; only root makes devices, and 'nocopy serve nfs' only with --no-root-squash; make it there with mknod(1)";
 
 pub(super) const NO_NODES: &str = "a FIFO or a socket; the server makes none; use another server for it";
 
 /// A time of a file of this host, for a server, and whether it is exactly that: NFS has times from 1970
 /// to 2106.
-pub(super) fn time_of(about: &Metadata) -> (Time, bool) {
-    let seconds = about.mtime().clamp(0, u32::MAX.into());
-    let nanoseconds = if seconds == about.mtime() { about.mtime_nsec() as u32 } else { 0 };
-    (Time { seconds: seconds as u32, nanoseconds }, seconds == about.mtime())
+pub(super) fn time_of(metadata: &Metadata) -> (Time, bool) {
+    let seconds = metadata.mtime().clamp(0, u32::MAX.into());
+    let nanoseconds = if seconds == metadata.mtime() { metadata.mtime_nsec() as u32 } else { 0 };
+    (Time { seconds: seconds as u32, nanoseconds }, seconds == metadata.mtime())
 }
 
 /// What is missing in a copy that was sent to a server.
-pub(super) fn missing_there(about: &Metadata) -> Option<&'static str> {
-    let is_directory_or_link = about.is_dir() || about.is_symlink();
-    let permissions = if is_directory_or_link { None } else { missing_permissions(about.mode()) };
-    permissions.or_else(|| (!time_of(about).1).then_some(OTHER_TIME))
+pub(super) fn lost_attributes(metadata: &Metadata) -> Option<&'static str> {
+    let is_directory_or_link = metadata.is_dir() || metadata.is_symlink();
+    let permissions = if is_directory_or_link { None } else { missing_permissions(metadata.mode()) };
+    permissions.or_else(|| (!time_of(metadata).1).then_some(OTHER_TIME))
 }
 
 const OTHER_TIME: &str =
@@ -48,7 +48,7 @@ pub(super) fn missing_permissions(of: u32) -> Option<&'static str> {
 }
 
 /// A directory whose file system did not take all permissions.
-pub(super) fn other_permissions(wanted: u32, found: u32) -> Option<String> {
+pub(super) fn changed_permissions(wanted: u32, found: u32) -> Option<String> {
     (wanted != found).then(|| {
         format!("copied with the permissions {found:o} instead of {wanted:o}; the system there keeps no others; set them with chmod(1)")
     })

@@ -15,9 +15,9 @@ use nocopy_nfs::wire::rpc::Reply;
 use nocopy_nfs::wire::xdr::{self, Xdr};
 
 use crate::client::{Client, call_record, encoded};
-use crate::running::{Running, Scene, pattern};
+use crate::scene::{Running, Scene, pattern};
 
-type Refusable<T> = NfsResult<T, WeakCacheConsistency>;
+type ChangeReply<T> = NfsResult<T, WeakCacheConsistency>;
 
 pub(crate) fn writable(scene: &Scene) -> Running {
     scene.serve_with(|settings| settings.is_writable = true)
@@ -34,7 +34,7 @@ fn ask<'a, T: for<'b> Xdr<'b>>(
     arguments: &impl Xdr<'a>,
 ) -> Result<T, Status> {
     let reply = client.nfs(procedure, arguments);
-    xdr::parse::<Refusable<T>>(&reply).unwrap().map_err(|refusal| refusal.status)
+    xdr::parse::<ChangeReply<T>>(&reply).unwrap().map_err(|refusal| refusal.status)
 }
 
 pub(crate) fn create(client: &mut Client, at: Entry<'_>, how: HowToCreate) -> Result<FileHandle, Status> {
@@ -87,7 +87,7 @@ pub(crate) const FRESH: HowToCreate =
     HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
 #[test]
-fn what_is_written_lies_in_the_file_and_is_read_back() {
+fn written_data_is_stored_and_read_back() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = Client::connect(server.address);
@@ -126,7 +126,7 @@ fn what_is_written_lies_in_the_file_and_is_read_back() {
 }
 
 #[test]
-fn a_file_is_made_as_the_call_says() {
+fn files_are_created_by_the_mode_of_the_call() {
     let scene = Scene::new();
     scene.file("old", 1000);
     fs::create_dir(scene.path("directory")).unwrap();
@@ -164,7 +164,7 @@ fn a_file_is_made_as_the_call_says() {
 }
 
 #[test]
-fn names_come_and_go_and_handles_stay() {
+fn handles_stay_valid_while_names_change() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = Client::connect(server.address);
@@ -216,7 +216,7 @@ fn names_come_and_go_and_handles_stay() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_outside_the_directory_are_refused() {
     let scene = Scene::new();
     fs::write(scene.path("../outside"), b"outside").unwrap();
     let server = writable(&scene);
@@ -260,7 +260,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
+fn attributes_are_set_unless_the_guard_differs() {
     let scene = Scene::new();
     scene.file("file", 1000);
     let server = writable(&scene);
@@ -288,7 +288,7 @@ fn attributes_are_set_unless_the_file_was_changed_meanwhile() {
 
 /// Also by another connection; the reply is the same.
 #[test]
-fn a_call_that_comes_again_is_not_made_again() {
+fn repeated_calls_are_executed_once() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = Client::connect(server.address);
@@ -324,11 +324,11 @@ pub(crate) fn write_record(xid: u32, file: FileHandle, offset: u64, count: u32, 
 }
 
 pub(crate) fn count_of(reply: (u32, Result<Vec<u8>, Reply>)) -> u32 {
-    xdr::parse::<Refusable<WriteResult>>(&reply.1.unwrap()).unwrap().unwrap().count
+    xdr::parse::<ChangeReply<WriteResult>>(&reply.1.unwrap()).unwrap().unwrap().count
 }
 
 #[test]
-fn a_write_is_the_same_however_it_arrives() {
+fn writes_do_not_depend_on_their_arrival_in_pieces() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = Client::connect(server.address);
@@ -381,7 +381,7 @@ fn a_write_is_the_same_however_it_arrives() {
 }
 
 #[test]
-fn only_what_is_asked_for_is_written() {
+fn only_the_requested_bytes_are_written() {
     let scene = Scene::new();
     scene.file("file", 1 << 20);
     let server = writable(&scene);
@@ -403,7 +403,7 @@ fn only_what_is_asked_for_is_written() {
 
 /// The server has a new file open; it must not be used once the file was moved or replaced.
 #[test]
-fn a_new_file_that_went_away_is_not_written() {
+fn new_files_moved_or_replaced_are_not_written() {
     let scene = Scene::new();
     let server = writable(&scene);
     let mut client = Client::connect(server.address);

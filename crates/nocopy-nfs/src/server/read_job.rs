@@ -11,10 +11,10 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 
-use super::Shared;
-use super::accounts::Copied;
+use super::SharedState;
 use super::core::{ReadCall, read_reply};
-use super::output::{Outgoing, Queued};
+use super::reply_queue::{OutgoingReply, QueuedMemory};
+use super::statistics::CopyCause;
 use crate::export::{OpenFile, status_of};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
 use crate::wire::xdr::padding;
@@ -41,12 +41,12 @@ const AHEAD_BYTES: u64 = 1 << 20;
 const GROWTH_MAX: usize = 4;
 
 /// The result of a read: attributes, bytes, and whether the file ends there.
-type Found = NfsResult<(Attributes, usize, bool), Option<Attributes>>;
+type ReadOutcome = NfsResult<(Attributes, usize, bool), Option<Attributes>>;
 
 /// Whether a byte of a file can be read without waiting for the disk (which also begins to read it if not);
 /// `None` if the file system does not report it. (cachestat(2) reports it for all pages, but not before Linux
 /// 6.5, nor for files of other users.)
-fn is_read_at_once(file: impl AsFd, offset: u64) -> Option<bool> {
+fn is_byte_cached(file: impl AsFd, offset: u64) -> Option<bool> {
     let read = || preadv2(&file, &mut [IoSliceMut::new(&mut [0])], offset, ReadWriteFlags::NOWAIT);
     match retry_on_intr(read) {
         Ok(_) => Some(true),
@@ -56,14 +56,14 @@ fn is_read_at_once(file: impl AsFd, offset: u64) -> Option<bool> {
 }
 
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ReadJob {
     pub(super) call: ReadCall,
     pub(super) file: Arc<OpenFile>,
 }
 
-impl Reading {
+impl ReadJob {
     /// Whether all bytes of the read are in memory; `None` if the kernel does not report it.
-    pub(super) fn is_warm(&self) -> Option<bool> {
+    pub(super) fn is_cached(&self) -> Option<bool> {
         let size = self.file.attributes().ok()?.size;
         let bytes = size.saturating_sub(self.call.offset).min(self.call.bytes as u64);
         if bytes == 0 {
@@ -71,12 +71,12 @@ impl Reading {
         }
         let last = self.call.offset + bytes - 1;
         nocopy::integration::is_cached(&*self.file, self.call.offset, bytes).or_else(|| {
-            Some(is_read_at_once(&*self.file, self.call.offset)? && is_read_at_once(&*self.file, last)?)
+            Some(is_byte_cached(&*self.file, self.call.offset)? && is_byte_cached(&*self.file, last)?)
         })
     }
 
     /// Requests the pages from the disk without waiting.
-    pub(super) fn fetch(&self) {
+    pub(super) fn prefetch(&self) {
         let (begin, bytes) = (self.call.offset, self.call.bytes as u64);
         let before = begin.checked_sub(PAGE_BYTES as u64);
         let is_known = |at| nocopy::integration::is_cached(&*self.file, at, PAGE_BYTES as u64) == Some(true);
@@ -90,64 +90,64 @@ impl Reading {
     }
 
     /// Reads, and waits for the disk if necessary.
-    pub(super) fn read(&self, shared: &Shared, queued: &Queued) -> Outgoing {
+    pub(super) fn make_reply(&self, shared: &SharedState, queued: &QueuedMemory) -> OutgoingReply {
         let bytes = self.call.bytes;
-        let copied_bytes = bytes.min(if queued.is_much() { NO_PIPE_BYTES_MAX } else { usize::MAX });
+        let copied_bytes = bytes.min(if queued.is_over_share() { NO_PIPE_BYTES_MAX } else { usize::MAX });
         if shared.settings.is_stable {
-            return self.copy(copied_bytes, Copied::Stable);
+            return self.reply_by_copy(copied_bytes, CopyCause::Stable);
         }
         if bytes <= COPY_BYTES_MAX {
-            return self.copy(bytes, Copied::Small);
+            return self.reply_by_copy(bytes, CopyCause::Small);
         }
         match shared.pages.take((self.call.offset % PAGE_BYTES as u64) as usize + bytes) {
-            Some(pages) => self.by_reference(pages, copied_bytes),
-            None => self.copy(bytes.min(NO_PIPE_BYTES_MAX), Copied::NoPipe),
+            Some(pages) => self.reply_by_reference(pages, copied_bytes),
+            None => self.reply_by_copy(bytes.min(NO_PIPE_BYTES_MAX), CopyCause::NoPipe),
         }
     }
 
-    fn by_reference(&self, mut pages: Pages, copied_bytes: usize) -> Outgoing {
+    fn reply_by_reference(&self, mut pages: Pages, copied_bytes: usize) -> OutgoingReply {
         for attempt in 1..=GROWTH_MAX {
             let count = match pages.fill(&*self.file, Some(self.call.offset), self.call.bytes) {
                 Ok(count) => count,
                 Err(error) => {
                     return match Errno::from_io_error(&error) {
-                        Some(Errno::INVAL) => self.copy(copied_bytes, Copied::NoSplice),
-                        errno => self.refused(errno.unwrap_or(Errno::IO)),
+                        Some(Errno::INVAL) => self.reply_by_copy(copied_bytes, CopyCause::NoSplice),
+                        errno => self.refusal_reply(errno.unwrap_or(Errno::IO)),
                     };
                 }
             };
-            let Some(found) = self.settle(self.judge(count), attempt) else { continue };
+            let Some(found) = self.final_outcome(self.outcome_of(count), attempt) else { continue };
             let head = read_reply(self.call.xid, found);
             return match found {
-                Ok((_, count, _)) if count > 0 => Outgoing::piped(head, pages, padding(count)),
-                _ => Outgoing::bytes(head),
+                Ok((_, count, _)) if count > 0 => OutgoingReply::piped(head, pages, padding(count)),
+                _ => OutgoingReply::bytes(head),
             };
         }
-        self.refused(Errno::IO)
+        self.refusal_reply(Errno::IO)
     }
 
-    fn copy(&self, bytes: usize, cause: Copied) -> Outgoing {
+    fn reply_by_copy(&self, bytes: usize, cause: CopyCause) -> OutgoingReply {
         for attempt in 1..=GROWTH_MAX {
             let mut reply = Vec::with_capacity(HEAD_BYTES + bytes + padding(bytes));
             reply.resize(HEAD_BYTES, 0);
-            if let Err(error) = self.fill(&mut reply, HEAD_BYTES + bytes) {
-                return self.refused(error);
+            if let Err(error) = self.fill_reply(&mut reply, HEAD_BYTES + bytes) {
+                return self.refusal_reply(error);
             }
             let count = reply.len() - HEAD_BYTES;
-            let Some(found) = self.settle(self.judge(count), attempt) else { continue };
+            let Some(found) = self.final_outcome(self.outcome_of(count), attempt) else { continue };
             let head = read_reply(self.call.xid, found);
             if found.is_err() {
-                return Outgoing::bytes(head);
+                return OutgoingReply::bytes(head);
             }
             reply[..HEAD_BYTES].copy_from_slice(&head);
             reply.resize(reply.len() + padding(count), 0);
-            return Outgoing::copied(reply, cause, count);
+            return OutgoingReply::copied(reply, cause, count);
         }
-        self.refused(Errno::IO)
+        self.refusal_reply(Errno::IO)
     }
 
     /// Continues reading until a reply has that many bytes, or the file ends.
-    fn fill(&self, reply: &mut Vec<u8>, bytes: usize) -> rustix::io::Result<()> {
+    fn fill_reply(&self, reply: &mut Vec<u8>, bytes: usize) -> rustix::io::Result<()> {
         while reply.len() < bytes {
             let offset = self.call.offset + (reply.len() - HEAD_BYTES) as u64;
             match retry_on_intr(|| pread(&*self.file, spare_capacity(reply), offset))? {
@@ -160,7 +160,7 @@ impl Reading {
 
     /// The attributes and end of the file after that many bytes were read. Where a file that is said to be
     /// empty has bytes (procfs), more may follow.
-    fn judge(&self, count: usize) -> Found {
+    fn outcome_of(&self, count: usize) -> ReadOutcome {
         let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
         let has_length = attributes.size > 0 || count == 0;
         let is_end = has_length && self.call.offset.saturating_add(count as u64) >= attributes.size;
@@ -170,7 +170,7 @@ impl Reading {
     /// `None` if the file is to be read again: nothing was read, and now there is something. Clients treat a
     /// reply without bytes and without end as an error; so a file that has nothing there again and again
     /// ends, whatever length is reported (sysfs).
-    fn settle(&self, found: Found, attempt: usize) -> Option<Found> {
+    fn final_outcome(&self, found: ReadOutcome, attempt: usize) -> Option<ReadOutcome> {
         match found {
             Ok((attributes, 0, false)) if self.call.bytes > 0 => {
                 (attempt == GROWTH_MAX).then_some(Ok((attributes, 0, true)))
@@ -183,8 +183,8 @@ impl Reading {
         Refusal { status, rest: self.file.attributes().ok() }
     }
 
-    fn refused(&self, error: Errno) -> Outgoing {
-        Outgoing::bytes(read_reply(self.call.xid, Err(self.refusal(status_of(error, Status::Stale)))))
+    fn refusal_reply(&self, error: Errno) -> OutgoingReply {
+        OutgoingReply::bytes(read_reply(self.call.xid, Err(self.refusal(status_of(error, Status::Stale)))))
     }
 }
 
@@ -195,12 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_in_memory_are_told_from_those_on_the_disk() {
+    fn cached_and_uncached_pages_are_distinguished() {
         const BYTES: u64 = 16 << 20;
         let is_cached = |file: &std::fs::File| nocopy::integration::is_cached(file, BYTES - 4096, 4096);
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&vec![7; BYTES as usize]).unwrap();
-        let hint = is_read_at_once(&file, BYTES - 1);
+        let hint = is_byte_cached(&file, BYTES - 1);
         assert_ne!(hint, Some(false), "it was just written");
         assert_eq!(
             is_cached(&file).is_some() && hint.is_some(),
@@ -210,7 +210,7 @@ mod tests {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         // Files of a file system in memory are never dropped from memory.
         if is_cached(&file) == Some(false) {
-            assert_ne!(is_read_at_once(&file, BYTES - 1), Some(true));
+            assert_ne!(is_byte_cached(&file, BYTES - 1), Some(true));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nocopy_proto::message::network_of;
 
-use super::Refused;
+use super::RefusalReply;
 
 /// The most replies kept per client, and the most clients, both by recent use. Of the clients, one of the
 /// network with the most is forgotten.
@@ -23,26 +23,26 @@ const CLIENTS_MAX: usize = 512;
 
 /// The connection that made a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asker {
+pub struct ConnectionId {
     pub event_loop: usize,
     /// Newer connections have greater numbers.
-    pub connection: u64,
+    pub number: u64,
 }
 
-pub(super) type Made = Result<Vec<u8>, Refused>;
+pub(super) type CallResult = Result<Vec<u8>, RefusalReply>;
 
 #[derive(Debug, Default)]
-pub(super) struct Replies(Mutex<VecDeque<Client>>);
+pub(super) struct ReplyCache(Mutex<VecDeque<ClientEntry>>);
 
 /// Who has made calls at an address: programs without privileges have replies of their own, so that they push
 /// out none of the host's mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asking {
+pub(super) struct ClientKey {
     pub(super) address: IpAddr,
     pub(super) is_untrusted: bool,
 }
 
-impl Asking {
+impl ClientKey {
     #[cfg(test)]
     pub(super) fn trusted(address: IpAddr) -> Self {
         Self { address, is_untrusted: false }
@@ -51,107 +51,118 @@ impl Asking {
 
 /// Calls, the latest last.
 #[derive(Debug)]
-struct Client {
-    who: Asking,
-    calls: VecDeque<Call>,
+struct ClientEntry {
+    key: ClientKey,
+    calls: VecDeque<CachedCall>,
 }
 
 #[derive(Debug)]
-struct Call {
-    key: Key,
-    state: State,
+struct CachedCall {
+    key: CallKey,
+    state: CallState,
 }
 
 /// The number of a call, and a hash of its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key(u32, u64);
+pub(super) struct CallKey(u32, u64);
 
 #[derive(Debug)]
-enum State {
+enum CallState {
     /// Being executed; the newest connection that has repeated it.
-    Running(Option<Asker>),
-    Done(Made),
+    Running(Option<ConnectionId>),
+    Done(CallResult),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// It must be executed, and then be [finished](Replies::finish).
-    New(Key),
-    /// It is being executed. Of the askers that have repeated it, the newest will get the reply; this one
-    /// will get none.
-    Running(Option<Asker>),
-    Done(Made),
+pub(super) enum CacheLookup {
+    /// It must be executed, and then be [finished](ReplyCache::finish).
+    New(CallKey),
+    /// It is being executed. Of the connections that have repeated it, the newest will get the reply; this
+    /// one will get none.
+    Running(Option<ConnectionId>),
+    Done(CallResult),
 }
 
-impl Replies {
-    pub(super) fn begin(&self, who: Asking, xid: u32, asked: impl Hash, asker: Asker) -> Begun {
+impl ReplyCache {
+    pub(super) fn begin(
+        &self,
+        client_key: ClientKey,
+        xid: u32,
+        asked: impl Hash,
+        connection_id: ConnectionId,
+    ) -> CacheLookup {
         let mut hasher = DefaultHasher::new();
         asked.hash(&mut hasher);
-        let key = Key(xid, hasher.finish());
+        let key = CallKey(xid, hasher.finish());
         let mut clients = self.lock();
-        let mut client = match clients.iter().position(|client| client.who == who) {
+        let mut client = match clients.iter().position(|client| client.key == client_key) {
             Some(at) => clients.remove(at).expect("it is there"),
-            None => Client { who, calls: VecDeque::new() },
+            None => ClientEntry { key: client_key, calls: VecDeque::new() },
         };
-        let begun = client.begin(key, asker);
+        let lookup = client.begin(key, connection_id);
         if clients.len() >= CLIENTS_MAX {
-            forget_one(&mut clients, who.address);
+            forget_one(&mut clients, client_key.address);
         }
         clients.push_back(client);
-        begun
+        lookup
     }
 
-    /// Keeps the reply of a call that was executed. Returns the asker that gets it, too, if the call was
+    /// Keeps the reply of a call that was executed. Returns the connection that gets it, too, if the call was
     /// repeated meanwhile.
-    pub(super) fn finish(&self, who: Asking, key: Key, made: &Made) -> Option<Asker> {
+    pub(super) fn finish(
+        &self,
+        client_key: ClientKey,
+        key: CallKey,
+        made: &CallResult,
+    ) -> Option<ConnectionId> {
         let mut clients = self.lock();
-        let client = clients.iter_mut().rev().find(|client| client.who == who)?;
+        let client = clients.iter_mut().rev().find(|client| client.key == client_key)?;
         let call = client.calls.iter_mut().rev().find(|call| call.key == key)?;
-        match std::mem::replace(&mut call.state, State::Done(made.clone())) {
-            State::Running(newest) => newest,
-            State::Done(_) => None,
+        match std::mem::replace(&mut call.state, CallState::Done(made.clone())) {
+            CallState::Running(newest) => newest,
+            CallState::Done(_) => None,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Client>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ClientEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes place for a new client: so a network with any number of addresses takes only the places of its own.
-fn forget_one(clients: &mut VecDeque<Client>, new: IpAddr) {
+/// Makes room for a new client: so a network with any number of addresses evicts only clients of its own.
+fn forget_one(clients: &mut VecDeque<ClientEntry>, new: IpAddr) {
     let mut counts = HashMap::from([(network_of(new), 1)]);
     for client in &*clients {
-        *counts.entry(network_of(client.who.address)).or_default() += 1;
+        *counts.entry(network_of(client.key.address)).or_default() += 1;
     }
-    let count = |client: &Client| counts[&network_of(client.who.address)];
+    let count = |client: &ClientEntry| counts[&network_of(client.key.address)];
     let most = clients.iter().map(count).max();
     let oldest = clients.iter().position(|client| Some(count(client)) == most && !client.is_running());
     oldest.and_then(|oldest| clients.remove(oldest));
 }
 
-impl Client {
+impl ClientEntry {
     fn is_running(&self) -> bool {
-        self.calls.iter().any(|call| matches!(call.state, State::Running(_)))
+        self.calls.iter().any(|call| matches!(call.state, CallState::Running(_)))
     }
 
-    fn begin(&mut self, key: Key, asker: Asker) -> Begun {
+    fn begin(&mut self, key: CallKey, connection_id: ConnectionId) -> CacheLookup {
         match self.calls.iter_mut().rev().find(|call| call.key == key).map(|call| &mut call.state) {
-            Some(State::Done(made)) => return Begun::Done(made.clone()),
+            Some(CallState::Done(made)) => return CacheLookup::Done(made.clone()),
             // An older connection may be served later, when its client has left it.
-            Some(State::Running(Some(newest))) if newest.connection > asker.connection => {
-                return Begun::Running(Some(asker));
+            Some(CallState::Running(Some(newest))) if newest.number > connection_id.number => {
+                return CacheLookup::Running(Some(connection_id));
             }
-            Some(State::Running(newest)) => return Begun::Running(newest.replace(asker)),
+            Some(CallState::Running(newest)) => return CacheLookup::Running(newest.replace(connection_id)),
             None => {}
         }
         if self.calls.len() >= CALLS_MAX {
             // Those being executed are few, and could otherwise be executed twice.
-            let oldest = self.calls.iter().position(|call| matches!(call.state, State::Done(_)));
+            let oldest = self.calls.iter().position(|call| matches!(call.state, CallState::Done(_)));
             oldest.and_then(|oldest| self.calls.remove(oldest));
         }
-        self.calls.push_back(Call { key, state: State::Running(None) });
-        Begun::New(key)
+        self.calls.push_back(CachedCall { key, state: CallState::Running(None) });
+        CacheLookup::New(key)
     }
 }
 
@@ -161,31 +172,31 @@ mod tests {
 
     use super::*;
 
-    fn client(number: u32) -> Asking {
-        Asking::trusted(number.to_be_bytes().into())
+    fn client(number: u32) -> ClientKey {
+        ClientKey::trusted(number.to_be_bytes().into())
     }
 
-    fn asker(connection: u64) -> Asker {
-        Asker { event_loop: 0, connection }
+    fn connection_id(connection: u64) -> ConnectionId {
+        ConnectionId { event_loop: 0, number: connection }
     }
 
     /// Begins a call, and finishes it if it is new.
-    fn is_new(replies: &Replies, who: Asking, xid: u32, asked: &str) -> bool {
-        match replies.begin(who, xid, asked, asker(1)) {
-            Begun::New(key) => {
-                assert_eq!(replies.finish(who, key, &Ok(asked.into())), None);
+    fn is_new(replies: &ReplyCache, client_key: ClientKey, xid: u32, asked: &str) -> bool {
+        match replies.begin(client_key, xid, asked, connection_id(1)) {
+            CacheLookup::New(key) => {
+                assert_eq!(replies.finish(client_key, key, &Ok(asked.into())), None);
                 true
             }
-            begun => {
-                assert_eq!(begun, Begun::Done(Ok(asked.into())));
+            lookup => {
+                assert_eq!(lookup, CacheLookup::Done(Ok(asked.into())));
                 false
             }
         }
     }
 
     #[test]
-    fn a_repeated_call_has_its_reply_until_newer_calls_need_the_memory() {
-        let replies = Replies::default();
+    fn replies_are_cached_until_newer_calls_evict_them() {
+        let replies = ReplyCache::default();
         assert!(is_new(&replies, client(1), 7, "mkdir") && !is_new(&replies, client(1), 7, "mkdir"));
         for (address, xid, asked) in
             [(client(2), 7, "mkdir"), (client(1), 8, "mkdir"), (client(1), 7, "rmdir")]
@@ -199,23 +210,23 @@ mod tests {
     }
 
     #[test]
-    fn a_call_repeated_while_it_runs_is_answered_to_the_newest_asker() {
-        let replies = Replies::default();
-        let begin = |connection| replies.begin(client(1), 7, "create", asker(connection));
-        let Begun::New(key) = begin(1) else { panic!("it is new") };
-        assert_eq!(begin(2), Begun::Running(None));
-        assert_eq!(begin(3), Begun::Running(Some(asker(2))));
+    fn running_calls_reply_to_the_newest_connection() {
+        let replies = ReplyCache::default();
+        let begin = |connection| replies.begin(client(1), 7, "create", connection_id(connection));
+        let CacheLookup::New(key) = begin(1) else { panic!("it is new") };
+        assert_eq!(begin(2), CacheLookup::Running(None));
+        assert_eq!(begin(3), CacheLookup::Running(Some(connection_id(2))));
         // Newer calls do not let it be executed twice.
         (100..100 + 2 * CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(1), xid, "")));
-        assert_eq!(begin(4), Begun::Running(Some(asker(3))));
-        assert_eq!(begin(2), Begun::Running(Some(asker(2))), "it is no newer connection");
-        assert_eq!(replies.finish(client(1), key, &Ok(vec![5])), Some(asker(4)));
-        assert_eq!(begin(5), Begun::Done(Ok(vec![5])));
+        assert_eq!(begin(4), CacheLookup::Running(Some(connection_id(3))));
+        assert_eq!(begin(2), CacheLookup::Running(Some(connection_id(2))), "it is no newer connection");
+        assert_eq!(replies.finish(client(1), key, &Ok(vec![5])), Some(connection_id(4)));
+        assert_eq!(begin(5), CacheLookup::Done(Ok(vec![5])));
     }
 
     #[test]
-    fn clients_that_asked_longest_ago_are_forgotten() {
-        let replies = Replies::default();
+    fn least_recently_used_clients_are_evicted() {
+        let replies = ReplyCache::default();
         assert!(is_new(&replies, client(0), 1, ""));
         (1..CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
         assert!(!is_new(&replies, client(0), 1, ""));
@@ -226,9 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn a_network_with_many_addresses_takes_no_places_of_others() {
-        let replies = Replies::default();
-        let of_network = |number: u128| Asking::trusted(Ipv6Addr::from_bits(0x2001 << 112 | number).into());
+    fn networks_with_many_addresses_evict_only_their_own() {
+        let replies = ReplyCache::default();
+        let of_network =
+            |number: u128| ClientKey::trusted(Ipv6Addr::from_bits(0x2001 << 112 | number).into());
         (0..20).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
         assert!(is_new(&replies, of_network(1 << 64), 1, ""), "of another network");
         for number in 0..4 * CLIENTS_MAX as u128 {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::core::{BadReply, CallError, ProcedureNumber};
 use super::url::escaped;
-use super::{Client, ClientError, Found, SHORT_BYTES_MAX, Ticket};
+use super::{Client, ClientError, FileInfo, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     Attributes, CreateArguments, Created, Entry as At, FileHandle, HowToCreate, LookupResult, NewAttributes,
@@ -14,15 +14,15 @@ use crate::wire::nfs3::{
 use crate::wire::xdr::{self, Xdr};
 
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedCall {
     /// The value that the `begin_` method returned.
     pub ticket: Ticket,
     /// The file of `begin_look_up` or `begin_create`, if the server reported all about it; otherwise `None`.
-    pub outcome: Result<Option<Found>, ClientError>,
+    pub outcome: Result<Option<FileInfo>, ClientError>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum CallKind {
     LookUp,
     Create,
     SetAttributes,
@@ -31,8 +31,8 @@ enum Kind {
 }
 
 #[derive(Debug)]
-struct Call {
-    kind: Kind,
+struct PendingCall {
+    kind: CallKind,
     /// What was to be done to which file, for errors.
     subject: String,
     what: &'static str,
@@ -40,46 +40,46 @@ struct Call {
 
 /// Calls without a reply, and results that were not returned yet.
 #[derive(Debug, Default)]
-pub(super) struct Begun {
-    calls: HashMap<Ticket, Call>,
-    finished: VecDeque<Finished>,
+pub(super) struct PendingCalls {
+    calls: HashMap<Ticket, PendingCall>,
+    finished: VecDeque<FinishedCall>,
 }
 
-impl Begun {
-    pub(super) fn take_results(
+impl PendingCalls {
+    pub(super) fn finish_call(
         &mut self,
         ticket: Ticket,
         results: Result<Vec<u8>, CallError>,
         is_repeated: bool,
     ) {
-        let Some(Call { kind, subject, what }) = self.calls.remove(&ticket) else { return };
-        let found = results.and_then(|results| found_in(kind, &results));
+        let Some(PendingCall { kind, subject, what }) = self.calls.remove(&ticket) else { return };
+        let found = results.and_then(|results| decode_results(kind, &results));
         let outcome = found.map_err(|error| ClientError::of(subject, what, error, is_repeated));
-        self.finished.push_back(Finished { ticket, outcome });
+        self.finished.push_back(FinishedCall { ticket, outcome });
     }
 }
 
-fn found_in(kind: Kind, results: &[u8]) -> Result<Option<Found>, CallError> {
+fn decode_results(kind: CallKind, results: &[u8]) -> Result<Option<FileInfo>, CallError> {
     fn checked<T: for<'a> Xdr<'a>>(results: &[u8]) -> Result<(), CallError> {
         let parsed: NfsResult<T, T> = xdr::parse(results).map_err(BadReply::from)?;
         parsed.map(drop).map_err(|refusal| refusal.status.into())
     }
     match kind {
-        Kind::LookUp => {
+        CallKind::LookUp => {
             let found: NfsResult<LookupResult, Option<Attributes>> =
                 xdr::parse(results).map_err(BadReply::from)?;
             let found = found.map_err(|refusal| refusal.status)?;
-            Ok(found.attributes.map(|attributes| Found { file: found.file, attributes }))
+            Ok(found.attributes.map(|attributes| FileInfo { file: found.file, attributes }))
         }
-        Kind::Create => {
+        CallKind::Create => {
             let made: NfsResult<Created, WeakCacheConsistency> =
                 xdr::parse(results).map_err(BadReply::from)?;
             let made = made.map_err(|refusal| refusal.status)?;
-            Ok(made.file.zip(made.attributes).map(|(file, attributes)| Found { file, attributes }))
+            Ok(made.file.zip(made.attributes).map(|(file, attributes)| FileInfo { file, attributes }))
         }
-        Kind::SetAttributes => checked::<WeakCacheConsistency>(results).map(|()| None),
-        Kind::Rename => checked::<Renamed>(results).map(|()| None),
-        Kind::Commit => Ok(None),
+        CallKind::SetAttributes => checked::<WeakCacheConsistency>(results).map(|()| None),
+        CallKind::Rename => checked::<Renamed>(results).map(|()| None),
+        CallKind::Commit => Ok(None),
     }
 }
 
@@ -88,19 +88,19 @@ impl Client {
     /// result.
     pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: HowToCreate) -> Ticket {
         let at = At { directory, name: Text(name) };
-        self.begin(Procedure::Create, &CreateArguments { at, how }, Kind::Create, (name, "made"))
+        self.begin(Procedure::Create, &CreateArguments { at, how }, CallKind::Create, (name, "made"))
     }
 
     /// Starts [`look_up`](Self::look_up) without waiting.
     pub fn begin_look_up(&mut self, directory: FileHandle, name: &[u8]) -> Ticket {
         let at = At { directory, name: Text(name) };
-        self.begin(Procedure::Lookup, &at, Kind::LookUp, (name, "found"))
+        self.begin(Procedure::Lookup, &at, CallKind::LookUp, (name, "found"))
     }
 
     /// Starts [`set_attributes`](Self::set_attributes) without waiting.
     pub fn begin_set_attributes(&mut self, file: FileHandle, new: NewAttributes) -> Ticket {
         let asked = SetAttributesArguments { file, new, guard: None };
-        self.begin(Procedure::SetAttr, &asked, Kind::SetAttributes, (b"", "changed"))
+        self.begin(Procedure::SetAttr, &asked, CallKind::SetAttributes, (b"", "changed"))
     }
 
     /// Starts [`rename`](Self::rename) without waiting.
@@ -113,15 +113,15 @@ impl Client {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
         };
-        self.begin(Procedure::Rename, &asked, Kind::Rename, (from, "renamed"))
+        self.begin(Procedure::Rename, &asked, CallKind::Rename, (from, "renamed"))
     }
 
     /// Starts [`commit`](Self::commit) without waiting; `None` while another commit of the file is in
     /// progress.
     pub fn begin_commit(&mut self, file: FileHandle) -> Option<Ticket> {
         let ticket = self.core().commit(file)?;
-        let call = Call { kind: Kind::Commit, subject: self.export.clone(), what: "written" };
-        self.begun.calls.insert(ticket, call);
+        let call = PendingCall { kind: CallKind::Commit, subject: self.export.clone(), what: "written" };
+        self.pending_calls.calls.insert(ticket, call);
         Some(ticket)
     }
 
@@ -129,7 +129,7 @@ impl Client {
         &mut self,
         procedure: Procedure,
         arguments: &impl Xdr<'a>,
-        kind: Kind,
+        kind: CallKind,
         (name, what): (&[u8], &'static str),
     ) -> Ticket {
         let ticket = self.core().call(ProcedureNumber::from(procedure), arguments, SHORT_BYTES_MAX);
@@ -137,7 +137,7 @@ impl Client {
             [] => self.export.clone(),
             name => format!("{}: {}", self.export, escaped(name)),
         };
-        self.begun.calls.insert(ticket, Call { kind, subject, what });
+        self.pending_calls.calls.insert(ticket, PendingCall { kind, subject, what });
         ticket
     }
 
@@ -145,16 +145,16 @@ impl Client {
     ///
     /// # Errors
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
-    pub fn next_finished(&mut self) -> Result<Option<Finished>, ClientError> {
+    pub fn next_finished(&mut self) -> Result<Option<FinishedCall>, ClientError> {
         loop {
-            self.keep_all();
-            if let Some(finished) = self.begun.finished.pop_front() {
+            self.collect_completions();
+            if let Some(finished) = self.pending_calls.finished.pop_front() {
                 return Ok(Some(finished));
             }
-            if self.begun.calls.is_empty() {
+            if self.pending_calls.calls.is_empty() {
                 return Ok(None);
             }
-            self.transport.turn(None)?;
+            self.transport.drive(None)?;
         }
     }
 }
