@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn disciplines_that_only_queue_are_harmless() {
+    fn queueing_disciplines_that_only_queue_are_harmless() {
         assert_eq!(only(&message(4, "fq_codel")), Some(Entry::Harmless));
         assert_eq!(only(&message(4, "netem")), Some(Entry::Meddles { index: 4, kind: b"netem" }));
         let whole = message(4, "clsact");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_taken_apart() {
+    fn netlink_replies_are_split_into_entries() {
         let (one, mut answer) = (message(4, "tbf"), message(5, "tbf"));
         answer.resize(answer.len().next_multiple_of(4), 0);
         answer.extend(&one);

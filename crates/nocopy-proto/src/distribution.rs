@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_distribution_installs_libpcap_in_its_own_words() {
+    fn each_distribution_has_its_libpcap_command() {
         for (os_release, command) in [
             ("PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n", "'apt install libpcap0.8'"),
             ("ID=ubuntu\nID_LIKE=debian\n", "'apt install libpcap0.8'"),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_its_name_and_its_words() {
+    fn an_error_has_its_name_and_description() {
         assert_eq!(cause(2), " (ENOENT); no such file or directory");
         assert_eq!(cause(1), " (EPERM); operation not permitted");
         assert_eq!(cause(72), " (EMULTIHOP); multihop attempted");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_a_table_has_its_words_first() {
+    fn an_error_in_a_table_has_its_description_first() {
         let refused = io::Error::from_raw_os_error(111);
         assert_eq!(Named(&refused).to_string(), "connection refused (ECONNREFUSED)");
         assert_eq!(Named(&io::Error::other("closed")).to_string(), "closed");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_a_number_has_only_words() {
+    fn an_error_without_a_number_has_only_a_description() {
         let closed = io::Error::other("the peer closed the connection");
         assert_eq!(Why(&closed).to_string(), "; the peer closed the connection");
         let inner = io::Error::new(io::ErrorKind::NotConnected, io::Error::from_raw_os_error(6));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_do_not_pass() {
+    fn permanent_errors_are_not_transient() {
         for errno in [Errno::EBADF, Errno::ENODEV, Errno::ENXIO, Errno::EAFNOSUPPORT, Errno::ENOTCONN] {
             assert!(!is_passing(&io::Error::from_raw_os_error(errno as i32)), "{errno}");
         }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_has_a_remedy_of_its_own() {
+    fn every_error_has_its_own_remedy() {
         let of = |errno: Errno| remedy(&io::Error::from_raw_os_error(errno as i32));
         assert!(of(Errno::EPERM).contains("root"));
         assert!(of(Errno::ENOMEM).contains("memory"));

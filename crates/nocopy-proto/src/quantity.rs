@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits_and_the_unit_that_fits() {
+    fn times_have_three_digits_and_a_fitting_unit() {
         let times = [0.0, 7.5e-9, 842e-6, 0.9996e-3, 12.34e-3, 0.9996, 1.5, 83.42, 1234.5];
         let words =
             ["0.00 us", "0.01 us", "842 us", "1.00 ms", "12.3 ms", "1.00 s", "1.50 s", "83.4 s", "1234 s"];

@@ -501,12 +501,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_heard(message in message()) {
+        fn messages_survive_json_round_trips(message in message()) {
             prop_assert_eq!(Message::parse(&message.datagram().unwrap()).unwrap(), message);
         }
 
         #[test]
-        fn what_is_answered_is_heard(request: u64, is_here: bool, why in option::of(text())) {
+        fn replies_survive_json_round_trips(request: u64, is_here: bool, why in option::of(text())) {
             let reply = match why {
                 None if is_here => Reply::Here { request },
                 None => Reply::Loaded { request },
@@ -517,7 +517,7 @@ mod tests {
 
         /// Messages with a byte changed come closer to being messages than noise does.
         #[test]
-        fn whatever_comes_is_refused_or_is_a_message(
+        fn arbitrary_datagrams_are_refused_or_parsed(
             message in message(), place: prop::sample::Index, byte: u8, noise: Vec<u8>,
         ) {
             oracle::check_round_trip(&noise);
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused_on_both_ways() {
+    fn long_fields_are_refused_in_both_directions() {
         let long = "x".repeat(TEXT_BYTES_MAX + 1);
         let program = long.clone();
         let message = Message::Join(Join { version: VERSION, process: 1, program, key: 2, channel: 3 });
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_with_many_queues_is_told_of_by_the_first() {
+    fn many_queues_are_clipped_to_the_limit() {
         let of = |mode| {
             let library = Library::Ours { mode, note: None };
             let interface = "eth0".into();
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_apart() {
+    fn another_version_is_refused_by_name() {
         let forged = br#"{"kind":"join","version":2,"process":1,"program":"x","more":true}"#;
         assert_eq!(
             Message::parse(forged).unwrap_err().to_string(),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nocopy_proto::filter::Program;
 use nocopy_proto::message::{self, LostReason, crc, framing, wire as messages};
-use nocopy_proto::pcapng::{self, InPlace};
+use nocopy_proto::pcapng::{self, InPlaceWriter};
 use nocopy_proto::run;
 use nocopy_proto::wire::{
     IpAddresses, MacAddress, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp, udp, vlan,
@@ -49,7 +49,7 @@ fn checksum(checksum: [u8; 2], address: impl Into<IpAddr> + Copy) -> String {
 }
 
 #[test]
-fn faults_of_headers_are_facts() {
+fn errors_of_headers_state_facts() {
     let mut udp_over_ipv4 = padded::<60>(&[0; 12]);
     udp_over_ipv4[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
     udp_over_ipv4[17] = 46;
@@ -146,7 +146,7 @@ fn faults_of_headers_are_facts() {
 }
 
 #[test]
-fn faults_of_messages_are_facts() {
+fn errors_of_messages_state_facts() {
     let chunks = |payload: &[u8]| {
         framing::parse(payload).find_map(Result::err).map_or(String::new(), |error| error.to_string())
     };
@@ -194,7 +194,7 @@ fn faults_of_messages_are_facts() {
 }
 
 #[test]
-fn what_the_library_and_the_command_do_not_understand_is_said() {
+fn invalid_messages_of_the_command_channel_are_named() {
     assert_sentences(&[
         (
             said(run::Message::parse(&[b' '; 1 << 20])),
@@ -224,14 +224,14 @@ fn impossible_headers_and_blocks_are_not_written() {
             "header of 8 bytes: cannot be written; the buffer has 7; give a larger one",
         ),
         (
-            said(InPlace::new(&mut [0; 100], None, 100).add(&packet, 0..10)),
+            said(InPlaceWriter::new(&mut [0; 100], None, 100).add(&packet, 0..10)),
             "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere",
         ),
     ]);
 }
 
 #[test]
-fn filters_that_cannot_be_used_say_why() {
+fn unusable_filters_name_their_cause() {
     // Each instruction reads behind X, which takes some instructions of eBPF, and jumps to the end if there
     // is no such byte.
     let long = format!("4001\n{}6 0 0 1\n", "72 0 0 14\n".repeat(4000));

@@ -26,7 +26,7 @@ fn words(line: &str) -> HashSet<String> {
 const OTHERWISE: [(&str, &str); 3] = [("ip-proto-17", "UDP"), ("frag", "fragment"), ("HTTP", "length")];
 
 #[test]
-fn the_same_fields_as_tcpdump() {
+fn descriptions_have_tcpdumps_fields() {
     let lines: Vec<&str> = PACKETS.lines().collect();
     let (mut equal, mut packets) = (0, 0);
     for pair in lines.chunks(2) {

@@ -52,7 +52,10 @@ pub fn ring(operations: &[Operation]) {
             }
             2 => {
                 let mut slots = producer.reserve(amount);
-                assert_eq!(slots.left() as usize, (amount as usize).min(8 - staged.len() - visible.len()));
+                assert_eq!(
+                    slots.remaining() as usize,
+                    (amount as usize).min(8 - staged.len() - visible.len())
+                );
                 while slots.push(next).is_ok() {
                     staged.push_back(next);
                     next += 1;
@@ -63,7 +66,7 @@ pub fn ring(operations: &[Operation]) {
             3 => {
                 let mut peek = consumer.peek(amount);
                 assert_eq!(peek.len(), (amount as usize).min(visible.len()));
-                assert_eq!(peek.look(0), visible.front().copied().filter(|_| amount > 0));
+                assert_eq!(peek.entry_at(0), visible.front().copied().filter(|_| amount > 0));
                 // Half of what was offered is read; the rest must be offered again.
                 let read: Vec<u64> = peek.by_ref().take(amount.div_ceil(2) as usize).collect();
                 drop(peek);

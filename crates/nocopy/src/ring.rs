@@ -131,12 +131,12 @@ pub(crate) unsafe fn map_consumer<T: Copy>(
 
 /// A ring in plain memory; the two indices are on separate cache lines, as in the kernel.
 #[repr(C, align(128))]
-struct Line(AtomicU32);
+struct PaddedIndex(AtomicU32);
 
 struct PlainMemory<T> {
-    producer: Line,
-    consumer: Line,
-    flags: Line,
+    producer: PaddedIndex,
+    consumer: PaddedIndex,
+    flags: PaddedIndex,
     entries: Box<[Slot<T>]>,
 }
 
@@ -148,9 +148,9 @@ unsafe impl<T: Send> Sync for PlainMemory<T> {}
 pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "ring capacity {capacity} is not a power of two");
     let memory = Arc::new(PlainMemory {
-        producer: Line(AtomicU32::new(0)),
-        consumer: Line(AtomicU32::new(0)),
-        flags: Line(AtomicU32::new(0)),
+        producer: PaddedIndex(AtomicU32::new(0)),
+        consumer: PaddedIndex(AtomicU32::new(0)),
+        flags: PaddedIndex(AtomicU32::new(0)),
         entries: (0..capacity).map(|_| Slot::new(T::default())).collect(),
     });
     let shared = Shared {
@@ -350,7 +350,7 @@ unsafe impl<T: Copy + Send> Send for Reservation<'_, T> {}
 impl<T: Copy> Reservation<'_, T> {
     /// Slots still free in this reservation.
     #[inline]
-    pub(crate) fn left(&self) -> u32 {
+    pub(crate) fn remaining(&self) -> u32 {
         (self.end - self.next) as u32
     }
 
@@ -361,7 +361,7 @@ impl<T: Copy> Reservation<'_, T> {
     /// The iterator's length must be exact.
     #[inline]
     pub(crate) unsafe fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
-        assert!(entries.len() <= self.left() as usize, "more entries than slots");
+        assert!(entries.len() <= self.remaining() as usize, "more entries than slots");
         for entry in entries {
             // SAFETY: a slot is left for each: asserted, and the iterator's length is right.
             unsafe { self.push_unchecked(entry) };
@@ -487,9 +487,10 @@ pub(crate) struct Peek<'ring, T: Copy> {
 unsafe impl<T: Copy + Send> Send for Peek<'_, T> {}
 
 impl<T: Copy> Peek<'_, T> {
-    /// Like [`look`](Self::look), but only a hint: the other end may change the entry during the read.
+    /// Like [`entry_at`](Self::entry_at), but only a hint: the other end may change the entry during the
+    /// read.
     #[inline]
-    pub(crate) fn glance(&self, ahead: u32) -> Option<T> {
+    pub(crate) fn entry_hint(&self, ahead: u32) -> Option<T> {
         if ahead >= self.end.wrapping_sub(self.next) {
             return None;
         }
@@ -508,7 +509,7 @@ impl<T: Copy> Peek<'_, T> {
 
     /// The entry `ahead` places after the next one, without taking it.
     #[inline]
-    pub(crate) fn look(&self, ahead: u32) -> Option<T> {
+    pub(crate) fn entry_at(&self, ahead: u32) -> Option<T> {
         if ahead >= self.end.wrapping_sub(self.next) {
             return None;
         }

@@ -31,7 +31,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::engine::half::{ReceiverHalf, SenderHalf};
 use crate::engine::wait::STARVED_INTERVAL;
-use crate::sys::lookout::Lookout;
+use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::watch::Watched;
 
 /// A half that receives, in a tokio program. It has all methods of the half, but those that wait would block
@@ -71,7 +71,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
 pub struct AsyncSender<S> {
     watched: Watched,
     /// Ends waits for buffers that other tasks hold, because no event reports their return.
-    lookout: Lookout,
+    timed_epoll: TimedEpoll,
     half: S,
 }
 
@@ -83,9 +83,9 @@ impl<S: SenderHalf> AsyncSender<S> {
     pub fn new(half: S) -> io::Result<Self> {
         let watched = Watched::none()?;
         watched.add(&half)?;
-        let lookout = Lookout::default();
-        watched.add(lookout.descriptor(None))?;
-        Ok(Self { watched, lookout, half })
+        let timed_epoll = TimedEpoll::default();
+        watched.add(timed_epoll.descriptor(None))?;
+        Ok(Self { watched, timed_epoll, half })
     }
 
     /// Resolves when there is an empty buffer. Until then it hands over queued data, since that frees
@@ -104,7 +104,7 @@ impl<S: SenderHalf> AsyncSender<S> {
                 return Ok(buffer);
             }
             let are_with_others = self.half.in_flight() == 0;
-            self.lookout.look_again(are_with_others.then_some(STARVED_INTERVAL))?;
+            self.timed_epoll.look_again(are_with_others.then_some(STARVED_INTERVAL))?;
             self.event().await?;
         }
     }

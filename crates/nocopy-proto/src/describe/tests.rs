@@ -77,7 +77,7 @@ fn segment(flags: tcp::Flags, options: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_kernel_sent() {
+fn packets_of_the_kernel_are_described() {
     assert_eq!(line(&captured::ARP_REQUEST), "ARP, Request who-has 10.0.0.2 tell 10.0.0.1, length 28");
     assert_eq!(line(&captured::UDP_V4), "IP 10.0.0.1.4660 > 10.0.0.2.7: UDP, length 7");
     assert_eq!(line(&captured::UDP_V6), "IP6 fd00::1.4660 > fd00::2.7: UDP, length 7");
@@ -102,7 +102,7 @@ fn what_the_kernel_sent() {
 }
 
 #[test]
-fn link_headers_and_names_on_request() {
+fn link_headers_and_names_are_optional() {
     assert_eq!(
         line_of(&captured::UDP_V4, 49, Style::default().link(true).names(true)),
         "02:00:00:00:00:01 > 02:00:00:00:00:02, ethertype IPv4 (0x0800), length 49: IP 10.0.0.1.4660 > \
@@ -136,7 +136,7 @@ fn tags_also_stacked() {
 }
 
 #[test]
-fn tags_of_priority_and_of_old_providers() {
+fn priority_and_old_provider_tags_are_described() {
     let tagged = |types: &[(u16, u16)], inner: u16| {
         let mut bytes = Vec::new();
         for (control, announces) in types {
@@ -187,7 +187,7 @@ fn unsegmented_packets_have_the_length_of_the_frame() {
 }
 
 #[test]
-fn what_is_neither_arp_nor_ip() {
+fn other_ethertypes_and_llc_are_described() {
     assert_eq!(line(&ethernet(0x88b5, &[0; 46])), "ethertype 0x88b5, length 46");
     assert_eq!(line(&ethernet(0x88cc, &[0; 46])), "LLDP, length 46");
     assert_eq!(line(&ethernet(38, &[0x42; 46])), "802.3, LLC, dsap 0x42, ssap 0x42, control 0x42, length 38");
@@ -205,7 +205,7 @@ fn what_is_neither_arp_nor_ip() {
 }
 
 #[test]
-fn arp_by_what_it_is_for() {
+fn arp_operations_are_described() {
     let with = |change: &dyn Fn(&mut [u8])| {
         let mut bytes = captured::ARP_REQUEST;
         change(&mut bytes[14..]);
@@ -219,7 +219,7 @@ fn arp_by_what_it_is_for() {
 }
 
 #[test]
-fn fragments_and_options() {
+fn fragments_and_options_are_described() {
     let datagram = [&[0x12, 0x34, 0, 7, 0x0b, 0xc0, 0, 0][..], &[0; 1472]].concat();
     assert_eq!(
         line(&over_ipv4(17, 0x2000, &datagram)),
@@ -247,7 +247,7 @@ fn fragments_and_options() {
 }
 
 #[test]
-fn tcp_numbers_flags_and_options() {
+fn tcp_numbers_flags_and_options_are_described() {
     let data = segment(tcp::Flags::PSH.with(tcp::Flags::ACK).with(tcp::Flags::URG), &[], b"hello");
     assert_eq!(
         line(&over_ipv4(6, 0, &data)),
@@ -272,7 +272,7 @@ fn tcp_numbers_flags_and_options() {
 }
 
 #[test]
-fn icmp_and_what_it_is_about() {
+fn icmp_messages_and_quoted_packets_are_described() {
     let message = |number: u8, code: u8, rest: [u8; 4], payload: &[u8]| {
         let mut bytes = vec![0; icmp::HEADER_BYTES];
         let repr = icmp::Repr { message_type: icmp::MessageType(number), code, checksum: 0, rest };
@@ -301,7 +301,7 @@ fn icmp_and_what_it_is_about() {
 }
 
 #[test]
-fn icmpv6_and_what_it_is_about() {
+fn icmpv6_messages_and_quoted_packets_are_described() {
     let message = |number: u8, code: u8, payload: &[u8]| {
         let bytes = [&[number, code, 0, 0], payload].concat();
         let repr = icmpv6::Repr::parse(&icmpv6::Message::parse(&bytes).unwrap());
@@ -331,7 +331,7 @@ fn icmpv6_and_what_it_is_about() {
 }
 
 #[test]
-fn cut_packets_are_described_as_they_were() {
+fn cut_packets_are_marked_as_cut() {
     let packet_bytes = captured::TCP_SYN.len();
     let cut = |bytes: usize| line_of(&captured::TCP_SYN[..bytes], packet_bytes, Style::default());
     assert_eq!(cut(20), "IP [|ip]");
@@ -345,7 +345,7 @@ fn cut_packets_are_described_as_they_were() {
 }
 
 #[test]
-fn lengths_that_contradict_each_other_are_said() {
+fn contradicting_lengths_are_reported() {
     let short = &captured::UDP_V4[..45];
     assert_eq!(line(short), "IP 10.0.0.1.4660 > 10.0.0.2.7: UDP, length 7, truncated: 4 bytes missing");
     let mut long = captured::UDP_V4;
@@ -364,7 +364,7 @@ fn lengths_that_contradict_each_other_are_said() {
 }
 
 #[test]
-fn a_frame_that_was_made_here() {
+fn an_emitted_frame_is_described() {
     let template = UdpFrame {
         source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
         destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
@@ -383,7 +383,7 @@ fn a_frame_that_was_made_here() {
 }
 
 #[test]
-fn every_cut_and_every_flipped_byte_of_captured_frames() {
+fn cut_and_damaged_captured_frames_are_described() {
     let frames: [&[u8]; 7] = [
         &captured::ARP_REQUEST,
         &captured::UDP_V4,
@@ -415,7 +415,7 @@ proptest! {
 
     /// Random bytes seldom pass for a protocol, so they get their first bytes given.
     #[test]
-    fn arbitrary_bytes_in_every_protocol(
+    fn arbitrary_bytes_in_every_protocol_give_one_line(
         ether_type in prop::sample::select(vec![0x0800_u16, 0x0806, 0x86dd, 0x8100, 0x88a8, 0x0026]),
         protocol in prop::sample::select(vec![0_u8, 1, 2, 6, 17, 43, 44, 58, 59, 60, 200]),
         payload in vec(any::<u8>(), 0..120),

@@ -1,7 +1,7 @@
 //! Facts that hold before each instruction on every path to it, so that translations leave out needless
 //! checks.
 
-use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
+use super::instruction::{Arithmetic, Extension, LoadTarget, Operand, Operation, Register, Width};
 use super::invalid::SLOTS;
 
 /// The largest length of an IPv4 header: 4 bits, in words.
@@ -71,14 +71,14 @@ impl Facts {
         match operation {
             Operation::Load(width, offset) => {
                 self.a_max = largest(width);
-                if let Place::Frame(offset) | Place::Link(offset) = Place::of(offset) {
+                if let LoadTarget::Frame(offset) | LoadTarget::Link(offset) = LoadTarget::of(offset) {
                     self.linear_bytes = self.linear_bytes.max(offset.saturating_add(width as u32));
                 }
             }
             Operation::LoadIndirect(width, _) => self.a_max = largest(width),
             Operation::LoadHeader(offset) => {
                 self.x_max = HEADER_BYTES_MAX;
-                if let Place::Frame(offset) | Place::Link(offset) = Place::of(offset) {
+                if let LoadTarget::Frame(offset) | LoadTarget::Link(offset) = LoadTarget::of(offset) {
                     self.linear_bytes = self.linear_bytes.max(offset.saturating_add(1));
                 }
             }
@@ -135,7 +135,7 @@ impl Facts {
 /// Whether this is a load that always ends the filter.
 pub(in crate::filter) const fn never_succeeds(operation: Operation) -> bool {
     matches!(operation, Operation::Load(_, offset) | Operation::LoadHeader(offset)
-        if matches!(Place::of(offset), Place::Nowhere))
+        if matches!(LoadTarget::of(offset), LoadTarget::Nowhere))
 }
 
 const fn largest(width: Width) -> u32 {

@@ -173,7 +173,7 @@ impl Extension {
 
 /// The target of an offset, read as signed: `bpf_internal_load_pointer_neg_helper` in kernel/bpf/core.c.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum LoadTarget {
     /// Bytes from the start of the frame.
     Frame(u32),
     /// Bytes from the link header.
@@ -184,7 +184,7 @@ pub(super) enum Place {
     Nowhere,
 }
 
-impl Place {
+impl LoadTarget {
     pub(super) const fn of(offset: u32) -> Self {
         match offset {
             NETWORK.. => Self::Network(offset - NETWORK),

@@ -12,6 +12,7 @@
 //! decides the offset, which headers of IPv4 without options avoid.
 
 mod ancillary;
+mod assembler;
 mod check;
 mod facts;
 mod instruction;
@@ -20,7 +21,6 @@ mod invalid;
 pub mod oracle;
 mod packet_socket;
 mod parse;
-mod rewriting;
 mod run;
 #[cfg(test)]
 mod tests;

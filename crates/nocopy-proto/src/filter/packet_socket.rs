@@ -1,10 +1,10 @@
 //! Filters for packet sockets, where the kernel has taken the outermost VLAN tag out of the frame and keeps
 //! it beside.
 
+use super::assembler::{Assembler, Label};
 use super::facts::Facts;
-use super::instruction::{LINK, NETWORK, Operation, Place, Register, Width, code};
+use super::instruction::{LINK, LoadTarget, NETWORK, Operation, Register, Width, code};
 use super::invalid::SLOTS;
-use super::rewriting::{Label, Rewriting};
 use super::{Extension, Instruction, InvalidProgram, Program};
 
 /// The offsets in a frame at which the tag begins (its type, then its control field) and ends.
@@ -37,13 +37,13 @@ impl Program {
         if self.operations.iter().any(asks_for_tag) {
             return Ok(self.clone());
         }
-        let mut rewriting = Rewriting::default();
-        let (tagged, original) = (rewriting.label(), rewriting.label());
-        rewriting.push(code::LOAD_WORD, Extension::VlanTagPresent.offset());
-        rewriting.branch(Instruction::plain(IF_EQUAL, 0), original, tagged);
-        rewriting.place(tagged);
-        rewriting.push(code::LOAD_CONSTANT, 0); // A, as at the start
-        Shift::new(self, rewriting).shift(original)
+        let mut assembler = Assembler::default();
+        let (tagged, original) = (assembler.label(), assembler.label());
+        assembler.push(code::LOAD_WORD, Extension::VlanTagPresent.offset());
+        assembler.branch(Instruction::plain(IF_EQUAL, 0), original, tagged);
+        assembler.bind(tagged);
+        assembler.push(code::LOAD_CONSTANT, 0); // A, as at the start
+        Shift::new(self, assembler).shift(original)
     }
 
     /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the
@@ -52,28 +52,28 @@ impl Program {
     /// # Errors
     /// The filter becomes too long.
     pub fn keeping(&self, bytes: u32) -> Result<Self, InvalidProgram> {
-        let mut rewriting = Rewriting::default();
-        let labels: Vec<Label> = self.operations.iter().map(|_| rewriting.label()).collect();
+        let mut assembler = Assembler::default();
+        let labels: Vec<Label> = self.operations.iter().map(|_| assembler.label()).collect();
         for (index, (&operation, &instruction)) in self.operations.iter().zip(&self.instructions).enumerate()
         {
-            rewriting.place(labels[index]);
+            assembler.bind(labels[index]);
             match operation {
                 Operation::Jump(_) | Operation::Branch { .. } => {
-                    rewriting.jump_as(operation, instruction, &labels[index + 1..]);
+                    assembler.jump_as(operation, instruction, &labels[index + 1..]);
                 }
-                Operation::ReturnConstant(1..) => rewriting.push(code::RETURN_CONSTANT, bytes),
+                Operation::ReturnConstant(1..) => assembler.push(code::RETURN_CONSTANT, bytes),
                 Operation::ReturnA => {
-                    let [nothing, something] = std::array::from_fn(|_| rewriting.label());
-                    rewriting.branch(Instruction::plain(IF_EQUAL, 0), nothing, something);
-                    rewriting.place(nothing);
-                    rewriting.push(code::RETURN_CONSTANT, 0);
-                    rewriting.place(something);
-                    rewriting.push(code::RETURN_CONSTANT, bytes);
+                    let [nothing, something] = std::array::from_fn(|_| assembler.label());
+                    assembler.branch(Instruction::plain(IF_EQUAL, 0), nothing, something);
+                    assembler.bind(nothing);
+                    assembler.push(code::RETURN_CONSTANT, 0);
+                    assembler.bind(something);
+                    assembler.push(code::RETURN_CONSTANT, bytes);
                 }
-                _ => rewriting.extend(&[instruction]),
+                _ => assembler.extend(&[instruction]),
             }
         }
-        Self::new(rewriting.finish())
+        Self::new(assembler.finish())
     }
 }
 
@@ -85,31 +85,31 @@ const fn asks_for_tag(operation: &Operation) -> bool {
 /// The unfinished program for frames with a tag.
 struct Shift<'a> {
     program: &'a Program,
-    rewriting: Rewriting,
+    assembler: Assembler,
     /// A scratch slot the program does not use.
     slot: Option<u32>,
     /// An instruction for which no slot was left.
-    wanting: Option<usize>,
+    without_slot: Option<usize>,
 }
 
 impl<'a> Shift<'a> {
-    fn new(program: &'a Program, rewriting: Rewriting) -> Self {
+    fn new(program: &'a Program, assembler: Assembler) -> Self {
         let uses = |slot| {
             program.operations.iter().any(
                 |operation| matches!(operation, Operation::LoadScratch(_, used) | Operation::Store(_, used) if *used == slot),
             )
         };
-        Self { program, rewriting, slot: (0..SLOTS).rev().find(|&slot| !uses(slot)), wanting: None }
+        Self { program, assembler, slot: (0..SLOTS).rev().find(|&slot| !uses(slot)), without_slot: None }
     }
 
     fn shift(mut self, original: Label) -> Result<Program, InvalidProgram> {
         let (operations, instructions) = (&self.program.operations, &self.program.instructions);
-        let labels: Vec<Label> = operations.iter().map(|_| self.rewriting.label()).collect();
+        let labels: Vec<Label> = operations.iter().map(|_| self.assembler.label()).collect();
         for (index, facts) in Facts::of(operations).into_iter().enumerate() {
-            self.rewriting.place(labels[index]);
+            self.assembler.bind(labels[index]);
             match operations[index] {
                 operation @ (Operation::Jump(_) | Operation::Branch { .. }) => {
-                    self.rewriting.jump_as(operation, instructions[index], &labels[index + 1..]);
+                    self.assembler.jump_as(operation, instructions[index], &labels[index + 1..]);
                 }
                 operation => match facts {
                     Some(facts) => self.instruction(index, operation, facts),
@@ -118,45 +118,45 @@ impl<'a> Shift<'a> {
                 },
             }
         }
-        if let Some(index) = self.wanting {
+        if let Some(index) = self.without_slot {
             return Err(InvalidProgram::NoSlotLeft { index });
         }
-        self.rewriting.place(original);
-        self.rewriting.extend(instructions);
-        Program::new(self.rewriting.finish())
+        self.assembler.bind(original);
+        self.assembler.extend(instructions);
+        Program::new(self.assembler.finish())
     }
 
     fn keep(&mut self, index: usize) {
-        self.rewriting.extend(&self.program.instructions[index..=index]);
+        self.assembler.extend(&self.program.instructions[index..=index]);
     }
 
     fn instruction(&mut self, index: usize, operation: Operation, facts: Facts) {
         match operation {
-            Operation::Load(width, offset) => match Place::of(offset) {
-                Place::Frame(at) | Place::Link(at) if at + width as u32 > TAG => {
+            Operation::Load(width, offset) => match LoadTarget::of(offset) {
+                LoadTarget::Frame(at) | LoadTarget::Link(at) if at + width as u32 > TAG => {
                     self.load(index, width, at, offset - at);
                 }
                 _ => self.keep(index),
             },
-            Operation::LoadHeader(offset) => match Place::of(offset) {
-                Place::Frame(at) | Place::Link(at) if at >= TAG_END => {
-                    self.rewriting.push(code::LOAD_X_HEADER, offset - TAG_BYTES);
+            Operation::LoadHeader(offset) => match LoadTarget::of(offset) {
+                LoadTarget::Frame(at) | LoadTarget::Link(at) if at >= TAG_END => {
+                    self.assembler.push(code::LOAD_X_HEADER, offset - TAG_BYTES);
                 }
-                Place::Frame(at @ TAG..) | Place::Link(at @ TAG..) => self.header_in_tag(index, at),
+                LoadTarget::Frame(at @ TAG..) | LoadTarget::Link(at @ TAG..) => self.header_in_tag(index, at),
                 _ => self.keep(index),
             },
             Operation::LoadIndirect(width, offset) => self.load_indirect(index, width, offset, facts),
             Operation::LoadLength(Register::A) => {
-                self.rewriting.push(code::LOAD_LENGTH, 0);
-                self.rewriting.push(ADD, TAG_BYTES);
+                self.assembler.push(code::LOAD_LENGTH, 0);
+                self.assembler.push(ADD, TAG_BYTES);
             }
             Operation::LoadLength(Register::X) => {
                 let slot = self.slot(index);
-                self.rewriting.push(code::STORE, slot);
-                self.rewriting.push(code::LOAD_LENGTH, 0);
-                self.rewriting.push(ADD, TAG_BYTES);
-                self.rewriting.push(code::A_TO_X, 0);
-                self.rewriting.push(code::LOAD_SCRATCH, slot);
+                self.assembler.push(code::STORE, slot);
+                self.assembler.push(code::LOAD_LENGTH, 0);
+                self.assembler.push(ADD, TAG_BYTES);
+                self.assembler.push(code::A_TO_X, 0);
+                self.assembler.push(code::LOAD_SCRATCH, slot);
             }
             _ => self.keep(index),
         }
@@ -164,7 +164,7 @@ impl<'a> Shift<'a> {
 
     fn slot(&mut self, index: usize) -> u32 {
         if self.slot.is_none() {
-            self.wanting.get_or_insert(index);
+            self.without_slot.get_or_insert(index);
         }
         self.slot.unwrap_or(0)
     }
@@ -172,10 +172,10 @@ impl<'a> Shift<'a> {
     /// `X = 4 * (byte & 15)` of a byte in the tag; A stays.
     fn header_in_tag(&mut self, index: usize, at: u32) {
         let slot = self.slot(index);
-        self.rewriting.push(code::STORE, slot);
+        self.assembler.push(code::STORE, slot);
         self.load_tag(at, 1);
         for (code, constant) in [(AND, 0xf), (SHIFT_LEFT, 2), (code::A_TO_X, 0), (code::LOAD_SCRATCH, slot)] {
-            self.rewriting.push(code, constant);
+            self.assembler.push(code, constant);
         }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Shift<'a> {
     /// Offsets count from `base`.
     fn load(&mut self, index: usize, width: Width, at: u32, base: u32) {
         if at >= TAG_END {
-            return self.rewriting.push(load_code(width), base + at - TAG_BYTES);
+            return self.assembler.push(load_code(width), base + at - TAG_BYTES);
         }
         let end = at + width as u32;
         let pieces = pieces(at, end);
@@ -192,31 +192,31 @@ impl<'a> Shift<'a> {
         }
         // Combined in X, which is restored.
         let slot = self.slot(index);
-        self.rewriting.push(code::STORE_X, slot);
+        self.assembler.push(code::STORE_X, slot);
         for (number, &(at, bytes)) in pieces.iter().enumerate() {
             if number > 0 {
-                self.rewriting.push(SHIFT_LEFT, 8 * bytes);
-                self.rewriting.push(code::A_TO_X, 0);
+                self.assembler.push(SHIFT_LEFT, 8 * bytes);
+                self.assembler.push(code::A_TO_X, 0);
             }
             match at {
                 TAG..TAG_END => self.load_tag(at, bytes),
-                TAG_END.. => self.rewriting.push(code::LOAD_BYTE, base + at - TAG_BYTES),
-                _ => self.rewriting.push(code::LOAD_BYTE, base + at),
+                TAG_END.. => self.assembler.push(code::LOAD_BYTE, base + at - TAG_BYTES),
+                _ => self.assembler.push(code::LOAD_BYTE, base + at),
             }
             if number > 0 {
-                self.rewriting.push(OR_X, 0);
+                self.assembler.push(OR_X, 0);
             }
         }
-        self.rewriting.push(code::LOAD_X_SCRATCH, slot);
+        self.assembler.push(code::LOAD_X_SCRATCH, slot);
     }
 
     /// `A = ` one or two bytes of the tag; two are its type or its control field.
     fn load_tag(&mut self, at: u32, bytes: u32) {
         let field = if at < TAG + 2 { Extension::VlanProtocol } else { Extension::VlanTag };
-        self.rewriting.push(code::LOAD_WORD, field.offset());
+        self.assembler.push(code::LOAD_WORD, field.offset());
         match (bytes, at % 2) {
-            (1, 0) => self.rewriting.push(SHIFT_RIGHT, 8),
-            (1, _) => self.rewriting.push(AND, 0xff),
+            (1, 0) => self.assembler.push(SHIFT_RIGHT, 8),
+            (1, _) => self.assembler.push(AND, 0xff),
             _ => {}
         }
     }
@@ -228,50 +228,50 @@ impl<'a> Shift<'a> {
         let behind = offset.wrapping_sub(TAG_BYTES);
         let may_wrap = facts.x_may_wrap(offset);
         if !may_wrap && offset >= TAG_END {
-            return self.rewriting.push(load, behind);
+            return self.assembler.push(load, behind);
         }
         let [positive, before, low, shifted, overlapping, done] =
-            std::array::from_fn(|_| self.rewriting.label());
-        self.rewriting.push(code::X_TO_A, 0);
-        self.rewriting.push(ADD, offset);
+            std::array::from_fn(|_| self.assembler.label());
+        self.assembler.push(code::X_TO_A, 0);
+        self.assembler.push(ADD, offset);
         if may_wrap {
             self.resolve_negative(positive, before);
         }
-        self.rewriting.place(positive);
-        self.rewriting.branch(Instruction::plain(IF_GREATER_OR_EQUAL, TAG_END), shifted, low);
-        self.rewriting.place(low);
-        self.rewriting.branch(Instruction::plain(IF_GREATER, TAG - width as u32), overlapping, before);
-        self.rewriting.place(before);
-        self.rewriting.push(load, offset);
-        self.rewriting.jump(done);
-        self.rewriting.place(shifted);
-        self.rewriting.push(load, behind);
-        self.rewriting.jump(done);
-        self.rewriting.place(overlapping);
+        self.assembler.bind(positive);
+        self.assembler.branch(Instruction::plain(IF_GREATER_OR_EQUAL, TAG_END), shifted, low);
+        self.assembler.bind(low);
+        self.assembler.branch(Instruction::plain(IF_GREATER, TAG - width as u32), overlapping, before);
+        self.assembler.bind(before);
+        self.assembler.push(load, offset);
+        self.assembler.jump(done);
+        self.assembler.bind(shifted);
+        self.assembler.push(load, behind);
+        self.assembler.jump(done);
+        self.assembler.bind(overlapping);
         for at in TAG + 1 - width as u32..TAG_END {
-            let (here, next) = (self.rewriting.label(), self.rewriting.label());
-            self.rewriting.branch(Instruction::plain(IF_EQUAL, at), here, next);
-            self.rewriting.place(here);
+            let (here, next) = (self.assembler.label(), self.assembler.label());
+            self.assembler.branch(Instruction::plain(IF_EQUAL, at), here, next);
+            self.assembler.bind(here);
             self.load(index, width, at, 0);
-            self.rewriting.jump(done);
-            self.rewriting.place(next);
+            self.assembler.jump(done);
+            self.assembler.bind(next);
         }
-        self.rewriting.place(done);
+        self.assembler.bind(done);
     }
 
     /// For an offset in A that may be negative: jumps to `unchanged` if it is not in the frame; otherwise
     /// falls through, or jumps to `positive`, with the offset in the frame in A.
     fn resolve_negative(&mut self, positive: Label, unchanged: Label) {
-        let [negative, not_network, link] = std::array::from_fn(|_| self.rewriting.label());
+        let [negative, not_network, link] = std::array::from_fn(|_| self.assembler.label());
         let at_least = |offset| Instruction::plain(IF_GREATER_OR_EQUAL, offset);
-        self.rewriting.branch(at_least(1 << 31), negative, positive);
-        self.rewriting.place(negative);
+        self.assembler.branch(at_least(1 << 31), negative, positive);
+        self.assembler.bind(negative);
         // The network header is after the tag, with or without it.
-        self.rewriting.branch(at_least(NETWORK), unchanged, not_network);
-        self.rewriting.place(not_network);
-        self.rewriting.branch(at_least(LINK), link, unchanged);
-        self.rewriting.place(link);
-        self.rewriting.push(SUBTRACT, LINK);
+        self.assembler.branch(at_least(NETWORK), unchanged, not_network);
+        self.assembler.bind(not_network);
+        self.assembler.branch(at_least(LINK), link, unchanged);
+        self.assembler.bind(link);
+        self.assembler.push(SUBTRACT, LINK);
     }
 }
 

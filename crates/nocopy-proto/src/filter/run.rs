@@ -2,7 +2,7 @@
 
 use super::Program;
 use super::ancillary::{Ancillary, Headers};
-use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
+use super::instruction::{Arithmetic, Condition, Extension, LoadTarget, Operand, Operation, Register, Width};
 use super::invalid::SLOTS;
 
 /// Bytes of Ethernet's header, where in it the type is, and bytes of a VLAN tag.
@@ -16,7 +16,7 @@ pub(super) const VLAN_TYPES: [u16; 2] = [0x8100, 0x88a8];
 /// `ARPHRD_ETHER`
 pub(super) const ETHERNET_HARDWARE: u32 = 1;
 
-struct End(u32);
+struct ReturnValue(u32);
 
 impl Program {
     /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not
@@ -32,7 +32,7 @@ impl Program {
             let Some(&operation) = self.operations.get(index) else { return 0 };
             match machine.step(operation) {
                 Ok(skipped) => index += 1 + skipped as usize,
-                Err(End(value)) => return value,
+                Err(ReturnValue(value)) => return value,
             }
         }
     }
@@ -48,7 +48,7 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     /// Executes one instruction, and returns how many to skip after it.
-    fn step(&mut self, operation: Operation) -> Result<u32, End> {
+    fn step(&mut self, operation: Operation) -> Result<u32, ReturnValue> {
         match operation {
             Operation::Load(width, offset) => self.a = self.load(width, offset)?,
             Operation::LoadIndirect(width, offset) => {
@@ -71,8 +71,8 @@ impl Machine<'_> {
                 let holds = holds(condition, self.a, self.operand(operand));
                 return Ok(if holds { jump_true } else { jump_false }.into());
             }
-            Operation::ReturnConstant(value) => return Err(End(value)),
-            Operation::ReturnA => return Err(End(self.a)),
+            Operation::ReturnConstant(value) => return Err(ReturnValue(value)),
+            Operation::ReturnA => return Err(ReturnValue(self.a)),
         }
         Ok(0)
     }
@@ -99,17 +99,17 @@ impl Machine<'_> {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    fn load(&self, width: Width, offset: u32) -> Result<u32, End> {
+    fn load(&self, width: Width, offset: u32) -> Result<u32, ReturnValue> {
         let bytes = width as u32;
-        let offset = match (Place::of(offset), self.ancillary.headers) {
-            (Place::Frame(offset), _) | (Place::Link(offset), Headers::Ethernet) => Some(offset),
-            (Place::Network(offset), Headers::Ethernet) => self.network_offset()?.checked_add(offset),
-            (Place::Network(offset), Headers::Datagram { linear_bytes }) => {
+        let offset = match (LoadTarget::of(offset), self.ancillary.headers) {
+            (LoadTarget::Frame(offset), _) | (LoadTarget::Link(offset), Headers::Ethernet) => Some(offset),
+            (LoadTarget::Network(offset), Headers::Ethernet) => self.network_offset()?.checked_add(offset),
+            (LoadTarget::Network(offset), Headers::Datagram { linear_bytes }) => {
                 Some(offset).filter(|offset| offset + bytes <= linear_bytes)
             }
-            (Place::Link(_), Headers::Datagram { .. }) | (Place::Nowhere, _) => None,
+            (LoadTarget::Link(_), Headers::Datagram { .. }) | (LoadTarget::Nowhere, _) => None,
         };
-        offset.and_then(|offset| self.read(width, offset as usize)).ok_or(End(0))
+        offset.and_then(|offset| self.read(width, offset as usize)).ok_or(ReturnValue(0))
     }
 
     fn read(&self, width: Width, offset: usize) -> Option<u32> {
@@ -138,20 +138,22 @@ impl Machine<'_> {
     }
 
     /// The offset of the network header of a frame: after a tag, if there is one.
-    fn network_offset(&self) -> Result<u32, End> {
+    fn network_offset(&self) -> Result<u32, ReturnValue> {
         if self.ancillary.vlan.is_some() {
             return Ok(ETHERNET_BYTES);
         }
-        let announced = self.read(Width::Half, TYPE_OFFSET as usize).ok_or(End(0))?;
+        let announced = self.read(Width::Half, TYPE_OFFSET as usize).ok_or(ReturnValue(0))?;
         let tagged = VLAN_TYPES.map(u32::from).contains(&announced);
         Ok(if tagged { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
     }
 
-    fn extension(&self, extension: Extension) -> Result<u32, End> {
+    fn extension(&self, extension: Extension) -> Result<u32, ReturnValue> {
         let Ancillary { interface_index, vlan, .. } = *self.ancillary;
         Ok(match extension {
-            Extension::InterfaceIndex => interface_index.ok_or(End(self.a))?,
-            Extension::HardwareType => interface_index.map(|_| ETHERNET_HARDWARE).ok_or(End(self.a))?,
+            Extension::InterfaceIndex => interface_index.ok_or(ReturnValue(self.a))?,
+            Extension::HardwareType => {
+                interface_index.map(|_| ETHERNET_HARDWARE).ok_or(ReturnValue(self.a))?
+            }
             Extension::Mark => self.ancillary.mark,
             Extension::Queue => self.ancillary.queue.into(),
             Extension::Cpu => self.ancillary.cpu,
@@ -165,18 +167,18 @@ impl Machine<'_> {
             | Extension::NetlinkAttribute
             | Extension::NestedNetlinkAttribute
             | Extension::ReceiveHash
-            | Extension::PayloadOffset => return Err(End(0)),
+            | Extension::PayloadOffset => return Err(ReturnValue(0)),
         })
     }
 }
 
-fn compute(arithmetic: Arithmetic, a: u32, operand: u32) -> Result<u32, End> {
+fn compute(arithmetic: Arithmetic, a: u32, operand: u32) -> Result<u32, ReturnValue> {
     Ok(match arithmetic {
         Arithmetic::Add => a.wrapping_add(operand),
         Arithmetic::Subtract => a.wrapping_sub(operand),
         Arithmetic::Multiply => a.wrapping_mul(operand),
-        Arithmetic::Divide => a.checked_div(operand).ok_or(End(0))?,
-        Arithmetic::Remainder => a.checked_rem(operand).ok_or(End(0))?,
+        Arithmetic::Divide => a.checked_div(operand).ok_or(ReturnValue(0))?,
+        Arithmetic::Remainder => a.checked_rem(operand).ok_or(ReturnValue(0))?,
         Arithmetic::Or => a | operand,
         Arithmetic::And => a & operand,
         Arithmetic::Xor => a ^ operand,

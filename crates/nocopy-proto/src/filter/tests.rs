@@ -21,7 +21,7 @@ fn branch(jump_true: u8, jump_false: u8) -> Instruction {
 }
 
 #[test]
-fn every_fault_has_its_name() {
+fn every_invalid_program_has_its_error() {
     let plain = Instruction::plain;
     assert_eq!(refusal(&[]), InvalidProgram::Empty);
     assert_eq!(refusal(&[RETURN; 4097]), InvalidProgram::TooLong { count: 4097 });
@@ -53,7 +53,7 @@ fn every_fault_has_its_name() {
 }
 
 #[test]
-fn a_slot_is_read_only_where_every_way_has_stored_to_it() {
+fn a_slot_is_read_only_after_a_store_on_every_path() {
     let (store, load) = (Instruction::plain(code::STORE, 3), Instruction::plain(code::LOAD_SCRATCH, 3));
     assert_eq!(refusal(&[load, RETURN]), InvalidProgram::SlotNotStored { index: 0, slot: 3 });
     assert!(Program::new(vec![store, load, RETURN]).is_ok());
@@ -123,7 +123,7 @@ fn errors_in_programs_have_cause_and_remedy() {
 }
 
 #[test]
-fn text_that_is_no_program_is_refused() {
+fn invalid_program_text_is_refused() {
     assert_eq!(Program::parse("2\n6 0 0 1"), Err(ParseError::WrongCount { count: 2, found: 1 }));
     assert_eq!(Program::parse("1\n6 0 0 1\n6 0 0 1"), Err(ParseError::WrongCount { count: 1, found: 2 }));
     for bad in ["6 0 0", "6 0 0 1 2", "6 0 256 1", "6 0 0 -1", "x 0 0 1", "65536 0 0 1", "6 0 0 4294967296"] {
@@ -170,7 +170,7 @@ fn arithmetic_is_that_of_32_bits() {
 }
 
 #[test]
-fn loads_cross_pieces_and_end_with_the_packet() {
+fn loads_cross_pieces_up_to_the_packets_end() {
     let packet: [&[u8]; 4] = [&[1, 2], &[], &[3], &[4, 5]];
     let a = |x, code, constant| result(9, x, code, constant, &packet);
     assert_eq!((a(0, code::LOAD_WORD, 0), a(0, code::LOAD_WORD, 1)), (0x0102_0304, 0x0203_0405));
@@ -183,7 +183,7 @@ fn loads_cross_pieces_and_end_with_the_packet() {
 }
 
 #[test]
-fn the_network_header_is_behind_a_tag() {
+fn the_network_header_follows_a_tag() {
     let (mut frame, load) = ([0; 20], |frame: &[u8]| result(0, 0, code::LOAD_BYTE, NETWORK + 1, &[frame]));
     (frame[15], frame[19]) = (15, 19);
     assert_eq!(load(&frame), 15);
@@ -193,7 +193,7 @@ fn the_network_header_is_behind_a_tag() {
 }
 
 #[test]
-fn questions_nobody_can_answer_are_named() {
+fn unanswerable_loads_are_named() {
     let ask = |extension: Extension| program(&[(0x20, 0, 0, extension.offset()), (0x16, 0, 0, 0)]);
     assert_eq!(ask(Extension::Cpu).check_answerable(), Ok(()));
     let refusal = ask(Extension::ReceiveHash).check_answerable().unwrap_err();
@@ -224,7 +224,7 @@ fn questions_nobody_can_answer_are_named() {
 }
 
 #[test]
-fn filters_of_the_corpus_know_packets() {
+fn filters_of_the_corpus_match_expected_packets() {
     let packets = oracle::packets();
     let matches = |expression: &str| {
         let (_, program) = oracle::corpus().into_iter().find(|(text, _)| *text == expression).unwrap();
@@ -240,7 +240,7 @@ fn filters_of_the_corpus_know_packets() {
 }
 
 #[test]
-fn filters_for_packet_sockets_see_the_tag_where_it_was() {
+fn packet_socket_filters_see_the_tag_in_place() {
     let packets = oracle::packets();
     for (expression, program) in oracle::corpus() {
         let rewritten = program.for_packet_socket().unwrap();
@@ -252,7 +252,7 @@ fn filters_for_packet_sockets_see_the_tag_where_it_was() {
 }
 
 #[test]
-fn every_load_around_the_tag_gets_what_was_there() {
+fn every_load_around_the_tag_reads_the_original_bytes() {
     for (program, packet) in oracle::loads() {
         for end in [14, 15, 16, 20, packet.len()] {
             oracle::check_packet_socket(&program, &[packet[..end].to_vec()], 0x6f64);
@@ -261,7 +261,7 @@ fn every_load_around_the_tag_gets_what_was_there() {
 }
 
 #[test]
-fn random_filters_run_to_their_ends() {
+fn random_filters_terminate() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (filters, packets) = (vec(any::<u8>(), 0..250), vec(any::<u8>(), 40..100));
     let mut results = std::collections::HashSet::new();
@@ -275,7 +275,7 @@ fn random_filters_run_to_their_ends() {
 }
 
 #[test]
-fn a_filter_without_a_slot_left_is_not_rewritten() {
+fn a_filter_without_a_free_slot_is_not_rewritten() {
     let mut instructions: Vec<_> = (0..16).map(|slot| (code::STORE, 0, 0, slot)).collect();
     instructions.extend([(code::LOAD_X_LENGTH, 0, 0, 0), (code::RETURN_A, 0, 0, 0)]);
     assert_eq!(program(&instructions).for_packet_socket(), Err(InvalidProgram::NoSlotLeft { index: 16 }));
@@ -319,14 +319,14 @@ proptest! {
     }
 
     #[test]
-    fn random_filters_for_packet_sockets_see_the_tag_where_it_was(
+    fn random_packet_socket_filters_see_the_tag_in_place(
         bytes in vec(any::<u8>(), 0..250), packets in vec(vec(any::<u8>(), 14..100), 1..4), control in any::<u16>(),
     ) {
         oracle::check_packet_socket(&oracle::program(&bytes), &packets, control);
     }
 
     #[test]
-    fn translations_jump_inside(bytes in vec(any::<u8>(), 0..800), fragments in any::<bool>()) {
+    fn translated_jumps_stay_inside(bytes in vec(any::<u8>(), 0..800), fragments in any::<bool>()) {
         let Ok(code) = oracle::program(&bytes).to_xdp(fragments) else { return Ok(()) };
         for (at, instruction) in code.iter().enumerate() {
             let is_jump = matches!(instruction.code & 7, 5 | 6) && !matches!(instruction.code, 0x85 | 0x95);
@@ -340,7 +340,7 @@ proptest! {
 }
 
 #[test]
-fn a_filter_that_keeps_so_many_bytes_matches_what_it_did() {
+fn a_filter_with_a_byte_limit_matches_the_same_packets() {
     for (expression, program) in oracle::corpus() {
         let keeping = program.keeping(7).unwrap_or_else(|error| panic!("{expression}: {error}"));
         for packet in oracle::packets() {

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::assembler::{Assembler, Label};
 use super::instruction::code;
-use super::rewriting::{Label, Rewriting};
 use super::run::{ETHERNET_BYTES, TYPE_OFFSET};
 use super::{Instruction, Program};
 use crate::wire::{EtherType, IpProtocol, ipv4, ipv6};
@@ -33,22 +33,22 @@ impl Program {
                 IpAddr::V6(address) => v6.push(*address),
             }
         }
-        let mut filter = Matching::new();
+        let mut filter = FilterBuilder::new();
         filter.over_ipv4(&v4, port);
         filter.over_ipv6(&v6, port);
         Self::new(filter.finish()).expect("forward jumps, and less than the kernel's limit")
     }
 }
 
-struct Matching {
-    program: Rewriting,
+struct FilterBuilder {
+    program: Assembler,
     accept: Label,
     reject: Label,
 }
 
-impl Matching {
+impl FilterBuilder {
     fn new() -> Self {
-        let mut program = Rewriting::default();
+        let mut program = Assembler::default();
         let (accept, reject) = (program.label(), program.label());
         Self { program, accept, reject }
     }
@@ -70,7 +70,7 @@ impl Matching {
             self.skip_if(IF_EQUAL, address.to_bits(), self.accept);
         }
         self.program.jump(self.reject);
-        self.program.place(other);
+        self.program.bind(other);
     }
 
     fn over_ipv6(&mut self, addresses: &[Ipv6Addr], port: u16) {
@@ -87,7 +87,7 @@ impl Matching {
                 self.require(code::LOAD_WORD, offset, u32::from_be_bytes(*word), next);
             }
             self.program.jump(self.accept);
-            self.program.place(next);
+            self.program.bind(next);
         }
     }
 
@@ -96,20 +96,20 @@ impl Matching {
         self.program.push(load, offset);
         let on = self.program.label();
         self.program.branch(Instruction::plain(IF_EQUAL, value), on, otherwise);
-        self.program.place(on);
+        self.program.bind(on);
     }
 
     /// Jumps to `to` if the loaded value passes the test.
     fn skip_if(&mut self, test: u16, value: u32, to: Label) {
         let on = self.program.label();
         self.program.branch(Instruction::plain(test, value), to, on);
-        self.program.place(on);
+        self.program.bind(on);
     }
 
     fn finish(mut self) -> Vec<Instruction> {
-        self.program.place(self.reject);
+        self.program.bind(self.reject);
         self.program.push(code::RETURN_CONSTANT, 0);
-        self.program.place(self.accept);
+        self.program.bind(self.accept);
         self.program.push(code::RETURN_CONSTANT, u32::MAX);
         self.program.finish()
     }
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn matches_its_datagrams_and_no_others(
+        fn a_udp_filter_matches_only_its_datagrams(
             mine in vec(addresses(), 0..8), to in addresses(), port in 7..10_u16, tagged: bool, payload in vec(any::<u8>(), 0..40),
         ) {
             let program = Program::udp_to(&mine, 8);
@@ -170,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_unusual_stays_with_the_host(fragment in 1..0x4000_u16, other in any::<u8>(), cut in 0..42_usize) {
+        fn a_udp_filter_leaves_unusual_packets_to_the_host(fragment in 1..0x4000_u16, other in any::<u8>(), cut in 0..42_usize) {
             let to = IpAddr::from([10, 0, 0, 1]);
             let program = Program::udp_to(&[to], 8);
             let whole = frame(to, 8, None, b"payload");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_addresses_make_a_program_the_kernel_takes() {
+    fn the_longest_udp_filter_fits_the_kernels_limit() {
         let many: Vec<IpAddr> =
             (0..200_u16).map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])).collect();
         let program = Program::udp_to(&many, 8);

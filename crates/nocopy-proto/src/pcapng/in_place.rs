@@ -12,22 +12,22 @@ use super::{
 
 /// Makes blocks in place, packet by packet, in the order of their addresses.
 ///
-/// The first [`InPlace::HEAD_BYTES`] of the memory are not written; [`InPlace::finish`] returns what belongs
-/// there. Another process may read a word in them meanwhile.
+/// The first [`InPlaceWriter::HEAD_BYTES`] of the memory are not written; [`InPlaceWriter::finish`] returns
+/// what belongs there. Another process may read a word in them meanwhile.
 #[derive(Debug)]
-pub struct InPlace<'a> {
+pub struct InPlaceWriter<'a> {
     /// The block's bytes without its head.
     bytes: &'a mut [u8],
     counts: Option<Counts>,
     snap_bytes: u32,
     first_bytes: usize,
-    last: Option<Last>,
+    last: Option<LastPacket>,
     moved: u32,
 }
 
 /// The packet whose block ends where the next begins.
 #[derive(Debug, Clone, Copy)]
-struct Last {
+struct LastPacket {
     packet: Packet,
     start: usize,
     len: usize,
@@ -35,7 +35,7 @@ struct Last {
 
 /// The finished memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Laid {
+pub struct FinishedBlocks {
     /// Bytes for the start of the memory. The four bytes after them are free.
     pub head: [u8; 8],
     /// Whole blocks, from the beginning of the memory on.
@@ -49,9 +49,9 @@ pub struct Laid {
 #[error(
     "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere"
 )]
-pub struct TooClose;
+pub struct NoRoomForBlock;
 
-impl<'a> InPlace<'a> {
+impl<'a> InPlaceWriter<'a> {
     /// At the beginning of the memory: eight of the first block, and four that stay as they are.
     pub const HEAD_BYTES: usize = 12;
 
@@ -66,24 +66,24 @@ impl<'a> InPlace<'a> {
     ///
     /// # Errors
     /// There is no room; nothing has changed.
-    pub fn add(&mut self, packet: &Packet, place: Range<usize>) -> Result<(), TooClose> {
+    pub fn add(&mut self, packet: &Packet, place: Range<usize>) -> Result<(), NoRoomForBlock> {
         let end = self.bytes.len() + Self::HEAD_BYTES;
         if place.start > place.end || place.end > end {
-            return Err(TooClose);
+            return Err(NoRoomForBlock);
         }
         let len = place.len().min(self.snap_bytes as usize);
-        let last_start = end.checked_sub(PACKET_TAIL_BYTES + len).ok_or(TooClose)?;
+        let last_start = end.checked_sub(PACKET_TAIL_BYTES + len).ok_or(NoRoomForBlock)?;
         // Rounded down: also so that the padding fits.
         let start = place.start.min(last_start) / 4 * 4;
         let block = start.checked_sub(PACKET_HEAD_BYTES).filter(|block| *block >= self.free_from());
-        let block = block.ok_or(TooClose)?;
+        let block = block.ok_or(NoRoomForBlock)?;
         self.end_at(block);
         if start != place.start {
             let from = place.start - Self::HEAD_BYTES;
             self.bytes.copy_within(from..from + len, start - Self::HEAD_BYTES);
             self.moved += 1;
         }
-        self.last = Some(Last { packet: *packet, start, len });
+        self.last = Some(LastPacket { packet: *packet, start, len });
         Ok(())
     }
 
@@ -93,7 +93,7 @@ impl<'a> InPlace<'a> {
     }
 
     /// Ends the last block, and fills up to a multiple of `unit` if the memory is as long.
-    pub fn finish(mut self, unit: usize) -> Laid {
+    pub fn finish(mut self, unit: usize) -> FinishedBlocks {
         let memory = self.bytes.len() + Self::HEAD_BYTES;
         let used = self.free_from();
         let whole = used.next_multiple_of(unit).min(memory / 4 * 4);
@@ -101,20 +101,20 @@ impl<'a> InPlace<'a> {
         self.end_at(end);
         filler(&mut self.bytes[end - Self::HEAD_BYTES..whole - Self::HEAD_BYTES]);
         let head = filler_head(u32::try_from(self.first_bytes).expect("blocks are shorter"));
-        Laid { head, bytes: whole, moved: self.moved }
+        FinishedBlocks { head, bytes: whole, moved: self.moved }
     }
 
     /// The first possible start of the next block.
     fn free_from(&self) -> usize {
         match self.last {
-            Some(Last { start, len, .. }) => start + len.next_multiple_of(4) + PACKET_TAIL_BYTES,
+            Some(LastPacket { start, len, .. }) => start + len.next_multiple_of(4) + PACKET_TAIL_BYTES,
             None => Self::HEAD_BYTES + 4 + self.counts.map_or(0, |_| STATISTICS_BYTES),
         }
     }
 
     /// Ends the last packet's block, or the blocks before the first packet, at `end`.
     fn end_at(&mut self, end: usize) {
-        if let Some(Last { packet, start, len }) = self.last {
+        if let Some(LastPacket { packet, start, len }) = self.last {
             around(self.within(start - PACKET_HEAD_BYTES..end), &packet, len);
             return;
         }
@@ -140,7 +140,7 @@ impl<'a> InPlace<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::reader::{Read, read};
+    use super::super::reader::{ParsedBlock, read};
     use super::super::{Direction, packet, packet_bytes};
     use super::*;
 
@@ -155,9 +155,9 @@ mod tests {
         Packet { time_ns: u64::from(number) << 31, original_bytes: 2000, direction }
     }
 
-    fn lay(memory: &mut [u8], counts: Option<Counts>, snap: u32, places: &[Range<usize>]) -> Laid {
+    fn lay(memory: &mut [u8], counts: Option<Counts>, snap: u32, places: &[Range<usize>]) -> FinishedBlocks {
         memory[8..12].copy_from_slice(&WORD);
-        let mut blocks = InPlace::new(&mut memory[InPlace::HEAD_BYTES..], counts, snap);
+        let mut blocks = InPlaceWriter::new(&mut memory[InPlaceWriter::HEAD_BYTES..], counts, snap);
         for (number, place) in (0..).zip(places) {
             blocks.add(&of(number), place.clone()).unwrap();
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_the_ring_becomes_exactly_this() {
+    fn a_ring_block_becomes_the_expected_bytes() {
         let mut memory = vec![0xaa; 1024];
         let (first, second): (Vec<u8>, Vec<u8>) = ((0..61).collect(), (100..170).collect());
         memory[132..193].copy_from_slice(&first);
@@ -207,31 +207,31 @@ mod tests {
     #[test]
     fn packets_that_do_not_fit_are_refused() {
         let mut memory = [0; 1024];
-        let mut blocks = InPlace::new(&mut memory, None, 1 << 18);
+        let mut blocks = InPlaceWriter::new(&mut memory, None, 1 << 18);
         for place in [0..10, 40..50, 1030..1037, Range { start: 200, end: 100 }, usize::MAX - 5..usize::MAX] {
-            assert_eq!(blocks.add(&of(0), place.clone()), Err(TooClose), "{place:?}");
+            assert_eq!(blocks.add(&of(0), place.clone()), Err(NoRoomForBlock), "{place:?}");
         }
         blocks.add(&of(0), 100..200).unwrap();
         for place in [200..210, 243..250, 100..200] {
-            assert_eq!(blocks.add(&of(0), place), Err(TooClose));
+            assert_eq!(blocks.add(&of(0), place), Err(NoRoomForBlock));
         }
         blocks.add(&of(0), 244..250).unwrap();
     }
 
     #[test]
-    fn memory_without_packets_is_one_filler_or_counts() {
+    fn memory_without_packets_is_a_filler_or_counts() {
         let counts = Counts { time_ns: 1, received: 2, dropped: 3 };
         let mut memory = [0xaa; 1024];
         let laid = lay(&mut memory, None, 100, &[]);
-        assert_eq!(read(&memory[..laid.bytes]), [Read::Filler]);
+        assert_eq!(read(&memory[..laid.bytes]), [ParsedBlock::Filler]);
         let laid = lay(&mut memory, Some(counts), 100, &[]);
-        assert_eq!(read(&memory[..laid.bytes]), [Read::Filler, Read::Counts(counts)]);
+        assert_eq!(read(&memory[..laid.bytes]), [ParsedBlock::Filler, ParsedBlock::Counts(counts)]);
     }
 
     proptest! {
         /// With packets anywhere: each is read back unchanged, and the blocks end with a unit.
         #[test]
-        fn packets_are_read_back_as_they_lay(
+        fn packets_written_in_place_are_read_back(
             shape in prop::collection::vec((0..12_usize, 0..400_usize), 0..20),
             behind in 0..40_usize,
             counted in any::<bool>(),
@@ -253,19 +253,19 @@ mod tests {
                 data.truncate(snap as usize);
                 data
             };
-            let mut expected = vec![Read::Filler];
+            let mut expected = vec![ParsedBlock::Filler];
             let counts = counted.then_some(Counts { time_ns: 5, received: 6, dropped: 7 });
-            expected.extend(counts.map(Read::Counts));
+            expected.extend(counts.map(ParsedBlock::Counts));
             expected.extend((0..).zip(&places).map(|(number, place)| {
                 let packet = Packet { original_bytes: 2000, ..of(number) };
-                Read::Packet { packet, data: data(place) }
+                ParsedBlock::Packet { packet, data: data(place) }
             }));
             let laid = lay(&mut memory, counts, snap, &places);
             prop_assert_eq!(laid.bytes % UNIT, 0);
             prop_assert_eq!(&memory[8..12], &WORD);
             let mut found = read(&memory[..laid.bytes]);
             if found.len() > expected.len() {
-                prop_assert_eq!(found.pop(), Some(Read::Filler));
+                prop_assert_eq!(found.pop(), Some(ParsedBlock::Filler));
             }
             prop_assert_eq!(found, expected);
         }

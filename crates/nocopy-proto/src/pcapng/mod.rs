@@ -12,7 +12,7 @@ mod in_place;
 #[cfg(test)]
 mod reader;
 
-pub use in_place::{InPlace, Laid, TooClose};
+pub use in_place::{FinishedBlocks, InPlaceWriter, NoRoomForBlock};
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -247,13 +247,13 @@ fn time(ns: u64) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
-    use super::reader::{Read, read};
+    use super::reader::{ParsedBlock, read};
     use super::*;
 
     const UNIT: usize = 4096;
 
     #[test]
-    fn a_file_begins_with_what_it_is_of_and_fills_a_unit() {
+    fn a_file_head_describes_the_interface_and_fills_a_unit() {
         let interface = Interface {
             name: "eth0",
             filter: Some("udp"),
@@ -271,12 +271,16 @@ mod tests {
         assert_eq!(bytes[76..84], [11, 0, 4, 0, 0, b'u', b'd', b'p']);
         assert_eq!(
             read(&bytes),
-            [Read::Other(SECTION_HEADER), Read::Other(INTERFACE_DESCRIPTION), Read::Filler]
+            [
+                ParsedBlock::Other(SECTION_HEADER),
+                ParsedBlock::Other(INTERFACE_DESCRIPTION),
+                ParsedBlock::Filler
+            ]
         );
     }
 
     #[test]
-    fn counts_and_packets_are_blocks_of_their_own() {
+    fn counts_and_packets_are_separate_blocks() {
         let mut bytes = [0xff; 400];
         let counts = Counts { time_ns: 1 << 33 | 5, received: 7, dropped: 2 };
         statistics(&mut bytes, &counts);
@@ -284,12 +288,12 @@ mod tests {
         packet(&mut bytes[STATISTICS_BYTES..], &first, &[1, 2, 3, 4, 5]);
         let end = STATISTICS_BYTES + packet_bytes(5);
         filler(&mut bytes[end..]);
-        let packet = Read::Packet { packet: first, data: vec![1, 2, 3, 4, 5] };
-        assert_eq!(read(&bytes), [Read::Counts(counts), packet, Read::Filler]);
+        let packet = ParsedBlock::Packet { packet: first, data: vec![1, 2, 3, 4, 5] };
+        assert_eq!(read(&bytes), [ParsedBlock::Counts(counts), packet, ParsedBlock::Filler]);
     }
 
     #[test]
-    fn what_is_left_of_a_unit_is_nothing_or_a_filler() {
+    fn the_rest_of_a_unit_is_empty_or_a_filler() {
         for used in (4..=UNIT).step_by(4) {
             let whole = filled(used, UNIT);
             assert!(whole == used || whole - used >= FILLER_BYTES_MIN, "{used}");

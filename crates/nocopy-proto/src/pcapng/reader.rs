@@ -3,7 +3,7 @@
 use super::*;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ParsedBlock {
     Packet { packet: Packet, data: Vec<u8> },
     Counts(Counts),
     Filler,
@@ -19,7 +19,7 @@ fn time_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Every block of `bytes`, which end with one.
-pub(super) fn read(mut bytes: &[u8]) -> Vec<Read> {
+pub(super) fn read(mut bytes: &[u8]) -> Vec<ParsedBlock> {
     let mut blocks = Vec::new();
     while !bytes.is_empty() {
         let len = word(bytes, 4) as usize;
@@ -29,15 +29,15 @@ pub(super) fn read(mut bytes: &[u8]) -> Vec<Read> {
         blocks.push(match word(block, 0) {
             ENHANCED_PACKET => packet(&block[8..len - 4]),
             INTERFACE_STATISTICS => counts(&block[8..len - 4]),
-            FILLER => Read::Filler,
-            kind => Read::Other(kind),
+            FILLER => ParsedBlock::Filler,
+            kind => ParsedBlock::Other(kind),
         });
         bytes = rest;
     }
     blocks
 }
 
-fn packet(body: &[u8]) -> Read {
+fn packet(body: &[u8]) -> ParsedBlock {
     assert_eq!(word(body, 0), INTERFACE);
     let captured = word(body, 12) as usize;
     let options = options(&body[20 + captured.next_multiple_of(4)..]);
@@ -48,17 +48,17 @@ fn packet(body: &[u8]) -> Read {
         other => panic!("{other:?}"),
     };
     let packet = Packet { time_ns: time_at(body, 4), original_bytes: word(body, 16), direction };
-    Read::Packet { packet, data: body[20..20 + captured].to_vec() }
+    ParsedBlock::Packet { packet, data: body[20..20 + captured].to_vec() }
 }
 
-fn counts(body: &[u8]) -> Read {
+fn counts(body: &[u8]) -> ParsedBlock {
     let options = options(&body[12..]);
     let number = |at: usize, code| {
         assert_eq!(options[at].0, code);
         u64::from_le_bytes(options[at].1.try_into().unwrap())
     };
     let (received, dropped) = (number(0, STATISTICS_RECEIVED), number(1, STATISTICS_DROPPED));
-    Read::Counts(Counts { time_ns: time_at(body, 4), received, dropped })
+    ParsedBlock::Counts(Counts { time_ns: time_at(body, 4), received, dropped })
 }
 
 /// Options up to their end, which is the end of the block.

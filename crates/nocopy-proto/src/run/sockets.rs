@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn a_shared_record_is_read_as_written() {
         let mut record = [0; WORDS];
         record[word::PROCESS_AT] = 4711;
         record[word::PROGRAM_AT] = u64::from_ne_bytes(*b"a sender");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm() {
+    fn arbitrary_shared_bytes_are_read_safely() {
         assert_eq!(Sockets::parse(&[]), None);
         assert_eq!(Sockets::parse(&[0xff; FILE_BYTES]), None);
         let noise = Sockets::parse(&file(&[first(), [u64::MAX; WORDS]])).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_arp_are_told_apart() {
+    fn other_kinds_of_arp_are_distinguished() {
         let error_with = |at: usize, byte| {
             let mut bytes = captured::ARP_REQUEST;
             bytes[14 + at] = byte;

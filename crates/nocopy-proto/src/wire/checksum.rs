@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_outside_the_packet_is_refused_and_changes_nothing() {
+    fn a_checksum_field_outside_the_packet_is_refused() {
         let place = Place { start: 4, offset: 6 };
         for bytes in 0..12 {
             let mut packet = vec![1; bytes];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_zero_is_sent_in_its_other_representation() {
+    fn a_zero_checksum_is_written_as_ffff() {
         let mut packet = [0xff, 0xff, 0, 0];
         Place { start: 0, offset: 2 }.complete(&mut packet).unwrap();
         assert_eq!(packet, [0xff; 4]);
@@ -230,19 +230,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_naive_sum(bytes in vec(any::<u8>(), 0..2000)) {
+        fn the_checksum_agrees_with_the_naive_sum(bytes in vec(any::<u8>(), 0..2000)) {
             prop_assert_eq!(Sum::new().with(&bytes).checksum(), naive_checksum(&bytes));
         }
 
         #[test]
-        fn cuts_make_no_difference(slices in vec(vec(any::<u8>(), 0..20), 0..12)) {
+        fn sums_do_not_depend_on_piece_boundaries(slices in vec(vec(any::<u8>(), 0..20), 0..12)) {
             let in_pieces = slices.iter().fold(Sum::new(), |sum, slice| sum.with(slice));
             prop_assert_eq!(in_pieces, Sum::new().with(&slices.concat()));
             prop_assert_eq!(in_pieces.checksum(), naive_checksum(&slices.concat()));
         }
 
         #[test]
-        fn one_flipped_bit_is_noticed(words in vec(any::<[u8; 2]>(), 1..200), bit: prop::sample::Index) {
+        fn one_flipped_bit_changes_the_checksum(words in vec(any::<[u8; 2]>(), 1..200), bit: prop::sample::Index) {
             let mut bytes = words.concat();
             let checksum = Sum::new().with(&bytes).checksum().to_be_bytes();
             prop_assert!(Sum::new().with(&bytes).with(&checksum).is_valid());

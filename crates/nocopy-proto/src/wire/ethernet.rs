@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_too_small_is_left_alone() {
+    fn a_buffer_too_small_is_not_changed() {
         let repr = Repr::parse(&Frame::parse(&captured::UDP_V4).unwrap());
         let mut buffer = [0xaa; 13];
         assert_eq!(repr.emit(&mut buffer), Err(BufferTooSmall { needed_bytes: 14, buffer_bytes: 13 }));

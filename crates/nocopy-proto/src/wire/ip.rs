@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_header_of_ipv4_by_hand() {
+    fn the_ipv4_pseudo_header_sum_matches() {
         // 0a00 + 0001 + 0a00 + 0002 + 0011 (UDP) + 000b (length) = 141f
         assert_eq!(V4.pseudo_header_sum(IpProtocol::UDP, 11).checksum(), !0x141f);
     }

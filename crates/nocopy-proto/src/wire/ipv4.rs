@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_route_ends_at_its_last_stop() {
+    fn a_source_route_has_its_final_destination() {
         let header = Some(Ipv4Addr::new(10, 0, 0, 2));
         let last = Some(Ipv4Addr::new(192, 0, 2, 9));
         let cases: [(&[u8], Option<Ipv4Addr>); 15] = [
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_say_where_they_belong() {
+    fn fragment_fields_have_offset_and_flags() {
         let last = Fragmentation(185);
         assert_eq!((last.offset_bytes(), last.more_fragments(), last.is_fragment()), (1480, false, true));
         let first = Fragmentation(0x2000);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_cannot_be_written() {
+    fn invalid_headers_are_not_emitted() {
         let repr = Repr { payload_bytes: 65_515, ..Repr::parse(&Packet::parse(CAPTURED).unwrap()) };
         let mut buffer = [0xaa; HEADER_BYTES];
         let too_small = BufferTooSmall { needed_bytes: 20, buffer_bytes: 19 };

@@ -102,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn groups_are_told_from_stations() {
+    fn group_and_station_addresses_are_distinguished() {
         assert!(MacAddress::BROADCAST.is_broadcast() && MacAddress::BROADCAST.is_multicast());
         let ipv6_all_nodes = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
         assert!(ipv6_all_nodes.is_multicast() && !ipv6_all_nodes.is_broadcast());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_ip_have_groups_of_stations() {
+    fn ip_groups_map_to_group_mac_addresses() {
         let of = |group: &str| MacAddress::of_group(group.parse().unwrap()).map(|mac| mac.to_string());
         // The example of RFC 1112: the 9 bits in front of the low 23 do not count.
         assert_eq!(of("224.128.1.2").as_deref(), Some("01:00:5e:00:01:02"));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_addresses_come_back_in_the_error() {
+    fn invalid_address_texts_are_in_the_error() {
         let no_addresses = [
             "",
             "02:00:00:00:00",
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn width_is_respected() {
+    fn mac_addresses_are_padded_to_width() {
         assert_eq!(format!("{:>19}|", MacAddress::UNSPECIFIED), "  00:00:00:00:00:00|");
     }
 

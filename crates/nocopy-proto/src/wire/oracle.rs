@@ -456,7 +456,7 @@ mod tests {
 
         /// Random bytes are rarely IPv6 or tags, so these get fixed first bytes.
         #[test]
-        fn arbitrary_bytes_after_a_promising_start(
+        fn arbitrary_bytes_after_valid_headers(
             start in prop::sample::select(vec![
                 &b"\x45\x00\x00\x28"[..],
                 b"\x46\x00\x00\x28",

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn invalid_lengths_are_refused() {
         let segment = &captured::TCP_SYN[34..];
         assert_eq!(Segment::parse(&segment[..19]).unwrap_err(), ParseError::TooShort { segment_bytes: 19 });
         let cut = ParseError::HeaderBeyondSegment { header_bytes: 40, segment_bytes: 39 };
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn options_end_where_they_cannot_be_read() {
+    fn options_end_at_the_first_invalid_one() {
         let read = |bytes| Options { bytes }.collect::<Vec<_>>();
         assert_eq!(read(&[1, 0, 2, 4]), [Ok(TcpOption::NoOperation), Ok(TcpOption::End)]);
         assert_eq!(read(&[2, 4, 5]), [Err(OptionError::Cut { kind: 2 })]);

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn no_checksum_is_for_ipv4_only() {
+    fn a_missing_checksum_is_valid_only_over_ipv4() {
         let datagram = Datagram::parse(&captured::UDP_V4_NO_CHECKSUM[34..]).unwrap();
         assert_eq!(datagram.checksum(), None);
         assert_eq!(datagram.verify_checksum(&V4), Ok(Integrity::Unprotected));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_zero_is_sent_as_ones() {
+    fn a_zero_sum_is_sent_as_all_ones() {
         // The payload that makes up the difference: all other words of the captured datagram and it add to
         // ffff.
         let without = Repr::with_checksum(4660, 7, &V4, &[0, 0]).unwrap().checksum.unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_wrong_addresses_are_found() {
+    fn damage_and_wrong_addresses_are_detected() {
         let mut bytes: [u8; 15] = *captured::UDP_V4.last_chunk().unwrap();
         let elsewhere =
             IpAddresses::V4 { source: Ipv4Addr::new(10, 0, 0, 3), destination: [10, 0, 0, 2].into() };
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be() {
+    fn impossible_lengths_are_refused() {
         let mut bytes: [u8; 17] = *b"\x12\x34\x00\x07\x00\x0f\x76\x3anocopy!pp";
         assert_eq!(Datagram::parse(&bytes).unwrap().payload(), b"nocopy!");
         for datagram_bytes in 0..15 {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_cannot_be_written() {
+    fn invalid_headers_are_not_emitted() {
         let too_long = PayloadTooLong { payload_bytes: 65_528, limit_bytes: 65_527 };
         assert_eq!(Repr::without_checksum(1, 2, 65_528), Err(too_long));
         let repr = Repr::without_checksum(1, 2, 65_527).unwrap();

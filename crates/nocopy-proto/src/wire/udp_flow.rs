@@ -145,7 +145,7 @@ mod tests {
     proptest! {
         /// Proves that a frame is recognised only if parsing it gives the same, however it was changed.
         #[test]
-        fn what_is_recognised_is_what_is_parsed(
+        fn recognised_frames_equal_parsed_frames(
             flow in templates(), checksum in any_checksum(), payloads in (vec(any::<u8>(), 0..90), vec(any::<u8>(), 0..90)),
             damage in prop::option::of((any::<prop::sample::Index>(), 1_u8..)), padding in 0_usize..20, cut in 0_usize..3,
         ) {

@@ -224,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ipv4_like_the_kernel() {
+    fn ipv4_frames_equal_the_kernels() {
         let mut expected = captured::UDP_V4;
         // The kernel numbers its packets although they cannot be fragmented. The number that is missing is
         // added to the checksum: 8ea3 + 9824 = 126c7, folded 26c8.
@@ -234,7 +234,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ipv6_like_the_kernel() {
+    fn ipv6_frames_equal_the_kernels() {
         let mut expected = captured::UDP_V6;
         // The kernel draws a flow label; it is in no checksum.
         expected[15..18].copy_from_slice(&[0, 0, 0]);
@@ -252,14 +252,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn omitted_checksum_does_not_touch_other_fields() {
+    fn an_omitted_checksum_changes_no_other_field() {
         let mut expected = frame_of(&v4(), b"nocopy!");
         expected[40..42].copy_from_slice(&[0, 0]);
         assert_eq!(frame_of(&UdpFrame { checksum: UdpChecksum::Omitted, ..v4() }, b"nocopy!"), expected);
     }
 
     #[test]
-    fn refusals_leave_the_space_alone() {
+    fn refused_frames_do_not_change_the_buffer() {
         let mut space = [0xaa; 66];
         let mut refused = |template: UdpFrame, header_bytes: usize, payload: &[u8]| {
             let error = template.emit_headers(&mut space[..header_bytes], payload).unwrap_err();
@@ -292,7 +292,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn every_field_arrives(
+        fn every_field_survives_a_round_trip(
             template in templates(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
         ) {
             let mut bytes = frame_of(&template, &payload);
@@ -301,7 +301,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn an_offloaded_checksum_completed_is_the_computed_one(
+        fn a_completed_offloaded_checksum_equals_the_computed(
             template in templates(), payload in vec(any::<u8>(), 0..1500),
         ) {
             let mut frame = frame_of(&UdpFrame { checksum: UdpChecksum::Offloaded, ..template }, &payload);

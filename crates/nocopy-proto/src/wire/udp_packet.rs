@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_was_written(
+        fn emitted_packets_are_parsed_back(
             flow in templates(), checksum in any_checksum(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
         ) {
             let flow = UdpFrame { checksum, vlan: None, ..flow };
@@ -171,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_noticed_and_any_bytes_are_survived(
+        fn damage_is_detected_and_any_bytes_are_safe(
             flow in templates(), payload in vec(any::<u8>(), 0..100), at in any::<prop::sample::Index>(), bit in 0..8_u8,
             bytes in vec(any::<u8>(), 0..200),
         ) {
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_not_looked_into_is_refused(flow in templates(), cut in any::<prop::sample::Index>()) {
+        fn tagged_and_cut_frames_are_refused(flow in templates(), cut in any::<prop::sample::Index>()) {
             let tagged = UdpFrame { vlan: Some(crate::wire::vlan::TagControl::new(5, 0, false).unwrap()), ..flow };
             prop_assert!(matches!(UdpPacket::parse(&frame_of(&tagged, b"abc", 0)), Err(NotUdp::NotIp)));
             let plain = frame_of(&UdpFrame { vlan: None, ..flow }, b"abc", 0);

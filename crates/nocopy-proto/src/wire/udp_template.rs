@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writes_what_the_flow_writes(
+        fn a_template_emits_the_flows_headers(
             flow in templates(), checksum in any_checksum(), pieces in vec(vec(any::<u8>(), 0..700), 0..4),
         ) {
             let flow = UdpFrame { checksum, ..flow };
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_end_where_those_of_the_flow_do() {
+    fn a_template_has_the_flows_length_limits() {
         for flow in [v4(), v6()] {
             let template = UdpTemplate::new(&flow).unwrap();
             let longest = vec![7; flow.payload_bytes_max()];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_that_comes_to_zero_is_sent_as_its_other_form() {
+    fn a_template_sends_a_zero_checksum_as_ffff() {
         let template = UdpTemplate::new(&v4()).unwrap();
         // Over 65,536 payloads each checksum occurs.
         let fields: Vec<[u8; 2]> = (0..=u16::MAX)

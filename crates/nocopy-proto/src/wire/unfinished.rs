@@ -31,7 +31,7 @@ const SCTP_CHECKSUM_BYTES: usize = 4;
 ///   these, turn the offload off at the sender ('ethtool -K INTERFACE tx off').
 ///
 /// ```
-/// use nocopy_proto::wire::unfinished::Unfinished;
+/// use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 /// use nocopy_proto::{UdpChecksum, UdpFrame, UdpPacket};
 /// # use nocopy_proto::{IpAddresses, MacAddress};
 /// # let flow = UdpFrame {
@@ -50,22 +50,22 @@ const SCTP_CHECKSUM_BYTES: usize = 4;
 /// let (headers, payload) = frame.split_at_mut(flow.header_bytes());
 /// flow.emit_headers(headers, payload)?;
 ///
-/// let unfinished = Unfinished::of(&frame).expect("left to a device");
+/// let unfinished = UnfinishedChecksum::of(&frame).expect("left to a device");
 /// unfinished.finish(&mut frame);
 /// assert!(UdpPacket::parse(&frame)?.verify_checksum().is_ok());
-/// assert_eq!(Unfinished::of(&frame), None);
+/// assert_eq!(UnfinishedChecksum::of(&frame), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfinished {
-    kind: Kind,
+pub struct UnfinishedChecksum {
+    kind: ChecksumKind,
     /// From the first byte of the frame: the transport header, and the end of its payload.
     start: usize,
     end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ChecksumKind {
     /// The Internet checksum, with its offset from the header.
     Internet(u16),
     Crc32c,
@@ -73,13 +73,13 @@ enum Kind {
 
 /// A checksum that was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
+pub struct ComputedChecksum {
     at: usize,
     bytes: [u8; SCTP_CHECKSUM_BYTES],
     count: usize,
 }
 
-impl Finished {
+impl ComputedChecksum {
     /// Where it belongs, from the first byte of the frame.
     pub fn at(&self) -> usize {
         self.at
@@ -91,7 +91,7 @@ impl Finished {
     }
 }
 
-impl Unfinished {
+impl UnfinishedChecksum {
     /// Whether an Ethernet frame surely has none: a quick look that costs a few instructions, for most frames
     /// of TCP and UDP. `false` is no answer; [`of`](Self::of) looks at everything.
     #[inline]
@@ -109,7 +109,7 @@ impl Unfinished {
     /// headers, and `frame_bytes` the length of all.
     #[inline]
     pub fn of_cut(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
-        if Self::is_ruled_out(bytes) { None } else { found(bytes, frame_bytes) }
+        if Self::is_ruled_out(bytes) { None } else { find(bytes, frame_bytes) }
     }
 
     /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum.
@@ -117,8 +117,8 @@ impl Unfinished {
     /// at [`end_bytes`](Self::end_bytes).
     pub fn place(&self) -> Option<Place> {
         match self.kind {
-            Kind::Internet(offset) => Some(Place { start: u16::try_from(self.start).ok()?, offset }),
-            Kind::Crc32c => None,
+            ChecksumKind::Internet(offset) => Some(Place { start: u16::try_from(self.start).ok()?, offset }),
+            ChecksumKind::Crc32c => None,
         }
     }
 
@@ -137,7 +137,7 @@ impl Unfinished {
     }
 
     /// The checksum of the frame, whose bytes lie in `pieces`.
-    pub fn computed<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Finished {
+    pub fn computed<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> ComputedChecksum {
         let mut first = 0;
         let covered = pieces.into_iter().map(|piece| {
             let from = self.start.saturating_sub(first).min(piece.len());
@@ -147,7 +147,7 @@ impl Unfinished {
         });
         let mut bytes = [0; SCTP_CHECKSUM_BYTES];
         let (offset, count) = match self.kind {
-            Kind::Internet(offset) => {
+            ChecksumKind::Internet(offset) => {
                 // 0 is sent in its other representation, as by the kernel (`skb_checksum_help`).
                 let checksum = match covered.fold(Sum::new(), Sum::with).checksum() {
                     0 => 0xffff,
@@ -157,18 +157,18 @@ impl Unfinished {
                 (usize::from(offset), 2)
             }
             // The field is 0, as it has to be in the sum (RFC 9260 appendix A).
-            Kind::Crc32c => {
+            ChecksumKind::Crc32c => {
                 bytes = covered.fold(0, crc32c::crc32c_append).to_le_bytes();
                 (SCTP_CHECKSUM_OFFSET, SCTP_CHECKSUM_BYTES)
             }
         };
-        Finished { at: self.start + offset, bytes, count }
+        ComputedChecksum { at: self.start + offset, bytes, count }
     }
 }
 
 /// Looks at all headers.
 #[cold]
-fn found(bytes: &[u8], frame_bytes: usize) -> Option<Unfinished> {
+fn find(bytes: &[u8], frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let mut at = ethernet::HEADER_BYTES;
     loop {
         let [a, b] = *bytes.get(at - 2..at)?.first_chunk()?;
@@ -187,7 +187,7 @@ fn upper(
     protocol: IpProtocol,
     (start, end): (usize, usize),
     addresses: &IpAddresses,
-) -> Option<Unfinished> {
+) -> Option<UnfinishedChecksum> {
     let length = u32::try_from(end.checked_sub(start)?).ok()?;
     let offset = match protocol {
         IpProtocol::TCP => tcp::CHECKSUM_OFFSET,
@@ -195,17 +195,21 @@ fn upper(
         IpProtocol::SCTP => {
             let field = bytes.get(start + SCTP_CHECKSUM_OFFSET..)?.first_chunk::<SCTP_CHECKSUM_BYTES>()?;
             let is_unfinished = *field == [0; SCTP_CHECKSUM_BYTES] && length > 0;
-            return is_unfinished.then_some(Unfinished { kind: Kind::Crc32c, start, end });
+            return is_unfinished.then_some(UnfinishedChecksum { kind: ChecksumKind::Crc32c, start, end });
         }
         _ => return None,
     };
     let field = bytes.get(start + usize::from(offset)..)?.first_chunk()?;
     // Never 0, because the protocol is not: a UDP checksum of 0 is none.
     let sum = !addresses.pseudo_header_sum(protocol, length).checksum();
-    (u16::from_be_bytes(*field) == sum).then_some(Unfinished { kind: Kind::Internet(offset), start, end })
+    (u16::from_be_bytes(*field) == sum).then_some(UnfinishedChecksum {
+        kind: ChecksumKind::Internet(offset),
+        start,
+        end,
+    })
 }
 
-fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
+fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let packet = ipv4::Packet::parse_cut(bytes.get(at..)?).ok()?;
     let end = at + usize::from(packet.total_bytes()?);
     if end > frame_bytes || packet.fragmentation().is_fragment() {
@@ -214,7 +218,7 @@ fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> 
     upper(bytes, packet.protocol(), (at + packet.header_bytes(), end), &packet.addresses())
 }
 
-fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<Unfinished> {
+fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let packet = ipv6::Packet::parse_cut(bytes.get(at..)?).ok()?;
     let first = at + ipv6::HEADER_BYTES;
     let end = first + packet.payload_bytes()? as usize;

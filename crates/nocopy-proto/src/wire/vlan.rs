@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_their_bits_are_refused() {
+    fn tag_fields_beyond_their_bits_are_refused() {
         assert_eq!(TagControl::new(4096, 0, false), Err(TagControlError::VlanId { vlan_id: 4096 }));
         assert_eq!(TagControl::new(1, 8, false), Err(TagControlError::Priority { priority: 8 }));
         assert_eq!(TagControl::new(4095, 7, true), Ok(TagControl(0xffff)));

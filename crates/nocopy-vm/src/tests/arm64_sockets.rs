@@ -10,11 +10,11 @@ pub(crate) const TEST: Test = Test {
 
 const LEFT_OUT: &[(&str, &str)] = &[
     (
-        "tcp_connections::ten_thousand_share_a_pool_and_none_starves",
+        "tcp_connections::ten_thousand_streams_share_a_pool_without_starvation",
         "nine minutes where the processor is emulated; other tests share pools among fewer connections",
     ),
     (
-        "tcp_faults::an_mtu_lowered_and_raised_in_mid_stream_changes_no_byte",
+        "tcp_faults::mtu_changes_during_a_stream_change_no_byte",
         "nine minutes where the processor is emulated; other tests change the path in mid-stream, too",
     ),
 ];

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nocopy_proto::filter::{Instruction, Program};
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
-use super::control::{Shared, instructions, of_the_wire};
+use super::control::{Shared, instructions, packet_socket_filter};
 use super::open_error::{BLOCK_BYTES_MAX, OpenError, PAGE_BYTES};
-use super::{Capture, Taken};
+use super::{Capture, ReceivedCounts};
 use crate::engine::wait::{Coalescer, Wait};
-use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
+use crate::sys::interface::{Interface, InterfaceError, InterfaceQuery, Promiscuous};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
 /// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can
@@ -148,11 +148,11 @@ impl Builder {
         Ok(Capture {
             blocks,
             shared: Arc::new(self.shared(socket)),
-            inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
+            query: InterfaceQuery::of(interface.index).map_err(system("look after it"))?,
             _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
             wait: self.wait,
             coalescer: Coalescer::default(),
-            taken: Taken::default(),
+            received: ReceivedCounts::default(),
         })
     }
 
@@ -211,7 +211,7 @@ impl Builder {
     }
 
     fn instructions(&self) -> Result<Vec<Instruction>, OpenError> {
-        let filter = of_the_wire(self.filter.as_ref(), &self.interface)?;
+        let filter = packet_socket_filter(self.filter.as_ref(), &self.interface)?;
         Ok(instructions(filter.as_ref(), self.snap_bytes))
     }
 }

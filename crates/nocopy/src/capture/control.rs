@@ -95,7 +95,7 @@ impl Control {
     /// # Errors
     /// [`OpenError::Filter`] and [`OpenError::System`]; the old filter stays.
     pub fn set_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
-        self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
+        self.replace_filter(packet_socket_filter(filter, &self.shared.interface)?.as_ref())
     }
 
     /// As [`Control::set_filter`], for a filter as libpcap compiles it for live captures: packet sockets get
@@ -136,7 +136,10 @@ impl AsFd for Control {
 }
 
 /// A filter written for frames on the wire, changed for a socket that gets frames without their VLAN tags.
-pub(super) fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, OpenError> {
+pub(super) fn packet_socket_filter(
+    filter: Option<&Program>,
+    interface: &str,
+) -> Result<Option<Program>, OpenError> {
     let filter = filter.map(Program::for_packet_socket).transpose();
     filter.map_err(|source| OpenError::Filter { interface: interface.to_owned(), source })
 }

@@ -80,11 +80,11 @@ pub struct Writer {
     target: Target,
     /// The error says why io_uring is not available.
     ring: Result<WriteRing, io::Error>,
-    under_way: Option<UnderWay>,
+    pending: Option<PendingWrite>,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct PendingWrite {
     done: usize,
     total: usize,
     /// The sectors of the current write, if there is no ring, and its result; of a stream without room
@@ -100,14 +100,14 @@ impl Writer {
     /// It is not a regular file, or the kernel refused to report that.
     pub fn new(file: File) -> io::Result<Self> {
         let target = Target::File { direct: make_direct(&file)? };
-        Ok(Self { file, end: 0, target, ring: WriteRing::new(), under_way: None })
+        Ok(Self { file, end: 0, target, ring: WriteRing::new(), pending: None })
     }
 
     /// Writes to a pipe, a device, or a file at its own position, in order; the length of pieces does not
     /// matter. Whether its writes may wait for a reader or not, no call does, except [`wait`](Self::wait).
     pub fn in_order(file: File, may_wait: bool) -> Self {
         let ring = Err(io::ErrorKind::Unsupported.into());
-        Self { file, end: 0, target: Target::Stream { may_wait }, ring, under_way: None }
+        Self { file, end: 0, target: Target::Stream { may_wait }, ring, pending: None }
     }
 
     /// As [`new`](Self::new), but without io_uring.
@@ -117,7 +117,7 @@ impl Writer {
     pub fn waiting(file: File) -> io::Result<Self> {
         let target = Target::File { direct: make_direct(&file)? };
         let ring = Err(io::ErrorKind::Unsupported.into());
-        Ok(Self { file, end: 0, target, ring, under_way: None })
+        Ok(Self { file, end: 0, target, ring, pending: None })
     }
 
     /// Continues with another file.
@@ -128,7 +128,7 @@ impl Writer {
     /// # Panics
     /// A write is in progress.
     pub fn next_file(&mut self, file: File) -> io::Result<()> {
-        assert!(self.under_way.is_none(), "a write is under way");
+        assert!(self.pending.is_none(), "a write is under way");
         let target = Target::File { direct: make_direct(&file)? };
         (self.file, self.target, self.end) = (file, target, 0);
         Ok(())
@@ -169,12 +169,12 @@ impl Writer {
 
     /// All bytes that were written, also by the write in progress.
     pub fn bytes_so_far(&self) -> u64 {
-        self.end + self.under_way.as_ref().map_or(0, |under_way| under_way.done as u64)
+        self.end + self.pending.as_ref().map_or(0, |pending| pending.done as u64)
     }
 
     /// Whether a write is in progress.
     pub fn is_busy(&self) -> bool {
-        self.under_way.is_some()
+        self.pending.is_some()
     }
 
     /// Starts to append sectors, at most `UIO_MAXIOV` of them; for a file each of a multiple of
@@ -183,14 +183,14 @@ impl Writer {
     /// # Panics
     /// A write is in progress.
     pub fn start(&mut self, sectors: Vec<Sectors>) {
-        assert!(self.under_way.is_none(), "a write is under way");
+        assert!(self.pending.is_none(), "a write is under way");
         let total = sectors.iter().map(|sectors| sectors.as_ref().len()).sum();
-        self.under_way = Some(UnderWay { done: 0, total, sectors: None });
-        self.go_on(sectors, 0);
+        self.pending = Some(PendingWrite { done: 0, total, sectors: None });
+        self.continue_write(sectors, 0);
     }
 
     /// Hands the rest of a write to the kernel.
-    fn go_on(&mut self, sectors: Vec<Sectors>, done: usize) {
+    fn continue_write(&mut self, sectors: Vec<Sectors>, done: usize) {
         let offset = self.end + done as u64;
         let over = match &mut self.ring {
             Ok(ring) => match ring.start(self.file.as_fd(), sectors, done, offset) {
@@ -206,8 +206,8 @@ impl Writer {
             let written = self.write(&sectors, done, offset);
             (sectors, written)
         });
-        let under_way = self.under_way.as_mut().expect("begun");
-        (under_way.sectors, under_way.done) = (over, done);
+        let pending = self.pending.as_mut().expect("begun");
+        (pending.sectors, pending.done) = (over, done);
     }
 
     /// Writes sectors without their first `done` bytes, and returns how many bytes; does not wait for the
@@ -230,49 +230,49 @@ impl Writer {
     }
 
     /// Makes another attempt to write to a stream that had no room.
-    fn write_again(&mut self) {
-        if let Some(UnderWay { done, sectors: over, .. }) = &mut self.under_way
+    fn retry_write(&mut self) {
+        if let Some(PendingWrite { done, sectors: over, .. }) = &mut self.pending
             && matches!(over, Some((_, Err(error))) if error.kind() == io::ErrorKind::WouldBlock)
             && let (Some((sectors, _)), done) = (over.take(), *done)
         {
-            self.go_on(sectors, done);
+            self.continue_write(sectors, done);
         }
     }
 
     /// Returns the sectors of the write in progress, if it is finished.
     pub fn poll(&mut self) -> Option<Written> {
         if self.is_in_order() {
-            self.write_again();
+            self.retry_write();
         }
         loop {
-            let under_way = self.under_way.as_mut()?;
-            let (sectors, result) = match (under_way.sectors.take(), &mut self.ring) {
+            let pending = self.pending.as_mut()?;
+            let (sectors, result) = match (pending.sectors.take(), &mut self.ring) {
                 (Some(over), _) => over,
                 (None, Ok(ring)) => ring.finished()?,
                 (None, Err(_)) => unreachable!("without a ring a write is over at once"),
             };
-            let (done, total) = (under_way.done, under_way.total);
+            let (done, total) = (pending.done, pending.total);
             match result {
                 Ok(0) if done < total => {
                     return Some(self.cut(sectors, done, io::ErrorKind::WriteZero.into()));
                 }
-                Ok(bytes) if done + bytes < total => self.go_on(sectors, done + bytes),
+                Ok(bytes) if done + bytes < total => self.continue_write(sectors, done + bytes),
                 Ok(_) => {
-                    self.under_way = None;
+                    self.pending = None;
                     self.end += total as u64;
                     return Some(Written { whole: sectors.len(), sectors, error: None });
                 }
                 Err(error) if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock => {
-                    self.under_way.as_mut().expect("begun").sectors = Some((sectors, Err(error)));
+                    self.pending.as_mut().expect("begun").sectors = Some((sectors, Err(error)));
                     return None;
                 }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
-                    self.go_on(sectors, done);
+                    self.continue_write(sectors, done);
                 }
                 // Direct writes are refused only now, or the rest is not a multiple of a sector.
                 Err(error) if self.method().direct && error.raw_os_error() == Some(libc::EINVAL) => {
                     match self.leave_direct() {
-                        Ok(()) => self.go_on(sectors, done),
+                        Ok(()) => self.continue_write(sectors, done),
                         Err(_) => return Some(self.cut(sectors, done, error)),
                     }
                 }
@@ -289,7 +289,7 @@ impl Writer {
 
     /// Gives up a write that waits for the reader of a stream.
     pub fn give_up(&mut self, error: io::Error) -> Option<Written> {
-        let UnderWay { done, sectors, .. } = self.under_way.as_mut()?;
+        let PendingWrite { done, sectors, .. } = self.pending.as_mut()?;
         let ((sectors, _), done) = (sectors.take()?, *done);
         Some(self.cut(sectors, done, error))
     }
@@ -303,7 +303,7 @@ impl Writer {
             }
             (whole, bytes) = (whole + 1, bytes + len);
         }
-        self.under_way = None;
+        self.pending = None;
         if self.is_in_order() {
             self.end += done as u64;
             return Written { sectors, whole, error: Some(error) };
@@ -318,9 +318,9 @@ impl Writer {
     /// # Errors
     /// The kernel refused the wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
-        match (&self.under_way, &self.ring) {
-            (Some(UnderWay { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
-            (Some(UnderWay { sectors: Some((_, Err(error))), .. }), _)
+        match (&self.pending, &self.ring) {
+            (Some(PendingWrite { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
+            (Some(PendingWrite { sectors: Some((_, Err(error))), .. }), _)
                 if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock =>
             {
                 wait_writable(self.file.as_fd(), timeout).map(drop)
@@ -337,7 +337,7 @@ impl Writer {
     /// # Panics
     /// A write is in progress, or `bytes` exceeds the length of the file.
     pub fn set_end(&mut self, bytes: u64) -> io::Result<()> {
-        assert!(self.under_way.is_none() && bytes <= self.end, "no end of the file");
+        assert!(self.pending.is_none() && bytes <= self.end, "no end of the file");
         self.file.set_len(bytes)?;
         self.end = bytes;
         Ok(())
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_in_the_file_by_either_way() {
+    fn appended_sectors_are_in_the_file_by_both_methods() {
         for waiting in [false, true] {
             let path = std::env::temp_dir().join(format!("nocopy-disk-{waiting}-{}", std::process::id()));
             let file = File::create(&path).unwrap();
@@ -403,7 +403,7 @@ mod tests {
 
     /// Both a pipe that returns without waiting, and one that would wait.
     #[test]
-    fn a_stream_is_written_as_its_reader_reads() {
+    fn a_stream_write_continues_as_its_reader_reads() {
         use std::io::Read;
 
         for may_wait in [false, true] {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_is_dropped_under_way_ends_before_its_memory() {
+    fn a_dropped_write_ends_before_its_memory_is_freed() {
         let path = std::env::temp_dir().join(format!("nocopy-disk-dropped-{}", std::process::id()));
         let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
         writer.start(vec![sectors(7, 2000)]);

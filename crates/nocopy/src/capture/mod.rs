@@ -34,7 +34,7 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::{Explanation, FilterPlace};
 use crate::facts::mode::Mode;
 use crate::stats::Stats;
-use crate::sys::interface::{Condition, Inquiry, Promiscuous};
+use crate::sys::interface::{InterfaceQuery, LinkState, Promiscuous};
 use crate::sys::packet::OwnedBlocks;
 pub use crate::sys::packet::{Block, Captured};
 use crate::sys::poll::{Wakeup, wait_readable_or_broken};
@@ -57,15 +57,15 @@ const PACKET_BYTES_ASSUMED: u64 = 2048;
 pub struct Capture {
     blocks: OwnedBlocks,
     shared: Arc<Shared>,
-    inquiry: Inquiry,
+    query: InterfaceQuery,
     _promiscuous: Option<Promiscuous>,
     wait: Wait,
     coalescer: Coalescer,
-    taken: Taken,
+    received: ReceivedCounts,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Taken {
+struct ReceivedCounts {
     blocks: u64,
     packets: u64,
     bytes: u64,
@@ -115,9 +115,9 @@ impl Capture {
     /// None; only [`receive`](Self::receive) and [`arm`](Self::arm) check the interface.
     pub fn try_receive(&mut self) -> io::Result<Option<Block>> {
         let Some((block, bytes)) = self.blocks.take() else { return Ok(None) };
-        self.taken.blocks += 1;
-        self.taken.packets += u64::from(block.packet_count());
-        self.taken.bytes += u64::from(bytes);
+        self.received.blocks += 1;
+        self.received.packets += u64::from(block.packet_count());
+        self.received.bytes += u64::from(bytes);
         Ok(Some(block))
     }
 
@@ -147,7 +147,7 @@ impl Capture {
     /// copied into the ring.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.add(Evidence::Copied(Cause::PacketRing), self.taken.packets, self.taken.bytes);
+        ledger.add(Evidence::Copied(Cause::PacketRing), self.received.packets, self.received.bytes);
         ledger
     }
 
@@ -162,11 +162,11 @@ impl Capture {
         let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
         let dropped = counter("tp_drops", "Packets dropped because no block was free.", tp_drops);
         let others = [
-            counter("packets", "Packets in the blocks that were received.", self.taken.packets),
+            counter("packets", "Packets in the blocks that were received.", self.received.packets),
             counter("tp_packets", "Packets that matched the filter, also dropped ones.", tp_packets),
             counter("tp_freeze_q_cnt", "How often the next block was not free.", tp_freeze_q_cnt),
         ];
-        Ok(Stats::moved(self.taken.blocks, self.taken.bytes).with_dropped([dropped]).with(others))
+        Ok(Stats::moved(self.received.blocks, self.received.bytes).with_dropped([dropped]).with(others))
     }
 
     /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open
@@ -199,10 +199,10 @@ impl Capture {
 
     fn check(&self) -> io::Result<()> {
         self.shared.socket.forget_error()?;
-        let (kind, errno) = match self.inquiry.condition() {
-            Condition::Up => return Ok(()),
-            Condition::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
-            Condition::Gone => (io::ErrorKind::NotConnected, libc::ENXIO),
+        let (kind, errno) = match self.query.condition() {
+            LinkState::Up => return Ok(()),
+            LinkState::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
+            LinkState::Gone => (io::ErrorKind::NotConnected, libc::ENXIO),
         };
         Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
     }
@@ -211,7 +211,7 @@ impl Capture {
     /// a block that is not full, within twice its timeout.
     #[doc(hidden)]
     pub fn stop(&mut self) -> io::Result<()> {
-        self.shared.socket.deafen()
+        self.shared.socket.reject_all()
     }
 
     /// A handle for other threads, with the filter and the counts.
@@ -260,7 +260,7 @@ impl Waiting for Capture {
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         // The kernel reports a socket as readable while the block before the one it writes to is not its own
         // (`packet_poll`): a block that the program holds makes every poll return at once.
-        if self.blocks.last_is_away() {
+        if self.blocks.is_previous_block_held() {
             sleep(timeout.min(GLANCE));
             return Ok(Wakeup::TimedOut);
         }
@@ -273,7 +273,7 @@ impl Waiting for Capture {
 
     /// Packets received, and room for more of their average length.
     fn progress(&self) -> (u32, u32) {
-        let Taken { packets, bytes, .. } = self.taken;
+        let ReceivedCounts { packets, bytes, .. } = self.received;
         let packet_bytes = bytes.checked_div(packets).unwrap_or(PACKET_BYTES_ASSUMED).max(1);
         let room = if self.blocks.holds_single_packets() {
             self.blocks.count().into()

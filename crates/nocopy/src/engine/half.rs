@@ -15,7 +15,7 @@
 //! A half's descriptor becomes readable for everything that `arm` checks. The kernel reports no event for
 //! frames that return to their pool, for completed AF_XDP sends, for the protocol's deadlines and for
 //! io_uring's completions. For these, a timer or a second descriptor makes the half's descriptor readable
-//! (`sys/lookout.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
+//! (`sys/timed_epoll.rs`, `sys/readiness.rs`, `message/descriptor.rs`).
 
 use std::io;
 use std::os::fd::AsFd;

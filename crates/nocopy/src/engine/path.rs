@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::engine::address;
-use crate::engine::route::{Kind, Medium, Route, Routes};
+use crate::engine::route::{Medium, Route, RouteKind, Routes};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::send_queue::Report;
 use crate::sys::fork::{Generation, OfProcess};
@@ -77,13 +77,13 @@ impl Paths {
     }
 
     pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
-        let routed = to.filter(|to| !is_of_a_link(to.to_canonical()));
+        let routed = to.filter(|to| !is_link_scoped(to.to_canonical()));
         let Some((route, mut routes)) = self.route(routed) else { return Path::Unknown };
         match route.kind {
-            Kind::Local => return Path::Local,
+            RouteKind::Local => return Path::Local,
             // Receivers on this host may get them, too; and an encapsulation may be more than a header.
-            Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
-            Kind::Unicast => {}
+            RouteKind::Broadcast | RouteKind::Multicast | RouteKind::Encapsulated => return Path::Unknown,
+            RouteKind::Unicast => {}
         }
         match routes.link(route.interface_index).map(|link| link.medium) {
             Ok(Medium::Host) => Path::Local,
@@ -93,8 +93,8 @@ impl Paths {
     }
 
     /// Whether that is an address of this machine.
-    pub(crate) fn ends_here(&self, to: Option<IpAddr>) -> bool {
-        self.route(to).is_some_and(|(route, _)| route.kind == Kind::Local)
+    pub(crate) fn is_local_address(&self, to: Option<IpAddr>) -> bool {
+        self.route(to).is_some_and(|(route, _)| route.kind == RouteKind::Local)
     }
 
     /// The name of the interface by which packets leave to that address, if it is known.
@@ -161,7 +161,7 @@ impl PathEvidence {
 
 /// Whether the address is valid only on one link, named by the socket or the address's scope: the table's
 /// link may be another.
-fn is_of_a_link(to: IpAddr) -> bool {
+fn is_link_scoped(to: IpAddr) -> bool {
     match to {
         IpAddr::V4(to) => to.is_link_local() || to.is_multicast(),
         IpAddr::V6(to) => to.is_unicast_link_local() || to.is_multicast(),
@@ -186,7 +186,7 @@ mod tests {
     use crate::sys::fork::tests::in_forked_child;
 
     #[test]
-    fn ipv4_in_the_clothes_of_ipv6_goes_the_way_of_ipv4() {
+    fn mapped_ipv4_addresses_use_ipv4_routes() {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_forked_while_the_routes_are_locked_does_without_them() {
+    fn a_child_forked_during_a_lock_opens_its_own_routes() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let here = socket.local_addr().unwrap().ip();
         let paths = Paths::of(&socket);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_may_go_by_any_interface_nothing_is_known() {
+    fn paths_of_multicast_and_link_local_are_unknown() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();

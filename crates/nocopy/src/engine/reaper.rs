@@ -26,7 +26,7 @@ use crate::stats::Stats;
 use crate::sys::fork::OfProcess;
 use crate::sys::udp_send::unsent_bytes;
 
-/// Shortest and longest sleep between two looks; a stalled peer may stall for long.
+/// Shortest and longest sleep between two polls; a stalled peer may stall for long.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
@@ -76,7 +76,7 @@ pub(crate) struct CloseTimeouts {
 }
 
 /// Leaves the memory that the kernel still reads for a dropped sender to the reaper.
-pub(crate) fn leave<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeouts: CloseTimeouts) {
+pub(crate) fn hand_over<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeouts: CloseTimeouts) {
     if queue.in_flight() > 0 && !queue.is_inherited() {
         adopt(Box::new(queue.detach()), timeouts);
     }
@@ -85,7 +85,7 @@ pub(crate) fn leave<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeou
 impl<P: Payload, C: CallNote> DetachedQueue for SendQueue<P, C> {
     fn reap(&mut self) {
         self.collect();
-        self.settle_unseen();
+        self.settle_without_evidence();
     }
 
     fn is_read(&self) -> bool {
@@ -118,7 +118,7 @@ struct Detached {
     /// When the peer last acknowledged anything; below, the bytes not acknowledged then.
     progress: Instant,
     outstanding_bytes: usize,
-    is_hurried: bool,
+    has_short_timeout: bool,
     cut_off: Option<Instant>,
 }
 
@@ -158,7 +158,7 @@ pub fn process_stats() -> Stats {
     ])
 }
 
-pub(crate) fn leaked(bytes: usize) {
+pub(crate) fn count_leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
@@ -189,10 +189,10 @@ fn run() {
         thread::sleep(pause);
         // The lock is not held below: a value of the program that is dropped there may call `adopt`.
         let mut detached = std::mem::take(&mut reaper().detached);
-        hurry(&mut detached, count_max(), BYTES_MAX);
+        shorten_timeouts(&mut detached, count_max(), BYTES_MAX);
         // A panic here costs one socket only: the memory being dropped then is leaked.
-        let look = |waiting: Detached| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
-        let waiting: Vec<_> = detached.into_iter().filter_map(look).collect();
+        let poll = |waiting: Detached| catch_unwind(AssertUnwindSafe(|| waiting.poll())).ok().flatten();
+        let waiting: Vec<_> = detached.into_iter().filter_map(poll).collect();
         let mut reaper = reaper();
         reaper.detached.extend(waiting);
         let Some(youngest) = reaper.detached.iter().map(|waiting| waiting.since.elapsed()).min() else {
@@ -210,19 +210,27 @@ fn count_max() -> usize {
 }
 
 /// If there are too many, shortens the wait for those whose peers were silent for the longest time.
-fn hurry(detached: &mut [Detached], count_max: usize, bytes_max: usize) {
+fn shorten_timeouts(detached: &mut [Detached], count_max: usize, bytes_max: usize) {
     detached.sort_by_key(|waiting| Reverse(waiting.progress));
     let mut bytes = 0_usize;
     for (livelier, waiting) in detached.iter_mut().enumerate() {
         bytes = bytes.saturating_add(waiting.queue.bytes());
-        waiting.is_hurried = livelier >= count_max || (livelier > 0 && bytes > bytes_max);
+        waiting.has_short_timeout = livelier >= count_max || (livelier > 0 && bytes > bytes_max);
     }
 }
 
 impl Detached {
     fn new(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts, since: Instant) -> Self {
         let outstanding_bytes = queue.outstanding_bytes();
-        Self { queue, timeouts, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
+        Self {
+            queue,
+            timeouts,
+            since,
+            progress: since,
+            outstanding_bytes,
+            has_short_timeout: false,
+            cut_off: None,
+        }
     }
 
     /// Whether the wait has lasted long enough.
@@ -235,12 +243,12 @@ impl Detached {
         let patience = self.timeouts.patience;
         self.cut_off.is_some()
             || self.progress.elapsed() >= patience
-            || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
+            || (self.has_short_timeout && self.since.elapsed() >= TIME_MIN.min(patience))
     }
 
     /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left
     /// to wait for.
-    fn look(mut self) -> Option<Self> {
+    fn poll(mut self) -> Option<Self> {
         self.queue.reap();
         if !self.queue.is_read() {
             return None;
@@ -249,7 +257,7 @@ impl Detached {
             return Some(self);
         }
         if self.cut_off.is_some_and(|since| since.elapsed() > GRACE) {
-            leaked(self.queue.abandon());
+            count_leaked(self.queue.abandon());
             return None;
         }
         self.cut_off();
@@ -270,7 +278,7 @@ impl Detached {
 
     fn abandon(mut self) {
         self.cut_off();
-        leaked(self.queue.abandon());
+        count_leaked(self.queue.abandon());
     }
 }
 
@@ -288,10 +296,10 @@ mod tests {
         CloseTimeouts { patience, cut_off: Some(|_| {}) }
     }
 
-    /// A queue that is finished after the first look.
-    struct Looked(Arc<AtomicBool>);
+    /// A queue that is finished after the first reap.
+    struct RecordedReap(Arc<AtomicBool>);
 
-    impl DetachedQueue for Looked {
+    impl DetachedQueue for RecordedReap {
         fn reap(&mut self) {
             self.0.store(true, Relaxed);
         }
@@ -316,13 +324,13 @@ mod tests {
     }
 
     /// Completes when it is cut off, or never.
-    struct Silent {
+    struct SilentQueue {
         obeys: bool,
         is_cut_off: bool,
         end: Arc<Mutex<Option<&'static str>>>,
     }
 
-    impl DetachedQueue for Silent {
+    impl DetachedQueue for SilentQueue {
         fn reap(&mut self) {
             if self.obeys && self.is_cut_off {
                 *self.end.lock().unwrap() = Some("reaped");
@@ -355,7 +363,7 @@ mod tests {
     fn a_silent_socket_is_cut_off_before_its_memory_is_abandoned() {
         for (obeys, expected) in [(true, "reaped"), (false, "abandoned")] {
             let end = Arc::default();
-            let queue = Silent { obeys, is_cut_off: false, end: Arc::clone(&end) };
+            let queue = SilentQueue { obeys, is_cut_off: false, end: Arc::clone(&end) };
             adopt(Box::new(queue), within(Duration::ZERO));
             wait_until("its end", || end.lock().unwrap().is_some());
             assert_eq!(*end.lock().unwrap(), Some(expected));
@@ -363,18 +371,18 @@ mod tests {
     }
 
     #[test]
-    fn a_child_forked_while_the_list_is_locked_reaps_its_own() {
+    fn a_child_forked_during_a_lock_has_its_own_reaper() {
         let locked = reaper();
         in_forked_child(|| {
-            let looked = Arc::default();
-            adopt(Box::new(Looked(Arc::clone(&looked))), within(Duration::MAX));
-            wait_until("a look", || looked.load(Relaxed));
+            let reaped = Arc::default();
+            adopt(Box::new(RecordedReap(Arc::clone(&reaped))), within(Duration::MAX));
+            wait_until("a look", || reaped.load(Relaxed));
         });
         drop(locked);
     }
 
     #[test]
-    fn of_too_many_sockets_those_without_progress_are_cut_off_first() {
+    fn sockets_without_progress_are_cut_off_first() {
         for (count_max, bytes_max, expected) in
             [(4, 400, 4), (2, 400, 2), (4, 300, 3), (4, 50, 1), (0, 400, 0)]
         {
@@ -382,48 +390,48 @@ mod tests {
             // Not in the order of their deadlines.
             let mut detached: Vec<_> = [1, 3, 0, 2]
                 .map(|age| first + Duration::from_secs(3 - age))
-                .map(|since| Detached::new(Box::new(Faulty), within(Duration::MAX), since))
+                .map(|since| Detached::new(Box::new(PanickingQueue), within(Duration::MAX), since))
                 .into();
-            hurry(&mut detached, count_max, bytes_max);
-            let hurried: Vec<_> = detached.iter().map(|waiting| waiting.is_hurried).collect();
-            let kept = hurried.iter().take_while(|is_hurried| !**is_hurried).count();
-            assert_eq!(kept, expected, "{hurried:?}");
-            assert!(hurried[kept..].iter().all(|&is_hurried| is_hurried), "{hurried:?}");
+            shorten_timeouts(&mut detached, count_max, bytes_max);
+            let short: Vec<_> = detached.iter().map(|waiting| waiting.has_short_timeout).collect();
+            let kept = short.iter().take_while(|has_short_timeout| !**has_short_timeout).count();
+            assert_eq!(kept, expected, "{short:?}");
+            assert!(short[kept..].iter().all(|&has_short_timeout| has_short_timeout), "{short:?}");
             assert!(detached.is_sorted_by_key(|waiting| Reverse(waiting.progress)));
         }
     }
 
     /// A socket that only a cut-off ends, with unlimited patience.
     fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Detached {
-        let queue = Silent { obeys: true, is_cut_off: false, end: Arc::clone(end) };
+        let queue = SilentQueue { obeys: true, is_cut_off: false, end: Arc::clone(end) };
         Detached::new(Box::new(queue), within(Duration::MAX), since)
     }
 
     #[test]
-    fn a_hurried_socket_has_its_time_and_is_then_cut_off() {
+    fn a_hurried_socket_is_cut_off_after_the_minimum_time() {
         let (before, end, start) = (process_stats()["sockets_cut_off"], Arc::default(), Instant::now());
         let mut waiting = patient(start + 3 * TIME_MIN, &end); // not yet begun
-        waiting.is_hurried = true;
-        let mut waiting = waiting.look().expect("it has time");
+        waiting.has_short_timeout = true;
+        let mut waiting = waiting.poll().expect("it has time");
         assert!(end.lock().unwrap().is_none());
         waiting.since = start.checked_sub(TIME_MIN).expect("the machine runs for longer");
-        assert!(waiting.look().is_none());
+        assert!(waiting.poll().is_none());
         assert_eq!(*end.lock().unwrap(), Some("reaped"));
         assert!(process_stats()["sockets_cut_off"] > before);
     }
 
     #[test]
-    fn acknowledgements_are_progress() {
+    fn acknowledgements_count_as_progress() {
         let (end, long_ago) = (Arc::default(), Instant::now().checked_sub(TIME_MIN).unwrap());
-        let waiting = patient(long_ago, &end).look().expect("it is waited for");
+        let waiting = patient(long_ago, &end).poll().expect("it is waited for");
         assert_eq!(waiting.progress, long_ago);
-        let waiting = Detached { outstanding_bytes: 1, ..waiting }.look().expect("it is waited for");
+        let waiting = Detached { outstanding_bytes: 1, ..waiting }.poll().expect("it is waited for");
         assert!(waiting.progress > long_ago, "a byte was acknowledged");
     }
 
-    struct Faulty;
+    struct PanickingQueue;
 
-    impl DetachedQueue for Faulty {
+    impl DetachedQueue for PanickingQueue {
         fn reap(&mut self) {
             panic!("on purpose: a fault of the reaper's");
         }
@@ -448,13 +456,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_one_socket_keeps_no_other_waiting() {
+    fn a_panic_in_one_queue_does_not_stop_the_reaper() {
         for _ in 0..3 {
-            let looked: [Arc<AtomicBool>; 2] = Default::default();
-            adopt(Box::new(Looked(Arc::clone(&looked[0]))), within(Duration::MAX));
-            adopt(Box::new(Faulty), within(Duration::MAX));
-            adopt(Box::new(Looked(Arc::clone(&looked[1]))), within(Duration::MAX));
-            wait_until("a look", || looked.iter().all(|looked| looked.load(Relaxed)));
+            let reaped: [Arc<AtomicBool>; 2] = Default::default();
+            adopt(Box::new(RecordedReap(Arc::clone(&reaped[0]))), within(Duration::MAX));
+            adopt(Box::new(PanickingQueue), within(Duration::MAX));
+            adopt(Box::new(RecordedReap(Arc::clone(&reaped[1]))), within(Duration::MAX));
+            wait_until("a look", || reaped.iter().all(|reaped| reaped.load(Relaxed)));
         }
     }
 }

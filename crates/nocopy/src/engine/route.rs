@@ -37,11 +37,11 @@ pub(crate) struct Route {
     pub(crate) gateway: Option<IpAddr>,
     /// The longest IP packet: by the route, the path MTU, or the interface.
     pub(crate) mtu_bytes: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RouteKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RouteKind {
     Unicast,
     Broadcast,
     Multicast,
@@ -105,16 +105,16 @@ pub(crate) struct Routes {
     link_interface: Option<u32>,
     /// The interface, or the VRF, of all that is sent.
     device: Option<u32>,
-    known: Known,
+    cache: LookupCache,
     /// An entry was forgotten for lack of room, so users that remember its results do not notice its later
     /// changes.
-    crowded: bool,
+    has_evicted: bool,
     buffer: Box<[u8]>,
 }
 
 /// What was looked up, remembered until it changes.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct LookupCache {
     /// By source and destination.
     routes: HashMap<(Option<IpAddr>, IpAddr), Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
@@ -134,8 +134,8 @@ impl Routes {
             from,
             link_interface,
             device: None,
-            known: Known::default(),
-            crowded: false,
+            cache: LookupCache::default(),
+            has_evicted: false,
             buffer: vec![0; CHANGE_BYTES].into(),
         })
     }
@@ -152,7 +152,7 @@ impl Routes {
 
     /// The route to an address, remembered until it changes.
     pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
-        if let Some(route) = self.known.routes.get(&(self.from, to)) {
+        if let Some(route) = self.cache.routes.get(&(self.from, to)) {
             return Ok(*route);
         }
         let interface =
@@ -163,19 +163,19 @@ impl Routes {
         if route.mtu_bytes == 0 {
             route.mtu_bytes = self.link(route.interface_index)?.mtu_bytes;
         }
-        if self.known.routes.len() >= ROUTES_MAX {
-            self.known.routes.clear();
-            self.crowded = true;
+        if self.cache.routes.len() >= ROUTES_MAX {
+            self.cache.routes.clear();
+            self.has_evicted = true;
         }
-        self.known.routes.insert((self.from, to), route);
+        self.cache.routes.insert((self.from, to), route);
         Ok(route)
     }
 
     pub(crate) fn link(&mut self, interface_index: u32) -> Result<Link, RouteError> {
-        if let Some(link) = self.known.links.get(&interface_index) {
+        if let Some(link) = self.cache.links.get(&interface_index) {
             return Ok(*link);
         }
-        let answer = route::link_by(&self.requests, interface_index)
+        let answer = route::link_by_index(&self.requests, interface_index)
             .map_err(RouteError::system("look up an interface by its index"))?;
         let medium =
             if answer.header.flags.contains(LinkFlags::Loopback) { Medium::Host } else { Medium::Unknown };
@@ -189,13 +189,13 @@ impl Routes {
                 _ => {}
             }
         }
-        self.known.links.insert(interface_index, link);
+        self.cache.links.insert(interface_index, link);
         Ok(link)
     }
 
     /// The name of an interface; not remembered.
     pub(crate) fn interface_name(&self, interface_index: u32) -> Option<String> {
-        let answer = route::link_by(&self.requests, interface_index).ok()?;
+        let answer = route::link_by_index(&self.requests, interface_index).ok()?;
         answer.attributes.into_iter().find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => Some(name),
             _ => None,
@@ -208,17 +208,17 @@ impl Routes {
         interface_index: u32,
         address: IpAddr,
     ) -> Result<Neighbour, RouteError> {
-        if let Some(neighbour) = self.known.neighbours.get(&(interface_index, address)) {
+        if let Some(neighbour) = self.cache.neighbours.get(&(interface_index, address)) {
             return Ok(*neighbour);
         }
         let answer = route::neighbour(&self.requests, interface_index, address)
             .map_err(RouteError::system("look up a neighbour"))?;
         let neighbour = answer.as_ref().map(parse_neighbour).unwrap_or_default();
-        if self.known.neighbours.len() >= ROUTES_MAX {
-            self.known.neighbours.clear();
-            self.crowded = true;
+        if self.cache.neighbours.len() >= ROUTES_MAX {
+            self.cache.neighbours.clear();
+            self.has_evicted = true;
         }
-        self.known.neighbours.insert((interface_index, address), neighbour);
+        self.cache.neighbours.insert((interface_index, address), neighbour);
         Ok(neighbour)
     }
 
@@ -231,9 +231,9 @@ impl Routes {
     /// Forgets what has changed since the last call; returns whether anything was forgotten. One system call
     /// if nothing changed.
     pub(crate) fn poll_changes(&mut self) -> bool {
-        let mut forgot = std::mem::take(&mut self.crowded);
+        let mut forgot = std::mem::take(&mut self.has_evicted);
         for _ in 0..CHANGES_AT_A_TIME {
-            let forget = |change: RouteNetlinkMessage| forgot |= self.known.forget(&change);
+            let forget = |change: RouteNetlinkMessage| forgot |= self.cache.forget(&change);
             match route::next_changes(&self.changes, &mut self.buffer, forget) {
                 Ok(Changes::Some) => {}
                 Ok(Changes::None) => break,
@@ -248,11 +248,11 @@ impl Routes {
 
     /// Forgets everything. Some changes are not reported: a path's MTU, a neighbour that became stale.
     pub(crate) fn forget(&mut self) {
-        self.known = Known::default();
+        self.cache = LookupCache::default();
     }
 }
 
-impl Known {
+impl LookupCache {
     /// Forgets the entries that a change concerns; returns whether there was one.
     fn forget(&mut self, change: &RouteNetlinkMessage) -> bool {
         match change {
@@ -287,10 +287,10 @@ fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
         mtu_bytes: 0,
         kind: match answer.header.kind {
             // The kernel names multicast routes in several ways; the address is certain.
-            _ if to.is_multicast() => Kind::Multicast,
-            RouteType::Local | RouteType::Anycast => Kind::Local,
-            RouteType::Broadcast => Kind::Broadcast,
-            _ => Kind::Unicast,
+            _ if to.is_multicast() => RouteKind::Multicast,
+            RouteType::Local | RouteType::Anycast => RouteKind::Local,
+            RouteType::Broadcast => RouteKind::Broadcast,
+            _ => RouteKind::Unicast,
         },
     };
     for attribute in &answer.attributes {
@@ -300,7 +300,7 @@ fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
             RouteAttribute::Via(RouteVia::Inet(address)) => route.gateway = Some((*address).into()),
             RouteAttribute::Via(RouteVia::Inet6(address)) => route.gateway = Some((*address).into()),
             RouteAttribute::PrefSource(address) => route.source = address_of(address),
-            RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => route.kind = Kind::Encapsulated,
+            RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => route.kind = RouteKind::Encapsulated,
             RouteAttribute::Metrics(metrics) => {
                 let mtu = metrics.iter().find_map(|metric| match metric {
                     RouteMetric::Mtu(bytes) => Some(*bytes),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_say_what_the_host_would_do() {
+    fn routes_agree_with_the_hosts_table() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let left = lab.left();
         with_ipv6(left, "fd77::1");
@@ -398,21 +398,21 @@ mod tests {
                 source: own,
                 gateway: None,
                 mtu_bytes: 1500,
-                kind: Kind::Unicast,
+                kind: RouteKind::Unicast,
             };
             let mut look_up = |to| routes.look_up(address(to)).unwrap();
             assert_eq!(look_up("10.77.0.2"), on_link);
             assert_eq!(look_up("10.9.1.2"), Route { gateway, mtu_bytes: 1400, ..on_link });
-            assert_eq!(look_up("10.77.0.255"), Route { kind: Kind::Broadcast, ..on_link });
-            assert_eq!(look_up("239.1.2.3"), Route { kind: Kind::Multicast, ..on_link });
+            assert_eq!(look_up("10.77.0.255"), Route { kind: RouteKind::Broadcast, ..on_link });
+            assert_eq!(look_up("239.1.2.3"), Route { kind: RouteKind::Multicast, ..on_link });
             let own = look_up("10.77.0.1");
-            assert_eq!((own.interface_index, own.kind), (1, Kind::Local));
+            assert_eq!((own.interface_index, own.kind), (1, RouteKind::Local));
             let six = Route { source: Some(address("fd77::1")), ..on_link };
             assert_eq!(look_up("fd77::2"), six);
             assert_eq!(look_up("fd99::9"), Route { gateway: Some(address("fd77::2")), ..six });
-            assert_eq!(look_up("ff02::1234").kind, Kind::Multicast);
+            assert_eq!(look_up("ff02::1234").kind, RouteKind::Multicast);
             assert_eq!(look_up("ff02::1234").interface_index, index);
-            assert_eq!(look_up("fd77::1").kind, Kind::Local);
+            assert_eq!(look_up("fd77::1").kind, RouteKind::Local);
             for nowhere in ["8.8.8.8", "10.8.0.1", "2001:db8::1"] {
                 let error = routes.look_up(address(nowhere)).unwrap_err();
                 assert!(matches!(error, RouteError::Unreachable { .. }), "{error}");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_the_state_the_host_gives_them() {
+    fn neighbours_have_the_hosts_state() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         for (last, state) in
@@ -453,7 +453,7 @@ mod tests {
 
     /// As the kernel does it for sockets: without a route everything is on the link.
     #[test]
-    fn a_device_decides_where_no_route_does() {
+    fn without_a_route_a_bound_device_is_on_link() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, far) = (lab.left(), address("10.9.0.1"));
         let route = |device| left.namespace().run(|| Routes::of_device(None, device).unwrap().look_up(far));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_forgotten_and_nothing_else() {
+    fn only_changed_entries_are_forgotten() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_for_want_of_room_is_told() {
+    fn eviction_for_lack_of_room_is_reported() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
@@ -504,14 +504,14 @@ mod tests {
         // As if that many had been looked up, which would take a second.
         let none = Neighbour { mac: None, is_stale: false };
         let stations = (0..).map(|number| Ipv4Addr::from_bits(0x0a4e_0000 + number).into());
-        routes.known.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
+        routes.cache.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
         for number in 0..2 {
-            assert!(routes.known.neighbours.len() < ROUTES_MAX || number == 1);
+            assert!(routes.cache.neighbours.len() < ROUTES_MAX || number == 1);
             routes.neighbour(index, Ipv4Addr::from_bits(0x0a4d_1000 + number).into()).unwrap();
-            assert!(routes.known.neighbours.len() <= ROUTES_MAX);
+            assert!(routes.cache.neighbours.len() <= ROUTES_MAX);
         }
-        assert_eq!(routes.known.neighbours.len(), 1);
-        assert!(!routes.known.neighbours.contains_key(&(index, peer)), "room for all");
+        assert_eq!(routes.cache.neighbours.len(), 1);
+        assert!(!routes.cache.neighbours.contains_key(&(index, peer)), "room for all");
         assert!(routes.poll_changes());
         assert!(!routes.poll_changes(), "told once");
     }
@@ -528,6 +528,6 @@ mod tests {
             ip(left, &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"));
         }
         assert!(routes.poll_changes(), "neighbours nobody knew, but too many to be told of");
-        assert!(routes.known.routes.is_empty());
+        assert!(routes.cache.routes.is_empty());
     }
 }

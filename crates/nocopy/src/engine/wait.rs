@@ -201,7 +201,7 @@ fn time_left(deadline: Option<Instant>) -> Duration {
 /// How long one wait for completions or room lasts at most: not every event ends a wait by the kernel.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-pub(crate) enum Look<T> {
+pub(crate) enum Poll<T> {
     Done(T),
     /// Something changed: poll again at once.
     Moved,
@@ -209,16 +209,16 @@ pub(crate) enum Look<T> {
 }
 
 /// Polls until done; `wait` sleeps after a poll that found nothing. `None`: not done in time.
-pub(crate) fn look_until_done<S, T, E>(
+pub(crate) fn poll_until_done<S, T, E>(
     state: &mut S,
     timeout: Duration,
-    mut look: impl FnMut(&mut S) -> Result<Look<T>, E>,
+    mut poll: impl FnMut(&mut S) -> Result<Poll<T>, E>,
     mut wait: impl FnMut(&mut S, Duration) -> Result<(), E>,
 ) -> Result<Option<T>, E> {
     let deadline = Instant::now().checked_add(timeout);
     loop {
-        let found = look(state)?;
-        if let Look::Done(done) = found {
+        let found = poll(state)?;
+        if let Poll::Done(done) = found {
             return Ok(Some(done));
         }
         // Also after `Moved`, so that steady progress does not outlast the deadline.
@@ -226,7 +226,7 @@ pub(crate) fn look_until_done<S, T, E>(
         if left.is_zero() {
             return Ok(None);
         }
-        if let Look::Nothing = found {
+        if let Poll::Nothing = found {
             wait(state, left.min(LOOK_AGAIN))?;
         }
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_never_more_than_half_full() {
+    fn coalescing_fills_at_most_half_of_the_ring() {
         for rate_per_s in [1e4, 3e5, 5e6, 1.4e7] {
             for sleep in steady(rate_per_s, 4096, u32::MAX, 100 * MS) {
                 assert!(rate_per_s * sleep.as_secs_f64() <= 2049.0, "{rate_per_s}/s: {sleep:?}");
@@ -296,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_settle_at_the_packets_asked_for() {
+    fn sleeps_converge_to_the_requested_packets() {
         let last = *steady(300e3, 4096, 600, 100 * MS).last().unwrap();
         assert!((1900..=2100).contains(&last.as_micros()), "{last:?}");
     }
 
     #[test]
-    fn silence_ends_in_the_longest_sleep() {
+    fn silence_leads_to_the_longest_sleep() {
         assert_eq!(*steady(0.0, 4096, 600, 10 * MS).last().unwrap(), 10 * MS);
     }
 

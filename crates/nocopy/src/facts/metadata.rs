@@ -77,8 +77,8 @@ pub struct Arrival {
     /// Whether the host sent it (true), or it arrived from outside (false).
     pub outgoing: Result<bool, Unsupported>,
     /// Whether its sender left the checksum to a device that has not finished it; known in a packet ring
-    /// only. In other modes, [`Unfinished`](nocopy_proto::wire::unfinished::Unfinished) finds most of these
-    /// packets by their bytes.
+    /// only. In other modes, [`UnfinishedChecksum`](nocopy_proto::wire::unfinished::UnfinishedChecksum) finds
+    /// most of these packets by their bytes.
     pub checksum_unfinished: Result<bool, Unsupported>,
 }
 

@@ -111,14 +111,14 @@ pub enum Reason {
     #[error(transparent)]
     ChecksumOutside(PlaceOutside),
     /// The kernel refused it, for example because there is no route.
-    #[error("{}", Refusal(.0))]
+    #[error("{}", KernelRefusal(.0))]
     System(io::Error),
 }
 
 /// The kernel's reason in words; an error of this library is already in words.
-struct Refusal<'a>(&'a io::Error);
+struct KernelRefusal<'a>(&'a io::Error);
 
-impl fmt::Display for Refusal<'_> {
+impl fmt::Display for KernelRefusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         match error.raw_os_error() {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_say_what_they_are() {
+    fn counters_have_descriptions() {
         let all: Vec<Counter> =
             LinkCounters { rx_missed_errors: 3, ..Default::default() }.counters().collect();
         assert_eq!(all.len(), 25);

@@ -11,7 +11,7 @@ use crate::facts::metadata::Unsupported;
 
 use crate::port::xdp::KernelVersion;
 use crate::port::{Mode, OpenError, ToHostError, xdp};
-use crate::sys::uring_send::UringRefused;
+use crate::sys::uring_send::UringError;
 use crate::{capture, udp};
 
 fn errno(number: i32) -> io::Error {
@@ -36,11 +36,11 @@ fn errors_of_other_machines_have_the_one_form() {
             "routes: cannot look up a neighbour (EPERM); operation not permitted; run it where netlink sockets are allowed",
         ),
         (
-            Box::new(UringRefused::TurnedOff { setting: 2, source: errno(libc::EPERM) }),
+            Box::new(UringError::TurnedOff { setting: 2, source: errno(libc::EPERM) }),
             "io_uring: turned off; kernel.io_uring_disabled is 2; 'sysctl -w kernel.io_uring_disabled=0' turns it on",
         ),
         (
-            Box::new(UringRefused::TooOld(errno(libc::EINVAL))),
+            Box::new(UringError::TooOld(errno(libc::EINVAL))),
             "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring",
         ),
         (

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use buffer::Buffer;
-use buffer::Home;
+use buffer::Origin;
 pub(crate) use cache::Cache;
 
 use crate::sys::memory::Mapping;
@@ -40,7 +40,7 @@ const CACHE_LINE_BYTES: usize = 64;
 /// let (first, second) = (pool.take().ok_or("empty")?, pool.take().ok_or("empty")?);
 /// assert_eq!((pool.total(), first.capacity()), (2, 4096)); // rounded up to pages
 /// assert!(pool.take().is_none() && second.is_empty());
-/// drop(first); // comes home
+/// drop(first); // returns
 /// assert_eq!(pool.at_home(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -110,7 +110,11 @@ impl Pool {
     /// An empty buffer; `None` while all are in use.
     pub fn take(&self) -> Option<Buffer> {
         let index = self.free()?.pop()?;
-        Some(Buffer { data: self.first_byte(index), len: 0, home: Home::Pool { pool: self.clone(), index } })
+        Some(Buffer {
+            data: self.first_byte(index),
+            len: 0,
+            origin: Origin::Pool { pool: self.clone(), index },
+        })
     }
 
     fn first_byte(&self, index: u32) -> NonNull<u8> {
@@ -178,10 +182,10 @@ impl Pool {
     /// fork.
     fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
-        (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        (!self.0.mapping.is_absent()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn bring_home(&self, index: u32) {
+    fn return_to_pool(&self, index: u32) {
         if let Some(mut free) = self.free() {
             free.push(index);
         }
@@ -197,8 +201,8 @@ impl Pool {
 
     /// The number of one of its buffers among all.
     pub(crate) fn number_of(&self, buffer: &Buffer) -> Option<usize> {
-        match &buffer.home {
-            Home::Pool { pool, index } if pool.is(self) => Some(*index as usize),
+        match &buffer.origin {
+            Origin::Pool { pool, index } if pool.is(self) => Some(*index as usize),
             _ => None,
         }
     }
@@ -243,7 +247,7 @@ impl Drop for Registration {
             // SAFETY: given up, so without an owner; no instance exists, and none is added while this is
             // locked.
             if unsafe { self.0.replace(index) } {
-                self.0.bring_home(index);
+                self.0.return_to_pool(index);
             } else {
                 NOT_REPLACED_BYTES.fetch_add(self.0.buffer_bytes() as u64, Relaxed);
             }

@@ -19,12 +19,12 @@ pub(crate) struct ReceiveBuffers {
     free: Vec<Buffer>,
     call: Messages,
     /// The most buffers a call may fill.
-    most: usize,
+    count_max: usize,
 }
 
 impl ReceiveBuffers {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { free: Vec::with_capacity(most), call: Messages::new(most), most }
+    pub(crate) fn new(count_max: usize) -> Self {
+        Self { free: Vec::with_capacity(count_max), call: Messages::new(count_max), count_max }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -32,7 +32,7 @@ impl ReceiveBuffers {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.free.len() >= self.most
+        self.free.len() >= self.count_max
     }
 
     /// Adds a buffer, which is filled next, because it was used last and is in the cache. The buffer is
@@ -42,7 +42,7 @@ impl ReceiveBuffers {
         buffer.resize(buffer.capacity());
         if let (false, Some(bytes)) = (self.is_full(), buffer.as_mut()) {
             // No underflow: it is not full.
-            self.call.set_slot(self.most - self.free.len() - 1, bytes);
+            self.call.set_slot(self.count_max - self.free.len() - 1, bytes);
             self.free.push(buffer);
         }
     }
@@ -61,10 +61,10 @@ impl ReceiveBuffers {
     }
 
     /// Sender, ECN mark and bytes of a message, in place, if nothing else is known about it
-    /// ([`Messages::lone`]) and no buffer was taken since the call.
+    /// ([`Messages::single`]) and no buffer was taken since the call.
     #[inline]
-    pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
-        let (from, congested, bytes) = self.call.lone(index)?;
+    pub(crate) fn single(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
+        let (from, congested, bytes) = self.call.single(index)?;
         let bytes = self.free.get(self.free.len() - 1 - index)?.get(..bytes)?;
         Some((from, congested, bytes))
     }
@@ -81,7 +81,7 @@ impl ReceiveBuffers {
     pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
         let place = self.free.len() - 1 - index;
         other.resize(other.capacity());
-        self.call.set_slot(self.most - 1 - place, other.as_mut().expect("memory that may be written"));
+        self.call.set_slot(self.count_max - 1 - place, other.as_mut().expect("memory that may be written"));
         std::mem::replace(&mut self.free[place], other)
     }
 
@@ -89,7 +89,7 @@ impl ReceiveBuffers {
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         // Slots before this one are of buffers that were taken: the kernel must not write to those.
-        let first = self.most - self.free.len();
+        let first = self.count_max - self.free.len();
         // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free`
         // since, where nothing reads or writes it; a buffer's memory does not move with it.
         unsafe { self.call.receive_from(first, socket, wait) }
@@ -99,7 +99,7 @@ impl ReceiveBuffers {
     /// ([`Messages::receive_first`]). Panics if there is no buffer.
     #[inline]
     pub(crate) fn receive_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        let first = self.most - self.free.len();
+        let first = self.count_max - self.free.len();
         // SAFETY: as above, for the first of those slots.
         unsafe { self.call.receive_first(first, socket) }
     }
@@ -148,11 +148,11 @@ mod tests {
                 sent += 1;
             });
             while read < sent {
-                let came = received(&mut buffers, &socket);
-                let numbers: Vec<u8> = came.iter().map(|&(number, _)| number).collect();
-                assert_eq!(numbers, (read..read + came.len() as u8).collect::<Vec<_>>());
-                read += came.len() as u8;
-                came.into_iter().take(back).for_each(|(_, buffer)| buffers.push(buffer));
+                let datagrams = received(&mut buffers, &socket);
+                let numbers: Vec<u8> = datagrams.iter().map(|&(number, _)| number).collect();
+                assert_eq!(numbers, (read..read + datagrams.len() as u8).collect::<Vec<_>>());
+                read += datagrams.len() as u8;
+                datagrams.into_iter().take(back).for_each(|(_, buffer)| buffers.push(buffer));
                 while buffers.is_empty() {
                     buffers.push(pool.take().unwrap());
                 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_exchanged_is_received_into_no_more() {
+    fn an_exchanged_buffer_is_not_received_into_again() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(socket.local_addr().unwrap()).unwrap();
         let pool = Pool::new(4, 64).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_datagram_is_told_of_alike() {
+    fn single_datagrams_have_equal_metadata_by_both_calls() {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }
@@ -202,13 +202,13 @@ mod tests {
                 let message = buffers.message(0);
                 let long = (message.from, message.congested, buffers.bytes(0, &message));
                 assert_eq!((long.0, long.2), (address, &bytes[..bytes.len().min(64)]));
-                assert_eq!(buffers.lone(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
+                assert_eq!(buffers.single(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
             }
         }
     }
 
     #[test]
-    fn more_than_it_may_have_goes_home() {
+    fn surplus_buffers_return_to_the_pool() {
         let pool = Pool::new(3, 64).unwrap();
         let mut buffers = ReceiveBuffers::new(2);
         (0..3).for_each(|_| buffers.push(pool.take().unwrap()));

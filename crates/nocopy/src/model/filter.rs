@@ -101,7 +101,7 @@ impl Filter {
 
         let Some(program) = &self.xdp[fragments] else { return };
         let expected = if kept == 0 { XDP_PASS } else { MATCHED };
-        let returned = match bpf::run_dry(program.as_fd(), packet, linear_bytes) {
+        let returned = match bpf::test_run(program.as_fd(), packet, linear_bytes) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && linear_bytes < packet.len() => return,
             returned => returned.expect("a test run"),
         };

@@ -12,9 +12,9 @@ use super::drivers;
 use super::error::refused_here;
 use super::granted::Granted;
 use super::host_path::HostPath;
-use super::ladder::{Order, Step};
+use super::ladder::{ModeOrder, OpenStep};
 use super::redirect::{self, Redirect};
-use super::user_filter::{Rest, UserFilter};
+use super::user_filter::{Unmatched, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, assemble};
 use crate::facts::kernel::KernelVersion;
 use crate::memory::area::{Area, Half};
@@ -26,7 +26,7 @@ use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
 /// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker
 /// releases it, which stalls with the machine, so checks are counted, not time.
-const RELEASE_LOOKS: u32 = 500;
+const RELEASE_ATTEMPTS: u32 = 500;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most frames of one packet in copy mode: as many as a socket buffer has fragments (`MAX_SKB_FRAGS` of
@@ -71,7 +71,7 @@ impl Backend for XdpBackend {
 
     fn xdp(&self) -> Option<XdpParts<'_>> {
         let Self { redirect, bound, host_path, .. } = self;
-        Some(XdpParts { redirect, inquiry: &bound.inquiry, host_path: host_path.as_ref() })
+        Some(XdpParts { redirect, query: &bound.query, host_path: host_path.as_ref() })
     }
 
     fn leave_to_host(&self) -> bool {
@@ -91,7 +91,7 @@ impl AsFd for XdpBackend {
 
 /// The AF_XDP modes as steps of the ladder, with the state that one step leaves for the next.
 #[derive(Default)]
-pub(super) struct XdpRungs {
+pub(super) struct XdpAttempts {
     socket: Option<(XskSocket, Rings)>,
     /// The program of the previous step.
     redirect: Option<Arc<Redirect>>,
@@ -102,7 +102,7 @@ pub(super) struct XdpRungs {
 }
 
 /// A socket bound in a mode that works.
-pub(super) struct Standing {
+pub(super) struct OpenedSocket {
     socket: XskSocket,
     rings: Rings,
     redirect: Arc<Redirect>,
@@ -110,7 +110,7 @@ pub(super) struct Standing {
     granted: Option<Granted>,
 }
 
-impl XdpRungs {
+impl XdpAttempts {
     pub(super) fn of(grant: Option<(XskSocket, Granted)>) -> Self {
         let (granted_socket, granted) = grant.unzip();
         Self { granted_socket, granted, ..Self::default() }
@@ -118,13 +118,13 @@ impl XdpRungs {
 
     /// Tries a mode. The driver's refusal of this mode is the inner error, an error for all modes the outer
     /// one.
-    pub(super) fn climb(
+    pub(super) fn try_mode(
         &mut self,
         settings: &PortBuilder,
         interface: &Interface,
         area: &Area,
         mode: Mode,
-    ) -> Result<Result<Standing, Refusal>, OpenError> {
+    ) -> Result<Result<OpenedSocket, Refusal>, OpenError> {
         self.mode = Some(mode);
         let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
         if mode == Mode::XdpZeroCopy
@@ -133,10 +133,10 @@ impl XdpRungs {
                 > area.config().frame_bytes
             && !interface.loopback
         {
-            return refuse(Step::Frames { bytes: area.config().frame_bytes }, spread(interface));
+            return refuse(OpenStep::Frames { bytes: area.config().frame_bytes }, spread(interface));
         }
         if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
-            return refuse(Step::Members, members(interface));
+            return refuse(OpenStep::Members, members(interface));
         }
         // Only a granted socket is used, and it is registered once.
         let requests = match &self.granted {
@@ -163,7 +163,7 @@ impl XdpRungs {
             Ok(redirect) => redirect,
             Err(reason) => {
                 self.socket = Some((socket, rings));
-                return refuse(Step::Attach, reason);
+                return refuse(OpenStep::Attach, reason);
             }
         };
         let zero_copy = mode == Mode::XdpZeroCopy;
@@ -179,41 +179,41 @@ impl XdpRungs {
             Ok(()) => {
                 let mode = settings.reported_mode(&socket, at)?;
                 if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
-                    let refusal = settings.refusal(interface, mode, Step::Proof, unproven());
+                    let refusal = settings.refusal(interface, mode, OpenStep::Proof, unproven());
                     // The socket cannot be bound again: the next step makes another. Only an opener could
                     // make another granted one.
                     self.redirect = Some(redirect);
                     let stuck = self.granted.is_some();
                     return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };
                 }
-                Ok(Ok(Standing { socket, rings, redirect, mode, granted: self.granted.take() }))
+                Ok(Ok(OpenedSocket { socket, rings, redirect, mode, granted: self.granted.take() }))
             }
             Err(reason) => {
                 (self.socket, self.redirect) = (Some((socket, rings)), Some(redirect));
-                refuse(Step::Bind, reason)
+                refuse(OpenStep::Bind, reason)
             }
         }
     }
 }
 
-impl Standing {
+impl OpenedSocket {
     pub(super) fn open(
         self,
         settings: PortBuilder,
         interface: &Interface,
         area: Area,
-        order: &Order,
+        order: &ModeOrder,
         refusals: Vec<Refusal>,
     ) -> Result<Port, OpenError> {
         let Self { socket, rings, redirect, mode, granted } = self;
         settings.wait_for_carrier(true)?;
         settings.busy_poll_on(&socket)?;
-        let (promiscuous, inquiry) = settings.attend(interface)?;
-        let bound = BoundSocket::new(&settings, mode, socket, inquiry);
+        let (promiscuous, query) = settings.watch_interface(interface)?;
+        let bound = BoundSocket::new(&settings, mode, socket, query);
         let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
         let rx_frames = settings.rx_frames.saturating_add(lent_frames);
         let mut pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-        settings.equip(&mut pools, mode, interface, &redirect, &bound.socket);
+        settings.set_metadata(&mut pools, mode, interface, &redirect, &bound.socket);
         if granted.is_none() && !settings.only_sends() {
             redirect
                 .set(settings.queue, bound.as_fd())
@@ -224,7 +224,7 @@ impl Standing {
         let host_path = settings
             .tuning
             .way_to_host
-            .then(|| HostPath::prepare(&settings.interface, &bound.inquiry).ok())
+            .then(|| HostPath::prepare(&settings.interface, &bound.query).ok())
             .flatten();
         let backend = XdpBackend {
             redirect,
@@ -245,7 +245,7 @@ impl Standing {
                 program,
                 interface.index,
                 settings.queue,
-                Rest::HandOver(Box::new(host)),
+                Unmatched::HandOver(Box::new(host)),
             ));
         }
         port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
@@ -335,7 +335,7 @@ impl PortBuilder {
     ) -> Result<Result<(), io::Error>, OpenError> {
         let Self { queue, multi_buffer, tuning: PortTuning { need_wakeup, .. }, .. } = *self;
         let interface_index = interface.index;
-        let mut looks = 1..RELEASE_LOOKS;
+        let mut attempts = 1..RELEASE_ATTEMPTS;
         loop {
             let Err(error) =
                 socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
@@ -343,7 +343,7 @@ impl PortBuilder {
                 return Ok(Ok(()));
             };
             match error.raw_os_error() {
-                Some(libc::EBUSY) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
+                Some(libc::EBUSY) if attempts.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
                 Some(libc::EBUSY) => {
                     return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Statistics;
 use super::host_path::HostPath;
 use super::redirect::Redirect;
-use crate::sys::interface::Inquiry;
+use crate::sys::interface::InterfaceQuery;
 use crate::sys::poll::{self, Wakeup};
 use crate::sys::xsk::TxKick;
 
@@ -25,7 +25,7 @@ pub(super) struct KernelRings {
 #[derive(Debug)]
 pub(super) struct XdpParts<'a> {
     pub(super) redirect: &'a Arc<Redirect>,
-    pub(super) inquiry: &'a Inquiry,
+    pub(super) query: &'a InterfaceQuery,
     /// If it was prepared while the process had privileges.
     pub(super) host_path: Option<&'a HostPath>,
 }

@@ -5,28 +5,28 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::backend::{Backend, KernelRings};
 use super::{Mode, PortBuilder, Statistics};
-use crate::sys::interface::{Condition, Inquiry};
+use crate::sys::interface::{InterfaceQuery, LinkState};
 use crate::sys::xsk::{TxKick, XskSocket};
 
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     pub(super) socket: XskSocket,
     tx_index_lags: bool,
-    pub(super) inquiry: Inquiry,
+    pub(super) query: InterfaceQuery,
 }
 
 impl BoundSocket {
-    pub(super) fn new(settings: &PortBuilder, mode: Mode, socket: XskSocket, inquiry: Inquiry) -> Self {
+    pub(super) fn new(settings: &PortBuilder, mode: Mode, socket: XskSocket, query: InterfaceQuery) -> Self {
         // The option appeared one version after the index stopped lagging.
         let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
-        Self { socket, tx_index_lags, inquiry }
+        Self { socket, tx_index_lags, query }
     }
 
     /// Whether the driver refuses only because it is restarting its device, as some do when queues change, or
     /// when the carrier is lost while frames wait to be sent (igb). The interface is up nevertheless.
     #[cold]
     pub(super) fn is_resetting(&self, error: &io::Error) -> bool {
-        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up
+        error.raw_os_error() == Some(libc::ENETDOWN) && self.query.condition() == LinkState::Up
     }
 }
 

@@ -93,7 +93,7 @@ const KNOWN: &[Entry] = &[
         does: "has returned the address of one frame twice (ConnectX-6 Dx, Linux 6.14)",
         port: "the second is refused, and counted in Faults::not_lent",
         source: "github.com/xdp-project/bpf-examples/issues/137",
-        test: "crates/nocopy/src/port/drivers.rs: an_address_that_comes_twice_is_counted_and_has_one_owner",
+        test: "crates/nocopy/src/port/drivers.rs: a_duplicate_address_is_counted_and_has_one_owner",
     },
     Entry {
         drivers: &["bonding"],
@@ -118,7 +118,7 @@ const KNOWN: &[Entry] = &[
         does: "carries packets of this machine's own sockets, which XDP has to copy into pages first",
         port: "a capture tries the packet ring first",
         source: "linux drivers/net/veth.c: veth_convert_skb_to_xdp_buff; measured: nocopy bench capture, packets from sockets",
-        test: "crates/nocopy/tests/ports/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
+        test: "crates/nocopy/tests/ports/packet_ring.rs: the_mode_order_depends_on_interface_and_purpose",
     },
     Entry {
         drivers: &[
@@ -137,7 +137,7 @@ const KNOWN: &[Entry] = &[
         port: "a UDP socket over it accepts an unfinished checksum, and counts it; Sender::forward and ToHost finish it",
         source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
                  (VIRTIO_NET_HDR_F_NEEDS_CSUM); drivers/net/xen-netfront.c: handle_incoming_queue (checksum_setup)",
-        test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
+        test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_missing_device_are_accepted",
     },
     Entry {
         drivers: &["virtio_net"],
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_is_of_the_drivers_named_only() {
+    fn effects_apply_only_to_listed_drivers() {
         assert!(has(Some("igb"), Effect::WholeKib) && !has(Some("ice"), Effect::WholeKib));
         assert!(!has(None, Effect::ProbeFrame) && receives(None, Mode::XdpZeroCopy));
         let bond = |mode| receives(Some("bonding"), mode);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_comes_twice_is_counted_and_has_one_owner() {
+    fn a_duplicate_address_is_counted_and_has_one_owner() {
         let area = Area::new(AreaConfig { frame_count: 4, ..AreaConfig::default() }).unwrap();
         let (receive, send) = (area.pool(Half::Receive, 2).unwrap(), area.pool(Half::Send, 2).unwrap());
         let (mut fill, mut kernel_fill) = ring::pair::<u64>(4);

@@ -31,7 +31,7 @@ use nocopy_proto::distribution::libpcap_install;
 use nocopy_proto::filter::InvalidProgram;
 pub use nocopy_proto::filter::Program;
 
-use crate::sys::pcap::{self, Refusal};
+use crate::sys::pcap::{self, CompileFailure};
 
 /// Why an expression was not compiled.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +79,8 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
         reason: "it contains a zero byte".into(),
     })?;
     let instructions = pcap::compile(&text).map_err(|refusal| match refusal {
-        Refusal::NoLibrary(reason) => CompileError::NoLibrary { expression: given(), reason },
-        Refusal::Expression(reason) => CompileError::Expression { expression: given(), reason },
+        CompileFailure::NoLibrary(reason) => CompileError::NoLibrary { expression: given(), reason },
+        CompileFailure::Expression(reason) => CompileError::Expression { expression: given(), reason },
     })?;
     Program::new(instructions).map_err(|source| CompileError::Program { expression: given(), source })
 }

@@ -16,9 +16,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::grant::message::{Header, flag, invalid, u64_at};
-use super::grant::{GrantError, LOOK_AT_MAP, check_program};
+use super::grant::{GrantError, INSPECT_MAP, check_program};
 use super::{Inner, Mode, Queues};
-use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
+use crate::port::xdp::{self, NoteSettings, PassHeader, Recipe, SocketMap};
 use crate::sys::bpf::{self, MapKind};
 use crate::sys::descriptor::{self, Description};
 use nocopy_proto::filter::{Program, Untranslatable};
@@ -128,7 +128,7 @@ impl FilterControl {
             let interface = interface.clone();
             move |source| FilterControlError::System { interface, operation, source }
         };
-        let namespace = xdp.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
+        let namespace = xdp.query.namespace().map_err(system("find out the port's network namespace"))?;
         let duplicate = system("duplicate a descriptor");
         let both =
             map.try_clone_to_owned().and_then(|map| Ok((map, xdp.redirect.link().try_clone_to_owned()?)));
@@ -226,7 +226,7 @@ impl FilterControl {
 }
 
 fn check_map(header: &Header, map: &OwnedFd) -> Result<(), GrantError> {
-    let (interface, operation) = (header.interface.clone(), LOOK_AT_MAP);
+    let (interface, operation) = (header.interface.clone(), INSPECT_MAP);
     let looked_at =
         Description::of(map).map_err(|source| GrantError::Check { interface, operation, source })?;
     match looked_at.number("map_type") == Some(MapKind::XskMap as u32) {
@@ -242,7 +242,7 @@ fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<(Header, Recipe), GrantError> {
     let pass = has_pass.then(|| PassHeader::of(*pass)).transpose().map_err(|()| invalid("pass header"))?;
     let mark = u64_at(bytes, MARK_AT);
     let Header { at, fragments, .. } = header;
-    let recipe = Recipe { at, fragments, pass, notes: Notes { hints, times, mark } };
+    let recipe = Recipe { at, fragments, pass, notes: NoteSettings { hints, times, mark } };
     Ok((header, recipe))
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use nocopy_proto::wire::unfinished::Unfinished;
+use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 
 use super::Sender;
 use crate::facts::metadata::Request;
@@ -16,8 +16,8 @@ impl Sender {
     /// Hosts leave some work to the card, and on veth, on a tap, or in a virtual machine a packet may never
     /// have passed one:
     /// * A checksum that is not finished is finished, in packets from interfaces that are known to deliver
-    ///   such ones. [`Unfinished`] says how they are recognised, and which are not: those inside of other
-    ///   packets, such as VXLAN's. On a port opened with
+    ///   such ones. [`UnfinishedChecksum`] says how they are recognised, and which are not: those inside of
+    ///   other packets, such as VXLAN's. On a port opened with
     ///   [`send_metadata`](crate::port::PortBuilder::send_metadata) the card or the kernel finishes them, if
     ///   they can ([`Explanation::checksum`](crate::Explanation::checksum)); otherwise they are finished
     ///   here.
@@ -26,7 +26,8 @@ impl Sender {
     ///   [`receive_metadata`](crate::port::PortBuilder::receive_metadata) can know it.
     ///
     /// All other packets are sent as they are, also those with a wrong checksum. (For packets that went
-    /// through other hands first, take the frame, look with [`Unfinished`], and use [`Sender::send_with`].)
+    /// through other hands first, take the frame, look with [`UnfinishedChecksum`], and use
+    /// [`Sender::send_with`].)
     ///
     /// ```
     /// # let (mut host, mut port) = nocopy::Port::memory_pair()?;
@@ -51,7 +52,7 @@ impl Sender {
         let origin = packet.origin();
         // One comparison for three cases.
         let is_complete =
-            origin <= Origin::WIRE && (origin == Origin::WIRE || Unfinished::is_ruled_out(&packet));
+            origin <= Origin::WIRE && (origin == Origin::WIRE || UnfinishedChecksum::is_ruled_out(&packet));
         if is_complete { self.send(packet.take_frame()) } else { self.complete_and_send(packet) }
     }
 
@@ -69,7 +70,7 @@ impl Sender {
         let first = first.map(Packet::take_tagged);
         let mut chain: Chain<Frame> = first.into_iter().chain(packets.map(Packet::take)).collect();
         let first = chain.buffers().first().filter(|_| is_wireless);
-        if let Some(unfinished) = first.and_then(|first| Unfinished::of_cut(first, chain.len())) {
+        if let Some(unfinished) = first.and_then(|first| UnfinishedChecksum::of_cut(first, chain.len())) {
             let finished = unfinished.computed(chain.buffers().iter().map(Deref::deref));
             chain.write_at(finished.at(), finished.bytes());
         }
@@ -81,7 +82,7 @@ impl Sender {
     fn complete_and_send(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
         let is_wireless = packet.origin().is_wireless();
         let mut frame = packet.take_tagged();
-        let Some(unfinished) = is_wireless.then(|| Unfinished::of(&frame)).flatten() else {
+        let Some(unfinished) = is_wireless.then(|| UnfinishedChecksum::of(&frame)).flatten() else {
             return self.send(frame);
         };
         frame.truncate(unfinished.end_bytes()); // devices sum up to the end of the packet

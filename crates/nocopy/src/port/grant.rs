@@ -57,11 +57,11 @@ const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
 
 const FIND_NAMESPACE: &str = "find out the network namespace";
 
-pub(super) const LOOK_AT_MAP: &str = "look at its map";
-const LOOK_AT_LINK: &str = "look at its link";
+pub(super) const INSPECT_MAP: &str = "look at its map";
+const INSPECT_LINK: &str = "look at its link";
 
 /// How often an owner may replace the program while it is looked at.
-const LOOKS: u32 = 100;
+const CHECKS_MAX: u32 = 100;
 
 const OF_XDP: &str = "only the modes of AF_XDP can be granted";
 
@@ -290,7 +290,7 @@ fn check_advice(operation: &str, error: &io::Error) -> &'static str {
     match (error.raw_os_error(), operation) {
         (Some(libc::EMFILE | libc::ENFILE), _) => "close files, or raise 'ulimit -n'",
         (Some(libc::ENOMEM | libc::ENOBUFS), _) => "free memory",
-        (_, LOOK_AT_MAP | LOOK_AT_LINK | FIND_NAMESPACE) => "mount /proc for this process",
+        (_, INSPECT_MAP | INSPECT_LINK | FIND_NAMESPACE) => "mount /proc for this process",
         _ => "if this process is in a sandbox, allow this call there",
     }
 }
@@ -301,25 +301,25 @@ pub(super) fn check_program(header: &Header, link: &OwnedFd) -> Result<(), Grant
     let check = |operation| {
         move |source| GrantError::Check { interface: header.interface.clone(), operation, source }
     };
-    let looked_at = Description::of(link).map_err(check(LOOK_AT_LINK))?;
-    if looked_at.word("link_type") != Some("xdp") {
+    let link_info = Description::of(link).map_err(check(INSPECT_LINK))?;
+    if link_info.value("link_type") != Some("xdp") {
         return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
     }
     if namespace_numbers().map_err(check(FIND_NAMESPACE))? != header.namespace {
         return Err(GrantError::Namespace { interface: interface() });
     }
-    let said =
+    let state_of =
         |link: &Description| (link.number("ifindex"), link.number("prog_id").map(|id| (id, header.at)));
-    let mut said_last = said(&looked_at);
-    for _ in 0..LOOKS {
+    let mut last_state = state_of(&link_info);
+    for _ in 0..CHECKS_MAX {
         let attached = xdp::attached(header.interface_index)
             .map_err(check("ask for the XDP program of the interface"))?;
-        if said_last.1.is_some() && said_last == (Some(header.interface_index), attached) {
+        if last_state.1.is_some() && last_state == (Some(header.interface_index), attached) {
             return Ok(());
         }
         // The owner may have replaced the program in between, as it does for a filter.
-        let said_now = said(&Description::of(link).map_err(check(LOOK_AT_LINK))?);
-        if std::mem::replace(&mut said_last, said_now) == said_now {
+        let current_state = state_of(&Description::of(link).map_err(check(INSPECT_LINK))?);
+        if std::mem::replace(&mut last_state, current_state) == current_state {
             break;
         }
     }
@@ -379,11 +379,11 @@ impl PortBuilder {
             return Err(self.not_granted("ring_sizes", advice));
         }
         let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
-        let interface = self.examine()?;
+        let interface = self.check_interface()?;
         self.wait_for_carrier(false)?;
         let socket = self.make_socket()?;
         self.busy_poll_on(&socket)?;
-        let (redirect, native_refused) = self.attach_somewhere(&interface)?;
+        let (redirect, native_refused) = self.attach_native_or_generic(&interface)?;
         if let Some((_, FilterPlace::UserSpace(_))) = &redirect.filter {
             return Err(self.not_granted("filter", "the kernel does not take it; give a shorter one"));
         }
@@ -436,7 +436,10 @@ impl PortBuilder {
     }
 
     /// Attaches natively or, if that is refused, in generic mode; also returns the errno of the refusal.
-    fn attach_somewhere(&self, interface: &Interface) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
+    fn attach_native_or_generic(
+        &self,
+        interface: &Interface,
+    ) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
         let mut native_refused = None;
         let receives = drivers::receives(interface.driver.as_deref(), Mode::XdpCopyNative);
         if receives && self.mode != Some(Mode::XdpCopyGeneric) {

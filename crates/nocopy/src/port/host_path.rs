@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ToHostError;
 use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, LIVE_FRAMES_KERNEL_MIN, Program};
-use crate::sys::interface::Inquiry;
+use crate::sys::interface::InterfaceQuery;
 use crate::sys::namespace::NamespaceId;
 
 /// The program that lets a packet pass, and where.
@@ -16,14 +16,14 @@ pub(super) struct HostPath {
 }
 
 impl HostPath {
-    pub(super) fn prepare(interface: &str, inquiry: &Inquiry) -> Result<Self, ToHostError> {
+    pub(super) fn prepare(interface: &str, query: &InterfaceQuery) -> Result<Self, ToHostError> {
         if let Some(running) = KernelVersion::running()
             && running < LIVE_FRAMES_KERNEL_MIN
         {
             let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
             return Err(xdp::Error::Kernel { operation, running, needed }.into());
         }
-        let namespace = inquiry.namespace().map_err(|source| ToHostError::System {
+        let namespace = query.namespace().map_err(|source| ToHostError::System {
             interface: interface.to_owned(),
             operation: "find out the port's network namespace",
             source,

@@ -29,7 +29,7 @@ impl Sender {
     #[inline]
     pub fn send_kept(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         self.pool.keep(&frame);
-        self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.item))
+        self.send(frame).inspect_err(|rejected| self.pool.cancel_keep(&rejected.item))
     }
 
     /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order of
@@ -66,13 +66,13 @@ impl Sender {
     }
 
     /// Undoes [`keep`](Self::keep) for a frame that was not sent.
-    pub(crate) fn unkeep(&self, frame: &Frame) {
-        self.pool.unkeep(frame);
+    pub(crate) fn cancel_keep(&self, frame: &Frame) {
+        self.pool.cancel_keep(frame);
     }
 
     /// Returns a kept frame without sending it here, because its contents were sent elsewhere.
-    pub(crate) fn hand_back(&mut self, frame: Frame) {
-        self.pool.unkeep(&frame);
+    pub(crate) fn return_kept(&mut self, frame: Frame) {
+        self.pool.cancel_keep(&frame);
         self.kept.push(frame);
     }
 }

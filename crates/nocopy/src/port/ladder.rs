@@ -19,15 +19,15 @@ const LONG_PACKET_BYTES: u32 = 4096;
 
 /// The modes to try, and the reason if the order is not the usual one.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct ModeOrder {
     pub(super) modes: Vec<Mode>,
     pub(super) why: Option<&'static str>,
     purpose: Purpose,
 }
 
-impl Order {
+impl ModeOrder {
     /// Whether another mode may work if no AF_XDP mode does.
-    pub(super) fn goes_on_after(&self, error: &OpenError) -> bool {
+    pub(super) fn may_continue_after(&self, error: &OpenError) -> bool {
         let others_there = matches!(
             error,
             OpenError::QueueTaken { .. }
@@ -50,7 +50,7 @@ impl Order {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum OpenStep {
     /// Frames of this size are not possible in this mode; the kernel was not asked.
     Frames {
         bytes: u32,
@@ -66,7 +66,7 @@ pub(super) enum Step {
     Whole,
 }
 
-impl Step {
+impl OpenStep {
     /// The meaning of the reason for a mode that was refused at this step, and what would make the mode
     /// available; `None` if unknown.
     fn remedy(
@@ -124,7 +124,7 @@ impl Step {
 }
 
 impl PortBuilder {
-    pub(super) fn order(&self, interface: &Interface) -> Order {
+    pub(super) fn order(&self, interface: &Interface) -> ModeOrder {
         let [zero_copy, native, generic, ring] = LADDER;
         let fed_by_sockets =
             interface.loopback || drivers::has(interface.driver.as_deref(), Effect::FedBySockets);
@@ -143,14 +143,14 @@ impl PortBuilder {
             ),
             Purpose::Exchange | Purpose::Send => (LADDER.to_vec(), None),
         };
-        Order { modes, why, purpose: self.purpose }
+        ModeOrder { modes, why, purpose: self.purpose }
     }
 
     pub(super) fn refusal(
         &self,
         interface: &Interface,
         mode: Mode,
-        step: Step,
+        step: OpenStep,
         reason: io::Error,
     ) -> Refusal {
         let remedy = step.remedy(mode, &reason, interface, self.multi_buffer);
@@ -167,11 +167,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_goes_on_where_others_have_the_packets() {
+    fn captures_try_other_modes_despite_another_filter() {
         let interface = "eth0".to_owned();
         let other_filter = OpenError::Xdp(xdp::Error::OtherFilter { interface });
-        let order = |purpose| Order { modes: LADDER.to_vec(), why: None, purpose };
-        assert!(order(Purpose::Capture).goes_on_after(&other_filter));
-        assert!(!order(Purpose::Exchange).goes_on_after(&other_filter));
+        let order = |purpose| ModeOrder { modes: LADDER.to_vec(), why: None, purpose };
+        assert!(order(Purpose::Capture).may_continue_after(&other_filter));
+        assert!(!order(Purpose::Exchange).may_continue_after(&other_filter));
     }
 }

@@ -13,9 +13,9 @@ use rustix::event::EventfdFlags;
 
 use super::backend::Backend;
 use super::sender::LINK_HEADER_BYTES;
-use super::user_filter::{Rest, UserFilter};
+use super::user_filter::{Unmatched, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
-use crate::memory::area::{Area, Half, none_in};
+use crate::memory::area::{Area, Half, no_metadata_in};
 use crate::port::filter::Program;
 use crate::port::xdp;
 use crate::ring::{self, Consumer, Producer};
@@ -43,14 +43,15 @@ impl Wire {
         let mut waiting = self.tx.peek(room);
         loop {
             let continues = |piece: Descriptor| piece.options & PACKET_CONTINUES != 0;
-            let more = (0..).take_while(|place| waiting.look(*place).is_some_and(continues)).count() as u32;
-            if waiting.look(more).is_none() {
+            let more =
+                (0..).take_while(|place| waiting.entry_at(*place).is_some_and(continues)).count() as u32;
+            if waiting.entry_at(more).is_none() {
                 break; // nothing left, or a packet that is not all there
             }
             // Like the kernel, a wire delivers a packet whole or not at all, and completes the packets that
             // it drops.
             let bytes_max = self.to.packet_bytes_max();
-            let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
+            let is_cut_for_it = |place| waiting.entry_at(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {
                 Some(&mut self.received.rx_dropped) // nobody there, or longer than the frames there
             } else if self.rx.free(more + 1) <= more {
@@ -70,7 +71,7 @@ impl Wire {
             for piece in waiting.by_ref().take(more as usize + 1) {
                 let _ = self.completion.push(piece.address);
                 let Some(address) = takes.then(|| self.fill.peek(1).next()).flatten() else { continue };
-                match self.from.copy_lent(piece, &self.to, address) {
+                match self.from.copy_packet(piece, &self.to, address) {
                     Some(received) => {
                         let _ = self.rx.push(received);
                         delivered += u64::from(!continues(piece));
@@ -146,7 +147,7 @@ impl Drop for Endpoint {
     }
 }
 
-struct Ends {
+struct RingEnds {
     program: Rings,
     kernel_fill: Consumer<u64>,
     kernel_completion: Producer<u64>,
@@ -154,7 +155,7 @@ struct Ends {
     kernel_tx: Consumer<Descriptor>,
 }
 
-impl Ends {
+impl RingEnds {
     fn new(settings: &PortBuilder) -> Self {
         let sizes = settings.rings;
         let (fill, kernel_fill) = ring::pair(sizes.fill);
@@ -191,7 +192,7 @@ fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
             .map(Arc::new)
             .map_err(|errno| settings.system("make an eventfd", errno.into()))
     };
-    let (left, right) = (Ends::new(settings), Ends::new(settings));
+    let (left, right) = (RingEnds::new(settings), RingEnds::new(settings));
     let area = || settings.area_or_new(2048, settings.own_frames(), None);
     let (left_area, right_area) = (area()?, area()?);
     // As on a link: no packet is sent that is too long for the other end.
@@ -240,7 +241,7 @@ fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
 fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) -> Result<Port, OpenError> {
     let (mut receive, mut send) =
         (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-    let (arrivals, offers) = none_in(Mode::Memory);
+    let (arrivals, offers) = no_metadata_in(Mode::Memory);
     receive.set_arrivals(arrivals);
     receive.set_wireless(settings.tuning.wireless);
     send.set_offers(offers);
@@ -249,7 +250,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
     inner.filter = settings.filter.as_ref().map(|_| in_user_space);
     let mut port = assemble(inner, rings, (receive, send), None, settings);
     if let Some(program) = &settings.filter {
-        port.receiver.filter_by(UserFilter::new(program.clone(), 0, 0, Rest::Nobody));
+        port.receiver.filter_by(UserFilter::new(program.clone(), 0, 0, Unmatched::Lost));
     }
     Ok(port)
 }

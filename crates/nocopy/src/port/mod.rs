@@ -63,7 +63,7 @@ pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use sender::Sender;
 pub use to_host::ToHost;
-use user_filter::TurnedAway;
+use user_filter::FilterCounters;
 
 use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
@@ -72,7 +72,7 @@ use crate::facts::explanation::Explanation;
 pub use crate::facts::explanation::{FilterPlace, Refusal};
 use crate::facts::metadata::Offers;
 pub use crate::facts::mode::Mode;
-use crate::memory::area::{Area, Balance, Faults, Lent, Pool, none_in};
+use crate::memory::area::{Area, Balance, Faults, LentFrames, Pool, no_metadata_in};
 pub use crate::sys::interface::InterfaceError;
 use crate::sys::packet::Announcer;
 use crate::sys::packet::Fanout;
@@ -198,7 +198,7 @@ impl Port {
 /// The text of an error of a half; the kernel's errno is its source.
 #[derive(Debug, thiserror::Error)]
 #[error("{interface} queue {queue}: the port failed{cause}; {advice}", cause = Why(.source))]
-struct Broken {
+struct PortError {
     interface: String,
     queue: u32,
     advice: &'static str,
@@ -219,7 +219,7 @@ struct Inner {
     multi_buffer: bool,
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.
-    turned_away: TurnedAway,
+    filter_counters: FilterCounters,
     /// The requests that sent packets may carry.
     offers: Offers,
     area: Area,
@@ -234,7 +234,7 @@ struct Inner {
     /// True in a forked child that gave the port up: it changes nothing of its parent's port.
     left: AtomicBool,
     /// Pools of dropped halves: the kernel may use their lent frames as long as the socket exists.
-    parked: Mutex<Vec<Pool>>,
+    held_pools: Mutex<Vec<Pool>>,
 }
 
 impl Inner {
@@ -259,15 +259,15 @@ impl Inner {
             refusals: Vec::new(),
             multi_buffer: settings.multi_buffer,
             filter: None,
-            turned_away: TurnedAway::default(),
-            offers: none_in(mode).1,
+            filter_counters: FilterCounters::default(),
+            offers: no_metadata_in(mode).1,
             area,
             has_kernel_rings: kernel.is_some(),
             sends_with_requests: kernel.is_some_and(|kernel| kernel.takes_requests),
             tx_index_lags: kernel.is_some_and(|kernel| kernel.tx_index_lags),
             backend: Some(Box::new(backend)),
             left: AtomicBool::new(false),
-            parked: Mutex::default(),
+            held_pools: Mutex::default(),
         }
     }
 
@@ -276,7 +276,7 @@ impl Inner {
     }
 
     /// Calls the backend, and adds an explanation to its errors.
-    fn ask<T>(&self, call: impl FnOnce(&dyn Backend) -> io::Result<T>) -> io::Result<T> {
+    fn call_backend<T>(&self, call: impl FnOnce(&dyn Backend) -> io::Result<T>) -> io::Result<T> {
         call(self.backend()).map_err(|error| self.explain(error))
     }
 
@@ -294,7 +294,7 @@ impl Inner {
     }
 
     fn kick_tx(&self) -> io::Result<TxKick> {
-        self.ask(|backend| backend.kick_tx())
+        self.call_backend(|backend| backend.kick_tx())
     }
 
     /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy
@@ -305,17 +305,17 @@ impl Inner {
     }
 
     fn kick_rx(&self) -> io::Result<()> {
-        self.ask(|backend| backend.kick_rx())
+        self.call_backend(|backend| backend.kick_rx())
     }
 
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        self.ask(|backend| backend.wait_readable(timeout))
+        self.call_backend(|backend| backend.wait_readable(timeout))
     }
 
     /// Checks whether the port still works; polling a ring in memory cannot show that.
     #[cold]
     fn check(&self) -> io::Result<()> {
-        self.ask(|backend| backend.check())
+        self.call_backend(|backend| backend.check())
     }
 
     /// Explains the kernel's errno in words.
@@ -331,7 +331,7 @@ impl Inner {
             _ => return source,
         };
         let Self { interface, queue, .. } = self;
-        io::Error::new(kind, Broken { interface: interface.clone(), queue: *queue, advice, source })
+        io::Error::new(kind, PortError { interface: interface.clone(), queue: *queue, advice, source })
     }
 
     /// Gives the port up in a forked child: closing it then changes nothing for the parent.
@@ -344,13 +344,13 @@ impl Inner {
         self.backend().leave_to_host()
     }
 
-    fn is_left(&self) -> bool {
+    fn is_disowned(&self) -> bool {
         self.left.load(Relaxed)
     }
 
     /// Keeps the pool of a half that is being dropped until the whole port is dropped.
-    fn park(&self, pool: Pool) {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
+    fn hold_pool(&self, pool: Pool) {
+        self.held_pools.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
     }
 }
 
@@ -363,13 +363,16 @@ impl AsFd for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // What another process continues with stays connected.
-        let stays = self.is_left() && self.backend().xdp().is_some();
+        let stays = self.is_disowned() && self.backend().xdp().is_some();
         let disconnected = !stays && self.backend().disconnect();
         drop(self.backend.take());
-        let pools = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let pools = std::mem::take(self.held_pools.get_mut().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {
-            let lent =
-                if disconnected && self.kernel_is_done_with(&pool) { Lent::Reclaim } else { Lent::Retire };
+            let lent = if disconnected && self.kernel_is_done_with(&pool) {
+                LentFrames::Reclaim
+            } else {
+                LentFrames::Retire
+            };
             pool.close(lent);
         }
     }

@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::af_xdp::XdpRungs;
+use super::af_xdp::XdpAttempts;
 use super::drivers::{self, Effect, PAGE_BYTES};
 use super::granted::Granted;
-use super::ladder::Step;
+use super::ladder::OpenStep;
 use super::{Mode, OpenError, Port, PortBuilder, packet_ring};
 use crate::memory::area::{Area, AreaConfig, PACKET_HEADROOM_BYTES};
-use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
+use crate::sys::interface::{Interface, InterfaceError, InterfaceQuery, Promiscuous};
 use crate::sys::xsk::XskSocket;
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ pub(super) fn open_by(
     mut settings: PortBuilder,
     grant: Option<(XskSocket, Granted)>,
 ) -> Result<Port, OpenError> {
-    let interface = settings.examine()?;
+    let interface = settings.check_interface()?;
     settings.mtu_bytes = interface.mtu_bytes;
     let area = settings.area_for(&interface, 1)?;
     settings.check_area(&interface, &area)?;
@@ -37,23 +37,23 @@ pub(super) fn open_by(
         order.modes.retain(|mode| *mode != Mode::PacketRing);
     }
     let mut refusals = Vec::new();
-    let mut xdp = XdpRungs::of(grant);
+    let mut xdp = XdpAttempts::of(grant);
     let mut blocked: Option<OpenError> = None;
     for &mode in &order.modes {
         if mode == Mode::PacketRing {
             if let (Some(error), Some(mode)) = (&blocked, xdp.mode) {
                 let reason = io::Error::other(error.to_string());
-                refusals.push(settings.refusal(&interface, mode, Step::Whole, reason));
+                refusals.push(settings.refusal(&interface, mode, OpenStep::Whole, reason));
             }
             match packet_ring::open(&settings, &interface, &area, &order, &mut refusals)? {
                 Ok(port) => return Ok(port),
-                Err(reason) => refusals.push(settings.refusal(&interface, mode, Step::Socket, reason)),
+                Err(reason) => refusals.push(settings.refusal(&interface, mode, OpenStep::Socket, reason)),
             }
         } else if blocked.is_none() {
-            match xdp.climb(&settings, &interface, &area, mode) {
-                Ok(Ok(standing)) => return standing.open(settings, &interface, area, &order, refusals),
+            match xdp.try_mode(&settings, &interface, &area, mode) {
+                Ok(Ok(opened)) => return opened.open(settings, &interface, area, &order, refusals),
                 Ok(Err(refusal)) => refusals.push(refusal),
-                Err(error) if order.goes_on_after(&error) => blocked = Some(error),
+                Err(error) if order.may_continue_after(&error) => blocked = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -128,7 +128,7 @@ impl PortBuilder {
     }
 
     /// Checks the interface and refuses what cannot work, before anything is changed.
-    pub(super) fn examine(&self) -> Result<Interface, OpenError> {
+    pub(super) fn check_interface(&self) -> Result<Interface, OpenError> {
         if self.mode == Some(Mode::Memory) {
             return Err(OpenError::MemoryMode);
         }
@@ -162,11 +162,14 @@ impl PortBuilder {
     }
 
     /// The state that ports of every mode have, without their sockets.
-    pub(super) fn attend(&self, interface: &Interface) -> Result<(Option<Promiscuous>, Inquiry), OpenError> {
+    pub(super) fn watch_interface(
+        &self,
+        interface: &Interface,
+    ) -> Result<(Option<Promiscuous>, InterfaceQuery), OpenError> {
         let promiscuous = self.promiscuous_on(interface)?;
-        let inquiry = Inquiry::of(interface.index)
+        let query = InterfaceQuery::of(interface.index)
             .map_err(|error| self.system("open a socket to ask about the interface", error))?;
-        Ok((promiscuous, inquiry))
+        Ok((promiscuous, query))
     }
 
     pub(super) fn promiscuous_on(&self, interface: &Interface) -> Result<Option<Promiscuous>, OpenError> {

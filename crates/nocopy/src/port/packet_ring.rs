@@ -2,7 +2,7 @@
 //!
 //! The halves use the same rings as with AF_XDP; this module is at the kernel's ends of them. An
 //! [`Announcer`](crate::sys::packet::Announcer) puts descriptors of the packets in the blocks on the rx ring;
-//! the receiver runs it, and only while no packet is borrowed. [`Sending`] passes packets on the tx ring to
+//! the receiver runs it, and only while no packet is borrowed. [`SendRing`] passes packets on the tx ring to
 //! the socket, directly from their frames. No frames are lent for receiving: a packet is read in place, and a
 //! frame is kept free so that it can be taken.
 //!
@@ -24,14 +24,14 @@ use nocopy_proto::filter::Instruction;
 
 use super::backend::Backend;
 use super::drivers;
-use super::ladder::Order;
-use super::user_filter::{Rest, UserFilter};
+use super::ladder::ModeOrder;
+use super::user_filter::{Unmatched, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
 use crate::facts::metadata::Unsupported;
-use crate::memory::area::{Area, Arrivals, Half, none_in};
+use crate::memory::area::{Area, Arrivals, Half, no_metadata_in};
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
-use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
+use crate::sys::interface::{Interface, InterfaceQuery, LinkState, Promiscuous};
+use crate::sys::packet::{Capture, Outgoing, PacketSocket, PieceLimits, QueueShare};
 use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick};
 
@@ -47,20 +47,20 @@ pub(super) struct PacketRing {
     receiving: PacketSocket,
     /// Packets that the [`Announcer`] did not announce.
     unannounced: Arc<AtomicU64>,
-    sending: Mutex<Sending>,
-    dropped: Mutex<Dropped>,
-    inquiry: Inquiry,
+    send_ring: Mutex<SendRing>,
+    drop_counts: Mutex<DropCounts>,
+    query: InterfaceQuery,
     _promiscuous: Option<Promiscuous>,
 }
 
 /// Sum of the kernel's drops, because the kernel resets its counter at each read.
 #[derive(Debug, Default)]
-struct Dropped {
+struct DropCounts {
     drops: u64,
     freezes: u64,
 }
 
-struct Sending {
+struct SendRing {
     socket: PacketSocket,
     tx: Consumer<Descriptor>,
     completion: Producer<u64>,
@@ -77,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Sending {
+impl SendRing {
     /// Passes packets of the tx ring to the kernel, as many as it accepts.
     fn run(&mut self) -> io::Result<TxKick> {
         // Ends: each round completes at least one of the packets that wait, or returns.
@@ -112,7 +112,7 @@ impl Sending {
         let room = self.completion.free(u32::MAX) as usize;
         let waiting = self.tx.peek(u32::MAX);
         let (mut next, mut given) = (0, 0);
-        while let Some(descriptor) = waiting.look(next) {
+        while let Some(descriptor) = waiting.entry_at(next) {
             next += 1;
             self.pieces.push(descriptor);
             if descriptor.options & PACKET_CONTINUES != 0 {
@@ -148,7 +148,7 @@ impl Sending {
 
 impl Backend for PacketRing {
     fn kick_tx(&self) -> io::Result<TxKick> {
-        lock(&self.sending).run()
+        lock(&self.send_ring).run()
     }
 
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
@@ -162,23 +162,23 @@ impl Backend for PacketRing {
     // The socket's own error is read only to clear it: it may be old.
     fn check(&self) -> io::Result<()> {
         self.receiving.forget_error()?;
-        match self.inquiry.condition() {
-            Condition::Up => Ok(()),
-            Condition::Down => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
-            Condition::Gone => Err(io::Error::from_raw_os_error(libc::ENXIO)),
+        match self.query.condition() {
+            LinkState::Up => Ok(()),
+            LinkState::Down => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
+            LinkState::Gone => Err(io::Error::from_raw_os_error(libc::ENXIO)),
         }
     }
 
     fn statistics(&self) -> io::Result<Statistics> {
-        let mut dropped = lock(&self.dropped);
+        let mut drop_counts = lock(&self.drop_counts);
         let counts = self.receiving.counts()?;
-        dropped.drops += u64::from(counts.drops);
-        dropped.freezes += u64::from(counts.freezes);
+        drop_counts.drops += u64::from(counts.drops);
+        drop_counts.freezes += u64::from(counts.freezes);
         Ok(Statistics {
             rx_dropped: self.unannounced.load(Relaxed),
-            tx_invalid_descs: lock(&self.sending).invalid,
-            tp_drops: dropped.drops,
-            tp_freeze_q_cnt: dropped.freezes,
+            tx_invalid_descs: lock(&self.send_ring).invalid,
+            tp_drops: drop_counts.drops,
+            tp_freeze_q_cnt: drop_counts.freezes,
             ..Statistics::default()
         })
     }
@@ -195,7 +195,7 @@ pub(super) fn open(
     settings: &PortBuilder,
     interface: &Interface,
     area: &Area,
-    order: &Order,
+    order: &ModeOrder,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Result<Port, io::Error>, OpenError> {
     let area = &settings.packet_area(interface, area)?;
@@ -203,7 +203,7 @@ pub(super) fn open(
     let (tx, tx_end) = ring::pair(settings.rings.tx);
     let (completion_end, completion) = ring::pair(settings.rings.completion);
     let count_max = if settings.multi_buffer { settings.rx_frames } else { 1 };
-    let pieces = Pieces { bytes_max: area.packet_bytes_max(), count_max };
+    let pieces = PieceLimits { bytes_max: area.packet_bytes_max(), count_max };
     let capture = settings.capture(interface);
     let (filter, place) = match settings.socket_filter(&capture) {
         Ok(filter) => filter,
@@ -223,9 +223,9 @@ pub(super) fn open(
         false => Unsupported::NotRequested,
     }));
     receive.set_wireless(drivers::is_wireless(interface));
-    send.set_offers(none_in(Mode::PacketRing).1);
-    let (promiscuous, inquiry) = settings.attend(interface)?;
-    let sending = Sending {
+    send.set_offers(no_metadata_in(Mode::PacketRing).1);
+    let (promiscuous, query) = settings.watch_interface(interface)?;
+    let send_ring = SendRing {
         socket,
         tx: tx_end,
         completion: completion_end,
@@ -238,9 +238,9 @@ pub(super) fn open(
     let backend = PacketRing {
         receiving,
         unannounced: announcer.unannounced(),
-        sending: Mutex::new(sending),
-        dropped: Mutex::default(),
-        inquiry,
+        send_ring: Mutex::new(send_ring),
+        drop_counts: Mutex::default(),
+        query,
         _promiscuous: promiscuous,
     };
     let rings = Rings { fill: ring::closed(), completion, rx, tx };
@@ -254,7 +254,7 @@ pub(super) fn open(
             program.clone(),
             interface.index,
             settings.queue,
-            Rest::HostHas,
+            Unmatched::HostHas,
         ));
     }
     Ok(Ok(port))
@@ -298,7 +298,7 @@ impl PortBuilder {
             interface_index: interface.index,
             receives: !self.only_sends(),
             share: (queues > 1 && self.tuning.fanout.is_none())
-                .then_some(Share { queue: self.queue, queues }),
+                .then_some(QueueShare { queue: self.queue, queues }),
             fanout: self.tuning.fanout,
             outgoing: self.tuning.outgoing,
             hash: self.receive_metadata,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::OpenError;
 use super::PortBuilder;
 use super::drivers::{self, Effect, PROBE_FRAME_TIMEOUT};
-use crate::memory::area::{Area, AreaError, Faults, Half, Lent};
+use crate::memory::area::{Area, AreaError, Faults, Half, LentFrames};
 use crate::ring::{Consumer, Producer};
 use crate::sys::interface::{self, Interface};
 use crate::sys::xsk::{Descriptor, Rings, XskSocket};
@@ -17,7 +17,7 @@ const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// The shortest Ethernet frame, without its check sequence.
 const FRAME_BYTES: usize = 60;
 
-const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 impl PortBuilder {
     /// How long zero-copy may take to send the frame, if a proof is needed.
@@ -83,9 +83,9 @@ fn completes(
         if pool.reap(completion, u32::MAX, &mut faults, &mut Vec::new()) > 0 {
             break Ok(true);
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     };
-    pool.close(Lent::Retire);
+    pool.close(LentFrames::Retire);
     Ok(proven)
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_to_the_interface_itself_that_comes_back_is_proof() {
+    fn a_returned_frame_proves_zero_copy() {
         let (proven, area, seen) = run(LONG, |sent| Ok(sent.map(|sent| sent.address)));
         assert!(proven.unwrap());
         let [sent] = seen[..] else { panic!("one frame expected: {seen:?}") };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_invented_addresses_prove_nothing() {
+    fn no_answer_and_invalid_addresses_prove_nothing() {
         let silence = |_| Ok(None);
         let (proven, area, _) = run(SHORT, silence);
         assert!(!proven.unwrap());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_told() {
+    fn a_kernel_error_during_the_proof_is_returned() {
         let (proven, area, _) = run(LONG, |_| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
         assert_eq!(proven.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
         assert!(area.balance().is_whole());

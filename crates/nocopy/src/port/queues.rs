@@ -23,8 +23,8 @@ use crate::facts::evidence::Ledger;
 use crate::facts::explanation::Explanation;
 use crate::port::filter::Program;
 use crate::stats::Stats;
-use crate::sys::lookout::Lookout;
 use crate::sys::poll::{Wakeup, wait_readable};
+use crate::sys::timed_epoll::TimedEpoll;
 
 /// Ports on several queues of one interface, over one area: used as one, or (as `Vec<Port>`) one per thread.
 ///
@@ -62,7 +62,7 @@ pub struct Queues {
     next: usize,
     wait: Wait,
     coalescer: Coalescer,
-    lookout: Lookout,
+    timed_epoll: TimedEpoll,
     /// Set if another thread may end a wait.
     waker: Option<Waker>,
     /// For meters: packets handed out; and the ring positions at which they were counted.
@@ -83,7 +83,7 @@ impl PortBuilder {
     /// As [`PortBuilder::open`]; if one port cannot be opened, none stays open.
     pub fn open_queues(self, queues: impl RangeBounds<u32>) -> Result<Queues, OpenError> {
         self.check()?;
-        let interface = self.examine()?;
+        let interface = self.check_interface()?;
         let first = match queues.start_bound() {
             Bound::Included(first) => *first,
             Bound::Excluded(before) => before.saturating_add(1),
@@ -107,7 +107,7 @@ impl PortBuilder {
             .collect::<Result<_, _>>()?;
         let refused = |error| self.system("make an epoll descriptor", error);
         let poll = watch(&ports).map_err(refused)?;
-        let lookout = Lookout::made().map_err(refused)?;
+        let timed_epoll = TimedEpoll::open().map_err(refused)?;
         Ok(Queues {
             read: ports.iter().map(|port| port.receiver.read()).collect(),
             ports,
@@ -115,7 +115,7 @@ impl PortBuilder {
             next: 0,
             wait: self.wait,
             coalescer: Coalescer::default(),
-            lookout,
+            timed_epoll,
             waker: None,
             received: Arc::default(),
         })
@@ -206,7 +206,7 @@ impl Queues {
     /// A batch of the next queue in turn that has packets, possibly empty.
     fn take_turn(&mut self) -> io::Result<Batch<'_>> {
         self.add_up();
-        let turn = self.look().unwrap_or(self.next);
+        let turn = self.next_ready().unwrap_or(self.next);
         self.next = (turn + 1) % self.ports.len();
         self.ports[turn].receiver.try_receive()
     }
@@ -226,7 +226,7 @@ impl Queues {
     /// # Errors
     /// The interface is down or was removed, if the kernel had to be asked for packets.
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
-        if self.look().is_none() {
+        if self.next_ready().is_none() {
             self.receivers().try_for_each(Waiting::poke)?;
         }
         self.take_turn()
@@ -341,7 +341,7 @@ impl Queues {
     }
 
     /// The next queue in turn that has packets.
-    fn look(&mut self) -> Option<usize> {
+    fn next_ready(&mut self) -> Option<usize> {
         let count = self.ports.len();
         (self.next..self.next + count)
             .map(|turn| turn % count)
@@ -359,7 +359,7 @@ impl Queues {
             ready |= port.receiver.arm()?;
         }
         let lacks_frames = self.ports.iter().any(|port| port.receiver.lacks_frames());
-        self.lookout.look_again((!ready && lacks_frames).then_some(wait::STARVED_INTERVAL))?;
+        self.timed_epoll.set_timer((!ready && lacks_frames).then_some(wait::STARVED_INTERVAL))?;
         Ok(ready)
     }
 
@@ -370,7 +370,7 @@ impl Queues {
 
 impl Waiting for Queues {
     fn is_ready(&mut self) -> bool {
-        self.look().is_some()
+        self.next_ready().is_some()
     }
 
     fn arm(&mut self) -> io::Result<bool> {
@@ -435,7 +435,7 @@ impl Waiting for Queues {
 impl AsFd for Queues {
     /// Readable when packets are waiting on any queue; call [`Queues::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lookout.descriptor(Some(self.poll.as_fd()))
+        self.timed_epoll.descriptor(Some(self.poll.as_fd()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::user_filter::{Rest, UserFilter};
+use super::user_filter::{Unmatched, UserFilter};
 use super::{Inner, Mode, PortBuilder, RX_FAULTS, ToHost, ToHostError, Wait, counter, fault_counters};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
@@ -15,9 +15,9 @@ use crate::memory::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::port::filter::Program;
 use crate::ring::{Consumer, Peek, Producer};
 use crate::stats::Stats;
-use crate::sys::lookout::Lookout;
 use crate::sys::packet::Announcer;
 use crate::sys::poll::Wakeup;
+use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 
 /// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with
@@ -67,7 +67,7 @@ pub struct Receiver {
     filter: Option<Box<UserFilter>>,
     wait: Wait,
     coalescer: Coalescer,
-    lookout: Lookout,
+    timed_epoll: TimedEpoll,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -96,7 +96,7 @@ impl Receiver {
             filter: None,
             wait,
             coalescer: Coalescer::default(),
-            lookout: Lookout::default(),
+            timed_epoll: TimedEpoll::default(),
         }
     }
 
@@ -160,7 +160,7 @@ impl Receiver {
     /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block
     /// has a free frame.
     #[cold]
-    fn whole_packets(&mut self) -> u32 {
+    fn complete_packets(&mut self) -> u32 {
         // Taken out while it runs, because that needs the rest of `self`; it is put back at the end.
         if let Some(filter) = self.filter.take() {
             return self.matching_packets(filter);
@@ -171,7 +171,7 @@ impl Receiver {
         }
         let words = self.rx.peek(u32::MAX);
         let (mut whole, mut next) = (0, 0);
-        while let Some(word) = words.look(next).filter(|_| next < room && whole < self.batch) {
+        while let Some(word) = words.entry_at(next).filter(|_| next < room && whole < self.batch) {
             next += 1;
             if word.options & PACKET_CONTINUES == 0 {
                 whole = next;
@@ -185,8 +185,8 @@ impl Receiver {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::whole_packets`], for matching packets up to the next one that does not match; rejects
-    /// packets before the first match.
+    /// As [`Receiver::complete_packets`], for matching packets up to the next one that does not match;
+    /// rejects packets before the first match.
     ///
     /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of
     /// rejected packets.
@@ -196,9 +196,9 @@ impl Receiver {
         let words = loop {
             let limits = (self.room(), self.batch);
             let (claims, words) = (self.pool.claims(), self.rx.peek(u32::MAX));
-            let unmatched = filter.run_of(false, claims, |at| words.look(at), limits);
+            let unmatched = filter.run_of(false, claims, |at| words.entry_at(at), limits);
             if unmatched == 0 {
-                break filter.run_of(true, claims, |at| words.look(at), limits);
+                break filter.run_of(true, claims, |at| words.entry_at(at), limits);
             }
             if patience == 0 {
                 break 0;
@@ -210,10 +210,10 @@ impl Receiver {
             let (mut to_host, mut lost) = (0, 0);
             let mut batch = self.batch_of(unmatched);
             while let Some(packet) = batch.next_chain() {
-                *(if filter.turn_away(&packet) { &mut to_host } else { &mut lost }) += 1;
+                *(if filter.pass_to_host(&packet) { &mut to_host } else { &mut lost }) += 1;
             }
             drop(batch);
-            self.inner.turned_away.add(to_host, lost);
+            self.inner.filter_counters.add(to_host, lost);
             // Counted as rejected, not as received.
             self.counts = Counts { packets, bytes, ..self.counts };
         };
@@ -229,9 +229,9 @@ impl Receiver {
     pub(super) fn user_filter(&self, program: Option<&Program>) -> Result<Option<UserFilter>, ToHostError> {
         let Some(program) = program else { return Ok(None) };
         let rest = match self.inner.mode {
-            Mode::PacketRing => Rest::HostHas,
-            Mode::Memory => Rest::Nobody,
-            _ => Rest::HandOver(Box::new(self.to_host()?)),
+            Mode::PacketRing => Unmatched::HostHas,
+            Mode::Memory => Unmatched::Lost,
+            _ => Unmatched::HandOver(Box::new(self.to_host()?)),
         };
         Ok(Some(UserFilter::new(program.clone(), self.inner.interface_index, self.inner.queue, rest)))
     }
@@ -256,7 +256,7 @@ impl Receiver {
 
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
-        let words = if self.counts_words() { self.whole_packets() } else { self.batch };
+        let words = if self.counts_words() { self.complete_packets() } else { self.batch };
         self.batch_of(words)
     }
 
@@ -303,7 +303,7 @@ impl Receiver {
         if self.is_ready() {
             return Ok(true);
         }
-        self.go_on()?;
+        self.resume_rings()?;
         // Again: the call may have announced packets (packet ring), or consumed the event of their arrival
         // (memory port).
         if self.is_ready() {
@@ -313,14 +313,14 @@ impl Receiver {
         if self.announcer.is_some() {
             self.inner.check()?;
         }
-        let look_again = self.lacks_frames().then_some(wait::STARVED_INTERVAL);
-        self.lookout.look_again(look_again)?;
+        let set_timer = self.lacks_frames().then_some(wait::STARVED_INTERVAL);
+        self.timed_epoll.set_timer(set_timer)?;
         Ok(false)
     }
 
     /// Makes the kernel's end of the rings continue. All announced packets were read, so none is borrowed
     /// now.
-    fn go_on(&mut self) -> io::Result<()> {
+    fn resume_rings(&mut self) -> io::Result<()> {
         match &mut self.announcer {
             Some(announcer) => {
                 drop(self.rx.peek(0)); // gives back the words of a batch that was forgotten
@@ -392,7 +392,7 @@ impl Receiver {
     pub fn stats(&self) -> io::Result<Stats> {
         let kernel = self.inner.statistics()?;
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
-        let (to_host, lost) = (self.inner.turned_away.to_host(), self.inner.turned_away.lost());
+        let (to_host, lost) = (self.inner.filter_counters.to_host(), self.inner.filter_counters.lost());
         Ok(Stats::moved(self.counts.packets, self.counts.bytes)
             .with_dropped(kernel.of(&["rx_dropped", "rx_ring_full", "tp_drops"]))
             .with_dropped([counter(
@@ -439,7 +439,7 @@ receiver_half!(Receiver, Batch<'half>);
 impl Waiting for Receiver {
     #[inline]
     fn is_ready(&mut self) -> bool {
-        self.rx.available(1) > 0 && (!self.counts_words() || self.whole_packets() > 0)
+        self.rx.available(1) > 0 && (!self.counts_words() || self.complete_packets() > 0)
     }
 
     fn arm(&mut self) -> io::Result<bool> {
@@ -453,7 +453,7 @@ impl Waiting for Receiver {
 
     #[inline]
     fn poke(&mut self) -> io::Result<()> {
-        if self.fill.needs_wakeup() { self.go_on() } else { Ok(()) }
+        if self.fill.needs_wakeup() { self.resume_rings() } else { Ok(()) }
     }
 
     fn check(&mut self) -> io::Result<()> {
@@ -466,7 +466,7 @@ impl Waiting for Receiver {
     }
 
     fn is_starved(&mut self) -> bool {
-        self.announcer.is_some() && self.rx.available(1) > 0 && self.whole_packets() == 0
+        self.announcer.is_some() && self.rx.available(1) > 0 && self.complete_packets() == 0
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
@@ -490,7 +490,7 @@ impl AsFd for Receiver {
     /// # Panics
     /// At the first call, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lookout.descriptor(Some(self.inner.as_fd()))
+        self.timed_epoll.descriptor(Some(self.inner.as_fd()))
     }
 }
 
@@ -502,7 +502,7 @@ impl AsRawFd for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.inner.park(self.pool.take());
+        self.inner.hold_pool(self.pool.take());
     }
 }
 
@@ -534,7 +534,7 @@ impl Batch<'_> {
     /// if the batch is empty.
     #[inline]
     pub(crate) fn prefetch(&self) -> bool {
-        let first = self.packets.glance(0);
+        let first = self.packets.entry_hint(0);
         if let Some(Descriptor { address, .. }) = first {
             (0..3).for_each(|line| self.claims.prefetch(address + 64 * line));
         }
@@ -598,7 +598,7 @@ impl<'half> Iterator for Batch<'half> {
     fn next(&mut self) -> Option<Packet<'half>> {
         loop {
             let descriptor = self.packets.next()?;
-            if let Some(ahead) = self.packets.glance(PREFETCH_AHEAD) {
+            if let Some(ahead) = self.packets.entry_hint(PREFETCH_AHEAD) {
                 self.claims.prefetch(ahead.address);
             }
             if let Some(packet) = self.claims.claim(descriptor, &mut self.counts.faults) {

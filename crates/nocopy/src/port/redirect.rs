@@ -22,8 +22,8 @@ use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::Arrivals;
 use crate::port::xdp::{
-    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, Notes, PassHeader, Program as XdpProgram, Recipe,
-    SocketMap,
+    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, NoteSettings, PassHeader, Program as XdpProgram,
+    Recipe, SocketMap,
 };
 use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
@@ -32,7 +32,7 @@ use crate::sys::netdev::XdpFeatures;
 /// How often to check whether a program is still attached: the kernel detaches the program of a killed
 /// process some time after its death (0.3 s measured). Checks are counted, not time, because kernel workers
 /// stall with the machine.
-const RELEASE_LOOKS: u32 = 50;
+const RELEASE_ATTEMPTS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A redirecting program on an interface, detached when its last port is closed.
@@ -42,7 +42,7 @@ pub(super) struct Redirect {
     /// `None`: another process attached the program, and has not passed its map.
     sockets: Option<SocketMap>,
     /// Why the program does not note the driver's metadata, or arrival times.
-    refused: Refused,
+    refused: NoteRefusals,
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Dropped before the map, because no packet may look up a socket that is being closed.
     attachment: Attachment,
@@ -50,27 +50,27 @@ pub(super) struct Redirect {
 
 /// Why a program does not write certain notes.
 #[derive(Debug, Clone, Copy)]
-struct Refused {
+struct NoteRefusals {
     hints: Option<Unsupported>,
     times: Option<Unsupported>,
 }
 
 /// Distinguishes interfaces of all network namespaces.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct InterfaceKey {
     namespace: NamespaceId,
     interface_index: u32,
 }
 
 /// Programs that this process has attached: one per interface, whatever the number of ports.
-static ATTACHED: Mutex<Option<HashMap<Key, Weak<Redirect>>>> = Mutex::new(None);
+static ATTACHED: Mutex<Option<HashMap<InterfaceKey, Weak<Redirect>>>> = Mutex::new(None);
 
 impl Redirect {
     /// The program of this interface: the one that this process has attached already, or a new one.
     pub(super) fn on(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Arc<Self>, Error> {
         let namespace = NamespaceId::of_thread()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
-        let key = Key { namespace, interface_index: interface.index };
+        let key = InterfaceKey { namespace, interface_index: interface.index };
         // Locked while attaching, so that two threads do not attach a program each.
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         let attached = attached.get_or_insert_default();
@@ -97,19 +97,21 @@ impl Redirect {
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let random = |source| Error::System { operation: "draw a random number", source };
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose().map_err(random)?;
-        let (filter, place) = in_front(settings.filter.as_ref(), &sockets, fragments)?;
-        let mut refused = Refused::before_asking(interface, at, settings);
-        let notes = Notes { hints: false, times: false, mark: mark().map_err(random)? };
+        let (filter, place) = filter_prologue(settings.filter.as_ref(), &sockets, fragments)?;
+        let mut refused = NoteRefusals::known_refusals(interface, at, settings);
+        let notes = NoteSettings { hints: false, times: false, mark: mark().map_err(random)? };
         let mut recipe = Recipe { at, fragments, pass, notes };
         let mut program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
-        let mut looks = 1..RELEASE_LOOKS;
+        let mut attempts = 1..RELEASE_ATTEMPTS;
         loop {
             match program.attach(&interface.name, at) {
                 Ok(attachment) => {
                     let filter = settings.filter.clone().zip(place);
                     return Ok(Self { recipe, sockets: Some(sockets), refused, filter, attachment });
                 }
-                Err(Error::Occupied { .. }) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
+                Err(Error::Occupied { .. }) if attempts.next().is_some() => {
+                    std::thread::sleep(RETRY_INTERVAL)
+                }
                 Err(_) if recipe.notes.hints => {
                     // The kernel may refuse a device-bound program and accept another.
                     refused.hints = Some(Unsupported::Refused);
@@ -123,11 +125,11 @@ impl Redirect {
     /// The program that another process attached, by its link.
     pub(super) fn adopt(at: Attach, fragments: bool, link: OwnedFd) -> Arc<Self> {
         let other = Some(Unsupported::OtherProgram);
-        let notes = Notes { hints: false, times: false, mark: 0 };
+        let notes = NoteSettings { hints: false, times: false, mark: 0 };
         Arc::new(Self {
             recipe: Recipe { at, fragments, pass: None, notes },
             sockets: None,
-            refused: Refused { hints: other, times: other },
+            refused: NoteRefusals { hints: other, times: other },
             filter: None,
             attachment: Attachment::by(link),
         })
@@ -135,7 +137,7 @@ impl Redirect {
 
     /// The metadata in front of the packets of a port in this mode.
     pub(super) fn arrivals(&self, settings: &PortBuilder, mode: Mode) -> Arrivals {
-        let (Notes { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
+        let (NoteSettings { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
         let wanted = (settings.receive_metadata, settings.tuning.arrival_times);
         let no_hints = match (wanted.0, mode) {
             (false, _) => Unsupported::NotRequested,
@@ -162,12 +164,12 @@ impl Redirect {
 
     /// As [`Redirect::set`], but fails with `EEXIST` if the queue is another socket's.
     pub(super) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.own_sockets()?.reserve(queue, socket)
+        self.socket_map()?.reserve(queue, socket)
     }
 
     /// Sends the packets of `queue` to `socket` from now on.
     pub(super) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.own_sockets()?.set(queue, socket)
+        self.socket_map()?.set(queue, socket)
     }
 
     /// Sends the packets of `queue` to the host, except those of XDP programs that run already
@@ -177,10 +179,10 @@ impl Redirect {
     /// Returns whether it succeeded: without privileges, bpf(2) may be refused, and the map of a granted port
     /// is not there.
     pub(super) fn clear(&self, queue: u32) -> bool {
-        self.own_sockets().and_then(|sockets| sockets.clear(queue)).is_ok()
+        self.socket_map().and_then(|sockets| sockets.clear(queue)).is_ok()
     }
 
-    fn own_sockets(&self) -> io::Result<&SocketMap> {
+    fn socket_map(&self) -> io::Result<&SocketMap> {
         self.sockets.as_ref().ok_or(io::ErrorKind::PermissionDenied.into())
     }
 }
@@ -193,7 +195,7 @@ pub(super) fn wait_for_programs() -> bool {
 
 /// The instructions of a filter before the redirect (none if it is to run in user space), and where the
 /// filter runs.
-fn in_front(
+fn filter_prologue(
     filter: Option<&Program>,
     sockets: &SocketMap,
     fragments: bool,
@@ -232,9 +234,9 @@ fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Resu
     }
 }
 
-impl Refused {
+impl NoteRefusals {
     /// Notes that are known not to work, and why.
-    fn before_asking(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
+    fn known_refusals(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
         let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
         // A program that asks in vain would cost every packet, and the verifier's refusals do not show which
         // function is missing.

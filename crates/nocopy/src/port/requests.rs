@@ -25,7 +25,7 @@ const NETDEV_XSK_FLAGS_TX_CHECKSUM: u64 = 1 << 1;
 
 impl PortBuilder {
     /// Sets which metadata the pools of an AF_XDP port receive, and which requests they accept.
-    pub(super) fn equip(
+    pub(super) fn set_metadata(
         &self,
         pools: &mut (Pool, Pool),
         mode: Mode,
@@ -98,13 +98,13 @@ impl Sender {
         let refused = timestamp.map(Reason::Unsupported).or(outside.map(Reason::ChecksumOutside));
         match (refused, request.checksum) {
             (Some(reason), _) => Err(Rejected { item: frame, reason }),
-            (None, Some(place)) if offers.checksum.is_err() => self.send_summed_up(frame, place, request),
+            (None, Some(place)) if offers.checksum.is_err() => self.send_with_sum(frame, place, request),
             (None, _) => self.send_requesting(frame, request),
         }
     }
 
     /// Sends with the checksum completed in software.
-    fn send_summed_up(
+    fn send_with_sum(
         &mut self,
         mut frame: Frame,
         place: Place,
@@ -125,7 +125,7 @@ impl Sender {
         if request == Request::default() {
             return self.send(frame);
         }
-        if let Some(reason) = self.refusal_on_sight(&frame) {
+        if let Some(reason) = self.request_refusal(&frame) {
             return Err(Rejected { item: frame, reason });
         }
         let Some(slot) = self.tx.vacant() else {
@@ -170,7 +170,7 @@ impl Sender {
     /// Why a frame cannot be sent on a port whose packets may carry requests: the kernel needs room for a
     /// request in front of each.
     #[cold]
-    pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
+    pub(super) fn request_refusal(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() || frame.len() > self.longest_frame() {
             Some(length_refused(frame.len(), self.longest_frame()))
         } else if !frame.has_room_for_request() {
@@ -182,8 +182,8 @@ impl Sender {
 
     /// [`Sender::send`] on a port whose packets may carry requests.
     #[cold]
-    pub(super) fn send_on_sight(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
-        if let Some(reason) = self.refusal_on_sight(&frame) {
+    pub(super) fn send_reserving_request(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
+        if let Some(reason) = self.request_refusal(&frame) {
             return Err(Rejected { item: frame, reason });
         }
         self.put(frame)
@@ -195,7 +195,7 @@ impl Sender {
     pub(super) fn reap_departures(&mut self) -> u32 {
         let completed = self.completion.peek(u32::MAX);
         let mut count = 0;
-        while let Some(address) = completed.look(count) {
+        while let Some(address) = completed.entry_at(count) {
             self.departures.completed(address, &self.pool);
             count += 1;
         }

@@ -15,14 +15,14 @@ use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::ring::{Consumer, Producer};
 use crate::stats::Stats;
-use crate::sys::lookout::Lookout;
+use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 
 /// Ethernet header and one VLAN tag: the bytes of a frame beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
 /// The pause before the next check for completions, which no event reports.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The sending half of a port.
 ///
@@ -53,10 +53,10 @@ pub struct Sender {
     pub(super) pool: Pool,
     pub(super) faults: Faults,
     counts: Counts,
-    /// `tx.written()` when frames were last counted in the pool (booked), and the frames booked in all.
-    booked: Cell<u32>,
+    /// `tx.written()` when frames were last counted in the pool (recorded), and the frames recorded in all.
+    recorded: Cell<u32>,
     frames: Cell<u64>,
-    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no
+    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is recorded, so that drafts need no
     /// separate count; for frames sent by other methods the count is corrected when they are sent.
     bytes: Cell<u64>,
     draft_bytes: u64,
@@ -72,7 +72,7 @@ pub struct Sender {
     /// Returned frames of [`Sender::send_kept`] that were not taken yet.
     pub(super) kept: Vec<Frame>,
     pub(super) returned: Vec<Frame>,
-    lookout: Lookout,
+    timed_epoll: TimedEpoll,
     /// The progress at the last call of [`Sender::arm`].
     moved_before: u64,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
@@ -101,7 +101,7 @@ impl Sender {
         pool: Pool,
         settings: &PortBuilder,
     ) -> Self {
-        let booked = Cell::new(tx.written());
+        let recorded = Cell::new(tx.written());
         let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
         let longest_frame = chain_bytes_max.min(pool.frame_bytes() as usize);
         let frame_bytes_max = if inner.sends_with_requests { 0 } else { longest_frame };
@@ -117,7 +117,7 @@ impl Sender {
             pool,
             faults: Faults::default(),
             counts: Counts::default(),
-            booked,
+            recorded,
             frames: Cell::new(0),
             bytes: Cell::new(0),
             draft_bytes: 0,
@@ -128,7 +128,7 @@ impl Sender {
             departures: Departures::default(),
             kept: Vec::new(),
             returned: Vec::new(),
-            lookout: Lookout::default(),
+            timed_epoll: TimedEpoll::default(),
             moved_before: 0,
         }
     }
@@ -188,7 +188,7 @@ impl Sender {
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.free_frames(count);
-        self.book(); // those before are of another length
+        self.record_sent(); // those before are of another length
         self.draft_bytes = bytes as u64;
         Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
     }
@@ -212,7 +212,7 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if !self.fits(&frame) {
-            return self.send_on_sight(frame);
+            return self.send_reserving_request(frame);
         }
         self.put(frame)
     }
@@ -378,7 +378,7 @@ impl Sender {
         }
         let started = Instant::now();
         while started.elapsed() < timeout {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
             if self.hand_over(false)? {
                 return Ok(true);
             }
@@ -397,7 +397,7 @@ impl Sender {
 
     /// One flush, or its continuation if `counts` is false.
     fn hand_over(&mut self, counts: bool) -> io::Result<bool> {
-        self.book();
+        self.record_sent();
         if self.tx.staged() > 0 {
             self.tx.publish();
         }
@@ -441,7 +441,7 @@ impl Sender {
     /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] also
     /// does this, and so does [`Sender::buffer`] if no frame is free.
     pub fn reap(&mut self) -> usize {
-        self.book();
+        self.record_sent();
         let count = match self.departures.is_awaiting() {
             true => self.reap_departures(),
             false => self.pool.reap(&mut self.completion, u32::MAX, &mut self.faults, &mut self.kept),
@@ -452,9 +452,9 @@ impl Sender {
 
     /// Counts all frames written to the ring since the last call, at once.
     #[inline]
-    fn book(&self) {
+    fn record_sent(&self) {
         let written = self.tx.written();
-        let count = written.wrapping_sub(self.booked.replace(written));
+        let count = written.wrapping_sub(self.recorded.replace(written));
         self.frames.set(self.frames.get() + u64::from(count));
         self.bytes.set(self.bytes.get().wrapping_add(u64::from(count) * self.draft_bytes));
         self.pool.sent(count);
@@ -469,7 +469,7 @@ impl Sender {
 
     /// Whether no frame is queued, in flight, or waiting to be taken back.
     pub(crate) fn is_idle(&self) -> bool {
-        self.book();
+        self.record_sent();
         self.pool.lent_count() == 0
     }
 
@@ -494,7 +494,7 @@ impl Sender {
             if started.elapsed() >= timeout {
                 return Ok(false);
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
             self.hand_over(false)?;
         }
         Ok(true)
@@ -538,7 +538,7 @@ impl Sender {
     pub fn arm(&mut self) -> io::Result<bool> {
         self.hand_over(false)?;
         let queued = self.tx.in_flight();
-        // No underflow: `hand_over` has booked all that is still queued.
+        // No underflow: `hand_over` has recorded all that is still queued.
         let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
         if std::mem::replace(&mut self.moved_before, moved) != moved {
             return Ok(true);
@@ -549,7 +549,7 @@ impl Sender {
                 return Ok(true);
             }
         }
-        self.lookout.look_again(Some(LOOK_AGAIN))?;
+        self.timed_epoll.set_timer(Some(POLL_INTERVAL))?;
         Ok(false)
     }
 
@@ -560,7 +560,7 @@ impl Sender {
 
     /// Bytes of all that was queued.
     fn bytes(&self) -> u64 {
-        self.book();
+        self.record_sent();
         self.bytes.get().wrapping_sub(self.pool.short_bytes())
     }
 
@@ -575,7 +575,7 @@ impl Sender {
     /// The evidence for bytes given to be sent, including those still queued: the port's mode decides whether
     /// they are copied between area and wire; [`Sender::send_copy`] always copies.
     pub fn ledger(&self) -> Ledger {
-        self.book();
+        self.record_sent();
         let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
         let bytes = self.bytes();
         let mut ledger = Ledger::default();
@@ -590,7 +590,7 @@ impl Sender {
     /// # Errors
     /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
-        self.book();
+        self.record_sent();
         let kernel = self.inner.statistics()?;
         let (mut packets, mut bytes) = (self.frames.get() - self.counts.pieces, self.bytes());
         for queued in self.tx.pending() {
@@ -624,7 +624,7 @@ impl Sender {
 
     /// Where every frame of the area is; exact if the other half is idle and has returned its balance.
     pub(crate) fn balance(&self) -> Balance {
-        self.book();
+        self.record_sent();
         self.pool.balance()
     }
 
@@ -661,7 +661,7 @@ impl AsFd for Sender {
     /// # Panics
     /// At the first call, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.lookout.descriptor(None)
+        self.timed_epoll.descriptor(None)
     }
 }
 
@@ -675,9 +675,9 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // There is no caller to return an error to; frames that the kernel keeps are accounted for when the
         // port closes.
-        if !self.inner.is_left() && !self.is_closed() {
+        if !self.inner.is_disowned() && !self.is_closed() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }
-        self.inner.park(self.pool.take());
+        self.inner.hold_pool(self.pool.take());
     }
 }

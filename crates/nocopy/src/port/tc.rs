@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn unsegmented_packets_count_as_their_segments() {
+    fn unsegmented_packets_count_as_segments() {
         let Some(lab) = lab_or_skip() else { return };
         let sink = lab.right().namespace().run(|| CountingDrop::attach(lab.right().interface()).unwrap());
         let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_such_interface_is_said_by_name() {
+    fn a_missing_interface_is_a_named_error() {
         let Some(lab) = lab_or_skip() else { return };
         let error = lab.left().namespace().run(|| CountingDrop::attach("nope0").unwrap_err());
         assert!(matches!(error, Error::NoInterface { .. }), "{error}");

@@ -1,6 +1,6 @@
 //! Returns packets to the host's own network stack.
 
-use nocopy_proto::wire::unfinished::Unfinished;
+use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::memory::area::Chain;
 use crate::port::xdp::Attach;
 use crate::stats::Stats;
 use crate::sys::bpf;
-use crate::sys::interface::Condition;
+use crate::sys::interface::LinkState;
 use crate::sys::namespace::NamespaceId;
 
 /// An Ethernet header: shorter data is no packet.
@@ -41,9 +41,9 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// the packet is read.
 ///
 /// The host verifies checksums. A virtual interface such as veth may deliver packets whose checksum the
-/// sender left to a card that does not exist: it is finished in the copy, where [`Unfinished`] finds it. The
-/// host drops others, such as TCP inside of VXLAN ('ethtool -K INTERFACE tx off' at the sender finishes
-/// them).
+/// sender left to a card that does not exist: it is finished in the copy, where [`UnfinishedChecksum`] finds
+/// it. The host drops others, such as TCP inside of VXLAN ('ethtool -K INTERFACE tx off' at the sender
+/// finishes them).
 ///
 /// ```no_run
 /// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
@@ -76,7 +76,7 @@ pub struct ToHost {
 impl ToHost {
     pub(super) fn of(port: &Inner) -> Result<Self, ToHostError> {
         let interface = port.interface.clone();
-        let Some(XdpParts { redirect, inquiry, host_path }) = port.backend().xdp() else {
+        let Some(XdpParts { redirect, query, host_path }) = port.backend().xdp() else {
             return Err(match port.mode {
                 Mode::Memory => ToHostError::MemoryPort,
                 _ => ToHostError::HostHasThem { interface },
@@ -85,10 +85,10 @@ impl ToHost {
         if redirect.recipe.at == Attach::Generic && redirect.recipe.pass.is_none() {
             return Err(ToHostError::Granted { interface });
         }
-        if inquiry.condition() == Condition::Gone {
+        if query.condition() == LinkState::Gone {
             return Err(ToHostError::Gone { interface });
         }
-        let path = host_path.cloned().map_or_else(|| HostPath::prepare(&interface, inquiry), Ok)?;
+        let path = host_path.cloned().map_or_else(|| HostPath::prepare(&interface, query), Ok)?;
         Ok(Self {
             path,
             interface,
@@ -147,7 +147,7 @@ impl ToHost {
         }
         let redirect = self.redirect.upgrade(); // held for the call: the program must not go meanwhile
         let header = redirect.as_ref().and_then(|redirect| redirect.recipe.pass.as_ref());
-        let data = match (header, Unfinished::of(packet)) {
+        let data = match (header, UnfinishedChecksum::of(packet)) {
             (None, None) => packet,
             (header, unfinished) => {
                 let header = header.map_or(&[][..], |header| header.bytes());

@@ -9,7 +9,7 @@
 use super::af_xdp::CHAIN_FRAMES_MAX;
 use super::bound_socket::BoundSocket;
 use super::{Inner, Mode, OpenError, PortBuilder, Sender};
-use crate::memory::area::{Area, Half, none_in};
+use crate::memory::area::{Area, Half, no_metadata_in};
 use crate::ring::{Consumer, Producer};
 use crate::sys::capability;
 use crate::sys::interface::Interface;
@@ -37,14 +37,14 @@ impl PortBuilder {
         self.check()?;
         self.mode = Some(Mode::XdpCopyNative);
         self.send_metadata = false;
-        let interface = self.examine()?;
+        let interface = self.check_interface()?;
         self.mtu_bytes = interface.mtu_bytes;
         let area = self.area_or_new(FRAME_BYTES, self.tx_frames, None)?;
         let (socket, tx, completion) = self.sending_socket(&interface, &area)?;
         let mut pool = area.pool(Half::Send, self.tx_frames)?;
-        pool.set_offers(none_in(Mode::XdpCopyNative).1);
-        let (_, inquiry) = self.attend(&interface)?;
-        let bound = BoundSocket::new(&self, Mode::XdpCopyNative, socket, inquiry);
+        pool.set_offers(no_metadata_in(Mode::XdpCopyNative).1);
+        let (_, query) = self.watch_interface(&interface)?;
+        let bound = BoundSocket::new(&self, Mode::XdpCopyNative, socket, query);
         let inner = Inner::new(&self, interface.index, Mode::XdpCopyNative, CHAIN_FRAMES_MAX, area, bound);
         Ok(Sender::new(inner.into(), tx, completion, pool, &self))
     }

@@ -18,12 +18,12 @@ use nocopy_proto::filter::{Ancillary, Program};
 /// Counts of packets that filters in user space rejected. Only the receiver writes them; a meter reads them
 /// from other threads.
 #[derive(Debug, Default)]
-pub(super) struct TurnedAway {
+pub(super) struct FilterCounters {
     to_host: AtomicU64,
     lost: AtomicU64,
 }
 
-impl TurnedAway {
+impl FilterCounters {
     pub(super) fn add(&self, to_host: u64, lost: u64) {
         for (counter, more) in [(&self.to_host, to_host), (&self.lost, lost)] {
             counter.store(counter.load(Relaxed) + more, Relaxed); // nothing else stores
@@ -44,11 +44,11 @@ impl TurnedAway {
 
 /// Where packets that do not match go.
 #[derive(Debug)]
-pub(super) enum Rest {
+pub(super) enum Unmatched {
     /// The kernel has also delivered them to the host.
     HostHas,
     HandOver(Box<ToHost>),
-    Nobody,
+    Lost,
 }
 
 #[derive(Debug)]
@@ -56,15 +56,15 @@ pub(super) struct UserFilter {
     program: Program,
     /// Data about each packet other than its bytes.
     ancillary: Ancillary,
-    rest: Rest,
+    unmatched: Unmatched,
 }
 
 impl UserFilter {
-    pub(super) fn new(program: Program, interface_index: u32, queue: u32, rest: Rest) -> Self {
+    pub(super) fn new(program: Program, interface_index: u32, queue: u32, unmatched: Unmatched) -> Self {
         // One more, as the kernel numbers queues in this field.
         let queue = u16::try_from(queue + 1).unwrap_or(0);
         let ancillary = Ancillary { interface_index: Some(interface_index), queue, ..Ancillary::default() };
-        Self { program, ancillary, rest }
+        Self { program, ancillary, unmatched }
     }
 
     /// How many descriptors at the front belong to whole packets that all match, or that all do not match: at
@@ -81,7 +81,7 @@ impl UserFilter {
         let mut readable = true;
         while let Some(descriptor) = word(next).filter(|_| next < room && whole < enough) {
             next += 1;
-            match claims.look(descriptor) {
+            match claims.peek_bytes(descriptor) {
                 Some(bytes) => pieces.push(bytes),
                 None => readable = false,
             }
@@ -99,11 +99,11 @@ impl UserFilter {
     }
 
     /// Gives a packet that does not match to the host; returns whether the host got it.
-    pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> bool {
-        match &mut self.rest {
-            Rest::HostHas => true,
-            Rest::HandOver(host) => host.hand_over_chain(packet).is_ok(),
-            Rest::Nobody => false,
+    pub(super) fn pass_to_host<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> bool {
+        match &mut self.unmatched {
+            Unmatched::HostHas => true,
+            Unmatched::HandOver(host) => host.hand_over_chain(packet).is_ok(),
+            Unmatched::Lost => false,
         }
     }
 }

@@ -31,7 +31,7 @@ fn indices_wrap_around_two_to_the_thirty_two() {
 }
 
 #[test]
-fn a_lying_producer_index_is_counted_and_yields_nothing() {
+fn an_invalid_producer_index_is_counted_and_ignored() {
     let (producer, mut consumer) = pair::<u64>(4);
     producer.shared.producer().store(1000, Ordering::Relaxed);
     assert_eq!(consumer.available(1), 0);
@@ -44,7 +44,7 @@ fn a_lying_producer_index_is_counted_and_yields_nothing() {
 }
 
 #[test]
-fn a_lying_consumer_index_frees_nothing() {
+fn an_invalid_consumer_index_frees_no_slot() {
     let (mut producer, consumer) = pair::<u64>(4);
     (0..4).for_each(|i| producer.push(i).unwrap());
     producer.publish();
@@ -70,7 +70,7 @@ fn an_unwinding_reservation_publishes_what_was_pushed() {
 }
 
 #[test]
-fn the_wakeup_flag_is_the_consumers() {
+fn the_wakeup_flag_reaches_the_producer() {
     let (producer, _consumer) = pair::<u64>(4);
     assert!(!producer.needs_wakeup());
     producer.set_needs_wakeup(true);

@@ -21,13 +21,13 @@ use super::poll::{Wakeup, poll};
 pub(crate) struct Alarm {
     timer: OwnedFd,
     /// When it expires; `None`: it is not set.
-    rings_ns: Option<u64>,
+    expires_ns: Option<u64>,
 }
 
 impl Alarm {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, rings_ns: None })
+        Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, expires_ns: None })
     }
 
     /// Waits until any of several descriptors is readable, at most for `timeout`, and rarely less.
@@ -41,20 +41,20 @@ impl Alarm {
         let mut waited: SmallVec<[_; 4]> =
             all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let wakeup = poll(&mut waited, None)?;
-        let mut told = waited.iter().map(|fd| !fd.revents().is_empty());
-        let rang = wakeup == Wakeup::Ready && told.next() == Some(true);
+        let mut events = waited.iter().map(|fd| !fd.revents().is_empty());
+        let rang = wakeup == Wakeup::Ready && events.next() == Some(true);
         if rang {
-            self.rings_ns = None;
+            self.expires_ns = None;
         }
-        Ok(if rang && !told.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
+        Ok(if rang && !events.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
     }
 
     /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not
     /// readable until then.
     pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
+        let has_rung = self.expires_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
         if has_rung {
-            self.rings_ns = None;
+            self.expires_ns = None;
         }
         match timeout {
             Some(timeout) => self.ring_within(timeout),
@@ -66,16 +66,16 @@ impl Alarm {
     fn ring_within(&mut self, timeout: Duration) -> io::Result<()> {
         // No wait is longer.
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 62);
-        let rings_ns = boottime_ns() + timeout_ns;
-        if self.rings_ns.is_some_and(|set_ns| set_ns <= rings_ns) {
+        let expires_ns = boottime_ns() + timeout_ns;
+        if self.expires_ns.is_some_and(|set_ns| set_ns <= expires_ns) {
             return Ok(());
         }
         let time = Timespec {
-            tv_sec: (rings_ns / 1_000_000_000).cast_signed(),
-            tv_nsec: (rings_ns % 1_000_000_000).cast_signed() as _,
+            tv_sec: (expires_ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (expires_ns % 1_000_000_000).cast_signed() as _,
         };
         self.program(time)?;
-        self.rings_ns = Some(rings_ns);
+        self.expires_ns = Some(expires_ns);
         Ok(())
     }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_end_by_what_comes_or_by_the_alarm_also_an_earlier_one() {
+    fn waits_end_by_an_event_or_by_the_latest_alarm_time() {
         let (one, other) = UnixDatagram::pair().unwrap();
         let mut alarm = Alarm::new().unwrap();
         let mut wait = |timeout| alarm.wait_readable(std::iter::once(other.as_fd()), timeout).unwrap();
@@ -125,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_while_the_machine_is_suspended() {
+    fn the_alarm_uses_the_boot_clock() {
         assert!(crate::sys::clock::tests::is_of_boot_clock(Alarm::new().unwrap()));
     }
 
     #[test]
-    fn the_descriptor_is_readable_from_expiry_until_set_again() {
+    fn the_descriptor_is_readable_from_expiry_to_reset() {
         let mut alarm = Alarm::new().unwrap();
         let wait =
             |alarm: &Alarm, timeout| super::super::poll::wait_readable(alarm.as_fd(), timeout).unwrap();

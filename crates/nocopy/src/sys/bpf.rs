@@ -220,7 +220,7 @@ pub(crate) fn possible_cpus() -> io::Result<usize> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum ProgramKind {
     Xdp { fragments: bool, bound_to: Option<u32> },
     Classifier,
 }
@@ -232,15 +232,15 @@ pub(crate) fn load_xdp(
     fragments: bool,
     bound_to: Option<u32>,
 ) -> Result<OwnedFd, (io::Error, String)> {
-    load(instructions, Kind::Xdp { fragments, bound_to })
+    load(instructions, ProgramKind::Xdp { fragments, bound_to })
 }
 
 /// Loads a program that gets packets before the host's stack (tc). Errors as for [`load_xdp`].
 pub(crate) fn load_classifier(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
-    load(instructions, Kind::Classifier)
+    load(instructions, ProgramKind::Classifier)
 }
 
-fn load(instructions: &[Instruction], kind: Kind) -> Result<OwnedFd, (io::Error, String)> {
+fn load(instructions: &[Instruction], kind: ProgramKind) -> Result<OwnedFd, (io::Error, String)> {
     // The verifier also logs valid programs, and refuses those whose log is too long: so a log is requested
     // only after a refusal.
     load_logging(instructions, kind, &mut []).map_err(|error| {
@@ -253,14 +253,14 @@ fn load(instructions: &[Instruction], kind: Kind) -> Result<OwnedFd, (io::Error,
     })
 }
 
-fn load_logging(instructions: &[Instruction], kind: Kind, log: &mut [u8]) -> io::Result<OwnedFd> {
+fn load_logging(instructions: &[Instruction], kind: ProgramKind, log: &mut [u8]) -> io::Result<OwnedFd> {
     let (number, attach_type, flags, bound_to) = match kind {
-        Kind::Xdp { fragments, bound_to } => {
+        ProgramKind::Xdp { fragments, bound_to } => {
             let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
             let bound = if bound_to.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
             (BPF_PROG_TYPE_XDP, BPF_XDP, flags | bound, bound_to)
         }
-        Kind::Classifier => (BPF_PROG_TYPE_SCHED_CLS, 0, 0, None),
+        ProgramKind::Classifier => (BPF_PROG_TYPE_SCHED_CLS, 0, 0, None),
     };
     let mut argument = ProgramLoad {
         kind: number,
@@ -358,7 +358,7 @@ pub(crate) fn run_live(
 /// first `linear_bytes` are the linear part, the rest lies in fragments (Linux 6.18; earlier kernels return
 /// `EINVAL` if there are any).
 #[cfg(any(feature = "fuzzing", test))]
-pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
+pub(crate) fn test_run(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
     let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };
     let mut argument = TestRun {
         program: number(&program),
@@ -379,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verifier_stopped_by_signals_is_started_again() {
+    fn program_loads_survive_signals() {
         let (mut attempts, interrupted) = (0, || io::Error::from_raw_os_error(libc::EAGAIN));
         let loaded = until_verified(|| {
             attempts += 1;

@@ -43,7 +43,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn goes_as_instants_do() {
+    fn boottime_advances_like_instants() {
         let (instant, ns) = (Instant::now(), boottime_ns());
         std::thread::sleep(Duration::from_millis(2));
         let (later_ns, elapsed) = (boottime_ns(), instant.elapsed());
@@ -52,11 +52,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn time_in_which_the_machine_was_suspended_counts() {
+    fn boottime_includes_suspended_time() {
         let hour = Duration::from_secs(3600);
         nocopy_lab::suspended::for_or_skip(
             hour,
-            "sys::clock::tests::time_in_which_the_machine_was_suspended_counts",
+            "sys::clock::tests::boottime_includes_suspended_time",
             || {
                 let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
                 let monotonic = Duration::new(monotonic.tv_sec.cast_unsigned(), monotonic.tv_nsec as u32);

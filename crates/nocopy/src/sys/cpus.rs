@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_the_kernel_parse() {
+    fn cpu_lists_of_the_kernel_parse() {
         assert_eq!(parse("0-2,8\n"), Some(Cpus::from([0, 1, 2, 8])));
         assert_eq!(parse("5"), Some(Cpus::from([5])));
         assert_eq!((parse(""), parse("a-b")), (None, None));

@@ -75,25 +75,25 @@ pub(crate) struct Description(String);
 
 impl Description {
     pub(crate) fn of(descriptor: &impl AsFd) -> io::Result<Self> {
-        fs::read_to_string(place("fdinfo", descriptor)).map(Self)
+        fs::read_to_string(proc_path("fdinfo", descriptor)).map(Self)
     }
 
     /// A line of proc_pid_fdinfo(5), such as `map_type`.
-    pub(crate) fn word(&self, key: &str) -> Option<&str> {
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
     }
 
     pub(crate) fn number(&self, key: &str) -> Option<u32> {
-        self.word(key)?.parse().ok()
+        self.value(key)?.parse().ok()
     }
 }
 
 /// What a descriptor refers to, as text.
 pub(crate) fn name(descriptor: &impl AsFd) -> String {
-    fs::read_link(place("fd", descriptor))
+    fs::read_link(proc_path("fd", descriptor))
         .map_or_else(|_| "unknown".to_owned(), |target| target.to_string_lossy().into_owned())
 }
 
-fn place(directory: &str, descriptor: &impl AsFd) -> PathBuf {
+fn proc_path(directory: &str, descriptor: &impl AsFd) -> PathBuf {
     format!("/proc/thread-self/{directory}/{}", descriptor.as_fd().as_raw_fd()).into()
 }

@@ -6,7 +6,7 @@ use std::io;
 use netlink_packet_core::NlasIterator;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
-use super::route::{self, Raw};
+use super::route::{self, RawMessage};
 use super::xsk::Statistics;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -42,7 +42,7 @@ pub(crate) fn xdp_sockets() -> io::Result<Option<Vec<XskDiagnosis>>> {
     request.extend(show.to_ne_bytes());
     request.extend([0; 8]); // of any cookie
     let socket = route::socket_of(NETLINK_SOCK_DIAG)?;
-    match route::dump(&socket, Raw { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
+    match route::dump(&socket, RawMessage { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
         Ok(answers) => Ok(Some(answers.iter().filter_map(|answer| parse(&answer.bytes)).collect())),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),

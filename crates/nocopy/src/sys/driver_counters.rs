@@ -42,10 +42,10 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
         return Ok(Vec::new());
     }
     // Command, set and length; command and length. Then the entries.
-    let mut names = Guarded::new(16 + count * NAME_BYTES)?;
+    let mut names = GuardedMemory::new(16 + count * NAME_BYTES)?;
     names.put_u32(4, ETHTOOL_GSTRINGS);
     names.put_u32(8, ETH_SS_STATS);
-    let mut values = Guarded::new(8 + count * size_of::<u64>())?;
+    let mut values = GuardedMemory::new(8 + count * size_of::<u64>())?;
     values.put_u32(0, ETHTOOL_GSTATS);
     // SAFETY: `struct ethtool_gstrings` (12 bytes, 4 in) and `struct ethtool_stats`, each with room for
     // `count` entries. The driver may have more by now: what does not fit runs into the guard, and the call
@@ -67,13 +67,13 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
 
 /// Zeroed memory that ends at an inaccessible page: ethtool's calls write as much as the driver has at that
 /// moment, whatever was asked for.
-struct Guarded {
+struct GuardedMemory {
     base: NonNull<u8>,
     mapped_bytes: usize,
     bytes: usize,
 }
 
-impl Guarded {
+impl GuardedMemory {
     fn new(bytes: usize) -> io::Result<Self> {
         assert!(bytes.is_multiple_of(8), "aligned for what lies in it, from its end");
         let usable_bytes = bytes.next_multiple_of(page_size());
@@ -109,7 +109,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for GuardedMemory {
     fn drop(&mut self) {
         // SAFETY: exactly the range that was mapped. A failure would leak it, which harms nobody.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn veth_counts_by_queue_and_loopback_not_at_all() {
+    fn veth_has_queue_counters_and_loopback_none() {
         let Some(lab) = nocopy_lab::Lab::builder().queues(2).build_or_skip() else { return };
         lab.left().namespace().run(|| {
             let counters = driver_counters(lab.left().interface()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     fn an_answer_longer_than_its_buffer_is_an_error() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
-            let mut small = Guarded::new(8 + 8).unwrap();
+            let mut small = GuardedMemory::new(8 + 8).unwrap();
             small.put_u32(0, ETHTOOL_GSTATS);
             // SAFETY: as above; veth has more than the one counter there is room for.
             let error =

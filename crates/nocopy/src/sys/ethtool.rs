@@ -25,7 +25,7 @@ pub(crate) struct HeaderSplit {
 /// How an interface splits headers off. Errors: `EOPNOTSUPP` if the driver reports nothing about its rings.
 pub(crate) fn header_split(interface: &str) -> io::Result<HeaderSplit> {
     let header = nested(ETHTOOL_A_RINGS_HEADER, &[text(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
-    let rings = Family::named("ethtool")?.ask(ETHTOOL_MSG_RINGS_GET, &[header])?;
+    let rings = Family::named("ethtool")?.request(ETHTOOL_MSG_RINGS_GET, &[header])?;
     let on = match rings.number(ETHTOOL_A_RINGS_TCP_DATA_SPLIT) {
         Some(ETHTOOL_TCP_DATA_SPLIT_ENABLED) => Some(true),
         Some(ETHTOOL_TCP_DATA_SPLIT_DISABLED) => Some(false),

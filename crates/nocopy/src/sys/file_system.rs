@@ -33,8 +33,8 @@ impl FileSystemId {
         // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all
         // bytes are values.
         let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>::new()) };
-        let told = asked.ok().filter(|told| told.bytes == 16 && told.uuid != [0; 16]);
-        told.map(|told| Self::Uuid(told.uuid))
+        let reply = asked.ok().filter(|reply| reply.bytes == 16 && reply.uuid != [0; 16]);
+        reply.map(|reply| Self::Uuid(reply.uuid))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
 
     /// Below /proc are no disks.
     #[test]
-    fn what_is_not_on_a_disk_has_no_uuid() {
+    fn file_systems_without_a_disk_have_no_uuid() {
         let opened = File::open("/proc").unwrap();
         assert_eq!(FileSystemId::of(&opened, false), None);
     }

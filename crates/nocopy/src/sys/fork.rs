@@ -105,7 +105,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_forked_child_has_values_of_its_own() {
+    fn a_forked_child_has_its_own_values() {
         static VALUE: OfProcess<AtomicU32> = OfProcess::new();
         VALUE.get().store(3, Ordering::Relaxed);
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 3);

@@ -6,7 +6,7 @@ use netlink_packet_core::{NLA_F_NESTED, NLM_F_REQUEST, NlasIterator};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::route::{self, Raw, dump, exchange};
+use super::route::{self, RawMessage, dump, exchange};
 
 /// The family that lists the others (`linux/genetlink.h`).
 const CONTROL_FAMILY: u16 = 16;
@@ -24,21 +24,21 @@ impl Family {
     pub(crate) fn named(name: &str) -> io::Result<Self> {
         let socket = route::socket_of(NETLINK_GENERIC)?;
         let mut control = Self { socket, id: CONTROL_FAMILY };
-        let answer = control.ask(CTRL_CMD_GETFAMILY, &[text(CTRL_ATTR_FAMILY_NAME, name)])?;
+        let answer = control.request(CTRL_CMD_GETFAMILY, &[text(CTRL_ATTR_FAMILY_NAME, name)])?;
         control.id =
             answer.number(CTRL_ATTR_FAMILY_ID).and_then(|id| u16::try_from(id).ok()).ok_or_else(invalid)?;
         Ok(control)
     }
 
-    pub(crate) fn ask(&self, command: u8, attributes: &[Attribute]) -> io::Result<Answer> {
-        let request = Raw { kind: self.id, bytes: message(command, attributes) };
-        exchange(&self.socket, request, NLM_F_REQUEST)?.map(Answer).ok_or_else(invalid)
+    pub(crate) fn request(&self, command: u8, attributes: &[Attribute]) -> io::Result<Reply> {
+        let request = RawMessage { kind: self.id, bytes: message(command, attributes) };
+        exchange(&self.socket, request, NLM_F_REQUEST)?.map(Reply).ok_or_else(invalid)
     }
 
     /// Sends a command, and returns all its answers.
-    pub(crate) fn dump(&self, command: u8, attributes: &[Attribute]) -> io::Result<Vec<Answer>> {
-        let request = Raw { kind: self.id, bytes: message(command, attributes) };
-        Ok(dump(&self.socket, request)?.into_iter().map(Answer).collect())
+    pub(crate) fn dump(&self, command: u8, attributes: &[Attribute]) -> io::Result<Vec<Reply>> {
+        let request = RawMessage { kind: self.id, bytes: message(command, attributes) };
+        Ok(dump(&self.socket, request)?.into_iter().map(Reply).collect())
     }
 }
 
@@ -85,13 +85,13 @@ pub(crate) fn nested(kind: u16, inner: &[Attribute]) -> Attribute {
     Attribute(kind | NLA_F_NESTED, bytes)
 }
 
-pub(crate) struct Answer(Raw);
+pub(crate) struct Reply(RawMessage);
 
-impl Answer {
+impl Reply {
     /// An answer made of attributes, for tests.
     #[cfg(test)]
     pub(crate) fn of(attributes: &[Attribute]) -> Self {
-        Self(Raw { kind: 0, bytes: message(0, attributes) })
+        Self(RawMessage { kind: 0, bytes: message(0, attributes) })
     }
 
     /// The value of an attribute that holds a number of 8 to 64 bits; `None` where the kernel does not say

@@ -224,20 +224,20 @@ pub(crate) fn index(name: &str) -> io::Result<u32> {
 
 /// Queries an interface later, even from another network namespace or after it was renamed.
 #[derive(Debug)]
-pub(crate) struct Inquiry {
+pub(crate) struct InterfaceQuery {
     index: u32,
     socket: OwnedFd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub(crate) enum LinkState {
     Up,
     Down,
     /// The interface was deleted, or moved to another network namespace.
     Gone,
 }
 
-impl Inquiry {
+impl InterfaceQuery {
     /// For the interface of that index in the calling thread's namespace.
     pub(crate) fn of(index: u32) -> io::Result<Self> {
         Ok(Self { index, socket: control_socket()? })
@@ -248,7 +248,7 @@ impl Inquiry {
     }
 
     /// The interface's present state, if the kernel reports it.
-    pub(crate) fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> LinkState {
         let name = rustix::net::netdevice::index_to_name(&self.socket, self.index);
         let flags = name.map_err(io::Error::from).and_then(|name| {
             let mut request = Request::new(&name)?;
@@ -259,9 +259,9 @@ impl Inquiry {
             }
         });
         match flags {
-            Ok(flags) if flags & libc::IFF_UP != 0 => Condition::Up,
-            Ok(_) => Condition::Down,
-            Err(_) => Condition::Gone,
+            Ok(flags) if flags & libc::IFF_UP != 0 => LinkState::Up,
+            Ok(_) => LinkState::Down,
+            Err(_) => LinkState::Gone,
         }
     }
 }
@@ -295,7 +295,7 @@ impl Promiscuous {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        deafen(&socket)?;
+        reject_all(&socket)?;
         // SAFETY: the option takes a `packet_mreq`.
         unsafe { option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
         Ok(Self { socket })
@@ -316,8 +316,8 @@ impl AsFd for Promiscuous {
 
 /// Makes a socket receive nothing, for good: a process that is given it could otherwise bind it and receive
 /// from any interface.
-fn deafen(socket: &OwnedFd) -> io::Result<()> {
-    option::deafen(socket)?;
+fn reject_all(socket: &OwnedFd) -> io::Result<()> {
+    option::reject_all(socket)?;
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32) }
 }
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promiscuous_membership_cannot_be_listened_to() {
+    fn a_promiscuous_membership_socket_receives_nothing() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, right) = (lab.left(), lab.right());
         right.namespace().run(|| {

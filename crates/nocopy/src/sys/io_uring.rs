@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_is_as_large_as_the_kernels() {
+    fn parameters_have_the_kernels_size() {
         assert_eq!(size_of::<Parameters>(), 120);
     }
 }

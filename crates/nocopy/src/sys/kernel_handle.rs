@@ -95,7 +95,7 @@ mod tests {
 
     /// The file systems of the tests reuse the number of a removed file, ext4 at once.
     #[test]
-    fn a_file_in_the_place_of_another_has_another_handle() {
+    fn a_replaced_file_has_another_handle() {
         let directory = tempfile::tempdir().unwrap();
         let opened = File::open(directory.path()).unwrap();
         let path = directory.path().join("file");

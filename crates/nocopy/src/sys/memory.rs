@@ -39,12 +39,12 @@ impl fmt::Display for Pages {
 }
 
 #[derive(Debug)]
-pub(crate) enum AreaRefused {
+pub(crate) enum MappingError {
     Memory(io::Error),
     Node(io::Error),
 }
 
-impl From<io::Error> for AreaRefused {
+impl From<io::Error> for MappingError {
     fn from(error: io::Error) -> Self {
         Self::Memory(error)
     }
@@ -71,14 +71,14 @@ impl Mapping {
         bytes: usize,
         node: Option<u32>,
         inherited: bool,
-    ) -> Result<(Self, Pages), AreaRefused> {
+    ) -> Result<(Self, Pages), MappingError> {
         // Private memory would be copied by the fork, and the kernel would continue to use one process's
         // pages.
         let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
-        let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.keep_out_of_children() };
+        let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.exclude_from_children() };
         let huge_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         if let Ok(mut mapping) = Self::anonymous(huge_bytes, sharing | MapFlags::HUGETLB) {
-            node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
+            node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(MappingError::Node)?;
             keep_out(&mut mapping)?;
             // What the pool has reserved, a limit of the cgroup or the cpuset may still refuse when it is
             // touched (`SIGBUS`).
@@ -88,7 +88,7 @@ impl Mapping {
         }
         let mut mapping = Self::anonymous(bytes, sharing)?;
         // Advice comes before the first touch, or the base pages are there already.
-        node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
+        node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(MappingError::Node)?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
             Ok(()) => Pages::Transparent,
             Err(_) => Pages::Base,
@@ -110,7 +110,7 @@ impl Mapping {
         let mut mapping = Self::pages(bytes)?;
         // Without huge pages in the kernel, there is nothing to turn off.
         let _ = mapping.advise(Advice::LinuxNoHugepage);
-        mapping.keep_out_of_children()?;
+        mapping.exclude_from_children()?;
         Ok(mapping)
     }
 
@@ -121,7 +121,7 @@ impl Mapping {
     /// The range must be whole pages of this mapping, and no reference to their contents may be used
     /// afterwards.
     pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
-        if self.is_elsewhere() {
+        if self.is_absent() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let place = first.as_ptr().cast();
@@ -204,7 +204,7 @@ impl Mapping {
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let mut mapping = Self::shared(file, bytes.max(1), prot)?;
         if is_writable {
-            mapping.keep_out_of_children()?;
+            mapping.exclude_from_children()?;
         }
         Ok(mapping)
     }
@@ -212,7 +212,7 @@ impl Mapping {
     /// Address space that pages received by TCP can be mapped into, kept out of forked children.
     pub(crate) fn of_tcp(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         let mut mapping = Self::shared(&socket, bytes, ProtFlags::READ)?;
-        mapping.keep_out_of_children()?;
+        mapping.exclude_from_children()?;
         Ok(mapping)
     }
 
@@ -226,7 +226,7 @@ impl Mapping {
         Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes, only_in: None }
     }
 
-    fn keep_out_of_children(&mut self) -> io::Result<()> {
+    fn exclude_from_children(&mut self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
         self.only_in = Some(Generation::current());
         Ok(())
@@ -234,7 +234,7 @@ impl Mapping {
 
     /// Whether this process is a forked child without the mapping.
     #[inline]
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         self.only_in.is_some_and(Generation::is_past)
     }
 
@@ -319,7 +319,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.is_elsewhere() {
+        if self.is_absent() {
             return;
         }
         // SAFETY: exactly the range that was mapped, and there is no pointer into it any more. A failure
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_cannot_be_had_are_an_error_and_no_signal() {
+    fn missing_huge_pages_are_an_error_not_a_signal() {
         let Some(mapping) = unobtainable() else { return }; // a kernel without them
         assert!(mapping.populate(HUGE_PAGE_BYTES).is_err());
         // As before Linux 5.14.

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_stays_in_the_namespace_it_was_opened_in() {
+    fn a_socket_stays_in_its_namespace() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let here = NamespaceId::of_thread().unwrap();
         let (there, socket) = lab
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cookies_files_tell_a_thread_and_its_socket_alike() {
+    fn namespace_files_of_thread_and_socket_are_equal() {
         use std::os::unix::fs::MetadataExt;
         let thread = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -48,7 +48,7 @@ impl XdpFeatures {
     /// The features of an interface of the calling thread's network namespace.
     pub(crate) fn of(interface_index: u32) -> io::Result<Self> {
         let index = number(NETDEV_A_DEV_IFINDEX, interface_index);
-        let device = Family::named("netdev")?.ask(NETDEV_CMD_DEV_GET, &[index])?;
+        let device = Family::named("netdev")?.request(NETDEV_CMD_DEV_GET, &[index])?;
         let features = device.number(NETDEV_A_DEV_XDP_FEATURES);
         Ok(Self {
             features: features.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?,
@@ -83,9 +83,9 @@ pub(crate) fn interrupt_of(interface_index: u32, queue: u32) -> Option<u32> {
         number(NETDEV_A_QUEUE_TYPE, NETDEV_QUEUE_TYPE_RX),
         number(NETDEV_A_QUEUE_ID, queue),
     ];
-    let instance = family.ask(NETDEV_CMD_QUEUE_GET, &question).ok()?.number(NETDEV_A_QUEUE_NAPI_ID)?;
+    let instance = family.request(NETDEV_CMD_QUEUE_GET, &question).ok()?.number(NETDEV_A_QUEUE_NAPI_ID)?;
     let question = [number(NETDEV_A_NAPI_ID, u32::try_from(instance).ok()?)];
-    let interrupt = family.ask(NETDEV_CMD_NAPI_GET, &question).ok()?.number(NETDEV_A_NAPI_IRQ)?;
+    let interrupt = family.request(NETDEV_CMD_NAPI_GET, &question).ok()?.number(NETDEV_A_NAPI_IRQ)?;
     u32::try_from(interrupt).ok()
 }
 

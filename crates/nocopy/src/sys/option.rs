@@ -99,7 +99,7 @@ pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<
 }
 
 /// Attaches a filter that rejects everything.
-pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
+pub(super) fn reject_all(socket: &impl AsFd) -> io::Result<()> {
     filter(socket, &[classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
 }
 

@@ -52,19 +52,19 @@ static LOADED: Mutex<Option<Functions>> = Mutex::new(None);
 
 /// Why an expression was not compiled, in libpcap's or the loader's words.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum CompileFailure {
     NoLibrary(String),
     Expression(String),
 }
 
 /// Compiles an expression for Ethernet frames.
-pub(crate) fn compile(expression: &CStr) -> Result<Vec<Instruction>, Refusal> {
+pub(crate) fn compile(expression: &CStr) -> Result<Vec<Instruction>, CompileFailure> {
     let mut loaded = LOADED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let functions = match *loaded {
         Some(functions) => functions,
-        None => *loaded.insert(Functions::load().map_err(Refusal::NoLibrary)?),
+        None => *loaded.insert(Functions::load().map_err(CompileFailure::NoLibrary)?),
     };
-    functions.compile(expression).map_err(Refusal::Expression)
+    functions.compile(expression).map_err(CompileFailure::Expression)
 }
 
 impl Functions {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::generic::{Answer, Family, number};
+use super::generic::{Family, Reply, number};
 use crate::counter::Counter;
 
 // linux/netdev.h
@@ -40,7 +40,7 @@ pub(crate) fn queue_counters(interface_index: u32) -> io::Result<Vec<QueueCounte
     }
 }
 
-fn parse(answer: &Answer) -> io::Result<QueueCounters> {
+fn parse(answer: &Reply) -> io::Result<QueueCounters> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let receives = answer.number(NETDEV_A_QSTATS_QUEUE_TYPE).ok_or_else(invalid)? == NETDEV_QUEUE_TYPE_RX;
     let queue = answer.number(NETDEV_A_QSTATS_QUEUE_ID).ok_or_else(invalid)?;
@@ -92,14 +92,14 @@ mod tests {
     use crate::sys::generic::wide;
 
     #[test]
-    fn a_veth_keeps_no_counters_of_its_queues() {
+    fn a_veth_has_no_queue_counters() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         assert_eq!(lab.left().namespace().run(|| queue_counters(lab.left().index())).unwrap(), []);
     }
 
     #[test]
-    fn a_queue_is_read_in_either_width_with_what_its_driver_keeps() {
-        let answer = Answer::of(&[
+    fn queue_counters_of_both_widths_are_read() {
+        let answer = Reply::of(&[
             number(NETDEV_A_QSTATS_IFINDEX, 2),
             number(NETDEV_A_QSTATS_QUEUE_TYPE, 1),
             number(NETDEV_A_QSTATS_QUEUE_ID, 3),
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((queue.receives, queue.queue), (false, 3));
         let found: Vec<_> = queue.counters.iter().map(|counter| (&*counter.name, counter.value)).collect();
         assert_eq!(found, [("tx_bytes", 70_000_000_000), ("tx_hw_drops", 7)]);
-        let nameless = Answer::of(&[wide(11, 1)]);
+        let nameless = Reply::of(&[wide(11, 1)]);
         assert_eq!(parse(&nameless).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

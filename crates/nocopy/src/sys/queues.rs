@@ -65,7 +65,7 @@ NMI:          0          0   Non-maskable interrupts
 ";
 
     #[test]
-    fn queues_are_told_from_the_names_of_interrupts() {
+    fn queues_are_matched_by_interrupt_names() {
         let igb = [27, 28, 29];
         assert_eq!((named(INTERRUPTS, &igb, 0), named(INTERRUPTS, &igb, 1)), (Some(28), Some(29)));
         assert_eq!(named(INTERRUPTS, &igb, 2), None);

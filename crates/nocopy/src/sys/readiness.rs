@@ -61,9 +61,9 @@ impl Readiness {
             return;
         }
         self.wants_room.store(wanted, Relaxed);
-        if let Some(epoll) = self.place().get() {
+        if let Some(epoll) = self.slot().get() {
             let epoll = &epoll.epoll;
-            // It is watched since the instance was made, so this cannot fail.
+            // It is watched since the instance was opened, so this cannot fail.
             let _ = epoll::modify(epoll, socket, EventData::new_u64(0), self.events());
         }
     }
@@ -73,17 +73,17 @@ impl Readiness {
         self.always | room
     }
 
-    fn place(&self) -> &OnceLock<Box<Instance>> {
-        let mut place = &self.epoll;
-        while let Some(inherited) = place.get().filter(|instance| instance.generation.is_past()) {
-            place = &inherited.next;
+    fn slot(&self) -> &OnceLock<Box<Instance>> {
+        let mut slot = &self.epoll;
+        while let Some(inherited) = slot.get().filter(|instance| instance.generation.is_past()) {
+            slot = &inherited.next;
         }
-        place
+        slot
     }
 
     /// Sets whether the descriptor is also readable while `other` is, until that is closed.
-    pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
-        if let Some(epoll) = self.place().get() {
+    pub(crate) fn watch_other(&self, other: BorrowedFd<'_>, wanted: bool) {
+        if let Some(epoll) = self.slot().get() {
             // Fails only if there is nothing to change.
             let _ = match wanted {
                 true => epoll::add(&epoll.epoll, other, EventData::new_u64(0), EventFlags::IN),
@@ -110,29 +110,29 @@ impl Readiness {
                 Why(error)
             )
         };
-        self.made(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
+        self.open(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
     }
 
-    fn made<'a>(
+    fn open<'a>(
         &self,
         socket: BorrowedFd<'_>,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> io::Result<BorrowedFd<'_>> {
-        let place = self.place();
-        if place.get().is_none() {
+        let slot = self.slot();
+        if slot.get().is_none() {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, socket, EventData::new_u64(0), self.events())?;
             for other in others {
                 epoll::add(&epoll, other, EventData::new_u64(0), EventFlags::IN)?;
             }
             // Another thread may have made one meanwhile, which serves as well.
-            let _ = place.set(Box::new(Instance {
+            let _ = slot.set(Box::new(Instance {
                 epoll,
                 generation: Generation::current(),
                 next: OnceLock::new(),
             }));
         }
-        Ok(place.get().expect("made above").epoll.as_fd())
+        Ok(slot.get().expect("made above").epoll.as_fd())
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_and_child_wait_for_what_each_of_them_wants() {
+    fn parent_and_child_have_separate_readiness() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap(); // with room to send in
         let readiness = Readiness::to_send();
         assert!(!is_readable(&readiness, &socket));

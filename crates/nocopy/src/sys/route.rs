@@ -31,10 +31,10 @@ pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
 }
 
 fn link(interface_index: u32) -> io::Result<LinkMessage> {
-    link_by(&socket()?, interface_index)
+    link_by_index(&socket()?, interface_index)
 }
 
-pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
+pub(crate) fn link_by_index(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
     match exchange(socket, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
@@ -170,7 +170,7 @@ pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
     request: M,
     flags: u16,
 ) -> io::Result<Option<M>> {
-    let number = ask(socket, request, flags)?;
+    let number = send_request(socket, request, flags)?;
     loop {
         let (reply, _) = socket.recv_from_full()?;
         let reply = NetlinkMessage::<M>::deserialize(&reply).map_err(io::Error::other)?;
@@ -186,7 +186,7 @@ pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
 }
 
 /// Sends one request, and returns the sequence number of its answers.
-fn ask<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16) -> io::Result<u32> {
+fn send_request<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16) -> io::Result<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed); // alone: nothing else is ordered by it
     let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(request));
@@ -203,7 +203,7 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
     socket: &Socket,
     request: M,
 ) -> io::Result<Vec<M>> {
-    let number = ask(socket, request, NLM_F_REQUEST | NLM_F_DUMP)?;
+    let number = send_request(socket, request, NLM_F_REQUEST | NLM_F_DUMP)?;
     let mut answers = Vec::new();
     loop {
         let (datagram, _) = socket.recv_from_full()?;
@@ -231,13 +231,13 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
 
 /// A message in the kernel's own layout, for families that no crate knows.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawMessage {
     /// The type in the netlink header.
     pub(crate) kind: u16,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl NetlinkSerializable for Raw {
+impl NetlinkSerializable for RawMessage {
     fn message_type(&self) -> u16 {
         self.kind
     }
@@ -251,7 +251,7 @@ impl NetlinkSerializable for Raw {
     }
 }
 
-impl NetlinkDeserializable for Raw {
+impl NetlinkDeserializable for RawMessage {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
@@ -264,14 +264,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unread_answer_is_not_taken_for_a_later_question() {
+    fn a_stale_netlink_reply_is_ignored() {
         let socket = socket().unwrap();
         let mut given_up = LinkMessage::default();
         given_up.header.index = 12_345; // no such link: an error
-        ask(&socket, RouteNetlinkMessage::GetLink(given_up.clone()), NLM_F_REQUEST).unwrap();
-        let loopback = link_by(&socket, 1).unwrap();
+        send_request(&socket, RouteNetlinkMessage::GetLink(given_up.clone()), NLM_F_REQUEST).unwrap();
+        let loopback = link_by_index(&socket, 1).unwrap();
         assert!(loopback.header.flags.contains(LinkFlags::Loopback));
-        ask(&socket, RouteNetlinkMessage::GetLink(given_up), NLM_F_REQUEST).unwrap();
+        send_request(&socket, RouteNetlinkMessage::GetLink(given_up), NLM_F_REQUEST).unwrap();
         let links = dump(&socket, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap();
         assert!(
             links

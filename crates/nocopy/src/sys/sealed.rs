@@ -16,13 +16,13 @@ pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHR
 
 /// A new file and its memory, to be filled and then sealed.
 #[derive(Debug)]
-pub(crate) struct Unsealed {
+pub(crate) struct UnsealedFile {
     file: File,
     mapping: Mapping,
     bytes: usize,
 }
 
-impl Unsealed {
+impl UnsealedFile {
     /// Zeroed memory of that many bytes. The pages are allocated: writing to them cannot fail later, and
     /// unwritten parts are no holes for receivers of the file.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
@@ -42,11 +42,11 @@ impl Unsealed {
     ///
     /// The kernel refuses (`EBUSY`) while anything else can write to it: a mapping, or input that a device or
     /// another call still writes.
-    pub(crate) fn seal(self) -> io::Result<Sealed> {
+    pub(crate) fn seal(self) -> io::Result<SealedFile> {
         let Self { file, mapping, .. } = self;
         drop(mapping);
         rustix::fs::fcntl_add_seals(&file, UNCHANGEABLE | SealFlags::GROW | SealFlags::SEAL)?;
-        Sealed::map(file)
+        SealedFile::map(file)
     }
 }
 
@@ -60,7 +60,7 @@ fn create() -> io::Result<std::os::fd::OwnedFd> {
     }
 }
 
-impl Deref for Unsealed {
+impl Deref for UnsealedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -71,7 +71,7 @@ impl Deref for Unsealed {
     }
 }
 
-impl DerefMut for Unsealed {
+impl DerefMut for UnsealedFile {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; it can be written as well, and the borrow is the only one.
         unsafe { slice::from_raw_parts_mut(self.mapping.base().as_ptr(), self.bytes) }
@@ -79,13 +79,13 @@ impl DerefMut for Unsealed {
 }
 
 #[derive(Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct SealedFile {
     file: File,
     mapping: Mapping,
     bytes: usize,
 }
 
-impl Sealed {
+impl SealedFile {
     /// Maps a file that has the seals.
     /// Panics if the file is not sealed.
     pub(crate) fn map(file: File) -> io::Result<Self> {
@@ -127,7 +127,7 @@ pub(crate) fn seals(file: &File) -> io::Result<SealFlags> {
     Ok(rustix::fs::fcntl_get_seals(file)?)
 }
 
-impl Deref for Sealed {
+impl Deref for SealedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

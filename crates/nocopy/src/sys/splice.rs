@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use rustix::pipe::{self, IoSliceRaw, PipeFlags, SpliceFlags};
 
-use super::sealed::Sealed;
+use super::sealed::SealedFile;
 use super::sigpipe;
 
 /// A pipe inside this process, for references to pages.
@@ -40,7 +40,7 @@ impl Pipe {
 
     /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many
     /// bytes that were. Panics if the range does not lie within the region.
-    pub(crate) fn load(&self, region: &Sealed, range: Range<usize>) -> io::Result<usize> {
+    pub(crate) fn load(&self, region: &SealedFile, range: Range<usize>) -> io::Result<usize> {
         let bytes = [IoSliceRaw::from_slice(&region[range])];
         // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a
         // gift.

@@ -39,21 +39,21 @@ fn flags(waits: bool) -> SendFlags {
 ///
 /// `None` has told the kernel that the caller waits, as a failed call would have: it grows the buffer only
 /// for waiting callers, and wakes only them (`SOCK_NOSPACE`).
-pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<Room>> {
-    let Memory { limit, queued } = Memory::of(socket)?;
+pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<SendRoom>> {
+    let SocketMemory { limit, queued } = SocketMemory::of(socket)?;
     let left = limit.saturating_sub(queued);
     // The kernel's own rule (sk_stream_is_writeable), so that waiting by poll(2) ends when there is room.
     let is_writable = (left > 0 && left >= queued / 2) || is_writable(socket)?;
-    Ok(is_writable.then_some(Room { left, limit }))
+    Ok(is_writable.then_some(SendRoom { left, limit }))
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct SendRoom {
     left: usize,
     limit: usize,
 }
 
-impl Room {
+impl SendRoom {
     /// Bytes that probably fit: the kernel counts its own structures too. At least 1.
     pub(crate) fn bytes(self) -> usize {
         (self.left - self.left / 8).max(1)
@@ -69,12 +69,12 @@ impl Room {
 }
 
 /// The parts of the socket's memory that concern sending, in bytes.
-struct Memory {
+struct SocketMemory {
     limit: usize,
     queued: usize,
 }
 
-impl Memory {
+impl SocketMemory {
     fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         // linux/sock_diag.h
         const SK_MEMINFO_SNDBUF: usize = 3;
@@ -97,19 +97,19 @@ impl Memory {
 /// Whether a call would find room, or an error.
 fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-    look(&mut polled)?;
+    poll_now(&mut polled)?;
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::HUP))
 }
 
 /// Whether a sending call would find room, or a closed connection.
-pub(crate) fn would_go_on(socket: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_sendable(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-    look(&mut polled)?;
+    poll_now(&mut polled)?;
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP))
 }
 
 /// Polls without waiting. A signal interrupts even that.
-fn look(polled: &mut [PollFd<'_>]) -> io::Result<()> {
+fn poll_now(polled: &mut [PollFd<'_>]) -> io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     retry_on_intr(|| rustix::event::poll(polled, Some(&now)))?;
     Ok(())
@@ -120,7 +120,7 @@ fn look(polled: &mut [PollFd<'_>]) -> io::Result<()> {
 ///
 /// splice(2) and sendfile(2) use the mode of the open file, which is shared with the receiving half, which
 /// may want to block.
-pub(crate) fn hardly_wait(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn limit_blocking(socket: BorrowedFd<'_>) -> io::Result<()> {
     // Rounded up to a tick. Less than a microsecond would mean for ever.
     socket2::SockRef::from(&socket).set_write_timeout(Some(Duration::from_micros(1)))
 }

@@ -55,8 +55,8 @@ impl Address {
     }
 
     fn read_any(&self, bytes: libc::socklen_t) -> SocketAddr {
-        let told = &self.0[..self.0.len().min(bytes as usize)];
-        read_address(told).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+        let value = &self.0[..self.0.len().min(bytes as usize)];
+        read_address(value).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 }
 
@@ -223,7 +223,7 @@ impl Messages {
     /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4
     /// about which nothing else was reported; otherwise `None`.
     #[inline]
-    pub(crate) fn lone(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
+    pub(crate) fn single(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
         let index = self.received.start + index;
         let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = self.headers.get(index)?;
         let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.addresses[index].0;
@@ -247,13 +247,13 @@ impl Messages {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
         let index = self.received.start + index;
         let header = &self.headers[index];
-        let Told { segment_bytes, local, congested } = control(&header.msg_hdr);
+        let ControlData { segment_bytes, local, congested } = control(&header.msg_hdr);
         let capacity = self.pieces[index].iov_len;
-        let told = header.msg_len as usize;
-        let bytes = told.min(capacity);
+        let value = header.msg_len as usize;
+        let bytes = value.min(capacity);
         Message {
             bytes,
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || told > capacity,
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || value > capacity,
             from: self.addresses[index].read(header.msg_hdr.msg_namelen),
             // A run of one datagram is simply that datagram.
             segment_bytes: segment_bytes.filter(|segment| segment.get() < bytes),
@@ -271,25 +271,25 @@ impl fmt::Debug for Messages {
 }
 
 #[derive(Default)]
-struct Told {
+struct ControlData {
     segment_bytes: Option<NonZeroUsize>,
     local: Option<LocalAddress>,
     congested: bool,
 }
 
 #[inline]
-fn control(header: &libc::msghdr) -> Told {
+fn control(header: &libc::msghdr) -> ControlData {
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
     // macro stays in there.
     let first = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
     match first {
-        None => Told::default(),
+        None => ControlData::default(),
         // Usually the traffic class is the only message.
         Some(first)
             if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
                 && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
         {
-            Told { congested: payload(first).is_some_and(is_marked), ..Told::default() }
+            ControlData { congested: payload(first).is_some_and(is_marked), ..ControlData::default() }
         }
         Some(_) => control_messages(header),
     }
@@ -300,9 +300,9 @@ fn control(header: &libc::msghdr) -> Told {
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
 /// Reads any control messages; `control` has a short way for the usual one.
-fn control_messages(header: &libc::msghdr) -> Told {
-    let mut told_all = Told::default();
-    let Told { segment_bytes, local, congested } = &mut told_all;
+fn control_messages(header: &libc::msghdr) -> ControlData {
+    let mut told_all = ControlData::default();
+    let ControlData { segment_bytes, local, congested } = &mut told_all;
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
     // macros stay in there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -310,35 +310,37 @@ fn control_messages(header: &libc::msghdr) -> Told {
     while let Some(message) = unsafe { next.as_ref() } {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
-                let told: Option<libc::c_int> = payload(message);
-                *segment_bytes = told.and_then(|told| usize::try_from(told).ok()).and_then(NonZeroUsize::new);
+                let value: Option<libc::c_int> = payload(message);
+                *segment_bytes =
+                    value.and_then(|value| usize::try_from(value).ok()).and_then(NonZeroUsize::new);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                let told: Option<libc::in_pktinfo> = payload(message);
+                let value: Option<libc::in_pktinfo> = payload(message);
                 let address = |of: libc::in_addr| Ipv4Addr::from_bits(u32::from_be(of.s_addr));
-                *local = told.map(|told| {
-                    let (to, own) = (address(told.ipi_addr), address(told.ipi_spec_dst));
+                *local = value.map(|value| {
+                    let (to, own) = (address(value.ipi_addr), address(value.ipi_spec_dst));
                     let reply_from = (to != own).then_some(own);
                     LocalAddress {
                         reply_from,
-                        ..LocalAddress::new(to.into(), told.ipi_ifindex.cast_unsigned())
+                        ..LocalAddress::new(to.into(), value.ipi_ifindex.cast_unsigned())
                     }
                 });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                let told: Option<libc::in6_pktinfo> = payload(message);
-                let address = |told: libc::in6_pktinfo| Ipv6Addr::from(told.ipi6_addr.s6_addr).to_canonical();
+                let value: Option<libc::in6_pktinfo> = payload(message);
+                let address =
+                    |value: libc::in6_pktinfo| Ipv6Addr::from(value.ipi6_addr.s6_addr).to_canonical();
                 // For a datagram over IPv4 the better message follows.
-                *local = told.map(|told| LocalAddress::new(address(told), told.ipi6_ifindex));
+                *local = value.map(|value| LocalAddress::new(address(value), value.ipi6_ifindex));
             }
             // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
-                let told: Option<u8> = payload(message);
-                *congested |= told.is_some_and(is_marked);
+                let value: Option<u8> = payload(message);
+                *congested |= value.is_some_and(is_marked);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                let told: Option<libc::c_int> = payload(message);
-                *congested |= told.is_some_and(|class| is_marked(class as u8));
+                let value: Option<libc::c_int> = payload(message);
+                *congested |= value.is_some_and(|class| is_marked(class as u8));
             }
             _ => {}
         }
@@ -366,7 +368,7 @@ pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
 }
 
 /// Makes the kernel report where each datagram was sent to, and its interface.
-pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+pub(crate) fn report_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
     let on: libc::c_int = 1;
     if ipv6 {
         // SAFETY: the option takes an `int`.

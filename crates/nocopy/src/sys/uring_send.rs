@@ -37,7 +37,7 @@ const ATTEMPTS_MAX: u32 = 1000;
 const SOCKET: types::Fixed = types::Fixed(0);
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UringRefused {
+pub(crate) enum UringError {
     #[error(
         "io_uring: turned off; kernel.io_uring_disabled is {setting}; 'sysctl -w kernel.io_uring_disabled=0' turns it on"
     )]
@@ -62,7 +62,7 @@ pub(crate) enum UringRefused {
     Kernel(#[source] io::Error),
 }
 
-impl UringRefused {
+impl UringError {
     fn of(error: io::Error) -> Self {
         let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
         Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
@@ -98,7 +98,7 @@ impl UringRefused {
 pub(crate) struct Full;
 
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct SendResult {
     /// The number of bytes sent, or the error.
     pub(crate) result: io::Result<usize>,
     /// Whether the kernel copied all or part. Meaningless if `result` is an error.
@@ -169,22 +169,22 @@ impl Flight {
 
     /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be
     /// one.
-    fn done(&self) -> Option<Done> {
+    fn done(&self) -> Option<SendResult> {
         let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
         let result =
             usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
-        Some(Done { result, copied: self.copied.unwrap_or(false) })
+        Some(SendResult { result, copied: self.copied.unwrap_or(false) })
     }
 }
 
 /// Registered memory: consecutive buffers, all of the largest size except the last.
 #[derive(Debug, Clone, Copy)]
-struct Registered {
+struct RegisteredMemory {
     start: usize,
     bytes: usize,
 }
 
-impl Registered {
+impl RegisteredMemory {
     /// The number of the buffer that contains all of a piece.
     fn buffer_of(&self, piece: &[u8]) -> Option<u16> {
         let first = (piece.as_ptr() as usize).checked_sub(self.start)?;
@@ -205,7 +205,7 @@ impl Registered {
 /// others may overtake them: a caller that needs their order submits no more than there is room for.
 pub(crate) struct UringSender {
     uring: IoUring,
-    registered: Option<Registered>,
+    registered: Option<RegisteredMemory>,
     /// Whether gathered sends may use registered memory (Linux 6.15).
     gathers_registered: bool,
     arguments: Box<[Arguments]>,
@@ -237,7 +237,7 @@ impl UringSender {
         socket: BorrowedFd<'_>,
         memory: Option<(NonNull<u8>, usize)>,
         sends: u32,
-    ) -> Result<Self, UringRefused> {
+    ) -> Result<Self, UringError> {
         let sends = sends.clamp(1, SENDS_MAX).next_power_of_two();
         let uring = IoUring::builder()
             .dontfork()
@@ -250,8 +250,8 @@ impl UringSender {
             // Never short: as many as all sends can have waiting.
             .setup_cqsize(2 * sends)
             .build(sends)
-            .map_err(UringRefused::of)?;
-        uring.submitter().register_files(&[socket.as_raw_fd()]).map_err(UringRefused::Kernel)?;
+            .map_err(UringError::of)?;
+        uring.submitter().register_files(&[socket.as_raw_fd()]).map_err(UringError::Kernel)?;
         let mut ring = Self {
             uring,
             registered: None,
@@ -274,11 +274,11 @@ impl UringSender {
     }
 
     /// Checks that the kernel has the needed features, by sends that it refuses.
-    fn probe(&mut self) -> Result<(), UringRefused> {
+    fn probe(&mut self) -> Result<(), UringError> {
         let mut known = Probe::new();
-        self.uring.submitter().register_probe(&mut known).map_err(UringRefused::of)?;
+        self.uring.submitter().register_probe(&mut known).map_err(UringError::of)?;
         if ![opcode::SendZc::CODE, opcode::SendMsgZc::CODE].into_iter().all(|code| known.is_supported(code)) {
-            return Err(UringRefused::TooOld(io::Error::from_raw_os_error(libc::EINVAL)));
+            return Err(UringError::TooOld(io::Error::from_raw_os_error(libc::EINVAL)));
         }
         // The kernel checks flags first (EINVAL), and only then the file (EBADF).
         let nowhere = types::Fd(-1);
@@ -286,7 +286,7 @@ impl UringSender {
             opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(IORING_SEND_ZC_REPORT_USAGE).build();
         let error = self.refusal(plain)?;
         if error.raw_os_error() != Some(libc::EBADF) {
-            return Err(UringRefused::of(error));
+            return Err(UringError::of(error));
         }
         let none = Box::new(Arguments::none());
         let flags = IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF;
@@ -296,21 +296,21 @@ impl UringSender {
     }
 
     /// Submits something that the kernel refuses, and returns the reason.
-    fn refusal(&mut self, entry: squeue::Entry) -> Result<io::Error, UringRefused> {
+    fn refusal(&mut self, entry: squeue::Entry) -> Result<io::Error, UringError> {
         // SAFETY: of no file and no memory; what else it points to outlives the wait.
         unsafe { self.uring.submission().push(&entry) }.expect("the ring is empty");
-        self.uring.submit_and_wait(1).map_err(UringRefused::Kernel)?;
+        self.uring.submit_and_wait(1).map_err(UringError::Kernel)?;
         let mut error = None;
         while let Some(completion) = self.uring.completion().next() {
             // The first is the result; a notification after it does not matter.
             error.get_or_insert(io::Error::from_raw_os_error(completion.result().saturating_neg()));
         }
-        error.ok_or_else(|| UringRefused::Kernel(io::ErrorKind::InvalidData.into()))
+        error.ok_or_else(|| UringError::Kernel(io::ErrorKind::InvalidData.into()))
     }
 
     /// # Safety
     /// The memory stays mapped as long as the ring lives.
-    unsafe fn register(&mut self, start: NonNull<u8>, bytes: usize) -> Result<(), UringRefused> {
+    unsafe fn register(&mut self, start: NonNull<u8>, bytes: usize) -> Result<(), UringError> {
         let buffers: Vec<libc::iovec> = (0..bytes)
             .step_by(REGISTERED_BYTES_MAX)
             .map(|offset| libc::iovec {
@@ -322,11 +322,11 @@ impl UringSender {
         match unsafe { self.uring.submitter().register_buffers(&buffers) } {
             Ok(()) => {}
             Err(source) if source.raw_os_error() == Some(libc::ENOMEM) => {
-                return Err(UringRefused::Locked { bytes, source });
+                return Err(UringError::Locked { bytes, source });
             }
-            Err(error) => return Err(UringRefused::Kernel(error)),
+            Err(error) => return Err(UringError::Kernel(error)),
         }
-        self.registered = Some(Registered { start: start.as_ptr() as usize, bytes });
+        self.registered = Some(RegisteredMemory { start: start.as_ptr() as usize, bytes });
         Ok(())
     }
 
@@ -381,7 +381,7 @@ impl UringSender {
             }
             attempts += 1;
             if submitted.is_err() && self.queued > 0 && attempts >= ATTEMPTS_MAX {
-                self.break_off(place);
+                self.stop_submitting(place);
                 // An error of the ring, not of the connection: other methods still work.
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
@@ -390,7 +390,7 @@ impl UringSender {
 
     /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is
     /// submitted any more.
-    fn break_off(&mut self, place: usize) {
+    fn stop_submitting(&mut self, place: usize) {
         // The kernel has not taken the entry, and nothing is submitted from now on: it never reads this
         // memory.
         self.is_broken = true;
@@ -495,7 +495,7 @@ impl UringSender {
     }
 
     /// Reports each send whose memory is free, once, without waiting. Returns how many.
-    pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, Done)) -> usize {
+    pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, SendResult)) -> usize {
         if self.uring.submission().taskrun() {
             // Lets the kernel write the completions of this thread's sends. An error leaves them for the next
             // time.

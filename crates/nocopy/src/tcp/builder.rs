@@ -216,7 +216,7 @@ impl Builder {
         let bound = socket.set_reuse_address(true).and_then(|()| address::bind(&socket, address));
         let listens = bound.and_then(|()| socket.listen(BACKLOG));
         listens.map_err(|source| OpenError::Bind { address, source })?;
-        let pool = self.send_pool.map_or_else(own_pool, Ok).map_err(OpenError::Memory)?;
+        let pool = self.send_pool.map_or_else(new_pool, Ok).map_err(OpenError::Memory)?;
         self.send_pool = Some(pool);
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
@@ -254,7 +254,7 @@ impl Builder {
         let mut policy = choice::policy(self.method);
         let peer = address::peer(&*socket).ok().map(|peer| peer.ip());
         let paths = Paths::of(&*socket);
-        if self.method.is_none() && paths.ends_here(peer) {
+        if self.method.is_none() && paths.is_local_address(peer) {
             // Not measured: calls look cheap if the copy is made later, and it is reported later still.
             policy.unavailable(Method::ZeroCopy, LOCAL);
             policy.unavailable(Method::UringZeroCopy, LOCAL);
@@ -268,7 +268,7 @@ impl Builder {
         let buffers = cache(self.receive_pool, receiver::own_pool)?;
         let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
         receiver.set_wait(self.wait);
-        let buffers = cache(self.send_pool, own_pool)?;
+        let buffers = cache(self.send_pool, new_pool)?;
         let mut queue = Queue::new(KernelSocket::new(Arc::clone(&socket)), buffers, self.return_buffers);
         if let Some(method @ Method::UringZeroCopy) = self.method {
             let refused = |refused| OpenError::Method { method, source: io::Error::other(refused) };
@@ -313,7 +313,7 @@ fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
     }
 }
 
-fn own_pool() -> io::Result<Pool> {
+fn new_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, BUFFER_BYTES)
 }
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_with_so_zerocopy_set_before_is_not_zero_copy() {
+    fn a_stream_with_so_zerocopy_already_set_is_copied() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let used = || {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

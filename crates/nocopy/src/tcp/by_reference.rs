@@ -23,7 +23,7 @@ use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
 use crate::sys::fork::Generation;
-use crate::sys::sealed::Sealed;
+use crate::sys::sealed::SealedFile;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
 
@@ -111,7 +111,7 @@ impl Transfer {
     }
 
     /// Bytes that were not sent.
-    pub(super) fn left(&self) -> u64 {
+    pub(super) fn remaining(&self) -> u64 {
         // No underflow: `at` only grows by what was accepted of a piece, which is never longer than what is
         // left.
         self.range.end - self.at
@@ -120,7 +120,7 @@ impl Transfer {
     /// Bytes of the next piece, if there is room for it. It ends with a page, so that it fits into a pipe.
     fn piece_bytes(&self) -> usize {
         let bytes_max = PIECE_BYTES as u64 - self.at % PAGE_BYTES as u64;
-        self.left().min(bytes_max) as usize
+        self.remaining().min(bytes_max) as usize
     }
 }
 
@@ -133,7 +133,7 @@ fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(super) enum Step {
+pub(super) enum StepOutcome {
     /// The socket accepted that many bytes. Call again, unless the transfer is done.
     Sent {
         /// At least 1.
@@ -181,7 +181,7 @@ pub(super) struct ByReference {
 
 /// Facts that the caller of a step knows.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Circumstances {
+pub(super) struct StepOptions {
     /// Other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`; sendfile(2)
     /// has no such flag).
     pub(super) more: bool,
@@ -203,15 +203,15 @@ struct Piece {
 }
 
 impl Piece {
-    fn moved(self, bytes: usize) -> Moved {
-        Moved { bytes, is_all: bytes == self.bytes }
+    fn moved(self, bytes: usize) -> AcceptedPiece {
+        AcceptedPiece { bytes, is_all: bytes == self.bytes }
     }
 }
 
 impl ByReference {
     /// For a connected TCP socket; the method for published data is `pinned`, or found by measurement.
     pub(super) fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
-        stream::hardly_wait(socket)?;
+        stream::limit_blocking(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
         let policy = policy.about(Matter::Writes).plain(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
@@ -226,13 +226,13 @@ impl ByReference {
         &mut self,
         transfer: &mut Transfer,
         socket: BorrowedFd<'_>,
-        now: Circumstances,
-    ) -> Result<Step, TransferError> {
-        let left = transfer.left();
+        now: StepOptions,
+    ) -> Result<StepOutcome, TransferError> {
+        let left = transfer.remaining();
         if left == 0 {
-            return Ok(Step::Done);
+            return Ok(StepOutcome::Done);
         }
-        let now = Circumstances { waits: now.waits && !self.is_slow, ..now };
+        let now = StepOptions { waits: now.waits && !self.is_slow, ..now };
         let moved = next_piece(transfer, socket, now).and_then(|piece| match &transfer.source {
             Source::Published(data) => self.published(data, piece, socket),
             Source::File(file) => Ok((self.note(piece, sendfile(file, piece, socket)?), Evidence::Unknown)),
@@ -245,17 +245,17 @@ impl ByReference {
             Ok((bytes, evidence)) => {
                 let bytes = bytes as u64;
                 transfer.at += bytes;
-                Ok(Step::Sent { bytes, evidence })
+                Ok(StepOutcome::Sent { bytes, evidence })
             }
             Err(TransferError::Refused { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                Ok(Step::SocketFull)
+                Ok(StepOutcome::SocketFull)
             }
             Err(error) => Err(error),
         }
     }
 
     /// Notes whether the socket had room for the piece; returns the bytes of it that were moved.
-    fn note(&mut self, piece: Piece, moved: Moved) -> usize {
+    fn note(&mut self, piece: Piece, moved: AcceptedPiece) -> usize {
         if piece.waits {
             self.is_slow = !moved.is_all;
         } else if piece.is_whole {
@@ -292,7 +292,7 @@ impl ByReference {
                         && !self.policy.is_pinned()
                         && choice.method != PublishedMethod::Copy =>
                 {
-                    self.policy.rule_out(choice.method, why_not(&source));
+                    self.policy.rule_out(choice.method, refusal_reason(&source));
                 }
                 Err(error) => return Err(error),
             }
@@ -304,11 +304,7 @@ impl ByReference {
     }
 }
 
-fn next_piece(
-    transfer: &Transfer,
-    socket: BorrowedFd<'_>,
-    now: Circumstances,
-) -> Result<Piece, TransferError> {
+fn next_piece(transfer: &Transfer, socket: BorrowedFd<'_>, now: StepOptions) -> Result<Piece, TransferError> {
     let (at, bytes) = (transfer.at, transfer.piece_bytes());
     if now.waits && bytes >= LONG_BYTES {
         // Without "more": held-back bytes would be few of so many, and could fill a small buffer.
@@ -318,11 +314,11 @@ fn next_piece(
     let room = room.map_err(failed("getsockopt(SO_MEMINFO)"))?;
     let is_whole = bytes <= room.bytes();
     let bytes = bytes.min(room.bytes());
-    let more = (now.more || (bytes as u64) < transfer.left()) && room.is_ample_for(bytes);
+    let more = (now.more || (bytes as u64) < transfer.remaining()) && room.is_ample_for(bytes);
     Ok(Piece { at, bytes, more, waits: false, is_whole })
 }
 
-struct Moved {
+struct AcceptedPiece {
     bytes: usize,
     /// Whether the socket had room for all that it was handed.
     is_all: bool,
@@ -335,10 +331,10 @@ fn work(bytes: usize) -> Work {
 
 fn hand_over(
     method: PublishedMethod,
-    data: &Sealed,
+    data: &SealedFile,
     piece: Piece,
     socket: BorrowedFd<'_>,
-) -> Result<Moved, TransferError> {
+) -> Result<AcceptedPiece, TransferError> {
     // Within the data, so within the address space.
     let range = piece.at as usize..piece.at as usize + piece.bytes;
     match method {
@@ -354,39 +350,39 @@ fn hand_over(
     }
 }
 
-fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<Moved, TransferError> {
+fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<AcceptedPiece, TransferError> {
     let sent = splice::sendfile(file, piece.at, socket, piece.bytes);
     sent.map(|bytes| piece.moved(bytes)).map_err(failed("sendfile"))
 }
 
 fn vmsplice(
-    data: &Sealed,
+    data: &SealedFile,
     range: Range<usize>,
     more: bool,
     socket: BorrowedFd<'_>,
-) -> Result<Moved, TransferError> {
-    let lent = LentPipe::take().map_err(failed("pipe"))?;
+) -> Result<AcceptedPiece, TransferError> {
+    let lent = PipeLease::take().map_err(failed("pipe"))?;
     let loaded = lent.pipe.load(data, range).map_err(failed("vmsplice"))?;
     let moved = lent.pipe.empty(socket, None, loaded, more).map_err(failed("splice"))?;
     let is_all = moved == loaded;
     if is_all {
-        lent.give_back(); // empty again
+        lent.put_back(); // empty again
     }
-    Ok(Moved { bytes: moved, is_all })
+    Ok(AcceptedPiece { bytes: moved, is_all })
 }
 
 thread_local! {
     /// One empty pipe for all sockets of a thread.
-    static PIPE: Cell<Option<LentPipe>> = const { Cell::new(None) };
+    static PIPE: Cell<Option<PipeLease>> = const { Cell::new(None) };
 }
 
-struct LentPipe {
+struct PipeLease {
     pipe: Pipe,
     /// Detects a forked child, which has the same pipe: bytes that it writes would appear here.
     generation: Generation,
 }
 
-impl LentPipe {
+impl PipeLease {
     fn take() -> io::Result<Self> {
         // None while the thread ends and its thread-locals are dropped.
         let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_past());
@@ -394,7 +390,7 @@ impl LentPipe {
         kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, generation }), Ok)
     }
 
-    fn give_back(self) {
+    fn put_back(self) {
         let _ = PIPE.try_with(|place| place.set(Some(self)));
     }
 }
@@ -415,7 +411,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> TransferError {
     }
 }
 
-fn why_not(error: &io::Error) -> Reason {
+fn refusal_reason(error: &io::Error) -> Reason {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Reason::Temporary(
             "there was no descriptor or no memory for it: raise 'ulimit -n', or the memory limit of the cgroup",

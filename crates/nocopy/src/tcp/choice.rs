@@ -30,7 +30,7 @@ impl Policy<Method> {
 
     /// Records that the kernel refused a zero-copy send that a plain call may send: the method is not used
     /// for some time, for all sizes.
-    pub(super) fn not_taken(&mut self, method: Method) {
+    pub(super) fn on_refused_call(&mut self, method: Method) {
         self.rule_out(method, Reason::Temporary(REFUSED));
     }
 }
@@ -54,7 +54,7 @@ mod tests {
     const WRITE_BYTES: usize = 64 << 10;
 
     #[test]
-    fn what_the_stream_lacks_is_never_chosen() {
+    fn unavailable_methods_are_never_chosen() {
         let mut policy = policy(None);
         policy.unavailable(Method::ZeroCopy, "the kernel refuses");
         policy.unavailable(Method::UringZeroCopy, "no ring");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_begins_to_refuse_is_hardly_asked_for_again() {
+    fn newly_refused_methods_are_rarely_retried() {
         let mut policy = policy(None);
         let mut refused = 0;
         for round in 0..20_000 {
@@ -74,7 +74,7 @@ mod tests {
             let is_zero_copy = choice.method.is_zero_copy();
             if is_zero_copy && round >= 10_000 {
                 refused += 1;
-                policy.not_taken(choice.method);
+                policy.on_refused_call(choice.method);
                 continue;
             }
             let cost = Duration::from_micros(if is_zero_copy { 5 } else { 10 });
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_way_is_found_and_the_slower_left() {
+    fn the_faster_method_replaces_the_slower() {
         let mut policy = policy(None);
         let cost = |method| match method {
             Method::Plain => Duration::from_micros(20),

@@ -77,12 +77,12 @@ pub(super) struct Diagnosis {
 
 /// The sources of facts.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct PeerContext {
     paths: Paths,
     peer: Option<IpAddr>,
 }
 
-impl Surroundings {
+impl PeerContext {
     /// To be called in the network namespace of the socket.
     pub(super) fn of(socket: &impl AsFd) -> Self {
         Self { paths: Paths::of(socket), peer: address::peer(socket).ok().map(|peer| peer.ip()) }
@@ -91,7 +91,7 @@ impl Surroundings {
     pub(super) fn facts(&self, socket: &impl AsFd) -> Facts {
         self.paths.refresh();
         let carrier = match self.paths.to(self.peer) {
-            Path::Local if self.paths.ends_here(self.peer) => Carrier::Host,
+            Path::Local if self.paths.is_local_address(self.peer) => Carrier::Host,
             Path::Local => Carrier::Link,
             Path::Card => Carrier::Card,
             Path::Unknown => Carrier::Unknown,
@@ -100,7 +100,7 @@ impl Surroundings {
         let can_be_asked = matches!(carrier, Carrier::Card | Carrier::Link) && is_of_this_namespace(socket);
         let interface = if can_be_asked { self.paths.interface(self.peer) } else { None };
         Facts {
-            segment_bytes: tcp_receive::information(socket).map_or(0, |told| told.tcpi_rcv_mss),
+            segment_bytes: tcp_receive::information(socket).map_or(0, |diagnosed| diagnosed.tcpi_rcv_mss),
             carrier,
             splits_headers: interface.as_deref().and_then(|name| ethtool::header_split(name).ok()?.on),
             interface,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_what_is_certain() {
+    fn only_a_certain_cause_is_reported() {
         let cases = [
             (facts(Carrier::Host, 1448, None), Cause::LocalPages),
             (facts(Carrier::Card, 4096, Some(false)), Cause::HeadersNotSplit),
@@ -314,9 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_were_not_to_be_mapped_do_not_count() {
-        let told = diagnosis(facts(Carrier::Host, 0, None), 0, &[(Cause::SocketCall, 99), (Cause::Slice, 1)]);
-        assert_eq!(told.mapped_fraction(), None);
-        assert_eq!(told.findings, [UNTRIED]);
+    fn bytes_received_by_copy_do_not_count() {
+        let diagnosed =
+            diagnosis(facts(Carrier::Host, 0, None), 0, &[(Cause::SocketCall, 99), (Cause::Slice, 1)]);
+        assert_eq!(diagnosed.mapped_fraction(), None);
+        assert_eq!(diagnosed.findings, [UNTRIED]);
     }
 }

@@ -14,7 +14,7 @@ impl Item {
     pub(super) fn bytes_left(&self) -> u64 {
         match self {
             Self::Buffer(buffer) => buffer.len() as u64,
-            Self::Reference(transfer) => transfer.left(),
+            Self::Reference(transfer) => transfer.remaining(),
         }
     }
 

@@ -91,7 +91,7 @@ impl Mapper {
 
     /// Adds up the results of calls that tried to map; returns whether to give up for now, because almost
     /// nothing is mapped.
-    pub(super) fn is_pointless(&mut self, mapped_bytes: usize, copied_bytes: usize) -> bool {
+    pub(super) fn should_stop_mapping(&mut self, mapped_bytes: usize, copied_bytes: usize) -> bool {
         self.mapped_bytes += mapped_bytes as u64;
         self.copied_bytes += copied_bytes as u64;
         let (mapped, all) = (self.mapped_bytes, self.mapped_bytes + self.copied_bytes);

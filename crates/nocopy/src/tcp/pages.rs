@@ -33,11 +33,11 @@ struct Pipes {
     pages_max: usize,
     count_max: usize,
     generation: Generation,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     /// Empty pipes.
     large: Vec<Pipe>,
     small: Vec<Pipe>,
@@ -87,7 +87,7 @@ impl PagePool {
 
 impl Pipes {
     /// A new pipe, unless the pages of all pipes would exceed the limit.
-    fn open(&self, state: &mut State, bytes: usize, pages_max: usize) -> Option<Pipe> {
+    fn open(&self, state: &mut PoolState, bytes: usize, pages_max: usize) -> Option<Pipe> {
         if state.pages + bytes / PAGE_BYTES > pages_max || state.count == self.count_max {
             return None;
         }
@@ -99,7 +99,7 @@ impl Pipes {
         Some(pipe)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_pages_are_taken_than_allowed() {
+    fn a_page_pool_stays_within_its_limit() {
         let pool = PagePool::with_limits(64 * PAGE_BYTES, 64 * 4 + SMALL_PAGES * 3, 100);
         let large: Vec<Pages> = (0..2).map(|_| pool.take(1 << 20).unwrap()).collect();
         let mut all: Vec<Pages> = std::iter::from_fn(|| pool.take(1 << 20)).collect();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_in_the_file() {
+    fn pages_beyond_the_pipe_stay_in_the_file() {
         let pool = PagePool::with_limits(64 * PAGE_BYTES, 64 * 4, 100);
         let (file, bytes) = (file(80 << 12), 64 << 12);
         for (offset, expected) in
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn received_bytes_are_sent_on_written_and_copied() {
+    fn received_pages_can_be_sent_written_and_copied() {
         let (pool, sent) = (PagePool::new(1), content(600_000));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_a_peer_no_longer_reads_are_an_error_and_no_signal() {
+    fn pages_for_a_closed_peer_are_an_error_not_a_signal() {
         let (here, there) = UnixStream::pair().unwrap();
         drop(there);
         let mut pages = PagePool::new(1).take(1).unwrap();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::SealFlags;
 
-use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
+use crate::sys::sealed::{self, SealedFile, UNCHANGEABLE, UnsealedFile};
 
 /// Bytes that can never change again, not even by this process: they may be sent to any number of peers by
 /// reference to their pages.
@@ -40,7 +40,7 @@ use crate::sys::sealed::{self, Sealed, UNCHANGEABLE, Unsealed};
 /// greeting[0] = b'H';
 /// ```
 #[derive(Clone)]
-pub struct Published(Arc<Sealed>);
+pub struct Published(Arc<SealedFile>);
 
 impl Published {
     /// Publishes `bytes` bytes, which `write` fills in place; they are zeros before. Use it for data that is
@@ -50,12 +50,12 @@ impl Published {
     /// # Errors
     /// Not enough memory, or the kernel refuses to seal the file.
     pub fn written(bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<Self, PublishError> {
-        let mut memory = Unsealed::new(bytes).map_err(|source| PublishError::Memory { bytes, source })?;
+        let mut memory = UnsealedFile::new(bytes).map_err(|source| PublishError::Memory { bytes, source })?;
         write(&mut memory);
         memory.seal().map(|sealed| Self(Arc::new(sealed))).map_err(PublishError::Seal)
     }
 
-    pub(super) fn region(&self) -> &Sealed {
+    pub(super) fn region(&self) -> &SealedFile {
         &self.0
     }
 }
@@ -95,9 +95,9 @@ impl TryFrom<OwnedFd> for Published {
         if !missing.is_empty() {
             let names = [(SealFlags::WRITE, "F_SEAL_WRITE"), (SealFlags::SHRINK, "F_SEAL_SHRINK")];
             let names = names.into_iter().filter(|(seal, _)| missing.contains(*seal));
-            return Err(PublishError::Unsealed { missing: names.map(|(_, name)| name).collect() });
+            return Err(PublishError::UnsealedFile { missing: names.map(|(_, name)| name).collect() });
         }
-        let sealed = Sealed::map(file).map_err(PublishError::Unmapped)?;
+        let sealed = SealedFile::map(file).map_err(PublishError::Unmapped)?;
         if !sealed.is_whole().map_err(PublishError::Unmapped)? {
             return Err(PublishError::Sparse { bytes: sealed.len() });
         }
@@ -134,7 +134,7 @@ pub enum PublishError {
     TakesNoSeals(#[source] io::Error),
     /// Seals are missing: the file could still be changed.
     #[error("published data: the file can still be changed; it lacks {}; the program that made it has to add them by fcntl(F_ADD_SEALS)", missing.join(" and "))]
-    Unsealed {
+    UnsealedFile {
         /// The names of the seals.
         missing: Vec<&'static str>,
     },

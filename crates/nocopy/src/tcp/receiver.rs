@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::OpenError;
 use super::chunk::Chunk;
-use super::diagnosis::{Diagnosis, Surroundings};
+use super::diagnosis::{Diagnosis, PeerContext};
 use super::mapped::{Mapper, Refused};
 use super::receiving::{CHUNK_BYTES_MAX, Chooser, ReceiveMethod};
 use crate::counter::Counter;
@@ -83,7 +83,7 @@ pub struct Receiver {
     buffers: Cache,
     chooser: Chooser,
     mapper: Mapper,
-    surroundings: Surroundings,
+    peer_context: PeerContext,
     /// Why whole pages were not mapped, and for how many more chunks to reuse that.
     cause: Option<(Cause, u32)>,
     failure: Option<io::Error>,
@@ -116,7 +116,7 @@ impl Receiver {
             buffers,
             chooser: Chooser::new(method, buffer_bytes),
             mapper: Mapper::default(),
-            surroundings: Surroundings::of(&socket),
+            peer_context: PeerContext::of(&socket),
             cause: None,
             failure: None,
             timeout: None,
@@ -442,7 +442,7 @@ impl Receiver {
         let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
         self.chooser.owes(self.mapper.unmapping(mapped_bytes));
         self.chooser.received(ReceiveMethod::Mapped, mapped_bytes + copied_bytes);
-        if self.mapper.is_pointless(mapped_bytes, copied_bytes) {
+        if self.mapper.should_stop_mapping(mapped_bytes, copied_bytes) {
             self.chooser.rule_out_mapping(Reason::Temporary(pointless(cause)));
         }
         let copied = if copied_bytes > 0 {
@@ -459,7 +459,7 @@ impl Receiver {
     fn cause_of_not_mapping(&mut self) -> Cause {
         let (cause, chunks) = match self.cause {
             Some((cause, chunks @ 1..)) => (cause, chunks - 1),
-            _ => (self.surroundings.facts(&self.socket).cause(), CAUSE_CHUNKS),
+            _ => (self.peer_context.facts(&self.socket).cause(), CAUSE_CHUNKS),
         };
         self.cause = Some((cause, chunks));
         cause
@@ -494,7 +494,7 @@ impl Receiver {
     }
 
     fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::new(self.surroundings.facts(&self.socket), &self.tally)
+        Diagnosis::new(self.peer_context.facts(&self.socket), &self.tally)
     }
 }
 

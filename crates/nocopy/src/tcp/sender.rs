@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ends::End;
+use ends::StreamState;
 use flush::Call;
 pub(super) use flush::RING_SENDS;
 
@@ -23,7 +23,7 @@ use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::{Choice, Policy};
-use crate::engine::wait::{Look, look_until_done};
+use crate::engine::wait::{Poll, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -53,7 +53,7 @@ pub(super) type Queue = SendQueue<Item, Call>;
 pub struct Sender {
     queue: Queue,
     queued_bytes: QueuedBytes,
-    end: End,
+    end: StreamState,
     paths: PathEvidence,
     peer: Option<IpAddr>,
     ledger: Ledger,
@@ -79,7 +79,7 @@ impl Sender {
         Self {
             queue,
             queued_bytes: QueuedBytes::default(),
-            end: End::Open,
+            end: StreamState::Open,
             paths: PathEvidence::new(paths),
             peer,
             ledger: Ledger::default(),
@@ -138,20 +138,20 @@ impl Sender {
     pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<Buffer>> {
         let look = |sender: &mut Self| {
             if let Some(buffer) = sender.buffer() {
-                return Ok(Look::Done(buffer));
+                return Ok(Poll::Done(buffer));
             }
             let is_flushed = sender.try_flush()?;
             if sender.reap() > 0 || sender.queue.cache().available() > 0 {
-                return Ok(Look::Moved);
+                return Ok(Poll::Moved);
             }
             let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
             if is_nothing_away {
                 Err(io::Error::new(io::ErrorKind::WouldBlock, ALL_HELD))
             } else {
-                Ok(Look::Nothing)
+                Ok(Poll::Nothing)
             }
         };
-        look_until_done(self, timeout, look, Self::wait)
+        poll_until_done(self, timeout, look, Self::wait)
     }
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
@@ -214,7 +214,7 @@ impl Sender {
     /// # Errors
     /// [`Reason::OutOfRange`] or [`Reason::Finished`].
     pub fn send_published(&mut self, data: &Published, range: Range<u64>) -> Result<Ticket, Reason> {
-        self.refer(Transfer::published(data, range)?)
+        self.queue_reference(Transfer::published(data, range)?)
     }
 
     /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)). A
@@ -241,10 +241,10 @@ impl Sender {
     /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] if the kernel does not report the
     /// file's length.
     pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
-        self.refer(Transfer::file(file, range)?)
+        self.queue_reference(Transfer::file(file, range)?)
     }
 
-    fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
+    fn queue_reference(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
         self.check(0)?; // sends by reference are not limited
         Ok(self.push(Item::Reference(transfer)))
     }
@@ -256,7 +256,7 @@ impl Sender {
 
     /// Whether so many bytes can be queued in a buffer.
     fn check(&self, bytes: u64) -> Result<(), Reason> {
-        if self.end == End::Finished {
+        if self.end == StreamState::Finished {
             return Err(Reason::Finished);
         }
         let is_full = self.queued_bytes.buffered.saturating_add(bytes) > QUEUE_BYTES_MAX;
@@ -332,8 +332,8 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        let look = |sender: &mut Self| Ok(if sender.try_flush()? { Look::Done(()) } else { Look::Nothing });
-        look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
+        let look = |sender: &mut Self| Ok(if sender.try_flush()? { Poll::Done(()) } else { Poll::Nothing });
+        poll_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
     /// The next buffer that is free again, if the builder was set to [return
@@ -366,12 +366,12 @@ impl Sender {
         let look = |sender: &mut Self| {
             let is_flushed = sender.try_flush()?;
             Ok(match sender.reap() {
-                _ if is_flushed && sender.in_flight() == 0 => Look::Done(()),
-                0 => Look::Nothing,
-                _ => Look::Moved,
+                _ if is_flushed && sender.in_flight() == 0 => Poll::Done(()),
+                0 => Poll::Nothing,
+                _ => Poll::Moved,
             })
         };
-        look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
+        poll_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or
@@ -381,11 +381,11 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn arm(&mut self) -> io::Result<bool> {
         let is_free = self.reap() > 0;
-        self.wait_in_descriptor();
+        self.watch_for_room();
         if is_free || self.queued() == 0 {
             return Ok(is_free);
         }
-        stream::would_go_on(self.queue.socket()).map_err(|error| self.error(error))
+        stream::is_sendable(self.queue.socket()).map_err(|error| self.error(error))
     }
 
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can

@@ -6,7 +6,7 @@ use std::slice::IterMut;
 
 use super::message::Message;
 use super::over_port::{self, Payload};
-use super::run::{About, Run};
+use super::run::{DatagramInfo, Run};
 use crate::memory::pool::Buffer;
 use crate::sys::udp_receive::LocalAddress;
 
@@ -118,7 +118,7 @@ impl<'half> Runs<'half> {
     fn next(&mut self) -> Option<Datagram<'half>> {
         if self.left.is_empty() {
             let run = self.runs.next()?;
-            if run.is_alone() {
+            if run.is_single() {
                 return Some(Datagram(Body::Alone(run)));
             }
             run.share();
@@ -164,11 +164,11 @@ enum Body<'half> {
 
 impl Datagram<'_> {
     #[inline]
-    fn about(&self) -> About {
+    fn info(&self) -> DatagramInfo {
         match &self.0 {
-            Body::Alone(run) => run.about(run.bytes().len()),
-            Body::OfRun(run, bytes) => run.about(run.place(bytes).end),
-            Body::Port(datagram) => datagram.about(),
+            Body::Alone(run) => run.info(run.bytes().len()),
+            Body::OfRun(run, bytes) => run.info(run.range_of(bytes).end),
+            Body::Port(datagram) => datagram.info(),
         }
     }
 
@@ -186,20 +186,20 @@ impl Datagram<'_> {
     /// port.
     #[inline]
     pub fn local(&self) -> Option<LocalAddress> {
-        self.about().local
+        self.info().local
     }
 
     /// Whether a router on the path marked it because its queue grew (ECN, RFC 3168). Known only if
     /// [marks were requested](super::Builder::congestion_marks).
     #[inline]
     pub fn is_congested(&self) -> bool {
-        self.about().congested
+        self.info().congested
     }
 
     /// Whether the end of the datagram was cut off, because the buffer was too small.
     #[inline]
     pub fn is_truncated(&self) -> bool {
-        self.about().truncated
+        self.info().truncated
     }
 
     /// Takes ownership without a copy: of its frame or buffer, which it may share with other datagrams.
@@ -208,7 +208,7 @@ impl Datagram<'_> {
         let from = self.from();
         let bytes = match self.0 {
             Body::Alone(run) => run.take_buffer().expect("it is here"),
-            Body::OfRun(run, bytes) => Buffer::of_shared(run.shared(), |all| &all[run.place(bytes)]),
+            Body::OfRun(run, bytes) => Buffer::of_shared(run.shared(), |all| &all[run.range_of(bytes)]),
             Body::Port(datagram) => match datagram.take() {
                 Payload::Frame(frame) => frame.into(),
                 Payload::Bytes(bytes) => Buffer::from_owner(bytes),

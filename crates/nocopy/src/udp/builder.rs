@@ -243,7 +243,7 @@ impl Builder {
             None => self.bind_kernel(address),
             Some(port) => {
                 let under = over_port::Socket::open(port, address, &self.settings)?;
-                let pool = own_or(self.send_pool.clone())?;
+                let pool = given_or_new_pool(self.send_pool.clone())?;
                 self.over(under, &pool)
             }
         }
@@ -265,7 +265,7 @@ impl Builder {
     pub fn bind_queues(mut self, address: SocketAddr) -> Result<Vec<Socket>, OpenError> {
         let Some(port) = self.port.take() else { return Ok(vec![self.bind_kernel(address)?]) };
         let under = over_port::Socket::open_queues(port, address, &self.settings)?;
-        let pool = own_or(self.send_pool.clone())?;
+        let pool = given_or_new_pool(self.send_pool.clone())?;
         under.into_iter().map(|under| self.over(under, &pool)).collect()
     }
 
@@ -295,7 +295,7 @@ impl Builder {
         let socket = Arc::new(OwnedFd::from(self.bound(address)?));
         udp_send::report_errors(&socket, address.is_ipv6()).map_err(refused("errors of the network"))?;
         let kernel = KernelSocket::new(Arc::clone(&socket));
-        let pool = own_or(self.send_pool.clone())?;
+        let pool = given_or_new_pool(self.send_pool.clone())?;
         let sender = self.sender(Arc::clone(&kernel), pool, None)?;
         let mut receiver = self.kernel_receiver(socket, kernel::Receiver::BATCH)?;
         receiver.keep_errors(kernel);
@@ -316,7 +316,7 @@ impl Builder {
     }
 
     fn kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
-        kernel::Receiver::new(socket, own_or(self.receive_pool.clone())?, batch)
+        kernel::Receiver::new(socket, given_or_new_pool(self.receive_pool.clone())?, batch)
             .map_err(refused("coalescing"))
     }
 
@@ -363,6 +363,6 @@ impl Builder {
     }
 }
 
-fn own_or(given: Option<Pool>) -> Result<Pool, OpenError> {
+fn given_or_new_pool(given: Option<Pool>) -> Result<Pool, OpenError> {
     given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::message::{Message, Outgoing};
 use super::over_port;
-use super::sender::{How, Run, Sender};
+use super::sender::{CallPlan, Run, Sender};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::pool::Buffer;
@@ -19,13 +19,13 @@ const FRAMES_WAIT: Duration = Duration::from_millis(1);
 
 impl Sender {
     /// Sends the run over the port; one system call for all.
-    pub(super) fn send_over_port(&mut self, how: How, run: &Run) -> io::Result<()> {
+    pub(super) fn send_over_port(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
         let to = self.destinations.get(run.destination).to;
         while self.has(run) {
             let bytes = self.next().bytes;
             match self.send_next_over_port(to) {
                 Ok(()) => self.count_sent(1, bytes, None),
-                Err(Reason::Full) => self.make_frames_free(how.flags)?,
+                Err(Reason::Full) => self.make_frames_free(plan.flags)?,
                 // The other methods report why.
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
             }

@@ -45,7 +45,7 @@ mod tests {
     use crate::engine::policy::Work;
 
     #[test]
-    fn unsupported_methods_are_never_chosen_even_after_a_reset() {
+    fn unsupported_methods_are_never_chosen_after_a_reset() {
         let mut policy = policy(None, false);
         without_zero_copy(&mut policy, "the kernel refuses it");
         policy.forget_all();

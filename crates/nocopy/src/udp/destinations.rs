@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_use_stay_and_the_others_are_given_again() {
+    fn unused_destination_numbers_are_reused() {
         let mut destinations = Destinations::new();
         destinations.connect(address(0), false);
         let max = DESTINATIONS_MAX as u32;

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counter_of_drops_goes_round() {
+    fn the_drop_counter_wraps() {
         assert_eq!([grown(0, 5), grown(5, u32::MAX)], [5, (1 << 32) - 1]);
         assert_eq!(grown((1 << 32) - 1, 3), (1 << 32) + 3);
     }

@@ -49,7 +49,7 @@ impl Method {
 
     /// The fallback if the kernel refuses a send by this method that it may accept by another; `None` without
     /// a fallback.
-    pub(crate) fn instead(self) -> Option<Self> {
+    pub(crate) fn fallback(self) -> Option<Self> {
         match self {
             Self::ZeroCopyGso | Self::UringZeroCopyGso => Some(Self::Gso),
             Self::ZeroCopy | Self::UringZeroCopy | Self::Gso | Self::Xdp => Some(Self::SendMmsg),

@@ -10,14 +10,14 @@ use crate::sys::udp_receive::{LocalAddress, Message};
 /// Datagrams of one sender, contiguous in one buffer: all of one length, except that the last may be shorter.
 #[derive(Debug)]
 pub struct Run {
-    store: Store,
+    memory: RunMemory,
     /// At least 1; the length of the buffer if the run is one datagram.
     segment_bytes: usize,
-    about: About,
+    info: DatagramInfo,
 }
 
 #[derive(Debug)]
-enum Store {
+enum RunMemory {
     Own(Buffer),
     Shared(Arc<Buffer>),
     /// The only datagram was taken with the buffer.
@@ -25,14 +25,14 @@ enum Store {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct About {
+pub(super) struct DatagramInfo {
     pub(super) from: SocketAddr,
     pub(super) local: Option<LocalAddress>,
     pub(super) truncated: bool,
     pub(super) congested: bool,
 }
 
-impl From<&Message> for About {
+impl From<&Message> for DatagramInfo {
     #[inline]
     fn from(&Message { from, local, truncated, congested, .. }: &Message) -> Self {
         Self { from, local, truncated, congested }
@@ -44,17 +44,17 @@ impl Run {
     pub(super) fn new(mut buffer: Buffer, message: &Message) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
-        Self { store: Store::Own(buffer), segment_bytes, about: message.into() }
+        Self { memory: RunMemory::Own(buffer), segment_bytes, info: message.into() }
     }
 
     /// The address that sent them.
     pub fn from(&self) -> SocketAddr {
-        self.about.from
+        self.info.from
     }
 
     /// The address to which they were sent, if [requested](super::Builder::local_addresses).
     pub fn local(&self) -> Option<LocalAddress> {
-        self.about.local
+        self.info.local
     }
 
     /// The number of datagrams.
@@ -64,7 +64,7 @@ impl Run {
     }
 
     #[inline]
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.bytes().len() <= self.segment_bytes
     }
 
@@ -80,16 +80,16 @@ impl Run {
 
     /// Whether a router marked the datagrams; the kernel coalesces marked datagrams only with each other.
     pub fn is_congested(&self) -> bool {
-        self.about.congested
+        self.info.congested
     }
 
     /// The contiguous bytes of all datagrams.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        match &self.store {
-            Store::Own(buffer) => buffer,
-            Store::Shared(buffer) => buffer,
-            Store::Taken => &[],
+        match &self.memory {
+            RunMemory::Own(buffer) => buffer,
+            RunMemory::Shared(buffer) => buffer,
+            RunMemory::Taken => &[],
         }
     }
 
@@ -102,12 +102,12 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn about(&self, end: usize) -> About {
-        About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }
+    pub(super) fn info(&self, end: usize) -> DatagramInfo {
+        DatagramInfo { truncated: self.info.truncated && end == self.bytes().len(), ..self.info }
     }
 
     #[inline]
-    pub(super) fn place(&self, datagram: &[u8]) -> Range<usize> {
+    pub(super) fn range_of(&self, datagram: &[u8]) -> Range<usize> {
         // No underflow: the datagram is a part of the run's bytes.
         let start = datagram.as_ptr().addr() - self.bytes().as_ptr().addr();
         start..start + datagram.len()
@@ -122,24 +122,24 @@ impl Run {
     /// As [`into_buffer`](Self::into_buffer), but the run stays, without bytes.
     #[inline]
     pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
-        match std::mem::replace(&mut self.store, Store::Taken) {
-            Store::Own(buffer) => Some(buffer),
-            Store::Shared(buffer) => Arc::into_inner(buffer),
-            Store::Taken => None,
+        match std::mem::replace(&mut self.memory, RunMemory::Taken) {
+            RunMemory::Own(buffer) => Some(buffer),
+            RunMemory::Shared(buffer) => Arc::into_inner(buffer),
+            RunMemory::Taken => None,
         }
     }
 
     #[inline]
     pub(super) fn share(&mut self) {
-        self.store = match std::mem::replace(&mut self.store, Store::Taken) {
-            Store::Own(buffer) => Store::Shared(Arc::new(buffer)),
+        self.memory = match std::mem::replace(&mut self.memory, RunMemory::Taken) {
+            RunMemory::Own(buffer) => RunMemory::Shared(Arc::new(buffer)),
             shared => shared,
         };
     }
 
     pub(super) fn shared(&self) -> Arc<Buffer> {
-        match &self.store {
-            Store::Shared(buffer) => Arc::clone(buffer),
+        match &self.memory {
+            RunMemory::Shared(buffer) => Arc::clone(buffer),
             _ => unreachable!("runs of several datagrams are shared before one is taken"),
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flush::Call;
-pub(super) use flush::{How, Run};
+pub(super) use flush::{CallPlan, Run};
 use rustix::event::PollFlags;
 
 use super::choice;
@@ -25,7 +25,7 @@ use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, Paths};
 use crate::engine::policy::Policy;
 use crate::engine::reaper::{self, CloseTimeouts};
-use crate::engine::wait::{Look, look_until_done};
+use crate::engine::wait::{Poll, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -197,7 +197,7 @@ impl Sender {
     fn forget_destinations(&mut self) {
         // Destinations of calls in flight stay, too: the entries that a call reads are held until it is
         // settled.
-        self.destinations.forget(self.queue.entries().held().map(|held| held.destination));
+        self.destinations.forget(self.queue.entries().unfinished().map(|payload| payload.destination));
         self.paths.forget();
         self.policy.forget_all();
     }
@@ -403,7 +403,7 @@ impl Sender {
             // Without reading completions: arming the port detects those.
             let is_away = !port.is_idle();
             self.queue.descriptor(); // made before what it is to watch
-            self.queue.watch_also(port.port().as_fd(), is_away);
+            self.queue.watch_other(port.port().as_fd(), is_away);
             if is_away && port.arm()? {
                 return Ok(true);
             }
@@ -446,9 +446,9 @@ impl Sender {
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
             Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Look::Done(()),
-                0 => Look::Nothing,
-                _ => Look::Moved,
+                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Poll::Done(()),
+                0 => Poll::Nothing,
+                _ => Poll::Moved,
             })
         };
         let wait = |sender: &mut Self, timeout| {
@@ -461,7 +461,7 @@ impl Sender {
             Ok(())
         };
         let is_drained =
-            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
+            poll_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
         let late = self.outcome.late.take().map(io::Error::from);
         refused.or(late).map_or(Ok(is_drained), Err)
     }
@@ -496,7 +496,7 @@ impl Sender {
         let leaked_bytes = given_up.abandon();
         self.outcome.counters.abandoned_calls += abandoned_calls as u64;
         self.outcome.counters.leaked_bytes += leaked_bytes as u64;
-        reaper::leaked(leaked_bytes);
+        reaper::count_leaked(leaked_bytes);
         drained
     }
 
@@ -588,6 +588,6 @@ impl AsFd for Sender {
 impl Drop for Sender {
     /// Queued messages are not sent. Memory is kept while the kernel still reads it.
     fn drop(&mut self) {
-        reaper::leave(&mut self.queue, CLOSE_TIMEOUTS);
+        reaper::hand_over(&mut self.queue, CLOSE_TIMEOUTS);
     }
 }

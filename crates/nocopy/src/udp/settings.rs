@@ -84,13 +84,17 @@ impl Settings {
                 if is_ipv6 { socket.set_multicast_hops_v6(hops) } else { socket.set_multicast_ttl_v4(hops) };
             set.map_err(refused("multicast hops"))?;
         }
-        self.set_what_is_told(socket, is_ipv6)
+        self.set_reported_facts(socket, is_ipv6)
     }
 
     /// Sets which facts the kernel reports with each datagram.
-    pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+    pub(super) fn set_reported_facts(
+        &self,
+        socket: &socket2::Socket,
+        is_ipv6: bool,
+    ) -> Result<(), OpenError> {
         if self.local_addresses {
-            udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
+            udp_receive::report_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
         }
         if self.congestion_marks {
             udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;

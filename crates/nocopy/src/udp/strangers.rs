@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use crate::engine::route::{Kind, Routes};
+use crate::engine::route::{RouteKind, Routes};
 use crate::sys::option;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
@@ -16,7 +16,7 @@ const SILENT_PEERS: usize = 4;
 
 /// After how many bytes the buffer is looked at again: less than the share of a usual one (208 KiB), and no
 /// system call for each datagram.
-const LOOK_BYTES: usize = 16 << 10;
+const CHECK_BYTES: usize = 16 << 10;
 
 /// What a short datagram takes of the buffer.
 const OVERHEAD_BYTES: usize = 768;
@@ -68,7 +68,7 @@ impl Strangers {
 
     fn used_eighths(&mut self, socket: BorrowedFd<'_>, bytes: usize, waiting: usize, share: usize) -> usize {
         self.unseen_bytes += bytes + OVERHEAD_BYTES;
-        if self.eighths >= share || self.unseen_bytes > LOOK_BYTES {
+        if self.eighths >= share || self.unseen_bytes > CHECK_BYTES {
             self.unseen_bytes = 0;
             let waiting_bytes = waiting * (bytes + OVERHEAD_BYTES);
             let both = unsent_bytes(&socket).and_then(|unsent| Ok((unsent, send_buffer_bytes(&socket)?)));
@@ -97,7 +97,7 @@ fn has_next_hop(routes: &mut Routes, from: Option<IpAddr>, to: SocketAddr) -> Op
         _ => {
             routes.set_source(from.map(|from| from.to_canonical()));
             let route = routes.look_up(ip).ok()?;
-            if route.kind != Kind::Unicast {
+            if route.kind != RouteKind::Unicast {
                 return Some(true);
             }
             (route.interface_index, route.gateway.unwrap_or(ip))

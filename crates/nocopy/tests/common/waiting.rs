@@ -52,9 +52,9 @@ fn ticks(fields: &[String]) -> u64 {
 }
 
 /// A UDP socket of this process with another owner: what waits at it can be seen without taking it.
-pub(crate) struct Observed(OwnedFd);
+pub(crate) struct InspectedSocket(OwnedFd);
 
-impl Observed {
+impl InspectedSocket {
     /// The socket bound to an IPv4 or IPv6 address at one end. The port number stays in use while this
     /// exists.
     pub(crate) fn udp_socket(end: &End, address: SocketAddr) -> Self {

@@ -57,7 +57,7 @@ fn stats_agree_with_what_was_sent_and_received() {
 }
 
 #[test]
-fn packets_that_are_not_read_are_not_received() {
+fn unread_packets_do_not_count_as_received() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     for _ in 0..10 {
         left.sender().send_copy(b"packet").unwrap();
@@ -72,7 +72,7 @@ fn packets_that_are_not_read_are_not_received() {
 }
 
 #[test]
-fn a_copy_that_finds_no_room_queues_nothing() {
+fn a_copy_without_room_queues_nothing() {
     let builder = Port::builder("memory").multi_buffer(true).frame_count(64, 4).ring_sizes(64, 64);
     let (mut left, mut right) = builder.memory_pair().unwrap();
     left.sender().send_copy(&[1; 4000]).unwrap(); // three of four frames
@@ -141,7 +141,7 @@ fn send_by(half: &mut impl SenderHalf<Buffer = Frame>) {
 }
 
 #[test]
-fn queues_and_ports_are_halves_like_any_other() {
+fn queues_and_ports_implement_the_half_traits() {
     let lab = lab!(nocopy_lab::Lab::builder().queues(2));
     let mut queues = open_queues(lab.right(), |builder| builder);
     let mut left = open_with(lab.left(), |builder| builder).unwrap();

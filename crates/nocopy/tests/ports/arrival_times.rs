@@ -87,7 +87,7 @@ fn earlier_metadata_does_not_prevent_the_time() {
 }
 
 #[test]
-fn without_driver_times_the_kernel_gives_them() {
+fn without_driver_times_the_kernels_are_used() {
     let lab = lab!();
     let mut left = open(lab.left());
     let both = |builder: PortBuilder| {
@@ -114,7 +114,7 @@ fn without_driver_times_the_kernel_gives_them() {
 }
 
 #[test]
-fn ports_sharing_a_program_get_its_notes_only_if_asked() {
+fn ports_sharing_a_program_get_notes_only_on_request() {
     let lab = lab!(Lab::builder().queues(2));
     let mut senders: Vec<_> =
         (0..2).map(|queue| open_with(lab.left(), |builder| builder.queue(queue)).unwrap()).collect();

@@ -67,7 +67,7 @@ fn packets_arrive_unchanged_with_times_and_reach_the_host() {
 }
 
 #[test]
-fn a_vlan_tag_is_put_back_once() {
+fn a_vlan_tag_is_reinserted_once() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let mut tagged = packet(lab.right(), 1, 100);
@@ -120,7 +120,7 @@ fn immediate_mode_gives_each_packet_a_block_and_counts_drops() {
 
 /// Packets of hosts with BIG TCP. They are not sent by TCP here: a loopback interface takes any.
 #[test]
-fn packets_longer_than_an_ip_header_can_say_are_captured_whole() {
+fn big_tcp_packets_are_captured_complete() {
     let lab = lab!();
     let here = lab.right().namespace();
     let ip = |arguments: &str| {
@@ -152,7 +152,7 @@ fn packets_longer_than_an_ip_header_can_say_are_captured_whole() {
 }
 
 #[test]
-fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
+fn blocks_return_in_any_order_and_are_lent_once() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let mut left = open(lab.left());
@@ -203,7 +203,7 @@ fn a_block_outlives_its_capture_on_another_thread() {
 }
 
 #[test]
-fn filter_and_snap_length_apply_and_stopping_ends_it() {
+fn filter_and_snap_length_apply_until_stop() {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
     // The last byte of the number in the packet is odd.
@@ -237,7 +237,7 @@ fn filter_and_snap_length_apply_and_stopping_ends_it() {
 }
 
 #[test]
-fn a_block_becomes_whole_sectors_of_a_file_where_it_lies() {
+fn a_block_becomes_file_sectors_in_place() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let packets = packets_of_many_lengths(lab.right(), 3);
@@ -260,7 +260,7 @@ fn a_block_becomes_whole_sectors_of_a_file_where_it_lies() {
 }
 
 #[test]
-fn what_cannot_be_captured_says_why() {
+fn impossible_captures_name_the_cause() {
     let lab = lab!();
     let end = lab.right();
     let refused = |set: fn(Builder) -> Builder, name: &str| {
@@ -308,7 +308,7 @@ fn a_block_returns_after_its_last_packet_was_read() {
 }
 
 #[test]
-fn a_block_that_is_left_does_not_go_back() {
+fn a_block_left_by_its_reader_does_not_return() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let mut left = open(lab.left());
@@ -327,7 +327,7 @@ fn without(number: u32) -> Program {
 }
 
 #[test]
-fn a_control_replaces_the_filter_while_blocks_are_taken() {
+fn a_control_replaces_the_filter_during_a_capture() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let control = blocks.control();
@@ -363,7 +363,7 @@ fn a_control_replaces_the_filter_while_blocks_are_taken() {
 }
 
 #[test]
-fn filters_see_vlan_tags_in_the_frame_or_beside_it() {
+fn filters_see_vlan_tags_in_frames_and_metadata() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);
     let control = blocks.control();
@@ -389,7 +389,7 @@ fn filters_see_vlan_tags_in_the_frame_or_beside_it() {
 }
 
 #[test]
-fn every_way_to_wait_gets_all_blocks() {
+fn every_wait_receives_all_blocks() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(5) };
     for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
         for immediate in [false, true] {

@@ -36,7 +36,7 @@ const LINK_CREATE: i32 = 28;
 const LINK_UPDATE: i32 = 29;
 
 #[test]
-fn areas_that_cannot_be_made_say_why() {
+fn refused_areas_name_the_cause() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -92,7 +92,7 @@ fn areas_that_cannot_be_made_say_why() {
 }
 
 #[test]
-fn ports_that_cannot_be_opened_say_why() {
+fn refused_ports_name_the_cause() {
     let lab = lab!();
     let end = lab.right();
     let mut sentences = Sentences::default();
@@ -192,7 +192,7 @@ fn ports_that_cannot_be_opened_say_why() {
 }
 
 #[test]
-fn interfaces_that_cannot_be_used_say_why() {
+fn unusable_interfaces_name_the_cause() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     let mut sentences = Sentences::default();
@@ -220,7 +220,7 @@ fn interfaces_that_cannot_be_used_say_why() {
 }
 
 #[test]
-fn a_port_whose_interface_was_removed_says_so() {
+fn a_port_reports_its_removed_interface() {
     let lab = lab!();
     let mut port = open(lab.right());
     lab.delete_pair().unwrap();
@@ -233,7 +233,7 @@ fn a_port_whose_interface_was_removed_says_so() {
 }
 
 #[test]
-fn filters_that_cannot_be_used_say_why() {
+fn unusable_filters_name_their_cause() {
     let mut sentences = Sentences::default();
     let of_type = Program::parse("2\n40 0 0 4294963204\n22 0 0 0").unwrap();
     sentences.says(
@@ -248,7 +248,7 @@ fn filters_that_cannot_be_used_say_why() {
 }
 
 #[test]
-fn captures_that_cannot_be_opened_say_why() {
+fn refused_captures_name_the_cause() {
     let lab = lab!();
     let end = lab.left();
     let mut sentences = Sentences::default();
@@ -286,7 +286,7 @@ fn captures_that_cannot_be_opened_say_why() {
 }
 
 #[test]
-fn packets_that_are_not_handed_to_the_host_say_why() {
+fn failed_hand_overs_to_the_host_name_the_cause() {
     let lab = lab!();
     let mut sentences = Sentences::default();
     let (mut memory, _other) = Port::memory_pair().unwrap();
@@ -336,7 +336,7 @@ fn packets_that_are_not_handed_to_the_host_say_why() {
 }
 
 #[test]
-fn filters_that_are_not_replaced_say_why() {
+fn failed_filter_replacements_name_the_cause() {
     let lab: Lab = lab!();
     let end = lab.right();
     let mut sentences = Sentences::default();

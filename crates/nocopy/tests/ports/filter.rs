@@ -28,22 +28,23 @@ fn filter_counts(port: &mut Port) -> (u64, u64) {
 
 fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
     let filter = filter.clone();
-    open_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(read_late())).expect("opened")
+    open_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(few_long_blocks()))
+        .expect("opened")
 }
 
 /// For a packet ring that is read late: few blocks, each with many packets, however slowly those are sent.
-fn read_late() -> PortTuning {
+fn few_long_blocks() -> PortTuning {
     PortTuning { block_timeout: Some(Duration::from_millis(300)), ..PortTuning::default() }
 }
 
 /// A packet ring beside the port, which sees the packets that the host gets.
 fn host(end: &End) -> Port {
-    open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(read_late())).expect("opened")
+    open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(few_long_blocks())).expect("opened")
 }
 
 /// So many packets of each, read in turns: a ring that is read only later is full on a machine so slow that
 /// each packet takes a block.
-fn receive_beside(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Vec<u8>>; 2] {
+fn receive_both(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Vec<u8>>; 2] {
     let mut received = [Vec::new(), Vec::new()];
     let give_up = Instant::now() + PATIENCE;
     while received.iter().zip(counts).any(|(received, count)| received.len() < count) {
@@ -83,7 +84,7 @@ fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
 }
 
 #[test]
-fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
+fn other_packets_stay_with_the_host_in_every_mode() {
     for mode in MODES {
         let lab = lab!();
         let mut left = open(lab.left());
@@ -99,7 +100,7 @@ fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
             Mode::PacketRing => (0..100).collect(), // the host has everything
             _ => (0..100).step_by(2).collect(),
         };
-        let [received, hosts] = receive_beside(&mut port, &mut host, [50, expected.len()]);
+        let [received, hosts] = receive_both(&mut port, &mut host, [50, expected.len()]);
         assert_eq!(numbers(&received), numbers(&matching), "{mode}");
         assert!(received == matching, "{mode}: not byte for byte");
         assert_eq!(numbers(&hosts), expected, "{mode}");
@@ -125,7 +126,7 @@ fn a_filter_the_kernel_refuses_runs_in_user_space() {
         let step = if mode == Mode::PacketRing { 1 } else { 2 };
         let expected: Vec<u32> = (0..100).step_by(step).collect();
         let counts = [50, expected.len()];
-        let received = lab.right().namespace().run(|| receive_beside(&mut port, &mut host, counts));
+        let received = lab.right().namespace().run(|| receive_both(&mut port, &mut host, counts));
         let [received, hosts] = received.map(|packets| numbers(&packets));
         assert_eq!(received, (1..100).step_by(2).collect::<Vec<_>>(), "{mode}");
         assert_eq!(hosts, expected, "{mode}");
@@ -145,7 +146,7 @@ fn a_filter_the_kernel_refuses_runs_in_user_space() {
 }
 
 #[test]
-fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
+fn a_user_space_filter_keeps_chains_complete() {
     let (mut left, mut right) = Port::builder("memory")
         .multi_buffer(true)
         .area(&area_of(2048))
@@ -174,7 +175,7 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
 /// Neither a batch with less than one packet, nor endless packets that do not match, keep the caller from
 /// returning.
 #[test]
-fn a_filter_in_user_space_gives_the_caller_a_turn() {
+fn a_user_space_filter_returns_to_the_caller() {
     let memory = |batch| {
         let builder = Port::builder("memory").multi_buffer(true).area(&area_of(2048)).batch(batch);
         builder.filter(&compile("ether[0] = 1").unwrap()).memory_pair().unwrap()
@@ -210,7 +211,7 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
 
 /// A packet socket would truncate packets to the filter's return value; a port does not.
 #[test]
-fn what_matches_is_whole_whatever_the_filter_returns() {
+fn matching_packets_are_never_truncated() {
     let length_as_a = "3,48 0 0 17,84 0 0 1,22 0 0 0"; // A, which is 1 if the byte is odd
     for filter in ["5,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0,6 0 0 1", length_as_a] {
         for mode in MODES {
@@ -255,7 +256,7 @@ fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
 
 /// Filters that need data only the kernel has are refused, if the kernel does not run them.
 #[test]
-fn user_space_does_not_pretend_to_know() {
+fn filters_of_kernel_data_are_refused_in_user_space() {
     let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
     let filter = with(packet_type, &too_long_for_xdp(1, 0));
     let error = Port::builder("memory").filter(&filter).memory_pair().unwrap_err();
@@ -293,7 +294,7 @@ fn an_interface_without_ethernet_headers_is_refused() {
 }
 
 #[test]
-fn filters_read_behind_the_first_buffer_of_long_packets() {
+fn filters_read_all_buffers_of_long_packets() {
     for mode in MODES {
         let lab = lab!(Lab::builder().mtu(9000));
         let open = |end: &End, filter: Option<Program>| {
@@ -326,7 +327,7 @@ fn filters_read_behind_the_first_buffer_of_long_packets() {
 }
 
 #[test]
-fn a_filter_sees_vlan_tags_where_they_were_on_the_wire() {
+fn a_filter_sees_vlan_tags_in_the_frame() {
     for mode in MODES {
         let lab = lab!();
         let mut left = open(lab.left());
@@ -371,7 +372,7 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
 }
 
 #[test]
-fn notes_of_the_driver_and_a_filter_go_together() {
+fn driver_metadata_and_a_filter_work_together() {
     let lab = lab!();
     let mut left = open(lab.left());
     let filter = compile(ODD).unwrap();
@@ -401,7 +402,7 @@ fn one_interface_has_one_filter() {
 }
 
 #[test]
-fn a_filter_is_granted_and_not_asked_for_later() {
+fn a_filter_belongs_to_the_grant() {
     let lab = lab!();
     let filter = compile(ODD).unwrap();
     let (end, wanted) = (lab.right(), filter.clone());
@@ -423,7 +424,7 @@ fn a_filter_is_granted_and_not_asked_for_later() {
 }
 
 #[test]
-fn what_xdp_cannot_know_is_left_to_the_packet_ring() {
+fn filters_of_kernel_data_use_the_packet_ring() {
     let lab = lab!();
     let by_type = Program::parse("4,40 0 0 4294963204,21 0 1 0,6 0 0 65535,6 0 0 0").unwrap(); // packet type: to us
     let filter = by_type.clone();

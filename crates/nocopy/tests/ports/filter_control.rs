@@ -22,7 +22,7 @@ const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
 const FILTER: &str = "NOCOPY_FILTER_CONTROL";
 
 /// Sends packets with the numbers 0 to 9, and checks which of them arrive, in order.
-fn assert_come(left: &mut Port, right: &End, queues: &mut Queues, expected: impl Fn(&u32) -> bool) {
+fn assert_received(left: &mut Port, right: &End, queues: &mut Queues, expected: impl Fn(&u32) -> bool) {
     send(left, &(0..10).map(|number| packet(right, number, 60)).collect::<Vec<_>>());
     let expected: Vec<u32> = (0..10).filter(expected).collect();
     let mut numbers = Vec::new();
@@ -73,14 +73,14 @@ fn a_filter_is_replaced_and_the_program_keeps_its_features() {
                 .tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
                 .filter(&compile(ODD).unwrap())
         });
-        assert_come(&mut left, lab.right(), &mut queues, odd);
+        assert_received(&mut left, lab.right(), &mut queues, odd);
         let control = queues.filter_control().unwrap();
         let program = lab.right().xdp_program().unwrap();
         control.set(Some(&compile(EVEN).unwrap())).unwrap();
         assert_ne!(lab.right().xdp_program().unwrap(), program, "{mode}: another program");
-        assert_come(&mut left, lab.right(), &mut queues, even);
+        assert_received(&mut left, lab.right(), &mut queues, even);
         control.set(None).unwrap();
-        assert_come(&mut left, lab.right(), &mut queues, |_| true);
+        assert_received(&mut left, lab.right(), &mut queues, |_| true);
         send(&mut left, &[packet(lab.right(), 1, 60)]);
         let time = queues.receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival().timestamp;
         assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "{mode}: its notes are believed");
@@ -113,7 +113,7 @@ fn another_process_replaces_the_filter() {
     let helper = lab.right().namespace().run(|| command.stdout(Stdio::piped()).output().unwrap());
     let said = String::from_utf8_lossy(&helper.stdout);
     assert!(helper.status.success() && said.contains("replaced"), "{said}");
-    assert_come(&mut left, lab.right(), &mut queues, odd);
+    assert_received(&mut left, lab.right(), &mut queues, odd);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn helper() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_set_leaves_the_one_before() {
+fn a_failed_replacement_leaves_the_old_filter() {
     let lab = lab!();
     let mut left = open(lab.left());
     let filter = compile(ODD).unwrap();
@@ -137,14 +137,14 @@ fn a_filter_that_cannot_be_set_leaves_the_one_before() {
         error.to_string(),
         "filter: cannot run as an XDP program; its 36016 instructions cannot be translated; jumps become too long for eBPF; shorten the filter, or run it in user space (Queues::filter_in_user_space)"
     );
-    assert_come(&mut left, lab.right(), &mut queues, odd);
+    assert_received(&mut left, lab.right(), &mut queues, odd);
     lab.delete_pair().unwrap();
     let error = control.set(None).unwrap_err();
     assert!(matches!(error, FilterControlError::Replace { .. }), "{error}");
 }
 
 #[test]
-fn what_comes_from_another_process_is_checked() {
+fn control_messages_of_other_processes_are_checked() {
     let lab = lab!();
     let queues = open_queues(lab.right(), |builder| builder.mode(Mode::XdpCopyNative));
     let control = queues.filter_control().unwrap();

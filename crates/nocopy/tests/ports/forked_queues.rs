@@ -12,7 +12,7 @@ use nocopy_lab::patience::wait_until;
 
 /// Only one of these tests at a time: with `cargo test`, where they share a process, a child would keep the
 /// descriptors of all of them open.
-fn alone() -> MutexGuard<'static, ()> {
+fn lock_tests() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -20,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
-    let _alone = alone();
+    let _alone = lock_tests();
     let lab = lab!(Lab::builder().queues(2));
     let inherited = |builder: PortBuilder| {
         builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })
@@ -61,8 +61,8 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
 /// As for a daemon, whose parent ends.
 #[test]
 #[allow(unsafe_code)]
-fn a_forked_child_goes_on_where_its_parent_left_off() {
-    let _alone = alone();
+fn a_forked_child_continues_with_its_parents_queues() {
+    let _alone = lock_tests();
     let lab = lab!(Lab::builder().queues(2));
     let inherited = |builder: PortBuilder| {
         builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })

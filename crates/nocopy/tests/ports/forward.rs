@@ -5,7 +5,7 @@ use nocopy::integration::PortTuning;
 use nocopy::port::PortBuilder;
 use nocopy::{Mode, Port, Reason};
 use nocopy_proto::wire::tcp;
-use nocopy_proto::wire::unfinished::Unfinished;
+use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpPacket};
 
@@ -75,14 +75,14 @@ fn an_unfinished_checksum_is_finished_and_another_stays() {
 }
 
 #[test]
-fn packets_from_a_wire_are_not_looked_at() {
+fn packets_from_a_wire_are_not_inspected() {
     let (mut host, mut port) = Port::memory_pair().unwrap();
     let packet = datagram(&FLOW, b"looks unfinished");
     assert!(forwarded(&mut host, &mut port, &packet) == packet);
 }
 
 #[test]
-fn a_packet_that_found_no_room_is_returned_complete() {
+fn a_packet_without_room_is_returned_complete() {
     let (mut host, mut port) = wireless_pair(|builder| builder.ring_sizes(64, 4));
     for _ in 0..3 {
         send(&mut host, &vec![datagram(&FLOW, b"unfinished"); 4]);
@@ -128,7 +128,7 @@ fn a_packet_in_several_frames_is_finished_across_them() {
 
 /// The kernel finishes it while it copies, on a port that takes requests; otherwise it is finished here.
 #[test]
-fn the_kernel_or_the_library_finishes_it() {
+fn the_kernel_or_the_library_completes_checksums() {
     for (mode, requests) in [
         (Mode::XdpCopyNative, true),
         (Mode::XdpCopyNative, false),
@@ -150,7 +150,7 @@ fn the_kernel_or_the_library_finishes_it() {
 /// What a host sends, with its checksum as the host leaves it: unfinished as its bytes and the packet ring
 /// say, or finished.
 #[test]
-fn what_a_host_leaves_to_a_device_is_recognised() {
+fn checksums_left_to_a_device_are_recognised() {
     let lab = lab!();
     let ring = |builder: PortBuilder| builder.mode(Mode::PacketRing).multi_buffer(true);
     let mut port = open_with(lab.right(), ring).unwrap();
@@ -165,7 +165,7 @@ fn what_a_host_leaves_to_a_device_is_recognised() {
         let (mut datagrams, mut segments) = (0, 0);
         while datagrams == 0 || segments == 0 {
             for packet in port.receiver().receive_timeout(PATIENCE).unwrap() {
-                let is_unfinished = Unfinished::of(&packet).is_some();
+                let is_unfinished = UnfinishedChecksum::of(&packet).is_some();
                 match packet.get(23) {
                     Some(17) => datagrams += 1,
                     Some(6) if packet.len() >= 34 + tcp::HEADER_BYTES => segments += 1,

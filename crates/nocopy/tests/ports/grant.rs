@@ -58,7 +58,7 @@ impl Client {
         Self { process, stream, words }
     }
 
-    fn says(&mut self) -> String {
+    fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.words.read_line(&mut line).expect("an answer in time");
         line.trim_end().to_owned()
@@ -67,7 +67,7 @@ impl Client {
     /// Makes it close its port; returns its last line.
     fn end(mut self) -> String {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let last = self.says();
+        let last = self.next_line();
         assert!(self.process.wait().unwrap().success(), "{last}");
         last
     }
@@ -104,7 +104,7 @@ fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
         }
         _ => {}
     }
-    let grant = if role == THIEF { Parcel::of(stream).of_queue(1)? } else { Grant::receive(stream)? };
+    let grant = if role == THIEF { RawGrant::of(stream).of_queue(1)? } else { Grant::receive(stream)? };
     let mut port = small(Port::builder(grant.interface())).open_granted(grant)?;
     if role == THIEF {
         put_sockets_into_maps(1);
@@ -161,10 +161,10 @@ fn grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Resu
 }
 
 /// A client at the right end with an open port.
-fn served(lab: &Lab, role: &str) -> Client {
+fn serve_client(lab: &Lab, role: &str) -> Client {
     let mut client = Client::start(lab.right(), role);
     grant(lab.right(), small).unwrap().send(&client.stream).unwrap();
-    assert_eq!(client.says(), "open xdp copy native");
+    assert_eq!(client.next_line(), "open xdp copy native");
     client
 }
 
@@ -191,7 +191,7 @@ fn wait_for_no_program(end: &End) {
 }
 
 /// Descriptors of this process that refer to a program's link.
-fn held_links(program: u32) -> usize {
+fn count_links(program: u32) -> usize {
     let wanted = format!("prog_id:\t{program}\n");
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
     let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
@@ -204,10 +204,10 @@ fn a_process_without_privileges_receives_and_sends() {
     let mut client = Client::start(lab.right(), ECHO);
     let granted = grant(lab.right(), small).unwrap();
     let program = lab.right().xdp_program().unwrap().expect("attached");
-    assert_eq!(held_links(program), 1, "before it is passed on");
+    assert_eq!(count_links(program), 1, "before it is passed on");
     granted.send(&client.stream).unwrap();
-    assert_eq!(held_links(program), 0, "the opener's copies are closed");
-    assert_eq!(client.says(), "open xdp copy native");
+    assert_eq!(count_links(program), 0, "the opener's copies are closed");
+    assert_eq!(client.next_line(), "open xdp copy native");
     assert_eq!(
         maps(&client.process.id().to_string()),
         [0; 0],
@@ -230,9 +230,9 @@ fn a_process_without_privileges_receives_and_sends() {
 }
 
 #[test]
-fn a_sandbox_without_bpf_will_do() {
+fn a_sandbox_without_bpf_is_sufficient() {
     let lab = lab!();
-    let client = served(&lab, WITHOUT_BPF);
+    let client = serve_client(&lab, WITHOUT_BPF);
     exchange(&lab);
     client.end();
     wait_for_no_program(lab.right());
@@ -244,7 +244,7 @@ fn a_sandbox_without_bpf_will_do() {
 fn a_client_cannot_take_another_queue() {
     let lab = lab!(Lab::builder().queues(2));
     let (left, right) = (lab.left(), lab.right());
-    let client = served(&lab, THIEF);
+    let client = serve_client(&lab, THIEF);
     let host = right.namespace().run(|| {
         let of_tests = Some(Protocol::from_raw(NonZero::new(u32::from(0x88b5_u16.to_be())).unwrap()));
         let host = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, of_tests);
@@ -260,10 +260,10 @@ fn a_client_cannot_take_another_queue() {
 }
 
 #[test]
-fn a_killed_client_leaves_no_program_and_the_next_one_is_served() {
+fn a_killed_client_leaves_no_program_for_the_next() {
     let lab = lab!();
     for _ in 0..3 {
-        let mut client = served(&lab, ECHO);
+        let mut client = serve_client(&lab, ECHO);
         exchange(&lab);
         client.kill();
         wait_for_no_program(lab.right());
@@ -271,7 +271,7 @@ fn a_killed_client_leaves_no_program_and_the_next_one_is_served() {
 }
 
 #[test]
-fn a_client_that_dies_before_it_reads_leaves_nothing() {
+fn a_client_closed_before_it_reads_leaves_nothing() {
     let lab = lab!();
     let (ours, theirs) = UnixStream::pair().unwrap();
     grant(lab.right(), |builder| builder.promiscuous(true)).unwrap().send(&ours).unwrap();
@@ -288,13 +288,13 @@ fn a_client_that_dies_before_it_reads_leaves_nothing() {
 }
 
 #[test]
-fn each_queue_has_a_client_of_its_own() {
+fn each_queue_has_its_own_client() {
     let lab = lab!(Lab::builder().queues(2));
     let grants = [0, 1].map(|queue| grant(lab.right(), |builder| builder.queue(queue)).unwrap());
     let mut clients = grants.map(|granted| {
         let mut client = Client::start(lab.right(), ECHO);
         granted.send(&client.stream).unwrap();
-        assert_eq!(client.says(), "open xdp copy native");
+        assert_eq!(client.next_line(), "open xdp copy native");
         client
     });
     clients[0].kill();
@@ -308,7 +308,7 @@ fn each_queue_has_a_client_of_its_own() {
 }
 
 #[test]
-fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
+fn the_opener_grants_promiscuous_mode_and_busy_polling() {
     let lab = lab!();
     let right = lab.right();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -361,7 +361,7 @@ fn packets_of_several_frames_can_be_granted() {
 }
 
 #[test]
-fn the_ladder_is_as_without_a_grant() {
+fn the_mode_order_is_the_same_with_a_grant() {
     let lab = lab!();
     let loopback = lab.left().namespace().run(|| {
         let granted = Port::builder("lo").grant().unwrap();
@@ -392,7 +392,7 @@ fn the_ladder_is_as_without_a_grant() {
 }
 
 #[test]
-fn a_queue_that_is_taken_is_not_granted() {
+fn a_queue_in_use_is_not_granted() {
     let lab = lab!();
     let right = lab.right();
     let taken = |error: OpenError| {
@@ -405,7 +405,7 @@ fn a_queue_that_is_taken_is_not_granted() {
     taken(grant(right, |builder| builder).unwrap_err());
     drop(granted);
     // As a client, whose program belongs to another process.
-    let client = served(&lab, ECHO);
+    let client = serve_client(&lab, ECHO);
     let error = grant(right, |builder| builder).unwrap_err();
     assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
     exchange(&lab);
@@ -413,11 +413,11 @@ fn a_queue_that_is_taken_is_not_granted() {
 }
 
 #[test]
-fn too_little_locked_memory_is_said_and_leaves_nothing() {
+fn too_little_locked_memory_is_an_error_without_traces() {
     let lab = lab!();
     let mut client = Client::start(lab.right(), POOR);
     grant(lab.right(), |builder| builder).unwrap().send(&client.stream).unwrap();
-    let said = client.says();
+    let said = client.next_line();
     for words in ["error: nc1 queue 0: the kernel could not pin", "ulimit -l", "fewer frames"] {
         assert!(said.contains(words), "{said}");
     }
@@ -425,12 +425,12 @@ fn too_little_locked_memory_is_said_and_leaves_nothing() {
 }
 
 /// A grant in transit, to be modified.
-struct Parcel {
+struct RawGrant {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
-impl Parcel {
+impl RawGrant {
     fn with(granted: Grant) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         granted.send(&ours).unwrap();
@@ -459,12 +459,12 @@ impl Parcel {
     fn of_queue(&self, queue: u32) -> Result<Grant, GrantError> {
         let mut bytes = self.bytes.clone();
         bytes[32..36].copy_from_slice(&queue.to_ne_bytes());
-        Grant::receive(&in_transit(&bytes, &self.borrowed()))
+        Grant::receive(&send_raw(&bytes, &self.borrowed()))
     }
 }
 
 /// A stream with such a message, and nothing after it.
-fn in_transit(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> UnixStream {
+fn send_raw(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -480,15 +480,15 @@ const RING: &str =
 
 /// The receiver's error for such a message.
 fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
-    Grant::receive(&in_transit(bytes, descriptors)).map(drop).unwrap_err().to_string()
+    Grant::receive(&send_raw(bytes, descriptors)).map(drop).unwrap_err().to_string()
 }
 
 #[test]
-fn what_can_be_checked_of_a_grant_is_checked() {
+fn modified_grants_are_refused() {
     let lab = lab!();
     let right = lab.right();
-    let parcel = Parcel::with(grant(right, |builder| builder).unwrap());
-    let other = Parcel::with(grant(lab.left(), |builder| builder).unwrap());
+    let parcel = RawGrant::with(grant(right, |builder| builder).unwrap());
+    let other = RawGrant::with(grant(lab.left(), |builder| builder).unwrap());
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
     let elsewhere = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();

@@ -8,7 +8,7 @@ use nocopy::integration::PortTuning;
 
 /// How many mappings of this process of at least so many bytes are kept out of forked children (`dc`,
 /// proc_pid_smaps(5)).
-fn kept_out(bytes: u64) -> usize {
+fn excluded_mappings(bytes: u64) -> usize {
     let text = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut large = false;
     let mut count = 0;
@@ -23,10 +23,10 @@ fn kept_out(bytes: u64) -> usize {
 }
 
 #[test]
-fn memory_stays_in_a_forked_child_only_if_asked_for() {
+fn memory_stays_in_a_forked_child_only_on_request() {
     let frame_count = 16 << 10;
     let bytes = u64::from(frame_count) * 2048;
-    let before = kept_out(bytes);
+    let before = excluded_mappings(bytes);
     let config = AreaConfig { frame_count, ..AreaConfig::default() };
     let inherited = Area::new(AreaConfig { inherited: true, ..config }).unwrap();
     let pair = Port::builder("m")
@@ -34,8 +34,8 @@ fn memory_stays_in_a_forked_child_only_if_asked_for() {
         .frame_count(frame_count, 16)
         .memory_pair()
         .unwrap();
-    assert_eq!(kept_out(bytes), before, "inherited");
+    assert_eq!(excluded_mappings(bytes), before, "inherited");
     let usual = Area::new(config).unwrap();
-    assert_eq!(kept_out(bytes), before + 1, "kept out of a child");
+    assert_eq!(excluded_mappings(bytes), before + 1, "kept out of a child");
     drop((inherited, pair, usual));
 }

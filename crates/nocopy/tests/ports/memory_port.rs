@@ -28,7 +28,7 @@ fn completed(sender: &mut Sender) -> Vec<Frame> {
 }
 
 #[test]
-fn packets_arrive_in_order_with_their_bytes() {
+fn packets_arrive_in_order_unchanged() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     assert_eq!((left.mode(), left.explain().evidence), (Mode::Memory, Evidence::Copied(Cause::MemoryPort)));
     for round in 0..500_u32 {
@@ -46,7 +46,7 @@ fn packets_arrive_in_order_with_their_bytes() {
 }
 
 #[test]
-fn taken_frames_echo_without_moving_and_come_home() {
+fn taken_frames_echo_in_place_and_return() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     for _ in 0..300 {
         send(&mut left, &[b"ping"; 30]);
@@ -64,7 +64,7 @@ fn taken_frames_echo_without_moving_and_come_home() {
 }
 
 #[test]
-fn frames_go_home_from_other_threads_and_by_recycling() {
+fn frames_return_from_other_threads_and_by_recycling() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let (away, dropper) = std::sync::mpsc::channel::<Frame>();
     let dropper = std::thread::spawn(move || dropper.into_iter().map(|frame| frame.len()).sum::<usize>());
@@ -81,7 +81,7 @@ fn frames_go_home_from_other_threads_and_by_recycling() {
 }
 
 #[test]
-fn the_two_halves_work_on_two_threads_under_back_pressure() {
+fn halves_on_two_threads_work_under_back_pressure() {
     const PACKETS: u64 = 50_000;
     let (left, right) =
         Port::builder("memory").frame_count(256, 64).ring_sizes(256, 64).memory_pair().unwrap();
@@ -142,7 +142,7 @@ fn a_full_receiver_drops_and_counts() {
 }
 
 #[test]
-fn what_cannot_be_sent_comes_back_with_the_reason() {
+fn refused_sends_return_the_frame_and_the_reason() {
     let (mut left, _right) =
         Port::builder("memory").frame_count(8, 8).ring_sizes(8, 4).memory_pair().unwrap();
     let (mut other, _) = Port::memory_pair().unwrap();
@@ -167,7 +167,7 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
 }
 
 #[test]
-fn ports_of_one_area_pass_frames_on_without_a_copy() {
+fn ports_of_one_area_forward_frames_without_a_copy() {
     let area =
         nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
     let pair =
@@ -204,7 +204,7 @@ fn frames_outlive_the_port_and_its_area() {
 }
 
 #[test]
-fn sending_to_a_closed_peer_loses_nothing_but_the_packets() {
+fn sending_to_a_closed_peer_loses_no_frame() {
     let (mut left, right) = Port::memory_pair().unwrap();
     drop(right);
     send(&mut left, &[b"nobody"; 5]);
@@ -213,7 +213,7 @@ fn sending_to_a_closed_peer_loses_nothing_but_the_packets() {
 }
 
 #[test]
-fn every_way_of_waiting_delivers_and_times_out() {
+fn every_wait_on_a_memory_port_delivers_and_times_out() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let ways = [
         Wait::Spin,
@@ -238,7 +238,7 @@ fn every_way_of_waiting_delivers_and_times_out() {
 }
 
 #[test]
-fn arming_tells_when_not_to_wait() {
+fn arm_reports_packets_that_wait() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     assert!(!right.receiver().arm().unwrap());
     send(&mut left, &[b"x"]);
@@ -248,7 +248,7 @@ fn arming_tells_when_not_to_wait() {
 }
 
 #[test]
-fn packets_not_asked_for_stay_for_the_next_batch() {
+fn remaining_packets_are_in_the_next_batch() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     send(&mut left, &[b"1", b"2", b"3"]);
     assert_eq!(&*right.receiver().receive().unwrap().next().unwrap(), b"1");
@@ -272,7 +272,7 @@ fn returned_frames_are_lent_again_without_traffic() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_port_settings_are_refused() {
     let text = |result: Result<(Port, Port), nocopy::port::OpenError>| result.unwrap_err().to_string();
     let rings = text(Port::builder("memory").ring_sizes(100, 64).memory_pair());
     assert!(rings.contains("try 128"), "{rings}");
@@ -283,7 +283,7 @@ fn settings_that_cannot_work_are_refused() {
 }
 
 #[test]
-fn frames_that_come_home_during_a_wait_end_the_starvation() {
+fn frames_returned_during_a_wait_end_starvation() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) };
     for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
         let builder = Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).wait(wait);
@@ -309,7 +309,7 @@ fn frames_that_come_home_during_a_wait_end_the_starvation() {
 }
 
 #[test]
-fn a_packet_longer_than_the_peer_has_room_for_is_refused() {
+fn a_packet_longer_than_the_peers_frames_is_refused() {
     let (mut left, _right) = Port::memory_pair().unwrap();
     let mut frame = left.sender().buffer().unwrap();
     frame.fill(&[0; 1792]).unwrap();
@@ -318,7 +318,7 @@ fn a_packet_longer_than_the_peer_has_room_for_is_refused() {
 }
 
 #[test]
-fn a_forgotten_batch_loses_no_frame_from_the_account() {
+fn a_forgotten_batch_leaves_the_balance_complete() {
     let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
     let builder = Port::builder("memory").area(&area).frame_count(8, 8).ring_sizes(8, 8);
     let (mut left, mut right) = builder.memory_pair().unwrap();
@@ -331,7 +331,7 @@ fn a_forgotten_batch_loses_no_frame_from_the_account() {
 }
 
 #[test]
-fn endless_timeouts_are_no_timeouts() {
+fn an_infinite_timeout_never_expires() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     send(&mut left, &[b"x"]);
     right.receiver().set_wait(Wait::Adaptive { spin: Duration::MAX });
@@ -340,7 +340,7 @@ fn endless_timeouts_are_no_timeouts() {
 }
 
 #[test]
-fn drafts_are_sent_when_queued_and_free_again_when_not() {
+fn queued_drafts_are_sent_and_others_are_free_again() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let mut drafts = left.sender().drafts(4, 9).unwrap();
     for number in 0..4_u8 {
@@ -385,7 +385,7 @@ fn a_panic_drops_only_the_draft_being_written() {
 }
 
 #[test]
-fn drafts_end_with_the_ring_and_go_on_after_a_flush() {
+fn drafts_stop_at_a_full_ring_and_continue_after_flush() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let (mut sent, mut received) = (0, 0);
     while sent < 5000 {
@@ -413,7 +413,7 @@ fn drafts_end_with_the_ring_and_go_on_after_a_flush() {
 }
 
 #[test]
-fn forgotten_drafts_stay_in_the_account() {
+fn forgotten_drafts_stay_in_the_balance() {
     let area =
         nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
     let builder = Port::builder("unused").area(&area).frame_count(32, 32).ring_sizes(32, 32);
@@ -430,7 +430,7 @@ fn forgotten_drafts_stay_in_the_account() {
 }
 
 #[test]
-fn drafts_use_the_frames_that_came_home() {
+fn drafts_use_returned_frames() {
     let builder = Port::builder("memory").frame_count(8, 8).ring_sizes(8, 8);
     let (mut left, _right) = builder.memory_pair().unwrap();
     let frames: Vec<Frame> = std::iter::from_fn(|| left.sender().buffer()).collect();
@@ -442,7 +442,7 @@ fn drafts_use_the_frames_that_came_home() {
 
 /// As a protocol with retransmissions uses them: the same frames are sent again and again without a copy.
 #[test]
-fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
+fn kept_frames_return_with_contents_and_are_sent_again() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let mut window: Vec<Frame> = (0..40_u8)
         .map(|number| {
@@ -488,7 +488,7 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
 }
 
 #[test]
-fn a_kept_frame_that_is_refused_is_like_any_other() {
+fn a_refused_kept_frame_is_no_longer_kept() {
     let builder = Port::builder("memory").ring_sizes(64, 16).frame_count(64, 64);
     let (mut left, mut right) = builder.memory_pair().unwrap();
     let mut waiting = Vec::new();
@@ -544,7 +544,7 @@ fn kept_frames_outlive_the_port_and_unclaimed_ones_return() {
 }
 
 #[test]
-fn a_closed_sender_takes_nothing_more_and_loses_nothing() {
+fn a_closed_sender_refuses_sends_and_loses_no_frame() {
     let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
     let frame = || {
         let mut frame = left.sender().buffer().unwrap();

@@ -94,7 +94,7 @@ fn the_kernel_completes_checksums_in_copy_mode() {
 }
 
 #[test]
-fn where_nobody_else_does_checksums_are_completed_in_software() {
+fn checksums_without_offload_are_completed_in_software() {
     let lab = lab!();
     let mut plain = open(lab.left());
     assert_eq!(plain.explain().checksum, Err(Unsupported::NotRequested));
@@ -108,7 +108,7 @@ fn where_nobody_else_does_checksums_are_completed_in_software() {
 }
 
 #[test]
-fn the_checksum_is_in_the_packet_when_it_arrives() {
+fn an_offloaded_checksum_is_complete_on_arrival() {
     let lab = lab!();
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let mut right = open(lab.right());
@@ -138,7 +138,7 @@ fn the_checksum_is_in_the_packet_when_it_arrives() {
 /// A frame keeps the bytes of a request in front of its packet; sent again without one, they must have no
 /// effect.
 #[test]
-fn a_request_holds_for_one_time_only() {
+fn a_request_applies_to_one_send() {
     let lab = lab!();
     // One frame, so that the same one is sent each time.
     let one = |builder: PortBuilder| {
@@ -162,7 +162,7 @@ fn a_request_holds_for_one_time_only() {
 }
 
 #[test]
-fn a_frame_forwarded_to_a_port_that_takes_requests_carries_none() {
+fn a_forwarded_frame_carries_no_request() {
     let lab = lab!();
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let right = open_with(lab.right(), |builder| builder.mode(Mode::XdpCopyNative).send_metadata(true));
@@ -187,7 +187,7 @@ fn a_frame_forwarded_to_a_port_that_takes_requests_carries_none() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
+fn an_impossible_request_returns_the_frame() {
     let lab = lab!();
     let flow = flow(&lab, UdpChecksum::Offloaded);
     let mut plain = open(lab.left());
@@ -238,7 +238,7 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
 }
 
 #[test]
-fn times_of_leaving_come_with_their_tokens() {
+fn departure_times_have_their_tokens() {
     let lab = lab!();
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let _right = open(lab.right());
@@ -275,7 +275,7 @@ fn now_ns() -> u64 {
 }
 
 #[test]
-fn veth_tells_hashes_and_has_no_clock() {
+fn veth_reports_hashes_and_no_time() {
     let lab = lab!();
     let mut left = open(lab.left());
     let native = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).receive_metadata(true);
@@ -306,7 +306,7 @@ fn veth_tells_hashes_and_has_no_clock() {
 }
 
 #[test]
-fn ports_that_cannot_be_told_say_why() {
+fn missing_metadata_has_its_reason() {
     let lab = lab!();
     let arrival_at = |right: &mut Port| {
         let mut left = open(lab.left());
@@ -330,7 +330,7 @@ fn ports_that_cannot_be_told_say_why() {
 }
 
 #[test]
-fn the_first_port_of_an_interface_decides_what_its_program_asks() {
+fn the_first_port_decides_the_programs_metadata() {
     let lab = lab!(Lab::builder().queues(2));
     let on = |queue, asks| {
         open_with(lab.right(), |builder| {
@@ -356,7 +356,7 @@ fn the_first_port_of_an_interface_decides_what_its_program_asks() {
 /// The bytes in front of a packet belong to the program while it owns the frame: what it writes there must
 /// neither be believed later, nor keep the XDP program from noting what is true.
 #[test]
-fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
+fn old_bytes_in_a_frame_are_not_read_as_metadata() {
     let lab = lab!();
     let mut left = open(lab.left());
     let few = |builder: PortBuilder| {
@@ -436,7 +436,7 @@ fn drafts_are_checksummed_in_place() {
 }
 
 #[test]
-fn a_packet_ring_tells_time_and_hash_of_every_packet() {
+fn a_packet_ring_reports_time_and_hash_of_packets() {
     let lab = lab!();
     let mut left = open(lab.left());
     let ring = |builder: PortBuilder| {
@@ -476,7 +476,7 @@ fn a_packet_ring_tells_time_and_hash_of_every_packet() {
 }
 
 #[test]
-fn the_packet_ring_has_hashes_only_when_asked_for() {
+fn a_packet_ring_has_hashes_only_on_request() {
     let lab = lab!();
     let mut left = open(lab.left());
     let mut right = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();

@@ -42,7 +42,7 @@ fn lengths(longest: usize) -> Vec<usize> {
 }
 
 #[test]
-fn packets_of_any_length_arrive_whole_in_every_mode() {
+fn packets_of_any_length_arrive_complete_in_every_mode() {
     for mtu in [9000, 32_000, 65_000] {
         for mode in MODES {
             let lab = lab!(Lab::builder().mtu(mtu));
@@ -107,7 +107,7 @@ fn a_batch_never_ends_in_the_middle_of_a_packet() {
 }
 
 #[test]
-fn a_chain_half_read_is_let_go_whole() {
+fn a_partly_read_chain_is_released_completely() {
     let lab = lab!(Lab::builder().mtu(9000));
     let (mut left, mut right) =
         (open_in(lab.left(), Mode::XdpCopyNative), open_in(lab.right(), Mode::XdpCopyNative));
@@ -141,7 +141,7 @@ fn the_kernels_sockets_send_and_receive_jumbo_datagrams() {
 }
 
 #[test]
-fn what_cannot_be_sent_comes_back_with_the_reason() {
+fn refused_sends_return_the_frame_and_the_reason() {
     let lab = lab!(Lab::builder().mtu(9000));
     let mut port = open_in(lab.left(), Mode::XdpCopyNative);
     let small = |port: &mut Port| {
@@ -189,7 +189,7 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
 }
 
 #[test]
-fn a_port_that_was_not_told_says_how_to_take_a_large_mtu() {
+fn a_large_mtu_without_multi_buffer_names_the_setting() {
     let lab = lab!(Lab::builder().mtu(9000));
     let error = open_with(lab.left(), |builder| builder).unwrap_err();
     assert!(matches!(error, OpenError::Mtu { mtu_bytes: 9000, .. }), "{error}");
@@ -210,7 +210,7 @@ fn the_packet_ring_counts_packets_longer_than_a_frame() {
 }
 
 #[test]
-fn memory_ports_carry_chains_whole_or_not_at_all() {
+fn memory_ports_carry_complete_chains_or_none() {
     let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
     let packets: Vec<Vec<u8>> = (0..50).map(|i| vec![i as u8; 1 + i * 997]).collect();
     for some in packets.chunks(10) {

@@ -75,7 +75,7 @@ fn a_taken_packet_is_a_frame_and_counts_as_copied() {
 }
 
 #[test]
-fn packets_wait_in_their_blocks_while_every_frame_is_taken() {
+fn packets_wait_in_blocks_while_no_frame_is_free() {
     let lab = lab!();
     let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(8, 8).ring_sizes(64, 8);
     let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), small).unwrap());
@@ -107,7 +107,7 @@ fn the_host_keeps_its_traffic() {
 }
 
 #[test]
-fn what_the_host_sends_is_seen_when_asked_for() {
+fn outgoing_packets_of_the_host_are_received_on_request() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     let mut deaf = open_ring(left);
@@ -126,7 +126,7 @@ fn what_the_host_sends_is_seen_when_asked_for() {
 }
 
 #[test]
-fn every_packet_comes_to_one_port_of_a_fanout_group() {
+fn every_packet_reaches_one_port_of_a_fanout_group() {
     const PACKETS: u32 = 200;
     let lab = lab!();
     for (group, fanout) in (1..).zip([Fanout::Hash, Fanout::Cpu, Fanout::Rollover]) {
@@ -148,7 +148,7 @@ fn every_packet_comes_to_one_port_of_a_fanout_group() {
 }
 
 #[test]
-fn every_packet_is_one_queues_whatever_the_driver_notes() {
+fn every_packet_belongs_to_exactly_one_queue() {
     let lab = lab!(Lab::builder().queues(3)); // veth notes no queue (Linux 6.18)
     let ring = |queue| open_with(lab.right(), |builder| builder.mode(Mode::PacketRing).queue(queue)).unwrap();
     let mut ports = [ring(0), ring(1), ring(2)];
@@ -166,7 +166,7 @@ fn every_packet_is_one_queues_whatever_the_driver_notes() {
 }
 
 #[test]
-fn the_ladder_follows_interface_and_purpose_and_says_so() {
+fn the_mode_order_depends_on_interface_and_purpose() {
     let lab = lab!();
     let modes = |purpose| {
         let port = open_with(lab.right(), |builder| builder.purpose(purpose)).unwrap();
@@ -187,7 +187,7 @@ fn the_ladder_follows_interface_and_purpose_and_says_so() {
 }
 
 #[test]
-fn missing_capabilities_step_down_or_are_named() {
+fn missing_capabilities_use_the_next_mode_or_are_named() {
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();
     let end = lab.right();
@@ -233,7 +233,7 @@ fn a_large_mtu_packet_fits_one_frame_of_the_packet_ring() {
 }
 
 #[test]
-fn a_vlan_tag_stays_where_it_was_on_the_wire() {
+fn a_vlan_tag_keeps_its_position_in_the_frame() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));
     let mut tagged = packet(lab.right(), 1, 100);

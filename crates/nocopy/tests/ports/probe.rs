@@ -27,7 +27,7 @@ fn gate_names_are_unique_and_closed_gates_have_advice() {
 }
 
 #[test]
-fn offloads_are_seen_as_they_are_set() {
+fn the_probe_reports_offloads_as_set() {
     let Some(lab) = Lab::builder().gro_right(true).build_or_skip() else { return };
     const GRO: &str = "generic receive offload";
     assert_eq!(gate(lab.right(), GRO).state, State::Open);
@@ -46,7 +46,7 @@ fn offloads_are_seen_as_they_are_set() {
 }
 
 #[test]
-fn data_fill_whole_pages_at_some_mtus_only() {
+fn segments_fill_whole_pages_at_some_mtus_only() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let receive = |mtu_bytes| {
         lab.left().set_mtu(mtu_bytes).unwrap();
@@ -79,7 +79,7 @@ fn a_veth_has_queues_but_no_card() {
 }
 
 #[test]
-fn a_process_without_a_capability_is_foretold_the_packet_ring() {
+fn without_a_capability_the_probe_predicts_a_packet_ring() {
     use rustix::thread::CapabilitySet;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
@@ -98,7 +98,7 @@ fn a_process_without_a_capability_is_foretold_the_packet_ring() {
 }
 
 #[test]
-fn without_the_capability_packet_sockets_are_closed() {
+fn without_cap_net_raw_packet_sockets_are_closed() {
     use rustix::thread::CapabilitySet;
     if nocopy_lab::lab_or_skip().is_none() {
         return;

@@ -13,7 +13,7 @@ use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 
 #[test]
-fn every_wait_takes_the_queues_in_turn() {
+fn every_wait_serves_the_queues_in_rotation() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(2) };
     let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
     for wait in [Wait::Interrupt, Wait::Spin, adaptive, coalesced] {
@@ -50,7 +50,7 @@ fn every_wait_takes_the_queues_in_turn() {
 }
 
 #[test]
-fn frames_of_one_queue_leave_through_another() {
+fn frames_of_one_queue_are_sent_by_another() {
     let lab = lab!(Lab::builder().queues(2));
     let mut queues = open_queues(lab.right(), |builder| builder);
     let mut back = open_queues(lab.left(), |builder| builder);
@@ -123,7 +123,7 @@ fn each_queue_can_have_a_thread() {
 }
 
 #[test]
-fn one_descriptor_tells_of_all_queues() {
+fn one_descriptor_reports_all_queues() {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let lab = lab!(Lab::builder().queues(2));
     let mut queues = open_queues(lab.right(), |builder| builder);
@@ -139,7 +139,7 @@ fn one_descriptor_tells_of_all_queues() {
 }
 
 #[test]
-fn a_range_of_queues_and_what_is_wrong_with_others() {
+fn queue_ranges_open_and_invalid_ones_are_refused() {
     let lab = lab!(Lab::builder().queues(3));
     let end = lab.right();
     let open = |range| end.namespace().run(|| Port::builder(end.interface()).open_queues(range));
@@ -154,7 +154,7 @@ fn a_range_of_queues_and_what_is_wrong_with_others() {
 }
 
 #[test]
-fn a_lost_interface_is_an_error_for_all_of_them_in_every_mode() {
+fn a_removed_interface_is_an_error_for_all_queues() {
     let coalesced = Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) };
     for mode in [Mode::XdpCopyNative, Mode::PacketRing] {
         for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
@@ -182,7 +182,7 @@ fn a_lost_interface_is_an_error_for_all_of_them_in_every_mode() {
 }
 
 #[test]
-fn packet_ring_queues_wait_for_frames_and_lose_nothing() {
+fn packet_ring_queues_without_frames_lose_no_packet() {
     let lab = lab!(Lab::builder().queues(2));
     let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(4, 4).ring_sizes(64, 4);
     let mut queues = open_queues(lab.right(), small);
@@ -211,7 +211,7 @@ fn is_readable(queues: &Queues) -> bool {
 }
 
 #[test]
-fn a_wait_is_ended_from_another_thread_however_it_waits() {
+fn another_thread_ends_every_kind_of_wait() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(50) };
     let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
     let lab = lab!(Lab::builder().queues(2));
@@ -242,7 +242,7 @@ fn a_wait_is_ended_from_another_thread_however_it_waits() {
 }
 
 #[test]
-fn try_receive_does_not_wait_and_a_meter_has_the_counts() {
+fn try_receive_does_not_wait_and_a_meter_counts() {
     let lab = lab!(Lab::builder().queues(2));
     let small =
         |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).frame_count(16, 16).ring_sizes(16, 16);
@@ -277,7 +277,7 @@ fn try_receive_does_not_wait_and_a_meter_has_the_counts() {
 }
 
 #[test]
-fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
+fn a_user_space_filter_changes_while_packets_arrive() {
     let odd = nocopy::filter::compile("ether proto 0x88b5 and ether[17] & 1 = 1").unwrap();
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!(Lab::builder().queues(2));
@@ -320,7 +320,7 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
 /// After taking stops, earlier packets can still be received, and each packet goes either to a port or to the
 /// host. The filter rejects the host's own packets.
 #[test]
-fn ports_that_stop_taking_leave_the_rest_to_the_host() {
+fn stopped_ports_leave_packets_to_the_host() {
     let of_the_test = nocopy::filter::compile("ether proto 0x88b5").unwrap();
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let lab = lab!(Lab::builder().queues(2));

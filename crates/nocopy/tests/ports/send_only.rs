@@ -89,7 +89,7 @@ fn without_receive_frames_arriving_packets_count_as_lost() {
 }
 
 #[test]
-fn a_sender_alone_leaves_the_interface_as_it_is() {
+fn an_unattached_sender_does_not_change_the_interface() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     let mut receiving = open(right, |builder| builder.mode(Mode::XdpCopyNative));

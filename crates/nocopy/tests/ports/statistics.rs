@@ -32,7 +32,7 @@ fn packets_seen(end: &End) -> u64 {
 }
 
 #[test]
-fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
+fn traffic_counts_on_the_link_and_losses_on_the_socket() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     let before = (snapshot(lab.left()), snapshot(lab.right()));
@@ -50,7 +50,7 @@ fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
 }
 
 #[test]
-fn the_socket_of_any_process_is_found_with_its_owner() {
+fn sockets_of_any_process_are_found_with_their_owner() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     send(&mut left, lab.right(), 100);
@@ -69,7 +69,7 @@ fn the_socket_of_any_process_is_found_with_its_owner() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named() {
+fn a_missing_interface_is_named() {
     let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
     let error = lab.left().namespace().run(|| Snapshot::of("nope0")).unwrap_err();
     assert!(matches!(error, SnapshotError::Interface(InterfaceError::NotFound { .. })), "{error}");

@@ -95,7 +95,7 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
 /// In both places of a port's program: in the driver, and in the stack, where it sees returned packets again
 /// and must let them pass.
 #[test]
-fn the_host_receives_and_answers_what_a_port_hands_over() {
+fn the_host_answers_packets_that_a_port_hands_over() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (mut left, mut right) = (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), mode));
@@ -177,7 +177,7 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
 /// Both ends of a lab have the same index in their namespaces: without the check, the packet would go to the
 /// other host.
 #[test]
-fn another_namespace_is_refused_instead_of_hit() {
+fn handing_over_from_another_namespace_is_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     assert_eq!(lab.left().index(), lab.right().index());
     let mut right = open(lab.right(), Mode::XdpCopyNative);
@@ -195,7 +195,7 @@ fn another_namespace_is_refused_instead_of_hit() {
 }
 
 #[test]
-fn what_cannot_be_handed_over_is_an_error_that_says_why() {
+fn refused_packets_for_the_host_name_the_cause() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut memory, _peer) = Port::memory_pair().unwrap();
     assert!(matches!(memory.receiver().to_host().unwrap_err(), ToHostError::MemoryPort));
@@ -220,7 +220,7 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
 
 /// In the mode that needs a program on the interface for this, none is left.
 #[test]
-fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
+fn the_host_path_outlives_its_port_and_cleans_up() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut right = open(lab.right(), Mode::XdpCopyGeneric);
     let mut host = right.receiver().to_host().unwrap();
@@ -236,7 +236,7 @@ fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
 }
 
 #[test]
-fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
+fn a_chain_reaches_the_host_as_one_packet() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let mut right = open(lab.right(), mode);
@@ -261,7 +261,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
 
 /// A thread without capabilities uses what was prepared with them, and cannot prepare it itself.
 #[test]
-fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
+fn a_prepared_host_path_needs_no_privileges() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };

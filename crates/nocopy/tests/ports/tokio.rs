@@ -56,7 +56,7 @@ async fn a_memory_pair_echoes() {
 }
 
 #[tokio::test]
-async fn a_port_on_an_interface_sends_more_than_it_has_frames() {
+async fn a_port_sends_more_packets_than_it_has_frames() {
     let lab = lab!();
     let mut right = halves(open(lab.right()));
     let left = crate::common::open_with(lab.left(), |builder| builder.frame_count(64, 16).ring_sizes(64, 16));
@@ -90,7 +90,7 @@ async fn a_returned_frame_ends_the_wait_of_an_empty_receiver() {
 }
 
 #[tokio::test]
-async fn queues_are_received_from_as_one() {
+async fn all_queues_are_one_async_receiver() {
     let lab = lab!(nocopy_lab::Lab::builder().queues(2));
     let mut queues = AsyncReceiver::new(open_queues(lab.right(), |builder| builder)).unwrap();
     let mut left = halves(open(lab.left())).1;

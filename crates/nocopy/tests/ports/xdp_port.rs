@@ -55,7 +55,7 @@ fn packets_cross_a_veth_pair_across_many_ring_wraps() {
 }
 
 #[test]
-fn taken_frames_are_echoed_in_place() {
+fn taken_frames_are_echoed_without_moving() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     for number in 0..300 {
@@ -73,7 +73,7 @@ fn taken_frames_are_echoed_in_place() {
 }
 
 #[test]
-fn the_kernels_own_sockets_are_the_other_end() {
+fn ordinary_sockets_exchange_packets_with_a_port() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     // The kernel's UDP stack sends; the port receives the datagram with correct headers.
@@ -114,7 +114,7 @@ fn the_kernels_own_sockets_are_the_other_end() {
 }
 
 #[test]
-fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
+fn generic_mode_works_on_request_and_on_loopback() {
     let lab = lab!();
     let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric);
     let mut left = open(lab.left());
@@ -131,7 +131,7 @@ fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
 }
 
 #[test]
-fn the_probe_foresees_the_mode_and_names_what_is_in_the_way() {
+fn the_probe_predicts_the_mode_and_names_obstacles() {
     let lab = lab!();
     let end = lab.left();
     let probed = |name: &str| end.namespace().run(|| probe::interface(name).unwrap());
@@ -153,7 +153,7 @@ fn the_probe_foresees_the_mode_and_names_what_is_in_the_way() {
 }
 
 #[test]
-fn an_mtu_too_large_for_the_driver_leaves_generic_mode() {
+fn an_mtu_too_large_for_native_uses_generic_mode() {
     let Some(lab) = Lab::builder().mtu(3600).build_or_skip() else { return };
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     assert_eq!(right.mode(), Mode::XdpCopyGeneric);
@@ -169,7 +169,7 @@ fn an_mtu_too_large_for_the_driver_leaves_generic_mode() {
 }
 
 #[test]
-fn every_way_of_waiting_receives_and_times_out() {
+fn every_wait_receives_and_times_out() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     let coalesced = Wait::Coalesced { packets: 32, delay: Duration::from_millis(2) };
@@ -269,7 +269,7 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
 }
 
 #[test]
-fn two_queues_are_two_ports_and_one_queue_is_one() {
+fn a_queue_has_one_port_at_a_time() {
     let lab = lab!(Lab::builder().queues(2));
     let first = open(lab.left());
     let second = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
@@ -313,7 +313,7 @@ fn ports_of_one_area_forward_between_interfaces() {
 }
 
 #[test]
-fn a_program_already_there_stays_and_is_named() {
+fn another_attached_program_stays_and_is_named() {
     let lab = lab!();
     let end = lab.left();
     let held =
@@ -341,7 +341,7 @@ fn promiscuous_mode_is_on_while_the_port_is_open() {
 }
 
 #[test]
-fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
+fn unusable_interfaces_are_errors_with_cause_and_action() {
     let lab = lab!();
     let end = lab.left();
     let text = |name: &str| end.namespace().run(|| Port::open(name)).unwrap_err().to_string();
@@ -399,7 +399,7 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
 }
 
 #[test]
-fn frames_over_the_mtu_are_refused_instead_of_lost() {
+fn frames_over_the_mtu_are_refused_not_lost() {
     let lab = lab!();
     let mut left = open(lab.left());
     let mut frame = left.sender().buffer().unwrap();
@@ -409,7 +409,7 @@ fn frames_over_the_mtu_are_refused_instead_of_lost() {
 }
 
 #[test]
-fn a_port_opens_again_right_after_it_was_closed() {
+fn a_port_reopens_at_once_after_closing() {
     let lab = lab!();
     let mut right = open(lab.right());
     for number in 0..50 {
@@ -442,7 +442,7 @@ fn a_duplicated_descriptor_does_not_keep_the_port_open() {
 }
 
 #[test]
-fn the_descriptor_is_readable_when_packets_are_there() {
+fn the_descriptor_is_readable_when_packets_wait() {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let lab = lab!();
     let (mut left, right) = (open(lab.left()), open(lab.right()));

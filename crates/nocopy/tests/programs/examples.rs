@@ -113,7 +113,7 @@ fn lab() -> Option<Lab> {
 }
 
 #[test]
-fn receive_prints_packets_and_a_whole_balance() {
+fn receive_prints_packets_and_a_complete_balance() {
     let Some(lab) = lab() else { return };
     let mut example = Example::start("receive", lab.right(), &["5"]);
     let (line, output) = example.first_line();
@@ -143,7 +143,7 @@ fn requests_of_one_example_are_answered_by_the_other() {
 }
 
 #[test]
-fn who_was_killed_and_is_there_again_does_not_know_its_peers() {
+fn a_restarted_server_does_not_know_its_peers() {
     let Some(lab) = lab() else { return };
     let server = format!("{}:9202", lab.right().ipv4());
     let start = || {
@@ -212,7 +212,7 @@ fn a_stream_of_one_example_arrives_at_the_other() {
 }
 
 #[test]
-fn a_connection_is_passed_on_by_the_proxy() {
+fn the_proxy_forwards_a_connection() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
     let server = left.namespace().run(|| TcpListener::bind((left.ipv4(), 0)).unwrap());
@@ -237,7 +237,7 @@ fn a_connection_is_passed_on_by_the_proxy() {
 }
 
 #[test]
-fn unprivileged_receives_as_a_user_who_may_do_nothing() {
+fn unprivileged_receives_without_capabilities() {
     let Some(lab) = lab() else { return };
     let mut example = Example::start("unprivileged", lab.right(), &["5"]);
     let (mut line, mut output) = example.first_line();
@@ -254,7 +254,7 @@ fn unprivileged_receives_as_a_user_who_may_do_nothing() {
 }
 
 #[test]
-fn filter_counts_what_matches_while_sockets_of_the_host_go_on() {
+fn filter_counts_matches_beside_the_hosts_sockets() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
     let mut example = Example::start("filter", right, &["udp port 9000 and udp[8] = 7", "20"]);
@@ -337,7 +337,7 @@ fn tokio_receives_without_missing_a_wakeup() {
 ///   left host ──── nc1 [bridge] nc2 ──── right host
 /// ```
 #[test]
-fn two_hosts_talk_through_the_bridge() {
+fn two_hosts_communicate_through_the_bridge() {
     let Some(chain) = Chain::new_or_skip() else { return };
     leave_checksums_to_devices(&chain);
     let bind = |end: &End| {
@@ -382,7 +382,7 @@ fn leave_checksums_to_devices(chain: &Chain) {
 
 /// TCP of hosts with their usual offloads: whole bytes, both ways; also where packets need several frames.
 #[test]
-fn tcp_of_two_hosts_passes_the_bridge_whole() {
+fn tcp_passes_the_bridge_unchanged() {
     for mtu_bytes in [1500, 9000] {
         let Some(chain) = Chain::new_or_skip() else { return };
         leave_checksums_to_devices(&chain);
@@ -394,11 +394,11 @@ fn tcp_of_two_hosts_passes_the_bridge_whole() {
         for end in [chain.left(), chain.right()] {
             end.set_mtu(mtu_bytes).unwrap();
         }
-        tcp_passes_whole(&chain);
+        assert_tcp_passes(&chain);
     }
 }
 
-fn tcp_passes_whole(chain: &Chain) {
+fn assert_tcp_passes(chain: &Chain) {
     const BYTES: usize = 4 << 20;
     let mut bridge = Example::start_in(chain.middle(), "bridge", &Chain::MIDDLE);
     let (line, output) = bridge.first_line();

@@ -22,7 +22,7 @@ fn set_codepoint(socket: SockRef<'_>, to: SocketAddr, codepoint: u32) {
 }
 
 #[test]
-fn an_ordinary_socket_tells_marks() {
+fn an_ordinary_socket_reports_congestion_marks() {
     // The last: an IPv6 socket that receives over IPv4.
     let sockets =
         [("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("::1", "::1", "::1"), ("::", "127.0.0.1", "127.0.0.1")];
@@ -54,7 +54,7 @@ fn an_ordinary_socket_tells_marks() {
 }
 
 #[test]
-fn runs_are_marked_as_a_whole_and_what_is_sent_is_capable() {
+fn runs_are_marked_as_one_and_sends_are_ecn_capable() {
     for ip in without_missing_ipv6(["127.0.0.1", "::1"], |ip| ip.contains(':')) {
         let bind = SocketAddr::new(ip.parse().unwrap(), 0);
         let mut receiver = Socket::builder().congestion_marks(true).bind(bind).unwrap();
@@ -112,7 +112,7 @@ fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
 }
 
 #[test]
-fn a_socket_over_a_port_tells_marks_of_what_comes_either_way() {
+fn a_port_socket_reports_marks_from_port_and_kernel() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!();
         let local = SocketAddr::new(lab.left().ipv4().into(), 7700);

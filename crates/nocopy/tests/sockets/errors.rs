@@ -26,7 +26,7 @@ fn option(name: i32, errno: i32) -> [Refused; 1] {
 }
 
 #[test]
-fn udp_sockets_that_cannot_be_opened_say_why() {
+fn refused_udp_sockets_name_the_cause() {
     let mut sentences = Sentences::default();
     let mut refused = |refused: &[Refused], builder: udp::Builder, expected| {
         if !can_refuse(refused) {
@@ -81,7 +81,7 @@ fn udp_sockets_that_cannot_be_opened_say_why() {
 }
 
 #[test]
-fn udp_buffers_that_cannot_be_registered_say_why() {
+fn unregistered_udp_buffers_name_the_cause() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -96,7 +96,7 @@ fn udp_buffers_that_cannot_be_registered_say_why() {
 }
 
 #[test]
-fn udp_sockets_without_room_say_so() {
+fn full_udp_sockets_return_full() {
     let mut sentences = Sentences::default();
     let pool = Pool::new(1, 2048).unwrap();
     let buffer = pool.take();
@@ -110,7 +110,7 @@ fn udp_sockets_without_room_say_so() {
 }
 
 #[test]
-fn udp_sockets_over_ports_say_what_is_refused() {
+fn udp_over_a_port_names_refused_settings() {
     let lab = lab!();
     let (end, mut sentences) = (lab.left(), Sentences::default());
     let address = SocketAddr::from((end.ipv4(), 7000));
@@ -153,7 +153,7 @@ fn udp_sockets_over_ports_say_what_is_refused() {
 }
 
 #[test]
-fn streams_that_cannot_be_opened_say_why() {
+fn refused_streams_name_the_cause() {
     let mut sentences = Sentences::default();
     let listener = TcpListener::bind(HERE).unwrap();
     let to = listener.local_addr().unwrap();
@@ -218,7 +218,7 @@ fn reset(peer: TcpStream) {
 }
 
 #[test]
-fn streams_from_which_nothing_is_received_say_why() {
+fn failed_stream_receives_name_the_cause() {
     let mut sentences = Sentences::default();
     let pool = Pool::new(1, 2048).unwrap();
     let by_copy =
@@ -271,7 +271,7 @@ fn sealed(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn data_that_cannot_be_published_says_why() {
+fn refused_published_data_name_the_cause() {
     const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
     let mut sentences = Sentences::default();
     let written = || Published::written(4096, |_| ()).map(drop);

@@ -16,8 +16,8 @@ use socket2::SockRef;
 use crate::common::forks::ForkedChild;
 use crate::common::{PATIENCE, lab};
 use crate::udp_lifetime::{
-    COUNT, DATAGRAM_BYTES, FAST, SLOW, assert_all_arrive, hold_back, hurry, let_go, pattern, receive,
-    receiver, send, sender, shape, wait_until_gone,
+    COUNT, DATAGRAM_BYTES, FAST, SLOW, assert_all_arrive, delay_packets, hurry, pattern, receive, receiver,
+    release_packets, send, sender, shape, wait_until_gone,
 };
 
 /// Needs Linux 6.8.
@@ -49,9 +49,9 @@ fn buffers_free(sender: &mut Sender) -> usize {
 }
 
 #[test]
-fn calls_of_the_program_free_no_memory_of_the_sender() {
+fn zero_copy_calls_of_the_program_free_no_memory() {
     let lab = lab!();
-    hold_back(&lab);
+    delay_packets(&lab);
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
     let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
     send(&mut socket, 0..COUNT / 2);
@@ -68,7 +68,7 @@ fn calls_of_the_program_free_no_memory_of_the_sender() {
     send(&mut socket, COUNT / 2..COUNT);
     socket.sender().reap();
     scribble(socket.sender());
-    let_go(&lab);
+    release_packets(&lab);
     assert_all_arrive(&receiver);
     let sender = socket.sender();
     assert!(sender.drain(PATIENCE).unwrap(), "{}", sender.in_flight());
@@ -78,7 +78,7 @@ fn calls_of_the_program_free_no_memory_of_the_sender() {
 }
 
 #[test]
-fn a_failed_call_that_may_be_counted_keeps_its_memory() {
+fn an_uncertain_failed_call_holds_its_memory() {
     const LONG_BYTES: usize = 20_000;
     let lab = lab!();
     // Memory to record one call, and not a second one to find out whether the first was counted.
@@ -119,7 +119,7 @@ fn a_failed_call_that_may_be_counted_keeps_its_memory() {
 }
 
 #[test]
-fn a_call_that_cannot_be_remembered_keeps_nothing() {
+fn an_unrecorded_call_holds_no_memory() {
     let lab = lab!();
     if lab.left().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1")).is_err() {
         nocopy_lab::skip(&OWN_LIMIT);
@@ -146,7 +146,7 @@ fn is_for_waiting_only(descriptor: impl AsFd) -> bool {
 }
 
 #[test]
-fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
+fn descriptors_of_udp_halves_cannot_send() {
     let there = bound();
     let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
     let here = socket.local_address().unwrap();
@@ -172,9 +172,9 @@ fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
 
 /// A flush of a single message skips the queue's bookkeeping.
 #[test]
-fn room_is_not_told_of_when_nothing_waits_for_it_any_more() {
+fn room_is_not_reported_after_the_queue_was_sent() {
     let lab = lab!();
-    hold_back(&lab);
+    delay_packets(&lab);
     let (receiver, address) = (receiver(&lab), SocketAddr::new(lab.left().ipv4().into(), 0));
     let builder = Socket::builder().send_buffer(4096);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
@@ -189,7 +189,7 @@ fn room_is_not_told_of_when_nothing_waits_for_it_any_more() {
             break;
         }
     }
-    let_go(&lab);
+    release_packets(&lab);
     wait_until("room", || is_readable(&sender));
     assert_eq!(sender.stats().unwrap().moved, given - 1, "one waits for room");
     sender.flush().unwrap();
@@ -224,7 +224,7 @@ fn a_forked_child_is_not_given_the_kernels_socket() {
 }
 
 #[test]
-fn room_is_not_told_of_when_the_queue_was_taken_back() {
+fn room_is_not_reported_after_take_unsent() {
     let (mut socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
     let sender = socket.sender();
     sender.send(vec![1; 8 << 20]).unwrap();
@@ -247,7 +247,7 @@ fn connected(builder: tcp::Builder) -> (tcp::Stream, TcpStream) {
 }
 
 #[test]
-fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
+fn descriptors_of_stream_halves_cannot_send() {
     use std::io::Write as _;
     let (socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
     assert!(is_for_waiting_only(&socket));
@@ -286,7 +286,7 @@ fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) ->
 }
 
 #[test]
-fn a_stream_that_others_can_send_on_has_no_numbered_calls() {
+fn a_shared_stream_makes_no_numbered_calls() {
     let builder = || tcp::Stream::builder().method(tcp::Method::ZeroCopy);
     let (mut socket, mut peer) = connected(builder());
     assert!(goes_without_copy(&mut socket, &mut peer));

@@ -58,7 +58,7 @@ fn rings() -> usize {
 }
 
 #[test]
-fn ten_thousand_share_a_pool_and_none_starves() {
+fn ten_thousand_streams_share_a_pool_without_starvation() {
     let limit = getrlimit(Resource::Nofile);
     let allowed = limit.maximum.map_or(u64::MAX, |maximum| maximum.saturating_sub(OTHER_DESCRIPTORS));
     let connections = CONNECTIONS.min(allowed as usize);

@@ -35,12 +35,12 @@ fn counter(lab: &Lab, file: &str, group: &str, name: &str) -> u64 {
 }
 
 /// How often the left end failed to send new data (no route), or sent again after a time-out.
-fn sent_in_vain(lab: &Lab) -> u64 {
+fn failed_transmissions(lab: &Lab) -> u64 {
     counter(lab, "snmp", "Ip:", "OutNoRoutes") + counter(lab, "netstat", "TcpExt:", "TCPTimeouts")
 }
 
 /// Each method, and the choice among them.
-const WAYS: [Option<Method>; 4] =
+const METHODS: [Option<Method>; 4] =
     [None, Some(Method::Plain), Some(Method::ZeroCopy), Some(Method::UringZeroCopy)];
 
 fn by(method: Option<Method>) -> Builder {
@@ -68,7 +68,7 @@ fn send(sender: &mut Sender, first: usize, bytes: usize) -> io::Result<()> {
 
 #[test]
 fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
-    for method in available(WAYS) {
+    for method in available(METHODS) {
         let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
         let (mut socket, mut peer) = connected(&lab, by(method).send_pool(&pool));
         let resets = thread::spawn(move || {
@@ -101,8 +101,8 @@ fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
 }
 
 #[test]
-fn a_stream_dropped_after_a_reset_leaves_nothing() {
-    for method in available(WAYS) {
+fn a_stream_dropped_after_a_reset_leaks_nothing() {
+    for method in available(METHODS) {
         let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
         let (mut socket, peer) = connected(&lab, by(method).send_pool(&pool).send_buffer(64 << 10));
         for _ in 0..8 {
@@ -118,9 +118,9 @@ fn a_stream_dropped_after_a_reset_leaves_nothing() {
 }
 
 #[test]
-fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
+fn a_peer_stalled_for_seconds_receives_everything() {
     const BYTES: usize = 16 << 20;
-    for method in available(WAYS) {
+    for method in available(METHODS) {
         let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
         let (mut socket, peer) = connected(&lab, by(method).send_pool(&pool));
         let calls = Calls::none();
@@ -154,7 +154,7 @@ fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
 #[test]
 fn a_stream_closed_while_its_peer_stalls_still_arrives() {
     const BYTES: usize = 20 * 8000;
-    for method in available(WAYS) {
+    for method in available(METHODS) {
         let (lab, pool) = (lab!(), Pool::new(32, 8192).unwrap());
         let builder = by(method).send_pool(&pool).send_buffer(4 << 20);
         let (mut socket, peer) = connected(&lab, builder);
@@ -227,7 +227,7 @@ fn without_memory_for_completions_tcp_sends_are_copied() {
 /// Failed calls have no number: otherwise the kernel's ranges would name other calls, and some would never
 /// complete.
 #[test]
-fn calls_that_fail_or_take_a_part_shift_no_completion() {
+fn failed_and_partial_calls_shift_no_completion() {
     for method in available([Method::ZeroCopy, Method::UringZeroCopy]) {
         let lab = lab!();
         limit_memory(lab.left(), 5000);
@@ -280,7 +280,7 @@ fn limit_locked(bytes: u64) {
 }
 
 #[test]
-fn without_leave_to_lock_memory_sends_are_copied_and_counted() {
+fn without_locked_memory_sends_are_copied_and_counted() {
     const BYTES: usize = 30 * 100_000;
     let lab = lab!();
     let methods = available([None, Some(Method::ZeroCopy), Some(Method::UringZeroCopy)]);
@@ -331,7 +331,7 @@ fn lab_connect(lab: &Lab, builder: Builder) -> Result<Stream, OpenError> {
 }
 
 #[test]
-fn where_io_uring_is_refused_streams_go_on_without() {
+fn streams_work_without_io_uring() {
     let lab = lab!();
     Refused::always(libc::SYS_io_uring_setup, libc::EPERM).apply();
     let error = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
@@ -351,7 +351,7 @@ fn where_io_uring_is_refused_streams_go_on_without() {
 }
 
 /// Changes the lab in the middle of a stream: the peer reads the rest only after the change.
-fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
+fn stream_survives(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
     const BYTES: usize = 24 << 20;
     let (mut socket, mut peer) = connected(lab, by(method));
     // Far less than the stream, even if the kernel lets it grow (32 MiB since Linux 6.16).
@@ -374,21 +374,21 @@ fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
 }
 
 #[test]
-fn an_mtu_lowered_and_raised_in_mid_stream_changes_no_byte() {
-    for method in available(WAYS) {
+fn mtu_changes_during_a_stream_change_no_byte() {
+    for method in available(METHODS) {
         for mtu in [1000, 1500, 600] {
-            crosses(&lab!(), method, |lab| lab.left().set_mtu(mtu).unwrap());
+            stream_survives(&lab!(), method, |lab| lab.left().set_mtu(mtu).unwrap());
         }
     }
 }
 
 #[test]
 fn an_interface_set_down_only_delays_a_stream() {
-    for method in available(WAYS) {
-        crosses(&lab!(), method, |lab| {
-            let before = sent_in_vain(lab);
+    for method in available(METHODS) {
+        stream_survives(&lab!(), method, |lab| {
+            let before = failed_transmissions(lab);
             lab.left().set_down().unwrap();
-            wait_until("sent in vain", || sent_in_vain(lab) > before);
+            wait_until("sent in vain", || failed_transmissions(lab) > before);
             lab.left().set_up().unwrap();
             lab.wait_for_carrier().unwrap();
         });
@@ -396,18 +396,18 @@ fn an_interface_set_down_only_delays_a_stream() {
 }
 
 #[test]
-fn a_stream_goes_on_when_there_is_a_route_again() {
-    for method in available(WAYS) {
-        crosses(&lab!(), method, |lab| {
+fn a_stream_continues_when_its_route_returns() {
+    for method in available(METHODS) {
+        stream_survives(&lab!(), method, |lab| {
             let route = |what: &str| {
                 let to = format!("{}/32", lab.right().ipv4());
                 let arguments = ["route", what, "blackhole", &to];
                 let done = || Command::new("ip").args(arguments).status().expect("ip is there");
                 assert!(lab.left().namespace().run(done).success(), "{what} a route to nowhere");
             };
-            let before = sent_in_vain(lab);
+            let before = failed_transmissions(lab);
             route("add");
-            wait_until("sent in vain", || sent_in_vain(lab) > before);
+            wait_until("sent in vain", || failed_transmissions(lab) > before);
             route("del");
         });
     }

@@ -49,18 +49,18 @@ fn pool() -> Pool {
 }
 
 /// Memory of the program whose drop is noticed.
-struct Watched {
+struct TrackedMemory {
     bytes: Vec<u8>,
     gone: Arc<AtomicUsize>,
 }
 
-impl AsRef<[u8]> for Watched {
+impl AsRef<[u8]> for TrackedMemory {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Watched {
+impl Drop for TrackedMemory {
     fn drop(&mut self) {
         self.bytes.fill(0xdd); // what is sent after this is seen, too
         self.gone.fetch_add(1, Relaxed);
@@ -72,7 +72,7 @@ fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
     for number in 0..PIECES {
         let bytes = pattern(number * PIECE_BYTES, PIECE_BYTES);
         let buffer = match number % 3 {
-            0 => Buffer::from_owner(Watched { bytes, gone: Arc::clone(gone) }),
+            0 => Buffer::from_owner(TrackedMemory { bytes, gone: Arc::clone(gone) }),
             _ => {
                 let mut buffer = sender.buffer().expect("a free buffer");
                 buffer.fill(&bytes).unwrap();
@@ -169,7 +169,7 @@ fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
+fn a_buffer_returns_only_when_it_is_acknowledged() {
     for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool).return_buffers(true));
@@ -197,7 +197,7 @@ fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
 }
 
 #[test]
-fn frames_are_held_like_any_memory() {
+fn frames_are_held_until_acknowledged() {
     for method in available(ZERO_COPY) {
         for by_force in [false, true] {
             let (lab, pool) = (lab!(), pool());
@@ -234,7 +234,7 @@ fn frames_are_held_like_any_memory() {
 }
 
 #[test]
-fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
+fn unsent_data_at_close_is_not_a_silent_end() {
     for method in available(Method::ALL) {
         let (lab, pool) = (lab!(), pool());
         let (mut socket, mut peer) =
@@ -289,7 +289,7 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
 }
 
 #[test]
-fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
+fn a_full_ring_neither_blocks_nor_spins() {
     const PIECES: usize = 1000;
     if !nocopy_lab::io_uring_or_skip() {
         return;
@@ -333,7 +333,7 @@ const LONGEST: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 120, 
 /// A child between fork and exec, with everything that a fork copies.
 #[test]
 #[allow(unsafe_code)]
-fn a_fork_does_not_come_between_a_stream_and_its_memory() {
+fn a_fork_does_not_separate_a_stream_from_its_memory() {
     for method in available(ZERO_COPY) {
         let (lab, pool, gone) = (lab!(), pool(), Arc::default());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
@@ -383,16 +383,16 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
 }
 
 /// Memory that the program continues to write, beside the bytes it sends.
-struct Beside {
+struct SharedPages {
     pages: *mut [u8],
     sent_bytes: usize,
 }
 
 // SAFETY: the bytes that it gives out are not written to.
 #[allow(unsafe_code)]
-unsafe impl Send for Beside {}
+unsafe impl Send for SharedPages {}
 
-impl AsRef<[u8]> for Beside {
+impl AsRef<[u8]> for SharedPages {
     #[allow(unsafe_code)]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: leaked, so valid for good; only bytes behind these are written to by this process.
@@ -412,7 +412,7 @@ fn a_forked_child_changes_nothing_for_its_parents_stream() {
         let pages = Box::into_raw(pattern(sent.len(), 4 * 4096).into_boxed_slice());
         let sent_bytes = 4 * 4096 - 64;
         sent.extend(pattern(sent.len(), sent_bytes));
-        socket.sender().send(Buffer::from_owner(Beside { pages, sent_bytes })).unwrap();
+        socket.sender().send(Buffer::from_owner(SharedPages { pages, sent_bytes })).unwrap();
         assert!(socket.sender().try_flush().unwrap(), "{method}");
         wait_for_retransmission(&loss);
         let (mut parents, (mut gate, open)) = (ManuallyDrop::new(socket), std::io::pipe().unwrap());

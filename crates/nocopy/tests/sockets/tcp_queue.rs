@@ -27,7 +27,7 @@ fn pair(builder: Builder) -> (Stream, TcpStream) {
 
 /// Bytes that the kernel holds and has never sent (`SIOCOUTQNSD`).
 #[allow(unsafe_code)]
-fn kept_back(sender: &mut Sender) -> i32 {
+fn unsent_bytes(sender: &mut Sender) -> i32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b; // linux/sockios.h
     let mut bytes = -1;
     // SAFETY: the kernel writes one integer to `bytes`, which outlives the call.
@@ -53,12 +53,12 @@ fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bo
         sender.send_published(data, 5..5).unwrap();
     }
     assert!(sender.try_flush().unwrap());
-    wait_until("gone", || kept_back(sender) == 0);
+    wait_until("gone", || unsent_bytes(sender) == 0);
     started.elapsed() < HELD_AT_LEAST
 }
 
 #[test]
-fn nothing_is_kept_back_for_what_brings_no_bytes() {
+fn empty_items_hold_no_bytes_back() {
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     for method in PublishedMethod::ALL {
         for behind in ["an empty buffer", "an empty range", "an empty buffer and range"] {
@@ -71,7 +71,7 @@ fn nothing_is_kept_back_for_what_brings_no_bytes() {
 }
 
 #[test]
-fn a_short_buffer_goes_behind_a_file_of_any_length() {
+fn a_short_buffer_queues_after_a_file_of_any_length() {
     let (mut socket, _peer) = pair(Stream::builder());
     let sender = socket.sender();
     let file = File::from(memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap());
@@ -92,7 +92,7 @@ fn a_short_buffer_goes_behind_a_file_of_any_length() {
 }
 
 #[test]
-fn writing_waits_for_a_slow_peer_also_behind_published_data() {
+fn writing_after_published_data_waits_for_a_slow_peer() {
     let (mut socket, mut peer) = pair(Stream::builder());
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     let writing = this_thread();
@@ -114,7 +114,7 @@ fn writing_waits_for_a_slow_peer_also_behind_published_data() {
 }
 
 #[test]
-fn waiting_may_be_for_ever() {
+fn infinite_timeouts_do_not_expire() {
     let (mut socket, _peer) = pair(Stream::builder());
     socket.sender().send(b"bytes".to_vec()).unwrap();
     assert!(socket.sender().flush_timeout(Duration::MAX).unwrap());

@@ -88,7 +88,7 @@ fn memory_of_the_program_is_sent_in_place_and_returned() {
 }
 
 #[test]
-fn the_policy_ends_with_copies_where_everything_is_copied_late() {
+fn the_policy_chooses_copies_over_late_copies() {
     let (address, reader) = reader();
     let mut socket = Stream::connect(address).unwrap();
     let sender = socket.sender();
@@ -115,7 +115,7 @@ fn the_policy_ends_with_copies_where_everything_is_copied_late() {
 }
 
 #[test]
-fn short_writes_are_copied_by_rule() {
+fn short_writes_are_always_copied() {
     let (address, reader) = reader();
     let mut socket = Stream::connect(address).unwrap();
     for _ in 0..100 {
@@ -130,7 +130,7 @@ fn short_writes_are_copied_by_rule() {
 }
 
 #[test]
-fn what_does_not_fit_stays_queued_until_the_peer_reads() {
+fn unsent_bytes_stay_queued_until_the_peer_reads() {
     for method in available(Method::ALL) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
@@ -152,7 +152,7 @@ fn what_does_not_fit_stays_queued_until_the_peer_reads() {
 }
 
 #[test]
-fn a_cut_stream_ends_with_a_reset_and_not_as_if_it_were_whole() {
+fn a_cut_stream_ends_with_a_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
@@ -165,7 +165,7 @@ fn a_cut_stream_ends_with_a_reset_and_not_as_if_it_were_whole() {
 }
 
 #[test]
-fn nothing_follows_the_end_and_receiving_goes_on() {
+fn sends_after_finish_are_refused_and_receiving_works() {
     let (listener, bytes) = (TcpListener::bind("127.0.0.1:0").unwrap(), b"still here");
     let mut socket = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
@@ -181,7 +181,7 @@ fn nothing_follows_the_end_and_receiving_goes_on() {
 }
 
 #[test]
-fn a_broken_connection_gives_back_what_was_not_sent() {
+fn a_broken_connection_returns_unsent_buffers() {
     for method in available(Method::ALL) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
@@ -202,7 +202,7 @@ fn a_broken_connection_gives_back_what_was_not_sent() {
 }
 
 #[test]
-fn buffers_that_are_all_with_the_program_are_not_waited_for() {
+fn buffers_held_by_the_program_are_not_waited_for() {
     let (address, _reader) = reader();
     let pool = Pool::new(2, 4096).unwrap();
     let mut socket = Stream::builder().send_pool(&pool).connect(address).unwrap();
@@ -215,7 +215,7 @@ fn buffers_that_are_all_with_the_program_are_not_waited_for() {
 }
 
 #[test]
-fn a_listener_shares_its_pool_among_what_it_accepts() {
+fn a_listener_shares_its_pool_among_its_streams() {
     let pool = Pool::new(4, 4096).unwrap();
     let listener = Stream::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let clients: Vec<TcpStream> =
@@ -294,7 +294,7 @@ fn a_peer_that_never_reads_stops_no_other_stream() {
 
 /// A stream may use all of the pool while it is the only one.
 #[test]
-fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
+fn a_stream_gets_buffers_of_a_pool_in_use() {
     let pool = Pool::new(8, 16 << 10).unwrap();
     let listener = listener_by_zero_copy(&pool);
     let (mut stalled, silent) = accepted(&listener);
@@ -313,7 +313,7 @@ fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_referred_to() {
+fn ranges_outside_published_data_are_refused() {
     let (address, _reader) = reader();
     let mut socket = Stream::connect(address).unwrap();
     let data = Published::written(5, |memory| memory.fill(7)).unwrap();
@@ -325,7 +325,7 @@ fn what_is_not_there_cannot_be_referred_to() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum StreamCall {
     Send(usize),
     Foreign(usize),
     Slice(usize),
@@ -336,16 +336,16 @@ enum Step {
     Reap,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<StreamCall>> {
     let step = prop_oneof![
-        4 => (0..=65_536_usize).prop_map(Step::Send),
-        2 => (0..300_000_usize).prop_map(Step::Foreign),
-        1 => (0..20_000_usize).prop_map(Step::Slice),
-        2 => (0..300_000_usize).prop_map(Step::Published),
-        1 => (0..300_000_usize).prop_map(Step::File),
-        2 => Just(Step::TryFlush),
-        2 => Just(Step::Flush),
-        1 => Just(Step::Reap),
+        4 => (0..=65_536_usize).prop_map(StreamCall::Send),
+        2 => (0..300_000_usize).prop_map(StreamCall::Foreign),
+        1 => (0..20_000_usize).prop_map(StreamCall::Slice),
+        2 => (0..300_000_usize).prop_map(StreamCall::Published),
+        1 => (0..300_000_usize).prop_map(StreamCall::File),
+        2 => Just(StreamCall::TryFlush),
+        2 => Just(StreamCall::Flush),
+        1 => Just(StreamCall::Reap),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -369,29 +369,29 @@ proptest! {
         let (sender, mut sent) = (socket.sender(), Vec::new());
         for step in steps {
             match step {
-                Step::Send(bytes) => {
+                StreamCall::Send(bytes) => {
                     let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
                     buffer.fill(&pattern(sent.len(), bytes)).unwrap();
                     sent.extend_from_slice(&buffer);
                     sender.send(buffer).unwrap();
                 }
-                Step::Foreign(bytes) => {
+                StreamCall::Foreign(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
                     sent.extend_from_slice(&bytes);
                     sender.send(bytes).unwrap();
                 }
-                Step::Slice(bytes) => {
+                StreamCall::Slice(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
                     sender.send_copy(&bytes).unwrap();
                     sent.extend(bytes);
                 }
-                Step::Published(bytes) => {
+                StreamCall::Published(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
                     let data = Published::written(bytes.len(), |memory| memory.copy_from_slice(&bytes)).unwrap();
                     sender.send_published(&data, 0..bytes.len() as u64).unwrap();
                     sent.extend(bytes);
                 }
-                Step::File(bytes) => {
+                StreamCall::File(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
                     let name = "nocopy-test";
                     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
@@ -399,9 +399,9 @@ proptest! {
                     sender.send_file(Arc::new(file), 0..bytes.len() as u64).unwrap();
                     sent.extend(bytes);
                 }
-                Step::TryFlush => _ = sender.try_flush().unwrap(),
-                Step::Flush => sender.flush().unwrap(),
-                Step::Reap => _ = sender.reap(),
+                StreamCall::TryFlush => _ = sender.try_flush().unwrap(),
+                StreamCall::Flush => sender.flush().unwrap(),
+                StreamCall::Reap => _ = sender.reap(),
             }
         }
         sender.finish().unwrap();

@@ -130,7 +130,7 @@ fn a_sender_whose_peer_does_not_read_waits_without_spinning() {
 }
 
 #[test]
-fn buffers_come_back_when_the_peer_has_acknowledged_them() {
+fn buffers_return_when_acknowledged() {
     for method in available([Method::ZeroCopy, Method::UringZeroCopy]) {
         let pool = Pool::new(8, 1 << 20).unwrap();
         let builder = Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 20);
@@ -156,7 +156,7 @@ fn buffers_come_back_when_the_peer_has_acknowledged_them() {
 }
 
 #[test]
-fn a_receiver_gets_what_comes_and_the_end() {
+fn a_receiver_gets_all_bytes_and_the_end() {
     let (stream, mut peer) = pair(Stream::builder());
     let runtime = runtime();
     let (mut receiver, _sender) = runtime.block_on(async { halves(stream) });
@@ -174,7 +174,7 @@ fn a_receiver_gets_what_comes_and_the_end() {
 }
 
 #[test]
-fn a_reset_ends_what_waits_with_an_error() {
+fn a_reset_ends_waits_with_an_error() {
     let (stream, peer) = pair(Stream::builder().send_buffer(64 << 10));
     let runtime = runtime();
     let (mut receiver, mut sender) = runtime.block_on(async { halves(stream) });

@@ -8,7 +8,7 @@ use nocopy::{Area, Buffer, Cause, Evidence, Pool, Port};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
-use crate::common::waiting::Observed;
+use crate::common::waiting::InspectedSocket;
 use crate::common::{PATIENCE, area_of, lab};
 
 const COUNT: usize = 200;
@@ -53,7 +53,7 @@ fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
 }
 
 #[test]
-fn every_kind_of_memory_arrives_by_every_way() {
+fn every_kind_of_memory_arrives_by_every_path() {
     for method in [None, Some(Method::Xdp), Some(Method::Gso), Some(Method::ZeroCopyGso)] {
         let lab = lab!();
         let (receiver, to) = receiver(&lab);
@@ -100,7 +100,7 @@ fn every_kind_of_memory_arrives_by_every_way() {
 }
 
 #[test]
-fn a_ring_that_is_full_empties_itself() {
+fn a_full_ring_drains_by_itself() {
     let lab = lab!();
     let (receiver, to) = receiver(&lab);
     let end = lab.left();
@@ -122,7 +122,7 @@ fn a_ring_that_is_full_empties_itself() {
 }
 
 #[test]
-fn a_flush_does_not_wait_for_frames_that_the_program_has() {
+fn flush_does_not_wait_for_frames_of_the_program() {
     let lab = lab!();
     let (receiver, to) = receiver(&lab);
     let mut sender = sender(&lab, Some(Method::Xdp), &area_of(4096));
@@ -146,14 +146,14 @@ fn a_flush_does_not_wait_for_frames_that_the_program_has() {
 }
 
 #[test]
-fn without_a_port_there_is_no_such_way() {
+fn without_a_port_method_xdp_is_refused() {
     let error = Socket::builder().method(Method::Xdp).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, OpenError::Method { method: Method::Xdp, .. }), "{error}");
 }
 
 /// The receiving half of the port reads the error queue that also has completions; none of them gets lost.
 #[test]
-fn completions_and_errors_are_told_while_the_port_receives() {
+fn completions_and_errors_arrive_while_the_port_receives() {
     let lab = lab!();
     let (receiver, to) = receiver(&lab);
     let end = lab.left();
@@ -167,7 +167,7 @@ fn completions_and_errors_are_told_while_the_port_receives() {
     });
     // One error for each datagram, however soon after another.
     lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
-    let at_the_socket = Observed::udp_socket(end, local);
+    let at_the_socket = InspectedSocket::udp_socket(end, local);
     // Free buffers are left: without any, the sender would read completions with every call, before the half
     // does.
     let buffers: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();

@@ -46,7 +46,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Sends twenty datagrams of 1,400 bytes from one buffer, and checks each where it arrives.
-fn cross(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
+fn send_and_receive(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
     let mut buffer = socket.sender().buffer().unwrap();
     buffer.fill(&pattern(round, 20 * 1400)).unwrap();
     socket.sender().send(Message::segments(buffer, 1400), None).unwrap();
@@ -59,14 +59,14 @@ fn cross(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
 }
 
 #[test]
-fn an_mtu_lowered_in_mid_stream_costs_nothing_but_speed() {
+fn a_lowered_mtu_loses_no_datagram() {
     for method in available(METHODS) {
         let lab = lab!();
         let receiver = receiver(lab.right());
         let mut socket = sender(lab.left(), method, &receiver);
         for (round, mtu) in [1500, 1000, 1500, 600].into_iter().enumerate() {
             lab.left().set_mtu(mtu).unwrap();
-            cross(&mut socket, &receiver, round);
+            send_and_receive(&mut socket, &receiver, round);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
         let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
@@ -76,19 +76,19 @@ fn an_mtu_lowered_in_mid_stream_costs_nothing_but_speed() {
 }
 
 #[test]
-fn an_interface_set_down_and_up_is_told_and_the_socket_goes_on() {
+fn an_interface_down_is_reported_and_the_socket_recovers() {
     for method in available(METHODS) {
         let lab = lab!();
         let receiver = receiver(lab.right());
         let mut socket = sender(lab.left(), method, &receiver);
-        cross(&mut socket, &receiver, 0);
+        send_and_receive(&mut socket, &receiver, 0);
         lab.left().set_down().unwrap();
         socket.sender().send(Buffer::from(vec![1; 100]), None).unwrap();
         let error: SendError = socket.sender().flush().unwrap_err().downcast().unwrap();
         assert_eq!((error.refused, socket.sender().stats().unwrap()["refused"]), (1, 1), "{method}: {error}");
         lab.left().set_up().unwrap();
         lab.wait_for_carrier().unwrap();
-        cross(&mut socket, &receiver, 1);
+        send_and_receive(&mut socket, &receiver, 1);
         assert!(socket.sender().drain(PATIENCE).unwrap());
         assert_eq!(socket.sender().ledger().datagrams(), 40, "{method}");
     }
@@ -105,7 +105,7 @@ fn each_datagram_of_a_refused_burst_is_counted_once() {
         let lab = lab!();
         let receiver = receiver(lab.right());
         let mut socket = sender(lab.left(), method, &receiver);
-        cross(&mut socket, &receiver, 0);
+        send_and_receive(&mut socket, &receiver, 0);
         for (kind, bytes) in [("prohibit", 30 * 1400), ("unreachable", 45 * 1400 + 7)] {
             ip(lab.left(), &format!("route add {kind} 10.77.0.2"));
             socket.sender().send(Message::segments(Buffer::from(vec![1; bytes]), 1400), None).unwrap();
@@ -116,7 +116,7 @@ fn each_datagram_of_a_refused_burst_is_counted_once() {
             let refused: u64 = refused.map(|error| error.refused).sum();
             assert_eq!(refused, bytes.div_ceil(1400) as u64, "{method}");
             ip(lab.left(), &format!("route del {kind} 10.77.0.2"));
-            cross(&mut socket, &receiver, 1);
+            send_and_receive(&mut socket, &receiver, 1);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap());
         let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
@@ -128,7 +128,7 @@ fn each_datagram_of_a_refused_burst_is_counted_once() {
 }
 
 #[test]
-fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
+fn without_pinned_memory_sends_are_copied_and_counted() {
     // Capabilities belong to a thread; the limit belongs to the process, but applies only to threads without
     // this capability.
     let mut sets = capabilities(None).unwrap();
@@ -160,7 +160,7 @@ fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
 }
 
 #[test]
-fn buffers_run_out_and_come_back() {
+fn exhausted_buffers_return() {
     let lab = lab!();
     let receiver = receiver(lab.right());
     let pool = Pool::new(2, 4096).unwrap();
@@ -180,7 +180,7 @@ fn buffers_run_out_and_come_back() {
 }
 
 #[test]
-fn ten_thousand_sockets_opened_and_closed_leave_nothing() {
+fn ten_thousand_opened_sockets_leak_nothing() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let to = receiver.local_addr().unwrap();

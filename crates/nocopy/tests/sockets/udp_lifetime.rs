@@ -29,12 +29,12 @@ pub(crate) const COUNT: usize = 40;
 
 /// Makes packets leave the left end so slowly that they are seen waiting even after a stall of minutes: one
 /// in eight seconds, the first two at once.
-pub(crate) fn hold_back(lab: &Lab) {
+pub(crate) fn delay_packets(lab: &Lab) {
     shape(lab, "replace", SLOW, 10_000_000);
 }
 
 /// Lets delayed packets leave, at some 1 MB/s.
-pub(crate) fn let_go(lab: &Lab) {
+pub(crate) fn release_packets(lab: &Lab) {
     shape(lab, "change", FAST, 10_000_000);
     hurry(lab);
 }
@@ -137,7 +137,7 @@ pub(crate) fn assert_all_arrive(receiver: &UdpSocket) {
 fn memory_is_reused_after_a_forced_close_and_data_arrives() {
     for method in available(ZERO_COPY) {
         let lab = lab!();
-        hold_back(&lab);
+        delay_packets(&lab);
         let (receiver, pool, leaked_before) =
             (receiver(&lab), Pool::new(64, 4096).unwrap(), process_stats()["leaked_bytes"]);
         let mut socket = sender(&lab, method, &pool, &receiver);
@@ -152,22 +152,22 @@ fn memory_is_reused_after_a_forced_close_and_data_arrives() {
         assert!(matches!(sender.send_copy(b"more", None), Err(Reason::Finished)), "{method}");
         drop(sender);
         assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
-        let_go(&lab);
+        release_packets(&lab);
         assert_all_arrive(&receiver);
     }
 }
 
 #[test]
-fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
+fn a_dropped_socket_holds_its_memory_until_completion() {
     for method in available(ZERO_COPY) {
         let lab = lab!();
-        hold_back(&lab);
+        delay_packets(&lab);
         let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
         let mut socket = sender(&lab, method, &pool, &receiver);
         send_all(&mut socket);
         drop(socket);
         assert!(scribble(&pool) < pool.total(), "{method}: some are still read");
-        let_go(&lab);
+        release_packets(&lab);
         assert_all_arrive(&receiver);
         let give_up = Instant::now() + PATIENCE;
         while pool.at_home() < pool.total() {
@@ -193,12 +193,12 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
+fn a_panic_in_an_owners_drop_loses_one_buffer() {
     for method in available(ZERO_COPY) {
         // Packets leave the first lab before they leave the other.
         let (lab, other) = (lab!(), lab!());
-        hold_back(&lab);
-        hold_back(&other);
+        delay_packets(&lab);
+        delay_packets(&other);
         let (pool, other_pool) = (Pool::new(64, 4096).unwrap(), Pool::new(64, 4096).unwrap());
         let (receiver, other_receiver) = (receiver(&lab), receiver(&other));
         let mut other_socket = sender(&other, method, &other_pool, &other_receiver);
@@ -218,7 +218,7 @@ fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
             socket
         };
         drop(send_with_owners());
-        let_go(&lab);
+        release_packets(&lab);
         assert_all_arrive(&receiver);
         wait_until("home", || pool.at_home() == pool.total());
         let mut socket = send_with_owners();
@@ -226,7 +226,7 @@ fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
         drop(socket);
         assert_eq!(pool.at_home(), pool.total(), "{method}");
         assert!(scribble(&other_pool) < other_pool.total(), "{method}: the other socket's are still read");
-        let_go(&other);
+        release_packets(&other);
         assert_all_arrive(&other_receiver);
         wait_until("home", || other_pool.at_home() == other_pool.total());
     }
@@ -234,16 +234,16 @@ fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
 
 /// The child has the same socket, and a copy of its state.
 #[test]
-fn a_forked_child_leaves_its_parent_what_is_in_flight() {
+fn a_forked_child_does_not_settle_its_parents_sends() {
     for method in available(ZERO_COPY) {
         let lab = lab!();
-        hold_back(&lab);
+        delay_packets(&lab);
         let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
         let mut socket = sender(&lab, method, &pool, &receiver);
         send_all(&mut socket);
         let in_flight = socket.sender().in_flight();
         assert!(in_flight > 0, "{method}");
-        let_go(&lab);
+        release_packets(&lab);
         assert_all_arrive(&receiver);
         // Everything has arrived, so completions wait for the first reader.
         let child = ForkedChild::start(|| {
@@ -274,10 +274,10 @@ fn a_forked_child_leaves_its_parent_what_is_in_flight() {
 
 /// Memory that a forked child does not have must not be unmapped there: something else may be at its address.
 #[test]
-fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
+fn a_forked_child_drops_its_parents_sockets_safely() {
     for method in available(ZERO_COPY) {
         let lab = lab!();
-        hold_back(&lab);
+        delay_packets(&lab);
         let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
         let mut socket = sender(&lab, method, &pool, &receiver);
         send_all(&mut socket);
@@ -290,7 +290,7 @@ fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
         })
         .join();
         let (mut socket, pool) = ManuallyDrop::into_inner(parents);
-        let_go(&lab);
+        release_packets(&lab);
         assert_all_arrive(&receiver);
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         drop(socket);
@@ -310,7 +310,7 @@ fn without_memory_for_completions_datagrams_are_copied() {
     const MANY: usize = 2000;
     let lab = lab!();
     // No completion returns while they are sent, however slow this thread is.
-    hold_back(&lab);
+    delay_packets(&lab);
     let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
     let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
     for number in 0..MANY {
@@ -319,7 +319,7 @@ fn without_memory_for_completions_datagrams_are_copied() {
             socket.sender().flush().unwrap();
         }
     }
-    let_go(&lab);
+    release_packets(&lab);
     assert!(socket.sender().drain(PATIENCE).unwrap(), "never stuck");
     let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
     assert!(counters["no_buffers"] > 0, "{counters}");
@@ -345,7 +345,7 @@ fn stay_on_this_processor() {
 }
 
 #[test]
-fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
+fn datagrams_stay_in_order_with_a_full_send_buffer() {
     const MANY: usize = 300;
     stay_on_this_processor();
     for method in available(ZERO_COPY) {
@@ -376,7 +376,7 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
 }
 
 #[test]
-fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
+fn a_partly_sent_datagram_does_not_shift_the_next() {
     const LONG_BYTES: usize = 20_000;
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
@@ -420,7 +420,7 @@ fn a_partly_sent_refused_datagram_does_not_shift_the_next() {
 }
 
 #[test]
-fn data_given_to_a_ring_arrives_after_a_forced_close() {
+fn data_in_a_ring_arrives_after_a_forced_close() {
     /// Fewer than fit at a time, and more than leave at once.
     const LAST: usize = 8;
     if !nocopy_lab::io_uring_or_skip() {
@@ -443,7 +443,7 @@ fn data_given_to_a_ring_arrives_after_a_forced_close() {
     assert!(sender.stats().unwrap()["abandoned_calls"] > 0);
     drop(sender);
     assert_eq!(scribble(&pool), pool.total());
-    let_go(&lab);
+    release_packets(&lab);
     let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
     let mut bytes = [0; DATAGRAM_BYTES];
     for count in 0..COUNT {
@@ -456,7 +456,7 @@ fn data_given_to_a_ring_arrives_after_a_forced_close() {
 }
 
 #[test]
-fn through_veth_nobody_can_say() {
+fn completions_over_veth_are_unknown() {
     let lab = lab!();
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
     // A receiver's socket gets a copy, so the kernel reports a copy; without one, the packet is dropped in
@@ -502,7 +502,7 @@ fn closed_senders_are_empty_and_refuse() {
 }
 
 #[test]
-fn a_batch_that_is_forgotten_does_not_come_again() {
+fn a_forgotten_batch_is_not_returned_again() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = socket.local_address().unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

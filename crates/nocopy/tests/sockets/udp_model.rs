@@ -183,7 +183,7 @@ impl Model {
 }
 
 #[test]
-fn whatever_is_sent_arrives_and_comes_back_and_is_booked_once() {
+fn every_send_arrives_returns_and_is_recorded_once() {
     for (number, method) in available(METHODS).enumerate() {
         let mut model = Model::new(0x9e37_79b9 + number as u64);
         let builder = Socket::builder().send_pool(&model.pool).receive_pool(&model.pool).return_buffers(true);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common;
-use crate::common::waiting::Observed;
+use crate::common::waiting::InspectedSocket;
 use crate::common::{PATIENCE, area_of, lab};
 use nocopy::integration::PortTuning;
 use nocopy::port::PortBuilder;
@@ -60,7 +60,7 @@ fn add_ipv6(lab: &Lab, left: &str, right: &str) {
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
             String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
         };
-        assert!(soon(is_local), "{own} does not become an address of {name}");
+        assert!(becomes_true(is_local), "{own} does not become an address of {name}");
     }
 }
 
@@ -135,10 +135,10 @@ fn close(end: &End, socket: Socket) {
     assert_eq!(sender.in_flight(), 0);
     assert_eq!(receiver.stats().unwrap().faults + sender.stats().unwrap().faults, 0);
     drop((receiver, sender));
-    assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
+    assert!(becomes_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
-fn soon(mut is_so: impl FnMut() -> bool) -> bool {
+fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
         if Instant::now() >= give_up {
@@ -150,16 +150,16 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// Waits so long that the next datagram checks for notified changes: a sender checks at most once in a
-/// millisecond. A longer wait does no harm: known routes expire within a second, but [`Noticed`] counts only
-/// notified changes.
+/// millisecond. A longer wait does no harm: known routes expire within a second, but [`ChangeCount`] counts
+/// only notified changes.
 fn until_changes_are_asked_for() {
     std::thread::sleep(Duration::from_millis(2));
 }
 
 /// Changes notified to a sender so far.
-struct Noticed(u64);
+struct ChangeCount(u64);
 
-impl Noticed {
+impl ChangeCount {
     fn by(socket: &mut Socket) -> Self {
         Self(socket.sender().stats().unwrap()["announced_changes"])
     }
@@ -250,7 +250,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert_eq!(socket.receiver().explain().evidence, evidence, "{what}");
     let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
     assert!(
-        soon(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),
+        becomes_true(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),
         "{what}: the host's copies"
     );
     assert_eq!(socket.receiver().stats().unwrap()["sk_drops"], mode_drops, "{what}: the host's copies");
@@ -258,7 +258,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
 }
 
 #[test]
-fn a_received_payload_is_sent_on_in_its_frame() {
+fn a_received_payload_is_forwarded_in_its_frame() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
     let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
@@ -385,13 +385,13 @@ fn groups_are_sent_to_and_received_from() {
             "{what}"
         );
         assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
-        heard_from_this_host(left, &mut socket, group, &what);
+        receives_from_this_host(left, &mut socket, group, &what);
         close(left, socket);
     }
 }
 
 /// A program on the same host sends to the group.
-fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
+fn receives_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
     let local = socket.local_address().unwrap();
     let here = ordinary(end, SocketAddr::new(local.ip(), local.port() + 7));
     end.namespace().run(|| match group {
@@ -462,7 +462,7 @@ fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     // notices.
     ip(right, "link set nc1 address 02:6e:63:00:00:99");
     ip(left, "neighbour flush all");
-    let (first, mut noticed) = (number, Noticed::by(&mut socket));
+    let (first, mut noticed) = (number, ChangeCount::by(&mut socket));
     let count = until_over_port(&mut socket, remote, &mut number);
     noticed.assert_more(&mut socket, "a flushed neighbour");
     let sent = socket.sender().stats().unwrap();
@@ -520,7 +520,7 @@ fn a_stale_neighbour_is_confirmed() {
 /// The kernel fragments what is longer than the MTU, also after a change of the MTU, and joins received
 /// fragments.
 #[test]
-fn fragments_are_the_kernels_business_both_ways() {
+fn fragments_use_the_kernel_in_both_directions() {
     let lab = lab!();
     with_ipv6(&lab);
     let (left, right) = (lab.left(), lab.right());
@@ -540,7 +540,7 @@ fn fragments_are_the_kernels_business_both_ways() {
         };
         assert_eq!(send(&mut socket, 1452), (1, 0), "{what}");
         assert_eq!(send(&mut socket, 4000), (1, 1), "{what}");
-        let mut noticed = Noticed::by(&mut socket);
+        let mut noticed = ChangeCount::by(&mut socket);
         left.set_mtu(1400).unwrap();
         assert_eq!(send(&mut socket, 1452), (1, 2), "{what}");
         noticed.assert_more(&mut socket, &what);
@@ -605,7 +605,7 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
 
 /// Datagrams on other queues arrive through the kernel, once.
 #[test]
-fn other_queues_are_the_kernels() {
+fn datagrams_on_other_queues_use_the_kernel() {
     let lab = lab!(Lab::builder().queues(2));
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
@@ -663,7 +663,7 @@ fn all_queues_have_one_address() {
             (0..3).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
         }
         let mut came = Vec::new();
-        let all_came = soon(|| {
+        let all_came = becomes_true(|| {
             for (queue, socket) in sockets.iter_mut().enumerate() {
                 let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
                 came.extend(batch.map(|datagram| (queue, datagram.from(), datagram.take())));
@@ -688,7 +688,7 @@ fn all_queues_have_one_address() {
         }
         // In fragments: through the kernel, to whichever socket looks first.
         peers[0].send_to(&[7; 3000], local).unwrap();
-        let came = soon(|| {
+        let came = becomes_true(|| {
             sockets.iter_mut().any(|socket| {
                 let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
                 batch.map(|datagram| assert_eq!(*datagram, [7; 3000])).count() == 1
@@ -699,7 +699,10 @@ fn all_queues_have_one_address() {
         drop(sockets);
         let balance = area.balance();
         assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
-        assert!(soon(|| lab.left().xdp_program().unwrap().is_none()), "a program stayed on the interface");
+        assert!(
+            becomes_true(|| lab.left().xdp_program().unwrap().is_none()),
+            "a program stayed on the interface"
+        );
         drop(ordinary(lab.left(), local)); // the port number is free again
     }
 }
@@ -718,7 +721,7 @@ fn sockets_of_all_queues_count_the_kernels_socket_once() {
     let closed = SocketAddr::new(remote.ip(), remote.port() + 1);
     sockets[1].sender().send_copy(b"refused", closed).unwrap();
     sockets[1].sender().flush().unwrap();
-    assert!(soon(|| sockets[1].sender().errors().count() > 0), "no error of the network");
+    assert!(becomes_true(|| sockets[1].sender().errors().count() > 0), "no error of the network");
     let peer_errors = sockets.iter_mut().map(|socket| socket.sender().stats().unwrap()["peer_errors"]);
     assert_eq!(peer_errors.collect::<Vec<_>>(), [1, 0]);
 
@@ -728,7 +731,7 @@ fn sockets_of_all_queues_count_the_kernels_socket_once() {
         let sk_drops = |socket: &mut Socket| socket.receiver().stats().unwrap()["sk_drops"];
         sockets.iter_mut().map(sk_drops).collect()
     };
-    assert!(soon(|| {
+    assert!(becomes_true(|| {
         peer.send_to(&[7; 3000], local).unwrap();
         drops(&mut sockets).iter().any(|count| *count > 0)
     }));
@@ -770,12 +773,12 @@ fn link_local_addresses_have_an_interface() {
 }
 
 #[test]
-fn halves_go_to_threads() {
-    fn goes<T: Send>() {}
-    goes::<Socket>();
-    goes::<Sender>();
-    goes::<nocopy::udp::Receiver>();
-    goes::<nocopy::udp::OwnedDatagram>();
+fn halves_work_on_separate_threads() {
+    fn requires_send<T: Send>() {}
+    requires_send::<Socket>();
+    requires_send::<Sender>();
+    requires_send::<nocopy::udp::Receiver>();
+    requires_send::<nocopy::udp::OwnedDatagram>();
 }
 
 /// A changed route is followed: to another host, removed, to another interface, unreachable.
@@ -797,7 +800,7 @@ fn routes_are_followed() {
     };
     send(&mut socket, b"by a router").unwrap();
     expect(&peer, local, b"by a router", "routed");
-    let mut noticed = Noticed::by(&mut socket);
+    let mut noticed = ChangeCount::by(&mut socket);
     ip(left, "route change 10.9.0.0/16 dev lo");
     send(&mut socket, b"by lo, which leads nowhere").unwrap();
     noticed.assert_more(&mut socket, "a route onto another interface");
@@ -855,7 +858,7 @@ fn this_host_is_reached_through_the_kernel() {
 }
 
 #[test]
-fn long_datagrams_lie_in_several_frames() {
+fn long_datagrams_use_several_frames() {
     let lab = lab!(Lab::builder().mtu(9000));
     for checksum in [UdpChecksum::Computed, UdpChecksum::Offloaded] {
         let (local, remote) = addresses(&lab, false);
@@ -906,11 +909,11 @@ fn the_port_number_is_reserved_while_the_socket_is_open() {
     let again = open(left, local, xdp(), |port| port.mode(Mode::PacketRing)).unwrap_err();
     assert!(matches!(again, OpenError::Bind { .. }), "{again}");
     close(left, socket);
-    assert!(soon(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()), "it is not free again");
+    assert!(becomes_true(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()), "it is not free again");
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_opened() {
+fn invalid_settings_are_refused_before_opening() {
     let refused = |local: &str, builder: Builder| {
         builder.port(Port::builder("no such interface")).bind(local.parse().unwrap()).unwrap_err()
     };
@@ -955,7 +958,7 @@ fn a_connected_socket_receives_from_its_peer_only() {
 
 /// Datagrams to a group on an interface where another program joined it are not received.
 #[test]
-fn groups_are_heard_by_the_ports_interface_only() {
+fn groups_are_received_only_on_the_ports_interface() {
     let lab = lab!();
     let left = lab.left();
     let (local, _) = addresses(&lab, false);
@@ -988,7 +991,7 @@ fn groups_are_heard_by_the_ports_interface_only() {
 }
 
 #[test]
-fn errors_of_the_network_are_told_and_disturb_nothing() {
+fn network_errors_are_reported_and_sending_continues() {
     let lab = lab!();
     with_ipv6(&lab);
     for (limit, ipv6) in [("ipv4/icmp_ratelimit", false), ("ipv6/icmp/ratelimit", true)] {
@@ -1002,7 +1005,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         let (local, remote) = addresses(&lab, ipv6);
         let nobody = SocketAddr::new(remote.ip(), remote.port() + 1);
         let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
-        let at_the_socket = Observed::udp_socket(lab.left(), local);
+        let at_the_socket = InspectedSocket::udp_socket(lab.left(), local);
         let peer = ordinary(lab.right(), remote);
         let call_nobody = |sender: &mut Sender| {
             sender.send_copy(b"anybody?", nobody).expect(&what);
@@ -1010,7 +1013,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         };
         call_nobody(socket.sender());
         let mut told = Vec::new();
-        assert!(soon(|| {
+        assert!(becomes_true(|| {
             told.extend(socket.sender().errors());
             !told.is_empty()
         }));
@@ -1021,21 +1024,21 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         // One error waits at the socket, and a call does not return what it did not cause.
         let long = payload(3, 4000);
         call_nobody(socket.sender());
-        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         socket.sender().send_copy(&long, remote).expect(&what);
         expect(&peer, local, &long, &what);
         call_nobody(socket.sender());
-        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         peer.send_to(&long, local).unwrap();
         assert!(*receive(&mut socket, 1)[0].2 == long, "{what}");
         call_nobody(socket.sender());
-        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         // The wait does not fail, and clears the socket's error, which would end every wait.
         assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
         assert!(!at_the_socket.has_error(), "{what}: it would end every wait");
         drop(at_the_socket);
         told.clear();
-        assert!(soon(|| {
+        assert!(becomes_true(|| {
             told.extend(socket.sender().errors());
             told.len() >= 3
         }));
@@ -1047,7 +1050,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
 
 /// An answer to such a sender would be a broadcast, or return here: the host drops its packets.
 #[test]
-fn senders_that_cannot_be_are_the_hosts_to_judge() {
+fn invalid_source_addresses_are_left_to_the_host() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
     let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
@@ -1093,7 +1096,7 @@ fn senders_that_cannot_be_are_the_hosts_to_judge() {
 
 /// A hop limit of 0 means this host only, and port number 0 none: the kernel handles both.
 #[test]
-fn what_may_not_leave_the_host_does_not() {
+fn datagrams_forbidden_by_the_host_are_not_sent() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
     let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
@@ -1122,7 +1125,7 @@ fn what_may_not_leave_the_host_does_not() {
 
 /// Other drivers than veth, too, deliver packets whose checksum sockets of the same machine left to a card.
 #[test]
-fn checksums_left_to_a_device_that_there_is_not_are_taken() {
+fn checksums_left_to_a_missing_device_are_accepted() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     ip(left, "link add link nc0 name mv0 address 02:6e:63:00:00:51 type macvlan mode bridge");
@@ -1148,7 +1151,7 @@ fn checksums_left_to_a_device_that_there_is_not_are_taken() {
 }
 
 #[test]
-fn what_an_mtu_lowered_in_between_takes_is_counted() {
+fn datagrams_lost_by_a_lowered_mtu_are_counted() {
     let lab = lab!();
     let left = lab.left();
     for mode in MODES {
@@ -1186,7 +1189,7 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
 }
 
 #[test]
-fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
+fn coalesced_datagrams_are_never_one_long_datagram() {
     let lab = lab!();
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
@@ -1204,7 +1207,7 @@ fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
             let received = receive(&mut socket, 10);
             assert!(received.iter().zip(all.chunks(1000)).all(|((_, _, came), sent)| **came == *sent));
         } else {
-            assert!(soon(|| {
+            assert!(becomes_true(|| {
                 let mut batch = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
                 assert!(batch.next().is_none(), "{mode}");
                 drop(batch);

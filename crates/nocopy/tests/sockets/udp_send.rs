@@ -57,7 +57,7 @@ fn drain(socket: &mut Socket) -> Ledger {
 }
 
 #[test]
-fn every_method_sends_what_it_was_given() {
+fn every_method_sends_the_given_bytes() {
     for ip in without_missing_ipv6(["127.0.0.1", "::1"], |ip| ip.contains(':')) {
         for method in available(METHODS) {
             let (mut socket, receiver) = pair(ip, Some(method));
@@ -106,7 +106,7 @@ fn one_buffer_holds_many_datagrams() {
 }
 
 #[test]
-fn more_datagrams_than_a_call_takes_arrive_in_order() {
+fn more_datagrams_than_one_call_arrive_in_order() {
     for method in available(METHODS) {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
         let all = pattern(1, 16 * 200);
@@ -139,7 +139,7 @@ fn header_and_payload_are_gathered() {
 }
 
 #[test]
-fn what_is_delivered_locally_was_copied_and_says_so() {
+fn local_delivery_is_recorded_as_copied() {
     for (method, cause) in available([
         (Method::ZeroCopy, Cause::DeliveredLocally),
         (Method::ZeroCopyGso, Cause::DeliveredLocally),
@@ -161,7 +161,7 @@ fn what_is_delivered_locally_was_copied_and_says_so() {
 }
 
 #[test]
-fn slices_are_copied_at_once_and_in_their_turn() {
+fn slices_are_copied_at_once_in_order() {
     let (mut socket, receiver) = pair("127.0.0.1", None);
     socket.sender().send(Buffer::from(b"first".to_vec()), None).unwrap();
     socket.sender().send_copy(b"second", None).unwrap();
@@ -170,7 +170,7 @@ fn slices_are_copied_at_once_and_in_their_turn() {
 }
 
 #[test]
-fn a_wait_may_be_without_end() {
+fn infinite_timeouts_are_accepted() {
     let (mut socket, receiver) = pair("127.0.0.1", Some(Method::ZeroCopy));
     socket.sender().send(Buffer::from(vec![1; 100]), None).unwrap();
     assert!(socket.sender().drain(Duration::MAX).unwrap());
@@ -198,7 +198,7 @@ fn one_socket_sends_to_many() {
 }
 
 #[test]
-fn rejected_messages_come_back() {
+fn rejected_messages_are_returned() {
     let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
     let rejected = socket.sender().send(Buffer::from(vec![1]), None).unwrap_err();
     assert!(matches!(rejected.reason, Reason::NotConnected) && rejected.item.pieces()[0].len() == 1);
@@ -213,20 +213,20 @@ fn rejected_messages_come_back() {
 }
 
 /// An address without a socket, which no other test uses.
-fn nobody() -> SocketAddr {
+fn closed_port() -> SocketAddr {
     UdpSocket::bind(local("127.0.0.77")).unwrap().local_addr().unwrap()
 }
 
 #[test]
-fn nobody_listening_is_told_and_ends_nothing() {
-    let nobody = nobody();
+fn a_closed_port_is_reported_and_sending_continues() {
+    let closed_port = closed_port();
     for method in available(METHODS) {
         // Not connected: the kernel reports errors to a connected socket only about its peer.
         let (_, receiver) = pair("127.0.0.1", Some(method));
         let mut socket = Socket::builder().method(method).bind(local("127.0.0.1")).unwrap();
         let somebody = receiver.local_addr().unwrap();
         for number in 0..20 {
-            socket.sender().send(Buffer::from(vec![0; 10]), nobody).unwrap();
+            socket.sender().send(Buffer::from(vec![0; 10]), closed_port).unwrap();
             socket.sender().send(Buffer::from(pattern(number, 100)), somebody).unwrap();
             socket.sender().flush().unwrap();
         }
@@ -236,7 +236,7 @@ fn nobody_listening_is_told_and_ends_nothing() {
         assert!(!errors.is_empty(), "{method}");
         for error in errors {
             assert_eq!(error.error.kind(), std::io::ErrorKind::ConnectionRefused);
-            assert_eq!((error.to, error.from), (Some(nobody), Some(nobody.ip())), "{method}");
+            assert_eq!((error.to, error.from), (Some(closed_port), Some(closed_port.ip())), "{method}");
         }
         assert_eq!(socket.sender().stats().unwrap().moved, 40, "{method}");
     }
@@ -283,13 +283,13 @@ fn too_many_pieces_are_refused_and_others_are_sent() {
 }
 
 #[test]
-fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
+fn ipv4_errors_are_reported_to_ipv6_sockets() {
     if !nocopy_lab::ipv6_sockets_or_skip() {
         return;
     }
-    let nobody = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), nobody().port());
+    let closed_port = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), closed_port().port());
     let mut socket = Socket::bind(local("::")).unwrap();
-    socket.sender().send(Buffer::from(vec![0; 10]), nobody).unwrap();
+    socket.sender().send(Buffer::from(vec![0; 10]), closed_port).unwrap();
     socket.sender().flush().unwrap();
     let mut errors = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -298,11 +298,14 @@ fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
         errors.extend(socket.sender().errors());
     }
     assert_eq!(errors.len(), 1);
-    assert_eq!((errors[0].to, errors[0].error.kind()), (Some(nobody), std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(
+        (errors[0].to, errors[0].error.kind()),
+        (Some(closed_port), std::io::ErrorKind::ConnectionRefused)
+    );
 }
 
 #[test]
-fn every_buffer_is_home_after_a_long_run() {
+fn every_buffer_is_free_after_a_long_run() {
     for method in available(METHODS) {
         let receiver = UdpSocket::bind(local("127.0.0.1")).unwrap();
         let pool = Pool::new(64, 64 << 10).unwrap();

@@ -45,7 +45,7 @@ async fn all_completed(sender: &mut AsyncSender<Sender>) -> Vec<nocopy::Complete
 }
 
 #[tokio::test]
-async fn buffers_come_back_with_their_evidence_once_they_are_free() {
+async fn free_buffers_return_with_their_evidence() {
     for method in available(METHODS) {
         let (mut sender, mut receiver, _) = pair(Socket::builder().method(method).return_buffers(true));
         let mut tickets = Vec::new();
@@ -71,7 +71,7 @@ async fn buffers_come_back_with_their_evidence_once_they_are_free() {
 }
 
 #[tokio::test]
-async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
+async fn a_late_ring_completion_wakes_the_task() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -122,7 +122,7 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
 
 /// More than a ring holds at a time, and more messages than the queue holds.
 #[tokio::test]
-async fn a_full_queue_and_a_full_ring_empty_themselves() {
+async fn a_full_queue_and_a_full_ring_drain() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -189,7 +189,7 @@ async fn an_echo_is_the_same_over_both_backends() {
 /// The program's own loop can wait for the same events as a half.
 #[tokio::test]
 #[allow(unsafe_code)]
-async fn what_a_half_is_waited_for_by_can_be_watched() {
+async fn descriptors_of_halves_can_be_watched() {
     let mut socket = Socket::bind(local()).unwrap();
     let here = socket.local_address().unwrap();
     let there = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -211,7 +211,7 @@ async fn what_a_half_is_waited_for_by_can_be_watched() {
 }
 
 #[tokio::test]
-async fn a_buffer_that_another_task_gives_back_ends_the_wait_for_one() {
+async fn a_buffer_returned_by_another_task_ends_the_wait() {
     let pool = nocopy::Pool::new(1, 2048).unwrap();
     let (mut sender, _receiver, _) = pair(Socket::builder().send_pool(&pool));
     let held = within(sender.buffer()).await.unwrap();

@@ -1,4 +1,4 @@
-//! eBPF with jumps to places that are not known yet.
+//! eBPF with jumps to positions that are not known yet.
 
 use crate::ebpf::{Instruction, skip};
 
@@ -7,24 +7,24 @@ pub(super) struct Label(usize);
 
 /// A jump spans more instructions than its 16 bits can hold.
 #[derive(Debug)]
-pub(super) struct TooFar;
+pub(super) struct JumpTooFar;
 
 #[derive(Debug, Default)]
 pub(super) struct Code {
     instructions: Vec<Instruction>,
-    /// The position of each label, once it is placed.
-    places: Vec<Option<usize>>,
+    /// The position of each label, once it is bound.
+    positions: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
 }
 
 impl Code {
     pub(super) fn label(&mut self) -> Label {
-        self.places.push(None);
-        Label(self.places.len() - 1)
+        self.positions.push(None);
+        Label(self.positions.len() - 1)
     }
 
-    pub(super) fn place(&mut self, label: Label) {
-        self.places[label.0] = Some(self.instructions.len());
+    pub(super) fn bind(&mut self, label: Label) {
+        self.positions[label.0] = Some(self.instructions.len());
     }
 
     pub(super) fn push(&mut self, instruction: Instruction) {
@@ -53,12 +53,12 @@ impl Code {
         self.jumps.iter().any(|&(_, to)| to == label)
     }
 
-    pub(super) fn finish(mut self) -> Result<Vec<Instruction>, TooFar> {
+    pub(super) fn finish(mut self) -> Result<Vec<Instruction>, JumpTooFar> {
         for (from, label) in self.jumps {
-            let to = self.places[label.0].expect("every label is placed");
-            // The places are small, so no difference overflows.
+            let to = self.positions[label.0].expect("every label is bound");
+            // The positions are small, so no difference overflows.
             let distance = to as isize - from as isize - 1;
-            self.instructions[from].offset = i16::try_from(distance).map_err(|_| TooFar)?;
+            self.instructions[from].offset = i16::try_from(distance).map_err(|_| JumpTooFar)?;
         }
         Ok(self.instructions)
     }

@@ -10,7 +10,7 @@ use crate::ebpf::{
     skip_if_u32, store_u32,
 };
 use crate::filter::facts::Facts;
-use crate::filter::instruction::{LINK, NETWORK, Place, Width};
+use crate::filter::instruction::{LINK, LoadTarget, NETWORK, Width};
 use crate::filter::run::{ETHERNET_BYTES, TAG_BYTES, TYPE_OFFSET, VLAN_TYPES};
 
 /// Offsets of `data` and `data_end` in `struct xdp_md`.
@@ -31,19 +31,19 @@ const IPV4_BYTES: u32 = 20;
 impl Translation {
     /// `to = packet[offset]`
     pub(super) fn load(&mut self, to: Register, width: Width, offset: u32, facts: Facts) {
-        match Place::of(offset) {
-            Place::Frame(offset) | Place::Link(offset) if self.fragments => {
+        match LoadTarget::of(offset) {
+            LoadTarget::Frame(offset) | LoadTarget::Link(offset) if self.fragments => {
                 self.load_anywhere(to, width, offset)
             }
-            Place::Frame(offset) | Place::Link(offset) => {
+            LoadTarget::Frame(offset) | LoadTarget::Link(offset) => {
                 self.load_near(to, width, offset, facts.linear_bytes)
             }
-            Place::Network(offset) => {
+            LoadTarget::Network(offset) => {
                 self.code.push(compute_u32(Arithmetic::Set, R2, offset));
                 self.add_network_offset(facts);
                 self.call_load(to, width);
             }
-            Place::Nowhere => return self.code.jump(self.no_match),
+            LoadTarget::Nowhere => return self.code.jump(self.no_match),
         }
         self.order_bytes(to, width);
     }
@@ -58,14 +58,14 @@ impl Translation {
             self.load_constant(A, width, data, usual);
             self.code.jump(done);
         }
-        self.code.place(slow);
+        self.code.bind(slow);
         self.code.push(compute_u32_with(Arithmetic::Set, R2, X));
         self.code.push(compute_u32(Arithmetic::Add, R2, offset));
         if facts.x_may_wrap(offset) {
             self.resolve_negative(facts);
         }
         self.call_load(A, width);
-        self.code.place(done);
+        self.code.bind(done);
         self.order_bytes(A, width);
     }
 
@@ -84,10 +84,10 @@ impl Translation {
         let data = self.compare_end(offset + width as u32, slow);
         self.load_constant(to, width, data, offset);
         self.code.jump(done);
-        self.code.place(slow);
+        self.code.bind(slow);
         self.code.push(compute_u32(Arithmetic::Set, R2, offset));
         self.call_load(to, width);
-        self.code.place(done);
+        self.code.bind(done);
     }
 
     /// Jumps to `beyond` if the linear part has less than `end` bytes; otherwise the returned register points
@@ -119,7 +119,7 @@ impl Translation {
         self.code.push(load_width(to, width, FRAME_POINTER, LOADED));
     }
 
-    /// If the offset in R2, read as signed, is negative, converts it as [`Place::of`] does.
+    /// If the offset in R2, read as signed, is negative, converts it as [`LoadTarget::of`] does.
     fn resolve_negative(&mut self, facts: Facts) {
         let frame = self.code.label();
         self.code.branch(skip_if_u32(Condition::SignedGreaterOrEqual, R2, 0, 0), frame);
@@ -130,7 +130,7 @@ impl Translation {
         self.code.branch(skip_if_u32(Condition::Less, R2, NETWORK - LINK, 0), frame);
         self.code.push(compute_u32(Arithmetic::Subtract, R2, NETWORK - LINK));
         self.add_network_offset(facts);
-        self.code.place(frame);
+        self.code.bind(frame);
     }
 
     /// Adds to R2 the offset of the network header: after a tag, if there is one.

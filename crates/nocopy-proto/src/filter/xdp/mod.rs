@@ -9,7 +9,7 @@ use self::load::{DATA_BYTES, END_MAX};
 use super::Program;
 use super::ancillary::Unanswerable;
 use super::facts::{Facts, never_succeeds};
-use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
+use super::instruction::{Arithmetic, Condition, Extension, LoadTarget, Operand, Operation, Register, Width};
 use super::run::ETHERNET_HARDWARE;
 use crate::ebpf::{
     self, FRAME_POINTER, Helper, Instruction, R0, R1, R6, R7, R8, R9, call, compute_u32, compute_u32_with,
@@ -106,8 +106,8 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
         Operation::LoadHeader(offset) => (offset, Width::Byte),
         _ => return Ok(()),
     };
-    match Place::of(offset) {
-        Place::Frame(offset) | Place::Link(offset) if offset + width as u32 > END_MAX => {
+    match LoadTarget::of(offset) {
+        LoadTarget::Frame(offset) | LoadTarget::Link(offset) if offset + width as u32 > END_MAX => {
             Err(Untranslatable::TooFar { index, end: offset + width as u32 })
         }
         _ => Ok(()),
@@ -143,7 +143,7 @@ impl Translation {
     }
 
     fn translate(&mut self, index: usize, operation: Operation, facts: Facts) {
-        self.code.place(self.labels[index]);
+        self.code.bind(self.labels[index]);
         if never_succeeds(operation) {
             return self.code.jump(self.no_match);
         }
@@ -160,10 +160,10 @@ impl Translation {
                 self.code.push(compute_u32(ebpf::Arithmetic::Set, register(to), value));
             }
             Operation::LoadScratch(to, slot) => {
-                self.code.push(load_u32(register(to), FRAME_POINTER, place(slot)));
+                self.code.push(load_u32(register(to), FRAME_POINTER, stack_offset(slot)));
             }
             Operation::Store(from, slot) => {
-                self.code.push(store_u32(FRAME_POINTER, place(slot), register(from)));
+                self.code.push(store_u32(FRAME_POINTER, stack_offset(slot), register(from)));
             }
             Operation::LoadLength(to) => {
                 // Not data_end - data: a difference of pointers needs CAP_PERFMON.
@@ -262,11 +262,11 @@ impl Translation {
     }
 
     fn finish(mut self) -> Result<Vec<Instruction>, Untranslatable> {
-        self.code.place(self.no_match);
+        self.code.bind(self.no_match);
         if self.code.is_used(self.no_match) {
             self.code.extend([set(R0, XDP_PASS), exit()]);
         }
-        self.code.place(self.matched);
+        self.code.bind(self.matched);
         self.code.push(copy(R1, CONTEXT));
         let instructions = self.code.len();
         self.code.finish().map_err(|_| Untranslatable::TooLong { instructions })
@@ -280,6 +280,6 @@ const fn register(register: Register) -> ebpf::Register {
     }
 }
 
-const fn place(slot: u32) -> i16 {
+const fn stack_offset(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }

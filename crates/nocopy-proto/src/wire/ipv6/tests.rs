@@ -71,7 +71,7 @@ fn captured_later_fragment_is_not_read_as_udp_header() {
 }
 
 #[test]
-fn the_walk_stops_behind_a_later_fragment_header() {
+fn the_walk_stops_after_a_later_fragment_header() {
     // The bytes are from the middle of the packet, so they are no header, although the field announces one.
     let bytes = packet(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
     let packet = Packet::parse(&bytes).unwrap();
@@ -81,7 +81,7 @@ fn the_walk_stops_behind_a_later_fragment_header() {
 }
 
 #[test]
-fn all_four_kinds_in_a_row() {
+fn all_extension_headers_are_walked() {
     let destination_options: [u8; 16] = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let bytes = packet(
         IpProtocol::HOP_BY_HOP,
@@ -129,7 +129,7 @@ fn the_walk_is_bounded() {
 }
 
 #[test]
-fn hop_by_hop_options_come_first_or_not_at_all() {
+fn hop_by_hop_options_must_come_first() {
     let bytes = packet(IpProtocol::DESTINATION_OPTIONS, &[&[0, 0, 1, 4, 0, 0, 0, 0], &[59; 8]]);
     assert_eq!(upper_layer_error(&bytes), ExtensionError::HopByHopNotFirst);
 }

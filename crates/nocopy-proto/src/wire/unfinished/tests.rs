@@ -70,7 +70,7 @@ fn over_v6(destination: u128, next_header: u8, payload_bytes: u16, payload: &[u8
 /// Finishes the checksum of a frame, in one piece and in several, and checks it over the bytes of `upper` in
 /// it.
 fn finishes(frame: &[u8], addresses: &IpAddresses, protocol: IpProtocol, upper: std::ops::Range<usize>) {
-    let unfinished = Unfinished::of(frame).expect("an unfinished checksum");
+    let unfinished = UnfinishedChecksum::of(frame).expect("an unfinished checksum");
     let place = unfinished.place().unwrap();
     assert_eq!((usize::from(place.start), unfinished.end_bytes()), (upper.start, upper.end));
     let mut finished = frame.to_vec();
@@ -79,10 +79,10 @@ fn finishes(frame: &[u8], addresses: &IpAddresses, protocol: IpProtocol, upper: 
     assert!(sum.with(&finished[upper.clone()]).is_valid());
     assert_eq!(finished[..upper.start], frame[..upper.start]);
     assert_eq!(finished[upper.end..], frame[upper.end..]);
-    assert_eq!(Unfinished::of(&finished), None);
+    assert_eq!(UnfinishedChecksum::of(&finished), None);
 
     let cut = upper.start + 20;
-    assert_eq!(Unfinished::of_cut(&frame[..cut], frame.len()), Some(unfinished));
+    assert_eq!(UnfinishedChecksum::of_cut(&frame[..cut], frame.len()), Some(unfinished));
     for piece_bytes in [cut, cut + 1] {
         let computed = unfinished.computed(frame.chunks(piece_bytes));
         let end = computed.at() + computed.bytes().len();
@@ -96,7 +96,7 @@ fn finishes(frame: &[u8], addresses: &IpAddresses, protocol: IpProtocol, upper: 
 }
 
 #[test]
-fn found_behind_tags_options_and_extension_headers() {
+fn checksums_are_found_after_tags_and_extensions() {
     for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
         let payload = transport(&V4, protocol, b"unfinished, and odd");
         for tags in [&[][..], &[0x8100], &[0x88a8, 0x8100], &[0x9100, 0x8100, 0x8100]] {
@@ -133,17 +133,17 @@ fn found_behind_tags_options_and_extension_headers() {
 }
 
 #[test]
-fn found_in_jumbograms_and_not_in_packets_without_a_length() {
+fn checksums_are_found_in_jumbograms() {
     let addresses = v6(77);
     let payload = transport(&addresses, IpProtocol::TCP, &[7; 100_000]);
     let jumbo = [&[6, 0, 0xc2, 4][..], &(payload.len() as u32 + 8).to_be_bytes(), &payload].concat();
     let whole = frame(&[], EtherType::IPV6, &over_v6(77, 0, 0, &jumbo));
     finishes(&whole, &addresses, IpProtocol::TCP, 62..62 + payload.len());
     let whole = frame(&[], EtherType::IPV6, &over_v6(77, 6, 0, &payload));
-    assert_eq!(Unfinished::of(&whole), None);
+    assert_eq!(UnfinishedChecksum::of(&whole), None);
     let payload = transport(&V4, IpProtocol::TCP, &[7; 1000]);
     let whole = frame(&[], EtherType::IPV4, &over_v4(5, false, 0x4000, 6, &payload));
-    assert_eq!(Unfinished::of(&whole), None);
+    assert_eq!(UnfinishedChecksum::of(&whole), None);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_routing_header_decides_the_destination() {
         let packet = frame(&[], EtherType::IPV6, &over_v6(next_stop, 43, all.len() as u16, &all));
         match covered {
             Some(_) => finishes(&packet, &covers, IpProtocol::TCP, 94..94 + payload.len()),
-            None => assert_eq!(Unfinished::of(&packet), None),
+            None => assert_eq!(UnfinishedChecksum::of(&packet), None),
         }
     }
 }
@@ -177,18 +177,18 @@ fn an_sctp_checksum_of_zero_is_finished() {
     let mut payload = vec![0x12, 0x34, 0, 7, 0xaa, 0xbb, 0xcc, 0xdd, 0, 0, 0, 0, 11, 0, 0, 4];
     let packet = |payload: &[u8]| frame(&[], EtherType::IPV4, &over_v4(5, true, 0, 132, payload));
     let mut whole = packet(&payload);
-    let unfinished = Unfinished::of(&whole).unwrap();
+    let unfinished = UnfinishedChecksum::of(&whole).unwrap();
     assert_eq!((unfinished.place(), unfinished.end_bytes()), (None, whole.len()));
     let crc = crc32c::crc32c(&payload).to_le_bytes();
     unfinished.finish(&mut whole);
     payload[8..12].copy_from_slice(&crc);
-    assert_eq!((&whole, Unfinished::of(&whole)), (&packet(&payload), None));
+    assert_eq!((&whole, UnfinishedChecksum::of(&whole)), (&packet(&payload), None));
 }
 
 #[test]
 fn fragments_tunnels_and_finished_packets_are_left_alone() {
     let payload = transport(&V4, IpProtocol::UDP, b"unfinished");
-    let left = |packet: &[u8]| assert_eq!(Unfinished::of(&frame(&[], EtherType::IPV4, packet)), None);
+    let left = |packet: &[u8]| assert_eq!(UnfinishedChecksum::of(&frame(&[], EtherType::IPV4, packet)), None);
     left(&over_v4(5, true, 0x2000, 17, &payload)); // the first fragment
     left(&over_v4(5, true, 1, 17, &payload));
     left(&over_v4(5, true, 0, 4, &over_v4(5, true, 0, 17, &payload))); // IP in IP
@@ -196,19 +196,22 @@ fn fragments_tunnels_and_finished_packets_are_left_alone() {
     let addresses = v6(77);
     let payload = transport(&addresses, IpProtocol::UDP, b"unfinished");
     let all = [&[17, 0, 0, 1, 0, 0, 0, 9][..], &payload].concat();
-    assert_eq!(Unfinished::of(&frame(&[], EtherType::IPV6, &over_v6(77, 44, all.len() as u16, &all))), None);
+    assert_eq!(
+        UnfinishedChecksum::of(&frame(&[], EtherType::IPV6, &over_v6(77, 44, all.len() as u16, &all))),
+        None
+    );
     for whole in [&captured::TCP_SYN[..], &captured::UDP_V4, &captured::UDP_V4_NO_CHECKSUM, &captured::UDP_V6]
     {
-        assert_eq!(Unfinished::of(whole), None);
+        assert_eq!(UnfinishedChecksum::of(whole), None);
     }
     for whole in [&captured::ARP_REQUEST[..], &captured::MLD_REPORT, &captured::PORT_UNREACHABLE] {
-        assert_eq!(Unfinished::of(whole), None);
+        assert_eq!(UnfinishedChecksum::of(whole), None);
     }
 }
 
 /// The word that makes a checksum both valid and equal to the pseudo-header's sum.
 #[test]
-fn a_valid_checksum_that_looks_unfinished_stays_as_it_is() {
+fn a_valid_checksum_is_not_finished_again() {
     for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
         let mut payload = transport(&V4, protocol, &[0; 2]);
         let end = payload.len();
@@ -218,7 +221,7 @@ fn a_valid_checksum_that_looks_unfinished_stays_as_it_is() {
         assert!(valid, "the last word makes it so");
         let whole = frame(&[], EtherType::IPV4, &over_v4(5, true, 0, protocol.0, &payload));
         let mut finished = whole.clone();
-        Unfinished::of(&whole).expect("it looks unfinished").finish(&mut finished);
+        UnfinishedChecksum::of(&whole).expect("it looks unfinished").finish(&mut finished);
         assert_eq!(finished, whole);
     }
 }
@@ -242,7 +245,7 @@ fn usual() -> impl Strategy<Value = (Vec<u8>, usize)> {
 
 proptest! {
     #[test]
-    fn any_datagram_that_was_left_to_a_device_is_finished(
+    fn any_offloaded_datagram_is_finished(
         flow in templates(), payload in vec(any::<u8>(), 0..300), padding in 0..20_usize, cut in any::<prop::sample::Index>(),
     ) {
         let flow = UdpFrame { checksum: UdpChecksum::Offloaded, ..flow };
@@ -251,8 +254,8 @@ proptest! {
         frame.extend_from_slice(&payload);
         let bytes = frame.len();
         frame.resize(bytes + padding, 0xee);
-        prop_assert_eq!(Unfinished::of(&frame[..cut.index(bytes)]), None, "cut");
-        let unfinished = Unfinished::of(&frame).unwrap();
+        prop_assert_eq!(UnfinishedChecksum::of(&frame[..cut.index(bytes)]), None, "cut");
+        let unfinished = UnfinishedChecksum::of(&frame).unwrap();
         prop_assert_eq!((unfinished.place(), unfinished.end_bytes()), (Some(flow.checksum_place()), bytes));
         unfinished.finish(&mut frame);
         if flow.vlan.is_none() {
@@ -261,33 +264,33 @@ proptest! {
     }
 
     #[test]
-    fn a_quick_look_rules_out_no_unfinished_checksum(
+    fn the_quick_check_keeps_every_unfinished_checksum(
         usual in usual(), changes in vec((12..74_usize, any::<u8>()), 0..3), bytes in 14..400_usize,
     ) {
         let (mut frame, _) = usual;
-        prop_assert!(!Unfinished::is_ruled_out(&frame));
+        prop_assert!(!UnfinishedChecksum::is_ruled_out(&frame));
         for (at, byte) in changes {
             frame.get_mut(at).into_iter().for_each(|place| *place = byte);
         }
         frame.truncate(bytes);
-        if Unfinished::is_ruled_out(&frame) {
-            prop_assert_eq!(found(&frame, frame.len()), None);
+        if UnfinishedChecksum::is_ruled_out(&frame) {
+            prop_assert_eq!(find(&frame, frame.len()), None);
         }
     }
 
     #[test]
-    fn a_quick_look_rules_out_every_other_checksum_of_usual_packets(usual in usual(), checksum: u16) {
+    fn the_quick_check_rules_out_finished_usual_packets(usual in usual(), checksum: u16) {
         let (mut frame, at) = usual;
         let sum = u16::from_be_bytes([frame[at], frame[at + 1]]);
         prop_assume!(checksum % 0xffff != sum % 0xffff);
         frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
-        prop_assert!(Unfinished::is_ruled_out(&frame));
+        prop_assert!(UnfinishedChecksum::is_ruled_out(&frame));
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..200), ether_type in prop::sample::select(vec![0x800_u16, 0x86dd, 0x8100])) {
+    fn arbitrary_bytes_are_safe(bytes in vec(any::<u8>(), 0..200), ether_type in prop::sample::select(vec![0x800_u16, 0x86dd, 0x8100])) {
         let mut frame = frame(&[], EtherType(ether_type), &bytes);
-        if let Some(unfinished) = Unfinished::of(&frame) {
+        if let Some(unfinished) = UnfinishedChecksum::of(&frame) {
             unfinished.finish(&mut frame);
         }
     }

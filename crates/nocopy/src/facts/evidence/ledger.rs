@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_in_the_order_they_are_told() {
+    fn causes_are_printed_in_their_declared_order() {
         assert!(Cause::ALL.iter().enumerate().all(|(place, cause)| *cause as usize == place));
     }
 

@@ -7,10 +7,10 @@ use crate::sys::interface::Interface;
 
 /// The conditions for packets to arrive.
 pub(super) fn flow(interface: &Interface) -> [Gate; 5] {
-    [up(interface), carrier(interface), ethernet(interface), mtu(interface), program(interface)]
+    [link_up(interface), carrier(interface), ethernet(interface), mtu(interface), program(interface)]
 }
 
-fn up(interface: &Interface) -> Gate {
+fn link_up(interface: &Interface) -> Gate {
     Gate::of("up", interface.up, if interface.up { "yes" } else { "no" })
         .or_command(format!("ip link set dev {} up", quoted(&interface.name)), "")
 }

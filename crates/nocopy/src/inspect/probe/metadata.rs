@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_named_and_none_at_all_is_closed() {
+    fn feature_bits_are_named_and_no_bit_closes_the_gate() {
         let gate = |bits| offered("send metadata", bits, &SEND_METADATA);
         assert_eq!(
             (gate(Some(5)).state, gate(Some(5)).found),

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_named_only_where_it_opens_something() {
+    fn a_command_is_named_only_if_it_opens_a_gate() {
         let gate = |state| Gate::new("up", state, "").or_command("ip link set dev a up", ", or wait");
         let closed = gate(State::Closed);
         assert_eq!(closed.fix.as_deref(), Some("'ip link set dev a up', or wait"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_name_is_one_word_of_a_command() {
+    fn interface_names_are_quoted_in_commands() {
         assert_eq!(quoted("eth0.100@if7"), "eth0.100@if7");
         assert_eq!(quoted("a;reboot"), "'a;reboot'");
         assert_eq!(quoted("a'$(b)"), r"'a'\''$(b)'");

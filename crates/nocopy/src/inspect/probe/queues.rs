@@ -81,7 +81,7 @@ pub(super) fn interrupts(interface: &Interface) -> Gate {
     }
     let runs = |(queue, number)| Interrupt { queue, number, cpus: cpu_list(number) };
     let interrupts: Vec<Interrupt> = found.into_iter().map(runs).collect();
-    spread(NAME, &interrupts, cpus::allowed().map_or(0, |cpus| cpus.len()))
+    interrupt_spread(NAME, &interrupts, cpus::allowed().map_or(0, |cpus| cpus.len()))
 }
 
 struct Interrupt {
@@ -91,7 +91,7 @@ struct Interrupt {
 }
 
 /// Closed if two interrupts share a CPU although there are enough CPUs.
-fn spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -> Gate {
+fn interrupt_spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -> Gate {
     let words = |Interrupt { queue, number, cpus }: &Interrupt| {
         format!("queue {queue}: {number} on CPU {}", if cpus.is_empty() { "unknown" } else { cpus })
     };
@@ -116,17 +116,17 @@ mod tests {
     #[test]
     fn two_queues_on_one_of_several_cpus_close_the_gate() {
         let interrupt = |queue, cpus: &str| Interrupt { queue, number: 28 + queue, cpus: cpus.to_owned() };
-        let apart = spread("interrupts", &[interrupt(0, "0"), interrupt(1, "1")], 2);
+        let apart = interrupt_spread("interrupts", &[interrupt(0, "0"), interrupt(1, "1")], 2);
         assert_eq!((apart.state, &apart.fix), (State::Open, &None), "{apart}");
-        let together = spread("interrupts", &[interrupt(0, "1"), interrupt(1, "1")], 2);
+        let together = interrupt_spread("interrupts", &[interrupt(0, "1"), interrupt(1, "1")], 2);
         assert_eq!(together.state, State::Closed);
         assert!(together.fix.unwrap().contains("/proc/irq/29/"));
-        let more = spread("interrupts", &[interrupt(0, "0"), interrupt(1, "0")], 1);
+        let more = interrupt_spread("interrupts", &[interrupt(0, "0"), interrupt(1, "0")], 1);
         assert_eq!(more.state, State::Open, "more queues than CPUs must share");
     }
 
     #[test]
-    fn a_process_far_from_the_card_is_told_where_to_run() {
+    fn a_process_on_a_far_node_gets_the_near_cpus() {
         let gate = |allowed: &str| {
             let (near, allowed) = (cpus::parse("4-7").unwrap(), cpus::parse(allowed).unwrap());
             near_cpus("NUMA node", 1, "4-7", &near, &allowed)

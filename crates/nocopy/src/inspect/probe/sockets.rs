@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_lent_only_where_all_headers_are_split_off() {
+    fn a_queue_is_leased_only_if_all_headers_are_split() {
         let lab = nocopy_lab::lab_or_skip();
         let Some(lab) = lab else { return };
         let interface = lab.left().namespace().run(|| crate::port::Port::builder("nc0").look_up().unwrap());

@@ -98,7 +98,7 @@ impl Packet<'_> {
         let tag = hints.filter(|hints| hints.refusals[2] == 0).map(|hints| tag(&hints));
         let mut frame = self.take();
         if let Some(tag) = tag {
-            put_back(&mut frame, tag);
+            insert_tag(&mut frame, tag);
         }
         frame
     }
@@ -117,7 +117,7 @@ impl Packet<'_> {
 /// Puts a tag back behind the addresses, which move into the headroom. A packet that has no addresses had no
 /// tag.
 #[cold]
-fn put_back(frame: &mut Frame, VlanTag { protocol, control }: VlanTag) {
+fn insert_tag(frame: &mut Frame, VlanTag { protocol, control }: VlanTag) {
     if frame.len() < ADDRESSES_BYTES || frame.prepend(TAG_BYTES).is_none() {
         return;
     }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_used_only_for_the_packet_it_describes() {
+    fn a_note_is_used_only_for_its_own_packet() {
         let (pool, mut rings) = one_frame();
         for shift in [0, 8, 16, 40, 64, 65, 100] {
             let packet = receive(&pool, &mut rings, shift);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_beside_the_packet_is_put_back_when_it_is_taken() {
+    fn a_noted_vlan_tag_is_reinserted_by_take_tagged() {
         let (pool, mut rings) = one_frame();
         for is_noted in [false, true] {
             let mut packet = receive(&pool, &mut rings, 0);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_of_a_driver_has_its_reason() {
+    fn every_driver_refusal_has_its_reason() {
         let refused = libc::EOPNOTSUPP as u8;
         let arrival = read(&Hints { refusals: [refused, libc::ENODATA as u8, ANSWER_OLD_KERNEL], ..note(1) });
         assert_eq!(arrival.timestamp, Err(Unsupported::Driver));

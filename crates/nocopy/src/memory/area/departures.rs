@@ -50,7 +50,7 @@ mod tests {
     use crate::sys::xsk::SEND_METADATA_BYTES;
 
     #[test]
-    fn a_card_that_does_not_say_when_a_packet_left_is_no_time() {
+    fn a_missing_departure_time_is_an_error() {
         let area = Area::new(AreaConfig { frame_count: 2, ..AreaConfig::default() }).unwrap();
         let mut pool = area.pool(Half::Send, 2).unwrap();
         pool.set_offers(Offers { checksum: Ok(()), timestamp: Ok(Clock::Device) });
@@ -72,8 +72,8 @@ mod tests {
         departures.completed(telling, &pool); // said twice
         departures.completed(silent, &pool);
         let known: Vec<_> = departures.take().collect();
-        let told = Timestamp { ns: 99, clock: Clock::Device };
-        assert_eq!(known, [(2, Ok(told)), (1, Err(Unsupported::Absent))]);
+        let expected = Timestamp { ns: 99, clock: Clock::Device };
+        assert_eq!(known, [(2, Ok(expected)), (1, Err(Unsupported::Absent))]);
         assert!(!departures.is_awaiting());
     }
 }

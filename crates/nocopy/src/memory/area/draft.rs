@@ -44,7 +44,7 @@ impl Pool {
         assert!(bytes <= self.packet_bytes_max(), "packet longer than a frame");
         let free_count = self.free_count.get();
         // So each draft has a slot and a frame, without further checks.
-        let left = slots.left().min(free_count);
+        let left = slots.remaining().min(free_count);
         // Removed from the cache until drop puts unused ones back. So a forgotten batch loses its frames, as
         // a forgotten `Frame` does; if frames were removed one by one, queued ones would stay in the cache.
         self.free_count.set(free_count - left);
@@ -117,7 +117,7 @@ impl Draft<'_, '_> {
     /// Queues the packet to be sent with the next flush. An empty one is discarded: no interface accepts it.
     #[inline]
     pub fn queue(self) {
-        self.queue_as(0);
+        self.queue_with_options(0);
     }
 
     /// Like [`Draft::queue`], for a packet whose checksum is to be completed at `place`: by the card or
@@ -149,12 +149,12 @@ impl Draft<'_, '_> {
         }
         // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
         unsafe { put_request(self.data, &Request::default().checksum(place)) };
-        self.queue_as(REQUESTED);
+        self.queue_with_options(REQUESTED);
         Ok(())
     }
 
     #[inline]
-    fn queue_as(self, options: u32) {
+    fn queue_with_options(self, options: u32) {
         if self.bytes == 0 {
             return;
         }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Shared, bring_home};
+use super::{Shared, return_to_pool};
 
 /// One frame of an area, owned: a packet with free space before and after it.
 ///
@@ -222,7 +222,7 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         // SAFETY: the frame is ours and given up here; `shared` is alive (field documentation).
-        unsafe { bring_home(self.shared, self.index) }
+        unsafe { return_to_pool(self.shared, self.index) }
     }
 }
 

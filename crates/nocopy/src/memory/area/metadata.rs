@@ -82,6 +82,6 @@ impl Frame {
 }
 
 /// For ports whose mode has no metadata.
-pub(crate) const fn none_in(mode: Mode) -> (Arrivals, Offers) {
+pub(crate) const fn no_metadata_in(mode: Mode) -> (Arrivals, Offers) {
     (Arrivals::Unknown(Unsupported::Mode(mode)), Offers::none(Unsupported::Mode(mode)))
 }

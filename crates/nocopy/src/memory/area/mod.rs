@@ -3,7 +3,7 @@
 //! Everything in it is addressed by offset, never by pointer, because kernel and program map it at different
 //! addresses.
 //!
-//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is
+//! **Ownership.** Every frame has one state word: its *owner* (the pool it belongs to) and the half it is
 //! *lent* to while the kernel holds it. A half hands out a frame only if the word says that this half lent
 //! it, so an address that the kernel returns twice or invents is a counted fault, and never gives a frame a
 //! second owner.
@@ -39,14 +39,14 @@ pub use chain::Chain;
 pub(crate) use departures::Departures;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
-pub(crate) use metadata::{Arrivals, Origin, none_in};
+pub(crate) use metadata::{Arrivals, Origin, no_metadata_in};
 pub(crate) use packet::Claims;
 pub use packet::Packet;
-pub(crate) use pool::{Faults, Half, Lent, Pool};
+pub(crate) use pool::{Faults, Half, LentFrames, Pool};
 
 use crate::sync::AtomicU32;
 use crate::sys::memory::Pages;
-use crate::sys::memory::{AreaRefused, Mapping};
+use crate::sys::memory::{Mapping, MappingError};
 use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
@@ -189,8 +189,8 @@ impl Area {
         let bytes = frame_count as usize * frame_bytes as usize;
         let (memory, pages) =
             Mapping::area(bytes, numa_node, inherited).map_err(|refused| match refused {
-                AreaRefused::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
-                AreaRefused::Memory(source) => AreaError::Memory { bytes, source },
+                MappingError::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
+                MappingError::Memory(source) => AreaError::Memory { bytes, source },
             })?;
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
@@ -226,7 +226,7 @@ impl Area {
 
     /// Does the kernel's work in a memory port: copies a packet from a frame lent to send into a frame lent
     /// to receive, and returns its new descriptor. `None` if a state word or the descriptor is wrong.
-    pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
+    pub(crate) fn copy_packet(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
         // No overflow: the offset is less than a frame. `locate` refuses an address outside of the area.
         let target = address - address % u64::from(to.shared.frame_bytes) + u64::from(to.shared.data_offset);
@@ -279,11 +279,11 @@ const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
 /// The state word of a frame: its pool, and its borrower.
-const fn state(home: PoolId, lent_to: PoolId) -> u32 {
-    (home as u32) << 16 | lent_to as u32
+const fn state(owner: PoolId, lent_to: PoolId) -> u32 {
+    (owner as u32) << 16 | lent_to as u32
 }
 
-const fn home_of(state: u32) -> PoolId {
+const fn owner_of(state: u32) -> PoolId {
     (state >> 16) as PoolId
 }
 
@@ -314,18 +314,18 @@ struct Shared {
     links: Box<[AtomicU32]>,
     /// Indexed by pool number minus one.
     pools: Box<[PoolRecord]>,
-    home: Mutex<Home>,
+    state: Mutex<AreaState>,
 }
 
 #[repr(align(128))]
 struct PoolRecord {
     returns: ReturnList,
-    ledger: Terms,
+    ledger: FrameCounts,
 }
 
 /// A half's account of its frames, stored by its owner once per batch so that any thread can add up the area.
 #[derive(Default)]
-struct Terms {
+struct FrameCounts {
     /// Frames in the half's own cache.
     free: PlainU64,
     /// Frames the kernel holds.
@@ -338,7 +338,7 @@ struct Terms {
     sends: PlainU32,
 }
 
-struct Home {
+struct AreaState {
     unassigned: Vec<u32>,
     /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never
     /// used again while the area exists.
@@ -346,7 +346,7 @@ struct Home {
     /// For each pool number: whether a half uses it.
     open: Vec<bool>,
     /// For each closed pool: its frames still in use. The number is reused when there are none.
-    away: Vec<u32>,
+    frames_in_use: Vec<u32>,
     /// The sum of `yours` of closed pools, less the frames that returned since.
     yours: i64,
 }
@@ -370,13 +370,13 @@ impl Shared {
             states: (0..count).map(|_| PlainU32::new(state(0, 0))).collect(),
             links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             pools: (0..POOL_COUNT_MAX)
-                .map(|_| PoolRecord { returns: ReturnList::new(), ledger: Terms::default() })
+                .map(|_| PoolRecord { returns: ReturnList::new(), ledger: FrameCounts::default() })
                 .collect(),
-            home: Mutex::new(Home {
+            state: Mutex::new(AreaState {
                 unassigned: (0..count).rev().collect(),
                 retired: 0,
                 open: vec![false; POOL_COUNT_MAX],
-                away: vec![0; POOL_COUNT_MAX],
+                frames_in_use: vec![0; POOL_COUNT_MAX],
                 yours: 0,
             }),
         }
@@ -410,8 +410,8 @@ impl Shared {
     }
 
     /// Ignores poisoning, because each update of the counts is a single step.
-    fn lock_home(&self) -> MutexGuard<'_, Home> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, AreaState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
@@ -434,15 +434,15 @@ impl Shared {
 
     fn balance(&self) -> Balance {
         // Held to the end, so that no pool opens or closes while its terms are read.
-        let home = self.lock_home();
+        let state = self.lock_state();
         let mut balance = Balance {
             total: self.frame_count,
-            free: home.unassigned.len() as u64,
-            yours: home.yours,
-            retired: home.retired,
+            free: state.unassigned.len() as u64,
+            yours: state.yours,
+            retired: state.retired,
             ..Balance::default()
         };
-        for (record, _) in self.pools.iter().zip(&home.open).filter(|(_, open)| **open) {
+        for (record, _) in self.pools.iter().zip(&state.open).filter(|(_, open)| **open) {
             let ledger = &record.ledger;
             // Frames on the list are free, but the pool's own account has them as the program's until it
             // fetches them.
@@ -463,21 +463,21 @@ impl Shared {
 /// # Safety
 /// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed,
 /// the frame's reference to the area is released, so `shared` may be invalid afterwards.
-unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
+unsafe fn return_to_pool(shared: NonNull<Shared>, frame: u32) {
     // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };
     // Not 0: only unassigned and retired frames have no pool, and those are never given up by a caller.
-    let home = home_of(area.state(frame));
-    if area.record(home).returns.push(&area.links, frame).is_ok() {
+    let owner = owner_of(area.state(frame));
+    if area.record(owner).returns.push(&area.links, frame).is_ok() {
         return; // `area` must not be touched any more: the pool may close and take the last count with it.
     }
     {
-        let mut guard = area.lock_home();
+        let mut guard = area.lock_state();
         area.set_state(frame, state(0, 0));
         guard.unassigned.push(frame);
         // No underflow: the list refuses frames only after closing, which counted this one under the same
         // lock.
-        guard.away[usize::from(home) - 1] -= 1;
+        guard.frames_in_use[usize::from(owner) - 1] -= 1;
         guard.yours -= 1;
     }
     // SAFETY: closing the pool gave this frame one count (`Pool::close`), which ends here.

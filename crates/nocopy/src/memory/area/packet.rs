@@ -32,7 +32,7 @@ impl<'half> Claims<'half> {
         let Some(frame) = (unsafe { self.view.reclaim(address) }) else {
             // Packets in blocks of a packet ring are shorter than a frame.
             let words = u64::from(options) << 32 | u64::from(len);
-            let Reserved { data, words } = not_lent(self.pool, faults, address, words);
+            let ReservedFrame { data, words } = not_lent(self.pool, faults, address, words);
             let (frame, start, len) = (words as u32, (words >> 48) as u16, (words >> 32) as u16);
             return Some(Packet { pool: self.pool, data: NonNull::new(data)?, frame, start, len });
         };
@@ -46,7 +46,7 @@ impl<'half> Claims<'half> {
 
     /// The bytes of a packet that was not claimed yet, if its state word is right.
     #[cold]
-    pub(crate) fn look(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
+    pub(crate) fn peek_bytes(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
         let data = match self.pool.in_blocks(address, len) {
             Some(data) => data,
             None => {
@@ -83,7 +83,7 @@ impl fmt::Debug for Claims<'_> {
 /// The address of a packet (null: none) and, from the lowest bit: the frame reserved for it, its length, its
 /// start.
 #[repr(C)]
-struct Reserved {
+struct ReservedFrame {
     data: *mut u8,
     words: u64,
 }
@@ -93,16 +93,16 @@ struct Reserved {
 /// more registers.
 #[cold]
 #[inline(never)]
-extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> Reserved {
+extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> ReservedFrame {
     let len = words as u32;
     if let Some((data, frame)) = pool.reserve_for(address, len) {
         let words = words >> 48 << 48 | u64::from(len as u16) << 32 | u64::from(frame);
-        return Reserved { data: data.as_ptr(), words };
+        return ReservedFrame { data: data.as_ptr(), words };
     }
     // SAFETY: the pool keeps the area alive.
     let inside = unsafe { pool.view.frame_at(address) }.is_some();
     faults.count(if inside { Fault::NotLent } else { Fault::OutOfRange });
-    Reserved { data: std::ptr::null_mut(), words: 0 }
+    ReservedFrame { data: std::ptr::null_mut(), words: 0 }
 }
 
 /// Takes back a frame whose packet extends beyond its end.

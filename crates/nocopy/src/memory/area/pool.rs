@@ -12,12 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::metadata::Metadata;
 use super::view::View;
-use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, home_of, is_kept, lent_to, state};
+use super::{
+    AreaError, AreaState, Frame, PoolId, RETIRED, Shared, is_kept, lent_to, owner_of, return_to_pool, state,
+};
 use crate::ring::{Consumer, Producer};
 use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
-use kept::Notes;
+use kept::ResendNotes;
 
 /// Number of the empty pool that [`Pool::take`] leaves behind.
 const HOLLOW: PoolId = 0;
@@ -30,7 +32,7 @@ pub(crate) enum Half {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lent {
+pub(crate) enum LentFrames {
     /// The kernel no longer uses them: they are free again.
     Reclaim,
     /// A device may still write to them: they are never used again.
@@ -83,17 +85,17 @@ pub(crate) struct Pool {
     pub(super) free_count: Cell<u32>,
     /// `free_count` when last settled: the difference is the frames that the program took or returned since.
     settled: Cell<u32>,
-    /// The terms of [`Terms`](super::Terms), kept here and published once per batch.
+    /// The terms of [`FrameCounts`](super::FrameCounts), kept here and published once per batch.
     yours: Cell<i64>,
     lent: Cell<u64>,
-    on_close: Cell<Lent>,
+    on_close: Cell<LentFrames>,
     /// The blocks of a packet ring, if it receives from one.
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of blocks.
     pub(super) copied: Cell<u64>,
     pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
-    notes: Notes,
+    notes: ResendNotes,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
@@ -101,23 +103,23 @@ unsafe impl Send for Pool {}
 
 impl Pool {
     pub(super) fn take_from(shared: Arc<Shared>, half: Half, frames: u32) -> Result<Self, AreaError> {
-        let mut home = shared.lock_home();
-        // Not a number with frames away: they would return to a pool that has no cells for them.
-        let slot = (0..home.open.len())
-            .find(|slot| !home.open[*slot] && home.away[*slot] == 0)
+        let mut area_state = shared.lock_state();
+        // Not a number with frames in use: they would return to a pool that has no cells for them.
+        let slot = (0..area_state.open.len())
+            .find(|slot| !area_state.open[*slot] && area_state.frames_in_use[*slot] == 0)
             .ok_or(AreaError::PoolsExhausted)?;
-        let free = u32::try_from(home.unassigned.len()).expect("no more than the frames of an area");
+        let free = u32::try_from(area_state.unassigned.len()).expect("no more than the frames of an area");
         let Some(rest) = free.checked_sub(frames) else {
             return Err(AreaError::FramesExhausted { wanted: frames, free, total: shared.frame_count });
         };
         let id = PoolId::try_from(slot + 1).expect("fewer than 2^16 pools");
-        // As many cells as frames have this pool as their home: no frame is added to it later.
-        let cells: Box<[Cell<u32>]> = home.unassigned.drain(rest as usize..).map(Cell::new).collect();
+        // As many cells as frames have this pool as their owner: no frame is added to it later.
+        let cells: Box<[Cell<u32>]> = area_state.unassigned.drain(rest as usize..).map(Cell::new).collect();
         cells.iter().for_each(|frame| shared.set_state(frame.get(), state(id, 0)));
-        home.open[slot] = true;
+        area_state.open[slot] = true;
         shared.record(id).returns.open();
         shared.record(id).ledger.sends.store(u32::from(half == Half::Send), Relaxed);
-        drop(home);
+        drop(area_state);
         let pool = Self::new(shared, id, half, cells);
         pool.publish();
         Ok(pool)
@@ -134,12 +136,12 @@ impl Pool {
             settled: Cell::new(count),
             yours: Cell::new(0),
             lent: Cell::new(0),
-            on_close: Cell::new(Lent::Retire),
+            on_close: Cell::new(LentFrames::Retire),
             blocks: None,
             copied: Cell::new(0),
             short_bytes: Cell::new(0),
             metadata: Metadata::NONE,
-            notes: Notes::default(),
+            notes: ResendNotes::default(),
             shared,
         }
     }
@@ -255,7 +257,7 @@ impl Pool {
             return 0;
         }
         let mut slots = fill.reserve(free);
-        let count = slots.left();
+        let count = slots.remaining();
         let view = self.view;
         // No underflow: at most `free` slots were reserved.
         let lent = &self.free[(free - count) as usize..free as usize];
@@ -360,11 +362,11 @@ impl Pool {
     pub(crate) fn recycle(&self, frame: Frame) {
         if self.owns(&frame) {
             let (index, ..) = frame.into_parts();
-            if home_of(self.shared.state(index)) == self.id {
+            if owner_of(self.shared.state(index)) == self.id {
                 return self.push(index);
             }
             // SAFETY: ours, given up, of this area.
-            unsafe { bring_home(self.area(), index) };
+            unsafe { return_to_pool(self.area(), index) };
         }
     }
 
@@ -404,7 +406,7 @@ impl Pool {
         kept: &mut Vec<Frame>,
     ) -> u32 {
         self.settle();
-        let mut strays = Strays::new(self, kept);
+        let mut strays = ReturnBatch::new(self, kept);
         let (view, free, before) = (self.view, &self.free[..], self.free_count.get());
         let (mut free_count, mut stray_count) = (before, 0);
         for address in completion.peek(count) {
@@ -419,7 +421,7 @@ impl Pool {
         }
         self.free_count.set(free_count);
         let reaped = free_count - before + stray_count;
-        strays.send_home();
+        strays.return_frames();
         // No underflow with a kernel that returns only what it was given: the caller has booked all frames
         // that it published.
         self.lent.set(self.lent.get() - u64::from(reaped));
@@ -429,7 +431,7 @@ impl Pool {
     }
 
     /// Closes the pool; frames that the program still holds return later.
-    pub(crate) fn close(self, lent: Lent) {
+    pub(crate) fn close(self, lent: LentFrames) {
         self.on_close.set(lent);
     }
 
@@ -441,23 +443,23 @@ impl Pool {
     }
 
     /// Takes back or retires the lent frames; returns strays, to be returned once the lock is released.
-    fn settle_lent(&self, home: &mut Home) -> Vec<u32> {
+    fn settle_lent(&self, area_state: &mut AreaState) -> Vec<u32> {
         let mut strays = Vec::new();
         for frame in 0..self.shared.frame_count {
             let now = self.shared.state(frame);
             if lent_to(now) != self.id {
                 continue;
             }
-            let owner = home_of(now);
+            let owner = owner_of(now);
             match self.lent.get().checked_sub(1) {
                 Some(lent) => self.lent.set(lent),
                 None => self.yours.set(self.yours.get() - 1), // queued in a batch of drafts that was forgotten
             }
-            if self.on_close.get() == Lent::Retire {
+            if self.on_close.get() == LentFrames::Retire {
                 self.shared.set_state(frame, state(0, RETIRED));
-                home.retired += 1;
-                if owner != self.id && !home.open[usize::from(owner) - 1] {
-                    home.away[usize::from(owner) - 1] -= 1;
+                area_state.retired += 1;
+                if owner != self.id && !area_state.open[usize::from(owner) - 1] {
+                    area_state.frames_in_use[usize::from(owner) - 1] -= 1;
                     // SAFETY: the frame held this count of the area since its pool closed, and never returns
                     // to give it back itself; the pool holds another one.
                     unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.shared)) };
@@ -482,33 +484,34 @@ impl Drop for Pool {
             return;
         }
         let area = Arc::clone(&self.shared);
-        let mut home = area.lock_home();
+        let mut area_state = area.lock_state();
         area.record(self.id).returns.close(&area.links).for_each(|frame| self.push(frame));
         // Before frames are taken back from the kernel: `settle` would count them as returned by the program.
         self.settle();
-        let strays = self.settle_lent(&mut home);
+        let strays = self.settle_lent(&mut area_state);
         // Packets of forgotten batches, which the kernel returned without being counted.
         self.claimed(self.lent.get());
         while let Some(frame) = self.pop() {
             area.set_state(frame, state(0, 0));
-            home.unassigned.push(frame);
+            area_state.unassigned.push(frame);
         }
-        let away = (0..area.frame_count).filter(|frame| home_of(area.state(*frame)) == self.id).count();
+        let in_use = (0..area.frame_count).filter(|frame| owner_of(area.state(*frame)) == self.id).count();
         let slot = usize::from(self.id) - 1;
-        home.open[slot] = false;
-        home.away[slot] = u32::try_from(away).expect("no more than the frames of an area");
-        home.yours += self.yours.get();
+        area_state.open[slot] = false;
+        area_state.frames_in_use[slot] = u32::try_from(in_use).expect("no more than the frames of an area");
+        area_state.yours += self.yours.get();
         // From now on every frame in use keeps the area alive itself (module documentation of `area`). A
-        // frame that is being dropped right now waits for the lock in `bring_home` and then finds its count.
-        for _ in 0..away {
+        // frame that is being dropped right now waits for the lock in `return_to_pool` and then finds its
+        // count.
+        for _ in 0..in_use {
             // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
             unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
         }
-        // `bring_home` takes this lock.
-        drop(home);
+        // `return_to_pool` takes this lock.
+        drop(area_state);
         for frame in strays {
             // SAFETY: reclaimed from the kernel above and given up here.
-            unsafe { bring_home(self.area(), frame) };
+            unsafe { return_to_pool(self.area(), frame) };
         }
     }
 }
@@ -522,18 +525,18 @@ impl fmt::Debug for Pool {
 
 /// Completed frames that do not go into the pool's cache: kept ones, and those of other pools, linked so that
 /// each pool's list is touched once per run of frames.
-struct Strays<'pool> {
+struct ReturnBatch<'pool> {
     pool: &'pool Pool,
     kept: &'pool mut Vec<Frame>,
-    home: PoolId,
+    owner: PoolId,
     first: u32,
     last: u32,
     count: u32,
 }
 
-impl<'pool> Strays<'pool> {
+impl<'pool> ReturnBatch<'pool> {
     const fn new(pool: &'pool Pool, kept: &'pool mut Vec<Frame>) -> Self {
-        Self { pool, kept, home: 0, first: 0, last: 0, count: 0 }
+        Self { pool, kept, owner: 0, first: 0, last: 0, count: 0 }
     }
 
     /// Takes back a frame of another pool, or a kept one; counts a fault and returns false if this half lent
@@ -551,23 +554,23 @@ impl<'pool> Strays<'pool> {
             return false;
         }
         // This also clears the mark of a kept frame, which is for one sending only.
-        word.store(state(home_of(now), 0), Relaxed);
+        word.store(state(owner_of(now), 0), Relaxed);
         if is_kept(now) {
             // SAFETY: the word said that it was kept and lent by this half, which has just got it back.
             self.kept.push(unsafe { self.pool.kept_frame(frame) });
             self.pool.yours.set(self.pool.yours.get() + 1);
         } else {
-            self.add(frame, home_of(now));
+            self.add(frame, owner_of(now));
         }
         true
     }
 
-    fn add(&mut self, frame: u32, home: PoolId) {
-        if self.count > 0 && self.home != home {
-            self.send_home();
+    fn add(&mut self, frame: u32, owner: PoolId) {
+        if self.count > 0 && self.owner != owner {
+            self.return_frames();
         }
         if self.count == 0 {
-            (self.home, self.last) = (home, frame);
+            (self.owner, self.last) = (owner, frame);
         } else {
             self.pool.shared.links[frame as usize].store(self.first, crate::sync::Ordering::Relaxed);
         }
@@ -575,15 +578,15 @@ impl<'pool> Strays<'pool> {
         self.count += 1;
     }
 
-    fn send_home(&mut self) {
+    fn return_frames(&mut self) {
         if self.count == 0 {
             return;
         }
-        let Self { pool, home, first, last, count, .. } = *self;
+        let Self { pool, owner, first, last, count, .. } = *self;
         pool.yours.set(pool.yours.get() + i64::from(count)); // until their pools fetch them
         let shared = &pool.shared;
         self.count = 0;
-        if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {
+        if shared.record(owner).returns.push_chain(&shared.links, first, last, count).is_ok() {
             return;
         }
         // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the
@@ -594,7 +597,7 @@ impl<'pool> Strays<'pool> {
             // but not followed.
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);
             // SAFETY: reclaimed from the kernel by `reap` and given up here; the pool keeps the area alive.
-            unsafe { bring_home(pool.area(), frame) };
+            unsafe { return_to_pool(pool.area(), frame) };
             frame = next;
         }
     }

@@ -45,7 +45,7 @@ impl ReturnList {
     }
 
     pub(crate) fn open(&self) {
-        // No push comes in between: a pool's number is reused only when no frame has that pool as its home.
+        // No push comes in between: a pool's number is reused only when no frame has that pool as its owner.
         self.head.store(pack(0, END), Ordering::Release);
     }
 
@@ -159,7 +159,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn closing_loses_nothing() {
+    fn closing_a_list_loses_no_frame() {
         loom::model(|| {
             let shared = shared(1);
             let dropper = {

@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_word_of_the_kernel_gives_a_frame_two_owners(
+    fn no_kernel_address_gives_a_frame_two_owners(
         operations in prop::collection::vec(any::<model::Operation>(), 0..300),
     ) {
         model::halves(&operations);
@@ -19,7 +19,7 @@ proptest! {
 }
 
 #[test]
-fn shapes_that_cannot_work_are_refused() {
+fn invalid_area_settings_are_refused() {
     let with = |frame_count, frame_bytes, headroom_bytes| {
         Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, ..AreaConfig::default() })
             .unwrap_err()
@@ -40,7 +40,7 @@ fn no_memory_is_an_error_with_the_size() {
 }
 
 #[test]
-fn headers_go_on_and_off_without_moving_data() {
+fn headers_are_added_and_removed_without_moving_data() {
     let area = small_area();
     let pool = area.pool(Half::Send, 4).unwrap();
     let mut frame = pool.frame().unwrap();
@@ -140,13 +140,13 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     forward(1);
     send.lend(send.frame().unwrap()).unwrap();
     send.sent(1);
-    send.close(Lent::Reclaim);
+    send.close(LentFrames::Reclaim);
     let balance = receive.balance();
     assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 0, 8), "{balance}");
     let send = area.pool(Half::Send, 4).unwrap();
     send.lend(receive.frame().unwrap()).unwrap();
     send.sent(1);
-    send.close(Lent::Retire);
+    send.close(LentFrames::Retire);
     let balance = receive.balance();
     assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 1, 7), "{balance}");
     assert!(balance.is_whole());
@@ -160,14 +160,14 @@ fn a_retired_frame_of_a_closed_pool_does_not_keep_the_area() {
     send.lend(receive.frame().unwrap()).unwrap();
     send.sent(1);
     drop(receive);
-    send.close(Lent::Retire);
+    send.close(LentFrames::Retire);
     assert!(area.balance().is_whole(), "{}", area.balance());
     drop(area);
     assert!(weak.upgrade().is_none(), "area leaked");
 }
 
 #[test]
-fn a_shared_frame_goes_home_after_its_last_owner() {
+fn a_shared_frame_returns_after_its_last_owner() {
     let area = small_area();
     let pool = area.pool(Half::Send, 4).unwrap();
     let mut frame = pool.frame().unwrap();
@@ -192,7 +192,7 @@ fn a_frame_is_three_words() {
 }
 
 #[test]
-fn a_frame_home_after_its_pool_closed_belongs_to_nobody() {
+fn a_frame_dropped_after_its_pool_returns_to_the_area() {
     let area = small_area();
     let weak = Arc::downgrade(&area.shared);
     let (a, b) = (area.pool(Half::Send, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
@@ -207,7 +207,7 @@ fn a_frame_home_after_its_pool_closed_belongs_to_nobody() {
 }
 
 #[test]
-fn memory_comes_from_the_node_asked_for_or_the_error_names_it() {
+fn memory_is_on_the_requested_node_or_an_error_names_it() {
     let on = |node| Area::new(AreaConfig { frame_count: 8, numa_node: Some(node), ..AreaConfig::default() });
     let node = small_area().config().numa_node;
     assert_eq!(node.is_some(), std::path::Path::new("/sys/devices/system/node/node0").exists());
@@ -221,7 +221,7 @@ fn memory_comes_from_the_node_asked_for_or_the_error_names_it() {
 }
 
 #[test]
-fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
+fn only_kept_frames_return_with_their_contents() {
     let area = small_area();
     let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
     let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
@@ -255,7 +255,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
     // Sent without being kept, and kept but not sent: free again.
     for mut frame in frames.drain(..) {
         send.keep(&frame);
-        send.unkeep(&frame);
+        send.cancel_keep(&frame);
         frame.fill(b"not kept").unwrap();
         kernel_completion.push(send.lend(frame).unwrap().address).unwrap();
         send.sent(1);
@@ -271,7 +271,7 @@ fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
 
 #[test]
 fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
-    for how in [Lent::Reclaim, Lent::Retire] {
+    for how in [LentFrames::Reclaim, LentFrames::Retire] {
         let area = small_area();
         let weak = Arc::downgrade(&area.shared);
         let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
@@ -291,7 +291,7 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
         send.close(how);
         let balance = receive.balance();
         assert!(balance.is_whole() && balance.yours == 1 && balance.lent_tx == 0, "{balance}");
-        assert_eq!(balance.retired, if how == Lent::Retire { 2 } else { 0 }, "{balance}");
+        assert_eq!(balance.retired, if how == LentFrames::Retire { 2 } else { 0 }, "{balance}");
         assert_eq!(&*back[0], b"kept");
         drop(receive);
         drop(area);
@@ -302,7 +302,7 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
 }
 
 #[test]
-fn a_frame_of_another_area_is_not_noted() {
+fn a_frame_of_another_area_cannot_be_kept() {
     let (here, elsewhere) = (small_area(), small_area());
     let mut send = here.pool(Half::Send, 8).unwrap();
     let foreign = elsewhere.pool(Half::Send, 1).unwrap().frame().unwrap();

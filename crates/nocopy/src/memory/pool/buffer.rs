@@ -25,14 +25,14 @@ use crate::memory::area::Frame;
 /// assert_eq!((buffer.len(), buffer.capacity()), (4, 4096)); // and so nothing changed
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "a dropped buffer goes home unsent"]
+#[must_use = "a dropped buffer returns to its pool unsent"]
 pub struct Buffer {
     pub(super) data: NonNull<u8>,
     pub(super) len: u32,
-    pub(super) home: Home,
+    pub(super) origin: Origin,
 }
 
-pub(super) enum Home {
+pub(super) enum Origin {
     Pool {
         pool: Pool,
         index: u32,
@@ -78,7 +78,7 @@ impl Buffer {
         // borrow.
         let owner = NonNull::from(Box::leak(Box::new(owner)));
         // Owns the value from here on, in case `as_ref` panics.
-        let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
+        let mut buffer = Self { data: NonNull::dangling(), len: 0, origin: Origin::Owner(owner) };
         // SAFETY: the value exists as long as the buffer, which gives no other access to it.
         let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
         buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
@@ -90,7 +90,7 @@ impl Buffer {
     pub(crate) fn of_shared<T: Send + Sync + 'static>(owner: Arc<T>, part: impl FnOnce(&T) -> &[u8]) -> Self {
         let bytes = part(&owner);
         let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
-        Self { data: NonNull::from(bytes).cast(), len, home: Home::Shared(owner) }
+        Self { data: NonNull::from(bytes).cast(), len, origin: Origin::Shared(owner) }
     }
 
     /// Returns the value that [`from_owner`](Self::from_owner) was given.
@@ -98,7 +98,7 @@ impl Buffer {
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let Home::Owner(owner) = self.home else { return Err(self) };
+        let Origin::Owner(owner) = self.origin else { return Err(self) };
         // SAFETY: the value exists as long as the buffer.
         if !unsafe { owner.as_ref() }.is::<T>() {
             return Err(self);
@@ -111,22 +111,22 @@ impl Buffer {
 
     /// The value that it was made [of](Self::from_owner), if it is of that type.
     pub(crate) fn owner<T: Sync + 'static>(&self) -> Option<&T> {
-        let Home::Owner(owner) = &self.home else { return None };
+        let Origin::Owner(owner) = &self.origin else { return None };
         // SAFETY: the value exists as long as the buffer.
         unsafe { owner.as_ref() }.downcast_ref()
     }
 
     /// Whether it is a frame of an area.
     pub(crate) fn is_frame(&self) -> bool {
-        matches!(self.home, Home::Frame(_))
+        matches!(self.origin, Origin::Frame(_))
     }
 
     /// The capacity in bytes.
     pub fn capacity(&self) -> usize {
-        match &self.home {
-            Home::Pool { pool, .. } => pool.buffer_bytes(),
-            Home::Owner(_) | Home::Shared(_) => self.len as usize,
-            Home::Frame(frame) => frame.len() + frame.tailroom_bytes(),
+        match &self.origin {
+            Origin::Pool { pool, .. } => pool.buffer_bytes(),
+            Origin::Owner(_) | Origin::Shared(_) => self.len as usize,
+            Origin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
     }
 
@@ -144,8 +144,8 @@ impl Buffer {
     /// Mutable access to its bytes; `None` if they belong to the program.
     #[inline]
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
-        match self.home {
-            Home::Owner(_) | Home::Shared(_) => None,
+        match self.origin {
+            Origin::Owner(_) | Origin::Shared(_) => None,
             // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
             _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
         }
@@ -155,7 +155,7 @@ impl Buffer {
     /// capacity, or if it was made [of a value](Self::from_owner) of the program.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
-        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_) | Home::Shared(_)) {
+        if bytes.len() > self.capacity() || matches!(self.origin, Origin::Owner(_) | Origin::Shared(_)) {
             return None;
         }
         self.len = bytes.len() as u32;
@@ -165,7 +165,7 @@ impl Buffer {
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
     pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
-        let Home::Pool { pool, .. } = &self.home else { return false };
+        let Origin::Pool { pool, .. } = &self.origin else { return false };
         let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
         pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
     }
@@ -178,8 +178,8 @@ impl Buffer {
     /// cannot be replaced, and is leaked.
     pub(crate) fn abandon(self) -> usize {
         let bytes = self.len();
-        match self.into_home() {
-            Home::Pool { pool, index } => {
+        match self.into_origin() {
+            Origin::Pool { pool, index } => {
                 let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
                 if registered.instances > 0 && pool.0.whole_pages {
                     registered.given_up.push(index);
@@ -192,28 +192,28 @@ impl Buffer {
                 if !is_replaced {
                     return pool.buffer_bytes();
                 }
-                pool.bring_home(index);
+                pool.return_to_pool(index);
                 0
             }
-            home @ (Home::Owner(_) | Home::Shared(_) | Home::Frame(_)) => {
-                std::mem::forget(home);
+            origin @ (Origin::Owner(_) | Origin::Shared(_) | Origin::Frame(_)) => {
+                std::mem::forget(origin);
                 bytes
             }
         }
     }
 
     /// What its bytes belong to, without returning them there.
-    fn into_home(self) -> Home {
+    fn into_origin(self) -> Origin {
         let buffer = ManuallyDrop::new(self);
         // SAFETY: a valid value, which the buffer, as it is not dropped, gives up.
-        unsafe { std::ptr::read(&raw const buffer.home) }
+        unsafe { std::ptr::read(&raw const buffer.origin) }
     }
 }
 
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
         let len = frame.len() as u32;
-        Self { data: frame.first_byte(), len, home: Home::Frame(frame) }
+        Self { data: frame.first_byte(), len, origin: Origin::Frame(frame) }
     }
 }
 
@@ -229,7 +229,7 @@ impl TryFrom<Buffer> for Frame {
             return Err(buffer);
         }
         let bytes = buffer.len();
-        let Home::Frame(mut frame) = buffer.into_home() else { unreachable!("looked at above") };
+        let Origin::Frame(mut frame) = buffer.into_origin() else { unreachable!("looked at above") };
         frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
         frame.truncate(bytes);
         Ok(frame)
@@ -260,22 +260,22 @@ impl AsRef<[u8]> for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let home = match self.home {
-            Home::Pool { index, .. } => format!("buffer {index} of a pool"),
-            Home::Owner(_) | Home::Shared(_) => "memory of the program's own".into(),
-            Home::Frame(_) => "frame".into(),
+        let origin = match self.origin {
+            Origin::Pool { index, .. } => format!("buffer {index} of a pool"),
+            Origin::Owner(_) | Origin::Shared(_) => "memory of the program's own".into(),
+            Origin::Frame(_) => "frame".into(),
         };
-        write!(f, "Buffer({} bytes, {home})", self.len)
+        write!(f, "Buffer({} bytes, {origin})", self.len)
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        match &self.home {
-            Home::Pool { pool, index } => pool.bring_home(*index),
+        match &self.origin {
+            Origin::Pool { pool, index } => pool.return_to_pool(*index),
             // SAFETY: from `Box::into_raw`, and there is no other owner.
-            Home::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
-            Home::Shared(_) | Home::Frame(_) => {} // goes home by itself
+            Origin::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
+            Origin::Shared(_) | Origin::Frame(_) => {} // returns by itself
         }
     }
 }

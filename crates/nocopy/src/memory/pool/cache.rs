@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::buffer::{Buffer, Home};
+use super::buffer::{Buffer, Origin};
 
 const CACHED_MAX: usize = 16;
 
@@ -50,7 +50,7 @@ impl Cache {
     /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Buffer> {
-        let is_here = !self.pool.0.mapping.is_elsewhere();
+        let is_here = !self.pool.0.mapping.is_absent();
         let free = if is_here { self.free.pop() } else { None };
         free.or_else(|| self.pool.take())
     }
@@ -70,7 +70,7 @@ impl Cache {
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
         let is_own =
             |pool: &Pool| pool.is(&self.pool) || self.reserve.as_ref().is_some_and(|own| pool.is(own));
-        matches!(&buffer.home, Home::Pool { pool, .. } if is_own(pool))
+        matches!(&buffer.origin, Origin::Pool { pool, .. } if is_own(pool))
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -5,7 +5,7 @@ use super::*;
 use crate::sys::fork::tests::in_forked_child;
 
 #[test]
-fn every_buffer_comes_home() {
+fn every_buffer_returns_to_its_pool() {
     let pool = Pool::new(2, 5000).unwrap();
     assert_eq!((pool.total(), pool.buffer_bytes()), (2, 8192));
     let (mut one, two) = (pool.take().unwrap(), pool.take().unwrap());
@@ -19,7 +19,7 @@ fn every_buffer_comes_home() {
 }
 
 #[test]
-fn a_forked_child_finds_no_buffer_and_waits_for_no_lock() {
+fn a_forked_child_gets_no_buffer_and_never_blocks() {
     let pool = Pool::new(2, 4096).unwrap();
     let mut cache = Cache::new(pool.clone());
     let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
@@ -86,7 +86,7 @@ fn buffers_do_not_overlap() {
 }
 
 #[test]
-fn memory_of_the_programs_own_comes_back() {
+fn into_owner_returns_the_same_value() {
     let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
     let buffer = Buffer::from_owner(Arc::clone(&bytes));
     assert_eq!(&*buffer, b"shared");
@@ -99,7 +99,7 @@ fn memory_of_the_programs_own_comes_back() {
 }
 
 #[test]
-fn what_lies_in_the_owner_itself_does_not_move() {
+fn bytes_inside_the_owner_do_not_move() {
     let buffer = Buffer::from_owner([1_u8, 2, 3]);
     let moved = Box::new(buffer);
     assert_eq!(**moved, [1, 2, 3]);
@@ -107,7 +107,7 @@ fn what_lies_in_the_owner_itself_does_not_move() {
 }
 
 #[test]
-fn foreign_memory_is_not_changed() {
+fn program_memory_cannot_be_written() {
     let mut buffer = Buffer::from(vec![1, 2, 3]);
     assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
     assert_eq!(*buffer, [1, 2, 3]);
@@ -176,7 +176,7 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_panic_of_an_owners_drop_ends_with_its_buffer() {
+fn a_panic_in_an_owners_drop_affects_one_buffer() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
     drop(vec![buffer(), buffer(), buffer()]);
@@ -191,7 +191,7 @@ fn a_panic_of_an_owners_drop_ends_with_its_buffer() {
 }
 
 #[test]
-fn a_cache_takes_back_only_its_own() {
+fn a_cache_accepts_only_buffers_of_its_pool() {
     let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
     let mut cache = Cache::new(pool.clone());
     let mine = cache.take().unwrap();

@@ -11,7 +11,7 @@ use super::numbering::{CallTable, NoZeroCopy, OpenCall, Report};
 use super::{CallNote, Entries, Extent, Payload, SendQueue};
 use crate::memory::pool::Registration;
 use crate::sys::udp_send::Address;
-use crate::sys::uring_send::{Full, UringRefused, UringSender};
+use crate::sys::uring_send::{Full, UringError, UringSender};
 use crate::sys::{stream, udp_send};
 
 /// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it
@@ -183,7 +183,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Makes the ring, with the pool's memory registered, unless it exists.
-    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringRefused> {
+    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringError> {
         if self.ring.is_some() {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let buffer_bytes = udp_send::send_buffer_bytes(&*self.socket).unwrap_or(0);
         self.ring = Some(Ring { sender, calls: CallTable::starting_at(0), memory, buffer_bytes });
         if let Some(ring) = self.ring_descriptor() {
-            self.readiness.watch_also(ring, true);
+            self.readiness.watch_other(ring, true);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Ends all finished calls, without evidence.
-    pub(crate) fn settle_unseen(&mut self) {
+    pub(crate) fn settle_without_evidence(&mut self) {
         while let Some(done) = self.next_completion() {
             self.settle(done, None);
         }
@@ -60,7 +60,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             ring.sender.cancel(); // calls that wait for room are reported as refused
         }
         self.collect_ring();
-        self.settle_unseen();
+        self.settle_without_evidence();
         // The ring has the old pages registered: it must end before they are replaced.
         drop(self.ring.take());
         // Taken out, so that `drop`, which would leak the entries of open calls, finds none.
@@ -75,6 +75,6 @@ impl<P: Payload, C: CallNote> Drop for SendQueue<P, C> {
             let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
             std::mem::forget((entries, self.ring.take()));
         }
-        self.numbered.give_back(&self.socket);
+        self.numbered.release(&self.socket);
     }
 }

@@ -262,7 +262,7 @@ impl<P> Entries<P> {
     }
 
     /// Payloads that are not free yet.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &P> {
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &P> {
         self.late.values().chain(&self.entries).filter_map(|entry| entry.payload.as_ref())
     }
 
@@ -596,8 +596,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Sets whether the descriptor is also readable while another one is.
-    pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
-        self.readiness.watch_also(other, wanted);
+    pub(crate) fn watch_other(&self, other: BorrowedFd<'_>, wanted: bool) {
+        self.readiness.watch_other(other, wanted);
     }
 
     /// A descriptor that is readable while the kernel has something to report about sends, by the socket or

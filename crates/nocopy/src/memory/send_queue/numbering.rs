@@ -91,7 +91,7 @@ impl KernelSocket {
 
     /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the
     /// number of the next call, if known.
-    pub(super) fn give_back(&self, next: Option<u64>) {
+    pub(super) fn release(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
         // They are of calls of the old sender; the next one must not get them.
@@ -254,7 +254,7 @@ enum Role {
     /// of net/core/sock.c). `None` if the kernel does not report it (Linux 4.12 does).
     Ours { idle_bytes: Option<u32> },
     /// This sender made them and waits for the last completions. Other senders may make such calls now.
-    GivenAway,
+    Draining,
 }
 
 /// A MSG_ZEROCOPY call of datagrams failed. The kernel has numbered it if it made the packet before it found
@@ -287,7 +287,7 @@ impl<C: CallNote> NumberedCalls<C> {
     pub(super) fn allow(&mut self, socket: &KernelSocket) -> Result<(), NoZeroCopy> {
         match self.role {
             Role::Ours { .. } => return Ok(()),
-            Role::GivenAway => return Err(NoZeroCopy::Shared),
+            Role::Draining => return Err(NoZeroCopy::Shared),
             Role::NotOurs => {}
         }
         // Before the claim: if the kernel refuses, the numbers stay free for another sender.
@@ -302,7 +302,7 @@ impl<C: CallNote> NumberedCalls<C> {
     /// Lets others make such calls on the socket; this sender makes no more.
     pub(super) fn share_socket(&mut self, socket: &KernelSocket, is_inherited: bool) -> io::Result<()> {
         match self.role {
-            Role::GivenAway => return Ok(()),
+            Role::Draining => return Ok(()),
             _ if is_inherited => return Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
             Role::Ours { .. } if self.uncertain.is_none() => {}
             Role::NotOurs if socket.claim().is_some() => {}
@@ -310,7 +310,7 @@ impl<C: CallNote> NumberedCalls<C> {
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY));
             }
         }
-        self.role = Role::GivenAway;
+        self.role = Role::Draining;
         Ok(())
     }
 
@@ -344,9 +344,9 @@ impl<C: CallNote> NumberedCalls<C> {
         let first = self.calls.number(report.first);
         let named = first..first + i64::from(report.last.wrapping_sub(report.first)) + 1;
         let mut expected = 0;
-        // `among` cuts the range to the table, so a report of 2^32 numbers costs no more rounds than there
-        // are calls.
-        for number in self.calls.among(&named) {
+        // `open_part` cuts the range to the table, so a report of 2^32 numbers costs no more rounds than
+        // there are calls.
+        for number in self.calls.open_part(&named) {
             let Some(call) = self.calls.take(number) else { continue };
             finished.push_back((call, Ok(Report { copied: report.copied, is_first: expected == 0 })));
             expected += 1;
@@ -363,7 +363,7 @@ impl<C: CallNote> NumberedCalls<C> {
         // Not negative: each expected number lies in the range and is counted once.
         let unknown = (named.end - named.start - expected).cast_unsigned();
         // The calls of other senders are reported here, too.
-        if self.role == Role::GivenAway { 0 } else { unknown }
+        if self.role == Role::Draining { 0 } else { unknown }
     }
 
     /// Whether there is an uncertain call, and the kernel has no open calls: it reads no memory, and all
@@ -397,10 +397,10 @@ impl<C: CallNote> NumberedCalls<C> {
     }
 
     /// The end of the sender: others may make such calls, if their number is known.
-    pub(super) fn give_back(&self, socket: &KernelSocket) {
+    pub(super) fn release(&self, socket: &KernelSocket) {
         if self.role != Role::NotOurs {
             let is_known = self.is_allowed() && self.calls.open() == 0 && self.uncertain.is_none();
-            socket.give_back(is_known.then(|| self.calls.end()));
+            socket.release(is_known.then(|| self.calls.end()));
         }
     }
 }
@@ -457,7 +457,7 @@ impl<C> CallTable<C> {
     }
 
     /// The part of a range that may be open.
-    fn among(&self, range: &Range<i64>) -> Range<u64> {
+    fn open_part(&self, range: &Range<i64>) -> Range<u64> {
         // Negative numbers are before all calls. Both ends are clamped to the table, so the result may be
         // empty.
         let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());

@@ -93,7 +93,7 @@ fn memory_in_flight_survives_drop() {
 }
 
 #[test]
-fn memory_of_reported_calls_is_not_given_up() {
+fn memory_of_reported_calls_is_not_abandoned() {
     let mut queue = queue(connected().0);
     for ticket in 0..2 {
         push(&mut queue);
@@ -107,7 +107,7 @@ fn memory_of_reported_calls_is_not_given_up() {
 }
 
 #[test]
-fn a_call_reads_only_the_entries_that_it_took_bytes_of() {
+fn a_call_reads_only_entries_with_accepted_bytes() {
     let mut queue = queue(connected().0);
     for bytes in [10, 0, 20, 0] {
         queue.push(vec![0; bytes].into());
@@ -150,7 +150,7 @@ fn a_completion_of_another_queue_is_refused() {
 
 /// The reports came before the fork, and were not settled.
 #[test]
-fn a_child_settles_nothing_of_its_parents() {
+fn a_forked_child_settles_no_call_of_its_parent() {
     let mut queue = queue(connected().0);
     queue.allow_zero_copy().unwrap();
     send_one(&mut queue);
@@ -164,12 +164,12 @@ fn a_child_settles_nothing_of_its_parents() {
         queue.borrow_mut().collect();
         assert!(queue.borrow_mut().next_completion().is_none());
     });
-    queue.borrow_mut().settle_unseen();
+    queue.borrow_mut().settle_without_evidence();
     assert_eq!(queue.borrow().in_flight(), 0);
 }
 
 #[test]
-fn reading_completions_submits_what_did_not_fit_the_ring() {
+fn collecting_submits_sends_that_did_not_fit_the_ring() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -197,7 +197,7 @@ fn reading_completions_submits_what_did_not_fit_the_ring() {
     while queue.in_flight() > 0 {
         assert!(Instant::now() < give_up, "stuck");
         queue.collect_ring();
-        queue.settle_unseen();
+        queue.settle_without_evidence();
     }
     let mut bytes = [0; 200];
     assert_eq!((to.recv(&mut bytes).unwrap(), bytes[0]), (100, 7));
@@ -206,7 +206,7 @@ fn reading_completions_submits_what_did_not_fit_the_ring() {
 /// The ring has the pool's pages registered: it must end before the pool, under its lock, replaces those that
 /// were given up.
 #[test]
-fn a_ring_ends_before_its_memory_is_given_back() {
+fn a_ring_is_dropped_before_its_memory_returns() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -224,7 +224,7 @@ fn a_ring_ends_before_its_memory_is_given_back() {
 }
 
 #[test]
-fn the_next_sender_continues_the_numbers_of_the_last() {
+fn the_next_sender_continues_the_numbering() {
     let (socket, to) = connected();
     let mut first = queue(Arc::clone(&socket));
     first.allow_zero_copy().unwrap();
@@ -236,7 +236,7 @@ fn the_next_sender_continues_the_numbers_of_the_last() {
 
     (0..3).for_each(|_| send_one(&mut first));
     assert_eq!(first.in_flight(), 3);
-    reaper::leave(&mut first, CloseTimeouts { patience: PATIENCE, cut_off: None });
+    reaper::hand_over(&mut first, CloseTimeouts { patience: PATIENCE, cut_off: None });
     drop(first);
     let give_up = Instant::now() + PATIENCE;
     while second.allow_zero_copy().is_err() {
@@ -251,13 +251,13 @@ fn the_next_sender_continues_the_numbers_of_the_last() {
         // Another half may read the queue.
         socket.read();
         second.collect();
-        second.settle_unseen();
+        second.settle_without_evidence();
         assert_eq!(second.unknown_completions(), 0);
     }
 }
 
 #[test]
-fn calls_that_are_given_up_end_the_numbering() {
+fn abandoned_calls_end_the_numbering() {
     let (socket, _to) = connected();
     let mut first = queue(Arc::clone(&socket));
     first.allow_zero_copy().unwrap();
@@ -316,7 +316,7 @@ fn an_uncertain_call_holds_its_memory_until_resolved() {
             assert_eq!(queue.in_flight(), 1);
             queue.complete(report(0));
             queue.resolve(false);
-            queue.settle_unseen();
+            queue.settle_without_evidence();
             assert!(queue.completed().is_some(), "{reported:?} {was_quiet}");
         }
         assert_eq!(queue.in_flight(), 0, "{reported:?} {was_quiet}");

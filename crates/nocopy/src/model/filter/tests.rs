@@ -40,7 +40,7 @@ fn with_capabilities_to_load(check: impl FnOnce() + Send) {
 }
 
 #[test]
-fn a_large_datagram_is_read_alike() {
+fn loads_agree_beyond_the_linear_part() {
     if !loads() {
         return;
     }
@@ -80,7 +80,7 @@ fn check_corpus() {
 }
 
 #[test]
-fn the_kernel_takes_filters_rewritten_for_packet_sockets() {
+fn the_kernel_accepts_rewritten_packet_socket_filters() {
     if !loads() {
         return;
     }
@@ -109,7 +109,7 @@ fn every_load_agrees_within_packets_and_at_their_ends() {
 }
 
 #[test]
-fn returns_of_nothing_and_of_everything() {
+fn returns_of_zero_and_of_the_maximum_agree() {
     if !loads() {
         return;
     }
@@ -125,14 +125,14 @@ fn matches_as_xdp(text: &str, runs: usize) -> [usize; 2] {
     [false, true].map(|fragments| {
         let prefix = Program::parse(text).unwrap().to_xdp(fragments).unwrap();
         let program = load(prefix, fragments).expect("the privileges that XDP takes").expect("it is short");
-        let matched = |_: &usize| bpf::run_dry(program.as_fd(), &[0; 64], 64).unwrap() == MATCHED;
+        let matched = |_: &usize| bpf::test_run(program.as_fd(), &[0; 64], 64).unwrap() == MATCHED;
         (0..runs).filter(matched).count()
     })
 }
 
 /// No comparison of runs could show this.
 #[test]
-fn the_processor_and_random_numbers_are_the_kernels() {
+fn cpu_and_random_loads_are_the_kernels() {
     if !loads() {
         return;
     }

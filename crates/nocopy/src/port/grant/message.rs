@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_understood() {
+    fn messages_survive_a_round_trip() {
         assert_eq!(Message::parse(&message().emit()).unwrap(), message());
         let header = Header { fragments: true, at: Attach::Native, ..message().header };
         let other = Message { header, native_refused: None, promiscuous: false, ..message() };
@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_read_as_what_would_be_written_otherwise(noise in any::<[u8; 32]>(), at in 8..=32_usize) {
+        fn accepted_bytes_are_canonical(noise in any::<[u8; 32]>(), at in 8..=32_usize) {
             let mut bytes = message().emit();
             bytes[at..at + 32].copy_from_slice(&noise);
             if let Ok(read) = Message::parse(&bytes) {

@@ -39,7 +39,7 @@ impl Meter {
         for port in &*self.ports {
             let port = port.upgrade().ok_or(io::ErrorKind::NotConnected)?;
             measured.statistics += port.statistics()?;
-            measured.filter_lost += port.turned_away.lost();
+            measured.filter_lost += port.filter_counters.lost();
         }
         Ok(measured)
     }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_already_there_stays() {
+    fn an_attached_program_is_not_replaced() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let end = lab.left();
         end.namespace().run(|| {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn native_xdp_is_refused_by_name_where_there_is_none() {
+    fn missing_native_xdp_is_a_named_error() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let error = Program::pass().unwrap().attach("lo", Attach::Native).unwrap_err();

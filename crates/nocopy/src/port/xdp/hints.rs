@@ -20,7 +20,7 @@ use crate::facts::metadata::Unsupported;
 use crate::memory::area::note::{ANSWER_OLD_KERNEL, Hints, TimeNote};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Notes {
+pub(crate) struct NoteSettings {
     pub(crate) hints: bool,
     /// The time, if the driver gives none.
     pub(crate) times: bool,
@@ -34,13 +34,13 @@ const _: () = assert!(HINTS_BYTES == 32, "as the program lays them out");
 
 /// BTF numbers of the kernel's functions.
 #[derive(Debug, Clone, Copy)]
-struct Questions {
+struct DriverFunctions {
     timestamp: i32,
     hash: i32,
     vlan: Option<i32>,
 }
 
-impl Questions {
+impl DriverFunctions {
     fn find() -> Result<Self, Unsupported> {
         let kernel = Btf::from_sys_fs().map_err(|_| Unsupported::Kernel(HINTS_KERNEL_MIN))?;
         let number = |name| kernel.id_by_type_name_kind(name, BtfKind::Func).ok().map(u32::cast_signed);
@@ -64,9 +64,9 @@ impl Program {
         fragments: bool,
         filter: &[Instruction],
         interface_index: u32,
-        notes: Notes,
+        notes: NoteSettings,
     ) -> Result<Self, Unsupported> {
-        let noting = instructions(Questions::find()?, descriptor(&sockets.map), notes);
+        let noting = instructions(DriverFunctions::find()?, descriptor(&sockets.map), notes);
         let instructions = [filter, &noting].concat();
         // Refused by the verifier, or because the device has no such functions.
         Self::load_bound(&instructions, fragments, interface_index).map_err(|source| {
@@ -91,7 +91,7 @@ impl Program {
         instructions.extend(redirect(descriptor(&sockets.map)));
         let [mark_low, mark_high] = set_u64(R4, mark);
         let note = [store_u64(R1, 0, R0), mark_low, mark_high, store_u64(R1, 8, R4)];
-        instructions.extend(place(TIME_NOTE_BYTES, &[call(Helper::MonotonicTime)], &note));
+        instructions.extend(write_note(TIME_NOTE_BYTES, &[call(Helper::MonotonicTime)], &note));
         Self::load_for(&instructions, fragments)
     }
 }
@@ -118,7 +118,7 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
 /// Removes metadata that another program wrote in front of a packet, because our note must lie next to the
 /// packet. The kernel allows at most 252 bytes, in multiples of four; they are removed piece by piece,
 /// because only privileged programs (`CAP_PERFMON`) may compute the length.
-fn bare() -> Vec<Instruction> {
+fn remove_old_metadata() -> Vec<Instruction> {
     const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
     let has = |bytes: i32, or_skip: usize| {
         [
@@ -138,7 +138,7 @@ fn bare() -> Vec<Instruction> {
 
 /// Makes room in front of the packet and, if that succeeds, writes a note: `before` may leave a value in R0
 /// for `note`, which also gets the address in R1. Then the program returns.
-fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
+fn write_note(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
     let placing = [
         load_u32(R1, R6, DATA_META_BYTES),
         load_u32(R2, R6, DATA_BYTES),
@@ -146,7 +146,7 @@ fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instru
         add(R3, bytes),
         skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
     ];
-    let mut program = bare();
+    let mut program = remove_old_metadata();
     program.extend([copy(R1, R6), set(R2, -bytes), call(Helper::AdjustMeta)]);
     program.push(skip_unless(R0, 0, (before.len() + placing.len() + note.len()) as i16));
     program.extend_from_slice(before);
@@ -161,19 +161,19 @@ const fn field(offset: usize) -> i16 {
     offset as i16 - HINTS_BYTES as i16
 }
 
-fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruction> {
+fn instructions(functions: DriverFunctions, sockets: i32, notes: NoteSettings) -> Vec<Instruction> {
     let mut program = redirect(sockets).to_vec();
     program.push(set(R1, 0));
     program.extend((0..4).map(|word| store_u64(FRAME_POINTER, field(word * 8), R1)));
     let refusals = offset_of!(Hints, refusals);
-    ask(&mut program, Some(questions.timestamp), &[offset_of!(Hints, timestamp)], refusals);
+    call_function(&mut program, Some(functions.timestamp), &[offset_of!(Hints, timestamp)], refusals);
     if notes.times {
-        program.extend(time_in_place_of_none());
+        program.extend(kernel_time_if_missing());
     }
     let hash = [offset_of!(Hints, hash), offset_of!(Hints, hash_kind)];
-    ask(&mut program, Some(questions.hash), &hash, refusals + 1);
+    call_function(&mut program, Some(functions.hash), &hash, refusals + 1);
     let vlan = [offset_of!(Hints, vlan_protocol), offset_of!(Hints, vlan_control)];
-    ask(&mut program, questions.vlan, &vlan, refusals + 2);
+    call_function(&mut program, functions.vlan, &vlan, refusals + 2);
     program.extend(set_u64(R1, notes.mark));
     program.push(store_u64(FRAME_POINTER, field(offset_of!(Hints, mark)), R1));
     let note: Vec<_> = (0..4)
@@ -182,12 +182,12 @@ fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruc
             [load_u64(R3, FRAME_POINTER, field(offset)), store_u64(R1, offset as i16, R3)]
         })
         .collect();
-    program.extend(place(HINTS_BYTES, &[], &note));
+    program.extend(write_note(HINTS_BYTES, &[], &note));
     program
 }
 
 /// The kernel's time, if the driver reported none or 0.
-fn time_in_place_of_none() -> [Instruction; 10] {
+fn kernel_time_if_missing() -> [Instruction; 10] {
     let (refusal, timestamp) = (field(offset_of!(Hints, refusals)), field(offset_of!(Hints, timestamp)));
     [
         load_u8(R2, FRAME_POINTER, refusal),
@@ -204,14 +204,14 @@ fn time_in_place_of_none() -> [Instruction; 10] {
 }
 
 /// Calls a driver function about the packet; writes its answer at `into` of the note, its errno at `refusal`.
-fn ask(program: &mut Vec<Instruction>, question: Option<i32>, into: &[usize], refusal: usize) {
-    match question {
-        Some(question) => {
+fn call_function(program: &mut Vec<Instruction>, function: Option<i32>, into: &[usize], refusal: usize) {
+    match function {
+        Some(function) => {
             program.push(copy(R1, R6));
             for (register, offset) in [R2, R3].into_iter().zip(into) {
                 program.extend([copy(register, FRAME_POINTER), add(register, field(*offset).into())]);
             }
-            program.extend([call_kernel(question), negate(R0)]);
+            program.extend([call_kernel(function), negate(R0)]);
         }
         None => program.push(set(R0, ANSWER_OLD_KERNEL.into())),
     }

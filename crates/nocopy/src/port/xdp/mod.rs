@@ -16,7 +16,7 @@ use std::io;
 pub use attachment::{Attach, Attachment};
 pub(crate) use attachment::{attached, lookup};
 pub use generator::Generator;
-pub(crate) use hints::Notes;
+pub(crate) use hints::NoteSettings;
 pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};

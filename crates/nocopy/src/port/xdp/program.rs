@@ -94,7 +94,7 @@ impl Program {
         pass: Option<&PassHeader>,
     ) -> Result<Self, Error> {
         let [map_low, map_high] = map(R1, descriptor(&sockets.map));
-        let mut instructions = Self::in_front(filter, pass);
+        let mut instructions = Self::filter_prologue(filter, pass);
         instructions.extend([
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,
@@ -107,7 +107,7 @@ impl Program {
     }
 
     /// The instructions that run before a packet is redirected.
-    pub(super) fn in_front(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
+    pub(super) fn filter_prologue(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
         [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
     }
 

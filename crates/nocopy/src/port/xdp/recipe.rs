@@ -2,7 +2,7 @@
 
 use nocopy_proto::ebpf::Instruction;
 
-use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
+use super::{Attach, Error, NoteSettings, PassHeader, Program, SocketMap};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recipe {
@@ -11,7 +11,7 @@ pub(crate) struct Recipe {
     /// The header of packets returned to the host, if the program sees those too; unknown for a granted
     /// program.
     pub(crate) pass: Option<PassHeader>,
-    pub(crate) notes: Notes,
+    pub(crate) notes: NoteSettings,
 }
 
 impl Recipe {
@@ -28,7 +28,7 @@ impl Recipe {
             let program = Program::redirect_with_hints(sockets, fragments, filter, interface_index, notes);
             program.map_err(|source| Error::Hints { source })
         } else if notes.times {
-            let in_front = Program::in_front(filter, pass.as_ref());
+            let in_front = Program::filter_prologue(filter, pass.as_ref());
             Program::redirect_with_times(sockets, fragments, in_front, notes.mark)
         } else {
             Program::redirect_to(sockets, fragments, filter, pass.as_ref())

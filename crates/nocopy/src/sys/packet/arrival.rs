@@ -42,7 +42,7 @@ mod tests {
     use crate::facts::metadata::VlanTag;
 
     #[test]
-    fn a_header_without_hash_and_tag_says_so() {
+    fn missing_hash_and_tag_are_reported() {
         // SAFETY: plain numbers.
         let mut header: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
         (header.tp_sec, header.tp_nsec) = (u32::MAX, 999_999_999);

@@ -36,7 +36,7 @@ struct Arrival {
 
 /// A header that contradicts itself or its block; the rest of the block cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Incredible {
+struct InvalidHeader {
     /// Packets lost with it, as the kernel counts.
     packets: u32,
 }
@@ -51,11 +51,11 @@ impl Blocks {
     ///
     /// # Safety
     /// The packets of the block are not used any more.
-    unsafe fn turn(&mut self) -> bool {
+    unsafe fn next_block(&mut self) -> bool {
         match self.cursor {
             Some(Contents { packets: 1.., .. }) => return true,
             Some(_) => {
-                self.memory.give_back(self.block);
+                self.memory.return_block(self.block);
                 self.block = (self.block + 1) % self.memory.block_count();
                 self.cursor = None;
             }
@@ -69,7 +69,7 @@ impl Blocks {
     }
 
     /// The next packet of the current block, with its VLAN tag restored.
-    fn next(&mut self) -> Option<Result<Arrival, Incredible>> {
+    fn next(&mut self) -> Option<Result<Arrival, InvalidHeader>> {
         let Contents { header, packets } = self.cursor.filter(|left| left.packets > 0)?;
         let is_last = packets == 1;
         let read = self.read(header, is_last);
@@ -79,7 +79,7 @@ impl Blocks {
         };
         // A sum that is too large lies outside of the block, where `read` finds no header.
         self.cursor = Some(Contents { header: header.saturating_add(next), packets: left });
-        Some(read.map(|(arrival, _)| arrival).ok_or(Incredible { packets }))
+        Some(read.map(|(arrival, _)| arrival).ok_or(InvalidHeader { packets }))
     }
 
     /// The packet of a header, and the distance to the next header; `None` if the header is invalid.
@@ -93,11 +93,11 @@ impl Blocks {
         let header: libc::tpacket3_hdr = unsafe { pointer(at).cast().read_unaligned() };
         let first = header::first_byte(&header, at, block_bytes, is_last)?;
         let (mut len, mut header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
-        if let Some(tag) = header::tag_to_put_back(&header) {
+        if let Some(tag) = header::removed_tag(&header) {
             // SAFETY: the addresses, and room for a tag in front of them, lie in the block
-            // (`tag_to_put_back`), which is ours; nobody has seen the packet yet.
+            // (`removed_tag`), which is ours; nobody has seen the packet yet.
             let front = unsafe { pointer(first - VLAN_TAG_BYTES).cast::<[u8; FRONT_BYTES]>().as_mut() };
-            header::put_back(front, tag);
+            header::insert_tag(front, tag);
             header_bytes -= VLAN_TAG_BYTES;
             len += VLAN_TAG_BYTES;
         }
@@ -112,7 +112,7 @@ impl Blocks {
 pub(crate) struct Announcer {
     blocks: Blocks,
     rx: Producer<Descriptor>,
-    pieces: Pieces,
+    pieces: PieceLimits,
     /// A packet that waits for room.
     next: Option<Arrival>,
     /// Packets not announced: with too many pieces, or with an invalid header.
@@ -120,16 +120,22 @@ pub(crate) struct Announcer {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pieces {
+pub(crate) struct PieceLimits {
     pub(crate) bytes_max: u32,
     pub(crate) count_max: u32,
 }
 
 impl Announcer {
-    pub(super) fn new(blocks: Blocks, rx: Producer<Descriptor>, pieces: Pieces) -> Self {
+    pub(super) fn new(blocks: Blocks, rx: Producer<Descriptor>, pieces: PieceLimits) -> Self {
         let count_max = pieces.count_max.min(rx.capacity());
         assert!(pieces.bytes_max > 0, "packets in pieces of nothing");
-        Self { blocks, rx, pieces: Pieces { count_max, ..pieces }, next: None, unannounced: Arc::default() }
+        Self {
+            blocks,
+            rx,
+            pieces: PieceLimits { count_max, ..pieces },
+            next: None,
+            unannounced: Arc::default(),
+        }
     }
 
     /// Counts packets that were not announced.
@@ -149,13 +155,13 @@ impl Announcer {
             return;
         }
         // SAFETY: what was announced was read, and the reader has borrowed none of it (above).
-        if self.next.is_none() && !unsafe { self.blocks.turn() } {
+        if self.next.is_none() && !unsafe { self.blocks.next_block() } {
             return;
         }
         while let Some(next) = self.next.take().map(Ok).or_else(|| self.blocks.next()) {
             let arrival = match next {
                 Ok(arrival) => arrival,
-                Err(Incredible { packets }) => {
+                Err(InvalidHeader { packets }) => {
                     // The first packet is counted when its address turns out to be invalid.
                     let announced = u64::from(self.rx.push(NOWHERE).is_ok());
                     // No underflow: at least one packet is lost with the header.
@@ -237,20 +243,20 @@ pub(super) mod tests {
         libc::tpacket3_hdr { tp_mac: mac, tp_snaplen: len, tp_len: len, tp_next_offset: next, ..zeroed }
     }
 
-    fn read_all(mut blocks: Blocks) -> Vec<Result<Arrival, Incredible>> {
+    fn read_all(mut blocks: Blocks) -> Vec<Result<Arrival, InvalidHeader>> {
         // SAFETY: nobody reads packets of a block that was never handed out.
-        assert!(unsafe { blocks.turn() });
+        assert!(unsafe { blocks.next_block() });
         std::iter::from_fn(|| blocks.next()).collect()
     }
 
     #[test]
-    fn a_packet_is_where_its_header_says() {
+    fn packets_are_found_by_their_headers() {
         let arrivals = read_all(blocks(64, 1, Some((64, header(100, 60, 0)))));
         assert_eq!(arrivals, [Ok(Arrival { offset: 164, header_bytes: 100, len: 60 })]);
     }
 
     #[test]
-    fn headers_that_lie_end_the_block() {
+    fn invalid_headers_end_the_block() {
         let lies = [
             blocks(BLOCK_BYTES - 8, 1, None),                    // no room for a header
             blocks(u32::MAX, 1, None),                           // far outside
@@ -259,30 +265,33 @@ pub(super) mod tests {
             blocks(64, 1, Some((64, header(8, 60, 0)))),         // inside its own header
         ];
         for lie in lies {
-            assert_eq!(read_all(lie), [Err(Incredible { packets: 1 })]);
+            assert_eq!(read_all(lie), [Err(InvalidHeader { packets: 1 })]);
         }
         let beyond = read_all(blocks(64, u32::MAX, Some((64, header(100, 60, u32::MAX)))));
-        assert_eq!((beyond.len(), beyond[1]), (2, Err(Incredible { packets: u32::MAX - 1 })));
+        assert_eq!((beyond.len(), beyond[1]), (2, Err(InvalidHeader { packets: u32::MAX - 1 })));
         // The next header inside the packet, or the same again: bytes of two packets.
         for next in [0, 48, 159] {
             let three = blocks(64, 3, Some((64, header(100, 60, next))));
-            assert_eq!(read_all(three), [Err(Incredible { packets: 3 })]);
+            assert_eq!(read_all(three), [Err(InvalidHeader { packets: 3 })]);
         }
         assert!(read_all(blocks(64, 2, Some((64, header(100, 60, 160)))))[0].is_ok());
     }
 
     #[test]
-    fn packets_behind_a_header_that_lies_are_all_counted() {
+    fn packets_after_an_invalid_header_are_counted() {
         let (rx, mut announced) = crate::ring::pair(4);
-        let mut announcer =
-            Announcer::new(blocks(u32::MAX, 5, None), rx, Pieces { bytes_max: BLOCK_BYTES, count_max: 1 });
+        let mut announcer = Announcer::new(
+            blocks(u32::MAX, 5, None),
+            rx,
+            PieceLimits { bytes_max: BLOCK_BYTES, count_max: 1 },
+        );
         announcer.run();
         let nowhere = announced.peek(4).filter(|piece| *piece == NOWHERE).count();
         assert_eq!((nowhere, announcer.unannounced().load(Ordering::Relaxed)), (1, 4));
     }
 
     #[test]
-    fn a_tag_goes_back_between_addresses_and_type() {
+    fn a_vlan_tag_is_reinserted_after_the_addresses() {
         let mut tagged = header(100, 60, 0);
         tagged.tp_status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
         (tagged.hv1.tp_vlan_tci, tagged.hv1.tp_vlan_tpid) = (0x0123, 0x88a8);
@@ -291,7 +300,7 @@ pub(super) mod tests {
         // SAFETY: as in `blocks`.
         unsafe { blocks.memory.pointer(0, 164).copy_from(NonNull::from(&packet[0]), packet.len()) };
         // SAFETY: as in `read_all`.
-        assert!(unsafe { blocks.turn() });
+        assert!(unsafe { blocks.next_block() });
         let arrival = blocks.next().unwrap().unwrap();
         assert_eq!(arrival, Arrival { offset: 160, header_bytes: 96, len: 64 });
         // SAFETY: the packet lies in the block.

@@ -29,14 +29,14 @@ pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last
 /// The tag to be put back into a packet, if there is room for it between the header and the packet, and an
 /// address on each side.
 #[inline]
-pub(super) fn tag_to_put_back(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
+pub(super) fn removed_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let tag = vlan_tag(header)?;
     let room = u32::from(header.tp_mac) >= BYTES + VLAN_TAG_BYTES;
     (room && header.tp_snaplen as usize >= ADDRESSES_BYTES).then_some(tag)
 }
 
 /// Puts a tag back after the addresses, which move to the front.
-pub(super) fn put_back(front: &mut [u8; FRONT_BYTES], VlanTag { protocol, control }: VlanTag) {
+pub(super) fn insert_tag(front: &mut [u8; FRONT_BYTES], VlanTag { protocol, control }: VlanTag) {
     front.copy_within(VLAN_TAG_BYTES as usize.., 0);
     let [.., a, b, c, d] = front;
     [*a, *b] = protocol.to_be_bytes();

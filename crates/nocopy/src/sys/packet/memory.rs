@@ -74,7 +74,7 @@ impl BlockMemory {
     }
 
     /// Returns a block to the kernel, which may write into it at once.
-    pub(super) fn give_back(&self, block: u32) {
+    pub(super) fn return_block(&self, block: u32) {
         // Release: pairs with the kernel's read of the status before it writes into the block again.
         self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use arrival::arrival;
 use blocks::Blocks;
-pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
+pub(crate) use blocks::{Announcer, IN_BLOCKS, PieceLimits};
 use header::VLAN_TAG_BYTES;
 use memory::BlockMemory;
 pub(crate) use memory::SINGLE_FRONT_BYTES;
@@ -76,7 +76,7 @@ pub(crate) struct Capture {
     pub(crate) interface_index: u32,
     pub(crate) receives: bool,
     /// Packets of one receive queue only.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<QueueShare>,
     pub(crate) fanout: Option<(u16, Fanout)>,
     /// Packets that leave the interface, too.
     pub(crate) outgoing: bool,
@@ -102,12 +102,12 @@ impl Capture {
 
 /// One receive queue of several.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
+pub(crate) struct QueueShare {
     pub(crate) queue: u32,
     pub(crate) queues: u32,
 }
 
-impl Share {
+impl QueueShare {
     /// Continues with the following instructions for packets of the queue, by the number that the driver
     /// noted: each packet belongs to one queue, also if the driver noted none (queue 0), or an invalid one.
     fn filter(self) -> Vec<Instruction> {
@@ -132,7 +132,12 @@ impl Share {
 /// process receives: whole datagrams without IP options that arrived on an interface, on one of its queues.
 /// Those longer than the MTU arrived in fragments; what the host sends to a group returns to it on the
 /// interface, and packet sockets do not see it.
-pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv4: bool) -> Vec<Instruction> {
+pub(crate) fn complement_filter(
+    interface_index: u32,
+    mtu_bytes: u32,
+    share: QueueShare,
+    is_ipv4: bool,
+) -> Vec<Instruction> {
     let kernel_word = |word: i32| (libc::SKF_AD_OFF + word).cast_unsigned();
     let network = libc::SKF_NET_OFF.cast_unsigned();
     let load = |size| libc::BPF_LD | size | libc::BPF_ABS;
@@ -190,7 +195,7 @@ impl PacketSocket {
         capture: &Capture,
         filter: &[Instruction],
         rx: Producer<Descriptor>,
-        pieces: Pieces,
+        pieces: PieceLimits,
     ) -> io::Result<(Self, Announcer)> {
         let (socket, memory) = Self::with_ring(capture, VLAN_TAG_BYTES)?;
         socket.start(capture, filter)?;
@@ -266,7 +271,7 @@ impl PacketSocket {
         let filter = capture.filter(filter);
         let fanout = capture.fanout.filter(|_| capture.receives);
         if fanout.is_some() {
-            self.deafen()?; // until it is a member: before, it would have what the others have
+            self.reject_all()?; // until it is a member: before, it would have what the others have
         } else if !filter.is_empty() {
             option::filter(&self.fd, &filter)?;
         }
@@ -289,8 +294,8 @@ impl PacketSocket {
         option::filter(&self.fd, filter)
     }
 
-    pub(crate) fn deafen(&self) -> io::Result<()> {
-        option::deafen(&self.fd)
+    pub(crate) fn reject_all(&self) -> io::Result<()> {
+        option::reject_all(&self.fd)
     }
 
     /// Whether the kernel accepts a filter with its prefix, tested on a socket that receives nothing.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use nocopy_proto::pcapng::{self, Counts, InPlace};
+use nocopy_proto::pcapng::{self, Counts, InPlaceWriter};
 
 use super::header::{self, BYTES, FRONT_BYTES, VLAN_TAG_BYTES};
 use super::memory::{self, BlockMemory, STATUS_OFFSET};
@@ -12,7 +12,7 @@ use crate::facts::metadata::VlanTag;
 /// Offset of the part of a block that is exclusively ours: after the word that the kernel reads.
 const OURS_OFFSET: u32 = STATUS_OFFSET + 4;
 
-const _: () = assert!(OURS_OFFSET as usize == InPlace::HEAD_BYTES);
+const _: () = assert!(OURS_OFFSET as usize == InPlaceWriter::HEAD_BYTES);
 
 /// Marks a header whose packet has its tag restored. The kernel clears that byte.
 const PUT_BACK: u8 = 0x6e;
@@ -28,22 +28,22 @@ pub(crate) struct OwnedBlocks {
 struct Ring {
     memory: BlockMemory,
     /// Blocks that the program holds: when the ring reaches one, its status word is still set.
-    away: Box<[AtomicBool]>,
-    away_count: AtomicU32,
+    held: Box<[AtomicBool]>,
+    held_count: AtomicU32,
 }
 
 impl OwnedBlocks {
     pub(super) fn new(memory: BlockMemory) -> Self {
-        let away = (0..memory.block_count()).map(|_| AtomicBool::new(false)).collect();
-        Self { ring: Arc::new(Ring { memory, away, away_count: AtomicU32::new(0) }), next: 0 }
+        let held = (0..memory.block_count()).map(|_| AtomicBool::new(false)).collect();
+        Self { ring: Arc::new(Ring { memory, held, held_count: AtomicU32::new(0) }), next: 0 }
     }
 
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        let Ring { memory, away, .. } = &*self.ring;
+        let Ring { memory, held, .. } = &*self.ring;
         // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly
         // ours.
-        !away[self.next as usize].load(Ordering::Acquire) && memory.is_ours(self.next)
+        !held[self.next as usize].load(Ordering::Acquire) && memory.is_ours(self.next)
     }
 
     /// The next block, if the kernel has handed it over, and how many of its bytes the kernel has written.
@@ -51,34 +51,34 @@ impl OwnedBlocks {
         if !self.is_ready() {
             return None;
         }
-        let Ring { memory, away, away_count } = &*self.ring;
+        let Ring { memory, held, held_count } = &*self.ring;
         let block = self.next;
-        away[block as usize].store(true, Ordering::Relaxed); // only this half reads it
-        away_count.fetch_add(1, Ordering::Relaxed);
+        held[block as usize].store(true, Ordering::Relaxed); // only this half reads it
+        held_count.fetch_add(1, Ordering::Relaxed);
         self.next = (block + 1) % memory.block_count();
         let (bytes, contents) = (memory.written_bytes(block), memory.contents(block));
         Some((Block { ring: Arc::clone(&self.ring), block, contents, returns: true }, bytes))
     }
 
     /// Whether the program still holds the block before the next one to read.
-    pub(crate) fn last_is_away(&self) -> bool {
+    pub(crate) fn is_previous_block_held(&self) -> bool {
         let count = self.count();
-        self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
+        self.ring.held[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
     }
 
     /// Blocks that the kernel cannot write to now. Computed without looking at each block, which would miss
     /// the cache.
     pub(crate) fn in_use(&self) -> u32 {
-        let Ring { memory, away, away_count } = &*self.ring;
+        let Ring { memory, held, held_count } = &*self.ring;
         let waits = |behind: &u32| {
             let block = (self.next + behind) % memory.block_count();
             // In this order: the status word of a block held by the program may be overwritten
             // (`Block::into_pcapng`).
-            !away[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
+            !held[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
         };
         let waiting = (0..self.count()).take_while(waits).count() as u32;
         // Only a number: a block that returns meanwhile is counted or not.
-        away_count.load(Ordering::Relaxed) + waiting
+        held_count.load(Ordering::Relaxed) + waiting
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -132,7 +132,7 @@ impl Block {
     #[must_use]
     pub fn into_pcapng(mut self, layout: &PcapngLayout) -> PcapngBlock {
         let memory::Contents { header, packets } = self.contents;
-        let (laid, contents) = lay(self.bytes_mut(), header, packets, layout);
+        let (laid, contents) = write_packets(self.bytes_mut(), header, packets, layout);
         let start = self.ring.memory.pointer(self.block, 0);
         // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the
         // status is after them; for a single packet they are the status, which keeps its lowest bit
@@ -157,11 +157,11 @@ impl Drop for Block {
         if !self.returns {
             return;
         }
-        // Before `away` is cleared: otherwise the old status could be taken for that of a new block.
-        self.ring.memory.give_back(self.block);
-        self.ring.away_count.fetch_sub(1, Ordering::Relaxed);
+        // Before `held` is cleared: otherwise the old status could be taken for that of a new block.
+        self.ring.memory.return_block(self.block);
+        self.ring.held_count.fetch_sub(1, Ordering::Relaxed);
         // Release: pairs with the acquire in `OwnedBlocks::take`.
-        self.ring.away[self.block as usize].store(false, Ordering::Release);
+        self.ring.held[self.block as usize].store(false, Ordering::Release);
     }
 }
 
@@ -195,7 +195,7 @@ impl<'block> Iterator for Packets<'block> {
     fn next(&mut self) -> Option<Captured<'block>> {
         let left = self.left.checked_sub(1)?;
         let rest = std::mem::take(&mut self.rest);
-        let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
+        let Some(PacketRecord { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
             settle(rest, left == 0)
         else {
             self.left = 0;
@@ -234,7 +234,7 @@ impl BlockReader {
     pub fn next_packet(&mut self) -> Option<Captured<'_>> {
         let left = self.left.checked_sub(1)?;
         let rest = self.block.bytes_mut().get_mut(self.at..).unwrap_or_default();
-        let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
+        let Some(PacketRecord { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
             settle(rest, left == 0)
         else {
             self.unreadable += std::mem::take(&mut self.left);
@@ -253,7 +253,7 @@ impl BlockReader {
 
 /// The checked place of a packet, relative to its header.
 #[derive(Debug)]
-struct Place {
+struct PacketRecord {
     first: usize,
     len: usize,
     /// The next packet's header, or the end.
@@ -266,25 +266,25 @@ struct Place {
 
 /// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None`
 /// if the header is invalid.
-fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
+fn settle(rest: &mut [u8], is_last: bool) -> Option<PacketRecord> {
     let mut header = header::read(rest)?;
     let end = u32::try_from(rest.len()).ok()?;
     let first = header::first_byte(&header, 0, end, is_last)?;
-    let outgoing = was_sent(&rest[..first as usize]);
+    let outgoing = is_outgoing(&rest[..first as usize]);
     let vlan = header::vlan_tag(&header);
     let marked = header.tp_padding[7] == PUT_BACK;
-    if let Some(tag) = header::tag_to_put_back(&header).filter(|_| !marked) {
+    if let Some(tag) = header::removed_tag(&header).filter(|_| !marked) {
         let front = (first - VLAN_TAG_BYTES) as usize;
         let front: &mut [u8; FRONT_BYTES] =
             (&mut rest[front..front + FRONT_BYTES]).try_into().expect("as long");
-        header::put_back(front, tag);
+        header::insert_tag(front, tag);
         header.tp_mac -= VLAN_TAG_BYTES as u16;
         header.tp_snaplen += VLAN_TAG_BYTES;
         header.tp_len = header.tp_len.saturating_add(VLAN_TAG_BYTES);
         header.tp_padding[7] = PUT_BACK;
         header::write(rest, &header);
     }
-    Some(Place {
+    Some(PacketRecord {
         first: usize::from(header.tp_mac),
         len: header.tp_snaplen as usize,
         next: if is_last { rest.len() } else { rest.len().min(header.tp_next_offset as usize) },
@@ -296,7 +296,7 @@ fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
 }
 
 /// Whether an address (`struct sockaddr_ll`) after a header marks a sent packet.
-fn was_sent(header: &[u8]) -> bool {
+fn is_outgoing(header: &[u8]) -> bool {
     let kind = BYTES as usize + std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
     header.get(kind) == Some(&libc::PACKET_OUTGOING)
 }
@@ -361,8 +361,13 @@ impl AsRef<[u8]> for PcapngBlock {
 }
 
 /// Lays a block's packets out, header by header.
-fn lay(bytes: &mut [u8], mut at: u32, packets: u32, layout: &PcapngLayout) -> (pcapng::Laid, Contents) {
-    let mut blocks = InPlace::new(bytes, layout.counts, layout.snap_bytes);
+fn write_packets(
+    bytes: &mut [u8],
+    mut at: u32,
+    packets: u32,
+    layout: &PcapngLayout,
+) -> (pcapng::FinishedBlocks, Contents) {
+    let mut blocks = InPlaceWriter::new(bytes, layout.counts, layout.snap_bytes);
     let mut contents = Contents::default();
     let wanted = u64::from(packets).min(layout.packets_max);
     for number in 0..wanted {
@@ -376,7 +381,7 @@ fn lay(bytes: &mut [u8], mut at: u32, packets: u32, layout: &PcapngLayout) -> (p
             blocks.add(&packet, first..first + place.len).ok()?;
             Some(place)
         });
-        let Some(Place { len, next, time_ns, .. }) = added else {
+        let Some(PacketRecord { len, next, time_ns, .. }) = added else {
             contents.unreadable = wanted - number;
             break;
         };
@@ -398,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_cannot_be_read_are_counted() {
+    fn unreadable_packets_are_counted() {
         // The second header would lie far outside.
         let memory = || block(64, 5, Some((64, header(100, 60, u32::MAX))));
         let (mut whole, _) = OwnedBlocks::new(memory()).take().unwrap();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_of_the_bytes_asked_for() {
+    fn copies_have_the_requested_bytes() {
         let memory: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         let all = of(&memory);
         for range in [0..0, 0..1, 1..10_000, 4095..4097, 9_999..10_000, 10_000..10_000] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_written_from_where_the_bytes_lie() {
+    fn mapped_bytes_are_written_to_files_at_offsets() {
         let mut file = File::from(memfd_create("written", MemfdFlags::CLOEXEC).unwrap());
         assert_eq!(of(b"written").write_to(&file, None).unwrap(), 7);
         assert_eq!(of(b"at").write_to(&file, 3).unwrap(), 2);

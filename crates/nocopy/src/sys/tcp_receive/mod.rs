@@ -79,24 +79,24 @@ pub(crate) enum End {
 pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
     /// `TCP_CLOSE` of `net/tcp_states.h`.
     const CLOSED: u8 = 7;
-    match Request::default().ask_shortly(socket) {
+    match Request::default().query(socket) {
         Err(_) => End::Finished,
-        Ok(()) if information(&socket).is_ok_and(|told| told.tcpi_state == CLOSED) => End::Lost,
+        Ok(()) if information(&socket).is_ok_and(|info| info.tcpi_state == CLOSED) => End::Lost,
         Ok(()) => End::Shut,
     }
 }
 
 pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
-    let mut told = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: pointer and length describe `told`, which outlives the call.
+    // SAFETY: pointer and length describe `info`, which outlives the call.
     let result = unsafe {
-        let (socket, told) = (socket.as_fd().as_raw_fd(), told.as_mut_ptr().cast());
-        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, told, &raw mut bytes)
+        let (socket, info) = (socket.as_fd().as_raw_fd(), info.as_mut_ptr().cast());
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, info, &raw mut bytes)
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: zeros, partly overwritten by the kernel; all members are integers.
-    Ok(unsafe { told.assume_init() })
+    Ok(unsafe { info.assume_init() })
 }

@@ -115,7 +115,7 @@ impl Window {
             flags: Request::IS_UNMAPPED,
             ..Request::default()
         };
-        request.ask(socket)?;
+        request.request_pages(socket)?;
         let mapped = request.length as usize;
         if mapped > room || !mapped.is_multiple_of(PAGE_BYTES) {
             return Err(io::Error::new(
@@ -223,12 +223,12 @@ impl Request {
     /// Ends with `recv_skip_hint`: the kernel then does not report the connection's error.
     const SHORT_BYTES: usize = 16;
 
-    fn ask(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    fn request_pages(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.get(socket, size_of::<Self>())
     }
 
     /// Asks the kernel without mapping, copying, or taking an error away from other calls.
-    pub(super) fn ask_shortly(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn query(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.get(socket, Self::SHORT_BYTES)
     }
 
@@ -260,7 +260,7 @@ mod tests {
     use crate::sys::option;
 
     #[test]
-    fn where_room_ends_the_rest_of_a_packet_stays_mappable() {
+    fn the_rest_of_a_packet_stays_mappable() {
         // Less than a first segment over loopback (32741 bytes).
         const PAGES: usize = 7;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

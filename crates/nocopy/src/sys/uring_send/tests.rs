@@ -42,7 +42,7 @@ fn buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
 }
 
 /// Submits and waits until nothing is in flight; returns the result of each, which is reported once.
-fn finish(ring: &mut UringSender) -> HashMap<u64, Done> {
+fn finish(ring: &mut UringSender) -> HashMap<u64, SendResult> {
     let mut all = HashMap::new();
     let deadline = Instant::now() + PATIENCE;
     ring.submit().unwrap();
@@ -58,12 +58,12 @@ fn finish(ring: &mut UringSender) -> HashMap<u64, Done> {
     all
 }
 
-fn errno(done: &Done) -> Option<i32> {
+fn errno(done: &SendResult) -> Option<i32> {
     done.result.as_ref().err().and_then(io::Error::raw_os_error)
 }
 
 #[test]
-fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
+fn pieces_of_any_kind_arrive_and_complete_once() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -103,7 +103,7 @@ fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
 }
 
 #[test]
-fn one_send_is_cut_into_many_datagrams() {
+fn one_send_is_segmented_into_many_datagrams() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -129,7 +129,7 @@ fn one_send_is_cut_into_many_datagrams() {
 }
 
 #[test]
-fn memory_may_change_once_it_was_reaped() {
+fn memory_may_change_after_its_completion() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -158,7 +158,7 @@ fn memory_may_change_once_it_was_reaped() {
 }
 
 #[test]
-fn errors_are_told_and_end_nothing() {
+fn errors_are_reported_and_sending_continues() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -195,7 +195,7 @@ fn errors_are_told_and_end_nothing() {
 }
 
 #[test]
-fn there_is_room_for_so_many_and_their_places_are_used_again() {
+fn full_rings_refuse_and_slots_are_reused() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -217,7 +217,7 @@ fn there_is_room_for_so_many_and_their_places_are_used_again() {
 }
 
 #[test]
-fn sends_that_find_no_room_or_no_neighbour_come_back() {
+fn sends_without_room_or_neighbour_complete() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -243,7 +243,7 @@ fn sends_that_find_no_room_or_no_neighbour_come_back() {
 }
 
 #[test]
-fn a_port_is_free_once_socket_and_ring_are_gone() {
+fn a_port_is_free_after_socket_and_ring_close() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -278,7 +278,7 @@ fn a_ring_may_be_dropped_with_sends_in_flight() {
 }
 
 #[test]
-fn a_broken_ring_says_so_and_gives_everything_back() {
+fn a_broken_ring_fails_and_returns_all_memory() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -301,11 +301,11 @@ fn a_broken_ring_says_so_and_gives_everything_back() {
 }
 
 #[test]
-fn a_refusal_names_its_cause() {
+fn a_refused_ring_names_its_cause() {
     let refused = |errno| io::Error::from_raw_os_error(errno);
-    let text = UringRefused::with_setting(refused(libc::EPERM), 2).to_string();
+    let text = UringError::with_setting(refused(libc::EPERM), 2).to_string();
     assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");
-    assert!(matches!(UringRefused::with_setting(refused(libc::EPERM), 0), UringRefused::Kernel(_)));
-    assert!(UringRefused::with_setting(refused(libc::ENOMEM), 0).to_string().contains("ulimit -l"));
-    assert!(matches!(UringRefused::with_setting(refused(libc::EINVAL), 0), UringRefused::TooOld(_)));
+    assert!(matches!(UringError::with_setting(refused(libc::EPERM), 0), UringError::Kernel(_)));
+    assert!(UringError::with_setting(refused(libc::ENOMEM), 0).to_string().contains("ulimit -l"));
+    assert!(matches!(UringError::with_setting(refused(libc::EINVAL), 0), UringError::TooOld(_)));
 }

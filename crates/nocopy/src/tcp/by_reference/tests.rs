@@ -29,12 +29,12 @@ impl Transfer {
     }
 
     fn is_done(&self) -> bool {
-        self.left() == 0
+        self.remaining() == 0
     }
 }
 
-const AT_ONCE: Circumstances = Circumstances { more: false, waits: false };
-const WAITING: Circumstances = Circumstances { more: false, waits: true };
+const AT_ONCE: StepOptions = StepOptions { more: false, waits: false };
+const WAITING: StepOptions = StepOptions { more: false, waits: true };
 
 fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
@@ -73,11 +73,11 @@ fn writable(socket: &TcpStream) {
 
 /// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so
 /// it pauses and tries again until a step takes nothing.
-fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: Circumstances) {
+fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: StepOptions) {
     loop {
         let before = transfer.sent();
         let mut went = before;
-        while by.step(transfer, socket.as_fd(), now).unwrap() != Step::SocketFull {
+        while by.step(transfer, socket.as_fd(), now).unwrap() != StepOutcome::SocketFull {
             assert!(!transfer.is_done(), "{} bytes fit into a socket?", transfer.bytes());
             went = transfer.sent();
         }
@@ -94,14 +94,14 @@ fn send(
     by: &mut ByReference,
     mut transfer: Transfer,
     socket: &TcpStream,
-    now: Circumstances,
+    now: StepOptions,
 ) -> Result<Vec<(u64, Evidence)>, TransferError> {
     let mut steps = Vec::new();
     loop {
         match by.step(&mut transfer, socket.as_fd(), now)? {
-            Step::Sent { bytes, evidence } => steps.push((bytes, evidence)),
-            Step::SocketFull => writable(socket),
-            Step::Done => {
+            StepOutcome::Sent { bytes, evidence } => steps.push((bytes, evidence)),
+            StepOutcome::SocketFull => writable(socket),
+            StepOutcome::Done => {
                 assert!(transfer.is_done() && transfer.sent() == transfer.bytes());
                 assert_eq!(steps.iter().map(|(bytes, _)| bytes).sum::<u64>(), transfer.bytes());
                 return Ok(steps);
@@ -115,7 +115,7 @@ fn pins() -> impl Iterator<Item = Option<PublishedMethod>> {
 }
 
 #[test]
-fn ten_peers_at_once_get_the_same_pages_whole() {
+fn ten_peers_receive_the_same_pages() {
     let bytes = pattern(4 * MIB + 123, 1);
     let data = publish(&bytes);
     for pinned in pins() {
@@ -158,7 +158,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
         let mut stuck = true;
         for (socket, by, transfer) in peers.iter_mut() {
             match by.step(transfer, socket.as_fd(), AT_ONCE).unwrap() {
-                Step::Sent { evidence, .. } => {
+                StepOutcome::Sent { evidence, .. } => {
                     stuck = false;
                     match pinned {
                         Some(PublishedMethod::Copy) => {
@@ -168,7 +168,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
                         None => assert_ne!(evidence, Evidence::ZeroCopy, "nobody ever says so"),
                     }
                 }
-                Step::SocketFull | Step::Done => {}
+                StepOutcome::SocketFull | StepOutcome::Done => {}
             }
         }
         if stuck {
@@ -180,7 +180,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
 }
 
 #[test]
-fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
+fn a_step_on_a_full_blocking_socket_returns() {
     for (is_nonblocking, now) in [(true, AT_ONCE), (true, WAITING), (false, AT_ONCE), (false, WAITING)] {
         let (socket, mut receiver) = pair();
         socket.set_nonblocking(is_nonblocking).unwrap();
@@ -207,12 +207,12 @@ fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
 }
 
 #[test]
-fn what_was_given_up_for_one_peer_never_reaches_another() {
+fn an_abandoned_transfer_reaches_no_other_peer() {
     let secret = publish(&[0x55; 8 * MIB]);
     let (full, _stalled) = pair();
     let mut by = ByReference::new(full.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
     let mut transfer = Transfer::published(&secret, 0..secret.len() as u64).unwrap();
-    while by.step(&mut transfer, full.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
+    while by.step(&mut transfer, full.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
     let bytes = pattern(100_000, 3);
     let (socket, mut receiver) = pair();
     let mut by = ByReference::new(socket.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
@@ -225,7 +225,7 @@ fn what_was_given_up_for_one_peer_never_reaches_another() {
 }
 
 #[test]
-fn a_reset_midway_is_an_error_and_no_signal() {
+fn a_reset_during_a_transfer_is_an_error_not_a_signal() {
     // A handler, because Rust programs ignore the signal by default.
     let raised = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::clone(&raised)).unwrap();
@@ -240,7 +240,7 @@ fn a_reset_midway_is_an_error_and_no_signal() {
         let (socket, mut receiver) = pair();
         let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
         let mut transfer = source(&data);
-        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
+        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
         receiver.read_exact(&mut [0; 1000]).unwrap();
         socket2::SockRef::from(&receiver).set_linger(Some(Duration::ZERO)).unwrap();
         drop(receiver);
@@ -248,16 +248,16 @@ fn a_reset_midway_is_an_error_and_no_signal() {
         for _ in 0..3 {
             let error = loop {
                 match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
-                    Ok(Step::Sent { .. } | Step::SocketFull) => thread::yield_now(),
+                    Ok(StepOutcome::Sent { .. } | StepOutcome::SocketFull) => thread::yield_now(),
                     Ok(other) => panic!("{other:?}"),
                     Err(error) => break error,
                 }
             };
-            let said = error.to_string();
+            let text = error.to_string();
             assert!(
-                said.starts_with("connection: nothing more can be sent (")
-                    && said.ends_with("; connect again"),
-                "{pinned:?}: {said}"
+                text.starts_with("connection: nothing more can be sent (")
+                    && text.ends_with("; connect again"),
+                "{pinned:?}: {text}"
             );
             assert!(transfer.sent() < length);
         }
@@ -318,7 +318,7 @@ fn signals_end_no_transfer() {
             _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
         };
         // Without waiting, so signals interrupt calls that find the socket full.
-        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::Done {}
+        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::Done {}
     }
     drop(signals);
     drop(socket);
@@ -326,14 +326,14 @@ fn signals_end_no_transfer() {
 }
 
 #[test]
-fn a_file_that_becomes_shorter_is_an_error_and_counted() {
+fn a_truncated_file_is_an_error_and_counted() {
     let (socket, mut receiver) = pair();
     socket.set_nonblocking(true).unwrap();
     let bytes = pattern(16 * MIB, 5);
     let file = file(&bytes);
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut transfer = Transfer::file(Arc::clone(&file), 0..bytes.len() as u64).unwrap();
-    while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != Step::SocketFull {}
+    while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
     let cut = transfer.sent() + 1000;
     file.set_len(cut).unwrap();
     let reader = thread::spawn(move || {
@@ -343,8 +343,8 @@ fn a_file_that_becomes_shorter_is_an_error_and_counted() {
     });
     let error = loop {
         match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
-            Ok(Step::Sent { .. }) => {}
-            Ok(Step::SocketFull) => writable(&socket),
+            Ok(StepOutcome::Sent { .. }) => {}
+            Ok(StepOutcome::SocketFull) => writable(&socket),
             Ok(other) => panic!("{other:?}"),
             Err(error) => break error,
         }
@@ -362,7 +362,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_counted() {
 }
 
 #[test]
-fn ranges_that_are_none_are_refused() {
+fn invalid_ranges_are_refused() {
     let data = publish(&[7; 100]);
     let file = file(&[7; 100]);
     #[allow(clippy::reversed_empty_ranges)]
@@ -376,7 +376,7 @@ fn ranges_that_are_none_are_refused() {
     let (socket, _receiver) = pair();
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut nothing = Transfer::published(&data, 100..100).unwrap();
-    assert_eq!(by.step(&mut nothing, socket.as_fd(), AT_ONCE).unwrap(), Step::Done);
+    assert_eq!(by.step(&mut nothing, socket.as_fd(), AT_ONCE).unwrap(), StepOutcome::Done);
     // What sendfile(2) cannot read is refused by its step.
     let (socket, _receiver) = pair();
     let write_only = File::options().write(true).open("/dev/null").unwrap();
@@ -389,7 +389,7 @@ fn ranges_that_are_none_are_refused() {
 }
 
 #[test]
-fn published_bytes_cannot_be_changed_by_any_way_there_is() {
+fn published_bytes_cannot_be_changed() {
     let write = |bytes: &mut [u8]| {
         assert!(bytes.iter().all(|&byte| byte == 0));
         bytes.fill(9);
@@ -425,7 +425,7 @@ fn map_to_write(file: &File) -> std::io::Result<()> {
 }
 
 #[test]
-fn only_files_that_cannot_be_changed_are_taken_from_others() {
+fn unsealed_files_of_others_are_refused() {
     let bytes = pattern(10_000, 6);
     let with = |seals: SealFlags| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -441,7 +441,7 @@ fn only_files_that_cannot_be_changed_are_taken_from_others() {
         (SealFlags::WRITE | SealFlags::GROW | SealFlags::SEAL, "lacks F_SEAL_SHRINK;"),
     ] {
         let error = with(seals).unwrap_err();
-        assert!(matches!(error, PublishError::Unsealed { .. }), "{error}");
+        assert!(matches!(error, PublishError::UnsealedFile { .. }), "{error}");
         assert!(error.to_string().contains(lacks), "{error}");
     }
     let (socket, _peer) = pair();
@@ -503,7 +503,7 @@ proptest! {
 
     /// What arrives is what was planned, once and in order, for all lengths, methods and buffers.
     #[test]
-    fn transfers_in_a_row_arrive_as_they_were_planned(
+    fn consecutive_transfers_arrive_in_order(
         plan in proptest::collection::vec(planned(), 1..8),
         send_buffer in prop_oneof![Just(None), (1..300_000_usize).prop_map(Some)],
         is_nonblocking in any::<bool>(),
@@ -535,7 +535,7 @@ proptest! {
                 0..=2 => Transfer::published(&data, whole).unwrap(),
                 _ => Transfer::file(Arc::clone(&on_disk), whole).unwrap(),
             };
-            send(&mut by, transfer, &socket, Circumstances { more, waits }).unwrap();
+            send(&mut by, transfer, &socket, StepOptions { more, waits }).unwrap();
         }
         drop(socket);
         let received = reader.join().unwrap();

@@ -14,7 +14,7 @@ const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(12
 
 /// Whether the stream goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StreamState {
     Open,
     /// Data was removed from the queue, so that the peer will not get the whole.
     Cut,
@@ -50,8 +50,8 @@ impl Sender {
 
     /// Empties the queue of what was not handed over.
     fn drop_unsent(&mut self) -> Vec<Buffer> {
-        if self.queued_bytes.all() > 0 && self.end == End::Open {
-            self.end = End::Cut;
+        if self.queued_bytes.all() > 0 && self.end == StreamState::Open {
+            self.end = StreamState::Cut;
         }
         // Below, everything is removed that was not handed over.
         self.queued_bytes = QueuedBytes::default();
@@ -114,21 +114,21 @@ impl Sender {
     fn give_up(&mut self) {
         self.outcome.counters.abandoned_calls += self.in_flight() as u64;
         if self.queue.is_replaceable() {
-            reaper::leaked(self.queue.detach().abandon());
+            reaper::count_leaked(self.queue.detach().abandon());
         } else {
             self.outcome.counters.kept_bytes += self.queue.read_bytes() as u64;
-            reaper::leave(&mut self.queue, TIMEOUTS);
+            reaper::hand_over(&mut self.queue, TIMEOUTS);
         }
     }
 
     /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset
     /// instead, so that it does not mistake a part for the whole.
     fn end_stream(&mut self) {
-        let end = std::mem::replace(&mut self.end, End::Finished);
-        if end == End::Open && self.queued_bytes.all() == 0 {
+        let end = std::mem::replace(&mut self.end, StreamState::Finished);
+        if end == StreamState::Open && self.queued_bytes.all() == 0 {
             // Fails if the connection is closed already, which does not matter.
             let _ = rustix::net::shutdown(self.queue.socket(), rustix::net::Shutdown::Write);
-        } else if end != End::Finished {
+        } else if end != StreamState::Finished {
             reset(self.queue.socket());
         }
     }
@@ -143,7 +143,7 @@ impl Drop for Sender {
             self.end_stream();
             drop(self.drop_unsent());
         }
-        reaper::leave(&mut self.queue, TIMEOUTS);
+        reaper::hand_over(&mut self.queue, TIMEOUTS);
     }
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Sender;
-use super::ends::End;
+use super::ends::StreamState;
 use crate::engine::policy::size;
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
@@ -21,13 +21,13 @@ use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, i
 use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
 use crate::tcp::Method;
-use crate::tcp::by_reference::{ByReference, Circumstances, Step, TransferError};
+use crate::tcp::by_reference::{ByReference, StepOptions, StepOutcome, TransferError};
 use crate::tcp::choice::{pages, work};
 use crate::tcp::item::Item;
 use crate::tcp::outcome::SendError;
 
 /// How long to sleep while an event that stays would end every wait at once.
-const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
+const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The evidence for data that a stream sends beyond its share of a pool.
 const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
@@ -67,7 +67,7 @@ pub(in crate::tcp) struct Call {
 impl CallNote for Call {}
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct CallPlan {
     method: Method,
     waits: bool,
     /// The evidence known at once; `None`: the completion will report it.
@@ -91,17 +91,17 @@ impl Sender {
         self.outcome.flushes += u64::from(self.queued() > 0);
         let until = self.outcome.bytes.saturating_add(bytes_max as u64);
         let is_all = self.hand_over_all(Limits { waits, until });
-        self.wait_in_descriptor();
+        self.watch_for_room();
         is_all
     }
 
     /// Bytes that it may still hand over.
-    fn left(&self, limits: Limits) -> usize {
+    fn remaining_bytes(&self, limits: Limits) -> usize {
         limits.until.saturating_sub(self.outcome.bytes) as usize
     }
 
     /// Makes the descriptor watch for room to send what is queued.
-    pub(super) fn wait_in_descriptor(&self) {
+    pub(super) fn watch_for_room(&self) {
         self.queue.want_room(self.queued() > 0);
     }
 
@@ -120,7 +120,7 @@ impl Sender {
     fn hand_over_all(&mut self, limits: Limits) -> io::Result<bool> {
         // Ends: each round hands over bytes, passes entries without any, or returns.
         while self.queue.queued() > 0 {
-            if self.left(limits) == 0 {
+            if self.remaining_bytes(limits) == 0 {
                 return Ok(false);
             }
             let is_done = match self.queue.entries().payload(self.queue.head().ticket) {
@@ -171,21 +171,21 @@ impl Sender {
             else {
                 unreachable!("looked at before");
             };
-            match by_reference.step(transfer, socket, Circumstances { more, waits }).map_err(of_transfer)? {
-                Step::Sent { bytes, evidence } => {
+            match by_reference.step(transfer, socket, StepOptions { more, waits }).map_err(of_transfer)? {
+                StepOutcome::Sent { bytes, evidence } => {
                     self.queued_bytes.referred -= u128::from(bytes);
                     self.outcome.bytes += bytes;
                     self.ledger.add(evidence, 0, bytes);
-                    if self.left(limits) == 0 {
+                    if self.remaining_bytes(limits) == 0 {
                         return Ok(false);
                     }
                 }
-                Step::Done => {
+                StepOutcome::Done => {
                     self.queue.advance(behind, None);
                     return Ok(true);
                 }
-                Step::SocketFull if !waits => return Ok(false),
-                Step::SocketFull => self.wait_for_room(LOOK_AGAIN)?,
+                StepOutcome::SocketFull if !waits => return Ok(false),
+                StepOutcome::SocketFull => self.wait_for_room(LOOK_AGAIN)?,
             }
         }
     }
@@ -208,8 +208,9 @@ impl Sender {
                 Method::Plain => Some(self.policy.copied(pages(run_bytes), run_bytes)),
                 Method::ZeroCopy | Method::UringZeroCopy => None,
             };
-            let how = How { method, waits: limits.waits && since.is_none(), evidence, since, run_bytes };
-            let sent = self.send_some_of((run_bytes - sent_bytes).min(self.left(limits)), how);
+            let plan =
+                CallPlan { method, waits: limits.waits && since.is_none(), evidence, since, run_bytes };
+            let sent = self.send_part((run_bytes - sent_bytes).min(self.remaining_bytes(limits)), plan);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
             match sent {
@@ -224,7 +225,7 @@ impl Sender {
             if sent_bytes == run_bytes {
                 break true;
             }
-            if self.left(limits) == 0 {
+            if self.remaining_bytes(limits) == 0 {
                 break false;
             }
         };
@@ -248,23 +249,23 @@ impl Sender {
         fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().at_home()
     }
 
-    fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        let ready = match how.method {
+    fn send_part(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {
+        let ready = match plan.method {
             Method::Plain => Ok(()),
             Method::ZeroCopy => self.queue.allow_zero_copy().map_err(|refused| refused.why()),
             Method::UringZeroCopy => self.open_ring_if_few(),
         };
         if let Err(why) = ready {
-            self.policy.unavailable(how.method, why);
+            self.policy.unavailable(plan.method, why);
             return Err(io::ErrorKind::Unsupported.into());
         }
         let in_flight = self.in_flight();
-        let sent = self.call(bytes, how);
+        let sent = self.call(bytes, plan);
         match sent {
-            Err(error) if how.method.is_zero_copy() && is_no_buffers(&error) => {
+            Err(error) if plan.method.is_zero_copy() && is_no_buffers(&error) => {
                 // Completions make room. Without any, a copy is sent.
                 self.reap();
-                if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, how) }
+                if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, plan) }
             }
             sent => sent,
         }
@@ -272,22 +273,22 @@ impl Sender {
 
     /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel
     /// no byte was handed over.
-    fn call(&mut self, bytes_max: usize, how: How) -> io::Result<usize> {
+    fn call(&mut self, bytes_max: usize, plan: CallPlan) -> io::Result<usize> {
         let extent = self.next(bytes_max);
-        let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, how)? };
+        let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, plan)? };
         let end = if sent == extent.bytes { extent.end } else { self.next(sent).end };
-        self.queue.advance(end, how.evidence);
+        self.queue.advance(end, plan.evidence);
         // No underflow: these bytes were added when their buffers were queued.
         self.queued_bytes.buffered -= sent as u64;
         self.outcome.bytes += sent as u64;
-        if let Some(evidence) = how.evidence {
+        if let Some(evidence) = plan.evidence {
             self.ledger.add(evidence, 0, sent as u64);
         }
         Ok(sent)
     }
 
-    fn call_kernel(&mut self, extent: Extent, how: How) -> io::Result<usize> {
-        let How { method, waits, since, run_bytes, .. } = how;
+    fn call_kernel(&mut self, extent: Extent, plan: CallPlan) -> io::Result<usize> {
+        let CallPlan { method, waits, since, run_bytes, .. } = plan;
         let call = Call { run_bytes, method, may_share: false, since };
         let may_share = self.has_open_packet;
         match method {
@@ -310,7 +311,7 @@ impl Sender {
         extent.bytes <= HEAD_BYTES_MAX
             && next.bytes == 0
             && next.ticket < entries.end()
-            && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.left() > 0)
+            && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.remaining() > 0)
     }
 
     /// Makes the ring, with the pool's memory registered, if there is none and this process has few.
@@ -323,11 +324,11 @@ impl Sender {
 
     /// Sends by a copy, because there is no memory to record a zero-copy call, or no room in the ring.
     #[cold]
-    fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+    fn send_copied(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
+        let sent = self.call(bytes, CallPlan { method: Method::Plain, evidence, ..plan })?;
         self.outcome.counters.no_buffers_bytes += sent as u64;
-        self.policy.no_room(how.method, self.queue.is_ring_full());
+        self.policy.no_room(plan.method, self.queue.is_ring_full());
         Ok(sent)
     }
 
@@ -339,7 +340,7 @@ impl Sender {
         if !method.is_zero_copy() || !is_of_method(&error) {
             return Err(error);
         }
-        self.policy.not_taken(method);
+        self.policy.on_refused_call(method);
         Ok(Method::Plain)
     }
 
@@ -347,7 +348,7 @@ impl Sender {
     /// how many the socket accepted, which may be none.
     #[inline]
     pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.queued() > 0 || self.end == End::Finished {
+        if self.queued() > 0 || self.end == StreamState::Finished {
             return Ok(0);
         }
         let choice = self.policy.choose(work(bytes.len()));
@@ -389,7 +390,7 @@ impl Sender {
         if self.reap() == 0 && woken == Wakeup::Ready {
             // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes
             // are under way.
-            std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
+            std::thread::sleep(SHORT_POLL_INTERVAL.min(timeout));
         }
         Ok(())
     }

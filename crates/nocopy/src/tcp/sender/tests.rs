@@ -13,7 +13,7 @@ use crate::tcp::{Published, Stream};
 
 /// The peer does not read, so most of the data stays in the kernel.
 #[test]
-fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
+fn a_reset_returns_memory_unacknowledged_by_a_silent_peer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let by_ring = nocopy_lab::io_uring_or_skip().then_some(Method::UringZeroCopy);
     for method in [Method::ZeroCopy].into_iter().chain(by_ring) {
@@ -38,7 +38,7 @@ fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
 }
 
 #[test]
-fn a_short_head_shares_a_segment_with_the_bytes_by_reference_behind_it() {
+fn a_short_head_shares_a_segment_with_referenced_bytes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let body = Published::written(1000, |memory| memory.fill(7)).unwrap();
     let mut file = tempfile::tempfile().unwrap();

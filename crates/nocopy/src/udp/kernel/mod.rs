@@ -39,7 +39,7 @@ pub(crate) struct Receiver {
     /// Whether the kernel coalesces datagrams of one sender into runs.
     coalesces: bool,
     free: ReceiveBuffers,
-    rhythm: Rhythm,
+    pattern: ArrivalPattern,
     /// Runs of the last call that were not taken.
     runs: Vec<Run>,
     given: Given,
@@ -87,7 +87,7 @@ impl Receiver {
             errors: None,
             coalesces,
             free: ReceiveBuffers::new(batch),
-            rhythm: Rhythm::default(),
+            pattern: ArrivalPattern::default(),
             runs: Vec::with_capacity(batch),
             given: Given::ALL,
             timeout: None,
@@ -116,22 +116,23 @@ impl Receiver {
     /// kernel waits.
     pub(super) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         self.wait_for_runs(timeout)?;
-        Ok(self.give())
+        Ok(self.batch_of_runs())
     }
 
     /// Returns waiting datagrams, possibly none, without waiting.
     #[inline]
     pub(super) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
-        if !self.has_left() {
+        if !self.has_remaining() {
             self.call(false)?;
         }
-        Ok(self.give())
+        Ok(self.batch_of_runs())
     }
 
     /// The runs as a batch of datagrams. Datagrams that are not read are in the next batch.
     #[inline]
-    fn give(&mut self) -> Batch<'_> {
-        // After a call it is `ALL`. After `has_left`, only `datagrams` counts: those given of the first run.
+    fn batch_of_runs(&mut self) -> Batch<'_> {
+        // After a call it is `ALL`. After `has_remaining`, only `datagrams` counts: those given of the first
+        // run.
         if self.given.runs > 0 {
             self.given = Given::NOTHING;
         }
@@ -140,22 +141,22 @@ impl Receiver {
 
     /// Whether datagrams of the last batch are left, which then form the next batch.
     #[inline]
-    fn has_left(&mut self) -> bool {
+    fn has_remaining(&mut self) -> bool {
         if self.given.runs >= self.runs.len() {
             return false;
         }
-        self.take_back(self.given.runs);
+        self.reclaim_runs(self.given.runs);
         self.given.runs = 0;
         true
     }
 
     fn wait_for_runs(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if self.has_left() {
+        if self.has_remaining() {
             return Ok(());
         }
         match self.wait {
             Wait::Interrupt => self.sleep(timeout),
-            how => self.look(how, timeout),
+            how => self.spin_or_wait(how, timeout),
         }
     }
 
@@ -176,7 +177,7 @@ impl Receiver {
 
     /// Spins by non-blocking calls; then lets the kernel wait if `how` allows it.
     #[cold]
-    fn look(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
+    fn spin_or_wait(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (how, until, sleeps) = match how {
             Wait::Adaptive { spin } => {
@@ -185,9 +186,9 @@ impl Receiver {
             }
             how => (how, deadline, false),
         };
-        let mut looks = Looks { receiver: self, failed: None };
-        wait::wait(&mut looks, how, until)?;
-        if let Some(error) = looks.failed {
+        let mut poll = SocketPoll { receiver: self, failed: None };
+        wait::wait(&mut poll, how, until)?;
+        if let Some(error) = poll.failed {
             return Err(error);
         }
         if !sleeps || !self.runs.is_empty() {
@@ -265,18 +266,18 @@ impl Receiver {
             self.refill()?;
         }
         let socket = self.connected.as_ref().filter(|_| from_connected).unwrap_or(&self.socket).as_fd();
-        let received = match self.rhythm.expects_one() {
+        let received = match self.pattern.expects_one() {
             true => self.free.receive_first(socket),
             false => self.free.receive(socket, false),
         };
         let received = received.or_else(|error| self.fetch_again(error, from_connected))?;
-        self.rhythm.note(received);
+        self.pattern.note(received);
         if received == 0 {
             return Ok(0);
         }
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..received {
-            if let Some((from, congested, all)) = self.free.lone(index) {
+            if let Some((from, congested, all)) = self.free.single(index) {
                 datagrams += 1;
                 bytes += all.len() as u64;
                 each(match index + 1 == received {
@@ -311,7 +312,7 @@ impl Receiver {
             let message = self.free.message(index);
             let buffer = self.free.pop().expect("received into a buffer each");
             let run = Run::new(buffer, &message);
-            datagrams += if run.is_alone() { 1 } else { run.len() as u64 };
+            datagrams += if run.is_single() { 1 } else { run.len() as u64 };
             bytes += message.bytes as u64;
             self.counters.truncated += u64::from(message.truncated);
             self.runs.push(run);
@@ -334,7 +335,7 @@ impl Receiver {
 
     /// Takes back the buffers of the last batch and takes more from the pool.
     fn refill(&mut self) -> io::Result<()> {
-        self.take_back(self.runs.len());
+        self.reclaim_runs(self.runs.len());
         while !self.free.is_full()
             && let Some(buffer) = self.pool.take()
         {
@@ -350,7 +351,7 @@ impl Receiver {
     }
 
     #[inline]
-    fn take_back(&mut self, runs: usize) {
+    fn reclaim_runs(&mut self, runs: usize) {
         for run in self.runs.drain(..runs).rev() {
             if let Some(buffer) = run.into_buffer() {
                 self.free.push(buffer);
@@ -385,12 +386,12 @@ impl AsFd for Receiver {
 }
 
 /// Polls for datagrams by non-blocking calls. The receiver holds the datagrams of the last call.
-struct Looks<'a> {
+struct SocketPoll<'a> {
     receiver: &'a mut Receiver,
     failed: Option<io::Error>,
 }
 
-impl Waiting for Looks<'_> {
+impl Waiting for SocketPoll<'_> {
     /// Compared with a system call, a clock read costs nothing.
     fn looks_per_clock(&self) -> u32 {
         1
@@ -426,14 +427,14 @@ impl Waiting for Looks<'_> {
 /// Whether messages arrive one by one, with a pause after each, as questions and answers do: then a call for
 /// one is enough.
 #[derive(Debug, Default)]
-struct Rhythm {
+struct ArrivalPattern {
     /// Messages of the last call.
     last: usize,
     /// No message came right after the last one.
     is_slow: bool,
 }
 
-impl Rhythm {
+impl ArrivalPattern {
     /// Whether the next call is likely to find one message, or none.
     #[inline]
     fn expects_one(&self) -> bool {

@@ -9,14 +9,14 @@ use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
-use super::super::run::About;
+use super::super::run::DatagramInfo;
 use super::super::{Builder, Socket, batch};
 use super::*;
 use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_in};
 use crate::sys::udp_receive::{LocalAddress, use_congestion_marks};
 use crate::sys::udp_send;
 
-struct Part<'a> {
+struct ReceivedDatagram<'a> {
     from: SocketAddr,
     local: Option<LocalAddress>,
     bytes: &'a [u8],
@@ -46,8 +46,8 @@ impl Receiver {
 }
 
 impl<'a> Batch<'a> {
-    fn give(self) -> batch::Batch<'a> {
-        self.receiver.give()
+    fn into_datagrams(self) -> batch::Batch<'a> {
+        self.receiver.batch_of_runs()
     }
 
     fn runs(&self) -> &[Run] {
@@ -67,11 +67,11 @@ impl<'a> Batch<'a> {
         self.receiver.runs.drain(..)
     }
 
-    fn datagrams(&self) -> impl Iterator<Item = Part<'_>> {
+    fn datagrams(&self) -> impl Iterator<Item = ReceivedDatagram<'_>> {
         self.runs().iter().flat_map(|run| {
             run.datagrams().map(|bytes| {
-                let About { from, local, truncated, .. } = run.about(run.place(bytes).end);
-                Part { from, local, bytes, truncated }
+                let DatagramInfo { from, local, truncated, .. } = run.info(run.range_of(bytes).end);
+                ReceivedDatagram { from, local, bytes, truncated }
             })
         })
     }
@@ -140,16 +140,16 @@ fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
         let bytes = pattern(number, segment_bytes * segments + last);
         assert_eq!(sender.send(&bytes).unwrap(), bytes.len());
         let expected: Vec<&[u8]> = bytes.chunks(segment_bytes).collect();
-        let mut came: Vec<Vec<u8>> = Vec::new();
-        while came.len() < expected.len() {
+        let mut received: Vec<Vec<u8>> = Vec::new();
+        while received.len() < expected.len() {
             wait_for_any(receiver);
             let batch = receiver.receive_timeout(PATIENCE).unwrap();
-            assert!(!batch.is_empty(), "only {} of {} came", came.len(), expected.len());
+            assert!(!batch.is_empty(), "only {} of {} came", received.len(), expected.len());
             runs += batch.runs().len();
             assert!(batch.datagrams().all(|datagram| datagram.from == sender.local_addr().unwrap()));
-            came.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+            received.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
         }
-        assert!(came == expected, "run {number}: bytes or boundaries differ");
+        assert!(received == expected, "run {number}: bytes or boundaries differ");
         total += expected.len();
     }
     assert_eq!(receiver.ledger().datagrams(), total as u64);
@@ -159,7 +159,7 @@ fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
 }
 
 #[test]
-fn runs_arrive_whole_and_are_told_apart_in_place() {
+fn runs_arrive_complete_and_are_split_in_place() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -178,8 +178,8 @@ fn single_datagrams_of_any_length_arrive() {
     let sender = sender_to(address);
     for (number, bytes) in [0, 1, 0, 0, 1472, 9000, 65_507, 0, 65_507, 3].into_iter().enumerate() {
         sender.send(&pattern(number, bytes)).unwrap();
-        let came = receive(&mut receiver, 1);
-        assert!(came == [(came[0].0, pattern(number, bytes))], "datagram {number} of {bytes} bytes");
+        let received = receive(&mut receiver, 1);
+        assert!(received == [(received[0].0, pattern(number, bytes))], "datagram {number} of {bytes} bytes");
     }
     assert_eq!((receiver.ledger().datagrams(), receiver.counters.truncated), (10, 0));
 }
@@ -197,8 +197,8 @@ fn empty_datagrams_in_one_batch_are_each_a_datagram() {
 }
 
 #[test]
-fn one_message_is_expected_behind_one_and_a_pause() {
-    let mut rhythm = Rhythm::default();
+fn one_message_is_expected_after_one_and_a_pause() {
+    let mut rhythm = ArrivalPattern::default();
     let steps = [
         (16, false),
         (0, false),
@@ -225,12 +225,12 @@ fn one_message_is_expected_behind_one_and_a_pause() {
 
 /// Proves that nothing is lost or out of order when calls for one message and for several take turns.
 #[test]
-fn datagrams_arrive_in_order_at_any_rhythm() {
+fn datagrams_arrive_in_order_with_any_pauses() {
     let pool = pool(16);
     let (mut receiver, at) = receiver_at("127.0.0.1:0".parse().unwrap(), &pool);
     use_congestion_marks(&receiver.socket, false).unwrap();
     let sender = sender_to(at);
-    let (mut sent, mut came) = (0_u32, Vec::new());
+    let (mut sent, mut received) = (0_u32, Vec::new());
     for burst in [1, 0, 1, 0, 0, 5, 0, 1, 0, 1, 2, 0, 40, 0, 1, 0, 1] {
         for _ in 0..burst {
             // Of different lengths, so that none are joined.
@@ -240,34 +240,34 @@ fn datagrams_arrive_in_order_at_any_rhythm() {
         }
         wait_until("the burst", || {
             let mut take = |bytes: &[u8]| {
-                assert_eq!(bytes.len(), 8 + came.len() % 50 * 20);
-                came.push(u32::from_be_bytes(*bytes.first_chunk().unwrap()));
+                assert_eq!(bytes.len(), 8 + received.len() % 50 * 20);
+                received.push(u32::from_be_bytes(*bytes.first_chunk().unwrap()));
             };
             let datagrams = receiver.receive_in_place(false, |message| match message {
                 Came::Last(_, _, bytes) | Came::Lone(_, _, bytes) => take(bytes),
                 Came::Run(run) => take(run.bytes()),
             });
-            datagrams.unwrap() == 0 && came.len() == sent as usize
+            datagrams.unwrap() == 0 && received.len() == sent as usize
         });
     }
-    assert_eq!(came, (0..sent).collect::<Vec<_>>());
+    assert_eq!(received, (0..sent).collect::<Vec<_>>());
 }
 
 #[test]
-fn many_senders_are_kept_apart() {
+fn datagrams_of_many_senders_do_not_mix() {
     const SENDERS: usize = 8;
     const RUNS: usize = 10;
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool(32));
     let senders: Vec<UdpSocket> = (0..SENDERS).map(|_| sender_to(address)).collect();
     senders.iter().for_each(|sender| udp_receive::cut_into(sender, 300));
-    let mut came: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
+    let mut received: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
     for run in 0..RUNS {
         for (number, sender) in senders.iter().enumerate() {
             sender.send(&pattern(run * SENDERS + number, 7 * 300 + number)).unwrap();
         }
         // Sender 0's last datagram is whole.
         for (from, bytes) in receive(&mut receiver, SENDERS * 8 - 1) {
-            came.entry(from).or_default().push(bytes);
+            received.entry(from).or_default().push(bytes);
         }
     }
     for (number, sender) in senders.iter().enumerate() {
@@ -278,9 +278,9 @@ fn many_senders_are_kept_apart() {
             })
             .collect();
         let from: SocketAddr = (Ipv4Addr::LOCALHOST, sender.local_addr().unwrap().port()).into();
-        assert!(came.remove(&from) == Some(sent), "sender {number}");
+        assert!(received.remove(&from) == Some(sent), "sender {number}");
     }
-    assert!(came.is_empty());
+    assert!(received.is_empty());
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn small_buffers_get_one_datagram_and_mark_truncation() {
     udp_receive::cut_into(&sender, 1400);
     let bytes = pattern(1, 30 * 1400 + 5);
     sender.send(&bytes).unwrap();
-    let came = receive(&mut receiver, 31);
-    assert!(came.iter().map(|(_, bytes)| &bytes[..]).eq(bytes.chunks(1400)));
+    let received = receive(&mut receiver, 31);
+    assert!(received.iter().map(|(_, bytes)| &bytes[..]).eq(bytes.chunks(1400)));
     assert_eq!(receiver.counters.truncated, 0);
 
     udp_receive::cut_into(&sender, 0);
@@ -305,7 +305,7 @@ fn small_buffers_get_one_datagram_and_mark_truncation() {
 }
 
 #[test]
-fn what_is_taken_is_owned_and_goes_home_with_its_last_datagram() {
+fn a_taken_buffer_returns_with_its_last_datagram() {
     let pool = pool(4);
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool);
     let sender = sender_to(address);
@@ -316,7 +316,7 @@ fn what_is_taken_is_owned_and_goes_home_with_its_last_datagram() {
     let run = &batch.runs()[0];
     assert_eq!((run.len(), run.segment_bytes(), run.bytes().len()), (4, 500, 1700));
     assert_eq!(run.from().port(), sender.local_addr().unwrap().port());
-    let mut datagrams: Vec<_> = batch.give().map(batch::Datagram::take).collect();
+    let mut datagrams: Vec<_> = batch.into_datagrams().map(batch::Datagram::take).collect();
     drop(receiver);
     assert_eq!(pool.at_home(), 3, "one buffer is away");
     let last = datagrams.pop().unwrap();
@@ -366,11 +366,11 @@ fn every_datagram_is_received_or_counted_as_dropped() {
         }
         // Over lo a message stays whole, so a packet is everything sent by one call.
         let (all, give_up) = (SENT * segments as u64, Instant::now() + PATIENCE);
-        let (mut came, mut accounted) = (0, 0);
+        let (mut received, mut accounted) = (0, 0);
         while accounted < all {
             assert!(Instant::now() < give_up, "{accounted} of {all} came or were counted");
-            came += receiver.try_receive().unwrap().count() as u64;
-            accounted = came + receiver.dropped().unwrap() * segments as u64;
+            received += receiver.try_receive().unwrap().count() as u64;
+            accounted = received + receiver.dropped().unwrap() * segments as u64;
         }
         assert_eq!((accounted, receiver.try_receive().unwrap().count()), (all, 0));
         let dropped = receiver.dropped().unwrap();
@@ -407,13 +407,13 @@ fn assert_error_is_kept(queued: bool) {
     socket.send(b"lost").unwrap();
     wait_for_any(&receiver);
     // What was there stays, and more comes.
-    let mut came = receive(&mut receiver, 3);
+    let mut received = receive(&mut receiver, 3);
     let peer = UdpSocket::bind(peer_address).unwrap();
     peer.send_to(&pattern(3, 10), address).unwrap();
-    came.extend(receive(&mut receiver, 1));
+    received.extend(receive(&mut receiver, 1));
     let errors: Vec<_> = kernel.take_errors().into_iter().map(|error| error.errno).collect();
     assert_eq!(errors, if queued { vec![libc::ECONNREFUSED] } else { vec![] });
-    assert!(came.into_iter().map(|(_, bytes)| bytes).eq((0..4).map(|number| pattern(number, 10))));
+    assert!(received.into_iter().map(|(_, bytes)| bytes).eq((0..4).map(|number| pattern(number, 10))));
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
 }
 
 #[test]
-fn timeouts_change_from_call_to_call() {
+fn each_call_has_its_own_timeout() {
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
     let ten = Duration::from_millis(10);
     assert_eq!(receiver.try_receive().unwrap().count(), 0);
@@ -504,7 +504,7 @@ fn the_descriptor_is_readable_while_datagrams_wait() {
 }
 
 #[test]
-fn the_local_address_is_told_when_asked_for() {
+fn the_local_address_is_reported_on_request() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -514,7 +514,7 @@ fn the_local_address_is_told_when_asked_for() {
         let port = address.port();
         sender_to((Ipv4Addr::new(127, 0, 0, 2), port).into()).send(b"before").unwrap();
         assert_eq!(receiver.receive().unwrap().datagrams().next().unwrap().local, None);
-        udp_receive::tell_local_address(&receiver.socket(), ipv6).unwrap();
+        udp_receive::report_local_address(&receiver.socket(), ipv6).unwrap();
         let to = Ipv4Addr::new(127, 0, 0, 3);
         sender_to((to, port).into()).send(b"after").unwrap();
         let batch = receiver.receive().unwrap();
@@ -571,7 +571,7 @@ fn enable_ipv6(end: &End) {
 }
 
 #[test]
-fn groups_are_received_by_who_joined_them() {
+fn multicast_is_received_only_by_members() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -605,8 +605,8 @@ fn groups_are_received_by_who_joined_them() {
         };
         let bytes = pattern(1, 10 * 1400 + 3);
         rustix::net::sendto(kernel, &bytes, rustix::net::SendFlags::empty(), &to).expect("sent to the group");
-        let mut came = Vec::new();
-        while came.len() < bytes.len() {
+        let mut received = Vec::new();
+        while received.len() < bytes.len() {
             for datagram in joined.receiver().receive_timeout(PATIENCE).unwrap() {
                 let local = datagram.local().unwrap();
                 assert_eq!((local.address, local.interface), (group, right));
@@ -616,32 +616,32 @@ fn groups_are_received_by_who_joined_them() {
                 if let SocketAddr::V6(from) = datagram.from() {
                     assert_eq!(from.scope_id(), right, "a link-local sender is one of an interface");
                 }
-                came.extend_from_slice(&datagram);
+                received.extend_from_slice(&datagram);
             }
         }
-        assert!(came == bytes);
+        assert!(received == bytes);
         assert_eq!(other.receiver().try_receive().unwrap().count(), 0, "another's group");
     }
 }
 
 #[test]
-fn what_is_not_asked_for_comes_with_the_next_batch() {
+fn remaining_datagrams_are_in_the_next_batch() {
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
     let sender = sender_to(address);
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     for (number, segment_bytes) in [(0, 0), (1, 100), (2, 0)] {
         udp_receive::cut_into(&sender, segment_bytes);
         sender.send(&pattern(number, 450)).unwrap();
     }
-    while came.len() < 7 {
-        assert!(receiver.arm().unwrap(), "only {} came", came.len());
+    while received.len() < 7 {
+        assert!(receiver.arm().unwrap(), "only {} came", received.len());
         // Two of each batch, the first of them taken.
-        let mut batch = receiver.receive().unwrap().give();
-        came.extend(batch.next().map(|datagram| datagram.take().to_vec()));
-        came.extend(batch.next().map(|datagram| datagram.to_vec()));
+        let mut batch = receiver.receive().unwrap().into_datagrams();
+        received.extend(batch.next().map(|datagram| datagram.take().to_vec()));
+        received.extend(batch.next().map(|datagram| datagram.to_vec()));
     }
     assert!(!receiver.arm().unwrap() && receiver.try_receive().unwrap().count() == 0);
-    assert!(came.concat() == [pattern(0, 450), pattern(1, 450), pattern(2, 450)].concat());
+    assert!(received.concat() == [pattern(0, 450), pattern(1, 450), pattern(2, 450)].concat());
     assert_eq!(receiver.ledger().datagrams(), 7);
 }
 
@@ -665,8 +665,9 @@ fn every_wait_ends_with_a_datagram_or_its_timeout() {
             thread::sleep(2 * ten);
             sender_to(address).send(b"late").unwrap();
         });
-        let came = std::iter::from_fn(|| Some(receiver.receive().unwrap().len())).find(|came| *came > 0);
-        assert_eq!(came, Some(1), "{wait:?}");
+        let received =
+            std::iter::from_fn(|| Some(receiver.receive().unwrap().len())).find(|received| *received > 0);
+        assert_eq!(received, Some(1), "{wait:?}");
         late.join().unwrap();
     }
 }

@@ -18,7 +18,7 @@ use crate::memory::send_queue::KernelSocket;
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
-use crate::sys::packet::{Share, deaf_to};
+use crate::sys::packet::{QueueShare, complement_filter};
 use crate::sys::udp_receive::{Message, Messages};
 use crate::sys::udp_send::report_errors;
 
@@ -26,7 +26,7 @@ use crate::sys::udp_send::report_errors;
 #[derive(Debug)]
 pub(super) struct Kernel {
     /// The socket of this address, then the sockets of its groups.
-    sockets: Vec<Bound>,
+    sockets: Vec<BoundSocket>,
     /// The first of the sockets, with the network's error reports (ICMP) for all datagrams from its address,
     /// however they were sent.
     own: Arc<KernelSocket>,
@@ -35,7 +35,7 @@ pub(super) struct Kernel {
 }
 
 #[derive(Debug)]
-struct Bound {
+struct BoundSocket {
     address: SocketAddr,
     descriptor: Arc<OwnedFd>,
     drops: Drops,
@@ -52,7 +52,7 @@ impl Kernel {
         report_errors(&socket, local.is_ipv6()).map_err(refused("errors of the network"))?;
         let descriptor = Arc::new(OwnedFd::from(socket));
         let own = KernelSocket::new(Arc::clone(&descriptor));
-        let sockets = vec![Bound { address: local, descriptor, drops: Drops::default() }];
+        let sockets = vec![BoundSocket { address: local, descriptor, drops: Drops::default() }];
         Ok(Self { sockets, own, hop_limit, multicast_hop_limit })
     }
 
@@ -75,19 +75,19 @@ impl Kernel {
             // Bound to the group, so that it receives only its datagrams; other programs may do the same.
             let socket = bound(address, |socket| {
                 socket.set_reuse_address(true).map_err(refused("reuse address"))?;
-                settings.set_what_is_told(socket, group.is_ipv6())
+                settings.set_reported_facts(socket, group.is_ipv6())
             })?;
             join(&socket, *group, interface.index)?;
             let descriptor = Arc::new(socket.into());
-            self.sockets.push(Bound { address, descriptor, drops: Drops::default() });
+            self.sockets.push(BoundSocket { address, descriptor, drops: Drops::default() });
         }
         if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
             let share = match ports {
-                [port] => Share { queue: port.queue(), queues: interface.rx_queues },
-                _ => Share { queue: 0, queues: 1 },
+                [port] => QueueShare { queue: port.queue(), queues: interface.rx_queues },
+                _ => QueueShare { queue: 0, queues: 1 },
             };
-            let filter = deaf_to(interface.index, interface.mtu_bytes, share, local.is_ipv4());
-            for Bound { descriptor, .. } in &self.sockets {
+            let filter = complement_filter(interface.index, interface.mtu_bytes, share, local.is_ipv4());
+            for BoundSocket { descriptor, .. } in &self.sockets {
                 option::filter(descriptor, &filter).map_err(refused("filter of what the port brings"))?;
             }
         }
@@ -152,10 +152,10 @@ impl Kernel {
 
     /// Receives at one of the sockets. Error reports of the network for sent datagrams do not end receiving,
     /// because any host can forge them.
-    fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
+    fn receive_at(&self, socket: &BoundSocket, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive_one(socket.descriptor.as_fd(), buffer) {
-                Ok(came) => return Ok(came),
+                Ok(received) => return Ok(received),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if is_of_network(&error) => {
                     self.own.read();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_forged_errors_ends_no_receiving() {
+    fn forged_errors_do_not_stop_receiving() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (kernel, forger) = lab.left().namespace().run(|| {
             let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::default()).unwrap();

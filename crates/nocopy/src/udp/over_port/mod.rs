@@ -15,8 +15,8 @@
 
 mod kernel;
 mod receiver;
+mod route_cache;
 mod sender;
-mod way;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ use crate::port::filter::Program;
 use crate::port::{Port, PortBuilder};
 use crate::sys::interface::Interface;
 use kernel::Kernel;
-use way::Ways;
+use route_cache::RouteCache;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -78,11 +78,11 @@ impl Socket {
         let kernel = Arc::new(kernel);
         let sockets = ports.into_iter().enumerate().map(|(place, port)| {
             let (receiver, sender) = port.split();
-            let ways = Ways::open(&interface, &sender, &kernel, settings)?;
+            let route_cache = RouteCache::open(&interface, &sender, &kernel, settings)?;
             let counts_elsewhere = place > 0;
             let receiver =
                 Receiver::new(receiver, Arc::clone(&kernel), &interface, settings, counts_elsewhere)?;
-            let sender = Sender::new(sender, Arc::clone(&kernel), ways, counts_elsewhere);
+            let sender = Sender::new(sender, Arc::clone(&kernel), route_cache, counts_elsewhere);
             Ok(Self { receiver, sender })
         });
         sockets.collect()

@@ -13,10 +13,10 @@ use nocopy_proto::wire::UdpFlow;
 
 use super::super::OpenError;
 use super::super::drops::sk_drops;
-use super::super::run::About;
+use super::super::run::DatagramInfo;
 use super::super::settings::Settings;
 use super::kernel::Kernel;
-use super::way::ETHERNET_BYTES;
+use super::route_cache::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
 use crate::engine::wait::{self, Coalescer, STARVED_INTERVAL, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
@@ -27,15 +27,15 @@ use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::stats::Stats;
 use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
-use crate::sys::lookout::Lookout;
 use crate::sys::poll::Wakeup;
+use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::udp_receive::{LocalAddress, Messages};
 
 /// The interval at which the ordinary sockets are checked while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The most batches that are taken before the clock is read.
-const UNLOOKED_MAX: u32 = 16;
+const BATCHES_PER_POLL: u32 = 16;
 
 /// How often to read the kernel's drops, so that no overflow of its 32-bit counter is missed: at 10 million
 /// packets a second it overflows in seven minutes.
@@ -86,40 +86,40 @@ pub(crate) struct Receiver {
     kernel: Arc<Kernel>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
-    sorting: Sorting,
+    classifier: Classifier,
     strays: VecDeque<Stray>,
-    /// When the ordinary sockets were last looked at.
-    looked: Instant,
+    /// When the ordinary sockets were last polled.
+    polled: Instant,
     /// Batches since the clock was last read for that.
-    unlooked: u32,
+    batches_since_poll: u32,
     /// When their drops were last read.
-    counted: Instant,
+    drops_read: Instant,
     buffer: Box<[u8]>,
     call: Messages,
     /// Readable when the port or an ordinary socket is.
-    lookout: Lookout,
+    timed_epoll: TimedEpoll,
     alarm: Alarm,
 }
 
 #[derive(Debug)]
 struct Stray {
-    about: About,
+    info: DatagramInfo,
     bytes: Box<[u8]>,
 }
 
 /// Recognises the socket's datagrams among other packets.
 #[derive(Debug)]
-struct Sorting {
-    mine: Vec<IpAddr>,
+struct Classifier {
+    own_addresses: Vec<IpAddr>,
     port_number: u16,
     interface_index: u32,
     /// The longest possible frame on the interface.
     frame_bytes_max: usize,
     /// Packets may come from this machine, without a wire, so checksums may be incomplete.
     wireless: bool,
-    tells_marks: bool,
-    /// The flow of the last datagram, and the facts about all its datagrams.
-    last: Option<(UdpFlow, Found)>,
+    reports_marks: bool,
+    /// The flow of the last datagram, and the facts of all its datagrams.
+    last: Option<(UdpFlow, DatagramSpan)>,
     peer: Option<SocketAddr>,
     /// Hands packets that are not for the socket to the host; otherwise they are lost, unless the host has
     /// them already.
@@ -135,14 +135,14 @@ impl Receiver {
         settings: &Settings,
         counts_elsewhere: bool,
     ) -> Result<Self, OpenError> {
-        let lookout = Lookout::made().map_err(OpenError::Descriptor)?;
+        let timed_epoll = TimedEpoll::open().map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
-        let sorting = Sorting {
-            mine: kernel.addresses().collect(),
+        let classifier = Classifier {
+            own_addresses: kernel.addresses().collect(),
             port_number: kernel.local().port(),
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
-            tells_marks: settings.congestion_marks,
+            reports_marks: settings.congestion_marks,
             last: None,
             peer: None,
             wireless: drivers::is_wireless(interface),
@@ -153,14 +153,14 @@ impl Receiver {
             port,
             kernel,
             counts_elsewhere,
-            sorting,
+            classifier,
             strays: VecDeque::new(),
-            looked: Instant::now(),
-            unlooked: 0,
-            counted: Instant::now(),
+            polled: Instant::now(),
+            batches_since_poll: 0,
+            drops_read: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
             call: Messages::new(1),
-            lookout,
+            timed_epoll,
             alarm,
         })
     }
@@ -170,7 +170,7 @@ impl Receiver {
     /// wait, or the packets were not for the socket.
     pub(in crate::udp) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.look_now_and_then()?;
+        self.poll_kernel_if_due()?;
         if !self.is_ready() {
             let how = self.port.wait();
             wait::wait(self, how, deadline)?;
@@ -181,42 +181,42 @@ impl Receiver {
     /// Returns waiting datagrams, possibly none, without waiting.
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         // What is there is taken without a look at the clock, unless there always is something.
-        if self.unlooked == UNLOOKED_MAX || !Waiting::is_ready(&mut self.port) {
-            self.look_now_and_then()?;
+        if self.batches_since_poll == BATCHES_PER_POLL || !Waiting::is_ready(&mut self.port) {
+            self.poll_kernel_if_due()?;
         }
-        // At most `UNLOOKED_MAX`: a look sets it to 0.
-        self.unlooked += 1;
+        // At most `BATCHES_PER_POLL`: a poll sets it to 0.
+        self.batches_since_poll += 1;
         self.batch()
     }
 
     fn batch(&mut self) -> io::Result<Batch<'_>> {
         let in_several = self.port.multi_buffer();
         let packets = self.port.try_receive()?;
-        Ok(Batch { packets, in_several, strays: &mut self.strays, sorting: &mut self.sorting })
+        Ok(Batch { packets, in_several, strays: &mut self.strays, classifier: &mut self.classifier })
     }
 
-    /// Looks at the ordinary sockets, but not too often, because each look is a system call.
-    fn look_now_and_then(&mut self) -> io::Result<()> {
-        self.unlooked = 0;
+    /// Polls the ordinary sockets, but not too often, because each poll is a system call.
+    fn poll_kernel_if_due(&mut self) -> io::Result<()> {
+        self.batches_since_poll = 0;
         let now = Instant::now();
-        if now.duration_since(self.looked) < STRAYS_INTERVAL {
+        if now.duration_since(self.polled) < STRAYS_INTERVAL {
             return Ok(());
         }
-        self.looked = now;
-        if now.duration_since(self.counted) >= DROPS_INTERVAL {
-            self.counted = now;
+        self.polled = now;
+        if now.duration_since(self.drops_read) >= DROPS_INTERVAL {
+            self.drops_read = now;
             let _ = self.kernel.dropped(); // `stats` reports why there is none
         }
-        self.look()
+        self.poll_kernel()
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn poll_kernel(&mut self) -> io::Result<()> {
         while self.strays.len() < STRAYS_AT_A_TIME
             && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
         {
             let local = message.local.unwrap_or(LocalAddress::new(to, 0));
-            let about = About { local: Some(local), ..About::from(&message) };
-            self.strays.push_back(Stray { about, bytes: self.buffer[..message.bytes].into() });
+            let info = DatagramInfo { local: Some(local), ..DatagramInfo::from(&message) };
+            self.strays.push_back(Stray { info, bytes: self.buffer[..message.bytes].into() });
         }
         Ok(())
     }
@@ -236,10 +236,10 @@ impl Receiver {
     /// Errors: the interface is down or was removed.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Earlier arrivals at the ordinary sockets are not reported again.
-        self.look()?;
+        self.poll_kernel()?;
         let is_ready = !self.strays.is_empty() || self.port.arm()?;
         let lacks_frames = !is_ready && self.port.lacks_frames();
-        self.lookout.look_again(lacks_frames.then_some(STARVED_INTERVAL))?;
+        self.timed_epoll.set_timer(lacks_frames.then_some(STARVED_INTERVAL))?;
         Ok(is_ready)
     }
 
@@ -259,13 +259,13 @@ impl Receiver {
     }
 
     pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
-        self.sorting.peer = Some(to);
-        self.sorting.last = None;
+        self.classifier.peer = Some(to);
+        self.classifier.last = None;
     }
 
     /// Counts of datagrams, of other packets, and of drops at the ordinary sockets.
     pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
-        let all = self.sorting.received;
+        let all = self.classifier.received;
         let is_dropped =
             |counter: &Counter| ["bad_checksums", "several_in_one", "lost"].contains(&&*counter.name);
         let (dropped, others): (Vec<Counter>, Vec<Counter>) = all.counters().partition(is_dropped);
@@ -279,7 +279,7 @@ impl Receiver {
             .with_faults(below.only(&port::RX_FAULTS));
         let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
         // The sockets ignore datagrams that a packet ring also receives: those drops are no losses.
-        Ok(match self.sorting.host {
+        Ok(match self.classifier.host {
             Err(ToHostError::HostHasThem { .. }) => stats.with(sk_drops),
             _ => stats.with_dropped(sk_drops),
         })
@@ -289,7 +289,7 @@ impl Receiver {
     /// from a packet ring copies once more: `rx_copied_out` of the port's stats.)
     pub(crate) fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
-            self.sorting.received;
+            self.classifier.received;
         let mut ledger = Ledger::default();
         // No underflow: datagrams that were gathered are among those over the port.
         ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
@@ -321,7 +321,7 @@ impl Waiting for Receiver {
     }
 
     fn refresh(&mut self) -> io::Result<()> {
-        self.look_now_and_then()?;
+        self.poll_kernel_if_due()?;
         Waiting::refresh(&mut self.port)
     }
 
@@ -359,7 +359,7 @@ impl AsFd for Receiver {
     /// Readable when datagrams may be waiting; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // The port's socket itself: its own descriptor would nest epoll instances, whose depth is limited.
-        self.lookout.descriptor(std::iter::once(self.port.socket()).chain(self.kernel.descriptors()))
+        self.timed_epoll.descriptor(std::iter::once(self.port.socket()).chain(self.kernel.descriptors()))
     }
 }
 
@@ -369,7 +369,7 @@ pub(crate) struct Batch<'half> {
     packets: port::Batch<'half>,
     in_several: bool,
     strays: &'half mut VecDeque<Stray>,
-    sorting: &'half mut Sorting,
+    classifier: &'half mut Classifier,
 }
 
 impl<'half> Iterator for Batch<'half> {
@@ -383,11 +383,11 @@ impl<'half> Iterator for Batch<'half> {
             }
         }
         loop {
-            let Stray { about, bytes } = self.strays.pop_front()?;
-            if self.sorting.is_peer(about.from) {
-                self.sorting.received.strays += 1;
-                self.sorting.received.stray_bytes += bytes.len() as u64;
-                return Some(Datagram { about, body: Body::Bytes(bytes) });
+            let Stray { info, bytes } = self.strays.pop_front()?;
+            if self.classifier.is_peer(info.from) {
+                self.classifier.received.strays += 1;
+                self.classifier.received.stray_bytes += bytes.len() as u64;
+                return Some(Datagram { info, body: Body::Bytes(bytes) });
             }
         }
     }
@@ -404,55 +404,55 @@ impl<'half> Batch<'half> {
     #[inline]
     fn next_packet(&mut self) -> Option<Option<Datagram<'half>>> {
         if self.in_several {
-            return Some(self.sorting.whole(self.packets.next_chain()?));
+            return Some(self.classifier.chain_datagram(self.packets.next_chain()?));
         }
         let packet = self.packets.next()?;
         packet.prefetch();
-        Some(self.sorting.datagram(packet))
+        Some(self.classifier.datagram(packet))
     }
 }
 
 /// A datagram for the socket, and its place in the packet.
 #[derive(Debug, Clone, Copy)]
-struct Found {
-    about: About,
+struct DatagramSpan {
+    info: DatagramInfo,
     at: usize,
     bytes: usize,
 }
 
-impl Sorting {
+impl Classifier {
     /// The socket's datagram in a packet in one buffer.
     #[inline(always)]
     fn datagram<'half>(&mut self, packet: Packet<'half>) -> Option<Datagram<'half>> {
-        let Found { about, at, bytes } = self.sort(&packet)?;
-        Some(Datagram { about, body: Body::Packet { packet, at, bytes } })
+        let DatagramSpan { info, at, bytes } = self.classify(&packet)?;
+        Some(Datagram { info, body: Body::Packet { packet, at, bytes } })
     }
 
     /// Finds the socket's datagram in a packet, or handles a packet that is not for it.
     #[inline]
-    fn sort(&mut self, packet: &[u8]) -> Option<Found> {
+    fn classify(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         if let Some((flow, found)) = &self.last
             && let Some(payload) = flow.payload_of(packet)
             && found.at + payload.len() <= self.frame_bytes_max
         {
             self.received.over_port += 1;
             self.received.over_port_bytes += payload.len() as u64;
-            return Some(Found { bytes: payload.len(), ..*found });
+            return Some(DatagramSpan { bytes: payload.len(), ..*found });
         }
         self.parse(packet)
     }
 
-    /// As `sort`, for a packet of another flow than the last.
-    fn parse(&mut self, packet: &[u8]) -> Option<Found> {
+    /// As `classify`, for a packet of another flow than the last.
+    fn parse(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         let Ok(view) = UdpPacket::parse(packet) else {
-            return self.turn_away(packet);
+            return self.reject(packet);
         };
         let (addresses, datagram) = (view.addresses(), view.datagram());
         let (from, to) = (addresses.source(), addresses.destination());
-        let is_mine = datagram.destination_port() == self.port_number && self.mine.contains(&to);
+        let is_mine = datagram.destination_port() == self.port_number && self.own_addresses.contains(&to);
         // An answer to the socket's own address would return to it.
-        if !is_mine || !can_be_sender(from) || self.mine.contains(&from) {
-            return self.turn_away(packet);
+        if !is_mine || !can_be_sender(from) || self.own_addresses.contains(&from) {
+            return self.reject(packet);
         }
         let (at, bytes) = view.payload_place();
         let is_unfinished = self.wireless && view.checksum_is_unfinished();
@@ -477,22 +477,23 @@ impl Sorting {
             from.set_scope_id(self.interface_index);
         }
         let local = Some(LocalAddress::new(to, self.interface_index));
-        let congested = self.tells_marks && view.is_marked();
-        let found = Found { about: About { from, local, truncated: false, congested }, at, bytes };
+        let congested = self.reports_marks && view.is_marked();
+        let found =
+            DatagramSpan { info: DatagramInfo { from, local, truncated: false, congested }, at, bytes };
         self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
         Some(found)
     }
 
     /// As `datagram`, for a packet in possibly several buffers.
-    fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
+    fn chain_datagram<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
             return self.datagram(chain.into_iter().next()?);
         }
         let whole = chain.to_vec();
-        let Found { about, at, bytes } = self.sort(&whole)?;
+        let DatagramSpan { info, at, bytes } = self.classify(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
-        Some(Datagram { about, body: Body::Bytes(whole[at..at + bytes].into()) })
+        Some(Datagram { info, body: Body::Bytes(whole[at..at + bytes].into()) })
     }
 
     /// Whether datagrams from that address are accepted; others are counted.
@@ -506,16 +507,16 @@ impl Sorting {
     /// to be several datagrams that a socket on this machine sent as one packet (`UDP_SEGMENT`), whose
     /// lengths only the kernel knows.
     #[cold]
-    fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
+    fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<DatagramSpan> {
         if is_unfinished {
             self.received.several_in_one += 1;
             return None;
         }
-        self.turn_away(packet)
+        self.reject(packet)
     }
 
     #[cold]
-    fn turn_away(&mut self, packet: &[u8]) -> Option<Found> {
+    fn reject(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         let host_has_it = match &mut self.host {
             Ok(host) => host.hand_over(packet).is_ok(),
             Err(why) => matches!(why, ToHostError::HostHasThem { .. }),
@@ -535,7 +536,7 @@ fn can_be_sender(from: IpAddr) -> bool {
 /// A received datagram. When it is dropped, its frame returns to the kernel.
 #[derive(Debug)]
 pub(crate) struct Datagram<'half> {
-    about: About,
+    info: DatagramInfo,
     body: Body<'half>,
 }
 
@@ -548,18 +549,18 @@ enum Body<'half> {
 impl Datagram<'_> {
     #[inline]
     pub(crate) fn from(&self) -> SocketAddr {
-        self.about.from
+        self.info.from
     }
 
     /// Whether a router on the path marked it.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.about.congested
+        self.info.congested
     }
 
     #[inline]
-    pub(in crate::udp) fn about(&self) -> About {
-        self.about
+    pub(in crate::udp) fn info(&self) -> DatagramInfo {
+        self.info
     }
 
     /// Takes ownership of the payload: its frame, cut to the payload, without a copy in the AF_XDP modes.

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::super::strangers::Strangers;
 use super::kernel::Kernel;
+use super::route_cache::{KernelReason, RouteCache, SendPath};
 use super::system;
-use super::way::{Detour, Way, Ways};
 use crate::counter::{Counter, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
@@ -85,16 +85,16 @@ impl Sent {
         self.over_port_bytes += bytes as u64;
     }
 
-    fn count_through_kernel(&mut self, why: Detour, bytes: usize) {
+    fn count_through_kernel(&mut self, why: KernelReason, bytes: usize) {
         let count = match why {
-            Detour::Unresolved => &mut self.unresolved,
-            Detour::Confirming => &mut self.confirming,
-            Detour::TooLong => &mut self.too_long,
-            Detour::OtherInterface => &mut self.other_interface,
-            Detour::Local => &mut self.local,
-            Detour::Broadcast => &mut self.broadcast,
-            Detour::Encapsulated => &mut self.encapsulated,
-            Detour::Stranger => &mut self.strangers,
+            KernelReason::Unresolved => &mut self.unresolved,
+            KernelReason::Confirming => &mut self.confirming,
+            KernelReason::TooLong => &mut self.too_long,
+            KernelReason::OtherInterface => &mut self.other_interface,
+            KernelReason::Local => &mut self.local,
+            KernelReason::Broadcast => &mut self.broadcast,
+            KernelReason::Encapsulated => &mut self.encapsulated,
+            KernelReason::Stranger => &mut self.strangers,
         };
         *count += 1;
         self.through_kernel_bytes += bytes as u64;
@@ -120,7 +120,7 @@ pub(crate) struct Sender {
     kernel: Arc<Kernel>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     pub(in crate::udp) counts_elsewhere: bool,
-    ways: Ways,
+    route_cache: RouteCache,
     sent: Sent,
     /// Whether nothing was queued since the last flush.
     at_rest: bool,
@@ -131,25 +131,30 @@ pub(crate) struct Sender {
 
 enum Verdict<'a> {
     Port(&'a UdpTemplate),
-    Kernel(Detour),
+    Kernel(KernelReason),
 }
 
 /// The route of a datagram, looked up again if something changed; the clock is read once per batch.
 #[inline]
-fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Result<Verdict<'_>, Reason> {
+fn decide(
+    route_cache: &mut RouteCache,
+    at_rest: bool,
+    to: SocketAddr,
+    bytes: usize,
+) -> Result<Verdict<'_>, Reason> {
     if at_rest {
-        ways.renew(boottime_ns());
+        route_cache.expire(boottime_ns());
     }
-    Ok(match ways.to(to).map_err(|error| Reason::System(system(error)))? {
-        Way::Port { confirm: confirm @ true, .. } => {
+    Ok(match route_cache.to(to).map_err(|error| Reason::System(system(error)))? {
+        SendPath::Port { confirm: confirm @ true, .. } => {
             *confirm = false;
-            Verdict::Kernel(Detour::Confirming)
+            Verdict::Kernel(KernelReason::Confirming)
         }
-        Way::Port { template, payload_bytes_max, .. } if bytes <= *payload_bytes_max => {
+        SendPath::Port { template, payload_bytes_max, .. } if bytes <= *payload_bytes_max => {
             Verdict::Port(template)
         }
-        Way::Port { .. } => Verdict::Kernel(Detour::TooLong),
-        Way::Kernel(why) => Verdict::Kernel(*why),
+        SendPath::Port { .. } => Verdict::Kernel(KernelReason::TooLong),
+        SendPath::Kernel(why) => Verdict::Kernel(*why),
     })
 }
 
@@ -157,11 +162,20 @@ impl Sender {
     pub(super) fn new(
         port: crate::port::Sender,
         kernel: Arc<Kernel>,
-        ways: Ways,
+        route_cache: RouteCache,
         counts_elsewhere: bool,
     ) -> Self {
         let (sent, strangers) = (Sent::default(), Strangers::default());
-        Self { port, kernel, counts_elsewhere, ways, sent, at_rest: true, lacked_frames: false, strangers }
+        Self {
+            port,
+            kernel,
+            counts_elsewhere,
+            route_cache,
+            sent,
+            at_rest: true,
+            lacked_frames: false,
+            strangers,
+        }
     }
 
     /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next
@@ -169,7 +183,7 @@ impl Sender {
     #[inline]
     pub(crate) fn begin_batch(&mut self, now_ns: u64) {
         if std::mem::replace(&mut self.at_rest, false) {
-            self.ways.renew(now_ns);
+            self.route_cache.expire(now_ns);
         }
     }
 
@@ -186,7 +200,7 @@ impl Sender {
     /// Returns the unchanged payload if there is no room (flush first), or it cannot be sent at all.
     #[inline]
     pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
-        self.send_either_way(frame, to).map(drop)
+        self.send_by_any_path(frame, to).map(drop)
     }
 
     /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its
@@ -195,14 +209,14 @@ impl Sender {
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
-        match self.send_either_way(frame, to) {
+        match self.send_by_any_path(frame, to) {
             Ok(None) => Ok(()),
             Ok(Some(frame)) => {
-                self.port.hand_back(frame);
+                self.port.return_kept(frame);
                 Ok(())
             }
             Err(rejected) => {
-                self.port.unkeep(&rejected.item);
+                self.port.cancel_keep(&rejected.item);
                 Err(rejected)
             }
         }
@@ -210,15 +224,15 @@ impl Sender {
 
     /// Returns the frame of a datagram that was sent through the kernel.
     #[inline]
-    fn send_either_way(&mut self, frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected<Frame>> {
+    fn send_by_any_path(&mut self, frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected<Frame>> {
         let bytes = frame.len();
-        match decide(&mut self.ways, self.at_rest, to, bytes) {
+        match decide(&mut self.route_cache, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => {
                 queue(&mut self.port, frame, template)?;
                 self.queued(bytes);
                 Ok(None)
             }
-            Ok(Verdict::Kernel(why)) => match self.through_kernel(to, &[&frame], why) {
+            Ok(Verdict::Kernel(why)) => match self.send_by_kernel(to, &[&frame], why) {
                 Ok(()) => Ok(Some(frame)),
                 Err(reason) => Err(Rejected { item: frame, reason }),
             },
@@ -235,10 +249,10 @@ impl Sender {
         to: SocketAddr,
     ) -> Result<(), Rejected<Chain<Frame>>> {
         let bytes = chain.len();
-        let template = match decide(&mut self.ways, self.at_rest, to, bytes) {
+        let template = match decide(&mut self.route_cache, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => in_software(template),
             Ok(Verdict::Kernel(why)) => {
-                let sent = self.through_kernel(to, &slices(&chain), why);
+                let sent = self.send_by_kernel(to, &slices(&chain), why);
                 return sent.map_err(|reason| Rejected { item: chain, reason });
             }
             Err(reason) => return Err(Rejected { item: chain, reason }),
@@ -273,9 +287,9 @@ impl Sender {
     /// it cannot be sent at all.
     pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
+        let template = match decide(&mut self.route_cache, self.at_rest, to, bytes)? {
             Verdict::Port(template) => template,
-            Verdict::Kernel(why) => return self.through_kernel(to, pieces, why),
+            Verdict::Kernel(why) => return self.send_by_kernel(to, pieces, why),
         };
         let mut frame = frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?;
         let Some(room) = frame.append(bytes) else {
@@ -339,7 +353,7 @@ impl Sender {
             return Err(Reason::Full);
         }
         self.kernel.send(to, &[payload]).map_err(of_kernel)?;
-        self.sent.count_through_kernel(Detour::Stranger, payload.len());
+        self.sent.count_through_kernel(KernelReason::Stranger, payload.len());
         Ok(())
     }
 
@@ -390,7 +404,7 @@ impl Sender {
 
     /// Sent datagrams, by path. Errors of the network are not included: the socket reports them.
     pub(in crate::udp) fn sent(&self) -> Sent {
-        Sent { announced_changes: self.ways.changes(), ..self.sent }
+        Sent { announced_changes: self.route_cache.changes(), ..self.sent }
     }
 
     /// The evidence for all payloads: the port's evidence, or the cause of a copy.
@@ -410,8 +424,8 @@ impl Sender {
     }
 
     #[cfg(test)]
-    pub(super) fn ways(&mut self) -> &mut Ways {
-        &mut self.ways
+    pub(super) fn route_cache(&mut self) -> &mut RouteCache {
+        &mut self.route_cache
     }
 
     /// The ordinary socket that has the address.
@@ -445,7 +459,7 @@ impl Sender {
     }
 
     #[cold]
-    fn through_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: Detour) -> Result<(), Reason> {
+    fn send_by_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: KernelReason) -> Result<(), Reason> {
         self.settle().map_err(Reason::System)?;
         self.kernel.send(to, pieces).map_err(of_kernel)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());

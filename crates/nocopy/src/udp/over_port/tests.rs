@@ -38,7 +38,7 @@ fn with_ipv6(lab: &Lab) {
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
             String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
         };
-        assert!(soon(is_local), "{own} does not become an address of {name}");
+        assert!(becomes_true(is_local), "{own} does not become an address of {name}");
     }
 }
 
@@ -91,11 +91,11 @@ fn close(end: &End, socket: Socket) {
     let balance = sender.port().balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
     drop((receiver, sender));
-    assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
+    assert!(becomes_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
 /// Waits until a condition holds; returns whether it does.
-fn soon(mut is_so: impl FnMut() -> bool) -> bool {
+fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
         if Instant::now() >= give_up {
@@ -108,21 +108,21 @@ fn soon(mut is_so: impl FnMut() -> bool) -> bool {
 
 /// The numbers that arrive until `last` does, each once.
 fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
-    let mut came = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
     let mut buffer = [0; 64];
-    while !came.contains(&last) {
+    while !numbers.contains(&last) {
         let bytes = uninterrupted(|| peer.recv(&mut buffer))
-            .unwrap_or_else(|error| panic!("{last} did not come: {error}: {came:?}"));
+            .unwrap_or_else(|error| panic!("{last} did not come: {error}: {numbers:?}"));
         let number = u32::from_be_bytes(buffer[..bytes].try_into().unwrap());
-        assert!(came.insert(number), "{number} came twice");
+        assert!(numbers.insert(number), "{number} came twice");
     }
-    came
+    numbers
 }
 
 /// Sends numbered datagrams, one a flush, until one goes over the port.
 fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
     let before = socket.sender.sent().over_port;
-    assert!(soon(|| {
+    assert!(becomes_true(|| {
         socket.sender.send_copied(to, &[&number.to_be_bytes()]).unwrap();
         socket.sender.flush().unwrap();
         *number += 1;
@@ -167,7 +167,7 @@ fn senders_that_share_a_socket_have_one_numbering() {
 }
 
 #[test]
-fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
+fn a_port_without_a_filter_returns_the_hosts_packets() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = lab.left();
     let (local, remote) = addresses(&lab, false);
@@ -182,7 +182,7 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
     peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
     peer.send_to(b"for the socket", local).unwrap();
     left.namespace().run(|| {
-        let received = soon(|| {
+        let received = becomes_true(|| {
             let mut batch = socket.receiver.receive_within(Some(PATIENCE)).unwrap();
             batch.any(|it| *it == *b"for the socket")
         });
@@ -197,7 +197,7 @@ fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
 /// Answers to hosts that do not exist leave more than half of the kernel socket to datagrams that have to go
 /// through it.
 #[test]
-fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
+fn answers_to_absent_hosts_leave_room_over_a_port() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
     let mut socket = open(lab.left(), local, &Settings::default(), |port| port).unwrap();
@@ -218,7 +218,7 @@ fn over_a_port_answers_to_hosts_that_do_not_exist_leave_room() {
 }
 
 #[test]
-fn a_full_ring_gives_the_payload_back() {
+fn a_full_ring_returns_the_payload() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
     let mut socket = open(lab.left(), local, &Settings::default(), |port| {
@@ -251,9 +251,9 @@ fn a_full_ring_gives_the_payload_back() {
 }
 
 /// Takes kept frames back until there are `count`.
-fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
+fn returned_frames(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
     let mut back = Vec::new();
-    let all_back = soon(|| {
+    let all_back = becomes_true(|| {
         sender.flush().unwrap();
         sender.reap_into(&mut back);
         back.len() >= count
@@ -264,7 +264,7 @@ fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
 }
 
 #[test]
-fn kept_payloads_come_back_and_are_sent_again() {
+fn kept_payloads_return_and_are_sent_again() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -298,7 +298,7 @@ fn kept_payloads_come_back_and_are_sent_again() {
                     socket.sender.flush().unwrap();
                 }
             }
-            window = kept(&mut socket.sender, 30, &what);
+            window = returned_frames(&mut socket.sender, 30, &what);
             assert!(window.iter().map(|frame| frame.to_vec()).eq(contents.iter().cloned()), "{what}");
             assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()), "{what}");
             contents.iter().for_each(|payload| expect(&peer, local, payload, &what));
@@ -319,7 +319,7 @@ fn kept_payloads_come_back_and_are_sent_again() {
 }
 
 #[test]
-fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
+fn kept_payloads_sent_by_the_kernel_return_at_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (local, remote) = addresses(&lab, false);
     ip(lab.left(), "neighbour flush all nud permanent");
@@ -341,7 +341,7 @@ fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
     until_over_port(&mut socket, remote, &mut number);
     numbers(&peer, number - 1);
     socket.sender.send_kept(frame, remote).unwrap();
-    let frame = kept(&mut socket.sender, 1, "over the port").remove(0);
+    let frame = returned_frames(&mut socket.sender, 1, "over the port").remove(0);
     assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
     expect(&peer, local, b"unresolved", "over the port");
     socket.sender.send(frame, remote).unwrap();
@@ -369,7 +369,7 @@ fn kept_payloads_outlive_the_socket() {
         let frame = filled(&mut socket.sender, &payload(number, 100));
         socket.sender.send_kept(frame, remote).unwrap();
     }
-    let mut window = kept(&mut socket.sender, 20, "sent");
+    let mut window = returned_frames(&mut socket.sender, 20, "sent");
     for frame in window.drain(..10) {
         socket.sender.send_kept(frame, remote).unwrap(); // on their way when the socket closes
     }

@@ -49,7 +49,7 @@ pub(in crate::udp) struct Run {
 
 /// One message of a call: a part of one buffer with several datagrams, or whole messages.
 #[derive(Debug, Clone, Copy)]
-struct Cut {
+struct CallPart {
     extent: Extent,
     datagrams: u32,
 }
@@ -66,9 +66,9 @@ pub(in crate::udp) struct Call {
 }
 
 impl Call {
-    fn of(cut: Cut, run: &Run, how: How) -> Self {
+    fn of(cut: CallPart, run: &Run, plan: CallPlan) -> Self {
         let (destination, datagram_bytes) = (run.destination, run.datagram_bytes as u32);
-        Self { datagrams: cut.datagrams, datagram_bytes, destination, method: how.method, since: how.since }
+        Self { datagrams: cut.datagrams, datagram_bytes, destination, method: plan.method, since: plan.since }
     }
 }
 
@@ -79,7 +79,7 @@ impl CallNote for Call {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::udp) struct How {
+pub(in crate::udp) struct CallPlan {
     method: Method,
     pub(in crate::udp) flags: i32,
     /// The evidence known at once; `None`: the completion will report it.
@@ -142,8 +142,8 @@ impl Sender {
         while let Some(run) = Run::first(self.queue.entries(), self.queue.head()) {
             let choice = self.policy.choose(&run);
             let since = choice.measured.then(Instant::now);
-            let how = How { method: choice.method, flags, evidence: None, since };
-            let done = self.send_run(how, &run);
+            let plan = CallPlan { method: choice.method, flags, evidence: None, since };
+            let done = self.send_run(plan, &run);
             let open = self.queue.in_flight();
             if open >= REAP_AT || (open > 0 && self.queue.cache().is_empty()) {
                 self.reap();
@@ -176,32 +176,32 @@ impl Sender {
     /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was
     /// used.
     #[inline]
-    fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
-        let (mut pending, chosen) = (PendingErrors::default(), how.method);
+    fn send_run(&mut self, mut plan: CallPlan, run: &Run) -> io::Result<bool> {
+        let (mut pending, chosen) = (PendingErrors::default(), plan.method);
         while self.has(run) {
             pending.known = self.network_errors();
-            let sent = match how.method {
-                Method::Socket => self.send_one(how, run),
-                Method::Xdp => self.send_over_port(how, run),
-                _ => self.send_many(how, run),
+            let sent = match plan.method {
+                Method::Socket => self.send_one(plan, run),
+                Method::Xdp => self.send_over_port(plan, run),
+                _ => self.send_many(plan, run),
             };
             let Err(error) = sent else { continue };
             if !self.belongs_to_earlier(&error, &mut pending) {
-                how.method = self.fallback(how.method, run, &error).ok_or(error)?;
+                plan.method = self.fallback(plan.method, run, &error).ok_or(error)?;
             }
         }
-        Ok(how.method == chosen)
+        Ok(plan.method == chosen)
     }
 
     /// Sends the next datagram by its own call.
     #[inline]
-    fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
+    fn send_one(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
         let ticket = self.queue.head().ticket;
         let Some(bytes) = self.queue.entries().payload(ticket).message.single() else {
-            return self.send_many(how, run);
+            return self.send_many(plan, run);
         };
         let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.queue.socket(), bytes, address, how.flags)?;
+        udp_send::send(self.queue.socket(), bytes, address, plan.flags)?;
         let bytes = bytes.len();
         let evidence = self.policy.copied(run.datagrams, bytes);
         self.count_sent(1, bytes, Some(evidence));
@@ -210,31 +210,31 @@ impl Sender {
     }
 
     /// Sends as many datagrams of the run as fit into one call.
-    fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
-        if how.method.is_by_ring() {
-            return self.send_by_ring(how, run);
+    fn send_many(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+        if plan.method.is_by_ring() {
+            return self.send_by_ring(plan, run);
         }
         let evidence =
-            (!how.method.is_zero_copy()).then(|| self.policy.copied(run.datagrams, run.datagram_bytes));
+            (!plan.method.is_zero_copy()).then(|| self.policy.copied(run.datagrams, run.datagram_bytes));
         let open = self.queue.numbered_calls();
-        match self.call(run, How { evidence, ..how }) {
+        match self.call(run, CallPlan { evidence, ..plan }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room, so recent ones are read. Without any, a copy is sent.
-                if self.queue.numbered_calls() < open { Ok(()) } else { self.send_copied(how, run) }
+                if self.queue.numbered_calls() < open { Ok(()) } else { self.send_copied(plan, run) }
             }
             sent => sent.map(drop),
         }
     }
 
     /// Makes one call for as many datagrams as it may carry; returns how many the kernel took.
-    fn call(&mut self, run: &Run, how: How) -> io::Result<u64> {
+    fn call(&mut self, run: &Run, plan: CallPlan) -> io::Result<u64> {
         let address = self.destinations.get(run.destination).address.as_ref();
         let mut place = self.queue.head();
         let mut batch = self.queue.batch(&mut self.burst, address);
-        let messages_max = if how.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
+        let messages_max = if plan.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
         while place.ticket < run.end && batch.len() < messages_max {
-            let cut = Cut::next(batch.entries(), how.method, place, run);
-            if !batch.add(cut.extent, cut.segment_bytes(run), Call::of(cut, run, how)) {
+            let cut = CallPart::next(batch.entries(), plan.method, place, run);
+            if !batch.add(cut.extent, cut.segment_bytes(run), Call::of(cut, run, plan)) {
                 break;
             }
             place = cut.extent.end;
@@ -243,9 +243,9 @@ impl Sender {
             // In more pieces than the kernel allows (`UIO_MAXIOV`).
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let sent = match how.evidence {
-            None => batch.send_zero_copy(how.flags),
-            Some(_) => batch.send_copied(how.flags),
+        let sent = match plan.evidence {
+            None => batch.send_zero_copy(plan.flags),
+            Some(_) => batch.send_copied(plan.flags),
         };
         let (mut datagrams, mut bytes) = (0, 0);
         let accepted = self.burst.accepted(*sent.as_ref().unwrap_or(&0));
@@ -254,9 +254,9 @@ impl Sender {
             bytes += extent.bytes;
         }
         if let Some((extent, _)) = accepted.last() {
-            self.queue.advance(extent.end, how.evidence);
+            self.queue.advance(extent.end, plan.evidence);
         }
-        self.count_sent(datagrams, bytes, how.evidence);
+        self.count_sent(datagrams, bytes, plan.evidence);
         if self.queue.is_uncertain() {
             self.reap();
         }
@@ -266,11 +266,11 @@ impl Sender {
     /// Sends by copies, because the kernel has no memory to record zero-copy calls.
     #[cold]
     #[inline(never)]
-    fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let method = how.method.instead().unwrap_or(Method::SendMmsg);
+    fn send_copied(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+        let method = plan.method.fallback().unwrap_or(Method::SendMmsg);
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        self.outcome.counters.no_buffers += self.call(run, How { method, evidence, ..how })?;
-        self.policy.no_buffers(how.method);
+        self.outcome.counters.no_buffers += self.call(run, CallPlan { method, evidence, ..plan })?;
+        self.policy.no_buffers(plan.method);
         Ok(())
     }
 
@@ -280,13 +280,13 @@ impl Sender {
     }
 
     /// Passes as many datagrams of the run to the ring as there is room for, by one call.
-    fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
+    fn send_by_ring(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
         if let Err(refused) = self.queue.open_ring(RING_SENDS) {
-            self.policy.unavailable(how.method, refused.why());
+            self.policy.unavailable(plan.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
         }
-        if !self.queue_on_ring(how, run)? {
-            return self.make_room(how.flags);
+        if !self.queue_on_ring(plan, run)? {
+            return self.make_room(plan.flags);
         }
         // Most results have arrived already, and reading them needs no call.
         self.queue.collect_ring();
@@ -295,19 +295,19 @@ impl Sender {
     }
 
     /// Whether there was room for any.
-    fn queue_on_ring(&mut self, how: How, run: &Run) -> io::Result<bool> {
+    fn queue_on_ring(&mut self, plan: CallPlan, run: &Run) -> io::Result<bool> {
         self.queue.check_process()?;
         let Some(mut room) = self.queue.ring_room()? else { return Ok(false) };
         let (mut datagrams, mut bytes) = (0, 0);
         while self.has(run) {
-            let cut = Cut::next(self.queue.entries(), how.method, self.queue.head(), run);
+            let cut = CallPart::next(self.queue.entries(), plan.method, self.queue.head(), run);
             let needed = cut.extent.bytes + BESIDE_BYTES;
             if room < needed && self.queue.in_flight() > 0 {
                 break; // in the kernel it would be overtaken by the next
             }
             room = room.saturating_sub(needed);
             let address = self.destinations.get(run.destination).address.as_ref();
-            let (segment_bytes, call) = (cut.segment_bytes(run), Call::of(cut, run, how));
+            let (segment_bytes, call) = (cut.segment_bytes(run), Call::of(cut, run, plan));
             if self.queue.queue_on_ring(cut.extent, address, segment_bytes, call).is_err() {
                 break; // the ring is full
             }
@@ -395,7 +395,7 @@ impl Sender {
         if !is_of_method(error) {
             return None;
         }
-        let other = method.instead()?;
+        let other = method.fallback()?;
         self.policy.refused(run.destination, method, run.datagram_bytes as u32);
         Some(other)
     }
@@ -410,7 +410,7 @@ impl Sender {
 
     /// The next datagram.
     pub(in crate::udp) fn next(&self) -> Extent {
-        Cut::one(self.queue.entries(), self.queue.head()).extent
+        CallPart::one(self.queue.entries(), self.queue.head()).extent
     }
 
     /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete
@@ -453,7 +453,7 @@ impl Sender {
         let (call, evidence) = (done.note(), Evidence::Copied(Cause::ZeroCopyRefused));
         let mut place = done.start();
         for _ in 0..call.datagrams {
-            let extent = Cut::one(self.queue.entries(), place).extent;
+            let extent = CallPart::one(self.queue.entries(), place).extent;
             place = extent.end;
             match self.send_again(extent, call) {
                 Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
@@ -526,7 +526,7 @@ impl From<&Run> for Work {
     }
 }
 
-impl Cut {
+impl CallPart {
     #[inline]
     fn next(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
         if method.is_segmented() { Self::long(entries, method, from, run) } else { Self::one(entries, from) }

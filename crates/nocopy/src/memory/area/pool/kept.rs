@@ -14,11 +14,11 @@ use super::Pool;
 /// Offset and length of packets in their frames when they were sent: `start << 16 | len`, by frame number.
 /// Empty until a frame is kept.
 #[derive(Default)]
-pub(super) struct Notes(Box<[Cell<u32>]>);
+pub(super) struct ResendNotes(Box<[Cell<u32>]>);
 
 impl Pool {
     /// Makes the frame return unchanged after its next sending. A caller that does not send it calls
-    /// [`Pool::unkeep`].
+    /// [`Pool::cancel_keep`].
     #[inline]
     pub(crate) fn keep(&mut self, frame: &Frame) {
         if !self.owns(frame) {
@@ -42,7 +42,7 @@ impl Pool {
     }
 
     #[cold]
-    pub(crate) fn unkeep(&self, frame: &Frame) {
+    pub(crate) fn cancel_keep(&self, frame: &Frame) {
         if self.owns(frame) {
             let word = self.shared.word(frame.index());
             word.store(word.load(Relaxed) & !u32::from(KEPT), Relaxed);

@@ -8,7 +8,7 @@ use crate::sys::udp_send::report_errors;
 
 /// For a half whose errors are never taken, while another half reads the queue.
 #[test]
-fn errors_that_are_not_taken_are_counted_and_the_last_are_kept() {
+fn unread_errors_are_counted_and_the_last_are_stored() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     report_errors(&socket, false).unwrap();
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -23,21 +23,21 @@ fn errors_that_are_not_taken_are_counted_and_the_last_are_kept() {
 }
 
 #[test]
-fn a_child_forked_while_the_queue_is_locked_leaves_it_alone() {
+fn a_child_forked_during_a_lock_reads_no_error_queue() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let kernel = KernelSocket::new(Arc::new(socket.into()));
     let locked = kernel.queue();
     in_forked_child(|| {
         assert!(kernel.claim().is_none() && kernel.next_completion().is_none());
         assert_eq!((kernel.read(), kernel.take_errors().len()), (0, 0));
-        kernel.give_back(Some(0));
+        kernel.release(Some(0));
     });
     drop(locked);
     assert_eq!(kernel.claim(), Some(0));
 }
 
 #[test]
-fn completions_without_a_sender_are_not_kept() {
+fn completions_without_a_sender_are_discarded() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let kernel = KernelSocket::new(Arc::new(socket.try_clone().unwrap().into()));
@@ -51,12 +51,12 @@ fn completions_without_a_sender_are_not_kept() {
     complete_one().unwrap();
     kernel.read();
     assert_eq!(kernel.next_completion().map(|report| (report.first, report.last)), Some((1, 1)));
-    kernel.give_back(Some(first + 2));
+    kernel.release(Some(first + 2));
     assert_eq!(kernel.claim(), Some(2));
 }
 
 #[test]
-fn completions_come_in_any_order_and_only_once() {
+fn completions_match_calls_in_any_order_once() {
     let mut calls = CallTable::starting_at(0);
     (0..3).for_each(|number| assert_eq!(calls.push(number), number));
     assert_eq!(calls.take(2).unwrap(), 2);
@@ -79,7 +79,7 @@ fn a_failed_call_may_have_a_number() {
 }
 
 #[test]
-fn the_kernels_counter_goes_round() {
+fn the_kernels_call_counter_wraps() {
     let mut calls = CallTable::starting_at(u64::from(u32::MAX));
     for number in 0..3 {
         calls.push(number);
@@ -87,17 +87,17 @@ fn the_kernels_counter_goes_round() {
     assert_eq!(calls.number(u32::MAX), i64::from(u32::MAX));
     assert_eq!(calls.number(1), i64::from(u32::MAX) + 2);
     let last = u64::from(u32::MAX);
-    assert_eq!(calls.among(&(calls.number(1)..calls.number(7))), last + 2..last + 3);
-    assert!(calls.among(&(calls.number(7)..calls.number(9))).is_empty());
+    assert_eq!(calls.open_part(&(calls.number(1)..calls.number(7))), last + 2..last + 3);
+    assert!(calls.open_part(&(calls.number(7)..calls.number(9))).is_empty());
 }
 
 #[test]
-fn a_range_may_begin_in_front_of_what_is_open() {
+fn a_report_may_begin_before_the_open_calls() {
     let mut calls = CallTable::starting_at(0);
     (0..3).for_each(|number| _ = calls.push(number));
     let _ = (calls.take(0), calls.take(1));
-    assert_eq!(calls.among(&(calls.number(0)..calls.number(3))), 2..3);
-    assert!(calls.among(&(calls.number(0)..calls.number(2))).is_empty());
+    assert_eq!(calls.open_part(&(calls.number(0)..calls.number(3))), 2..3);
+    assert!(calls.open_part(&(calls.number(0)..calls.number(2))).is_empty());
     assert_eq!(CallTable::<u64>::starting_at(0).number(u32::MAX), -1);
-    assert!(CallTable::<u64>::starting_at(0).among(&(-1..0)).is_empty());
+    assert!(CallTable::<u64>::starting_at(0).open_part(&(-1..0)).is_empty());
 }

@@ -21,7 +21,7 @@ fn buffer(number: u64) -> Buffer {
 }
 
 fn held(entries: &Entries<Buffer>) -> Vec<u64> {
-    entries.held().map(|buffer| u64::from_ne_bytes(buffer[..].try_into().unwrap())).collect()
+    entries.unfinished().map(|buffer| u64::from_ne_bytes(buffer[..].try_into().unwrap())).collect()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn an_entry_is_free_with_its_last_call() {
 }
 
 #[test]
-fn an_entry_that_is_read_for_long_keeps_no_places_of_others() {
+fn a_long_read_entry_does_not_hold_other_slots() {
     let (mut entries, mut free) = (Entries::starting_at(0), Free::new());
     let (slow, behind) = (3_u64, 10 * SPAN_MAX as u64);
     for number in 0..behind {
@@ -62,7 +62,7 @@ fn an_entry_that_is_read_for_long_keeps_no_places_of_others() {
 }
 
 #[test]
-fn a_call_that_sent_nothing_changes_no_evidence() {
+fn an_empty_call_changes_no_evidence() {
     let (mut entries, mut free) = (Entries::starting_at(0), Free::new());
     entries.push(buffer(0));
     entries.open_call(0..1);

@@ -18,7 +18,7 @@ use crate::facts::evidence::Cause;
 const COPIED: Evidence = Evidence::Copied(Cause::DeliveredLocally);
 
 #[derive(Debug, Clone)]
-enum Step {
+enum QueueStep {
     Push,
     /// An ordinary call takes the rest of the next entry.
     Copy,
@@ -46,17 +46,17 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
-        4 => Just(Step::Push),
-        2 => Just(Step::Copy),
-        3 => (1..4_u64).prop_map(Step::Call),
-        2 => Just(Step::CallForPart),
-        1 => Just(Step::CallByRing),
-        5 => (-3..6_i8, 1..5_u8, any::<bool>()).prop_map(|(from, count, copied)| Step::Report { from, count, copied }),
-        4 => (1..4_u8).prop_map(Step::Settle),
-        1 => Just(Step::Forget),
-        1 => (any::<[bool; 2]>(), any::<bool>()).prop_map(|(reported, is_quiet)| Step::Fail { reported, is_quiet }),
+        4 => Just(QueueStep::Push),
+        2 => Just(QueueStep::Copy),
+        3 => (1..4_u64).prop_map(QueueStep::Call),
+        2 => Just(QueueStep::CallForPart),
+        1 => Just(QueueStep::CallByRing),
+        5 => (-3..6_i8, 1..5_u8, any::<bool>()).prop_map(|(from, count, copied)| QueueStep::Report { from, count, copied }),
+        4 => (1..4_u8).prop_map(QueueStep::Settle),
+        1 => Just(QueueStep::Forget),
+        1 => (any::<[bool; 2]>(), any::<bool>()).prop_map(|(reported, is_quiet)| QueueStep::Fail { reported, is_quiet }),
     ]
 }
 
@@ -113,35 +113,35 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: &Step) {
+    fn take(&mut self, step: &QueueStep) {
         let waiting = self.head..self.entries.len() as u64;
         match step {
-            Step::Push => {
+            QueueStep::Push => {
                 let bytes = Arc::new([7; 100]);
                 let buffer = Buffer::from_owner(SharedBytes(Arc::clone(&bytes)));
                 assert_eq!(self.queue.push(buffer), Ticket(self.entries.len() as u64));
                 self.entries.push(Entry { bytes, is_handed_over: false, calls: 0, evidence: Vec::new() });
             }
-            Step::Report { from, count, copied } => {
+            QueueStep::Report { from, count, copied } => {
                 let oldest = self.open.keys().next().copied().unwrap_or(self.next_number);
                 let first = oldest.wrapping_add_signed(i64::from(*from)) as u32;
                 self.report(first, first.wrapping_add(u32::from(*count) - 1), *copied);
             }
-            Step::Settle(count) => (0..*count).for_each(|_| self.settle()),
-            Step::Forget => {
+            QueueStep::Settle(count) => (0..*count).for_each(|_| self.settle()),
+            QueueStep::Forget => {
                 self.forgotten.extend(self.queue.next_completion());
                 let _never_settled = self.finished.pop_front();
             }
             _ if waiting.is_empty() => {}
-            Step::Copy => self.hand_over(self.head + 1, Some(COPIED)),
-            Step::Call(count) => {
+            QueueStep::Copy => self.hand_over(self.head + 1, Some(COPIED)),
+            QueueStep::Call(count) => {
                 let reads = self.head..waiting.end.min(self.head + count);
                 self.call(reads.clone());
                 self.hand_over(reads.end, None);
             }
-            Step::CallForPart => self.call(self.head..self.head + 1),
-            Step::CallByRing => self.call_by_ring(),
-            Step::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
+            QueueStep::CallForPart => self.call(self.head..self.head + 1),
+            QueueStep::CallByRing => self.call_by_ring(),
+            QueueStep::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
         }
         let freed = std::iter::from_fn(|| self.queue.completed());
         self.freed.extend(freed.map(|Completed { ticket, evidence, .. }| (ticket.0, evidence)));
@@ -280,7 +280,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10_000, ..ProptestConfig::default() })]
     #[test]
-    fn memory_is_free_when_it_was_handed_over_and_no_call_reads_it(steps in vec(step(), 1..80)) {
+    fn memory_is_free_when_sent_and_no_call_is_open(steps in vec(step(), 1..80)) {
         let mut world = World::new();
         for step in &steps {
             world.take(step);

@@ -14,7 +14,7 @@ use super::super::open_error::OpenError;
 use super::super::settings::Settings;
 use super::kernel::Kernel;
 use super::system;
-use crate::engine::route::{Kind, Route, RouteError, Routes};
+use crate::engine::route::{Route, RouteError, RouteKind, Routes};
 use crate::sys::clock::boottime_ns;
 use crate::sys::interface::Interface;
 
@@ -35,11 +35,11 @@ const RENEWED_A_SECOND: u32 = 1000;
 const LOOKUPS_MAX: u32 = 32;
 
 /// The most destinations with prepared headers: some 16 MiB.
-const WAYS_MAX: usize = 65_536;
+const ROUTES_MAX: usize = 65_536;
 
 /// The reason why a datagram went through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Detour {
+pub(super) enum KernelReason {
     /// The next hop's hardware address is not known yet.
     Unresolved,
     /// The neighbour's address may have changed: the kernel confirms it when it sends.
@@ -56,23 +56,23 @@ pub(super) enum Detour {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum SendPath {
     Port {
         template: UdpTemplate,
         payload_bytes_max: usize,
         /// Whether the next datagram goes through the kernel, so that it confirms the neighbour.
         confirm: bool,
     },
-    Kernel(Detour),
+    Kernel(KernelReason),
 }
 
 /// The routes of a socket, remembered while they are valid.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct RouteCache {
     routes: Routes,
-    known: Vec<(SocketAddr, Way)>,
-    /// Index in `known` of a destination.
-    places: HashMap<SocketAddr, usize>,
+    entries: Vec<(SocketAddr, SendPath)>,
+    /// Index in `entries` of a destination.
+    indices: HashMap<SocketAddr, usize>,
     last: usize,
     local: SocketAddr,
     interface_index: u32,
@@ -85,12 +85,12 @@ pub(super) struct Ways {
     /// Routes that may still be looked up before the next check for changes.
     lookups_left: u32,
     /// The path of a destination whose route may not be looked up now.
-    not_looked_up: Way,
+    not_looked_up: SendPath,
     /// How often a notification of the kernel made a known route invalid.
     changes: u64,
 }
 
-impl Ways {
+impl RouteCache {
     pub(super) fn open(
         interface: &Interface,
         port: &crate::port::Sender,
@@ -105,8 +105,8 @@ impl Ways {
         let now_ns = boottime_ns();
         Ok(Self {
             routes,
-            known: Vec::new(),
-            places: HashMap::new(),
+            entries: Vec::new(),
+            indices: HashMap::new(),
             last: 0,
             local,
             interface_index: interface.index,
@@ -117,24 +117,25 @@ impl Ways {
             polled_ns: now_ns,
             renewed_ns: now_ns,
             lookups_left: LOOKUPS_MAX,
-            not_looked_up: Way::Kernel(Detour::Unresolved),
+            not_looked_up: SendPath::Kernel(KernelReason::Unresolved),
             changes: 0,
         })
     }
 
     /// Forgets routes that are invalid by now.
     #[inline]
-    pub(super) fn renew(&mut self, now_ns: u64) {
+    pub(super) fn expire(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.polled_ns) >= POLL_INTERVAL_NS {
-            self.renew_at(now_ns);
+            self.expire_at(now_ns);
         }
     }
 
     #[cold]
-    fn renew_at(&mut self, now_ns: u64) {
+    fn expire_at(&mut self, now_ns: u64) {
         self.polled_ns = now_ns;
         self.lookups_left = LOOKUPS_MAX;
-        let old = u128::from(now_ns.saturating_sub(self.renewed_ns)) >= age_max(self.known.len()).as_nanos();
+        let old =
+            u128::from(now_ns.saturating_sub(self.renewed_ns)) >= age_max(self.entries.len()).as_nanos();
         // First, so that a change counts as notified even if all entries are old.
         let changed = self.routes.poll_changes();
         self.changes += u64::from(changed);
@@ -154,80 +155,85 @@ impl Ways {
 
     /// Forgets all routes but keeps the memory, because probably as many will be needed again.
     fn clear(&mut self) {
-        // Both together: `places` has indices of `known`.
-        self.known.clear();
-        self.places.clear();
+        // Both together: `indices` has indices of `entries`.
+        self.entries.clear();
+        self.indices.clear();
     }
 
     /// The path to a destination.
     #[inline]
-    pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
+    pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut SendPath, RouteError> {
         // `last` may be older than the last `clear`, so its address is compared.
-        if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
-            let Some(place) = self.place_of(to)? else { return Ok(&mut self.not_looked_up) };
+        if self.entries.get(self.last).is_none_or(|(last, _)| *last != to) {
+            let Some(place) = self.index_of(to)? else { return Ok(&mut self.not_looked_up) };
             self.last = place;
         }
-        Ok(&mut self.known[self.last].1)
+        Ok(&mut self.entries[self.last].1)
     }
 
     /// `None`: it is not known, and no more may be looked up now.
-    fn place_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
-        if let Some(place) = self.places.get(&to) {
+    fn index_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
+        if let Some(place) = self.indices.get(&to) {
             return Ok(Some(*place));
         }
         let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(None) };
         self.lookups_left = left;
         let way = self.decide(to)?;
-        if self.known.len() >= WAYS_MAX {
+        if self.entries.len() >= ROUTES_MAX {
             self.clear();
         }
-        self.places.insert(to, self.known.len());
-        self.known.push((to, way));
-        Ok(Some(self.known.len() - 1))
+        self.indices.insert(to, self.entries.len());
+        self.entries.push((to, way));
+        Ok(Some(self.entries.len() - 1))
     }
 
-    fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
+    fn decide(&mut self, to: SocketAddr) -> Result<SendPath, RouteError> {
         // The kernel refuses the other address family, and port number 0, with its own errors.
         let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()).filter(|_| to.port() != 0) else {
-            return Ok(Way::Kernel(Detour::OtherInterface));
+            return Ok(SendPath::Kernel(KernelReason::OtherInterface));
         };
         if matches!(to, SocketAddr::V6(to) if to.scope_id() != 0 && to.scope_id() != self.interface_index) {
-            return Ok(Way::Kernel(Detour::OtherInterface));
+            return Ok(SendPath::Kernel(KernelReason::OtherInterface));
         }
         let route = self.routes.look_up(to.ip())?;
         let detour = match route.kind {
-            Kind::Local => Some(Detour::Local),
-            Kind::Broadcast => Some(Detour::Broadcast),
-            Kind::Encapsulated => Some(Detour::Encapsulated),
-            _ if route.interface_index != self.interface_index => Some(Detour::OtherInterface),
-            Kind::Unicast | Kind::Multicast => None,
+            RouteKind::Local => Some(KernelReason::Local),
+            RouteKind::Broadcast => Some(KernelReason::Broadcast),
+            RouteKind::Encapsulated => Some(KernelReason::Encapsulated),
+            _ if route.interface_index != self.interface_index => Some(KernelReason::OtherInterface),
+            RouteKind::Unicast | RouteKind::Multicast => None,
         };
         if let Some(detour) = detour {
-            return Ok(Way::Kernel(detour));
+            return Ok(SendPath::Kernel(detour));
         }
         let link = self.routes.link(route.interface_index)?;
-        let (station, confirm) = self.station(to.ip(), &route)?;
+        let (station, confirm) = self.next_hop_address(to.ip(), &route)?;
         let (Some(source_mac), Some(destination_mac)) = (link.mac, station) else {
-            return Ok(Way::Kernel(Detour::Unresolved));
+            return Ok(SendPath::Kernel(KernelReason::Unresolved));
         };
         let flow = self.flow(addresses, (source_mac, destination_mac), to.port());
         if flow.hop_limit == 0 {
-            return Ok(Way::Kernel(Detour::Local)); // it does not leave this host (RFC 1112 section 6.1)
+            // It does not leave this host (RFC 1112 section 6.1).
+            return Ok(SendPath::Kernel(KernelReason::Local));
         }
         let template = UdpTemplate::new(&flow).expect("opening refused IPv6 without checksum");
         let packet_bytes_max = (route.mtu_bytes.min(link.mtu_bytes) as usize)
             .min(self.frame_bytes_max.saturating_sub(ETHERNET_BYTES));
         let headers_of_ip = template.header_bytes() - ETHERNET_BYTES;
         let Some(payload_bytes_max) = packet_bytes_max.checked_sub(headers_of_ip) else {
-            return Ok(Way::Kernel(Detour::TooLong));
+            return Ok(SendPath::Kernel(KernelReason::TooLong));
         };
         let payload_bytes_max = payload_bytes_max.min(flow.payload_bytes_max());
-        Ok(Way::Port { template, payload_bytes_max, confirm })
+        Ok(SendPath::Port { template, payload_bytes_max, confirm })
     }
 
     /// The next hop, if its hardware address is known, and whether only the kernel's own traffic can confirm
     /// it.
-    fn station(&mut self, to: IpAddr, route: &Route) -> Result<(Option<MacAddress>, bool), RouteError> {
+    fn next_hop_address(
+        &mut self,
+        to: IpAddr,
+        route: &Route,
+    ) -> Result<(Option<MacAddress>, bool), RouteError> {
         if let Some(group) = MacAddress::of_group(to) {
             return Ok((Some(group), false));
         }
@@ -272,11 +278,11 @@ mod tests {
     use crate::port::Port;
 
     #[test]
-    fn the_more_destinations_the_longer_they_are_kept() {
+    fn routes_of_many_destinations_live_longer() {
         assert_eq!(age_max(0), AGE_MAX);
         assert_eq!(age_max(1000), AGE_MAX);
         assert_eq!(age_max(10_000), Duration::from_secs(10));
-        assert_eq!(age_max(WAYS_MAX), Duration::from_millis(65_536));
+        assert_eq!(age_max(ROUTES_MAX), Duration::from_millis(65_536));
     }
 
     #[test]
@@ -290,8 +296,8 @@ mod tests {
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
             left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
-        let ways = socket.sender.ways();
-        ways.lookups_left = u32::MAX;
+        let route_cache = socket.sender.route_cache();
+        route_cache.lookups_left = u32::MAX;
         // A tenth are hosts on the link that are not resolved, which costs two requests each.
         let destination = |number: u32| match number % 10 {
             0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a4e_0100 + number / 10).into(), 9),
@@ -299,47 +305,51 @@ mod tests {
         };
         for round in 0..3 {
             for number in 0..10_000 {
-                let way = *ways.to(destination(number)).expect("a way");
+                let way = *route_cache.to(destination(number)).expect("a way");
                 match (number % 10, way) {
-                    (0, Way::Kernel(Detour::Unresolved)) => {}
-                    (1.., Way::Port { template, .. }) => {
+                    (0, SendPath::Kernel(KernelReason::Unresolved)) => {}
+                    (1.., SendPath::Port { template, .. }) => {
                         assert_eq!(template.flow().destination_port, destination(number).port());
                     }
                     (_, way) => panic!("{}: {way:?}", destination(number)),
                 }
             }
             assert_eq!(
-                ways.known.len(),
+                route_cache.entries.len(),
                 10_000,
                 "round {round}: something was looked up again, or forgotten"
             );
         }
         // With any number of destinations, memory is bounded.
-        for number in 0..2 * WAYS_MAX as u32 {
+        for number in 0..2 * ROUTES_MAX as u32 {
             let to = SocketAddr::new(lab.right().ipv4().into(), 1 + (number % 65_535) as u16);
             let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };
-            ways.to(to).expect("a way");
-            assert!(ways.known.len() <= WAYS_MAX && ways.places.len() == ways.known.len());
+            route_cache.to(to).expect("a way");
+            assert!(
+                route_cache.entries.len() <= ROUTES_MAX
+                    && route_cache.indices.len() == route_cache.entries.len()
+            );
         }
     }
 
     #[test]
-    fn many_new_destinations_at_once_do_not_all_cost_a_look_up() {
+    fn many_new_destinations_share_look_ups() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let left = lab.left();
         let local = SocketAddr::new(left.ipv4().into(), 0);
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
             left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
-        let ways = socket.sender.ways();
+        let route_cache = socket.sender.route_cache();
         let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
-        let is_looked_up =
-            |ways: &mut Ways, number| matches!(*ways.to(destination(number)).unwrap(), Way::Port { .. });
-        assert!((1..=32).all(|number| is_looked_up(ways, number)));
-        assert!(!is_looked_up(ways, 33) && is_looked_up(ways, 1), "known ones go on");
-        assert!(matches!(ways.to(destination(33)), Ok(Way::Kernel(Detour::Unresolved))));
-        assert_eq!(ways.known.len(), 32);
-        ways.renew_at(ways.polled_ns + POLL_INTERVAL_NS);
-        assert!(is_looked_up(ways, 33));
+        let is_looked_up = |route_cache: &mut RouteCache, number| {
+            matches!(*route_cache.to(destination(number)).unwrap(), SendPath::Port { .. })
+        };
+        assert!((1..=32).all(|number| is_looked_up(route_cache, number)));
+        assert!(!is_looked_up(route_cache, 33) && is_looked_up(route_cache, 1), "known ones go on");
+        assert!(matches!(route_cache.to(destination(33)), Ok(SendPath::Kernel(KernelReason::Unresolved))));
+        assert_eq!(route_cache.entries.len(), 32);
+        route_cache.expire_at(route_cache.polled_ns + POLL_INTERVAL_NS);
+        assert!(is_looked_up(route_cache, 33));
     }
 }

@@ -14,22 +14,22 @@ use rustix::time::{
 /// Watches sockets from the first request of its descriptor on; without that they cost nothing, while a
 /// watched socket tells of each packet that comes and of each that has gone.
 #[derive(Debug, Default)]
-pub(crate) struct Lookout {
-    made: OnceLock<Made>,
+pub(crate) struct TimedEpoll {
+    instance: OnceLock<Instance>,
     watches: OnceLock<()>,
     is_set: bool,
 }
 
 #[derive(Debug)]
-struct Made {
+struct Instance {
     epoll: OwnedFd,
     timer: OwnedFd,
 }
 
-impl Lookout {
-    /// A lookout whose descriptor is made now, so that a lack of descriptors is reported here.
-    pub(crate) fn made() -> io::Result<Self> {
-        Ok(Self { made: OnceLock::from(Made::new()?), ..Self::default() })
+impl TimedEpoll {
+    /// A descriptor that is opened now, so that a lack of descriptors is reported here.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { instance: OnceLock::from(Instance::new()?), ..Self::default() })
     }
 
     /// The descriptor, for [`AsFd`], on the sockets given at the first call.
@@ -38,19 +38,21 @@ impl Lookout {
         let no_descriptor = |error| -> ! {
             panic!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
         };
-        let made = self.made.get_or_init(|| Made::new().unwrap_or_else(|error| no_descriptor(error)));
+        let instance =
+            self.instance.get_or_init(|| Instance::new().unwrap_or_else(|error| no_descriptor(error)));
         self.watches.get_or_init(|| {
             sockets
                 .into_iter()
-                .try_for_each(|socket| made.watch(socket))
+                .try_for_each(|socket| instance.watch(socket))
                 .unwrap_or_else(|error| no_descriptor(error));
         });
-        made.epoll.as_fd()
+        instance.epoll.as_fd()
     }
 
     /// Makes the descriptor readable once `after` has passed, or not at all.
-    pub(crate) fn look_again(&mut self, after: Option<Duration>) -> io::Result<()> {
-        let Some(Made { timer, .. }) = self.made.get().filter(|_| self.is_set || after.is_some()) else {
+    pub(crate) fn set_timer(&mut self, after: Option<Duration>) -> io::Result<()> {
+        let Some(Instance { timer, .. }) = self.instance.get().filter(|_| self.is_set || after.is_some())
+        else {
             return Ok(());
         };
         // 0 stops the timer. An earlier expiry is cleared in any case.
@@ -62,13 +64,13 @@ impl Lookout {
     }
 }
 
-impl Made {
+impl Instance {
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let made = Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, timer };
-        made.watch(made.timer.as_fd())?;
-        Ok(made)
+        let instance = Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, timer };
+        instance.watch(instance.timer.as_fd())?;
+        Ok(instance)
     }
 
     fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
@@ -84,20 +86,20 @@ mod tests {
     use crate::sys::poll::{Wakeup, wait_readable};
 
     #[test]
-    fn it_is_readable_by_the_socket_or_by_time() {
+    fn the_descriptor_is_readable_by_socket_or_timer() {
         let (one, other) = UnixDatagram::pair().unwrap();
-        let mut lookout = Lookout::default();
-        lookout.look_again(Some(Duration::from_millis(1))).unwrap(); // not asked for: nothing to set
-        let is_readable = |lookout: &Lookout, wait| {
-            wait_readable(lookout.descriptor(Some(other.as_fd())), wait).unwrap() == Wakeup::Ready
+        let mut timed_epoll = TimedEpoll::default();
+        timed_epoll.set_timer(Some(Duration::from_millis(1))).unwrap(); // not asked for: nothing to set
+        let is_readable = |timed_epoll: &TimedEpoll, wait| {
+            wait_readable(timed_epoll.descriptor(Some(other.as_fd())), wait).unwrap() == Wakeup::Ready
         };
-        assert!(!is_readable(&lookout, Duration::from_millis(5)));
+        assert!(!is_readable(&timed_epoll, Duration::from_millis(5)));
         one.send(b"something").unwrap();
-        assert!(is_readable(&lookout, Duration::ZERO));
+        assert!(is_readable(&timed_epoll, Duration::ZERO));
         other.recv(&mut [0; 16]).unwrap();
-        lookout.look_again(Some(Duration::from_millis(1))).unwrap();
-        assert!(is_readable(&lookout, Duration::from_secs(60)));
-        lookout.look_again(None).unwrap();
-        assert!(!is_readable(&lookout, Duration::from_millis(5)), "stopped");
+        timed_epoll.set_timer(Some(Duration::from_millis(1))).unwrap();
+        assert!(is_readable(&timed_epoll, Duration::from_secs(60)));
+        timed_epoll.set_timer(None).unwrap();
+        assert!(!is_readable(&timed_epoll, Duration::from_millis(5)), "stopped");
     }
 }

@@ -7,7 +7,7 @@ use super::instruction::{Operation, code};
 pub(super) struct Label(usize);
 
 #[derive(Debug, Clone, Copy)]
-enum Item {
+enum AssemblyItem {
     Plain(Instruction),
     Jump(Label),
     /// `wide`: the condition skips one of two jumps.
@@ -19,7 +19,7 @@ enum Item {
     },
 }
 
-impl Item {
+impl AssemblyItem {
     const fn instructions(&self) -> usize {
         match self {
             Self::Branch { wide: true, .. } => 3,
@@ -29,36 +29,36 @@ impl Item {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Rewriting {
-    items: Vec<Item>,
+pub(super) struct Assembler {
+    items: Vec<AssemblyItem>,
     /// For each label, the index of the item after it.
     labels: Vec<usize>,
 }
 
-impl Rewriting {
+impl Assembler {
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(usize::MAX);
         Label(self.labels.len() - 1)
     }
 
-    pub(super) fn place(&mut self, label: Label) {
+    pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0] = self.items.len();
     }
 
     pub(super) fn push(&mut self, code: u16, constant: u32) {
-        self.items.push(Item::Plain(Instruction::plain(code, constant)));
+        self.items.push(AssemblyItem::Plain(Instruction::plain(code, constant)));
     }
 
     pub(super) fn extend(&mut self, instructions: &[Instruction]) {
-        self.items.extend(instructions.iter().copied().map(Item::Plain));
+        self.items.extend(instructions.iter().copied().map(AssemblyItem::Plain));
     }
 
     pub(super) fn jump(&mut self, to: Label) {
-        self.items.push(Item::Jump(to));
+        self.items.push(AssemblyItem::Jump(to));
     }
 
     pub(super) fn branch(&mut self, test: Instruction, if_true: Label, if_false: Label) {
-        self.items.push(Item::Branch { test, if_true, if_false, wide: false });
+        self.items.push(AssemblyItem::Branch { test, if_true, if_false, wide: false });
     }
 
     /// Adds the jumps of an instruction of another program, whose following instructions begin at `labels`.
@@ -73,26 +73,28 @@ impl Rewriting {
     }
 
     pub(super) fn finish(mut self) -> Vec<Instruction> {
-        let places = loop {
-            let places = self.places();
-            if !self.widen(&places) {
-                break places;
+        let positions = loop {
+            let positions = self.positions();
+            if !self.widen(&positions) {
+                break positions;
             }
         };
         let mut instructions = Vec::new();
         for item in &self.items {
             let here = instructions.len();
-            let distance = |label: &Label, from: usize| places[self.labels[label.0]] - from - 1;
+            let distance = |label: &Label, from: usize| positions[self.labels[label.0]] - from - 1;
             let jump = |label, from| Instruction::plain(code::JUMP, distance(label, from) as u32);
             match item {
-                Item::Plain(instruction) => instructions.push(*instruction),
-                Item::Jump(to) => instructions.push(jump(to, here)),
-                Item::Branch { test, if_true, if_false, wide: false } => instructions.push(Instruction {
-                    jump_true: distance(if_true, here) as u8,
-                    jump_false: distance(if_false, here) as u8,
-                    ..*test
-                }),
-                Item::Branch { test, if_true, if_false, wide: true } => {
+                AssemblyItem::Plain(instruction) => instructions.push(*instruction),
+                AssemblyItem::Jump(to) => instructions.push(jump(to, here)),
+                AssemblyItem::Branch { test, if_true, if_false, wide: false } => {
+                    instructions.push(Instruction {
+                        jump_true: distance(if_true, here) as u8,
+                        jump_false: distance(if_false, here) as u8,
+                        ..*test
+                    })
+                }
+                AssemblyItem::Branch { test, if_true, if_false, wide: true } => {
                     instructions.push(Instruction { jump_true: 0, jump_false: 1, ..*test });
                     instructions.extend([jump(if_true, here + 1), jump(if_false, here + 2)]);
                 }
@@ -102,9 +104,9 @@ impl Rewriting {
     }
 
     /// The position of each item, and the end.
-    fn places(&self) -> Vec<usize> {
+    fn positions(&self) -> Vec<usize> {
         let mut at = 0;
-        let mut places: Vec<usize> = self
+        let mut positions: Vec<usize> = self
             .items
             .iter()
             .map(|item| {
@@ -112,16 +114,17 @@ impl Rewriting {
                 at - item.instructions()
             })
             .collect();
-        places.push(at);
-        places
+        positions.push(at);
+        positions
     }
 
     /// Makes branches wide that are too long; returns whether there were any.
-    fn widen(&mut self, places: &[usize]) -> bool {
+    fn widen(&mut self, positions: &[usize]) -> bool {
         let mut widened = false;
         for (index, item) in self.items.iter_mut().enumerate() {
-            if let Item::Branch { if_true, if_false, wide: wide @ false, .. } = item {
-                let fits = |label: &Label| places[self.labels[label.0]] - places[index] - 1 <= u8::MAX.into();
+            if let AssemblyItem::Branch { if_true, if_false, wide: wide @ false, .. } = item {
+                let fits =
+                    |label: &Label| positions[self.labels[label.0]] - positions[index] - 1 <= u8::MAX.into();
                 *wide = !(fits(if_true) && fits(if_false));
                 widened |= *wide;
             }
