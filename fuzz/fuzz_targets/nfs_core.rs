@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use nocopy_lab::refused::{Refused, where_refused};
+use nocopy_lab::refused::{Refused, with_refused_calls};
 use nocopy_nfs::export::Export;
 use nocopy_nfs::server::core::{Core, oracle};
 use tempfile::TempDir;
@@ -39,7 +39,7 @@ fn check(bytes: &[u8]) {
     oracle::clients::converse(&core(root.path()).writable(true), bytes, &|disk, work| {
         let refused: Vec<_> =
             disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
-        where_refused(&refused, work);
+        with_refused_calls(&refused, work);
     });
 }
 

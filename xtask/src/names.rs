@@ -4,8 +4,8 @@
 //! have it anywhere outside of their comments. So it finds names that were changed or removed, and not those
 //! that now belong to something else.
 //!
-//! Names in the sources: words and bare types that say nothing to a reader are refused, except those listed in
-//! `refused_names.txt`. The list only shrinks.
+//! Names in the sources: words and bare types that say nothing to a reader are refused, except those listed
+//! in `refused_names.txt`. The list only shrinks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -66,7 +66,7 @@ impl<'a> Bench<'a> {
     }
 
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupt.came()
+        self.interrupt.was_interrupted()
     }
 
     /// The results, how the bench ended, and whether they could be written.
@@ -224,7 +224,7 @@ impl<'a> Bench<'a> {
                 sample.traffic.stolen_percent = 100.0 * (after - before).as_secs_f64() / whole.as_secs_f64();
             }
             match sample {
-                _ if self.interrupt.came() => return Err(Failure::Interrupted),
+                _ if self.interrupt.was_interrupted() => return Err(Failure::Interrupted),
                 Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {
                     interruptions += 1;
                 }

@@ -14,7 +14,7 @@ use super::traffic::{StreamFacts, Traffic, Work, run_trial};
 use super::window::{Gauge, Phase};
 use crate::Failure;
 use nocopy_report::result::Evidence;
-use nocopy_transfer::exchange::{Exchange, Waiting};
+use nocopy_transfer::exchange::{Exchange, WaitMode};
 
 /// How long to wait for an answer before the message counts as lost, and the next is sent.
 const LOST_AFTER: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub(crate) fn converse<E: Exchange>(
     method: &'static str,
     (mut asking, mut answering): (E, E),
     bytes: usize,
-    waiting: Waiting,
+    waiting: WaitMode,
     duration: Duration,
     evidence: Evidence,
 ) -> Result<Sample, Failure> {
@@ -87,11 +87,11 @@ pub(crate) fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
 fn ask(
     exchange: &mut impl Exchange,
     bytes: usize,
-    waiting: Waiting,
+    waiting: WaitMode,
     gauge: &mut Gauge<'_>,
     round_trips: &mut RoundTrips,
 ) -> io::Result<()> {
-    let polls_per_clock_read = if waiting == Waiting::Spinning { POLLS_PER_CLOCK_READ } else { 1 };
+    let polls_per_clock_read = if waiting == WaitMode::Spinning { POLLS_PER_CLOCK_READ } else { 1 };
     let mut message: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
     for number in 0_u64.. {
         message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());

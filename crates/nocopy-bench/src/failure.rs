@@ -1,6 +1,6 @@
 //! Errors that end a bench with exit code 2.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum Failure {
     Interrupted,
     #[error("task: cannot be read; {0}; only 'nocopy bench' itself runs this command")]
     Task(#[source] serde_json::Error),
-    #[error("{method}: cannot {doing}{cause}; {action}", cause = Why(.source))]
+    #[error("{method}: cannot {doing}{cause}; {action}", cause = ErrorCause(.source))]
     Step { method: &'static str, doing: &'static str, source: io::Error, action: &'static str },
 }
 

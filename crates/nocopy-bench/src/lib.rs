@@ -78,7 +78,7 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     // Impossible settings fail now, not after the first workload, and before a warning is printed.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let mut bench = Bench::begin(&plan, choice.header(&plan), json, &interrupt)?;
     let measured = choice.measure(&mut bench);
     capability::drop_all_but(capability::NONE)?;
@@ -94,13 +94,13 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         }
     }
     if let Err(failure) = measured.and(written) {
-        if interrupt.came() {
-            print::say(format_args!("nocopy: {failure}"));
+        if interrupt.was_interrupted() {
+            print::print_status(format_args!("nocopy: {failure}"));
             interrupt.end_process();
         }
         return Err(failure);
     }
-    Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
+    Ok(if report.has_empty_round() { Outcome::Negative } else { Outcome::Positive })
 }
 
 /// The main function of a process that the bench started.
@@ -122,7 +122,7 @@ fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_SAMPLE)
         && percent >= BUSY_PERCENT_MAX
     {
-        print::say(format_args!(
+        print::print_status(format_args!(
             "warning: the processors are {percent:.0} % busy with other work: rates will be low and intervals wide: \
              stop it, or repeat later"
         ));

@@ -4,8 +4,8 @@ use nocopy::message::Endpoint;
 
 use super::stage::{Site, Stage};
 use crate::Failure;
-use nocopy_transfer::exchange::Waiting;
-use nocopy_transfer::exchange::message::{Message, Setting};
+use nocopy_transfer::exchange::WaitMode;
+use nocopy_transfer::exchange::message::{EndpointSettings, Message};
 use nocopy_transfer::ping;
 
 /// Headers of IPv4 and UDP.
@@ -39,12 +39,12 @@ pub(crate) fn open(
     stage: &Stage,
     site: &Site,
     carrier: Carrier,
-    waiting: Waiting,
+    waiting: WaitMode,
     message_bytes: usize,
 ) -> Result<Endpoint, Failure> {
     // The longest that fit the MTU, as TCP has its segments.
     let datagram_bytes = u16::try_from(stage.mtu_bytes().saturating_sub(HEADER_BYTES)).unwrap_or(u16::MAX);
-    let setting = Setting {
+    let setting = EndpointSettings {
         at: (site.ipv4, 0).into(),
         interface: (carrier == Carrier::Port).then_some(&site.interface),
         waiting,
@@ -60,7 +60,7 @@ pub(crate) fn open(
 pub(crate) fn pair(
     stage: &Stage,
     carrier: Carrier,
-    waiting: Waiting,
+    waiting: WaitMode,
     message_bytes: usize,
 ) -> Result<(Message, Message), Failure> {
     let open = |site| open(stage, site, carrier, waiting, message_bytes);

@@ -143,7 +143,7 @@ fn run_worker(
 ) -> io::Result<Reading> {
     site.enter(place)?;
     // Everything is open: reading packets needs no privileges any more.
-    capability::narrow(capability::NONE)?;
+    capability::drop_others(capability::NONE)?;
     rustix::thread::set_name(role)?; // as top(1) and the tests show it
     let mut gauge = window.gauge();
     work(&mut gauge)?;

@@ -277,19 +277,19 @@ pub(crate) struct PortExchange {
     receiver: Receiver,
     sender: Sender,
     template: Template,
-    waiting: exchange::Waiting,
+    waiting: exchange::WaitMode,
 }
 
 /// The asking and the answering side, with messages of that length.
 pub(crate) fn pair(
     stage: &Stage,
-    waiting: exchange::Waiting,
+    waiting: exchange::WaitMode,
     payload_bytes: usize,
 ) -> Result<((PortExchange, PortExchange), Evidence), Failure> {
     let spec = PortSpec::xdp(match waiting {
-        exchange::Waiting::Blocking => WaitMode::Poll,
-        exchange::Waiting::Spinning => WaitMode::Spinning,
-        exchange::Waiting::Adaptive => WaitMode::Adaptive,
+        exchange::WaitMode::Blocking => WaitMode::Poll,
+        exchange::WaitMode::Spinning => WaitMode::Spinning,
+        exchange::WaitMode::Adaptive => WaitMode::Adaptive,
     });
     let (asking, answering) = (spec.open(&stage.sender)?, spec.open(&stage.receiver)?);
     let evidence = evidence(&asking);
@@ -315,7 +315,7 @@ impl Exchange for PortExchange {
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         let batch = match self.waiting {
-            exchange::Waiting::Spinning => self.receiver.try_receive()?,
+            exchange::WaitMode::Spinning => self.receiver.try_receive()?,
             _ => self.receiver.receive_timeout(exchange::PATIENCE)?,
         };
         // One is in flight at a time; other packets are the hosts' own, or late.

@@ -1,6 +1,6 @@
 //! Everything that ends a command with exit code 2. One line each: fact, cause, action.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     Nfs(#[from] nocopy_nfs::command::Failure),
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
-    #[error("interfaces: cannot be listed{cause}; start it where netlink sockets are allowed", cause = Why(.0))]
+    #[error("interfaces: cannot be listed{cause}; start it where netlink sockets are allowed", cause = ErrorCause(.0))]
     Interfaces(#[source] io::Error),
     #[error(transparent)]
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
@@ -40,11 +40,11 @@ pub(crate) enum Failure {
     RotatedOutput,
     #[error("{option}: cannot be used alone; it needs {needed}; {action}")]
     Needs { option: &'static str, needed: &'static str, action: &'static str },
-    #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = ErrorCause(.source))]
     RecordWrite { path: PathBuf, source: io::Error },
-    #[error("{path}: the recording ended early{cause}; the last packet may be incomplete; check the program that reads it", path = path.display(), cause = Why(.source))]
+    #[error("{path}: the recording ended early{cause}; the last packet may be incomplete; check the program that reads it", path = path.display(), cause = ErrorCause(.source))]
     RecordStream { path: PathBuf, source: io::Error },
-    #[error("{interface}: the recording ended early{cause}; the packets in the file are complete; look at 'ip link show {interface}'", cause = Why(.source))]
+    #[error("{interface}: the recording ended early{cause}; the packets in the file are complete; look at 'ip link show {interface}'", cause = ErrorCause(.source))]
     RecordSource { interface: String, source: io::Error },
     #[error("man: no page for '{name}'; nocopy has no such command; 'nocopy --help' lists them")]
     NoSuchCommand { name: String },

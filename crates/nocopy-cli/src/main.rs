@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 }
 
 fn failed(failure: &Failure) -> ExitCode {
-    print::say(format_args!("nocopy: {failure}"));
+    print::print_status(format_args!("nocopy: {failure}"));
     ExitCode::from(2)
 }
 

@@ -1,4 +1,4 @@
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ pub enum Error {
     #[error("lab: {0}")]
     Missing(#[from] Missing),
     /// A thread that enters a namespace could not be started.
-    #[error("network namespace: no thread to run in it{cause}; raise the limit on threads (ulimit -u)", cause = Why(.0))]
+    #[error("network namespace: no thread to run in it{cause}; raise the limit on threads (ulimit -u)", cause = ErrorCause(.0))]
     Thread(#[source] io::Error),
     /// Making, opening or entering a network namespace failed.
     #[error(
-        "network namespace: cannot {operation} one{cause}; check that /proc is mounted and that no seccomp filter denies it", cause = Why(.source))]
+        "network namespace: cannot {operation} one{cause}; check that /proc is mounted and that no seccomp filter denies it", cause = ErrorCause(.source))]
     Namespace {
         /// The operation, a verb.
         operation: &'static str,
@@ -23,7 +23,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused a netlink request.
-    #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's messages", cause = Why(.source))]
+    #[error("lab: cannot {operation}{cause}; see 'dmesg' for the kernel's messages", cause = ErrorCause(.source))]
     Netlink {
         /// The operation, with the interface's name.
         operation: String,
@@ -31,7 +31,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A setting under /proc/sys could not be written inside the namespace.
-    #[error("{path}: cannot be written{cause}; mount /proc/sys writable", cause = Why(.source))]
+    #[error("{path}: cannot be written{cause}; mount /proc/sys writable", cause = ErrorCause(.source))]
     Setting {
         /// The file.
         path: String,
@@ -62,7 +62,7 @@ pub enum Error {
     /// A library has a path that `LD_PRELOAD` cannot name.
     #[error(
         "{path}: cannot be preloaded; LD_PRELOAD ends a name at a blank or a colon, and no link to it can be made{cause}; install it elsewhere, and name it with --library",
-        path = path.display(), cause = Why(.source)
+        path = path.display(), cause = ErrorCause(.source)
     )]
     LibraryPath {
         /// The library.

@@ -48,7 +48,7 @@ pub use netlink::link::Interface;
 pub use preload::{Preloaded, preloadable};
 pub use program::ProgramForAll;
 pub use skip::{
-    ALLOWED_SKIPS, AllowedSkip, TAKEN_AWAY, descriptors_or_skip, has_io_uring, has_ipv6, has_ipv6_sockets,
+    ALLOWED_SKIPS, AllowedSkip, REMOVED, descriptors_or_skip, has_io_uring, has_ipv6, has_ipv6_sockets,
     io_uring_or_skip, ipv6_or_skip, ipv6_sockets_or_skip, lab_or_skip, skip, without_missing_ipv6,
     without_missing_ipv6_sockets, without_refused_io_uring,
 };

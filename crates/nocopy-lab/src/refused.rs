@@ -67,7 +67,7 @@ impl fmt::Display for Refused {
 ///
 /// # Panics
 /// As [`Refused::apply`], or if `work` panics.
-pub fn where_refused<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Send) -> T {
+pub fn with_refused_calls<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             refused.iter().copied().for_each(Refused::apply);

@@ -45,7 +45,7 @@ pub const ALLOWED_SKIPS: &[AllowedSkip] = &[
 
 /// The environment variable with what a run of tests takes away from them on purpose, separated by
 /// semicolons: skips for want of it are allowed.
-pub const TAKEN_AWAY: &str = "NOCOPY_TEST_WITHOUT";
+pub const REMOVED: &str = "NOCOPY_TEST_WITHOUT";
 
 const IO_URING: &str = "io_uring";
 const IPV6: &str = "IPv6";
@@ -55,10 +55,10 @@ const DESCRIPTORS: &str = "1,024 descriptors";
 ///
 /// # Panics
 /// If the environment has `CI=true`, and `missing` is neither in [`ALLOWED_SKIPS`] nor [taken
-/// away](TAKEN_AWAY).
+/// away](REMOVED).
 pub fn skip(missing: &Missing) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    let taken_away = std::env::var(TAKEN_AWAY).unwrap_or_default();
+    let taken_away = std::env::var(REMOVED).unwrap_or_default();
     match judge(missing, in_ci && !taken_away.split(';').any(|name| name == missing.name())) {
         Ok(line) => eprintln!("{line}"),
         Err(line) => panic!("{line}"),

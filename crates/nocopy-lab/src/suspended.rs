@@ -22,7 +22,7 @@ const SUSPENDED: &str = "NOCOPY_TEST_SUSPENDED";
 ///
 /// # Panics
 /// If `work` panics there, or there is no such test.
-pub fn for_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
+pub fn suspended_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     if std::env::var_os(SUSPENDED).is_some() {
         return work();
     }

@@ -9,7 +9,7 @@
 use std::error::Error;
 
 use nocopy::Pool;
-use nocopy_nfs::client::{Client, Place, Url};
+use nocopy_nfs::client::{Client, FilePosition, Url};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let url: Url = std::env::args().nth(1).ok_or("give an address: nfs://HOST/PATH")?.parse()?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         while offset < bytes {
             let Some(buffer) = pool.take() else { break };
             let length = buffer.capacity() as u64;
-            client.post(buffer, Place { file, offset })?;
+            client.post(buffer, FilePosition { file, offset })?;
             offset += length;
         }
         // Replies arrive in any order, which does not matter for a sum.

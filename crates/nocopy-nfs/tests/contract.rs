@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nocopy::{Buffer, Explanation, Ledger, Rejected, Stats, Wait};
-use nocopy_nfs::client::{Client, FilledBuffer, Place, Ticket};
+use nocopy_nfs::client::{Client, FilePosition, FilledBuffer, Ticket};
 
 const TIME: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ receives! {
 
 /// Receives into given memory, and returns it.
 #[expect(dead_code, reason = "it is enough that it compiles")]
-fn posts(client: &mut Client, place: Place) -> Result<(), Box<dyn Error>> {
+fn posts(client: &mut Client, place: FilePosition) -> Result<(), Box<dyn Error>> {
     let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;
     let posted: Result<Ticket, Rejected<Buffer>> = client.post(buffer, place);
     posted?;

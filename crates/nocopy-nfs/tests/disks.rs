@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nocopy_lab::patience::wait_until;
 use nocopy_nfs::export::{Caller, Export, ExportError, StateError};
-use nocopy_nfs::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status};
+use nocopy_nfs::wire::nfs3::{CreateMode, FileHandle, NewAttributes, SetTime, Status};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 /// How often a loop device is tried to be had again.
@@ -298,8 +298,8 @@ fn exclusive_files_are_found_again_with_coarse_times() {
     let Some(scene) = Scene::new() else { return };
     scene.make("disk", &["-I", "128"]).unwrap();
     let mounted = scene.mounted("disk", "exported");
-    let how = HowToCreate::Exclusive([0x81, 2, 3, 4, 5, 6, 7, 8]);
-    let create = |export: &Export, how: &HowToCreate| {
+    let how = CreateMode::Exclusive([0x81, 2, 3, 4, 5, 6, 7, 8]);
+    let create = |export: &Export, how: &CreateMode| {
         let root = export.file(&export.root()).unwrap();
         export.create(&Caller::Server, &root, b"file", how).0.map(|found| found.handle)
     };
@@ -310,7 +310,7 @@ fn exclusive_files_are_found_again_with_coarse_times() {
     drop(export);
     let export = scene.export();
     assert_eq!(create(&export, &how), Ok(made), "the next server");
-    assert_eq!(create(&export, &HowToCreate::Exclusive([1; 8])), Err(Status::Exists));
+    assert_eq!(create(&export, &CreateMode::Exclusive([1; 8])), Err(Status::Exists));
     let file = export.file(&made).unwrap();
     let new = NewAttributes { accessed: SetTime::Now, modified: SetTime::Now, ..NewAttributes::NONE };
     export.set_attributes(&Caller::Server, &file, &new, None).0.unwrap();

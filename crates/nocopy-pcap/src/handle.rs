@@ -200,7 +200,7 @@ impl Handle {
     }
 
     fn is_inherited(&self) -> bool {
-        self.generation.is_past()
+        self.generation.is_outdated()
     }
 
     /// Closes the capture.

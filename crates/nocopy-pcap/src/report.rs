@@ -20,7 +20,7 @@ use rustix::process::{Pid, getpid, test_kill_process};
 use crate::environment;
 use crate::timed_wait::lock_within;
 use channel::Channel;
-pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
+pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterLocation, Library};
 
 /// Why a filter is not in front of the packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +78,9 @@ pub(crate) fn inherited(handle: u64, opener: Opener) {
 }
 
 /// Reports where a handle's filter runs from now on; `None`: it has none.
-pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
+pub(crate) fn filter(handle: u64, place: Option<FilterLocation>) {
     let place = place.map(|place| match place {
-        FilterPlace::UserSpace { why } => FilterPlace::UserSpace { why: clip(&why) },
+        FilterLocation::UserSpace { why } => FilterLocation::UserSpace { why: clip(&why) },
         other => other,
     });
     send_message(|| Message::Filter { handle, place });
@@ -142,14 +142,14 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 fn channel() -> Option<Arc<Channel>> {
     let mut connection = lock_within(&CONNECTION, LOCK_TIMEOUT)?;
     let lost = match &*connection {
-        Connection::Open(generation, channel) if !generation.is_past() => {
+        Connection::Open(generation, channel) if !generation.is_outdated() => {
             if channel.is_open() {
                 return Some(Arc::clone(channel));
             }
             // The program has closed it, among descriptors that it does not know.
             Some(channel.number)
         }
-        Connection::Absent(generation) if !generation.is_past() => return None,
+        Connection::Absent(generation) if !generation.is_outdated() => return None,
         _ => None,
     };
     let now = Generation::current();

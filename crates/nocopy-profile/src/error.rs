@@ -1,6 +1,6 @@
 //! Errors of profiling.
 
-use nocopy_proto::errno::{Named, Why};
+use nocopy_proto::errno::{ErrorCause, ErrorName};
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -39,7 +39,7 @@ pub enum Error {
          kernel.kptr_restrict to 0 or 1"
     )]
     SymbolsHidden,
-    #[error("{path}: cannot be read{cause}; mount /proc, and let this process read it", cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; mount /proc, and let this process read it", cause = ErrorCause(.source))]
     Proc { path: String, source: io::Error },
     #[error("--pid {id}: no such process; it has ended, or never existed; 'ps -e' lists them")]
     NoProcess { id: u32 },
@@ -51,7 +51,7 @@ pub enum Error {
     PidNamespace,
     #[error("--port: too many ports; at most {max} are counted; give fewer")]
     TooManyPorts { max: usize },
-    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
+    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = ErrorCause(.source))]
     Start { program: String, source: io::Error },
     #[error(
         "{program}: not started; the process that was to run it ended early ({status}); look at what it printed, or which signal ended it, and try again"
@@ -59,18 +59,18 @@ pub enum Error {
     EndedEarly { program: String, status: ExitStatus },
     #[error("{program}: not started; 'nocopy profile' ended before it watched the process; start it again")]
     ProfilerEnded { program: String },
-    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
+    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = ErrorCause(.source))]
     Wait { program: String, source: io::Error },
 }
 
-/// The innermost error, as [`Why`] writes it, because aya's own errors name only the system call.
+/// The innermost error, as [`ErrorCause`] writes it, because aya's own errors name only the system call.
 struct Cause<'a>(&'a (dyn StdError + 'static));
 
 impl fmt::Display for Cause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = first(self.0);
         match first.downcast_ref() {
-            Some(error) => Why(error).fmt(f),
+            Some(error) => ErrorCause(error).fmt(f),
             None => write!(f, "; {first}"),
         }
     }
@@ -79,7 +79,7 @@ impl fmt::Display for Cause<'_> {
 /// The innermost error, for a note: `permission denied (EACCES)`.
 pub(crate) fn cause(error: &(dyn StdError + 'static)) -> String {
     let first = first(error);
-    first.downcast_ref().map_or_else(|| first.to_string(), |error| Named(error).to_string())
+    first.downcast_ref().map_or_else(|| first.to_string(), |error| ErrorName(error).to_string())
 }
 
 fn first<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {

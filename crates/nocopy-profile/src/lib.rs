@@ -51,7 +51,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Profiles the processes and ports that are named; the other commands of [`ProfileCommand`] are not its.
 pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     // Before capabilities are dropped: the command keeps the capabilities of this process.
     let mut command = match &*arguments.command {
         [] => None,
@@ -61,7 +61,7 @@ pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let targets = targets(arguments, command.as_ref())?;
     let kernel = Kernel::read()?;
     let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
-    print::say(format_args!("nocopy: profiling {}", words(arguments)));
+    print::print_status(format_args!("nocopy: profiling {}", words(arguments)));
     if let Some(command) = &mut command {
         command.release()?;
     }
@@ -73,7 +73,7 @@ pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     // Before the command ends: the caller may not wait for that.
     let outcome = print::summary::<Error>(&text, false, None, report.outcome())?;
     if let Some(command) = command {
-        print::say(format_args!("nocopy: the command ended with {}", command.end()?));
+        print::print_status(format_args!("nocopy: the command ended with {}", command.end()?));
     }
     Ok(outcome)
 }
@@ -112,7 +112,7 @@ fn targets(arguments: &ProfileArguments, command: Option<&Command>) -> Result<Ta
 /// Waits until the time is over, the command has ended, or the user interrupts.
 fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Interrupt) {
     let start = Instant::now();
-    while !interrupt.came() {
+    while !interrupt.was_interrupted() {
         let left = duration.map_or(LOOK, |duration| duration.saturating_sub(start.elapsed()));
         if left.is_zero() {
             return;

@@ -11,9 +11,9 @@ use nix::errno::Errno;
 ///
 /// An error without a number has no name: `; the peer closed the connection`.
 #[derive(Clone, Copy, Debug)]
-pub struct Why<'a>(pub &'a io::Error);
+pub struct ErrorCause<'a>(pub &'a io::Error);
 
-impl fmt::Display for Why<'_> {
+impl fmt::Display for ErrorCause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match name_and_words(self.0) {
             (Some(name), words) => write!(f, " ({name}); {words}"),
@@ -24,9 +24,9 @@ impl fmt::Display for Why<'_> {
 
 /// An error within a table or a list: `connection refused (ECONNREFUSED)`.
 #[derive(Clone, Copy, Debug)]
-pub struct Named<'a>(pub &'a io::Error);
+pub struct ErrorName<'a>(pub &'a io::Error);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for ErrorName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match name_and_words(self.0) {
             (Some(name), words) => write!(f, "{words} ({name})"),
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn cause(number: i32) -> String {
-        Why(&io::Error::from_raw_os_error(number)).to_string()
+        ErrorCause(&io::Error::from_raw_os_error(number)).to_string()
     }
 
     #[test]
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn an_error_in_a_table_has_its_description_first() {
         let refused = io::Error::from_raw_os_error(111);
-        assert_eq!(Named(&refused).to_string(), "connection refused (ECONNREFUSED)");
-        assert_eq!(Named(&io::Error::other("closed")).to_string(), "closed");
+        assert_eq!(ErrorName(&refused).to_string(), "connection refused (ECONNREFUSED)");
+        assert_eq!(ErrorName(&io::Error::other("closed")).to_string(), "closed");
     }
 
     #[test]
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn an_error_without_a_number_has_only_a_description() {
         let closed = io::Error::other("the peer closed the connection");
-        assert_eq!(Why(&closed).to_string(), "; the peer closed the connection");
+        assert_eq!(ErrorCause(&closed).to_string(), "; the peer closed the connection");
         let inner = io::Error::new(io::ErrorKind::NotConnected, io::Error::from_raw_os_error(6));
-        assert_eq!(Why(&inner).to_string(), " (ENXIO); no such device or address");
+        assert_eq!(ErrorCause(&inner).to_string(), " (ENXIO); no such device or address");
         let kind = io::Error::from(io::ErrorKind::TimedOut);
-        assert_eq!(Why(&kind).to_string(), "; timed out");
+        assert_eq!(ErrorCause(&kind).to_string(), "; timed out");
     }
 
     #[test]

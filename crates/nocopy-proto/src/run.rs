@@ -83,7 +83,7 @@ pub enum Message {
         /// Which handle.
         handle: u64,
         /// Where; `None`: it has no filter any more.
-        place: Option<FilterPlace>,
+        place: Option<FilterLocation>,
     },
     /// Asks whether `nocopy run` answers, before a filter is requested: a request without a waiting process
     /// would still be granted once it is read. [`Reply::Here`] follows.
@@ -170,7 +170,7 @@ pub enum CaptureMode {
 /// The place of a filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FilterPlace {
+pub enum FilterLocation {
     /// Before the redirect: packets that do not match are not copied, and go to the host.
     Xdp,
     /// At the packet socket, in the kernel.
@@ -324,7 +324,7 @@ impl Message {
             }
             Self::Join(join) => check_text("program", &join.program),
             Self::Opened(opened) => opened.check(),
-            Self::Filter { place: Some(FilterPlace::UserSpace { why }), .. } => check_text("reason", why),
+            Self::Filter { place: Some(FilterLocation::UserSpace { why }), .. } => check_text("reason", why),
             Self::FilterRequest(request) => {
                 let count = request.instructions.as_ref().map_or(0, Vec::len);
                 check_count("filter", count, INSTRUCTIONS_MAX)
@@ -385,7 +385,7 @@ impl Reply {
     }
 }
 
-impl fmt::Display for FilterPlace {
+impl fmt::Display for FilterLocation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Xdp => "xdp",
@@ -474,9 +474,9 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         let place = prop_oneof![
-            Just(FilterPlace::Xdp),
-            Just(FilterPlace::Socket),
-            text().prop_map(|why| FilterPlace::UserSpace { why }),
+            Just(FilterLocation::Xdp),
+            Just(FilterLocation::Socket),
+            text().prop_map(|why| FilterLocation::UserSpace { why }),
         ];
         let request = (any::<u64>(), any::<u64>(), option::of(instructions(0..20)));
         let closed = (any::<u64>(), any::<[u64; 4]>(), option::of(text()));

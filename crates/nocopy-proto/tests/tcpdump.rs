@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use nocopy_proto::describe::{Captured, Style};
+use nocopy_proto::describe::{CapturedBytes, Style};
 
 const PACKETS: &str = include_str!("tcpdump.txt");
 
@@ -34,7 +34,7 @@ fn descriptions_have_tcpdumps_fields() {
         let (length, hex) = packet.split_once(' ').unwrap();
         let (bytes, packet_bytes) = (bytes(hex), length.parse().unwrap());
         let mut ours = String::new();
-        Captured { bytes: &bytes, packet_bytes }.describe(Style::default(), &mut ours);
+        CapturedBytes { bytes: &bytes, packet_bytes }.describe(Style::default(), &mut ours);
         packets += 1;
         equal += u32::from(ours == *theirs);
         let known = words(&ours);

@@ -40,11 +40,11 @@ pub const NONE: CapabilitySet = CapabilitySet::empty();
 /// The kernel keeps capabilities per thread, and a new thread gets those of the thread that starts it. So a
 /// command calls this while it has one thread, and threads may call it again to give up more.
 pub fn drop_all_but(kept: CapabilitySet) -> Result<(), Failure> {
-    narrow(kept).map_err(Failure::Capabilities)
+    drop_others(kept).map_err(Failure::Capabilities)
 }
 
 /// [`drop_all_but`], for threads whose errors are the kernel's own.
-pub fn narrow(kept: CapabilitySet) -> io::Result<()> {
+pub fn drop_others(kept: CapabilitySet) -> io::Result<()> {
     set_no_new_privs(true)?;
     let held = capabilities(None)?;
     let effective = held.effective & kept;

@@ -1,24 +1,24 @@
 //! Errors of reading, printing and writing that end a command with exit code 2.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("{path}: cannot be written{cause}; {}", output_advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be written{cause}; {}", output_advice(source), path = path.display(), cause = ErrorCause(.source))]
     Output { path: PathBuf, source: io::Error },
-    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = ErrorCause(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error("{path}: not read to its end; it is longer than {} MiB, or has no end; name another file", bytes_max >> 20, path = path.display())]
     LongInput { path: PathBuf, bytes_max: usize },
     #[error("{path}: not written; the file exists; give --force to overwrite it, or another name", path = path.display())]
     Exists { path: PathBuf },
-    #[error("standard output: cannot be written{cause}; check where the output goes", cause = Why(.0))]
+    #[error("standard output: cannot be written{cause}; check where the output goes", cause = ErrorCause(.0))]
     Print(#[source] io::Error),
-    #[error("capabilities: cannot be given up{cause}; start it where capset(2) and prctl(2) are allowed", cause = Why(.0))]
+    #[error("capabilities: cannot be given up{cause}; start it where capset(2) and prctl(2) are allowed", cause = ErrorCause(.0))]
     Capabilities(#[source] io::Error),
-    #[error("signals: cannot be caught{cause}; start it where sigaction(2) is allowed", cause = Why(.0))]
+    #[error("signals: cannot be caught{cause}; start it where sigaction(2) is allowed", cause = ErrorCause(.0))]
     Signals(#[source] io::Error),
 }
 

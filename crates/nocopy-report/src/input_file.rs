@@ -13,7 +13,7 @@ use crate::Failure;
 
 /// What a file is for a command that reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum InputKind {
     /// A file with this length, which can be read at any offset.
     Stored { bytes: u64 },
     /// Its length is known only when it has been read to its end: a pipe, a device, or a file whose content
@@ -26,7 +26,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// The kernel's; a directory.
-pub fn kind(file: &File) -> io::Result<Kind> {
+pub fn kind(file: &File) -> io::Result<InputKind> {
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -35,7 +35,7 @@ pub fn kind(file: &File) -> io::Result<Kind> {
 }
 
 /// As [`kind`], of a file that the kernel described so when it was opened.
-pub fn kind_of(file: &File, metadata: &Metadata) -> Kind {
+pub fn kind_of(file: &File, metadata: &Metadata) -> InputKind {
     let has_length = match metadata.len() {
         _ if !metadata.is_file() => false,
         // It may have content. In a file system without room it is not even tried: what is read may be gone
@@ -44,7 +44,7 @@ pub fn kind_of(file: &File, metadata: &Metadata) -> Kind {
         // What takes no room is made when it is read, or has holes only.
         bytes => metadata.blocks() > 0 || ends_at(file, bytes),
     };
-    if has_length { Kind::Stored { bytes: metadata.len() } } else { Kind::Stream }
+    if has_length { InputKind::Stored { bytes: metadata.len() } } else { InputKind::Stream }
 }
 
 /// Whether the content of a file ends at an offset, whatever length is reported. If it cannot be read there,
@@ -56,7 +56,7 @@ pub fn ends_at(file: &File, offset: u64) -> bool {
 }
 
 /// The error for a file that ended before the length that it had when it was opened.
-pub fn became_shorter() -> io::Error {
+pub fn shrunk_error() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "it became shorter while it was read")
 }
 
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    fn kind_of_path(path: &str) -> Kind {
+    fn kind_of_path(path: &str) -> InputKind {
         kind(&File::open(path).unwrap()).unwrap()
     }
 
@@ -115,11 +115,11 @@ mod tests {
         for path in
             ["/proc/self/status", "/proc/self/maps", "/sys/class/net/lo/address", "/dev/null", "/dev/zero"]
         {
-            assert_eq!(kind_of_path(path), Kind::Stream, "{path}");
+            assert_eq!(kind_of_path(path), InputKind::Stream, "{path}");
         }
         let (reader, _writer) = io::pipe().unwrap();
         let reader = File::from(std::os::fd::OwnedFd::from(reader));
-        assert_eq!(kind(&reader).unwrap(), Kind::Stream);
+        assert_eq!(kind(&reader).unwrap(), InputKind::Stream);
     }
 
     #[test]
@@ -129,13 +129,13 @@ mod tests {
         let opened = File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let has_room = fstatfs(&opened).unwrap().f_blocks > 0;
-        let empty = if has_room { Kind::Stored { bytes: 0 } } else { Kind::Stream };
+        let empty = if has_room { InputKind::Stored { bytes: 0 } } else { InputKind::Stream };
         assert_eq!(kind(&opened).unwrap(), empty);
         file.write_all(&[1; 5000]).unwrap();
-        assert_eq!(kind(&opened).unwrap(), Kind::Stored { bytes: 5000 });
+        assert_eq!(kind(&opened).unwrap(), InputKind::Stored { bytes: 5000 });
         file.set_len(0).unwrap();
         file.set_len(1 << 30).unwrap();
-        assert_eq!(kind(&opened).unwrap(), Kind::Stored { bytes: 1 << 30 });
+        assert_eq!(kind(&opened).unwrap(), InputKind::Stored { bytes: 1 << 30 });
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Interrupt {
     ///
     /// A closed terminal (SIGHUP) also asks for the end, unless the command was started to survive it
     /// (nohup(1)). Shell and kernel may both send SIGHUP, so a second one does not end the process at once.
-    pub fn listen() -> Result<Self, Failure> {
+    pub fn catch() -> Result<Self, Failure> {
         let is_requested = Arc::new(AtomicBool::new(false));
         let last_signal = Arc::new(AtomicUsize::new(0));
         let caught = TERM_SIGNALS.iter().chain(Some(&SIGHUP).filter(|_| !is_ignored(SIGHUP)));
@@ -47,7 +47,7 @@ impl Interrupt {
     }
 
     /// Asks for the end as a signal does.
-    pub fn ask(&self) {
+    pub fn request_end(&self) {
         self.is_requested.store(true, Ordering::Relaxed);
     }
 
@@ -63,7 +63,7 @@ impl Interrupt {
     /// Sleeps for this time, or until a signal asks the process to end; returns whether one has.
     pub fn sleep(&self, duration: Duration) -> bool {
         let start = Instant::now();
-        while !self.came() {
+        while !self.was_interrupted() {
             let left = duration.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return false;
@@ -74,7 +74,7 @@ impl Interrupt {
     }
 
     /// Whether a signal has arrived. Relaxed, because no other memory depends on it.
-    pub fn came(&self) -> bool {
+    pub fn was_interrupted(&self) -> bool {
         self.is_requested.load(Ordering::Relaxed)
     }
 }
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn a_sleep_ends_by_time_or_interrupt() {
-        let interrupt = Interrupt::listen().unwrap();
+        let interrupt = Interrupt::catch().unwrap();
         assert!(!interrupt.sleep(Duration::from_millis(1)));
         let other = interrupt.clone();
-        let asking = thread::spawn(move || other.ask());
+        let asking = thread::spawn(move || other.request_end());
         let hour = Duration::from_secs(60 * 60);
         assert!(interrupt.sleep(hour));
         asking.join().unwrap();

@@ -47,7 +47,7 @@ pub mod wall_clock;
 pub use failure::{Failure, input_advice};
 pub use interrupt::Interrupt;
 pub use result_file::{ResultFile, json};
-pub use summary::{Ended, Summary};
+pub use summary::{CommandEnd, Summary};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {

@@ -24,13 +24,13 @@ const UNMAPPED: u32 = 65_534;
 /// How files of packets and received bytes are made: readable only by their owner, unless the user asks for
 /// other permissions.
 #[derive(Debug, Clone, Copy)]
-pub struct PrivateFile {
+pub struct CreateOptions {
     pub force: bool,
     /// Permissions that the user asked for.
     pub permissions: Option<u32>,
 }
 
-impl PrivateFile {
+impl CreateOptions {
     /// Opens a file to write it from its beginning; pipes and other special files are opened unchanged. Waits
     /// for the reader of a pipe, which is not waited for later: it is opened so that writing returns
     /// [`io::ErrorKind::WouldBlock`].
@@ -72,7 +72,7 @@ impl OutputFile {
     /// The file cannot be opened, or the user interrupted the wait for a pipe's reader.
     pub fn open(
         path: &Path,
-        creation: PrivateFile,
+        creation: CreateOptions,
         options: &mut OpenOptions,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
@@ -254,8 +254,8 @@ mod tests {
     }
 
     fn open_private(path: &Path, force: bool, permissions: Option<u32>) -> io::Result<File> {
-        let interrupt = Interrupt::listen().unwrap();
-        PrivateFile { force, permissions }.open(path, File::options().write(true), &interrupt)
+        let interrupt = Interrupt::catch().unwrap();
+        CreateOptions { force, permissions }.open(path, File::options().write(true), &interrupt)
     }
 
     fn mode(path: &Path) -> u32 {
@@ -326,8 +326,8 @@ mod tests {
         let scratch = Scratch::new("reader");
         let fifo = scratch.join("fifo");
         mkfifoat(rustix::fs::CWD, &fifo, OWNER_ONLY.into()).unwrap();
-        let interrupt = Interrupt::listen().unwrap();
-        let creation = PrivateFile { force: false, permissions: None };
+        let interrupt = Interrupt::catch().unwrap();
+        let creation = CreateOptions { force: false, permissions: None };
         let mut both = File::options();
         both.read(true).write(true);
         std::thread::scope(|scope| {
@@ -338,7 +338,7 @@ mod tests {
             let gone = io::Write::write(&mut &file, b"x").unwrap_err();
             assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe, "it is no reader itself");
         });
-        interrupt.ask();
+        interrupt.request_end();
         let interrupted = creation.open(&fifo, &mut both, &interrupt).unwrap_err();
         assert_eq!(interrupted.kind(), io::ErrorKind::Interrupted);
     }

@@ -30,7 +30,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
 
 /// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!`
 /// would panic.
-pub fn say(line: impl fmt::Display) {
+pub fn print_status(line: impl fmt::Display) {
     let _ = write(io::stderr().lock(), &format!("{line}\n"));
 }
 

@@ -44,7 +44,7 @@ impl Progress {
     /// Prints that a part is done, if no bar shows it.
     pub fn finished(&self, what: impl Display) {
         if self.bar.is_hidden() {
-            print::say(what);
+            print::print_status(what);
         }
     }
 

@@ -32,7 +32,7 @@ fn number(text: &str) -> Option<(f64, &str)> {
 }
 
 /// A number that is written in digits alone, unlike those that [`str::parse`] takes: `+7`.
-pub fn whole<T: FromStr>(digits: &str) -> Option<T> {
+pub fn parse_digits<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
@@ -65,7 +65,7 @@ pub fn bytes_within<T: TryFrom<u64>>(
 
 /// Permissions of a file, as chmod(1) writes them: `640`.
 pub fn permissions(text: &str) -> Result<u32, String> {
-    let permissions = whole::<u64>(text).and_then(|_| u32::from_str_radix(text, 8).ok());
+    let permissions = parse_digits::<u64>(text).and_then(|_| u32::from_str_radix(text, 8).ok());
     let permissions = permissions.filter(|permissions| *permissions <= 0o777);
     permissions.ok_or_else(|| "not permissions from 0 to 777: write 640, 644".into())
 }
@@ -183,9 +183,12 @@ mod tests {
 
     #[test]
     fn whole_numbers_and_permissions_have_no_sign() {
-        assert_eq!((whole("0"), whole("255"), whole("007")), (Some(0_u8), Some(255), Some(7)));
+        assert_eq!(
+            (parse_digits("0"), parse_digits("255"), parse_digits("007")),
+            (Some(0_u8), Some(255), Some(7))
+        );
         for text in ["", "256", "+7", "-7", "7 ", "0x7", "1_0", "\u{663}"] {
-            assert_eq!(whole::<u8>(text), None, "{text}");
+            assert_eq!(parse_digits::<u8>(text), None, "{text}");
         }
         assert_eq!((permissions("640"), permissions("0777")), (Ok(0o640), Ok(0o777)));
         for text in ["", "+640", "-1", "8", "1000", "644 "] {

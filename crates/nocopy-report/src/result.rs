@@ -45,8 +45,8 @@ impl Report {
         self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
     }
 
-    /// Whether any round lost packets or messages.
-    pub fn is_silent(&self) -> bool {
+    /// Whether the figure of any row is 0: nothing was moved.
+    pub fn has_empty_round(&self) -> bool {
         let figure = |row: &Row| {
             let rate = row.packets_per_s.or(row.messages_per_s).or(row.bytes_per_s);
             rate.or(row.p50_us).or(row.mean_us).unwrap_or(0.0)

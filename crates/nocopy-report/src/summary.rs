@@ -7,7 +7,7 @@ use crate::table::Table;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
+pub enum CommandEnd {
     /// Everything was sent, or received from a sender that was done.
     Done,
     /// The requested number was reached.
@@ -24,7 +24,7 @@ pub enum Ended {
     Failed,
 }
 
-impl Ended {
+impl CommandEnd {
     /// This reason, unless the command itself failed.
     #[must_use]
     pub fn but(self, other: Self) -> Self {
@@ -101,7 +101,7 @@ mod tests {
 
     #[derive(Serialize)]
     struct Sent {
-        ended: Ended,
+        ended: CommandEnd,
         bytes: u64,
     }
 
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    const SENT: Sent = Sent { ended: Ended::ByReceiver, bytes: 7 };
+    const SENT: Sent = Sent { ended: CommandEnd::ByReceiver, bytes: 7 };
 
     #[test]
     fn json_has_the_schema_before_the_fields() {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_before_any_other_end() {
-        assert_eq!(Ended::Failed.but(Ended::BrokenOff), Ended::Failed);
-        assert_eq!(Ended::Done.but(Ended::BrokenOff), Ended::BrokenOff);
+        assert_eq!(CommandEnd::Failed.but(CommandEnd::BrokenOff), CommandEnd::Failed);
+        assert_eq!(CommandEnd::Done.but(CommandEnd::BrokenOff), CommandEnd::BrokenOff);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn try_each<T>(
         let left = within.saturating_sub(start.elapsed());
         match attempt(*to, left / (addresses.len() - number) as u32) {
             Ok(done) => return Some(done),
-            Err(error) => failed.note(*to, error),
+            Err(error) => failed.record(*to, error),
         }
     }
     None

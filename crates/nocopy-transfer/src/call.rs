@@ -31,7 +31,7 @@ impl CommandError for Error {}
 
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let request = request(arguments)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let addresses = ping::resolve(&arguments.target)?;
     let start = Instant::now();
     let connected = connect(arguments, &addresses, &interrupt)?;
@@ -79,7 +79,7 @@ fn connect_to(
 ) -> Result<Option<(MessageEndpoint, Peer)>, message::Error> {
     let start = BootInstant::now();
     let peer = endpoint.start_connect(to)?;
-    while !interrupt.came() {
+    while !interrupt.was_interrupted() {
         unless_down(endpoint.wait(PATIENCE))?;
         while let Some(event) = endpoint.poll_event() {
             match event {
@@ -97,7 +97,7 @@ fn connect_to(
 
 fn end_interrupted(arguments: &CallArguments, start: Instant, what: &str) -> Outcome {
     let after = time(start.elapsed().as_secs_f64());
-    print::say(format_args!("nocopy: {}: interrupted after {after}: {what}", arguments.target));
+    print::print_status(format_args!("nocopy: {}: interrupted after {after}: {what}", arguments.target));
     Outcome::Negative
 }
 
@@ -114,7 +114,7 @@ impl Call<'_> {
         // The user's time limit: it passes while the machine is suspended, too.
         let (start, timeout) = (BootInstant::now(), self.arguments.timeout);
         let (mut request, mut number) = (Some(Payload::from(request)), None);
-        while !self.interrupt.came() {
+        while !self.interrupt.was_interrupted() {
             if let Some(unsent) = request.take() {
                 match self.endpoint.request(unsent, peer) {
                     Ok(given) => number = Some(given),
@@ -175,7 +175,7 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
     let words = String::from_utf8_lossy(response);
     print::text(&words)?;
     if print::printable(&words).as_bytes() != response {
-        print::say(
+        print::print_status(
             "nocopy: the response has bytes that are not for a terminal, shown as \u{fffd}: send standard output to a file to have them",
         );
     }

@@ -16,7 +16,7 @@ fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64>
         let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut bytes = 0;
         while pages.fill(from, None, PIECE_BYTES)? > 0 {
-            while pages.held() > 0 {
+            while pages.buffered() > 0 {
                 bytes += pages.empty(to, None, false)? as u64; // waits while the peer does not read
             }
         }

@@ -104,7 +104,7 @@ impl<S: SenderHalf> AsyncSender<S> {
                 return Ok(buffer);
             }
             let are_with_others = self.half.in_flight() == 0;
-            self.timed_epoll.look_again(are_with_others.then_some(STARVED_INTERVAL))?;
+            self.timed_epoll.set_timer(are_with_others.then_some(STARVED_INTERVAL))?;
             self.event().await?;
         }
     }

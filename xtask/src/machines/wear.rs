@@ -14,7 +14,7 @@ use std::process::Command;
 
 use nix::sched::CloneFlags;
 use nocopy_lab::refused::Refused;
-use nocopy_lab::{SYSCTLS, TAKEN_AWAY};
+use nocopy_lab::{REMOVED, SYSCTLS};
 use rustix::fs::Mode;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount};
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
@@ -164,7 +164,7 @@ fn variables(face: &Face, command: &mut Command) {
     let settings = settings.iter().filter(|(is_set, _)| *is_set).map(|(_, settings)| *settings);
     let taken_away = TAKEN_AWAY_BY.iter().filter(|(factor, _)| face.get(factor).is_some());
     let taken_away = taken_away.map(|(_, name)| *name);
-    command.env(TAKEN_AWAY, taken_away.collect::<Vec<_>>().join(";"));
+    command.env(REMOVED, taken_away.collect::<Vec<_>>().join(";"));
     command.env(SYSCTLS, settings.collect::<Vec<_>>().join(";"));
 }
 

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 
 use crate::stage::Stage;
-use nocopy_transfer::exchange::Waiting;
+use nocopy_transfer::exchange::WaitMode;
 use nocopy_transfer::exchange::tcp::Tcp;
 
 const PORT: u16 = 7072;
@@ -15,7 +15,7 @@ const PORT: u16 = 7072;
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// The asking or sending, and the answering or receiving side.
-pub(crate) fn pair(stage: &Stage, waiting: Waiting, congestion_control: &str) -> io::Result<(Tcp, Tcp)> {
+pub(crate) fn pair(stage: &Stage, waiting: WaitMode, congestion_control: &str) -> io::Result<(Tcp, Tcp)> {
     let listener = stage.receiver.run(|| TcpListener::bind((stage.receiver.ipv4, PORT)))?;
     let asking = stage.sender.run(|| TcpStream::connect((stage.receiver.ipv4, PORT)))?;
     let (answering, _) = listener.accept()?;

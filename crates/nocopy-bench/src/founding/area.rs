@@ -3,7 +3,7 @@
 
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
-use nocopy_transfer::exchange::Waiting::{self, Blocking, Spinning};
+use nocopy_transfer::exchange::WaitMode::{self, Blocking, Spinning};
 
 use super::{only, run_series};
 use crate::Failure;
@@ -54,7 +54,7 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         waiting,
         bytes: ROUND_TRIP_BYTES,
     };
-    let message = |baselines, waiting: Waiting| {
+    let message = |baselines, waiting: WaitMode| {
         spec(Carrier::Port.method(), Some(waiting.name()), baselines, waiting).message(stage, Carrier::Port)
     };
     Series {

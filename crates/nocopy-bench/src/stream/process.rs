@@ -112,7 +112,7 @@ impl TrialPhases {
     /// Everything is open, and moving bytes needs no privileges. They are dropped before the thread starts,
     /// which would keep them.
     fn begin(&'static self) -> io::Result<()> {
-        capability::narrow(capability::NONE)?;
+        capability::drop_others(capability::NONE)?;
         std::thread::Builder::new().name("phases".into()).spawn(|| self.follow_phases())?;
         Ok(())
     }

@@ -41,7 +41,7 @@ pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, mode: ProxyMode) ->
 fn splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
     let mut pages = PagePool::new(1).take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     while pages.fill(incoming, None, PIECE_BYTES)? > 0 {
-        while pages.held() > 0 {
+        while pages.buffered() > 0 {
             pages.empty(onwards, None, false)?;
         }
     }

@@ -15,7 +15,7 @@ use crate::xdp;
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
-use nocopy_transfer::exchange::{Exchange, Waiting};
+use nocopy_transfer::exchange::{Exchange, WaitMode};
 
 const NAME: &str = "latency";
 const PAYLOAD_BYTES: usize = 64;
@@ -48,7 +48,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 }
 
 fn series(stage: &Stage) -> Vec<Series<'_>> {
-    use Waiting::{Blocking, Spinning};
+    use WaitMode::{Blocking, Spinning};
     let spec = |method, baselines, waiting| RoundTripSpec {
         method,
         variant: None,
@@ -83,7 +83,7 @@ pub(crate) struct RoundTripSpec {
     pub method: &'static str,
     pub variant: Option<&'static str>,
     pub baselines: &'static [&'static str],
-    pub waiting: Waiting,
+    pub waiting: WaitMode,
     pub bytes: usize,
 }
 
@@ -92,7 +92,7 @@ impl RoundTripSpec {
     pub(crate) fn trial<'a, E: Exchange + 'a>(
         self,
         stage: &'a Stage,
-        open: impl Fn(&Stage, Waiting) -> Result<((E, E), Evidence), Failure> + 'a,
+        open: impl Fn(&Stage, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
     ) -> Trial<'a> {
         let Self { method, variant, baselines, waiting, bytes } = self;
         let run = move |duration| {
@@ -105,7 +105,7 @@ impl RoundTripSpec {
     fn socket_trial<'a, E: Exchange + 'a>(
         self,
         stage: &'a Stage,
-        open: impl Fn(&Stage, Waiting) -> io::Result<(E, E)> + 'a,
+        open: impl Fn(&Stage, WaitMode) -> io::Result<(E, E)> + 'a,
         action: &'static str,
     ) -> Trial<'a> {
         self.trial(stage, move |stage, waiting| {

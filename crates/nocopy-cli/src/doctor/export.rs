@@ -1,7 +1,7 @@
 //! Results of the doctor, as tables and as JSON; described in docs/doctor.md.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use nocopy::integration::probe::{Gate, State};
+use nocopy::integration::probe::{Gate, GateState};
 use serde::Serialize;
 
 use super::probed_interface::ProbedInterface;
@@ -97,7 +97,7 @@ pub(super) fn overview(machine: &[Gate], interfaces: &[ProbedInterface]) -> Stri
         [row.interface, driver, &queues, mode, &row.obstacles.join(", ")].map(str::to_owned)
     });
     let mut text = wrapped(["interface", "driver", "queues", "best mode", "what stands in the way"], rows);
-    let mut not_open = machine.iter().filter(|gate| gate.state != State::Open).peekable();
+    let mut not_open = machine.iter().filter(|gate| gate.state != GateState::Open).peekable();
     if not_open.peek().is_some() {
         text += &format!("\nOf this machine, not open:\n{}", gate_table(not_open));
     }
@@ -144,11 +144,13 @@ mod tests {
 
     #[test]
     fn each_interface_is_a_row_with_its_best_mode() {
-        let fast = probed_interface(vec![gate("xdp zero-copy", State::Open, false)]);
-        let mut down =
-            probed_interface(vec![gate("up", State::Closed, true), gate("packet ring", State::Open, false)]);
+        let fast = probed_interface(vec![gate("xdp zero-copy", GateState::Open, false)]);
+        let mut down = probed_interface(vec![
+            gate("up", GateState::Closed, true),
+            gate("packet ring", GateState::Open, false),
+        ]);
         (down.name, down.probe.driver) = ("tun0".into(), None);
-        let machine = [gate("kernel", State::Open, false)];
+        let machine = [gate("kernel", GateState::Open, false)];
         let text = lines(&overview(&machine, &[fast, down]));
         assert_eq!(
             text[..3],
@@ -163,15 +165,15 @@ mod tests {
 
     #[test]
     fn gates_of_the_machine_that_are_not_open_follow_the_table() {
-        let machine = [gate("kernel", State::Open, false), gate("huge pages", State::Closed, false)];
+        let machine = [gate("kernel", GateState::Open, false), gate("huge pages", GateState::Closed, false)];
         let text = lines(&overview(&machine, &[]));
         assert!(text.iter().any(|line| line == "closed huge pages as found"), "{text:?}");
     }
 
     #[test]
     fn the_json_overview_has_interfaces_and_machine_gates() {
-        let machine = [gate("kernel", State::Open, false)];
-        let blocked = probed_interface(vec![gate("carrier", State::Closed, true)]);
+        let machine = [gate("kernel", GateState::Open, false)];
+        let blocked = probed_interface(vec![gate("carrier", GateState::Closed, true)]);
         let json: serde_json::Value = serde_json::from_str(&overview_json(&machine, &[blocked])).unwrap();
         assert_eq!((&json["schema"], &json["gates"][0]["name"]), (&SCHEMA.into(), &"kernel".into()));
         let row = serde_json::json!(

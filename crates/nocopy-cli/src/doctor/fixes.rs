@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use nocopy::integration::probe::{Gate, State};
+use nocopy::integration::probe::{Gate, GateState};
 use serde::Serialize;
 
 use super::probed_interface::{ProbedInterface, blocks};
@@ -40,7 +40,7 @@ impl<'a> Fixes<'a> {
         let mut seen = HashSet::new();
         let fixes = of_machine
             .chain(of_interfaces)
-            .filter(|(_, gate)| gate.state == State::Closed)
+            .filter(|(_, gate)| gate.state == GateState::Closed)
             .filter(|(_, gate)| gate.command.as_ref().map_or(blocks(gate), |command| seen.insert(command)))
             .map(|(interface, gate)| Fix {
                 interface,
@@ -82,7 +82,7 @@ mod tests {
 
     fn closed(name: &'static str, command: &str) -> Gate {
         let fix = Some(format!("'{command}'"));
-        Gate { command: Some(command.into()), fix, ..gate(name, State::Closed, false) }
+        Gate { command: Some(command.into()), fix, ..gate(name, GateState::Closed, false) }
     }
 
     #[test]
@@ -100,8 +100,10 @@ mod tests {
 
     #[test]
     fn required_gates_without_a_command_are_comments() {
-        let by_hand =
-            |needed| Gate { fix: Some("check the cable".into()), ..gate("carrier", State::Closed, needed) };
+        let by_hand = |needed| Gate {
+            fix: Some("check the cable".into()),
+            ..gate("carrier", GateState::Closed, needed)
+        };
         let interfaces = [probed_interface(vec![by_hand(true)])];
         let script = Fixes::of(&[], &interfaces).script();
         assert!(script.starts_with("# eth0: carrier: as found; check the cable\n"), "{script}");
@@ -111,8 +113,10 @@ mod tests {
 
     #[test]
     fn open_gates_need_no_command() {
-        let widened =
-            Gate { fix: Some("'ethtool -L eth0 combined 1'".into()), ..gate("queues", State::Open, true) };
+        let widened = Gate {
+            fix: Some("'ethtool -L eth0 combined 1'".into()),
+            ..gate("queues", GateState::Open, true)
+        };
         let interfaces = [probed_interface(vec![widened])];
         assert_eq!(Fixes::of(&[], &interfaces).script(), "# No command would open more than is open.\n");
     }

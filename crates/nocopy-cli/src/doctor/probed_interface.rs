@@ -1,6 +1,6 @@
 //! An interface with its gates, and their meaning for a port on it.
 
-use nocopy::integration::probe::{self, Gate, Interface, State};
+use nocopy::integration::probe::{self, Gate, GateState, Interface};
 use nocopy::port::{InterfaceError, OpenError};
 
 use crate::{Failure, interfaces};
@@ -40,7 +40,7 @@ impl ProbedInterface {
             return blocking;
         }
         let fastest = self.probe.modes().next();
-        fastest.filter(|gate| gate.state != State::Open).map(gate_text).into_iter().collect()
+        fastest.filter(|gate| gate.state != GateState::Open).map(gate_text).into_iter().collect()
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn is_blocked(gates: &[Gate]) -> bool {
 }
 
 pub(super) fn blocks(gate: &Gate) -> bool {
-    gate.needed && gate.state == State::Closed
+    gate.needed && gate.state == GateState::Closed
 }
 
 fn gate_text(gate: &Gate) -> String {
@@ -60,7 +60,7 @@ fn gate_text(gate: &Gate) -> String {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::doctor) fn gate(name: &'static str, state: State, needed: bool) -> Gate {
+    pub(in crate::doctor) fn gate(name: &'static str, state: GateState, needed: bool) -> Gate {
         Gate { name, state, found: "as found".into(), fix: None, command: None, needed }
     }
 
@@ -72,9 +72,9 @@ pub(super) mod tests {
     #[test]
     fn the_fastest_mode_not_closed_is_chosen() {
         let modes = [
-            ("xdp zero-copy", State::Closed),
-            ("xdp copy native", State::Unknown),
-            ("xdp copy generic", State::Open),
+            ("xdp zero-copy", GateState::Closed),
+            ("xdp copy native", GateState::Unknown),
+            ("xdp copy generic", GateState::Open),
         ];
         let interface = probed_interface(modes.map(|(name, state)| gate(name, state, false)).to_vec());
         assert_eq!(interface.mode(&[]), Some("xdp copy native"));
@@ -83,25 +83,28 @@ pub(super) mod tests {
 
     #[test]
     fn an_unknown_mode_is_chosen_with_its_obstacle() {
-        let interface = probed_interface(vec![gate("xdp zero-copy", State::Unknown, false)]);
+        let interface = probed_interface(vec![gate("xdp zero-copy", GateState::Unknown, false)]);
         assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
         assert_eq!(interface.obstacles(&[]), ["xdp zero-copy: as found"]);
     }
 
     #[test]
     fn the_fastest_mode_has_no_obstacle() {
-        let interface =
-            probed_interface(vec![gate("up", State::Open, true), gate("xdp zero-copy", State::Open, false)]);
+        let interface = probed_interface(vec![
+            gate("up", GateState::Open, true),
+            gate("xdp zero-copy", GateState::Open, false),
+        ]);
         assert_eq!(interface.mode(&[]), Some("xdp zero-copy"));
         assert!(interface.obstacles(&[]).is_empty());
     }
 
     #[test]
     fn closed_required_gates_leave_no_mode() {
-        let open = gate("packet ring", State::Open, false);
-        let interface = probed_interface(vec![gate("up", State::Closed, true), open.clone()]);
+        let open = gate("packet ring", GateState::Open, false);
+        let interface = probed_interface(vec![gate("up", GateState::Closed, true), open.clone()]);
         assert_eq!((interface.mode(&[]), interface.obstacles(&[])), (None, vec!["up: as found".to_owned()]));
-        let machine = [gate("packet sockets", State::Closed, true), gate("huge pages", State::Closed, false)];
+        let machine =
+            [gate("packet sockets", GateState::Closed, true), gate("huge pages", GateState::Closed, false)];
         let interface = probed_interface(vec![open]);
         assert_eq!(interface.mode(&machine), None);
         assert_eq!(interface.obstacles(&machine), ["packet sockets: as found"]);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::Failure;
 use crate::arguments::RecordArguments;
 use nocopy_report::Interrupt;
-use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::output_file::{CreateOptions, OutputFile};
 
 /// The most files that are remembered by name, so that a recording which rotates for ever does not grow for
 /// ever; more only if all of them are to be deleted later.
@@ -51,7 +51,7 @@ struct Rotation {
 #[derive(Debug)]
 pub(super) struct Files {
     output: PathBuf,
-    creation: PrivateFile,
+    creation: CreateOptions,
     rotation: Rotation,
     files_max: Option<u32>,
     opened_count: u64,
@@ -71,7 +71,7 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(arguments: &RecordArguments, interrupt: &Interrupt) -> Self {
-        let creation = PrivateFile { force: arguments.force, permissions: arguments.permissions };
+        let creation = CreateOptions { force: arguments.force, permissions: arguments.permissions };
         let rotation = Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time };
         Self::with_rotation(arguments.output.clone(), creation, rotation, arguments.files, interrupt.clone())
     }
@@ -79,7 +79,7 @@ impl Files {
     /// No file has been written yet.
     fn with_rotation(
         output: PathBuf,
-        creation: PrivateFile,
+        creation: CreateOptions,
         rotation: Rotation,
         files_max: Option<u32>,
         interrupt: Interrupt,
@@ -205,13 +205,13 @@ mod tests {
 
     /// Files that do not exist, so that deleting each succeeds.
     fn files(files_max: Option<u32>) -> Files {
-        let creation = PrivateFile { force: false, permissions: None };
+        let creation = CreateOptions { force: false, permissions: None };
         Files::with_rotation(
             "/nonexistent/out.pcapng".into(),
             creation,
             Rotation { bytes: Some(1 << 20), time: None },
             files_max,
-            Interrupt::listen().unwrap(),
+            Interrupt::catch().unwrap(),
         )
     }
 

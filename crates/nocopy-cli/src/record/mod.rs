@@ -17,7 +17,7 @@ use std::time::Duration;
 use nocopy::Capture;
 use nocopy::filter::Program;
 use nocopy::port::Queues;
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use nocopy_proto::pcapng::{self, Interface};
 
 use crate::Failure;
@@ -25,7 +25,7 @@ use crate::arguments::{RecordArguments, RecordFormat};
 use blocks::BlockRecording;
 use collector::Collector;
 use files::Files;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, input_file, print};
 use ports::PortRecording;
 use progress::Progress;
 use sequence::Gaps;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
     check_arguments(arguments)?;
     // Before signals are caught: it may be in a pipe that nothing is written to.
     let filter = arguments.filter.program()?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let target = Target::of(arguments);
     let source = PacketSource::open(arguments, filter.as_ref(), target)?;
     capability::drop_all_but(capability::NONE)?;
@@ -91,7 +91,7 @@ struct RecordingResult {
     loss: Loss,
     gaps: Option<Gaps>,
     description: Description,
-    ended: Ended,
+    ended: CommandEnd,
     /// The error that ended it, if any.
     failed: io::Result<()>,
 }
@@ -129,9 +129,9 @@ fn report(arguments: &RecordArguments, sink: Sink, result: RecordingResult) -> R
     let summary = Summary {
         interface: &arguments.interface,
         ended: match (&failed, &sink.failed) {
-            (Err(_), _) => Ended::Failed,
-            (Ok(()), Some(_)) if has_reader_ended => Ended::ByReceiver,
-            (Ok(()), Some(_)) => Ended::Failed,
+            (Err(_), _) => CommandEnd::Failed,
+            (Ok(()), Some(_)) if has_reader_ended => CommandEnd::ByReceiver,
+            (Ok(()), Some(_)) => CommandEnd::Failed,
             (Ok(()), None) => ended,
         },
         elapsed,
@@ -194,10 +194,10 @@ fn file_header(arguments: &RecordArguments, target: Target) -> Vec<u8> {
 fn write_method(sink: &Sink) -> String {
     let mut text = sink.writer().method().to_string();
     if let Some(reason) = sink.writer().ring_refused() {
-        text += &format!("; io_uring: refused{}", Why(reason));
+        text += &format!("; io_uring: refused{}", ErrorCause(reason));
     }
     if let Some(reason) = &sink.guard_error {
-        text += &format!("; no process would have shortened a file after kill -9{}", Why(reason));
+        text += &format!("; no process would have shortened a file after kill -9{}", ErrorCause(reason));
     }
     text
 }
@@ -256,7 +256,7 @@ mod tests {
         let words = ["record", "nc0", "--format", "payload", "--force", "-o", path.to_str().unwrap()];
         let matches = RecordArguments::augment_args(clap::Command::new("record")).get_matches_from(words);
         let arguments = RecordArguments::from_arg_matches(&matches).unwrap();
-        let interrupt = Interrupt::listen().unwrap();
+        let interrupt = Interrupt::catch().unwrap();
         let files = Files::new(&arguments, &interrupt);
         let mut sink = Sink::new(files, file_header(&arguments, Target::Disk)).unwrap();
         let bytes_when_closed = Cell::new(None);

@@ -6,7 +6,7 @@ use super::sink::{Amount, Sink};
 use crate::arguments::RecordArguments;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Ended, Interrupt};
+use nocopy_report::{CommandEnd, Interrupt};
 
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -30,15 +30,15 @@ impl Progress {
 
     /// Whether the user has interrupted the recording, or its time is over.
     pub(super) fn is_over(&self) -> bool {
-        self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)
+        self.interrupt.was_interrupted() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     /// Why it has ended, unless by a failure: otherwise the count was reached.
-    pub(super) fn ended(&self) -> Ended {
+    pub(super) fn ended(&self) -> CommandEnd {
         match self.is_over() {
-            true if self.interrupt.came() => Ended::Interrupted,
-            true => Ended::Duration,
-            false => Ended::Count,
+            true if self.interrupt.was_interrupted() => CommandEnd::Interrupted,
+            true => CommandEnd::Duration,
+            false => CommandEnd::Count,
         }
     }
 

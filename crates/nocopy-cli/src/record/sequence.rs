@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use nocopy_report::quantity::whole;
+use nocopy_report::quantity::parse_digits;
 use nocopy_transfer::arrivals::{Arrival, Arrivals};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +17,8 @@ impl SequenceField {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || "not OFFSET:WIDTH:be|le, such as 0:8:be; the width is 1, 2, 4 or 8 bytes".to_owned();
         let [offset, width, order] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
-        let offset = whole::<u16>(offset).ok_or_else(wrong)?.into();
-        let width = whole(width).filter(|width| [1, 2, 4, 8].contains(width)).ok_or_else(wrong)?;
+        let offset = parse_digits::<u16>(offset).ok_or_else(wrong)?.into();
+        let width = parse_digits(width).filter(|width| [1, 2, 4, 8].contains(width)).ok_or_else(wrong)?;
         match order {
             "be" | "le" => Ok(Self { offset, width, big_endian: order == "be" }),
             _ => Err(wrong()),

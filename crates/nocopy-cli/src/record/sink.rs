@@ -219,11 +219,11 @@ impl Sink {
             self.fail(error);
         }
         let bytes = self.writer.bytes_so_far();
-        if bytes > progress.bytes || !interrupt.came() {
+        if bytes > progress.bytes || !interrupt.was_interrupted() {
             *progress = WriteProgress { bytes, since: Instant::now() };
         } else if self.writer.is_in_order() && progress.since.elapsed() >= READER_TIMEOUT {
             let error = io::Error::new(io::ErrorKind::TimedOut, "its reader does not read");
-            if let Some(written) = self.writer.give_up(error) {
+            if let Some(written) = self.writer.abort(error) {
                 self.complete_write(written);
             }
         }

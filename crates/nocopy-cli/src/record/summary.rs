@@ -9,7 +9,7 @@ use super::sequence::Gaps;
 use super::sink::Amount;
 use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 /// Packets that are not in the files, by cause; under the kernel's names if the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -45,7 +45,7 @@ impl Loss {
 #[derive(Debug)]
 pub(super) struct Summary<'a> {
     pub(super) interface: &'a str,
-    pub(super) ended: Ended,
+    pub(super) ended: CommandEnd,
     pub(super) elapsed: Duration,
     pub(super) mode: String,
     pub(super) evidence: String,
@@ -64,7 +64,7 @@ pub(super) struct Summary<'a> {
 #[derive(Serialize)]
 struct JsonSummary<'a> {
     interface: &'a str,
-    ended: Ended,
+    ended: CommandEnd,
     seconds: f64,
     mode: &'a str,
     evidence: &'a str,
@@ -99,7 +99,7 @@ impl Summary<'_> {
     /// Whether every packet that was to be recorded is.
     fn is_without_loss(&self) -> bool {
         // What read the stream has read enough.
-        let not_written = if self.ended == Ended::ByReceiver { 0 } else { self.not_written.packets };
+        let not_written = if self.ended == CommandEnd::ByReceiver { 0 } else { self.not_written.packets };
         let lost = self.loss.dropped() + not_written;
         lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
     }

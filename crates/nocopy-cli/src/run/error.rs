@@ -1,6 +1,6 @@
 //! Why a command was not run, or its exit status is unknown. One line each: fact, cause, action.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,20 +36,20 @@ pub(crate) enum Error {
          package; install that, or a build of the program for this system", loader = loader.display()
     )]
     LoaderNotFound { program: String, loader: PathBuf },
-    #[error("{program}: cannot be run{cause}; name a program that this user may run", cause = Why(.source))]
+    #[error("{program}: cannot be run{cause}; name a program that this user may run", cause = ErrorCause(.source))]
     NotExecutable { program: String, source: io::Error },
     #[error(
-        "{program}: cannot be started{cause}; free memory, raise 'ulimit -u', or give it fewer arguments", cause = Why(.source))]
+        "{program}: cannot be started{cause}; free memory, raise 'ulimit -u', or give it fewer arguments", cause = ErrorCause(.source))]
     Start { program: String, source: io::Error },
-    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = Why(.source))]
+    #[error("{program}: cannot be waited for{cause}; start nocopy where SIGCHLD is not ignored", cause = ErrorCause(.source))]
     Wait { program: String, source: io::Error },
-    #[error("counts of the library: no memory file (memfd) for them{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
+    #[error("counts of the library: no memory file (memfd) for them{cause}; free memory, or raise 'ulimit -n'", cause = ErrorCause(.0))]
     CounterFile(#[source] io::Error),
-    #[error("counts of the library: cannot be read{cause}; run it once more", cause = Why(.0))]
+    #[error("counts of the library: cannot be read{cause}; run it once more", cause = ErrorCause(.0))]
     ReadCounters(#[source] io::Error),
-    #[error("report of the program: no socket to receive it{cause}; raise 'ulimit -n', or free memory", cause = Why(.0))]
+    #[error("report of the program: no socket to receive it{cause}; raise 'ulimit -n', or free memory", cause = ErrorCause(.0))]
     Socket(#[source] io::Error),
-    #[error("signals: cannot be caught{cause}; start it where sigaction(2) and signalfd(2) are allowed", cause = Why(.0))]
+    #[error("signals: cannot be caught{cause}; start it where sigaction(2) and signalfd(2) are allowed", cause = ErrorCause(.0))]
     Signals(#[source] io::Error),
     #[error(transparent)]
     Other(#[from] Failure),

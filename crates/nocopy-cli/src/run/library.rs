@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use nocopy_lab::Preloaded;
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
 use super::Error;
 use super::executable::{CLibrary, Executable};
@@ -27,7 +27,7 @@ pub(super) fn c_library(library: &Path) -> Option<CLibrary> {
 /// The loader would only warn, and the program run without it.
 fn check(which: Preloaded, path: &Path) -> Result<(), Error> {
     let failed = |why: String| Error::InvalidLibrary { which, path: path.into(), why };
-    let library = Executable::read(path).map_err(|error| failed(Why(&error).to_string()))?;
+    let library = Executable::read(path).map_err(|error| failed(ErrorCause(&error).to_string()))?;
     match library {
         None => Err(failed("; the file is not ELF".into())),
         Some(library) if !library.is_native() => Err(failed("; it is for another architecture".into())),

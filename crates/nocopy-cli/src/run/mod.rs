@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     let run = match Run::start(arguments) {
         Ok(run) => run,
         Err(error) => {
-            print::say(format_args!("nocopy: {error}"));
+            print::print_status(format_args!("nocopy: {error}"));
             return error.exit_code();
         }
     };
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         (status, Ok(())) => exit_code(status),
         // The command's own failure is more important than a missing report.
         (status, Err(error)) => {
-            print::say(format_args!("nocopy: {error}"));
+            print::print_status(format_args!("nocopy: {error}"));
             if status.is_some_and(|status| !status.success()) { exit_code(status) } else { error.exit_code() }
         }
     }
@@ -85,7 +85,7 @@ impl<'a> Run<'a> {
         let obstacle = program.obstacle(which, library::c_library(&library));
         let lacks = if which == Preloaded::Pcap { program.lacks_libpcap() } else { None };
         for warning in obstacle.iter().map(|obstacle| &obstacle.text).chain(&lacks) {
-            print::say(format_args!("nocopy: warning: {warning}"));
+            print::print_status(format_args!("nocopy: warning: {warning}"));
         }
         let preloaded =
             Some(preloaded).filter(|_| !obstacle.as_ref().is_some_and(|obstacle| obstacle.is_fatal));
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
         match self.file {
             Some(file) => file.write(&text)?,
             // Standard output is closed: the exit code is still the command's.
-            None => print::say(text.trim_end()),
+            None => print::print_status(text.trim_end()),
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Reports of the command's processes about their handles.
 
-use nocopy_proto::run::{Closed, FilterPlace, Opened};
+use nocopy_proto::run::{Closed, FilterLocation, Opened};
 
 /// The most handles in a report: a script may start programs for ever.
 const HANDLES_MAX: usize = 4096;
@@ -36,7 +36,7 @@ pub(super) struct Handle {
     channel: ChannelId,
     pub(super) process: Process,
     pub(super) opened: Opened,
-    pub(super) filter: Option<FilterPlace>,
+    pub(super) filter: Option<FilterLocation>,
     pub(super) state: HandleState,
 }
 
@@ -59,7 +59,7 @@ impl ProcessReports {
         }
     }
 
-    pub(super) fn on_filter(&mut self, channel: ChannelId, handle: u64, place: Option<FilterPlace>) {
+    pub(super) fn on_filter(&mut self, channel: ChannelId, handle: u64, place: Option<FilterLocation>) {
         if let Some(handle) = self.find(channel, handle) {
             handle.filter = place;
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use nocopy_proto::run::sockets::Sockets;
-use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
+use nocopy_proto::run::{CaptureMode, Counts, FilterLocation, Library};
 use serde::Serialize;
 
 use super::process_reports::{Handle, HandleState, ProcessReports};
@@ -161,9 +161,9 @@ impl HandleRow {
         };
         let (filter, filter_why) = match handle.filter.clone() {
             None => (None, None),
-            Some(FilterPlace::Xdp) => (Some("xdp"), None),
-            Some(FilterPlace::Socket) => (Some("socket"), None),
-            Some(FilterPlace::UserSpace { why }) => (Some("user space"), Some(why)),
+            Some(FilterLocation::Xdp) => (Some("xdp"), None),
+            Some(FilterLocation::Socket) => (Some("socket"), None),
+            Some(FilterLocation::UserSpace { why }) => (Some("user space"), Some(why)),
         };
         let (state, closed) = match &handle.state {
             HandleState::Open => ("open", None),
@@ -280,7 +280,11 @@ mod tests {
         let process = Process { id: 4711, program: "tcpdump".into() };
         let mode = CaptureMode::Take { queues: vec!["xdp copy native".into(); 2] };
         reports.on_opened(channel_id(1), &process, opened(0, Library::Ours { mode, note: None }));
-        reports.on_filter(channel_id(1), 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
+        reports.on_filter(
+            channel_id(1),
+            0,
+            Some(FilterLocation::UserSpace { why: "it\x1b[1m loops".into() }),
+        );
         let counts = Counts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
         reports.on_closed(channel_id(1), Closed { handle: 0, counts, sending: None });
         // The same number of another process, and of another handle: neither is the first one's.
@@ -350,7 +354,11 @@ mod tests {
         {
             let opened = Opened { interface: forged(), ..opened(handle as u64, library) };
             reports.on_opened(channel_id(1), &process, opened);
-            reports.on_filter(channel_id(1), handle as u64, Some(FilterPlace::UserSpace { why: forged() }));
+            reports.on_filter(
+                channel_id(1),
+                handle as u64,
+                Some(FilterLocation::UserSpace { why: forged() }),
+            );
             let closed = Closed { handle: handle as u64, counts: Counts::default(), sending: Some(forged()) };
             reports.on_closed(channel_id(1), closed);
         }

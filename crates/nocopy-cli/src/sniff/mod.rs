@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::arguments::SniffArguments;
 use export::Exporter;
 use nocopy_report::live::LiveLine;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print, quantity};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print, quantity};
 use source::{PacketSource, ReceiveResult};
 use summary::{CaptureEnd, PacketCounts};
 
@@ -25,15 +25,15 @@ const OUTPUT_BYTES: usize = 64 << 10;
 pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     let filter = arguments.filter.program()?;
     capability::drop_all_but(capability::NETWORK)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let mut source = PacketSource::open(arguments, filter.as_ref())?;
     capability::drop_all_but(capability::NONE)?;
-    print::say(format_args!("listening on {}: {}", arguments.interface, source.description()));
+    print::print_status(format_args!("listening on {}: {}", arguments.interface, source.description()));
     let mut sniffer = Sniffer::new(arguments, source, interrupt);
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let ended = sniffer.run(&mut output);
     if !ended.as_ref().is_err_and(Failure::is_broken_pipe) {
-        sniffer.finish(*ended.as_ref().unwrap_or(&Ended::Failed), &mut output)?;
+        sniffer.finish(*ended.as_ref().unwrap_or(&CommandEnd::Failed), &mut output)?;
     }
     ended.map(|_| Outcome::Positive)
 }
@@ -55,13 +55,13 @@ impl<'a> Sniffer<'a> {
 
     /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface
     /// fails.
-    fn run(&mut self, output: &mut impl Write) -> Result<Ended, Failure> {
+    fn run(&mut self, output: &mut impl Write) -> Result<CommandEnd, Failure> {
         let mut live = self.arguments.quiet.then(|| LiveRates::new(&mut self.source));
         let ended = loop {
             let timeout = match self.time_left() {
-                _ if self.interrupt.came() => break Ended::Interrupted,
-                _ if self.is_count_reached() => break Ended::Count,
-                None => break Ended::Duration,
+                _ if self.interrupt.was_interrupted() => break CommandEnd::Interrupted,
+                _ if self.is_count_reached() => break CommandEnd::Count,
+                None => break CommandEnd::Duration,
                 Some(timeout) => timeout,
             };
             // Printed lines are flushed before each wait, and only then.
@@ -105,7 +105,7 @@ impl<'a> Sniffer<'a> {
     }
 
     /// Prints the summary, also after an error.
-    fn finish(&mut self, ended: Ended, output: &mut impl Write) -> Result<(), Failure> {
+    fn finish(&mut self, ended: CommandEnd, output: &mut impl Write) -> Result<(), Failure> {
         let Self { arguments, source, count, began, .. } = self;
         let end = CaptureEnd {
             interface: &arguments.interface,
@@ -118,7 +118,7 @@ impl<'a> Sniffer<'a> {
             let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
             return Ok(written.map_err(nocopy_report::Failure::Print)?);
         }
-        print::say(text.trim_end());
+        print::print_status(text.trim_end());
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::export::SCHEMA;
 use super::source::{CapturedPacket, ClockSource, Drops, PacketSource};
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome, Summary, quantity};
+use nocopy_report::{CommandEnd, Outcome, Summary, quantity};
 
 #[derive(Debug, Default)]
 pub(super) struct PacketCounts {
@@ -22,7 +22,7 @@ pub(super) struct PacketCounts {
 /// Facts that are known only at the end.
 pub(super) struct CaptureEnd<'a> {
     pub(super) interface: &'a str,
-    pub(super) ended: Ended,
+    pub(super) ended: CommandEnd,
     pub(super) elapsed: Duration,
     pub(super) drops: Drops,
 }
@@ -107,7 +107,7 @@ impl PacketCounts {
 pub(super) struct CaptureSummary<'a> {
     kind: &'static str,
     interface: &'a str,
-    ended: Ended,
+    ended: CommandEnd,
     mode: String,
     evidence: String,
     seconds: f64,

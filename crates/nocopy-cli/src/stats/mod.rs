@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
     if Term::stdout().is_term() && !is_dumb() && !arguments.json {
         return live::run(&mut watch, first, arguments);
     }
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let mut summary = Summary::new(&first);
     let failure = show_until_end(&mut watch, arguments, &interrupt, &mut summary).err();
     if failure.as_ref().is_some_and(Failure::is_broken_pipe) {

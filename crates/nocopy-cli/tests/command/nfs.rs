@@ -191,7 +191,7 @@ fn root_unable_to_act_as_other_users_does_not_serve() {
     fs::create_dir(&path).unwrap();
     let without_rights = |options: &[&str]| {
         let run = || {
-            capability::narrow(capability::NONE).unwrap(); // of this thread, and so of what it starts
+            capability::drop_others(capability::NONE).unwrap(); // of this thread, and so of what it starts
             nocopy(&[&["serve", "nfs", &path, "--state", &state, "--duration", "1ms"], options].concat())
                 .output()
                 .unwrap()

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy_lab::patience::wait_until;
-use nocopy_lab::refused::{Refused, where_refused};
+use nocopy_lab::refused::{Refused, with_refused_calls};
 use rustix::process::{Resource, Rlimit, Signal, geteuid, prlimit};
 use serde_json::Value;
 
@@ -356,7 +356,7 @@ fn differing_copies_are_detected_and_not_renamed() {
 fn unsynced_files_are_not_renamed() {
     let copy = CopyTest::new(false);
     for call in [libc::SYS_fsync, libc::SYS_fdatasync] {
-        let (copied, code) = where_refused(&[Refused::always(call, libc::EIO)], || copy.run(&[]));
+        let (copied, code) = with_refused_calls(&[Refused::always(call, libc::EIO)], || copy.run(&[]));
         assert_eq!((code, &copied["files"]), (1, &0.into()), "{copied}");
         assert!(copied["failed"][0]["error"].as_str().unwrap().contains("(EIO)"), "{copied}");
         assert!(!copy.destination("file").exists());

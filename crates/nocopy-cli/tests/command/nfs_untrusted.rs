@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use nocopy_lab::ProgramForAll;
-use nocopy_nfs::client::{Client, Place, Url};
+use nocopy_nfs::client::{Client, FilePosition, Url};
 use nocopy_nfs::wire::mount::{self, MountReply, MountSuccess};
 use nocopy_nfs::wire::nfs3::{
     Attributes, CommitResult, Created, Entry, FileHandle, FileSystemInformation, FileType, LookupResult,
@@ -519,7 +519,7 @@ fn tiny_announced_write_limits_are_raised() {
     let mut buffer = client.buffer().unwrap();
     buffer.resize(1 << 20);
     let file = FileHandle::new(b"made").unwrap();
-    client.write(buffer, Place { file, offset: 0 }).unwrap();
+    client.write(buffer, FilePosition { file, offset: 0 }).unwrap();
     assert!(client.in_flight() <= 1024, "{}", client.in_flight());
     client.commit(file).unwrap();
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use nocopy_lab::refused::{Refused, where_refused};
+use nocopy_lab::refused::{Refused, with_refused_calls};
 
 use crate::running::{nocopy, text};
 use crate::transfer::{recv_with_errors, send};
@@ -170,7 +170,7 @@ fn a_receiver_fails_if_its_disk_fails() {
         let path = scratch.path(scheme);
         let options = ["--json", "--output", &path];
         let (receiver, to, errors) =
-            where_refused(&refused, || recv_with_errors(scheme, "127.0.0.1", &options));
+            with_refused_calls(&refused, || recv_with_errors(scheme, "127.0.0.1", &options));
         let (sent, sent_code) = send(scheme, to, &["--json", "--count", "10", "--size", "1000"]).summary();
         let (received, code) = receiver.summary();
         assert_eq!((code, &received["ended"]), (2, &"failed".into()), "{received}");

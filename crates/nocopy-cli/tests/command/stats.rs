@@ -37,7 +37,7 @@ fn small_port(end: &End) -> Port {
 
 fn send(lab: &Lab, port: &mut Port, count: usize) {
     let mut drafts = port.sender().drafts(count, 100).unwrap();
-    assert_eq!(drafts.left(), count);
+    assert_eq!(drafts.remaining(), count);
     while let Some(mut draft) = drafts.next_draft() {
         draft.fill(0);
         draft[..6].copy_from_slice(&lab.right().mac());

@@ -128,7 +128,7 @@ impl Builder {
         for address in [first].into_iter().chain(addresses.into_iter().filter(|address| *address != first)) {
             match self.connect_at(url, address) {
                 Err(ClientError::Transport(TransportError::Connect { address, source })) => {
-                    failed.note(address, source);
+                    failed.record(address, source);
                 }
                 done => return done,
             }

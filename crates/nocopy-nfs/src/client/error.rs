@@ -5,7 +5,7 @@ use super::transport::TransportError;
 use super::url::UrlError;
 use crate::wire::mount;
 use crate::wire::nfs3::Status;
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,10 +15,10 @@ pub enum ClientError {
     Transport(#[from] TransportError),
     #[error(transparent)]
     Url(#[from] UrlError),
-    #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = Why(.source))]
+    #[error("{host}: has no address{cause}; check the name, or give the address itself", cause = ErrorCause(.source))]
     Host { host: String, source: std::io::Error },
     /// None of its addresses accepts connections.
-    #[error("{host}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = Why(.source))]
+    #[error("{host}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = ErrorCause(.source))]
     Unreachable { host: String, source: std::io::Error },
     #[error("{export}: cannot be mounted ({}); {}; {}", mount_text(*status)[0], mount_text(*status)[1], mount_advice(*status))]
     Mount { export: String, status: mount::Status },
@@ -38,7 +38,7 @@ pub enum ClientError {
     /// A reply that no correct server gives.
     #[error("{subject}: cannot be {what}; {source}; check that the server speaks NFS version 3")]
     BadReply { subject: String, what: &'static str, source: BadReply },
-    #[error("buffers of the client: no memory{cause}; free memory, or ask for fewer buffers", cause = Why(.0))]
+    #[error("buffers of the client: no memory{cause}; free memory, or ask for fewer buffers", cause = ErrorCause(.0))]
     Memory(#[source] std::io::Error),
     /// The client gave up all calls, because the server did not answer.
     #[error("{subject}: cannot be {what}; the client stopped waiting for the server; try again")]

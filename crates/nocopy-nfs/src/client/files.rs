@@ -7,7 +7,7 @@ use super::url::escaped;
 use super::{Client, ClientError};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    Attributes, CreateArguments, Created, Entry as At, FileHandle, FileType, HowToCreate, LinkArguments,
+    Attributes, CreateArguments, CreateMode, Created, Entry as At, FileHandle, FileType, LinkArguments,
     Linked, LookupResult, MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, Procedure,
     ReadLinkResult, RenameArguments, Renamed, SetAttributesArguments, SymbolicLinkArguments,
     WeakCacheConsistency,
@@ -89,7 +89,7 @@ impl Client {
         &mut self,
         directory: FileHandle,
         name: &[u8],
-        how: HowToCreate,
+        how: CreateMode,
     ) -> Result<FileInfo, ClientError> {
         let at = At { directory, name: Text(name) };
         self.create_entry(Procedure::Create, at, &CreateArguments { at, how })

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use builder::Builder;
-pub use core::{CallError, Counts, Place, ReadEnd, Ticket};
+pub use core::{CallError, Counts, FilePosition, ReadEnd, Ticket};
 pub use directory::Entry;
 pub(crate) use directory::LISTING_BYTES_MAX;
 pub use error::ClientError;

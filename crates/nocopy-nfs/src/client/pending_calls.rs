@@ -8,7 +8,7 @@ use super::url::escaped;
 use super::{Client, ClientError, FileInfo, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    Attributes, CreateArguments, Created, Entry as At, FileHandle, HowToCreate, LookupResult, NewAttributes,
+    Attributes, CreateArguments, CreateMode, Created, Entry as At, FileHandle, LookupResult, NewAttributes,
     NfsResult, Procedure, RenameArguments, Renamed, SetAttributesArguments, WeakCacheConsistency,
 };
 use crate::wire::xdr::{self, Xdr};
@@ -86,7 +86,7 @@ fn decode_results(kind: CallKind, results: &[u8]) -> Result<Option<FileInfo>, Ca
 impl Client {
     /// Starts [`create`](Self::create) without waiting; [`next_finished`](Self::next_finished) returns the
     /// result.
-    pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: HowToCreate) -> Ticket {
+    pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: CreateMode) -> Ticket {
         let at = At { directory, name: Text(name) };
         self.begin(Procedure::Create, &CreateArguments { at, how }, CallKind::Create, (name, "made"))
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait};
 
 use super::core::{CallError, Completion, Limits};
-use super::{Client, ClientError, Place, ReadEnd, Ticket};
+use super::{Client, ClientError, FilePosition, ReadEnd, Ticket};
 use crate::wire::nfs3::FileHandle;
 
 /// The most calls without a reply; further buffers are refused.
@@ -19,7 +19,7 @@ pub struct FilledBuffer {
     pub ticket: Ticket,
     pub buffer: Buffer,
     /// Where in the file the data lies.
-    pub place: Place,
+    pub place: FilePosition,
     pub outcome: Result<ReadEnd, CallError>,
 }
 
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer's memory is read-only.
-    pub fn post(&mut self, buffer: Buffer, place: Place) -> Result<Ticket, Rejected<Buffer>> {
+    pub fn post(&mut self, buffer: Buffer, place: FilePosition) -> Result<Ticket, Rejected<Buffer>> {
         if self.core().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }
@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Panics
     /// The buffer's memory is read-only.
-    pub fn read(&mut self, buffer: Buffer, place: Place) -> Result<(Buffer, ReadEnd), ClientError> {
+    pub fn read(&mut self, buffer: Buffer, place: FilePosition) -> Result<(Buffer, ReadEnd), ClientError> {
         let ticket = self.core().post(buffer, place).expect("memory that can be written to");
         let done = self.wait_for_completion(
             |done| matches!(done, Completion::Filled { ticket: of, .. } if *of == ticket),
@@ -149,7 +149,7 @@ impl Client {
     ///
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer is empty.
-    pub fn write(&mut self, buffer: Buffer, place: Place) -> Result<(), Rejected<Buffer>> {
+    pub fn write(&mut self, buffer: Buffer, place: FilePosition) -> Result<(), Rejected<Buffer>> {
         if self.core().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }

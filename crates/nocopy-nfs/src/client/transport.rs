@@ -1,6 +1,6 @@
 //! Moves the core's bytes over TCP connections, and replaces lost connections.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ pub(super) struct ConnectSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     #[error(
-        "{address}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = Why(.source))]
+        "{address}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = ErrorCause(.source))]
     Connect { address: SocketAddr, source: io::Error },
     #[error(
         "{address}: no reply within {seconds:.0} s; every call was sent again, without success; check that the server is running"
@@ -58,7 +58,7 @@ pub enum TransportError {
     #[error("{address}: the replies are malformed; {source}; check that an NFS server listens there")]
     BadReplies { address: SocketAddr, source: BadReply },
     #[error(
-        "{address}: the sockets cannot be waited for{cause}; raise the limit of descriptors ('ulimit -n')", cause = Why(.source))]
+        "{address}: the sockets cannot be waited for{cause}; raise the limit of descriptors ('ulimit -n')", cause = ErrorCause(.source))]
     Wait { address: SocketAddr, source: io::Error },
 }
 

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use nocopy_report::address::{self, Host};
-use nocopy_report::quantity::whole;
+use nocopy_report::quantity::parse_digits;
 
 /// A server and a path on it. The path begins with the exported directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl FromStr for Url {
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let slash = rest.find('/').ok_or_else(|| UrlError::Path { url: url() })?;
         let (authority, path) = rest.split_at(slash);
-        let port = |word: &str| match whole(word) {
+        let port = |word: &str| match parse_digits(word) {
             Some(port @ 1..) => Ok(port),
             _ => Err(UrlError::Port { url: url(), word: word.to_owned() }),
         };

@@ -48,7 +48,7 @@ impl LiveTable {
             let table =
                 table(&now, &std::mem::replace(before, now.clone()), since, |counts| counts.calls > 0);
             if !table.rows.is_empty() {
-                print::say(table.text().trim_end());
+                print::print_status(table.text().trim_end());
             }
         }
     }

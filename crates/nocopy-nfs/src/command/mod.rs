@@ -8,7 +8,7 @@ mod local_path;
 mod remote;
 mod summary;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{geteuid, umask};
@@ -48,15 +48,15 @@ pub enum Failure {
         "{option}: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
     )]
     NotRoot { option: &'static str },
-    #[error("--listen {address}: no address to serve at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
+    #[error("--listen {address}: no address to serve at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Listen { address: String, source: io::Error },
-    #[error("server: cannot wait for calls any more{cause}; start it again", cause = Why(.0))]
+    #[error("server: cannot wait for calls any more{cause}; start it again", cause = ErrorCause(.0))]
     Serve(#[source] io::Error),
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = Why(.0))]
+    #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = ErrorCause(.0))]
     Memory(#[source] io::Error),
-    #[error("{path}: cannot be read or written{cause}; {}", local_advice(.source), path = local_path::to_text(path), cause = Why(.source))]
+    #[error("{path}: cannot be read or written{cause}; {}", local_advice(.source), path = local_path::to_text(path), cause = ErrorCause(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
         "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = local_path::to_text(path)
@@ -140,7 +140,7 @@ impl Failure {
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     let callers = callers_of(arguments)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let export =
         Arc::new(Export::open_named(&arguments.directory, arguments.state.as_deref(), arguments.fsid)?);
     if callers != Callers::Server {
@@ -168,22 +168,24 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(needed_capabilities(callers, arguments.writable))?;
     let (address, addresses) = (server.address(), server.addresses());
     addresses.iter().for_each(|address| {
-        print::say(format_args!(
+        print::print_status(format_args!(
             "nocopy: serving at nfs://{address}{}",
             escaped(path.as_os_str().as_bytes())
         ));
     });
     let is_local = addresses.iter().all(|address| address.ip().is_loopback());
     if let Some(sentence) = exposure::warning(&settings, is_local, geteuid().as_raw()) {
-        print::say(format_args!("nocopy: {sentence}"));
+        print::print_status(format_args!("nocopy: {sentence}"));
     }
     if let Some(end) = handles_end {
-        print::say(format_args!("nocopy: handles are stale once the file system of {directory} {end}"));
+        print::print_status(format_args!(
+            "nocopy: handles are stale once the file system of {directory} {end}"
+        ));
     }
     let start = Instant::now();
-    let mut ended = Ended::Interrupted;
+    let mut ended = CommandEnd::Interrupted;
     let (accounts, done) = server.run(|progress| ended = wait(progress, arguments, &interrupt, start));
-    let ended = if done.is_err() { Ended::Failed } else { ended };
+    let ended = if done.is_err() { CommandEnd::Failed } else { ended };
     let exported = Exported { address, directory, stable: arguments.stable };
     let summary = Summary::of(ended, start.elapsed(), exported, &accounts);
     print::finish(&summary, arguments.json, done.err().map(Failure::Serve))
@@ -222,17 +224,22 @@ fn needed_capabilities(callers: Callers, is_writable: bool) -> CapabilitySet {
 }
 
 /// Waits until the end is requested, the time is over, or the server fails.
-fn wait(progress: &Progress<'_>, arguments: &NfsArguments, interrupt: &Interrupt, start: Instant) -> Ended {
+fn wait(
+    progress: &Progress<'_>,
+    arguments: &NfsArguments,
+    interrupt: &Interrupt,
+    start: Instant,
+) -> CommandEnd {
     let mut live = LiveTable::new(start);
     loop {
-        if interrupt.came() {
-            return Ended::Interrupted;
+        if interrupt.was_interrupted() {
+            return CommandEnd::Interrupted;
         }
         if arguments.duration.is_some_and(|duration| start.elapsed() >= duration) {
-            return Ended::Duration;
+            return CommandEnd::Duration;
         }
         if progress.is_failed() {
-            return Ended::Failed;
+            return CommandEnd::Failed;
         }
         live.update(progress.statistics(), Instant::now());
         thread::sleep(POLL_INTERVAL);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 use serde::Serialize;
 
 use super::local_path;
@@ -16,7 +16,7 @@ use crate::server::{CopyCause, Counts, ServerStatistics};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    ended: Ended,
+    ended: CommandEnd,
     seconds: f64,
     #[serde(flatten)]
     export: Export,
@@ -115,7 +115,7 @@ impl WorkSummary {
 }
 
 impl Summary {
-    pub(super) fn of(ended: Ended, time: Duration, export: Export, accounts: &ServerStatistics) -> Self {
+    pub(super) fn of(ended: CommandEnd, time: Duration, export: Export, accounts: &ServerStatistics) -> Self {
         let client = |(address, counts): &(Option<std::net::IpAddr>, Counts)| ClientSummary {
             address: address.map(|address| address.to_string()),
             done: counts.into(),

@@ -1,7 +1,7 @@
 //! The user for whom a call is made. The kernel decides what that user may do: the thread that makes the call
 //! acts as the user meanwhile (setfsuid(2), setfsgid(2), and setgroups(2) for this thread only).
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
@@ -123,7 +123,7 @@ pub enum ActError {
          ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
     )]
     Rights,
-    #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}; every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = Why(.0))]
+    #[error("serve nfs: refused; the kernel does not say what other users may do with a file{cause}; every client could act as root; use Linux 5.8 or newer, and a sandbox (seccomp) that permits faccessat2(2), or start it as the user that owns the files", cause = ErrorCause(.0))]
     Access(#[source] io::Error),
 }
 

@@ -13,7 +13,7 @@ use super::changes::{CLOSING_MAX, ChangeResult, check_new_name, with_attributes}
 use super::exclusive::{has_verifier, store_verifier};
 use super::file::{self, change_status};
 use super::{Caller, Export, FileInfo, OpenFile};
-use crate::wire::nfs3::{FileType, HowToCreate, NewAttributes, NewNode, Status};
+use crate::wire::nfs3::{CreateMode, FileType, NewAttributes, NewNode, Status};
 
 /// Default permissions of new files.
 const FILE_MODE: u32 = 0o600;
@@ -26,12 +26,12 @@ impl Export {
         caller: &Caller,
         directory: &OpenFile,
         name: &[u8],
-        how: &HowToCreate,
+        how: &CreateMode,
     ) -> ChangeResult<FileInfo> {
         self.create_entry(directory, name, |name| {
             let attributes = match how {
-                HowToCreate::Unchecked(new) | HowToCreate::Guarded(new) => *new,
-                HowToCreate::Exclusive(_) => NewAttributes::NONE,
+                CreateMode::Unchecked(new) | CreateMode::Guarded(new) => *new,
+                CreateMode::Exclusive(_) => NewAttributes::NONE,
             };
             check_attributes(&attributes)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -41,7 +41,7 @@ impl Export {
                 if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
                     ftruncate(&file, bytes).map_err(change_status)?;
                 }
-                if let HowToCreate::Exclusive(verifier) = how {
+                if let CreateMode::Exclusive(verifier) = how {
                     // Where that fails, it is kept below.
                     let _ = store_verifier(&file, *verifier);
                 }
@@ -56,8 +56,8 @@ impl Export {
     }
 
     /// Keeps the verifier of a new file, if its times have not.
-    fn keep_verifier(&self, file: &OwnedFd, how: &HowToCreate) -> Result<(), Status> {
-        let HowToCreate::Exclusive(verifier) = how else { return Ok(()) };
+    fn keep_verifier(&self, file: &OwnedFd, how: &CreateMode) -> Result<(), Status> {
+        let CreateMode::Exclusive(verifier) = how else { return Ok(()) };
         let stat = file::stat(file).map_err(change_status)?;
         if has_verifier(&stat, *verifier) {
             return Ok(());
@@ -74,21 +74,21 @@ impl Export {
         caller: &Caller,
         directory: &OpenFile,
         name: &CStr,
-        how: &HowToCreate,
+        how: &CreateMode,
     ) -> Result<(), Status> {
         let stat = caller.act_as(|| file::stat_at(directory, name).map_err(change_status))?;
         if file::file_type(&stat) != FileType::Regular {
             return Err(Status::Exists);
         }
         match how {
-            HowToCreate::Guarded(_) => Err(Status::Exists),
-            HowToCreate::Exclusive(verifier) => {
+            CreateMode::Guarded(_) => Err(Status::Exists),
+            CreateMode::Exclusive(verifier) => {
                 let identity = self.identify(&stat, directory, name)?;
                 let is_made = self.exclusive.was_created_with(identity, &stat, *verifier);
                 if is_made { Ok(()) } else { Err(Status::Exists) }
             }
-            HowToCreate::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
-            HowToCreate::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
+            CreateMode::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
+            CreateMode::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
                 let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
                 // The directory's lock is held, so the file's lock must not be waited for.
                 self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);

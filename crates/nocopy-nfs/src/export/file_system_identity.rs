@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use nocopy::integration::FileSystemId;
-use nocopy_report::quantity::whole;
+use nocopy_report::quantity::parse_digits;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Statx, fstatfs, fstatvfs, openat};
 use rustix::io::Errno;
 
@@ -32,7 +32,7 @@ impl FromStr for FileSystemName {
         let number = match text {
             "root" => Some(0),
             text if text.contains('-') && !text.starts_with('-') => uuid_number(text),
-            text => whole(text).or_else(|| uuid_number(text).filter(|_| text.len() == 32)),
+            text => parse_digits(text).or_else(|| uuid_number(text).filter(|_| text.len() == 32)),
         };
         number.map(Self).ok_or("not a number or a UUID, such as 7 or f3a10001-0203-0405-0607-08090a0b0c0d")
     }

@@ -33,7 +33,7 @@ mod tests;
 mod time;
 mod waiting;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -70,11 +70,11 @@ pub(crate) use waiting::without_waiting;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    #[error("{path}: cannot be exported{cause}; name a directory that this user can read", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be exported{cause}; name a directory that this user can read", path = path.display(), cause = ErrorCause(.source))]
     Directory { path: PathBuf, source: io::Error },
-    #[error("{path}: cannot be exported safely{cause}; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be exported safely{cause}; openat2(2) keeps clients inside the directory, and this kernel lacks it; use Linux 5.6 or newer", path = path.display(), cause = ErrorCause(.source))]
     Kernel { path: PathBuf, source: io::Error },
-    #[error("/proc: cannot be read{cause}; mount it, because the server opens and checks files through it", cause = Why(.source))]
+    #[error("/proc: cannot be read{cause}; mount it, because the server opens and checks files through it", cause = ErrorCause(.source))]
     NoProc { source: io::Error },
     #[error(transparent)]
     State(#[from] StateError),

@@ -1,6 +1,6 @@
 //! State that outlives the server, so that its handles stay valid: the key of the MAC, and the index.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::fs::{DirBuilder, File};
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
@@ -28,7 +28,7 @@ const ALL_OF_OTHERS: u32 = 0o077;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    #[error("{path}: cannot keep the key and the index of file handles there{cause}; name a directory that this user can write by --state", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot keep the key and the index of file handles there{cause}; name a directory that this user can write by --state", path = path.display(), cause = ErrorCause(.source))]
     Io { path: PathBuf, source: io::Error },
     #[error("{path}: cannot keep the key of file handles there; it is inside the exported directory, so clients could read it; name a directory elsewhere by --state", path = path.display())]
     Exported { path: PathBuf },

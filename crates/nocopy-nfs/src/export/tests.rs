@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::wire::nfs3::FileHandle;
-use crate::wire::nfs3::{HowToCreate, NewAttributes, NewNode, Stability};
+use crate::wire::nfs3::{CreateMode, NewAttributes, NewNode, Stability};
 
 /// An exported directory, one for the state beside it, and a file that clients must not see.
 pub(super) struct Scene {
@@ -183,7 +183,7 @@ fn open_files_renamed_in_the_export_stay_valid() {
 fn unprivileged(run: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let run = || {
-            nocopy_report::capability::narrow(nocopy_report::capability::NONE).unwrap();
+            nocopy_report::capability::drop_others(nocopy_report::capability::NONE).unwrap();
             run();
         };
         scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -308,7 +308,7 @@ fn directories_are_not_locked_during_synchronisation() {
     let export = scene.export();
     let root = export.file(&export.root()).unwrap();
     let exists = |name| scene.path("exported").join(name).exists();
-    let how = HowToCreate::Guarded(NewAttributes::NONE);
+    let how = CreateMode::Guarded(NewAttributes::NONE);
     let create = |name: &str| export.create(&Caller::Server, &root, name.as_bytes(), &how).0.unwrap();
     std::thread::scope(|scope| {
         let held = export.closing.hold();
@@ -458,7 +458,7 @@ fn removed_files_are_dropped_from_the_index() {
     let root = export.file(&export.root()).unwrap();
     let (caller, new) = (Caller::Server, NewAttributes::NONE);
     let create =
-        |name: &[u8]| export.create(&caller, &root, name, &HowToCreate::Guarded(new)).0.unwrap().handle;
+        |name: &[u8]| export.create(&caller, &root, name, &CreateMode::Guarded(new)).0.unwrap().handle;
     let remove = |name: &[u8], is_directory| export.remove(&caller, &root, name, is_directory).0.unwrap();
     let rename = |name: &[u8], to: &[u8]| export.rename(&caller, (&root, name), (&root, to)).0.0.unwrap();
     let linked = create(b"linked");

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use nocopy_report::address::Allowed;
+use nocopy_report::address::AllowedHost;
 
 /// A network, or the addresses of a host.
 #[derive(Debug, Clone)]
 pub enum AllowRule {
     Network(IpNet),
-    Host(Allowed),
+    Host(AllowedHost),
 }
 
 impl FromStr for AllowRule {

@@ -302,7 +302,7 @@ mod tests {
                 offset += written;
                 count -= written;
             }
-            assert_eq!((pages.held(), copied.end - copied.start), (0, 0));
+            assert_eq!((pages.buffered(), copied.end - copied.start), (0, 0));
         }
         sender.join().unwrap();
         assert!(std::fs::read(path).unwrap() == content);

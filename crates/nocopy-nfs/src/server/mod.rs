@@ -39,7 +39,7 @@ mod statistics;
 mod workers;
 
 use nocopy::tcp::PagePool;
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -78,9 +78,9 @@ const OTHER_DESCRIPTORS: usize = 768;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    #[error("{address}: cannot serve there{cause}; {}", listen_advice(source), cause = Why(.source))]
+    #[error("{address}: cannot serve there{cause}; {}", listen_advice(source), cause = ErrorCause(.source))]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("server: cannot wait for connections{cause}; raise the limit of descriptors ('ulimit -n')", cause = Why(.0))]
+    #[error("server: cannot wait for connections{cause}; raise the limit of descriptors ('ulimit -n')", cause = ErrorCause(.0))]
     Setup(#[source] io::Error),
 }
 
@@ -271,7 +271,7 @@ fn listen_at_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServerErr
                 listeners.push(listener);
             }
             Err(ServerError::Listen { source, .. }) if is_of_another_host(&source) => {
-                failed.note(address, source)
+                failed.record(address, source)
             }
             Err(error) => return Err(error),
         }

@@ -198,7 +198,7 @@ impl ReplyQueue {
             Some(OutgoingReply::Bytes { .. }) => self.write_bytes(socket, client),
             Some(OutgoingReply::Piped { head, sent, pages, padding }) => {
                 let count = write_piped(&socket, head, sent, pages, padding, client)?;
-                if pages.held() == 0 && *padding == 0 {
+                if pages.buffered() == 0 && *padding == 0 {
                     client.count_read();
                     self.pop();
                 }
@@ -251,7 +251,7 @@ fn write_piped(
         *sent += count;
         return Ok(count);
     }
-    if pages.held() > 0 {
+    if pages.buffered() > 0 {
         let count = pages.empty(&socket, None, *padding > 0)?;
         client.count_spliced(count as u64);
         return Ok(count);

@@ -6,9 +6,9 @@ use xdr_codec::{Opaque, Pack, Unpack};
 
 use super::mount::{self, MountSuccess};
 use super::nfs3::{
-    AccessArguments, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data,
-    DirectoryPage, Entry, FileHandle, FileType, FullDirectoryEntry, HowToCreate, LinkArguments, Linked,
-    LookupArguments, LookupResult, MakeDirectoryArguments, Name, NewAttributes, NfsResult, ReadArguments,
+    AccessArguments, Attributes, CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data,
+    DirectoryPage, Entry, FileHandle, FileType, FullDirectoryEntry, LinkArguments, Linked, LookupArguments,
+    LookupResult, MakeDirectoryArguments, Name, NewAttributes, NfsResult, ReadArguments,
     ReadDirPlusArguments, ReadHead, ReadLinkResult, Refusal, RenameArguments, Renamed,
     SetAttributesArguments, SetTime, Stability, Status, SymbolicLinkArguments, Time, WeakCacheConsistency,
     WriteArguments, WriteResult,
@@ -157,7 +157,7 @@ proptest! {
         let write = WriteArguments { file, offset, count, stability, data: Data(&name) };
         check_theirs::<nfs3::WRITE3args<'_>>(&write)?;
         let entry = Entry { directory: file, name: mount::Text(&name) };
-        for how in [HowToCreate::Unchecked(new), HowToCreate::Guarded(new), HowToCreate::Exclusive([7; 8])] {
+        for how in [CreateMode::Unchecked(new), CreateMode::Guarded(new), CreateMode::Exclusive([7; 8])] {
             check_theirs::<nfs3::CREATE3args<'_>>(&CreateArguments { at: entry, how })?;
         }
         let directory = MakeDirectoryArguments { at: entry, attributes: new };

@@ -8,9 +8,8 @@ use nocopy_nfs::server::core::Callers;
 use nocopy_nfs::wire::mount;
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    Attributes, CreateArguments, Created, Data, Entry, FileHandle, HowToCreate, LookupArguments,
-    LookupResult, NewAttributes, NfsResult, Procedure, Stability, Status, WeakCacheConsistency,
-    WriteArguments,
+    Attributes, CreateArguments, CreateMode, Created, Data, Entry, FileHandle, LookupArguments, LookupResult,
+    NewAttributes, NfsResult, Procedure, Stability, Status, WeakCacheConsistency, WriteArguments,
 };
 use nocopy_nfs::wire::xdr::parse;
 use rustix::process::geteuid;
@@ -67,7 +66,7 @@ fn status_of_write(client: &mut Client, file: FileHandle, bytes: &[u8]) -> u32 {
 
 fn create(client: &mut Client, directory: FileHandle, name: &str) -> Result<(), Status> {
     let at = Entry { directory, name: Text(name.as_bytes()) };
-    let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+    let how = CreateMode::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
     let reply = client.nfs(Procedure::Create, &CreateArguments { at, how });
     let created: NfsResult<Created, WeakCacheConsistency> = parse(&reply).unwrap();
     created.map(drop).map_err(|refusal| refusal.status)

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    self, CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, FileHandle, HowToCreate,
+    self, CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry, FileHandle,
     LinkArguments, Linked, MakeDirectoryArguments, NewAttributes, NfsResult, Procedure, RenameArguments,
     Renamed, SetAttributesArguments, SetTime, SizeAndTimes, Stability, Status, SymbolicLinkArguments, Time,
     Verifier, WeakCacheConsistency, WriteArguments, WriteResult,
@@ -37,7 +37,7 @@ fn ask<'a, T: for<'b> Xdr<'b>>(
     xdr::parse::<ChangeReply<T>>(&reply).unwrap().map_err(|refusal| refusal.status)
 }
 
-pub(crate) fn create(client: &mut Client, at: Entry<'_>, how: HowToCreate) -> Result<FileHandle, Status> {
+pub(crate) fn create(client: &mut Client, at: Entry<'_>, how: CreateMode) -> Result<FileHandle, Status> {
     let made: Result<Created, _> = ask(client, Procedure::Create, &CreateArguments { at, how });
     made.map(|made| made.file.unwrap())
 }
@@ -83,8 +83,8 @@ fn now(client: &mut Client, file: FileHandle) -> SizeAndTimes {
     client.attributes(file).unwrap().size_and_times()
 }
 
-pub(crate) const FRESH: HowToCreate =
-    HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
+pub(crate) const FRESH: CreateMode =
+    CreateMode::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
 #[test]
 fn written_data_is_stored_and_read_back() {
@@ -134,15 +134,15 @@ fn files_are_created_by_the_mode_of_the_call() {
     let mut client = Client::connect(server.address);
     let root = client.mount("/").unwrap().handle;
     assert_eq!(create(&mut client, entry(root, "old"), FRESH), Err(Status::Exists));
-    let keep = HowToCreate::Unchecked(NewAttributes::NONE);
+    let keep = CreateMode::Unchecked(NewAttributes::NONE);
     let old = create(&mut client, entry(root, "old"), keep).unwrap();
     assert_eq!((old, now(&mut client, old).size), (client.handle("old"), 1000));
-    let empty = HowToCreate::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
+    let empty = CreateMode::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
     assert_eq!(create(&mut client, entry(root, "old"), empty), Ok(old));
     assert_eq!(fs::metadata(scene.path("old")).unwrap().len(), 0);
     assert_eq!(create(&mut client, entry(root, "directory"), keep), Err(Status::Exists));
     // The whole verifier decides whether it is the same call.
-    let exclusive = |verifier: Verifier| HowToCreate::Exclusive(verifier);
+    let exclusive = |verifier: Verifier| CreateMode::Exclusive(verifier);
     let (one, other) = ([0xff, 1, 2, 3, 4, 5, 6, 7], [0xff, 1, 2, 3, 4, 5, 6, 8]);
     let new = create(&mut client, entry(root, "new"), exclusive(one)).unwrap();
     assert_eq!(create(&mut client, entry(root, "new"), exclusive(one)), Ok(new));
@@ -246,7 +246,7 @@ fn names_outside_the_directory_are_refused() {
     assert_eq!(make_directory(&mut client, entry(file, "below")), Err(Status::NotDirectory));
     // An existing link is not followed.
     std::os::unix::fs::symlink("../outside", scene.path("link")).unwrap();
-    let through = HowToCreate::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
+    let through = CreateMode::Unchecked(NewAttributes { size: Some(0), ..NewAttributes::NONE });
     assert_eq!(create(&mut client, entry(root, "link"), through), Err(Status::Exists));
     let link = client.handle("link");
     assert_eq!(write(&mut client, link, 0, b"x", Stability::Unstable).unwrap_err(), Status::Invalid);

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nocopy_lab::patience::wait_until;
 use nocopy_nfs::wire::nfs3::{
-    FileHandle, HowToCreate, NewAttributes, NfsResult, Procedure, SetTime, Stability, Status, Time,
+    CreateMode, FileHandle, NewAttributes, NfsResult, Procedure, SetTime, Stability, Status, Time,
     WeakCacheConsistency, WriteResult,
 };
 use nocopy_nfs::wire::xdr;
@@ -191,7 +191,7 @@ fn invalid_attributes_are_refused_before_any_change() {
         let before = client.attributes(file).unwrap();
         assert_eq!(set(&mut client, file, new, None), Err(Status::Invalid));
         assert_eq!(client.attributes(file).unwrap(), before);
-        let made = create(&mut client, entry(root, "new"), HowToCreate::Guarded(new));
+        let made = create(&mut client, entry(root, "new"), CreateMode::Guarded(new));
         assert_eq!((made, scene.path("new").exists()), (Err(Status::Invalid), false));
     }
 }

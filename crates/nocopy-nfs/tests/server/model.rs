@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    self, CreateArguments, Data, Entry, FileHandle, HowToCreate, LinkArguments, MakeDirectoryArguments,
+    self, CreateArguments, CreateMode, Data, Entry, FileHandle, LinkArguments, MakeDirectoryArguments,
     NewAttributes, Procedure, RenameArguments, SetAttributesArguments, Stability, Status,
     SymbolicLinkArguments, WriteArguments,
 };
@@ -171,7 +171,7 @@ fn random_changes_match_a_plain_directory() {
         let new = NewAttributes { mode: Some(mode), ..NewAttributes::NONE };
         let (procedure, status, expected) = match random.below(9) {
             0 => {
-                let how = HowToCreate::Guarded(new);
+                let how = CreateMode::Guarded(new);
                 let status = both.ask(
                     client,
                     Procedure::Create,

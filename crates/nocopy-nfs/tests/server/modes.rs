@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    CommitArguments, CreateArguments, Created, Data, Entry, FileHandle, HowToCreate, LinkArguments,
+    CommitArguments, CreateArguments, CreateMode, Created, Data, Entry, FileHandle, LinkArguments,
     MakeDirectoryArguments, NewAttributes, NfsResult, Procedure, RenameArguments, SetAttributesArguments,
     SetTime, Stability, Status, SymbolicLinkArguments, WeakCacheConsistency, WriteArguments,
 };
@@ -53,7 +53,7 @@ impl Caller {
         u32::from_be_bytes(reply[..4].try_into().unwrap())
     }
 
-    fn create(&mut self, name: &str, how: HowToCreate) -> FileHandle {
+    fn create(&mut self, name: &str, how: CreateMode) -> FileHandle {
         let asked = CreateArguments { at: self.at(name), how };
         let reply = self.client.nfs(Procedure::Create, &asked);
         parse::<NfsResult<Created, WeakCacheConsistency>>(&reply).unwrap().unwrap().file.unwrap()
@@ -75,9 +75,9 @@ fn set_id_bits_of_the_server_user_are_dropped() {
     let mut caller = Caller::of(&server);
     let all = NewAttributes { mode: Some(ALL), ..NewAttributes::NONE };
     for (name, how) in [
-        ("unchecked", HowToCreate::Unchecked(all)),
-        ("guarded", HowToCreate::Guarded(NewAttributes { size: Some(10), ..all })),
-        ("exclusive", HowToCreate::Exclusive([7; 8])),
+        ("unchecked", CreateMode::Unchecked(all)),
+        ("guarded", CreateMode::Guarded(NewAttributes { size: Some(10), ..all })),
+        ("exclusive", CreateMode::Exclusive([7; 8])),
     ] {
         let file = caller.create(name, how);
         let expected = if name == "exclusive" { 0o600 } else { WITHOUT_IDS };
@@ -102,7 +102,7 @@ fn set_id_bits_of_the_server_user_are_dropped() {
         let at = caller.at(name);
         assert_eq!(caller.status(Procedure::Link, &LinkArguments { file, at }), 0);
         // Not made anew, so only its size changes.
-        caller.create(name, HowToCreate::Unchecked(NewAttributes { size: Some(0), ..all }));
+        caller.create(name, CreateMode::Unchecked(NewAttributes { size: Some(0), ..all }));
         assert_eq!(mode(&scene, name), 0o711, "{name}");
     }
     let attributes = all;
@@ -155,7 +155,7 @@ fn devices_are_never_made_and_never_opened() {
         let asked = SetAttributesArguments { file, new, guard: None };
         assert_eq!(caller.status(Procedure::SetAttr, &asked), invalid, "{name}");
         assert_eq!(caller.status(Procedure::Commit, &CommitArguments { file, offset: 0, count: 0 }), invalid);
-        let asked = CreateArguments { at: caller.at(name), how: HowToCreate::Unchecked(new) };
+        let asked = CreateArguments { at: caller.at(name), how: CreateMode::Unchecked(new) };
         assert_eq!(caller.status(Procedure::Create, &asked), Status::Exists as u32, "{name}");
         caller.set(file, NewAttributes { mode: Some(0o6777), ..NewAttributes::NONE });
         assert_eq!(mode(&scene, name), 0o777);

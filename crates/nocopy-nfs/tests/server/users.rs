@@ -12,7 +12,7 @@ use std::time::Duration;
 use nocopy_nfs::server::core::Callers;
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    self, AccessArguments, AccessResult, Attributes, CreateArguments, Data, Entry, FileHandle, HowToCreate,
+    self, AccessArguments, AccessResult, Attributes, CreateArguments, CreateMode, Data, Entry, FileHandle,
     LinkArguments, LookupArguments, MakeDirectoryArguments, NewAttributes, NfsResult, Procedure,
     ReadArguments, RenameArguments, SetAttributesArguments, Stability, WriteArguments,
 };
@@ -152,7 +152,7 @@ impl Operation {
         let with = |mode: u32| NewAttributes { mode: Some(mode), ..NewAttributes::NONE };
         match self {
             Self::Create(path, mode) => {
-                let (at, how) = (caller.entry(path), HowToCreate::Guarded(with(*mode)));
+                let (at, how) = (caller.entry(path), CreateMode::Guarded(with(*mode)));
                 caller.ask(Procedure::Create, &CreateArguments { at, how })
             }
             Self::MakeDirectory(path, mode) => {
@@ -303,7 +303,7 @@ fn root_is_squashed_unless_trusted() {
             }
             let name = format!("{name}, {is_root_trusted}");
             let at = Entry { directory: root, name: Text(name.as_bytes()) };
-            let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+            let how = CreateMode::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
             client.nfs(Procedure::Create, &CreateArguments { at, how });
             let metadata = fs::metadata(scene.path(&name)).unwrap();
             let secret = client.handle("secret");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::Filter;
-use crate::report::FilterPlace;
+use crate::report::FilterLocation;
 use crate::timed_wait::{lock_within, try_lock};
 
 /// How long another call that sets a filter may take.
@@ -23,7 +23,7 @@ pub(super) struct FilterSlot {
 #[derive(Debug, Clone)]
 pub(super) struct PlacedFilter {
     pub(super) filter: Filter,
-    pub(super) place: FilterPlace,
+    pub(super) place: FilterLocation,
 }
 
 /// The number of the last change that a reader has seen.
@@ -36,8 +36,8 @@ impl FilterSlot {
     pub(super) fn set(
         &self,
         filter: Filter,
-        put: impl FnOnce(&Filter, Option<&mut FilterPlace>) -> Result<FilterPlace, String>,
-    ) -> Result<FilterPlace, String> {
+        put: impl FnOnce(&Filter, Option<&mut FilterLocation>) -> Result<FilterLocation, String>,
+    ) -> Result<FilterLocation, String> {
         // Locked until the reader may see it: of two threads that set filters at once, one would otherwise
         // leave its filter in the kernel and the other one its own here.
         let mut current = lock_within(&self.current, LOCK_TIMEOUT).ok_or(BUSY)?;
@@ -76,7 +76,7 @@ mod tests {
         let filter_slot = FilterSlot::default();
         std::mem::forget(filter_slot.current.lock());
         let filter = Filter { program: reject_all(), long: None };
-        let set = filter_slot.set(filter, |_, _| Ok(FilterPlace::Socket));
+        let set = filter_slot.set(filter, |_, _| Ok(FilterLocation::Socket));
         assert_eq!(set.err().as_deref(), Some(BUSY));
     }
 
@@ -84,10 +84,10 @@ mod tests {
     fn a_failed_change_still_shows_where_the_old_filter_runs() {
         let (filter_slot, mut version) = (FilterSlot::default(), FilterVersion::default());
         let filter = || Filter { program: reject_all(), long: None };
-        filter_slot.set(filter(), |_, _| Ok(FilterPlace::Xdp)).unwrap();
-        assert_eq!(filter_slot.read(&mut version).unwrap().place, FilterPlace::Xdp);
-        let here = FilterPlace::UserSpace { why: "a test".into() };
-        let moves = |_: &Filter, before: Option<&mut FilterPlace>| {
+        filter_slot.set(filter(), |_, _| Ok(FilterLocation::Xdp)).unwrap();
+        assert_eq!(filter_slot.read(&mut version).unwrap().place, FilterLocation::Xdp);
+        let here = FilterLocation::UserSpace { why: "a test".into() };
+        let moves = |_: &Filter, before: Option<&mut FilterLocation>| {
             *before.unwrap() = here.clone();
             Err("not set".to_owned())
         };

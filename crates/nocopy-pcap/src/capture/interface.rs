@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
@@ -31,11 +31,11 @@ impl InterfaceKind {
         }
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|error| {
-            Refusal(format!("{name}: cannot be looked at{}", Why(&io::Error::from(error))))
+            Refusal(format!("{name}: cannot be looked at{}", ErrorCause(&io::Error::from(error))))
         })?;
         let request = query(socket.as_fd(), device, libc::SIOCGIFHWADDR);
         let request = request.map_err(|error| {
-            Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", Why(&error)))
+            Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", ErrorCause(&error)))
         })?;
         // SAFETY: the call filled the address in.
         let hardware = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };

@@ -34,7 +34,7 @@ pub(crate) use stop::Stop;
 use take::Take;
 
 use crate::environment;
-use crate::report::{CaptureMode, FilterPlace, Library};
+use crate::report::{CaptureMode, FilterLocation, Library};
 
 /// A packet, in the memory to which the kernel wrote it.
 #[derive(Debug, Clone, Copy)]
@@ -203,7 +203,7 @@ pub(crate) enum Control {
 impl Control {
     /// Sets the filter: from the next packet on the program gets only packets that match.
     /// Errors are in libpcap's words; the old filter stays.
-    pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+    pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterLocation, String> {
         match self {
             Self::Passive(control) => control.set_filter(filter),
             Self::Take(control) => control.set_filter(filter),

@@ -21,7 +21,7 @@ use super::{
     Counts, Direction, Filter, Packet, Refusal, Settings, Sleep, SleepResult, Stop, WaitOptions, WaitResult,
 };
 use crate::abi::SNAP_BYTES_MAX;
-use crate::report::FilterPlace;
+use crate::report::FilterLocation;
 use crate::text;
 
 use super::interface::{self, Drops, InterfaceKind};
@@ -178,9 +178,9 @@ impl Passive {
         let blocks = match place {
             // Those that wait or are held, the one that the kernel writes to, and perhaps one that it has
             // reached meanwhile.
-            FilterPlace::UserSpace { .. } => None,
+            FilterLocation::UserSpace { .. } => None,
             // In immediate mode there may be one that is not written yet in front of others that are.
-            FilterPlace::Socket | FilterPlace::Xdp => {
+            FilterLocation::Socket | FilterLocation::Xdp => {
                 let fill = self.blocks.fill();
                 Some(if self.is_immediate { fill.total } else { fill.used } + 2)
             }
@@ -327,9 +327,9 @@ pub(crate) struct Control {
 
 impl Control {
     /// Sets the filter in the kernel or, if the kernel refuses it, in this library.
-    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterLocation, String> {
         self.shared.filter_slot.set(filter, |filter, _| match self.set_kernel_filter(filter) {
-            Ok(()) => Ok(FilterPlace::Socket),
+            Ok(()) => Ok(FilterLocation::Socket),
             Err(refusal) => {
                 // In libpcap's words; `eprintln!` would panic if standard error is broken.
                 let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
@@ -337,7 +337,7 @@ impl Control {
                     OpenError::System { source, .. } => text::of_errno("can't remove kernel filter", &source),
                     other => format!("can't remove kernel filter: {other}"),
                 })?;
-                Ok(FilterPlace::UserSpace { why: refusal.to_string() })
+                Ok(FilterLocation::UserSpace { why: refusal.to_string() })
             }
         })
     }

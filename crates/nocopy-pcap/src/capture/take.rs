@@ -26,7 +26,7 @@ use super::filter_slot::FilterSlot;
 use super::interface::{Drops, InterfaceKind};
 use super::{Counts, Direction, Filter, Packet, Refusal, WaitOptions, WaitResult, filter};
 use super::{Settings, Sleep, SleepResult, Stop};
-use crate::report::{self, CaptureMode, FilterPlace, FilterRefusal};
+use crate::report::{self, CaptureMode, FilterLocation, FilterRefusal};
 use crate::{packet_socket, text};
 use claimed::{CLAIMED_MAX, ClaimedPackets};
 use coalescer::Coalescer;
@@ -388,7 +388,7 @@ impl Control {
     }
 
     /// Installs the filter before the ports or, if that is not possible, makes the receivers run it.
-    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterLocation, String> {
         if let Some(long) = &filter.long {
             let (count, most) = (long.len(), INSTRUCTIONS_MAX);
             return Err(format!(
@@ -402,25 +402,29 @@ impl Control {
                 && self.is_uncertain.load(Ordering::Relaxed)
             {
                 // It may be removed from the front later.
-                *before = FilterPlace::UserSpace { why: why.clone() };
+                *before = FilterLocation::UserSpace { why: why.clone() };
             }
             placed
         })
     }
 
-    fn place_filter(&self, filter: &Program, before: Option<&FilterPlace>) -> Result<FilterPlace, String> {
+    fn place_filter(
+        &self,
+        filter: &Program,
+        before: Option<&FilterLocation>,
+    ) -> Result<FilterLocation, String> {
         if self.is_uncertain.load(Ordering::Relaxed) {
             return Err(FilterRefusal::Uncertain.to_string());
         }
-        let Err(refused) = self.set_xdp_filter(Some(filter)) else { return Ok(FilterPlace::Xdp) };
+        let Err(refused) = self.set_xdp_filter(Some(filter)) else { return Ok(FilterLocation::Xdp) };
         let FilterRefusal::Unchanged(why) = refused else { return Err(refused.to_string()) };
         filter.check_answerable().map_err(|error| error.to_string())?;
-        if before == Some(&FilterPlace::Xdp) {
+        if before == Some(&FilterLocation::Xdp) {
             // It would keep back packets that match the new one.
             let removed = self.set_xdp_filter(None);
             removed.map_err(|error| format!("filter: the one before cannot be removed; {error}"))?;
         }
-        Ok(FilterPlace::UserSpace { why })
+        Ok(FilterLocation::UserSpace { why })
     }
 
     /// Installs a filter before the ports, or none; `nocopy run` does it if this process may not.

@@ -4,9 +4,9 @@
 //! the program. So a thread may leave the call there in any way, and whichever call comes next finds the
 //! handle whole: nothing has to be noticed or undone.
 //!
-//! Two things are left to find out, both by comparing positions on the stack ([`Place`]): a call at the same
-//! position as an earlier one of its thread, or above it, shows that the earlier one is over. A read in a
-//! callback is refused, because it would give back the packet that the callback looks at; a read after the
+//! Two things are left to find out, both by comparing positions on the stack ([`CallSite`]): a call at the
+//! same position as an earlier one of its thread, or above it, shows that the earlier one is over. A read in
+//! a callback is refused, because it would give back the packet that the callback looks at; a read after the
 //! callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next step of
 //! that thread goes on.
 

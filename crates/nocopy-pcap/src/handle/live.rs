@@ -12,7 +12,7 @@ use super::lazy_injector::LazyInjector;
 use crate::abi::{ERROR, PacketHeader, Pcap};
 use crate::capture::{Capture, Control, Direction, Filter, Settings, Stop};
 use crate::injection::{SendResult, SingleSend};
-use crate::report::{self, FilterPlace};
+use crate::report::{self, FilterLocation};
 use crate::text;
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Live {
         }
     }
 
-    fn report_filter(&self, place: FilterPlace) {
+    fn report_filter(&self, place: FilterLocation) {
         report::filter(self.number, Some(place));
     }
 

@@ -35,7 +35,7 @@ use ports::Port;
 
 /// A packet from its Ethernet header on, possibly cut by a capture length.
 #[derive(Debug, Clone, Copy)]
-pub struct Captured<'a> {
+pub struct CapturedBytes<'a> {
     /// The captured bytes, from the first.
     pub bytes: &'a [u8],
     /// Bytes the packet had.
@@ -66,7 +66,7 @@ impl Style {
     }
 }
 
-impl Captured<'_> {
+impl CapturedBytes<'_> {
     /// Appends the description to `line`: without line feed, and without any other control character.
     pub fn describe(self, style: Style, line: &mut String) {
         let part = Part { bytes: self.bytes, declared_bytes: self.packet_bytes.max(self.bytes.len()) };
@@ -123,7 +123,7 @@ pub fn check_one_line(bytes: &[u8]) {
         // Whole; cut; and with a length that no header announces.
         for packet_bytes in [bytes.len(), bytes.len() + 1, 1 << 20, 0] {
             let mut line = String::new();
-            Captured { bytes, packet_bytes }.describe(style, &mut line);
+            CapturedBytes { bytes, packet_bytes }.describe(style, &mut line);
             assert!(!line.is_empty() && line.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{line:?}");
         }
     }

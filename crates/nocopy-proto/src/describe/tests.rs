@@ -13,7 +13,7 @@ const V4: IpAddresses = IpAddresses::V4 {
 
 fn line_of(bytes: &[u8], packet_bytes: usize, style: Style) -> String {
     let mut line = String::new();
-    Captured { bytes, packet_bytes }.describe(style, &mut line);
+    CapturedBytes { bytes, packet_bytes }.describe(style, &mut line);
     line
 }
 

@@ -79,7 +79,7 @@ impl Sum {
 ///
 /// The kernel calls them `csum_start` and `csum_offset` (Documentation/networking/checksum-offloads.rst).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ChecksumField {
     /// Bytes in front of the covered bytes: usually those before the transport header.
     pub start: u16,
     /// Bytes from `start` to the checksum field: 6 for UDP, 16 for TCP.
@@ -89,21 +89,21 @@ pub struct Place {
 /// A checksum field outside its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("checksum at byte {} + {}: cannot be computed; the packet has only {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
-pub struct PlaceOutside {
+pub struct FieldOutside {
     /// The place of the field.
-    pub place: Place,
+    pub place: ChecksumField,
     /// Bytes in the packet.
     pub packet_bytes: usize,
 }
 
-impl Place {
+impl ChecksumField {
     /// Checks that the field is within a packet of `packet_bytes` bytes.
     ///
     /// # Errors
     /// It does not.
-    pub const fn check(self, packet_bytes: usize) -> Result<(), PlaceOutside> {
+    pub const fn check(self, packet_bytes: usize) -> Result<(), FieldOutside> {
         if self.start as usize + self.offset as usize + 2 > packet_bytes {
-            return Err(PlaceOutside { place: self, packet_bytes });
+            return Err(FieldOutside { place: self, packet_bytes });
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Place {
     ///
     /// # Errors
     /// The field does not lie in the packet, which is unchanged.
-    pub fn complete(self, packet: &mut [u8]) -> Result<(), PlaceOutside> {
+    pub fn complete(self, packet: &mut [u8]) -> Result<(), FieldOutside> {
         self.check(packet.len())?;
         let summed = &mut packet[usize::from(self.start)..];
         let checksum = match Sum::new().with(summed).checksum() {
@@ -210,21 +210,21 @@ mod tests {
 
     #[test]
     fn a_checksum_field_outside_the_packet_is_refused() {
-        let place = Place { start: 4, offset: 6 };
+        let place = ChecksumField { start: 4, offset: 6 };
         for bytes in 0..12 {
             let mut packet = vec![1; bytes];
             let refused = place.complete(&mut packet).unwrap_err();
             assert_eq!((refused.packet_bytes, packet), (bytes, vec![1; bytes]));
         }
         assert_eq!(place.complete(&mut [1; 12]), Ok(()));
-        let far = Place { start: u16::MAX, offset: u16::MAX };
+        let far = ChecksumField { start: u16::MAX, offset: u16::MAX };
         assert!(far.complete(&mut [0; 65536]).is_err());
     }
 
     #[test]
     fn a_zero_checksum_is_written_as_ffff() {
         let mut packet = [0xff, 0xff, 0, 0];
-        Place { start: 0, offset: 2 }.complete(&mut packet).unwrap();
+        ChecksumField { start: 0, offset: 2 }.complete(&mut packet).unwrap();
         assert_eq!(packet, [0xff; 4]);
     }
 

@@ -100,7 +100,7 @@ fn walk_frame(bytes: &[u8]) {
 /// The combined view has the same values as the separate views.
 fn walk_udp_packet(bytes: &[u8], frame: &ethernet::Frame<'_>) {
     let Ok(packet) = UdpPacket::parse(bytes) else { return };
-    let (at, payload_bytes) = packet.payload_place();
+    let (at, payload_bytes) = packet.payload_range();
     assert_eq!(bytes.get(at..at + payload_bytes), Some(packet.datagram().payload()));
     assert_within(frame.payload(), packet.datagram().payload());
     let addresses = match frame.ether_type() {

@@ -51,7 +51,7 @@ impl UdpFlow {
     pub fn of(packet: &UdpPacket<'_>, frame: &[u8]) -> Option<Self> {
         let IpAddresses::V4 { .. } = packet.addresses() else { return None };
         let headers = frame.first_chunk::<HEADER_BYTES>()?;
-        if packet.payload_place().0 != HEADER_BYTES {
+        if packet.payload_range().0 != HEADER_BYTES {
             return None;
         }
         let Parts { front, middle, ends, .. } = Parts::of(headers);
@@ -177,7 +177,7 @@ mod tests {
                 prop_assert_eq!(parsed.datagram().source_port(), packet.datagram().source_port());
                 prop_assert_eq!(parsed.datagram().destination_port(), packet.datagram().destination_port());
                 prop_assert_eq!(parsed.is_marked(), packet.is_marked());
-                prop_assert_eq!(parsed.payload_place().0, HEADER_BYTES);
+                prop_assert_eq!(parsed.payload_range().0, HEADER_BYTES);
             }
         }
     }

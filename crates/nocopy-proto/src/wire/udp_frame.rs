@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::checksum::Place;
+use super::checksum::ChecksumField;
 use super::emit::{BufferTooSmall, EmitError, PayloadTooLong, length_with_header};
 use super::vlan::{self, TagControl};
 use super::{EtherType, IpAddresses, IpProtocol, MacAddress, ethernet, ipv4, ipv6, udp};
@@ -41,7 +41,7 @@ pub enum UdpChecksum {
     /// Left out, which only IPv4 permits.
     Omitted,
     /// Left to the device that sends the frame: only the part of it that needs no payload is there, to be
-    /// completed where [`UdpFrame::checksum_place`] says. No receiver accepts the frame as it is.
+    /// completed where [`UdpFrame::checksum_field`] says. No receiver accepts the frame as it is.
     Offloaded,
 }
 
@@ -76,9 +76,9 @@ impl UdpFrame {
     }
 
     /// The place of the UDP checksum in the frame, for a device that completes it.
-    pub const fn checksum_place(&self) -> Place {
+    pub const fn checksum_field(&self) -> ChecksumField {
         let start = (self.header_bytes() - udp::HEADER_BYTES) as u16; // at most 58
-        Place { start, offset: udp::CHECKSUM_OFFSET }
+        ChecksumField { start, offset: udp::CHECKSUM_OFFSET }
     }
 
     /// The longest payload of one packet, whatever the link allows: 65,507 bytes on IPv4, 65,527 on IPv6.
@@ -305,7 +305,7 @@ pub(super) mod tests {
             template in templates(), payload in vec(any::<u8>(), 0..1500),
         ) {
             let mut frame = frame_of(&UdpFrame { checksum: UdpChecksum::Offloaded, ..template }, &payload);
-            prop_assert_eq!(template.checksum_place().complete(&mut frame), Ok(()));
+            prop_assert_eq!(template.checksum_field().complete(&mut frame), Ok(()));
             let computed = UdpFrame { checksum: UdpChecksum::Computed, ..template };
             prop_assert_eq!(frame, frame_of(&computed, &payload));
         }

@@ -99,7 +99,7 @@ impl<'a> UdpPacket<'a> {
 
     /// The payload in the frame: its offset and length.
     #[inline]
-    pub fn payload_place(&self) -> (usize, usize) {
+    pub fn payload_range(&self) -> (usize, usize) {
         (self.payload_at, self.datagram.payload().len())
     }
 
@@ -161,7 +161,7 @@ mod tests {
             prop_assert_eq!(packet.is_marked(), flow.traffic_class % 4 == 3);
             let datagram = packet.datagram();
             prop_assert_eq!((datagram.source_port(), datagram.destination_port()), (flow.source_port, flow.destination_port));
-            let (at, bytes) = packet.payload_place();
+            let (at, bytes) = packet.payload_range();
             prop_assert_eq!(&frame[at..at + bytes], &payload[..]);
             match checksum {
                 UdpChecksum::Computed => prop_assert_eq!(packet.verify_checksum(), Ok(Integrity::Verified)),
@@ -186,7 +186,7 @@ mod tests {
             let intact = UdpPacket::parse(&frame).is_ok_and(|packet| packet.verify_checksum() == Ok(Integrity::Verified));
             prop_assert!(!intact, "a bit of byte {} was turned", at);
             if let Ok(packet) = UdpPacket::parse(&bytes) {
-                let (at, length) = packet.payload_place();
+                let (at, length) = packet.payload_range();
                 prop_assert_eq!(bytes.get(at..at + length), Some(packet.datagram().payload()));
             }
         }

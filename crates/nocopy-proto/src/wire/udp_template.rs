@@ -1,6 +1,6 @@
 //! Prepared headers of a flow: the parts shared by all frames are written and summed once.
 
-use super::checksum::{Place, Sum};
+use super::checksum::{ChecksumField, Sum};
 use super::emit::{BufferTooSmall, PayloadTooLong};
 use super::udp_flow::HEADER_BYTES as IPV4_HEADER_BYTES;
 use super::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpFrameError, ipv4, udp};
@@ -89,8 +89,8 @@ impl UdpTemplate {
 
     /// The place of the UDP checksum, if a device completes it.
     #[inline]
-    pub fn left_checksum(&self) -> Option<Place> {
-        (self.flow.checksum == UdpChecksum::Offloaded).then(|| self.flow.checksum_place())
+    pub fn left_checksum(&self) -> Option<ChecksumField> {
+        (self.flow.checksum == UdpChecksum::Offloaded).then(|| self.flow.checksum_field())
     }
 
     /// Writes all headers into the first [`header_bytes`](Self::header_bytes) of `headers`. The payload, in
@@ -170,7 +170,7 @@ mod tests {
                     template.emit(&mut headers, &pieces).unwrap();
                     prop_assert_eq!(&headers, &expected);
                     prop_assert_eq!(template.header_bytes(), flow.header_bytes());
-                    let left = (checksum == UdpChecksum::Offloaded).then(|| flow.checksum_place());
+                    let left = (checksum == UdpChecksum::Offloaded).then(|| flow.checksum_field());
                     prop_assert_eq!(template.left_checksum(), left);
                 }
             }

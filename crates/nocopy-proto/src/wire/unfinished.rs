@@ -1,6 +1,6 @@
 //! Transport checksums that a sender left to its device, in frames that never passed one.
 
-use super::checksum::{Place, Sum};
+use super::checksum::{ChecksumField, Sum};
 use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6, tcp, udp, vlan};
 
 mod quick;
@@ -115,9 +115,11 @@ impl UnfinishedChecksum {
     /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum.
     /// The request covers all bytes from there to the end of the packet, so cut padding off: the packet ends
     /// at [`end_bytes`](Self::end_bytes).
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<ChecksumField> {
         match self.kind {
-            ChecksumKind::Internet(offset) => Some(Place { start: u16::try_from(self.start).ok()?, offset }),
+            ChecksumKind::Internet(offset) => {
+                Some(ChecksumField { start: u16::try_from(self.start).ok()?, offset })
+            }
             ChecksumKind::Crc32c => None,
         }
     }

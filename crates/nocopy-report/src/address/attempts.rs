@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use nocopy_proto::errno::Named;
+use nocopy_proto::errno::ErrorName;
 
 #[derive(Debug, Default)]
 pub struct Attempts(Vec<(SocketAddr, io::Error)>);
@@ -12,7 +12,7 @@ pub struct Attempts(Vec<(SocketAddr, io::Error)>);
 impl Attempts {
     /// Notes an error; a later one of the same address replaces it, except that silence tells less than a
     /// refusal.
-    pub fn note(&mut self, address: SocketAddr, error: io::Error) {
+    pub fn record(&mut self, address: SocketAddr, error: io::Error) {
         let (refused, silent) = (io::ErrorKind::ConnectionRefused, io::ErrorKind::TimedOut);
         match self.0.iter_mut().find(|(tried, _)| *tried == address) {
             Some((_, before)) if before.kind() == refused && error.kind() == silent => {}
@@ -38,7 +38,7 @@ impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for (number, (address, error)) in self.0.iter().enumerate() {
             let separator = if number == 0 { "" } else { ", " };
-            write!(f, "{separator}{address} {}", Named(error))?;
+            write!(f, "{separator}{address} {}", ErrorName(error))?;
         }
         Ok(())
     }
@@ -48,14 +48,14 @@ impl std::error::Error for Attempts {}
 
 #[cfg(test)]
 mod tests {
-    use nocopy_proto::errno::Why;
+    use nocopy_proto::errno::ErrorCause;
 
     use super::*;
 
     fn attempts(errors: &[(&str, i32)]) -> Attempts {
         let mut attempts = Attempts::default();
         for (address, number) in errors {
-            attempts.note(address.parse().unwrap(), io::Error::from_raw_os_error(*number));
+            attempts.record(address.parse().unwrap(), io::Error::from_raw_os_error(*number));
         }
         attempts
     }
@@ -66,7 +66,7 @@ mod tests {
         let error = attempts(&[(one, 110), (other, 111), (one, 101), (other, 110)]).into_error();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(
-            Why(&error).to_string(),
+            ErrorCause(&error).to_string(),
             "; [::1]:9 network is unreachable (ENETUNREACH), 127.0.0.1:9 connection refused (ECONNREFUSED)"
         );
     }
@@ -74,6 +74,6 @@ mod tests {
     #[test]
     fn the_error_of_the_only_address_is_unchanged() {
         let error = attempts(&[("10.0.0.1:9", 111)]).into_error();
-        assert_eq!(Why(&error).to_string(), " (ECONNREFUSED); connection refused");
+        assert_eq!(ErrorCause(&error).to_string(), " (ECONNREFUSED); connection refused");
     }
 }

@@ -87,7 +87,7 @@ impl ConnectRace {
         };
         match open() {
             Ok(socket) => self.pending.push((socket, to)),
-            Err(error) => self.failed.note(to, error),
+            Err(error) => self.failed.record(to, error),
         }
     }
 
@@ -104,14 +104,14 @@ impl ConnectRace {
             let connected = sockopt::socket_error(&socket).and_then(|result| result);
             match connected.and_then(|()| ioctl_fionbio(&socket, false)) {
                 Ok(()) => winner = Some((socket.into(), to)),
-                Err(errno) => self.failed.note(to, errno.into()),
+                Err(errno) => self.failed.record(to, errno.into()),
             }
         }
         winner
     }
 
     fn into_timed_out(mut self) -> Attempts {
-        self.pending.drain(..).for_each(|(_, to)| self.failed.note(to, Errno::TIMEDOUT.into()));
+        self.pending.drain(..).for_each(|(_, to)| self.failed.record(to, Errno::TIMEDOUT.into()));
         self.failed
     }
 }

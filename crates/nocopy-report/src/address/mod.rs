@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-use crate::quantity::whole;
+use crate::quantity::parse_digits;
 
 pub use attempts::Attempts;
 pub use connect::connect;
@@ -130,7 +130,7 @@ fn interface_index(scope: &str) -> io::Result<u32> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)
         .or_else(|_| socket(AddressFamily::INET6, SocketType::DGRAM, None))?;
     netdevice::name_to_index(&any, scope).or_else(|_| {
-        whole(scope).ok_or_else(|| {
+        parse_digits(scope).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("this network namespace has no interface '{scope}'"),
@@ -173,7 +173,7 @@ impl FromStr for HostPort {
         let (host, port) = split_port(text)?;
         let port = port.ok_or("a port is missing: HOST:PORT")?;
         Ok(Self {
-            port: whole(port).ok_or("a port is a number up to 65535")?,
+            port: parse_digits(port).ok_or("a port is a number up to 65535")?,
             host: (!host.is_empty()).then(|| host.parse()).transpose()?,
         })
     }
@@ -229,12 +229,12 @@ impl fmt::Display for Family {
 
 /// The addresses of a host that may connect or send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedHost {
     host: Host,
     addresses: Vec<SocketAddr>,
 }
 
-impl FromStr for Allowed {
+impl FromStr for AllowedHost {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -244,7 +244,7 @@ impl FromStr for Allowed {
     }
 }
 
-impl Allowed {
+impl AllowedHost {
     /// Whether it is one of the host's addresses, at any port; an address without a scope is allowed on every
     /// interface.
     pub fn has(&self, peer: SocketAddr) -> bool {
@@ -260,7 +260,7 @@ impl Allowed {
     }
 }
 
-impl fmt::Display for Allowed {
+impl fmt::Display for AllowedHost {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.host {
             Host::Ipv6 { .. } => f.write_str(self.host.to_string().trim_matches(['[', ']'])),
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn allowed_hosts_match_address_and_scope() {
-        let allowed = |text: &str| text.parse::<Allowed>().unwrap();
+        let allowed = |text: &str| text.parse::<AllowedHost>().unwrap();
         let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
         assert!(
             allowed("10.0.0.1").has(peer("[::ffff:10.0.0.1]:9"))

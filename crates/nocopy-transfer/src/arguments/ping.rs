@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::endpoint::Endpoint;
-use crate::exchange::Waiting;
+use crate::exchange::WaitMode;
 use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub struct PingArguments {
     pub timeout: Duration,
     /// How to wait for an answer.
     #[arg(long, value_enum, value_name = "HOW", default_value = "adaptive")]
-    pub wait: Waiting,
+    pub wait: WaitMode,
     /// For message:// and xdp://: over a port of this interface (AF_XDP), not through the kernel's sockets.
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
@@ -53,7 +53,7 @@ pub struct ServeArguments {
     pub interface: Option<String>,
     /// How to wait for messages.
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
-    pub wait: Waiting,
+    pub wait: WaitMode,
     /// Answer each request with the output of this program, which reads the request from standard input.
     /// Arguments are separated by blanks; no shell is used. Every host that reaches the port can run it.
     #[arg(long, value_name = "PROGRAM ARGS")]
@@ -105,7 +105,7 @@ pub struct CallArguments {
     pub timeout: Duration,
     /// How to wait for the response.
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
-    pub wait: Waiting,
+    pub wait: WaitMode,
     /// Over a port of this interface (AF_XDP), not through the kernel's sockets.
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,

@@ -8,8 +8,8 @@ use clap::Args;
 use nocopy::tcp::ReceiveMethod;
 
 use crate::endpoint::{Endpoint, Scheme};
-use nocopy_report::address::Allowed;
-use nocopy_report::output_file::PrivateFile;
+use nocopy_report::address::AllowedHost;
+use nocopy_report::output_file::CreateOptions;
 use nocopy_report::quantity;
 
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub struct RecvArguments {
     pub permissions: Option<u32>,
     /// Only from this sender, a name or an address; may be repeated (default: from the first sender).
     #[arg(long, value_name = "ADDRESS")]
-    pub from: Vec<Allowed>,
+    pub from: Vec<AllowedHost>,
     /// Ask the sender for checksums (CRC32C), and check every byte.
     #[arg(long)]
     pub verify: bool,
@@ -82,8 +82,8 @@ impl RecvArguments {
     }
 
     /// How FILE is made.
-    pub fn making(&self) -> PrivateFile {
-        PrivateFile { force: self.force, permissions: self.permissions }
+    pub fn making(&self) -> CreateOptions {
+        CreateOptions { force: self.force, permissions: self.permissions }
     }
 }
 
@@ -108,7 +108,7 @@ pub struct StreamReception {
     /// How to receive: auto (the method that measures fastest), recv (copies, 64KiB at a time), recv:BYTES
     /// (copies, BYTES at a time), or mapped (whole pages by reference, the rest copied).
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
-    pub receive: Receiving,
+    pub receive: ReceiveMethodArgument,
 }
 
 /// Bytes of a read: the default and the most.
@@ -117,18 +117,20 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// A method of receiving.
 #[derive(Debug, Clone, Copy)]
-pub struct Receiving(
+pub struct ReceiveMethodArgument(
     /// `None`: the method that measures best.
     pub Option<ReceiveMethod>,
 );
 
-fn receiving(text: &str) -> Result<Receiving, String> {
+fn receiving(text: &str) -> Result<ReceiveMethodArgument, String> {
     match text.split_once(':') {
-        None if text == "auto" => Ok(Receiving(None)),
-        None if text == "mapped" => Ok(Receiving(Some(ReceiveMethod::Mapped))),
-        None if text == "recv" => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: READ_BYTES }))),
+        None if text == "auto" => Ok(ReceiveMethodArgument(None)),
+        None if text == "mapped" => Ok(ReceiveMethodArgument(Some(ReceiveMethod::Mapped))),
+        None if text == "recv" => Ok(ReceiveMethodArgument(Some(ReceiveMethod::Recv { bytes: READ_BYTES }))),
         Some(("recv", bytes)) => match quantity::bytes(bytes)? {
-            bytes @ ..=READ_BYTES_MAX => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: bytes as u32 }))),
+            bytes @ ..=READ_BYTES_MAX => {
+                Ok(ReceiveMethodArgument(Some(ReceiveMethod::Recv { bytes: bytes as u32 })))
+            }
             _ => Err("more than 64MiB at a time".into()),
         },
         _ => Err("write auto, recv, recv:BYTES or mapped".into()),

@@ -325,7 +325,8 @@ fn interface(text: &str) -> Result<String, String> {
 
 fn vlan(text: &str) -> Result<TagControl, String> {
     let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
-    let (Some(vlan), Some(priority)) = (quantity::whole(vlan), quantity::whole(priority)) else {
+    let (Some(vlan), Some(priority)) = (quantity::parse_digits(vlan), quantity::parse_digits(priority))
+    else {
         return Err("not a VLAN with a priority; write 5 or 5:3".into());
     };
     TagControl::new(vlan, priority, false).map_err(|error| error.to_string())

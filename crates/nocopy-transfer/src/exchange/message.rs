@@ -9,16 +9,16 @@ use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
 use nocopy::tcp::Published;
 use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Port, Reason};
 
-use super::{Exchange, PATIENCE, SEND_MAX, Waiting, unless_down};
+use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, unless_down};
 
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
+pub struct EndpointSettings<'a> {
     pub at: SocketAddr,
     /// The interface whose port is used; `None`: the kernel's sockets.
     pub interface: Option<&'a str>,
-    pub waiting: Waiting,
+    pub waiting: WaitMode,
     pub message_bytes_max: usize,
     /// The longest datagram; by default the longest for the usual MTU.
     pub datagram_bytes: Option<u16>,
@@ -28,7 +28,7 @@ pub struct Setting<'a> {
     pub streams: bool,
 }
 
-impl Setting<'_> {
+impl EndpointSettings<'_> {
     pub fn open(self) -> Result<Endpoint, OpenError> {
         let builder = Endpoint::builder()
             .accept(self.accept)
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn messages_return_and_the_end_is_reported() {
-        for waiting in Waiting::ALL {
-            let setting = Setting {
+        for waiting in WaitMode::ALL {
+            let setting = EndpointSettings {
                 at: "127.0.0.1:0".parse().unwrap(),
                 interface: None,
                 waiting,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nocopy::Ledger;
 use nocopy_proto::errno::is_down;
 
-pub use waiting::{Waiting, attend};
+pub use waiting::{WaitMode, attend};
 
 /// How long a receiver sleeps before it checks whether to end.
 pub const PATIENCE: Duration = Duration::from_millis(10);

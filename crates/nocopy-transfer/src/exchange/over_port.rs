@@ -8,7 +8,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Port, Reason};
 
-use super::{Exchange, PATIENCE, Waiting, unless_down};
+use super::{Exchange, PATIENCE, WaitMode, unless_down};
 use crate::attempts::any;
 use crate::source::await_address;
 
@@ -17,7 +17,7 @@ pub struct OverPort {
     receiver: Receiver,
     sender: Sender,
     to: SocketAddr,
-    waiting: Waiting,
+    waiting: WaitMode,
     /// Datagrams that arrived together with a datagram that was passed on, in order.
     others: VecDeque<Vec<u8>>,
 }
@@ -28,7 +28,7 @@ impl OverPort {
         interface: &str,
         at: SocketAddr,
         to: SocketAddr,
-        waiting: Waiting,
+        waiting: WaitMode,
     ) -> Result<Self, OpenError> {
         let socket = open(interface, at, waiting)?;
         let (receiver, sender) = socket.split();
@@ -37,7 +37,7 @@ impl OverPort {
 }
 
 /// A socket over a port of that interface, which sends only by the port.
-pub fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket, OpenError> {
+pub fn open(interface: &str, at: SocketAddr, waiting: WaitMode) -> Result<Socket, OpenError> {
     let port = Port::builder(interface).wait(waiting.of_port());
     Socket::builder().port(port).method(Method::Xdp).bind(at)
 }
@@ -57,8 +57,8 @@ impl Exchange for OverPort {
             return Ok(true);
         }
         let batch = match self.waiting {
-            Waiting::Spinning => self.receiver.try_receive(),
-            Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE),
+            WaitMode::Spinning => self.receiver.try_receive(),
+            WaitMode::Blocking | WaitMode::Adaptive => self.receiver.receive_timeout(PATIENCE),
         };
         let Some(batch) = unless_down(batch)? else { return Ok(false) };
         let to = (self.to.ip(), self.to.port());

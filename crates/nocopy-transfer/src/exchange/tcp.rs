@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nocopy::integration::poll;
 use rustix::event::{PollFd, PollFlags};
 
-use super::{Exchange, PATIENCE, SEND_MAX, Waiting, attend};
+use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, attend};
 
 /// Bytes of the length.
 const PREFIX_BYTES: usize = 4;
@@ -35,7 +35,7 @@ enum SendMode {
 #[derive(Debug)]
 pub struct Tcp {
     stream: TcpStream,
-    waiting: Waiting,
+    waiting: WaitMode,
     mode: SendMode,
     reader: Reader,
     joined: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Tcp {
 
 impl Tcp {
     /// An exchange over a connection; small messages are sent at once.
-    pub fn new(stream: TcpStream, waiting: Waiting) -> io::Result<Self> {
+    pub fn new(stream: TcpStream, waiting: WaitMode) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(!waiting.sleeps_in_calls())?;
         if waiting.sleeps_in_calls() {
@@ -135,7 +135,7 @@ fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
 }
 
 /// One call; more only if the kernel did not accept everything.
-fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+fn write_all(mut stream: &TcpStream, waiting: WaitMode, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
     let mut stalled: Option<Instant> = None;
     while !pieces.is_empty() {
         match stream.write_vectored(pieces) {
@@ -147,7 +147,7 @@ fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice
                 if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                if waiting == Waiting::Adaptive {
+                if waiting == WaitMode::Adaptive {
                     poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(PATIENCE))?;
                 }
             }
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    fn pair(waiting: Waiting) -> (Tcp, Tcp) {
+    fn pair(waiting: WaitMode) -> (Tcp, Tcp) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (other, _) = listener.accept().unwrap();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn messages_of_every_length_arrive_complete_in_order() {
-        for waiting in Waiting::ALL {
+        for waiting in WaitMode::ALL {
             for mode in [SendMode::Single, SendMode::Batched, SendMode::Gathered] {
                 let (mut from, mut to) = pair(waiting);
                 from.mode = mode;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_timeout_yields_no_message() {
-        for waiting in Waiting::ALL {
+        for waiting in WaitMode::ALL {
             let (mut one, _other) = pair(waiting);
             assert!(!one.receive(|_| unreachable!()).unwrap());
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use super::{Exchange, PATIENCE, Waiting, attend};
+use super::{Exchange, PATIENCE, WaitMode, attend};
 
 /// The longest payload over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -14,13 +14,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Udp {
     socket: UdpSocket,
-    waiting: Waiting,
+    waiting: WaitMode,
     buffer: Box<[u8]>,
 }
 
 impl Udp {
     /// Over a socket connected to the other end.
-    pub fn new(socket: UdpSocket, waiting: Waiting) -> io::Result<Self> {
+    pub fn new(socket: UdpSocket, waiting: WaitMode) -> io::Result<Self> {
         socket.set_nonblocking(!waiting.sleeps_in_calls())?;
         if waiting.sleeps_in_calls() {
             socket.set_read_timeout(Some(PATIENCE))?;

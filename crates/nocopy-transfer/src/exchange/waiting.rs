@@ -17,7 +17,7 @@ const LOOKS_A_CLOCK: u32 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Waiting {
+pub enum WaitMode {
     /// Poll all the time, which keeps a processor busy.
     #[value(name = "spin")]
     #[serde(rename = "spin")]
@@ -30,7 +30,7 @@ pub enum Waiting {
     Adaptive,
 }
 
-impl Waiting {
+impl WaitMode {
     pub const ALL: [Self; 3] = [Self::Spinning, Self::Blocking, Self::Adaptive];
 
     /// Its name in variants of methods.
@@ -59,11 +59,11 @@ impl Waiting {
 /// Repeats a call until it returns something, as long as this kind of wait lasts; `None`: nothing arrived, or
 /// a signal did.
 pub fn attend<T>(
-    waiting: Waiting,
+    waiting: WaitMode,
     socket: impl AsFd,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<Option<T>> {
-    if waiting != Waiting::Adaptive {
+    if waiting != WaitMode::Adaptive {
         return unless_empty(attempt());
     }
     let start = Instant::now();

@@ -3,7 +3,7 @@
 mod rounds;
 mod summary;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use crate::Failure;
 use crate::arguments::{LOOPBACK, PingArguments};
 use crate::attempts::{any, cause, cause_of_message, check_port, try_in_turn};
 use crate::endpoint::{Endpoint, Scheme};
-use crate::exchange::message::{CONNECT_MAX, Message, Setting};
+use crate::exchange::message::{CONNECT_MAX, EndpointSettings, Message};
 use crate::exchange::over_port::{OverPort, source_address};
 use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
-use crate::exchange::{Exchange, Waiting};
+use crate::exchange::{Exchange, WaitMode};
 use crate::failure::CommandError;
 use crate::source::await_address;
 use nocopy_report::address::{self, Attempts, Family};
@@ -37,13 +37,13 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{target}: no such host{cause}; name one that resolves, or its address", cause = Why(.source))]
+    #[error("{target}: no such host{cause}; name one that resolves, or its address", cause = ErrorCause(.source))]
     Resolve { target: Endpoint, source: io::Error },
     #[error(transparent)]
     Message(message::Error),
-    #[error("{target}: cannot connect{cause}; {}", advice(source), cause = Why(.source))]
+    #[error("{target}: cannot connect{cause}; {}", advice(source), cause = ErrorCause(.source))]
     Connect { target: Endpoint, source: io::Error },
-    #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the route", ip = to.ip(), cause = Why(.source))]
+    #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the route", ip = to.ip(), cause = ErrorCause(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error(
         "--interface: cannot be used here; it needs message:// or xdp://; leave it out, or ping by xdp://"
@@ -59,7 +59,7 @@ pub enum Error {
         "--size: {bytes} bytes do not fit one datagram; UDP carries up to {DATAGRAM_BYTES_MAX}; give less with --size, or use message://"
     )]
     TooLong { bytes: usize },
-    #[error("{target}: cannot exchange messages any more{cause}; {}", advice(source), cause = Why(.source))]
+    #[error("{target}: cannot exchange messages any more{cause}; {}", advice(source), cause = ErrorCause(.source))]
     Exchange { target: Endpoint, source: io::Error },
 }
 
@@ -78,7 +78,7 @@ fn advice(error: &io::Error) -> &'static str {
 
 pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
     check(arguments)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let addresses = resolve(&arguments.target)?;
     match arguments.target.scheme() {
         Scheme::Udp => {
@@ -92,7 +92,10 @@ pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
         Scheme::Tcp => match tcp(arguments, &addresses, &interrupt)? {
             Some((exchange, to)) => play(arguments, interrupt, to, exchange),
             None => {
-                print::say(format_args!("nocopy: {}: interrupted: not connected yet", arguments.target));
+                print::print_status(format_args!(
+                    "nocopy: {}: interrupted: not connected yet",
+                    arguments.target
+                ));
                 Ok(Outcome::Negative)
             }
         },
@@ -146,7 +149,7 @@ fn answering<E: Exchange>(
 fn probe(exchange: &mut impl Exchange, within: Duration, interrupt: &Interrupt) -> io::Result<()> {
     let start = Instant::now();
     let mut asked = None;
-    while !interrupt.came() {
+    while !interrupt.was_interrupted() {
         if asked.is_none_or(|asked: Instant| asked.elapsed() >= PROBE_INTERVAL) {
             exchange.send(&PROBE)?;
             asked = Some(Instant::now());
@@ -177,7 +180,7 @@ fn tcp(
     addresses: &[SocketAddr],
     interrupt: &Interrupt,
 ) -> Result<Option<(Tcp, SocketAddr)>, Error> {
-    let connected = address::connect(addresses, CONNECT_MAX, |_| Ok(()), || interrupt.came());
+    let connected = address::connect(addresses, CONNECT_MAX, |_| Ok(()), || interrupt.was_interrupted());
     let Some((stream, to)) = connected.map_err(|failed| not_connected(&arguments.target, failed))? else {
         return Ok(None);
     };
@@ -217,14 +220,14 @@ fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
 pub fn open(
     to: SocketAddr,
     interface: Option<&str>,
-    waiting: Waiting,
+    waiting: WaitMode,
     message_bytes_max: usize,
 ) -> Result<MessageEndpoint, Failure> {
     let at = match interface {
         Some(interface) => address_on(interface, to)?,
         None => (any(to), 0).into(),
     };
-    let setting = Setting {
+    let setting = EndpointSettings {
         at,
         interface,
         waiting,

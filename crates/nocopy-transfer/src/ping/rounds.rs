@@ -9,11 +9,11 @@ use nocopy_proto::errno::{Counts, is_passing};
 
 use crate::arguments::PingArguments;
 use crate::endpoint::Scheme;
-use crate::exchange::{Exchange, MARK, PATIENCE, Waiting};
+use crate::exchange::{Exchange, MARK, PATIENCE, WaitMode};
 use crate::processor;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Ended, Interrupt};
+use nocopy_report::{CommandEnd, Interrupt};
 
 /// Bytes of a message's number, at its beginning; the answering end sets its highest bit.
 const NUMBER_BYTES: usize = 8;
@@ -47,7 +47,7 @@ pub(super) struct Rounds<'a> {
     pub late: u64,
     /// Answers whose bytes differ from those sent.
     pub changed: u64,
-    pub ended: Option<Ended>,
+    pub ended: Option<CommandEnd>,
 }
 
 /// 1 ns to 1 h, three digits.
@@ -111,15 +111,15 @@ impl<'a> Rounds<'a> {
                 format!("{} answers, {} lost, p50 {p50:.1} us", short(self.answered as f64), self.lost)
             });
         }
-        self.ended = Some(Ended::Count);
+        self.ended = Some(CommandEnd::Count);
         Ok(())
     }
 
     fn is_over(&mut self) -> bool {
-        if self.interrupt.came() {
-            self.ended = Some(Ended::Interrupted);
+        if self.interrupt.was_interrupted() {
+            self.ended = Some(CommandEnd::Interrupted);
         } else if self.arguments.duration.is_some_and(|duration| self.start.elapsed() >= duration) {
-            self.ended = Some(Ended::Duration);
+            self.ended = Some(CommandEnd::Duration);
         }
         self.ended.is_some()
     }
@@ -135,7 +135,7 @@ impl<'a> Rounds<'a> {
                 return Ok(false);
             }
             exchange.idle()?;
-            if left > SLEEP_SLACK && self.arguments.wait != Waiting::Spinning {
+            if left > SLEEP_SLACK && self.arguments.wait != WaitMode::Spinning {
                 sleep(left.min(PATIENCE) - SLEEP_SLACK);
             }
         }
@@ -169,7 +169,7 @@ impl<'a> Rounds<'a> {
         start: Instant,
         error: &mut Option<io::Error>,
     ) -> io::Result<WaitResult> {
-        let is_spinning = self.arguments.wait == Waiting::Spinning;
+        let is_spinning = self.arguments.wait == WaitMode::Spinning;
         let mut answer = Answer::default();
         // The first answer shows that there is a way to the other end.
         let may_be_lost = |answered: u64, error: &io::Error| answered > 0 && is_passing(error);
@@ -196,7 +196,7 @@ impl<'a> Rounds<'a> {
                 if start.elapsed() > self.arguments.timeout {
                     return Ok(WaitResult::Lost);
                 }
-                if self.interrupt.came() {
+                if self.interrupt.was_interrupted() {
                     return Ok(WaitResult::Interrupted);
                 }
             }
@@ -303,7 +303,7 @@ mod tests {
             let words = words.into_iter().chain(["--wait", wait]);
             let arguments = Options::parse_from(words).ping;
             let mut exchange = Mirror::default();
-            let mut rounds = Rounds::new(&arguments, Interrupt::listen().unwrap());
+            let mut rounds = Rounds::new(&arguments, Interrupt::catch().unwrap());
             rounds.play(&mut exchange, &mut LiveLine::default()).unwrap();
             assert_eq!((rounds.answered, exchange.idled > 0), (2, true), "{wait}");
         }

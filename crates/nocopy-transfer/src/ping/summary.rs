@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::rounds::Rounds;
 use crate::arguments::PingArguments;
-use crate::exchange::Waiting;
+use crate::exchange::WaitMode;
 use crate::processor::ProcessorUse;
 use nocopy_report::quantity::{short, time};
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 /// The most rows of a histogram, and the possible ratios of their bounds.
 const ROWS_MAX: usize = 20;
@@ -31,11 +31,11 @@ pub(super) struct Summary {
     /// The interface whose port carries the messages; absent with the kernel's sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     interface: Option<String>,
-    wait: Waiting,
+    wait: WaitMode,
     size_bytes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_us: Option<f64>,
-    ended: Ended,
+    ended: CommandEnd,
     sent: u64,
     answered: u64,
     lost: u64,
@@ -131,7 +131,7 @@ impl Summary {
         rounds: &Rounds<'_>,
         failed: bool,
     ) -> Self {
-        let ended = if failed { Ended::Failed } else { rounds.ended.unwrap_or(Ended::Interrupted) };
+        let ended = if failed { CommandEnd::Failed } else { rounds.ended.unwrap_or(CommandEnd::Interrupted) };
         let seconds = rounds.elapsed.as_secs_f64();
         Self {
             target: arguments.target.to_string(),

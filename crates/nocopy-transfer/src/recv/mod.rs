@@ -17,7 +17,7 @@ use nocopy_report::{Outcome, print};
 const IDLE: Duration = Duration::from_secs(10);
 
 pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     match arguments.address().scheme() {
         Scheme::Udp => udp::run(arguments, interrupt),
         Scheme::Tcp => tcp::run(arguments, interrupt),
@@ -28,16 +28,16 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 /// Prints the address and, unless senders were named, a warning that any host may be the sender.
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     let own = arguments.address();
-    print::say(format_args!("nocopy: receiving at {}://{address}", own.scheme().name()));
+    print::print_status(format_args!("nocopy: receiving at {}://{address}", own.scheme().name()));
     let others = other_addresses(&own.local_addrs().unwrap_or_default(), address);
     if !others.is_empty() {
         let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        print::say(format_args!(
+        print::print_status(format_args!(
             "nocopy: only there; {own} is {others}, too; leave the host out to receive at all addresses of this host"
         ));
     }
     if arguments.from.is_empty() {
-        print::say("nocopy: data is accepted from any sender; use --from ADDRESS to restrict it");
+        print::print_status("nocopy: data is accepted from any sender; use --from ADDRESS to restrict it");
     }
 }
 

@@ -9,7 +9,7 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::pwritev;
 
-use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::output_file::{CreateOptions, OutputFile};
 use nocopy_report::{Failure, Interrupt};
 
 /// How long to wait for the reader of a pipe before checking for an interrupt.
@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// much.
 pub(super) const PIPE_WRITE_BYTES: usize = 4096;
 
-pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
+pub(super) fn open(path: &Path, making: CreateOptions, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
     OutputFile::open(path, making, File::options().write(true), interrupt)
 }
 
@@ -65,7 +65,7 @@ impl Write for InterruptibleWriter {
         let most = if self.may_wait { PIPE_WRITE_BYTES } else { usize::MAX };
         let mut has_room = !self.may_wait || wait_for_room(&self.file)?;
         loop {
-            if !has_room && self.interrupt.came() {
+            if !has_room && self.interrupt.was_interrupted() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "its reader does not read"));
             }
             if has_room {

@@ -1,6 +1,6 @@
 //! Errors of sending, besides those of ports.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(super) enum Error {
     NoChecksumOnIpv6,
     #[error("{interface}: cannot compute checksums; {source}; use --checksum computed")]
     DeviceChecksum { interface: String, source: Unsupported },
-    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = ErrorCause(.source))]
     PayloadFile { path: PathBuf, source: io::Error },
     #[error("{path}: too long for a datagram; one carries up to {bytes_max} bytes; name a shorter file", path = path.display())]
     LongPayload { path: PathBuf, bytes_max: usize },
@@ -49,7 +49,7 @@ pub(super) enum Error {
     NotByKernel { option: &'static str },
     #[error(
         "{interface}: the kernel refuses to resend the frame{cause}; that needs Linux 5.18, a driver that takes redirected frames, and \
-         frames of 14 to some 3,500 bytes; use --generator program", cause = Why(.source))]
+         frames of 14 to some 3,500 bytes; use --generator program", cause = ErrorCause(.source))]
     Generator { interface: String, source: io::Error },
     #[error("{path}: cannot be replayed; {source}", path = path.display())]
     Replay { path: PathBuf, source: Damage },

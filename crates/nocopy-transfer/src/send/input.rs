@@ -10,7 +10,7 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use nocopy_report::Interrupt;
-use nocopy_report::input_file::{self, Kind, became_shorter};
+use nocopy_report::input_file::{self, InputKind, shrunk_error};
 
 /// How long to wait for a pipe before checking for an interrupt; a signal ends the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -46,8 +46,8 @@ impl Input {
             false => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?,
         };
         let position = match input_file::kind(&file)? {
-            Kind::Stored { bytes } => Some(FilePosition { bytes, at: file.stream_position()? }),
-            Kind::Stream => None,
+            InputKind::Stored { bytes } => Some(FilePosition { bytes, at: file.stream_position()? }),
+            InputKind::Stream => None,
         };
         Ok(Self { position, file, interrupt: None })
     }
@@ -73,7 +73,7 @@ impl Input {
             if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(timeout))? == Wakeup::Ready {
                 return Ok(true);
             }
-            if self.interrupt.as_ref().is_none_or(Interrupt::came) {
+            if self.interrupt.as_ref().is_none_or(Interrupt::was_interrupted) {
                 return Ok(false);
             }
         }
@@ -92,7 +92,7 @@ impl Read for Input {
         let count = self.file.read_vectored(buffers)?;
         match &mut self.position {
             // A longer one is read to its end.
-            Some(position) if count == 0 && position.at < position.bytes => Err(became_shorter()),
+            Some(position) if count == 0 && position.at < position.bytes => Err(shrunk_error()),
             Some(position) => {
                 position.at += count as u64;
                 Ok(count)

@@ -71,7 +71,7 @@ pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     // Before signals are caught: it may be a pipe that nothing is written to. It is opened with the rights of
     // the user.
     let payload = load(arguments.frames.payload.as_ref())?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let SendTarget { target, udp, tcp } = &arguments.target;
     match (target, udp, tcp) {
         (Some(interface), ..) => run_on(interface, arguments, payload, interrupt),

@@ -12,7 +12,7 @@ use super::transmitter::{PortTransmitter, Transmitter};
 use crate::Failure;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Ended, Interrupt};
+use nocopy_report::{CommandEnd, Interrupt};
 
 /// How often to check the live line.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -31,11 +31,11 @@ impl Run {
         Self { duration: Duration::ZERO, interrupted: true, failure: None }
     }
 
-    pub(super) fn ended(&self) -> Ended {
+    pub(super) fn ended(&self) -> CommandEnd {
         match self {
-            Self { failure: Some(_), .. } => Ended::Failed,
-            Self { interrupted: true, .. } => Ended::Interrupted,
-            _ => Ended::Done,
+            Self { failure: Some(_), .. } => CommandEnd::Failed,
+            Self { interrupted: true, .. } => CommandEnd::Interrupted,
+            _ => CommandEnd::Done,
         }
     }
 
@@ -67,7 +67,7 @@ pub(super) fn run(transmitter: &mut impl Transmitter, interrupt: &Interrupt) -> 
     let mut run = Run { duration: Duration::ZERO, interrupted: false, failure: None };
     let mut now = Duration::ZERO;
     loop {
-        if interrupt.came() {
+        if interrupt.was_interrupted() {
             run.interrupted = true;
             return run;
         }

@@ -16,7 +16,7 @@ use super::replay::{Replay, ReplayRow};
 use super::run::Run;
 use super::source::Source;
 use super::transmitter::PortTransmitter;
-use nocopy_report::Ended;
+use nocopy_report::CommandEnd;
 use nocopy_report::quantity::Rate;
 
 /// The share of a requested rate from which it counts as reached.
@@ -34,7 +34,7 @@ pub(super) struct Summary {
     /// The port's explanation, in lines.
     pub report: Vec<String>,
     pub evidence: EvidenceRow,
-    pub ended: Ended,
+    pub ended: CommandEnd,
     pub packets: u64,
     pub bytes: u64,
     /// Packets the kernel has finished, delivered or not.

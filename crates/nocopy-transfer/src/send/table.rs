@@ -5,7 +5,7 @@ use super::summary::{Counts, Rates, Summary};
 use nocopy_report::quantity::{in_time, short, time};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.send/1";
@@ -24,7 +24,7 @@ impl nocopy_report::Summary for Summary {
         let finite = asked.packets.is_some()
             || asked.seconds.is_some()
             || self.replay.as_ref().is_some_and(|replay| !replay.forever);
-        let cut_short = self.ended == Ended::Interrupted && finite;
+        let cut_short = self.ended == CommandEnd::Interrupted && finite;
         let missed = self.rates.are_missed(self.packets);
         let unfinished = self.balance.is_some() && self.completed != Some(self.packets);
         let lost = self.not_sent.values().chain(self.dropped.values()).any(|&count| count > 0);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nocopy_proto::wire::checksum::{Place, Sum};
+use nocopy_proto::wire::checksum::{ChecksumField, Sum};
 use nocopy_proto::wire::{ethernet, ipv4, udp, vlan};
 use nocopy_proto::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame};
 
@@ -147,9 +147,9 @@ impl Template {
     }
 
     /// The place of a checksum that a device completes.
-    pub(super) fn offloaded_checksum(&self) -> Option<Place> {
+    pub(super) fn offloaded_checksum(&self) -> Option<ChecksumField> {
         let left = self.udp_sum.is_some() && !self.complete;
-        left.then_some(Place { start: self.udp_at as u16, offset: udp::CHECKSUM_OFFSET })
+        left.then_some(ChecksumField { start: self.udp_at as u16, offset: udp::CHECKSUM_OFFSET })
     }
 
     /// Writes the fields that differ into a frame with the template.
@@ -331,7 +331,7 @@ mod tests {
                 prop_assert_eq!(&frame, &expected);
                 template.advance();
             }
-            prop_assert_eq!(template.offloaded_checksum(), offloaded.then(|| headers.checksum_place()));
+            prop_assert_eq!(template.offloaded_checksum(), offloaded.then(|| headers.checksum_field()));
         }
     }
 

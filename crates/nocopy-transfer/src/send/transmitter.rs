@@ -2,7 +2,7 @@
 
 use nocopy::{Port, Reason, Sender};
 use nocopy_proto::errno::is_down;
-use nocopy_proto::wire::checksum::Place;
+use nocopy_proto::wire::checksum::ChecksumField;
 
 use super::error::Error;
 use super::queue::{NextAction, Queue, SendStep, Tally};
@@ -28,14 +28,19 @@ pub(super) struct PortTransmitter<S> {
     draft_bytes_max: usize,
     batch: usize,
     /// The place of a checksum that the device completes.
-    checksum: Option<Place>,
+    checksum: Option<ChecksumField>,
     /// For packets longer than a frame.
     long: Vec<u8>,
 }
 
 impl<S: Source> PortTransmitter<S> {
     /// Packets of the source are at most `bytes_max` long, if that is known.
-    pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
+    pub(super) fn new(
+        mut port: Port,
+        queue: Queue<S>,
+        bytes_max: usize,
+        checksum: Option<ChecksumField>,
+    ) -> Self {
         // No packet has that length: the refusal returns the limit.
         let draft_bytes_max = match port.sender().drafts(0, usize::MAX) {
             Err(Reason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
@@ -82,7 +87,7 @@ impl<S: Source> PortTransmitter<S> {
         let Self { queue, port, draft_bytes_max, batch, checksum, long, .. } = self;
         let sender = port.sender();
         let mut drafts = sender.drafts(*batch, *draft_bytes_max).map_err(Error::Rejected)?;
-        if drafts.left() == 0 {
+        if drafts.remaining() == 0 {
             return Ok(if queue.schedule.is_over(now_ns) { SendStep::Done } else { SendStep::NoRoom });
         }
         for _ in 0..*batch {

@@ -10,7 +10,7 @@ use nocopy::udp;
 use nocopy_proto::errno::is_passing;
 
 use super::summary::Served;
-use crate::exchange::{MARK, PATIENCE, Waiting, unless_down};
+use crate::exchange::{MARK, PATIENCE, WaitMode, unless_down};
 use nocopy_report::Interrupt;
 
 /// Longer than any datagram.
@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 pub(super) fn serve(
     socket: udp::Socket,
-    waiting: Waiting,
+    waiting: WaitMode,
     interrupt: &Interrupt,
     served: &mut Served,
 ) -> io::Result<()> {
@@ -26,10 +26,10 @@ pub(super) fn serve(
     let is_wildcard = socket.local_address()?.ip().is_unspecified();
     let (mut receiver, mut sender) = socket.split();
     let mut answer = Vec::with_capacity(BUFFER_BYTES);
-    while !interrupt.came() {
+    while !interrupt.was_interrupted() {
         let batch = match waiting {
-            Waiting::Spinning => receiver.try_receive(),
-            Waiting::Blocking | Waiting::Adaptive => receiver.receive_timeout(PATIENCE),
+            WaitMode::Spinning => receiver.try_receive(),
+            WaitMode::Blocking | WaitMode::Adaptive => receiver.receive_timeout(PATIENCE),
         };
         let Some(batch) = unless_down(batch)? else { continue };
         let mut is_answered = false;

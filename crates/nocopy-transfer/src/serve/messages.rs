@@ -16,7 +16,7 @@ use nocopy_proto::message::network_of;
 
 use super::program::Program;
 use super::summary::Served;
-use crate::exchange::{PATIENCE, Waiting, unless_down};
+use crate::exchange::{PATIENCE, WaitMode, unless_down};
 use jobs::{Job, Jobs, RUNS_MAX, RunQueue, RunResult};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
@@ -39,7 +39,7 @@ const CLOSE_MAX: Duration = Duration::from_millis(500);
 /// Answers until the end is requested.
 pub(super) fn serve(
     endpoint: Endpoint,
-    waiting: Waiting,
+    waiting: WaitMode,
     program: Option<&Program>,
     interrupt: &Interrupt,
     served: &mut Served,
@@ -98,7 +98,7 @@ struct PendingAnswers {
 
 struct Server<'a> {
     endpoint: Endpoint,
-    waiting: Waiting,
+    waiting: WaitMode,
     runs: Option<RunQueue<'a>>,
     pending: HashMap<Peer, PendingAnswers>,
     pending_bytes: usize,
@@ -110,7 +110,12 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<RunQueue<'a>>, served: &'a mut Served) -> Self {
+    fn new(
+        endpoint: Endpoint,
+        waiting: WaitMode,
+        runs: Option<RunQueue<'a>>,
+        served: &'a mut Served,
+    ) -> Self {
         Self {
             endpoint,
             waiting,
@@ -124,14 +129,14 @@ impl<'a> Server<'a> {
     }
 
     fn run(mut self, interrupt: &Interrupt) -> io::Result<()> {
-        while !interrupt.came() {
+        while !interrupt.was_interrupted() {
             let timeout = match &self.runs {
                 Some(runs) if !runs.is_idle() => RUN_POLL_INTERVAL,
                 _ => PATIENCE,
             };
             let received = match self.waiting {
-                Waiting::Spinning => self.endpoint.try_receive(),
-                Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(timeout),
+                WaitMode::Spinning => self.endpoint.try_receive(),
+                WaitMode::Blocking | WaitMode::Adaptive => self.endpoint.receive_timeout(timeout),
             };
             let received = unless_down(received)?.flatten();
             let scratch = &mut self.scratch;
@@ -315,7 +320,7 @@ impl<'a> Server<'a> {
                     self.finish_if_answered(peer);
                 }
                 Err(error) => {
-                    print::say(format_args!("nocopy: {error}"));
+                    print::print_status(format_args!("nocopy: {error}"));
                     *self.served.failed_runs.get_or_insert(0) += 1;
                     self.disconnect(peer);
                 }
@@ -350,7 +355,7 @@ mod tests {
 
     /// A server that the test runs step by step, a client, and the peer handle that each has of the other.
     fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
-        let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
+        let mut server = Server::new(endpoint(), WaitMode::Blocking, None, served);
         let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
         (server, to_client, client, to_server)
     }
@@ -389,11 +394,11 @@ mod tests {
     /// Serves while there are requests.
     fn while_served(program: Option<&Program>, ask: impl FnOnce(Endpoint, Peer)) -> Served {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
-        let (interrupt, server) = (Interrupt::listen().unwrap(), endpoint());
+        let (interrupt, server) = (Interrupt::catch().unwrap(), endpoint());
         let address = server.local_address();
         thread::scope(|scope| {
             let ended = Ended(&interrupt);
-            scope.spawn(|| serve(server, Waiting::Blocking, program, &interrupt, &mut served).unwrap());
+            scope.spawn(|| serve(server, WaitMode::Blocking, program, &interrupt, &mut served).unwrap());
             let mut client = endpoint();
             let peer = client.connect(address, LONG).unwrap();
             ask(client, peer);
@@ -407,7 +412,7 @@ mod tests {
 
     impl Drop for Ended<'_> {
         fn drop(&mut self) {
-            self.0.ask();
+            self.0.request_end();
         }
     }
 
@@ -499,7 +504,7 @@ mod tests {
     fn hold_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
         let mut served = Served::new(Scheme::Message, at.parse().unwrap());
-        let mut server = Server::new(endpoint_at(at), Waiting::Blocking, None, &mut served);
+        let mut server = Server::new(endpoint_at(at), WaitMode::Blocking, None, &mut served);
         let (honest, _client, _) = connect(&mut server, honest_from);
         let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
         let zeros = |bytes| Answer::new(Kind::Plain, vec![0; bytes]);

@@ -6,7 +6,7 @@ mod program;
 mod stream;
 mod summary;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -18,11 +18,11 @@ use nocopy::udp;
 use crate::arguments::ServeArguments;
 use crate::attempts::cause;
 use crate::endpoint::{Endpoint, Scheme};
-use crate::exchange::message::Setting;
+use crate::exchange::message::EndpointSettings;
 use crate::failure::CommandError;
 use crate::{Failure, exchange};
 use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
 use program::Program;
 use summary::{Served, Summary};
 
@@ -31,13 +31,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{address}: no address to answer at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
+    #[error("{address}: no address to answer at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{service}: cannot answer there{cause}; {}", advice(source), cause = Why(.source))]
+    #[error("{service}: cannot answer there{cause}; {}", advice(source), cause = ErrorCause(.source))]
     NoListener { service: Endpoint, source: io::Error },
-    #[error("{}://{address}: cannot answer there{cause}; {}", scheme.name(), advice(source), cause = Why(.source))]
+    #[error("{}://{address}: cannot answer there{cause}; {}", scheme.name(), advice(source), cause = ErrorCause(.source))]
     Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
-    #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = Why(.source))]
+    #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = ErrorCause(.source))]
     Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error(
         "{service}: no address; a port of {interface} answers for one address, which must be given; 'ip address show {interface}' lists them"
@@ -86,12 +86,12 @@ pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     let program = arguments.exec.as_deref().map(|words| Program::parse(words, arguments.exec_timeout));
     let program = program.transpose()?;
     check(arguments)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::catch()?;
     let services = arguments.services().map(|service| open(service, arguments));
     let services: Vec<_> = services.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     capability::drop_all_but(capability::NONE)?;
     for Service { scheme, address, .. } in &services {
-        print::say(format_args!("nocopy: serving at {}://{address}", scheme.name()));
+        print::print_status(format_args!("nocopy: serving at {}://{address}", scheme.name()));
     }
     let start = Instant::now();
     let (served, ended, failure) = serve(arguments, services, program.as_ref(), &interrupt);
@@ -136,7 +136,7 @@ fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<Service>, 
                 if !is_of_another_host(&source) {
                     return Err(Error::Listen { scheme, address, source }.into());
                 }
-                failed.note(address, source);
+                failed.record(address, source);
             }
         }
         if is_over_port && !opened.is_empty() {
@@ -180,7 +180,7 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
         Scheme::Message => {
             let is_tcp_port =
                 |service: &Endpoint| service.scheme() == Scheme::Tcp && service.port() == address.port();
-            let setting = Setting {
+            let setting = EndpointSettings {
                 at: address,
                 interface: arguments.interface.as_deref(),
                 waiting,
@@ -203,7 +203,7 @@ fn serve(
     services: Vec<Service>,
     program: Option<&Program>,
     interrupt: &Interrupt,
-) -> (Vec<Served>, Ended, Option<Failure>) {
+) -> (Vec<Served>, CommandEnd, Option<Failure>) {
     let start = Instant::now();
     thread::scope(|scope| {
         let threads: Vec<_> = services
@@ -211,17 +211,18 @@ fn serve(
             .map(|service| scope.spawn(move || service.serve(arguments, program, interrupt)))
             .collect();
         let is_over = || arguments.duration.is_some_and(|duration| start.elapsed() >= duration);
-        while !interrupt.came() && !is_over() && !threads.iter().any(|thread| thread.is_finished()) {
+        while !interrupt.was_interrupted() && !is_over() && !threads.iter().any(|thread| thread.is_finished())
+        {
             thread::sleep(POLL_INTERVAL);
         }
-        let reason = if interrupt.came() { Ended::Interrupted } else { Ended::Duration };
-        interrupt.ask();
+        let reason = if interrupt.was_interrupted() { CommandEnd::Interrupted } else { CommandEnd::Duration };
+        interrupt.request_end();
         let threads = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         let (served, failures): (Vec<_>, Vec<_>) = threads.unzip();
         let failure = failures.into_iter().flatten().next();
-        let ended = if failure.is_some() { Ended::Failed } else { reason };
+        let ended = if failure.is_some() { CommandEnd::Failed } else { reason };
         (served, ended, failure.map(Failure::from))
     })
 }

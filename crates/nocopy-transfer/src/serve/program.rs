@@ -1,6 +1,6 @@
 //! Requests answered by a program: the request is its input, its output the response.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -26,9 +26,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = Why(.source))]
+    #[error("{program}: cannot be run{cause}; name a program that is there, with its path", cause = ErrorCause(.source))]
     Start { program: String, source: io::Error },
-    #[error("{program}: its input and output failed{cause}; run it by hand to see what it does", cause = Why(.source))]
+    #[error("{program}: its input and output failed{cause}; run it by hand to see what it does", cause = ErrorCause(.source))]
     Pipes { program: String, source: io::Error },
     #[error("{program}: failed; it ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
@@ -91,7 +91,7 @@ impl Program {
         let is_over = || {
             if start.elapsed() > self.timeout {
                 Err(RunError::TooLong { program: program(), timeout: self.timeout })
-            } else if interrupt.came() {
+            } else if interrupt.was_interrupted() {
                 Err(RunError::Interrupted { program: program() })
             } else {
                 Ok(())
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn run(words: &str, request: &[u8], timeout: Duration) -> Result<Vec<u8>, RunError> {
-        Program::parse(words, timeout).unwrap().run(request, &Interrupt::listen().unwrap())
+        Program::parse(words, timeout).unwrap().run(request, &Interrupt::catch().unwrap())
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -221,7 +221,7 @@ mod tests {
         let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
         std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
         // Not as words, because the directory's name may contain a blank.
-        let left_behind = Program::of("sh", &script, LONG).run(b"", &Interrupt::listen().unwrap());
+        let left_behind = Program::of("sh", &script, LONG).run(b"", &Interrupt::catch().unwrap());
         std::fs::remove_file(&script).unwrap();
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
@@ -263,8 +263,8 @@ mod tests {
         }
         assert!(start.elapsed() < LONG);
         assert!(Program::parse("  ", LONG).is_err());
-        let interrupt = Interrupt::listen().unwrap();
-        interrupt.ask();
+        let interrupt = Interrupt::catch().unwrap();
+        interrupt.request_end();
         let interrupted = Program::parse("sleep 60", LONG).unwrap().run(b"", &interrupt);
         assert_eq!(
             interrupted.unwrap_err().to_string(),

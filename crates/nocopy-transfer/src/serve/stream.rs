@@ -12,7 +12,7 @@ use nocopy_proto::message::network_of;
 use rustix::event::{PollFd, PollFlags};
 
 use super::summary::Served;
-use crate::exchange::{PATIENCE, SPIN, Waiting};
+use crate::exchange::{PATIENCE, SPIN, WaitMode};
 use nocopy_report::Interrupt;
 
 /// The most connections at a time. A further one ends an existing one.
@@ -34,7 +34,7 @@ const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BY
 
 pub(super) fn serve(
     listener: &TcpListener,
-    waiting: Waiting,
+    waiting: WaitMode,
     idle: Duration,
     interrupt: &Interrupt,
     served: &mut Served,
@@ -47,7 +47,7 @@ pub(super) fn serve(
 
 struct Server<'a> {
     listener: &'a TcpListener,
-    waiting: Waiting,
+    waiting: WaitMode,
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
@@ -59,11 +59,11 @@ struct Server<'a> {
 impl Server<'_> {
     fn run(&mut self, interrupt: &Interrupt) -> io::Result<()> {
         let mut moved = Instant::now();
-        while !interrupt.came() {
+        while !interrupt.was_interrupted() {
             let sleeps = match self.waiting {
-                Waiting::Spinning => false,
-                Waiting::Adaptive => moved.elapsed() >= SPIN,
-                Waiting::Blocking => true,
+                WaitMode::Spinning => false,
+                WaitMode::Adaptive => moved.elapsed() >= SPIN,
+                WaitMode::Blocking => true,
             };
             let may_accept = self.poll(sleeps)?;
             let now = Instant::now();
@@ -349,7 +349,7 @@ mod tests {
         let mut served = Served::new(crate::endpoint::Scheme::Tcp, listener.local_addr().unwrap());
         let mut server = Server {
             listener: &listener,
-            waiting: Waiting::Blocking,
+            waiting: WaitMode::Blocking,
             idle: Duration::from_secs(10),
             connections: vec![connection("10.0.0.1", 0, after(17)), connection("10.0.0.1", 5, start)],
             buffer: vec![0; PIECE_BYTES].into(),

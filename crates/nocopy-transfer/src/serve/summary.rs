@@ -10,11 +10,11 @@ use serde::{Serialize, Serializer};
 
 use crate::endpoint::Scheme;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    ended: Ended,
+    ended: CommandEnd,
     seconds: f64,
     services: Vec<Served>,
 }
@@ -85,7 +85,7 @@ fn by_name<S: Serializer>(counts: &Counts, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Summary {
-    pub(super) fn of(ended: Ended, time: Duration, services: Vec<Served>) -> Self {
+    pub(super) fn of(ended: CommandEnd, time: Duration, services: Vec<Served>) -> Self {
         Self { ended, seconds: time.as_secs_f64(), services }
     }
 }

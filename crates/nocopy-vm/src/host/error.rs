@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -37,13 +37,13 @@ pub(crate) enum Error {
     NoDevice { device: &'static str },
     #[error("{0}")]
     Seed(String),
-    #[error("lab: cannot start a thread{cause}; raise the limit on threads (ulimit -u)", cause = Why(.0))]
+    #[error("lab: cannot start a thread{cause}; raise the limit on threads (ulimit -u)", cause = ErrorCause(.0))]
     Witness(io::Error),
     #[error("lab: no place for kernels; neither HOME nor XDG_CACHE_HOME is set; set one")]
     NoHome,
-    #[error("{path}: cannot be read or written{cause}; check the path and its permissions", path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read or written{cause}; check the path and its permissions", path = path.display(), cause = ErrorCause(.source))]
     File { path: PathBuf, source: io::Error },
-    #[error("{program}: cannot be started{cause}; install it", cause = Why(.source))]
+    #[error("{program}: cannot be started{cause}; install it", cause = ErrorCause(.source))]
     Start { program: String, source: io::Error },
     #[error("{what}: failed ({status}); '{command}' printed: {words}; run it by hand to see more")]
     Command { what: String, command: String, status: std::process::ExitStatus, words: String },

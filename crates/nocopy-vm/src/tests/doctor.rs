@@ -1,4 +1,4 @@
-use nocopy::integration::probe::{self, Gate, State};
+use nocopy::integration::probe::{self, Gate, GateState};
 use nocopy_lab::End;
 use serde_json::json;
 
@@ -30,8 +30,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let driver = of("driver");
     assert!(driver.found.starts_with(guest.topology().driver()), "{driver}");
     assert!(driver.found.contains("a port that only sends keeps the ring full"), "{driver}");
-    assert_eq!(of("xdp zero-copy").state, State::Open);
-    assert_ne!(of("NUMA node").state, State::Unknown, "{}", of("NUMA node"));
+    assert_eq!(of("xdp zero-copy").state, GateState::Open);
+    assert_ne!(of("NUMA node").state, GateState::Unknown, "{}", of("NUMA node"));
     // The hub reports scatter-gather for a virtio device, taps do not; an igb card has it, and it can be
     // switched off.
     let gathers = |state| {
@@ -41,15 +41,15 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     };
     match guest.topology() {
         Topology::Igb => {
-            gathers(State::Open)?;
+            gathers(GateState::Open)?;
             end.set_scatter_gather(false)?;
-            let closed = gathers(State::Closed)?;
+            let closed = gathers(GateState::Closed)?;
             assert_eq!(closed.fix, Some(format!("'ethtool -K {} sg on'", end.interface())));
             end.set_scatter_gather(true)?;
-            gathers(State::Open)?;
+            gathers(GateState::Open)?;
         }
-        Topology::Virtio => drop(gathers(State::Closed)?),
-        Topology::VirtioTaps | Topology::Veth => drop(gathers(State::Open)?),
+        Topology::Virtio => drop(gathers(GateState::Closed)?),
+        Topology::VirtioTaps | Topology::Veth => drop(gathers(GateState::Open)?),
     }
     Ok(())
 }

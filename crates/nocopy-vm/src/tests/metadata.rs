@@ -97,7 +97,7 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
         flow.emit_headers(headers, payload)?;
         let mut frame = from.sender().buffer().expect("more frames than packets");
         frame.fill(&packet).expect("a packet fits a frame");
-        from.sender().send_with(frame, Request::default().checksum(flow.checksum_place()))?;
+        from.sender().send_with(frame, Request::default().checksum(flow.checksum_field()))?;
         from.sender().flush()?;
         let arrived = next_datagram(to)?;
         let ip = ethernet::Frame::parse(&arrived).expect("Ethernet").payload().to_vec();

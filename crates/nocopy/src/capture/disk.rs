@@ -288,7 +288,7 @@ impl Writer {
     }
 
     /// Gives up a write that waits for the reader of a stream.
-    pub fn give_up(&mut self, error: io::Error) -> Option<Written> {
+    pub fn abort(&mut self, error: io::Error) -> Option<Written> {
         let PendingWrite { done, sectors, .. } = self.pending.as_mut()?;
         let ((sectors, _), done) = (sectors.take()?, *done);
         Some(self.cut(sectors, done, error))
@@ -428,7 +428,7 @@ mod tests {
 
             writer.start(vec![sectors(4, 1), sectors(5, 300)]);
             assert!(writer.poll().is_none());
-            let given_up = writer.give_up(io::ErrorKind::TimedOut.into()).unwrap();
+            let given_up = writer.abort(io::ErrorKind::TimedOut.into()).unwrap();
             assert_eq!((given_up.whole, writer.is_busy()), (1, false));
             drop(reader);
             assert!(writer.has_no_reader());

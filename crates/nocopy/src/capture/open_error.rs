@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use nocopy_proto::filter::InvalidProgram;
 
 use crate::sys::interface::InterfaceError;
@@ -38,7 +38,7 @@ pub enum OpenError {
         bytes: u32,
     },
     /// There is not enough memory for the blocks.
-    #[error("{interface}: the kernel has no {bytes} B for the blocks{cause}; ask for less", cause = Why(.source))]
+    #[error("{interface}: the kernel has no {bytes} B for the blocks{cause}; ask for less", cause = ErrorCause(.source))]
     Memory {
         /// The interface.
         interface: String,
@@ -56,7 +56,7 @@ pub enum OpenError {
         source: InvalidProgram,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,

@@ -65,7 +65,7 @@ impl Paths {
 
     /// `None` in a forked child, too.
     fn routes(&self) -> Option<MutexGuard<'_, Routes>> {
-        let routes = self.routes.as_ref().filter(|_| !self.generation.is_past())?;
+        let routes = self.routes.as_ref().filter(|_| !self.generation.is_outdated())?;
         Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,6 +1,6 @@
 //! Routes, neighbours and links of the host, queried by netlink and remembered until they change.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -80,13 +80,13 @@ pub(crate) struct Neighbour {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
-    #[error("{to}: no route{cause}; 'ip route get {to}' shows what the host would do", cause = Why(.source))]
+    #[error("{to}: no route{cause}; 'ip route get {to}' shows what the host would do", cause = ErrorCause(.source))]
     Unreachable { to: IpAddr, source: io::Error },
     #[error(
-        "{to}: the kernel's route names no interface{cause}; this is a fault of nocopy or the kernel: please report it with the output of 'ip route get {to}'", cause = Why(.source))]
+        "{to}: the kernel's route names no interface{cause}; this is a fault of nocopy or the kernel: please report it with the output of 'ip route get {to}'", cause = ErrorCause(.source))]
     Unreadable { to: IpAddr, source: io::Error },
     /// The kernel refused the request.
-    #[error("routes: cannot {operation}{cause}; run it where netlink sockets are allowed", cause = Why(.source))]
+    #[error("routes: cannot {operation}{cause}; run it where netlink sockets are allowed", cause = ErrorCause(.source))]
     System { operation: &'static str, source: io::Error },
 }
 

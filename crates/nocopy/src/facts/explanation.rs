@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
 use super::evidence::Evidence;
 use super::metadata::{Clock, Unsupported};
@@ -106,7 +106,7 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: not available{}", self.mode, Why(&self.reason))?;
+        write!(f, "{}: not available{}", self.mode, ErrorCause(&self.reason))?;
         self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }

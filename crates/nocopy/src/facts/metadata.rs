@@ -1,7 +1,7 @@
 //! Types for metadata: what is known about a packet besides its bytes.
 
 pub(crate) use nocopy_proto::filter::VlanTag;
-pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
+pub(crate) use nocopy_proto::wire::checksum::{ChecksumField, FieldOutside};
 
 use super::kernel::KernelVersion;
 use super::mode::Mode;
@@ -103,7 +103,7 @@ impl Arrival {
 /// Work to be done for a sent packet; none by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Request {
-    pub(crate) checksum: Option<Place>,
+    pub(crate) checksum: Option<ChecksumField>,
     pub(crate) timestamp: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Request {
     /// Completes the checksum at `place`, which now holds the sum of the pseudo-header: by the card or the
     /// kernel if they can, otherwise in software.
     #[must_use]
-    pub const fn checksum(mut self, place: Place) -> Self {
+    pub const fn checksum(mut self, place: ChecksumField) -> Self {
         self.checksum = Some(place);
         self
     }

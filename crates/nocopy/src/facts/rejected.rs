@@ -2,9 +2,9 @@
 
 use std::{fmt, io};
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 
-use super::metadata::{PlaceOutside, Unsupported};
+use super::metadata::{FieldOutside, Unsupported};
 
 /// An item that was not sent, returned unchanged, and why.
 ///
@@ -109,7 +109,7 @@ pub enum Reason {
     Unsupported(Unsupported),
     /// The checksum to be completed lies outside the packet.
     #[error(transparent)]
-    ChecksumOutside(PlaceOutside),
+    ChecksumOutside(FieldOutside),
     /// The kernel refused it, for example because there is no route.
     #[error("{}", KernelRefusal(.0))]
     System(io::Error),
@@ -122,7 +122,7 @@ impl fmt::Display for KernelRefusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         match error.raw_os_error() {
-            Some(_) => write!(f, "the kernel refused it{}; {}", Why(error), remedy(error)),
+            Some(_) => write!(f, "the kernel refused it{}; {}", ErrorCause(error), remedy(error)),
             None => write!(f, "{error}"),
         }
     }
@@ -145,12 +145,12 @@ impl From<Reason> for io::Error {
 mod tests {
     use super::*;
     use crate::facts::kernel::KernelVersion;
-    use crate::facts::metadata::Place;
+    use crate::facts::metadata::ChecksumField;
     use crate::facts::mode::Mode;
 
     #[test]
     fn refused_sends_have_cause_and_remedy() {
-        let outside = PlaceOutside { place: Place { start: 34, offset: 6 }, packet_bytes: 40 };
+        let outside = FieldOutside { place: ChecksumField { start: 34, offset: 6 }, packet_bytes: 40 };
         let unsupported = |why| Reason::Unsupported(why);
         for (reason, expected) in [
             (Reason::Full, "there is no room; flush, or receive what the peer has sent, and send again"),

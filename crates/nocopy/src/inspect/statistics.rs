@@ -13,7 +13,7 @@
 //! # Ok(()) }
 //! ```
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
@@ -165,7 +165,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,

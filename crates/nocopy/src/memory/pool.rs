@@ -41,7 +41,7 @@ const CACHE_LINE_BYTES: usize = 64;
 /// assert_eq!((pool.total(), first.capacity()), (2, 4096)); // rounded up to pages
 /// assert!(pool.take().is_none() && second.is_empty());
 /// drop(first); // returns
-/// assert_eq!(pool.at_home(), 1);
+/// assert_eq!(pool.available(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// The number of free buffers.
-    pub fn at_home(&self) -> usize {
+    pub fn available(&self) -> usize {
         self.free().map_or(0, |free| free.len())
     }
 
@@ -208,7 +208,7 @@ impl Pool {
     }
 
     /// Calls a function with the number of each free buffer.
-    pub(crate) fn each_at_home(&self, of: impl FnMut(usize)) {
+    pub(crate) fn each_available(&self, of: impl FnMut(usize)) {
         if let Some(free) = self.free() {
             free.iter().map(|index| *index as usize).for_each(of);
         }

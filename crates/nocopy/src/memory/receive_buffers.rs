@@ -213,6 +213,6 @@ mod tests {
         let mut buffers = ReceiveBuffers::new(2);
         (0..3).for_each(|_| buffers.push(pool.take().unwrap()));
         buffers.push(Buffer::from_owner([1, 2, 3])); // may not be written
-        assert_eq!((buffers.free.len(), buffers.is_full(), pool.at_home()), (2, true, 1));
+        assert_eq!((buffers.free.len(), buffers.is_full(), pool.available()), (2, true, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Builds and opens an endpoint.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -85,19 +85,19 @@ pub enum OpenError {
     #[error(transparent)]
     Socket(#[from] udp::OpenError),
     /// The kernel does not return the socket's address.
-    #[error("message endpoint: cannot find out the address of its socket{cause}; give one with a port number", cause = Why(.source))]
+    #[error("message endpoint: cannot find out the address of its socket{cause}; give one with a port number", cause = ErrorCause(.source))]
     Address {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The kernel cannot keep datagrams from being cut into fragments.
-    #[error("message endpoint: datagrams cannot be kept from being cut into fragments{cause}; use a kernel that supports IP_MTU_DISCOVER", cause = Why(.source))]
+    #[error("message endpoint: datagrams cannot be kept from being cut into fragments{cause}; use a kernel that supports IP_MTU_DISCOVER", cause = ErrorCause(.source))]
     Fragments {
         /// The kernel's reason.
         source: io::Error,
     },
     /// There is no memory for packets.
-    #[error("message endpoint: no memory for packets{cause}; ask for less", cause = Why(.source))]
+    #[error("message endpoint: no memory for packets{cause}; ask for less", cause = ErrorCause(.source))]
     Memory {
         /// The kernel's reason.
         source: io::Error,
@@ -135,19 +135,19 @@ pub enum OpenError {
         least: usize,
     },
     /// No descriptor is left to wait on.
-    #[error("message endpoint: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = Why(.source))]
+    #[error("message endpoint: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = ErrorCause(.source))]
     Poll {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The thread that keeps peers waiting does not start.
-    #[error("message endpoint: no thread to send signs of life{cause}; raise the limits of threads and open files, or do without it", cause = Why(.source))]
+    #[error("message endpoint: no thread to send signs of life{cause}; raise the limits of threads and open files, or do without it", cause = ErrorCause(.source))]
     Thread {
         /// The kernel's reason.
         source: io::Error,
     },
     /// The kernel gives no random numbers, which protect connections from forged datagrams.
-    #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = Why(.source))]
+    #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = ErrorCause(.source))]
     Random {
         /// The kernel's reason.
         source: io::Error,

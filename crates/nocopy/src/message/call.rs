@@ -1,6 +1,6 @@
 //! Functions that wait for a peer's answer: connecting, and calls.
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ pub enum Error {
     #[error("request: no response yet; too many other messages came before it; receive them first")]
     TooManyOthers,
     /// The interface is down or was removed, or the kernel refused a call.
-    #[error("message endpoint: the network cannot be used{cause}; {}", remedy(.0), cause = Why(.0))]
+    #[error("message endpoint: the network cannot be used{cause}; {}", remedy(.0), cause = ErrorCause(.0))]
     Network(#[from] io::Error),
 }
 

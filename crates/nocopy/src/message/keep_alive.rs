@@ -99,7 +99,7 @@ impl KeepAlive {
 
     #[cold]
     fn tell_thread(&mut self, now: Time, protocol: &mut protocol::Endpoint<Packet, Received>) {
-        if self.generation.is_past() {
+        if self.generation.is_outdated() {
             self.next_note = None;
             while protocol.poll_sign_of_life().is_some() {}
             return;
@@ -133,7 +133,7 @@ impl KeepAlive {
 impl Drop for KeepAlive {
     fn drop(&mut self) {
         let thread = self.thread.take();
-        if self.generation.is_past() {
+        if self.generation.is_outdated() {
             return std::mem::forget(thread); // the parent's
         }
         self.shared.list().is_ended = true;

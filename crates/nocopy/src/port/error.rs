@@ -1,6 +1,6 @@
 //! Why a port cannot be opened, and why it cannot return packets to the host.
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use std::io;
 
 use super::drivers::PAGE_BYTES;
@@ -103,7 +103,7 @@ pub enum OpenError {
     /// The kernel refuses to lock more memory.
     #[error(
         "{interface} queue {queue}: the kernel could not pin {bytes} B for the area{cause}; raise the limit with \
-         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames", cause = Why(.source))]
+         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames", cause = ErrorCause(.source))]
     PinnedMemory {
         /// The interface.
         interface: String,
@@ -174,7 +174,7 @@ pub enum OpenError {
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
     /// The kernel refused another operation.
-    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,
@@ -254,7 +254,7 @@ pub enum ToHostError {
         bytes: usize,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The port's interface.
         interface: String,

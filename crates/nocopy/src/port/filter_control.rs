@@ -10,7 +10,7 @@
 //! (`BPF_LINK_UPDATE`). So a helper that has the link can set a filter on it, by a program that this module
 //! makes, and do nothing else.
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -86,7 +86,7 @@ pub enum FilterControlError {
     #[error(transparent)]
     Program(#[from] xdp::Error),
     /// The program could not replace the old one, which stays.
-    #[error("{interface}: the XDP program was not replaced{cause}; check that the interface still exists", cause = Why(.source))]
+    #[error("{interface}: the XDP program was not replaced{cause}; check that the interface still exists", cause = ErrorCause(.source))]
     Replace {
         /// The interface.
         interface: String,
@@ -94,7 +94,7 @@ pub enum FilterControlError {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,

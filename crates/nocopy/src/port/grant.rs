@@ -31,7 +31,7 @@
 
 pub(super) mod message;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -189,7 +189,7 @@ pub enum GrantError {
         interface: String,
     },
     /// The kernel refused to describe the received descriptors.
-    #[error("{interface}: the grant cannot be checked; cannot {operation}{cause}; {}", check_advice(operation, source), cause = Why(.source))]
+    #[error("{interface}: the grant cannot be checked; cannot {operation}{cause}; {}", check_advice(operation, source), cause = ErrorCause(.source))]
     Check {
         /// The interface.
         interface: String,
@@ -199,10 +199,10 @@ pub enum GrantError {
         source: io::Error,
     },
     /// The message could not be sent.
-    #[error("grant: cannot be sent{cause}; check that the client is running and reads", cause = Why(.0))]
+    #[error("grant: cannot be sent{cause}; check that the client is running and reads", cause = ErrorCause(.0))]
     Send(#[source] io::Error),
     /// The message could not be received.
-    #[error("grant: cannot be received{cause}; give a Unix socket that is connected to the program that opens the port", cause = Why(.0))]
+    #[error("grant: cannot be received{cause}; give a Unix socket that is connected to the program that opens the port", cause = ErrorCause(.0))]
     Receive(#[source] io::Error),
 }
 

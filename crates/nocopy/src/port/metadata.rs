@@ -42,7 +42,7 @@
 //! frame.fill(&vec![7; flow.header_bytes() + 100]).ok_or("too long")?;
 //! let (headers, payload) = frame.split_at_mut(flow.header_bytes());
 //! flow.emit_headers(headers, payload)?;
-//! port.sender().send_with(frame, Request::default().checksum(flow.checksum_place()))?;
+//! port.sender().send_with(frame, Request::default().checksum(flow.checksum_field()))?;
 //! port.sender().flush()?;
 //! # Ok(()) }
 //! ```

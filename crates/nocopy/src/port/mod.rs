@@ -45,7 +45,7 @@ mod unattached;
 mod user_filter;
 pub(crate) mod xdp;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -197,7 +197,7 @@ impl Port {
 
 /// The text of an error of a half; the kernel's errno is its source.
 #[derive(Debug, thiserror::Error)]
-#[error("{interface} queue {queue}: the port failed{cause}; {advice}", cause = Why(.source))]
+#[error("{interface} queue {queue}: the port failed{cause}; {advice}", cause = ErrorCause(.source))]
 struct PortError {
     interface: String,
     queue: u32,

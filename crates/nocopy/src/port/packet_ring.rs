@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use nocopy_proto::filter::Instruction;
 
 use super::backend::Backend;
@@ -274,7 +274,7 @@ impl PortBuilder {
                         program.instructions().len(),
                         "shorten it, or raise 'sysctl net.core.optmem_max' (4096 is the most)",
                     );
-                    format!("the kernel refused its {count} instructions{}; {advice}", Why(&error))
+                    format!("the kernel refused its {count} instructions{}; {advice}", ErrorCause(&error))
                 }
             },
             Err(error) => error.to_string(),

@@ -400,7 +400,7 @@ impl Waiting for Queues {
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         let wakeup = wait_readable(self.poll.as_fd(), timeout)?;
         // The wake is consumed here, or it would end the next wait, too.
-        Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::hear) {
+        Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::take_wake) {
             Wakeup::Interrupted
         } else {
             wakeup
@@ -408,7 +408,7 @@ impl Waiting for Queues {
     }
 
     fn is_woken(&mut self) -> bool {
-        self.waker.as_ref().is_some_and(|waker| waker.is_flagged() && waker.hear())
+        self.waker.as_ref().is_some_and(|waker| waker.is_flagged() && waker.take_wake())
     }
 
     fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
@@ -419,7 +419,7 @@ impl Waiting for Queues {
         match wait_readable(waker.as_fd(), duration)? {
             Wakeup::TimedOut => Ok(false),
             Wakeup::Interrupted => Ok(true),
-            Wakeup::Ready => Ok(waker.hear()),
+            Wakeup::Ready => Ok(waker.take_wake()),
         }
     }
 

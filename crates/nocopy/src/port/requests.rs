@@ -8,7 +8,7 @@ use super::drivers;
 use super::redirect::Redirect;
 use super::sender::{length_refused, no_room_for_request};
 use super::{Mode, PortBuilder, Sender};
-use crate::facts::metadata::{Clock, Offers, Place, Request, Timestamp, Unsupported};
+use crate::facts::metadata::{ChecksumField, Clock, Offers, Request, Timestamp, Unsupported};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Frame, Pool};
 use crate::port::xdp::KernelVersion;
@@ -107,7 +107,7 @@ impl Sender {
     fn send_with_sum(
         &mut self,
         mut frame: Frame,
-        place: Place,
+        place: ChecksumField,
         request: Request,
     ) -> Result<(), Rejected<Frame>> {
         let field = usize::from(place.start) + usize::from(place.offset);
@@ -143,7 +143,11 @@ impl Sender {
     }
 
     /// [`send_with`](Sender::send_with) for a checksum alone.
-    pub(crate) fn send_checksummed(&mut self, frame: Frame, place: Place) -> Result<(), Rejected<Frame>> {
+    pub(crate) fn send_checksummed(
+        &mut self,
+        frame: Frame,
+        place: ChecksumField,
+    ) -> Result<(), Rejected<Frame>> {
         self.send_with(frame, Request::default().checksum(place))
     }
 

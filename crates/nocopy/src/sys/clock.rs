@@ -54,7 +54,7 @@ pub(crate) mod tests {
     #[test]
     fn boottime_includes_suspended_time() {
         let hour = Duration::from_secs(3600);
-        nocopy_lab::suspended::for_or_skip(
+        nocopy_lab::suspended::suspended_or_skip(
             hour,
             "sys::clock::tests::boottime_includes_suspended_time",
             || {

@@ -33,7 +33,7 @@ impl Generation {
 
     /// Whether this process is of a later generation.
     #[inline]
-    pub fn is_past(self) -> bool {
+    pub fn is_outdated(self) -> bool {
         self.0 != GENERATION.load(Ordering::Relaxed)
     }
 }
@@ -56,7 +56,7 @@ impl<T: Default + Send + Sync + 'static> OfProcess<T> {
         let found = self.0.load(Ordering::Acquire); // partner: the exchange below
         // SAFETY: null, or of a box that was leaked below.
         if let Some((generation, value)) = unsafe { found.as_ref() }
-            && !generation.is_past()
+            && !generation.is_outdated()
         {
             return value;
         }

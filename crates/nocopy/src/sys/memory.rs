@@ -235,7 +235,7 @@ impl Mapping {
     /// Whether this process is a forked child without the mapping.
     #[inline]
     pub(crate) fn is_absent(&self) -> bool {
-        self.only_in.is_some_and(Generation::is_past)
+        self.only_in.is_some_and(Generation::is_outdated)
     }
 
     /// Allocates all pages, of that size, so that no access fails later.

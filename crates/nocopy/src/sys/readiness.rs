@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::fork::Generation;
@@ -75,7 +75,7 @@ impl Readiness {
 
     fn slot(&self) -> &OnceLock<Box<Instance>> {
         let mut slot = &self.epoll;
-        while let Some(inherited) = slot.get().filter(|instance| instance.generation.is_past()) {
+        while let Some(inherited) = slot.get().filter(|instance| instance.generation.is_outdated()) {
             slot = &inherited.next;
         }
         slot
@@ -107,7 +107,7 @@ impl Readiness {
         let made = |error: &io::Error| {
             format!(
                 "descriptor to wait on: not made{}; raise the limit of open files ('ulimit -n')",
-                Why(error)
+                ErrorCause(error)
             )
         };
         self.open(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))

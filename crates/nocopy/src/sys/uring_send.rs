@@ -3,7 +3,7 @@
 //! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification
 //! whether it copied. They are reported as one.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -53,12 +53,12 @@ pub(crate) enum UringError {
     TooOld(#[source] io::Error),
     /// The limit of locked memory is too low.
     #[error(
-        "io_uring: {bytes} bytes cannot be locked{cause}; raise the limit ('ulimit -l'), or use fewer buffers", cause = Why(.source))]
+        "io_uring: {bytes} bytes cannot be locked{cause}; raise the limit ('ulimit -l'), or use fewer buffers", cause = ErrorCause(.source))]
     Locked { bytes: usize, source: io::Error },
     #[error(
-        "io_uring: no memory can be locked for its ring{cause}; raise the limit ('ulimit -l'), which all processes of the user share", cause = Why(.0))]
+        "io_uring: no memory can be locked for its ring{cause}; raise the limit ('ulimit -l'), which all processes of the user share", cause = ErrorCause(.0))]
     NoMemory(#[source] io::Error),
-    #[error("io_uring: refused{cause}; run it where no sandbox forbids it", cause = Why(.0))]
+    #[error("io_uring: refused{cause}; run it where no sandbox forbids it", cause = ErrorCause(.0))]
     Kernel(#[source] io::Error),
 }
 

@@ -6,7 +6,7 @@
 //! discarded with the pipe and made again; that is rare, because a piece is no longer than the socket's room,
 //! or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::net::SendFlags;
 
 use super::Published;
-use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
+use crate::engine::policy::{Explanation, Policy, Reason, Work, WorkUnit};
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
@@ -154,11 +154,11 @@ pub(super) enum TransferError {
     )]
     Ended { missing: u64 },
     /// The connection or its sending side is closed.
-    #[error("connection: nothing more can be sent{cause}; connect again", cause = Why(.0))]
+    #[error("connection: nothing more can be sent{cause}; connect again", cause = ErrorCause(.0))]
     Connection(#[source] io::Error),
     /// The kernel refuses to move such bytes to such a socket.
     #[error(
-        "{call}: refused{cause}; the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer", cause = Why(.source))]
+        "{call}: refused{cause}; the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer", cause = ErrorCause(.source))]
     Refused { call: &'static str, source: io::Error },
 }
 
@@ -214,7 +214,7 @@ impl ByReference {
         stream::limit_blocking(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
-        let policy = policy.about(Matter::Writes).plain(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
+        let policy = policy.about(WorkUnit::Writes).plain(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
         Ok(Self { policy, ended_early: 0, is_slow: false })
     }
 
@@ -385,7 +385,7 @@ struct PipeLease {
 impl PipeLease {
     fn take() -> io::Result<Self> {
         // None while the thread ends and its thread-locals are dropped.
-        let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_past());
+        let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_outdated());
         let generation = Generation::current();
         kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, generation }), Ok)
     }

@@ -1,7 +1,7 @@
 //! The choice among a stream's sending methods.
 
 use super::Method;
-use crate::engine::policy::{Matter, Policy, Reason, Work, size};
+use crate::engine::policy::{Policy, Reason, Work, WorkUnit, size};
 
 /// Bytes of one unit of work: the cost of sending grows by pages. Shorter writes are copied, because pinning
 /// a page costs as much.
@@ -15,7 +15,7 @@ const REFUSED: &str = "the kernel did not take by it what a plain call takes";
 /// Among all methods, or always `pinned`.
 pub(super) fn policy(pinned: Option<Method>) -> Policy<Method> {
     let policy = pinned.map_or_else(|| Policy::new(&Method::ALL), Policy::pinned);
-    policy.about(Matter::Writes).plain(Method::Plain, UNIT_BYTES as u32)
+    policy.about(WorkUnit::Writes).plain(Method::Plain, UNIT_BYTES as u32)
 }
 
 impl Policy<Method> {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::sys::tcp_receive::{Arrived, Window};
+use crate::sys::tcp_receive::{ReceivedPages, Window};
 
 /// Slots of a window, in use or waiting to be unmapped: the limit of mapped memory, 16 MiB.
 const SLOTS: usize = 8;
@@ -15,7 +15,7 @@ const JUDGED_BYTES: u64 = 256 << 10;
 const WORTHWHILE_SHARE: u64 = 10;
 
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum MapRefusal {
     /// The program holds pages of all slots.
     NoSlot,
     /// The kernel or the machine does not support it.
@@ -47,23 +47,23 @@ impl Mapper {
     }
 
     /// Maps received data. Does not wait; at the end of the stream nothing arrives.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Arrived, Refused> {
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<ReceivedPages, MapRefusal> {
         self.unused_calls = 0;
         let window = match &mut self.window {
             Some(window) => window,
-            none => none.insert(Window::new(SLOTS).map_err(Refused::Unavailable)?),
+            none => none.insert(Window::new(SLOTS).map_err(MapRefusal::Unavailable)?),
         };
         match window.receive(socket) {
             // The copying call finds out which end it is.
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(Arrived::default()),
-            arrived => arrived.map_err(Refused::Unavailable),
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(ReceivedPages::default()),
+            arrived => arrived.map_err(MapRefusal::Unavailable),
         }
     }
 
-    pub(super) fn make_room(&mut self) -> Result<(), Refused> {
+    pub(super) fn make_room(&mut self) -> Result<(), MapRefusal> {
         let Some(window) = &mut self.window else { return Ok(()) };
         let started = Instant::now();
-        let bytes = window.make_room().map_err(Refused::Unavailable)?.ok_or(Refused::NoSlot)?;
+        let bytes = window.make_room().map_err(MapRefusal::Unavailable)?.ok_or(MapRefusal::NoSlot)?;
         if bytes > 0 {
             let each_ns = started.elapsed().as_nanos() as f64 / bytes as f64;
             let weight = if self.unmapping_ns > 0.0 { 0.25 } else { 1.0 };

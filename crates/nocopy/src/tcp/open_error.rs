@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
 use super::Method;
 
@@ -13,14 +13,14 @@ use super::Method;
 pub enum OpenError {
     /// The kernel refused to make the socket, or refused a basic setting.
     #[error(
-        "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
+        "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = ErrorCause(.0))]
     Socket(#[source] io::Error),
     /// No connection was accepted. The kind is `WouldBlock` if none is waiting and the listener is
     /// non-blocking.
-    #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = Why(.0))]
+    #[error("listener: no connection was accepted{cause}; try again when the listener is readable", cause = ErrorCause(.0))]
     Accept(#[source] io::Error),
     /// The address does not belong to this host, or is in use.
-    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = Why(.source))]
+    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = ErrorCause(.source))]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -28,7 +28,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The connection was not established.
-    #[error("{address}: not connected{cause}; {}", connect_advice(.source), cause = Why(.source))]
+    #[error("{address}: not connected{cause}; {}", connect_advice(.source), cause = ErrorCause(.source))]
     Connect {
         /// The address.
         address: SocketAddr,
@@ -36,7 +36,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A setting was refused.
-    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = Why(.source))]
+    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = ErrorCause(.source))]
     Setting {
         /// The setting.
         setting: &'static str,
@@ -44,7 +44,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The sending method is not available.
-    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
+    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = ErrorCause(.source))]
     Method {
         /// The method.
         method: Method,
@@ -62,7 +62,7 @@ pub enum OpenError {
         buffer_bytes: usize,
     },
     /// Not enough memory for buffers.
-    #[error("TCP socket: no memory for buffers{cause}; ask for fewer", cause = Why(.0))]
+    #[error("TCP socket: no memory for buffers{cause}; ask for fewer", cause = ErrorCause(.0))]
     Memory(#[source] io::Error),
 }
 

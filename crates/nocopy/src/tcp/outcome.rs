@@ -1,6 +1,6 @@
 //! Counts and errors of sending, and its limits.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 
 use crate::counter::counters;
@@ -50,7 +50,7 @@ pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
 /// The connection is closed: the inner error of a sender's errors.
 #[derive(Debug, thiserror::Error)]
-#[error("send: {unsent_bytes} bytes were not sent{cause}; {}", advice(.source), cause = Why(.source))]
+#[error("send: {unsent_bytes} bytes were not sent{cause}; {}", advice(.source), cause = ErrorCause(.source))]
 pub(super) struct SendError {
     pub(super) unsent_bytes: u64,
     pub(super) source: io::Error,

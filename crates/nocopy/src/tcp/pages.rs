@@ -67,7 +67,7 @@ impl PagePool {
     /// copy the bytes.
     pub fn take(&self, bytes: usize) -> Option<Pages> {
         let pipes = &*self.0;
-        if pipes.generation.is_past() {
+        if pipes.generation.is_outdated() {
             return None;
         }
         let mut state = pipes.lock();
@@ -128,7 +128,7 @@ impl Pipes {
 /// client.shutdown(Shutdown::Write)?;
 /// let mut pages = PagePool::new(1).take(64 << 10).ok_or("no pipe is free")?;
 /// while pages.fill(&from, None, 64 << 10)? > 0 {
-///     while pages.held() > 0 {
+///     while pages.buffered() > 0 {
 ///         pages.empty(&to, None, false)?;
 ///     }
 /// }
@@ -149,7 +149,7 @@ pub struct Pages {
 
 impl Pages {
     /// Bytes in the pipe.
-    pub fn held(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.bytes
     }
 
@@ -236,7 +236,7 @@ impl io::Read for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let pipes = &*self.pool.0;
-        let Some(pipe) = self.pipe.take().filter(|_| !pipes.generation.is_past()) else { return };
+        let Some(pipe) = self.pipe.take().filter(|_| !pipes.generation.is_outdated()) else { return };
         let mut state = pipes.lock();
         if self.bytes > 0 {
             // As many as `open` added: a pipe keeps its size.
@@ -313,13 +313,13 @@ mod tests {
         {
             let mut pages = pool.take(bytes).unwrap();
             assert_eq!(pages.fill(&file, Some(offset), bytes).unwrap(), expected, "from {offset} on");
-            assert_eq!(pages.held(), expected);
+            assert_eq!(pages.buffered(), expected);
             let (here, mut there) = UnixStream::pair().unwrap();
             let reader = thread::spawn(move || {
                 let mut read = Vec::new();
                 there.read_to_end(&mut read).map(|_| read).unwrap()
             });
-            while pages.held() > 0 {
+            while pages.buffered() > 0 {
                 pages.empty(&here, None, false).unwrap();
             }
             drop(here);
@@ -342,7 +342,7 @@ mod tests {
             let mut at = 0;
             while at < 500_000 {
                 pages.fill(&receiver, None, 500_000 - at).unwrap();
-                while pages.held() > 0 {
+                while pages.buffered() > 0 {
                     at += pages.empty(&target, Some(at as u64), false).unwrap();
                 }
             }
@@ -367,6 +367,6 @@ mod tests {
         let mut pages = PagePool::new(1).take(1).unwrap();
         pages.fill(file(100), Some(0), 100).unwrap();
         assert_eq!(pages.empty(&here, None, false).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        assert_eq!(pages.held(), 100);
+        assert_eq!(pages.buffered(), 100);
     }
 }

@@ -1,6 +1,6 @@
 //! Data that can never change again, and so can be sent by reference to its pages.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -117,7 +117,7 @@ impl fmt::Debug for Published {
 pub enum PublishError {
     /// There is not enough memory.
     #[error(
-        "published data: no memory for {bytes} bytes{cause}; publish less, or raise the memory limit of the process or its cgroup", cause = Why(.source))]
+        "published data: no memory for {bytes} bytes{cause}; publish less, or raise the memory limit of the process or its cgroup", cause = ErrorCause(.source))]
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -126,11 +126,11 @@ pub enum PublishError {
     },
     /// The bytes were written, but not sealed.
     #[error(
-        "published data: not sealed{cause}; on EBUSY another process has opened its memory for writing, by /proc; end that process", cause = Why(.0))]
+        "published data: not sealed{cause}; on EBUSY another process has opened its memory for writing, by /proc; end that process", cause = ErrorCause(.0))]
     Seal(#[source] io::Error),
     /// The descriptor is not a file that can be sealed.
     #[error(
-        "published data: the file cannot be sealed{cause}; make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file", cause = Why(.0))]
+        "published data: the file cannot be sealed{cause}; make it by memfd_create with MFD_ALLOW_SEALING, or send it as a file", cause = ErrorCause(.0))]
     TakesNoSeals(#[source] io::Error),
     /// Seals are missing: the file could still be changed.
     #[error("published data: the file can still be changed; it lacks {}; the program that made it has to add them by fcntl(F_ADD_SEALS)", missing.join(" and "))]
@@ -148,6 +148,6 @@ pub enum PublishError {
     },
     /// The file could not be mapped.
     #[error(
-        "published data: the sealed file cannot be mapped{cause}; it has to be open for reading, and to fit into the address space", cause = Why(.0))]
+        "published data: the sealed file cannot be mapped{cause}; it has to be open for reading, and to fit into the address space", cause = ErrorCause(.0))]
     Unmapped(#[source] io::Error),
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::OpenError;
 use super::chunk::Chunk;
 use super::diagnosis::{Diagnosis, PeerContext};
-use super::mapped::{Mapper, Refused};
+use super::mapped::{MapRefusal, Mapper};
 use super::receiving::{CHUNK_BYTES_MAX, Chooser, ReceiveMethod};
 use crate::counter::Counter;
 use crate::engine::half::receiver_half;
@@ -23,7 +23,7 @@ use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
-use crate::sys::tcp_receive::{self, Arrived, End, PAGE_BYTES};
+use crate::sys::tcp_receive::{self, EndCause, PAGE_BYTES, ReceivedPages};
 use error::ReceiveError;
 
 /// Buffers of the default pool; each has the largest chunk's length, and memory is allocated when used.
@@ -343,7 +343,7 @@ impl Receiver {
         if let Some(error) = self.failure.take() {
             return Err(ReceiveError::of(error));
         }
-        if tcp_receive::end(self.socket.as_fd()) == End::Lost {
+        if tcp_receive::end(self.socket.as_fd()) == EndCause::Lost {
             return Err(ReceiveError::BrokenBefore);
         }
         self.is_finished = true;
@@ -383,11 +383,11 @@ impl Receiver {
                         return Ok(Some(self.finish(arrived, buffer)));
                     }
                 }
-                Err(Refused::NoSlot) => {
+                Err(MapRefusal::NoSlot) => {
                     cause = Cause::NoSlot;
                     break;
                 }
-                Err(Refused::Unavailable(error)) => {
+                Err(MapRefusal::Unavailable(error)) => {
                     self.chooser.rule_out_mapping(unavailable(&error));
                     break;
                 }
@@ -400,7 +400,7 @@ impl Receiver {
         self.by_copy(waits, INSTEAD_BYTES, cause)
     }
 
-    fn map(&mut self) -> Result<Arrived, Refused> {
+    fn map(&mut self) -> Result<ReceivedPages, MapRefusal> {
         if self.mapper.is_full() {
             let made = self.mapper.make_room();
             // Instead, each chunk is charged with its share.
@@ -419,7 +419,7 @@ impl Receiver {
     }
 
     /// Copies the following bytes that cannot be mapped; returns how many.
-    fn complete(&mut self, arrived: &mut Arrived, rest: &mut [u8]) -> usize {
+    fn complete(&mut self, arrived: &mut ReceivedPages, rest: &mut [u8]) -> usize {
         self.failure = arrived.error.take().or(self.failure.take());
         let bytes = arrived.unmappable_bytes.min(rest.len());
         if bytes == 0 {
@@ -437,7 +437,7 @@ impl Receiver {
         }
     }
 
-    fn finish(&mut self, arrived: Arrived, buffer: Buffer) -> Chunk {
+    fn finish(&mut self, arrived: ReceivedPages, buffer: Buffer) -> Chunk {
         let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), buffer.len());
         let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
         self.chooser.owes(self.mapper.unmapping(mapped_bytes));

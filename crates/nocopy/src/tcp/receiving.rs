@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::engine::policy::{self, Choice, Explanation, Matter, Policy, Reason, Work};
+use crate::engine::policy::{self, Choice, Explanation, Policy, Reason, Work, WorkUnit};
 use crate::facts::evidence::Cause;
 
 /// How bytes of a stream are received.
@@ -80,7 +80,7 @@ struct Sample {
 impl Chooser {
     /// Always `pinned`, or the best method that fits the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
-        let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(Matter::Reads);
+        let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(WorkUnit::Reads);
         Self { policy, is_mapping_known: false, sample: None }
     }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_find_nothing_take_no_turn_of_a_measured_one() {
+    fn empty_calls_continue_a_measurement() {
         let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
             chooser.begin();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_was_not_filled_tells_nothing() {
+    fn short_chunks_are_not_measured() {
         let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
             let way = chooser.begin();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_found_that_costs_least() {
+    fn the_cheapest_length_is_chosen() {
         // What does not fit into a cache costs more.
         let cost = |way, count: usize| {
             linear(2000.0, if count > 256 << 10 { 400.0 } else { 200.0 }, 900.0)(way, count)
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cleared_away_later_counts() {
+    fn deferred_unmapping_counts_as_cost() {
         let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
         let start = Instant::now();
         chooser.begin_by(|| start);

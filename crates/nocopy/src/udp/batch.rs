@@ -48,25 +48,25 @@ struct Runs<'half> {
     /// The current run, and its remaining bytes (empty without a run).
     begun: Option<&'half Run>,
     left: &'half [u8],
-    given: &'half mut Given,
+    given: &'half mut BatchCursor,
 }
 
 /// How much of the last call's datagrams was returned; the rest is in the next batch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Given {
+pub(super) struct BatchCursor {
     pub(super) runs: usize,
     /// Datagrams of the following run.
     pub(super) datagrams: usize,
 }
 
-impl Given {
+impl BatchCursor {
     pub(super) const NOTHING: Self = Self { runs: 0, datagrams: 0 };
     pub(super) const ALL: Self = Self { runs: usize::MAX, datagrams: 0 };
 }
 
 impl<'half> Batch<'half> {
     #[inline]
-    pub(super) fn of_runs(runs: &'half mut [Run], given: &'half mut Given) -> Self {
+    pub(super) fn of_runs(runs: &'half mut [Run], given: &'half mut BatchCursor) -> Self {
         let (count, mut runs) = (runs.len(), runs.iter_mut());
         let (mut begun, mut left) = (None, &[][..]);
         if given.datagrams > 0
@@ -78,7 +78,7 @@ impl<'half> Batch<'half> {
             begun = Some(run);
         }
         // A batch that is forgotten (`mem::forget`) does not come again: buffers of it may have been taken.
-        *given = Given::ALL;
+        *given = BatchCursor::ALL;
         Self(Source::Kernel(Runs { runs, count, begun, left, given }))
     }
 
@@ -138,13 +138,13 @@ impl Drop for Runs<'_> {
     fn drop(&mut self) {
         let runs = self.count - self.runs.len();
         *self.given = match self.begun.filter(|_| !self.left.is_empty()) {
-            None => Given { runs, datagrams: 0 },
+            None => BatchCursor { runs, datagrams: 0 },
             Some(run) => {
                 // A multiple of the segments' length: something is left, so all datagrams given were whole
                 // ones.
                 let given_bytes = run.bytes().len() - self.left.len();
                 // No underflow: the begun run was taken from the iterator.
-                Given { runs: runs - 1, datagrams: given_bytes / run.segment_bytes() }
+                BatchCursor { runs: runs - 1, datagrams: given_bytes / run.segment_bytes() }
             }
         };
     }

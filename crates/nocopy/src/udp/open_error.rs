@@ -1,6 +1,6 @@
 //! Why a socket was not opened.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,10 +12,10 @@ use crate::port;
 #[non_exhaustive]
 pub enum OpenError {
     /// The kernel refused to make it.
-    #[error("UDP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = Why(.0))]
+    #[error("UDP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = ErrorCause(.0))]
     Socket(#[source] io::Error),
     /// The address does not belong to this host, or is in use.
-    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = Why(.source))]
+    #[error("{address}: not bound{cause}; {}", bind_advice(.source), cause = ErrorCause(.source))]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -23,7 +23,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A setting was refused.
-    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = Why(.source))]
+    #[error("{setting}: refused{cause}; leave it out, or use a kernel that knows it", cause = ErrorCause(.source))]
     Setting {
         /// The setting.
         setting: &'static str,
@@ -31,7 +31,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The requested method is not available.
-    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = Why(.source))]
+    #[error("method {method}: not available{cause}; leave the choice to measurement", cause = ErrorCause(.source))]
     Method {
         /// The method.
         method: Method,
@@ -39,7 +39,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Not enough memory for buffers.
-    #[error("UDP socket: no memory for buffers{cause}; ask for fewer", cause = Why(.0))]
+    #[error("UDP socket: no memory for buffers{cause}; ask for fewer", cause = ErrorCause(.0))]
     Memory(#[source] io::Error),
     /// IPv6 packets need a UDP checksum (RFC 8200 section 8.1).
     #[error(
@@ -68,7 +68,7 @@ pub enum OpenError {
         count_max: usize,
     },
     /// The kernel refused to join a group.
-    #[error("{group}: not joined{cause}; name the interface to join it on ('ip maddress' lists what is joined)", cause = Why(.source))]
+    #[error("{group}: not joined{cause}; name the interface to join it on ('ip maddress' lists what is joined)", cause = ErrorCause(.source))]
     Join {
         /// The group.
         group: IpAddr,
@@ -85,7 +85,7 @@ pub enum OpenError {
     },
     /// The port's interface could not be looked up.
     #[error(
-        "{interface}: not found{cause}; use a port on an interface of this network namespace", cause = Why(.source))]
+        "{interface}: not found{cause}; use a port on an interface of this network namespace", cause = ErrorCause(.source))]
     Interface {
         /// The port's interface.
         interface: String,
@@ -93,13 +93,13 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The kernel does not answer route requests.
-    #[error("routes: cannot be read{cause}; run it where netlink sockets are allowed", cause = Why(.0))]
+    #[error("routes: cannot be read{cause}; run it where netlink sockets are allowed", cause = ErrorCause(.0))]
     Routes(#[source] io::Error),
     /// The port could not be opened.
     #[error(transparent)]
     Port(#[from] port::OpenError),
     /// No descriptor is left to wait on.
-    #[error("UDP socket: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = Why(.0))]
+    #[error("UDP socket: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = ErrorCause(.0))]
     Descriptor(#[source] io::Error),
 }
 

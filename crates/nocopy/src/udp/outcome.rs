@@ -1,6 +1,6 @@
 //! Counts and errors of sending.
 
-use nocopy_proto::errno::{Counts, Why};
+use nocopy_proto::errno::{Counts, ErrorCause};
 use std::io;
 use std::net::SocketAddr;
 
@@ -69,7 +69,7 @@ impl Outcome {
 /// A datagram was refused for good, and removed from the queue; those after it were handed over. This is the
 /// inner error of errors of [`Sender::flush`](super::Sender::flush).
 #[derive(Debug, thiserror::Error)]
-#[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = Why(.source))]
+#[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = ErrorCause(.source))]
 pub struct SendError {
     /// The destination of the first refused datagram; `None`: the peer to which the socket is connected.
     pub to: Option<SocketAddr>,

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use nocopy_lab::refused::is_sentence;
-pub(crate) use nocopy_lab::refused::{Refused, where_refused};
+pub(crate) use nocopy_lab::refused::{Refused, with_refused_calls};
 
 /// The kernel gives no memory.
 pub(crate) const NO_MEMORY: Refused = Refused::always(libc::SYS_mmap, libc::ENOMEM);

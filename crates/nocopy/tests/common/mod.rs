@@ -162,7 +162,7 @@ pub(crate) fn area_of(frame_bytes: u32) -> Area {
 /// Drafts equal packets of `bytes` bytes for `to`, and queues them.
 pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize) {
     let mut drafts = port.sender().drafts(count, bytes).unwrap();
-    assert_eq!(drafts.left(), count);
+    assert_eq!(drafts.remaining(), count);
     while let Some(mut draft) = drafts.next_draft() {
         draft.fill(0);
         draft[..6].copy_from_slice(&to.mac());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, Error};
 
-use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, where_refused};
+use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, with_refused_calls};
 use crate::common::{PATIENCE, lab};
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -20,7 +20,7 @@ fn endpoints_that_cannot_be_opened_say_why() {
         if !can_refuse(&[refused]) {
             return;
         }
-        sentences.says(where_refused(&[refused], || builder.bind(HERE).map(drop)), expected);
+        sentences.says(with_refused_calls(&[refused], || builder.bind(HERE).map(drop)), expected);
     };
     refused(
         Refused::always(libc::SYS_getsockname, libc::EPERM),
@@ -104,7 +104,7 @@ fn peers_that_cannot_be_reached_are_named() {
     let mut endpoint = Endpoint::bind(HERE).unwrap();
     let calls = [libc::SYS_recvmsg, libc::SYS_recvfrom, libc::SYS_recvmmsg];
     let refused = calls.map(|call| Refused::always(call, libc::ENETDOWN));
-    sentences.says(where_refused(&refused, || endpoint.connect(to, short).map(drop)), "message endpoint: the network cannot be used (ENETDOWN); network is down; bring the interface up: 'ip link set dev INTERFACE up'");
+    sentences.says(with_refused_calls(&refused, || endpoint.connect(to, short).map(drop)), "message endpoint: the network cannot be used (ENETDOWN); network is down; bring the interface up: 'ip link set dev INTERFACE up'");
     let (to, _running) = served(Endpoint::builder().accept(false).bind(HERE).unwrap());
     sentences.says(
         Endpoint::bind(HERE).unwrap().connect(to, PATIENCE),

@@ -60,7 +60,7 @@ fn long_messages_lie_in_posted_buffers() {
         });
         assert!(placed > 10, "{}", right.stats().unwrap());
         drop(right);
-        assert_eq!(pool.at_home(), 4);
+        assert_eq!(pool.available(), 4);
     }
 }
 

@@ -11,7 +11,7 @@ use nocopy::port::{Grant, PortBuilder};
 use nocopy::{Area, Capture, Mode, Port};
 use nocopy_lab::{End, Lab};
 
-use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, where_refused};
+use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, with_refused_calls};
 use crate::common::{area_of, lab, open, open_with};
 
 fn always(call: libc::c_long, errno: i32) -> [Refused; 1] {
@@ -45,7 +45,7 @@ fn refused_areas_name_the_cause() {
         if !can_refuse(refused) {
             return;
         }
-        sentences.says(where_refused(refused, || Area::new(config).map(drop)), expected);
+        sentences.says(with_refused_calls(refused, || Area::new(config).map(drop)), expected);
     };
     let usual = AreaConfig { frame_count: 16, ..AreaConfig::default() };
     refused(
@@ -99,7 +99,7 @@ fn refused_ports_name_the_cause() {
     let mut refused =
         |refused: &[Refused], set: &(dyn Fn(PortBuilder) -> PortBuilder + Sync), expected: &str| {
             let builder = || set(Port::builder(end.interface()).mode(Mode::XdpCopyGeneric));
-            let tried = end.namespace().run(|| where_refused(refused, || builder().open().map(drop)));
+            let tried = end.namespace().run(|| with_refused_calls(refused, || builder().open().map(drop)));
             sentences.says(tried, expected);
         };
     refused(
@@ -211,7 +211,7 @@ fn unusable_interfaces_name_the_cause() {
         .says(opened(left), "nc0: no carrier; nothing is connected, or the other end is down; check both");
     sentences.says(
         left.namespace()
-            .run(|| where_refused(&family(libc::AF_NETLINK, libc::EPERM), || Snapshot::of("nc0").map(drop))),
+            .run(|| with_refused_calls(&family(libc::AF_NETLINK, libc::EPERM), || Snapshot::of("nc0").map(drop))),
         "nc0: cannot read its counters (EPERM); operation not permitted; run it as root, or where no sandbox forbids the call",
     );
     let native = left.namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).open().map(drop));
@@ -259,8 +259,10 @@ fn refused_captures_name_the_cause() {
             return;
         }
         let builder = || set(Capture::builder(end.interface()));
-        sentences
-            .says(end.namespace().run(|| where_refused(refused, || builder().open().map(drop))), expected);
+        sentences.says(
+            end.namespace().run(|| with_refused_calls(refused, || builder().open().map(drop))),
+            expected,
+        );
     };
     refused(
         &family(libc::AF_PACKET, libc::EPERM),
@@ -314,7 +316,7 @@ fn failed_hand_overs_to_the_host_name_the_cause() {
     drop(granted);
     let (ours, _theirs) = UnixStream::pair().unwrap();
     sentences.says(
-        where_refused(&always(libc::SYS_recvmsg, libc::EPERM), || Grant::receive(&ours).map(drop)),
+        with_refused_calls(&always(libc::SYS_recvmsg, libc::EPERM), || Grant::receive(&ours).map(drop)),
         "grant: cannot be received (EPERM); operation not permitted; give a Unix socket that is connected to the program that opens the port",
     );
     let mut port = open(end);
@@ -350,13 +352,13 @@ fn failed_filter_replacements_name_the_cause() {
     drop(ring);
     let port = queues(Mode::XdpCopyGeneric);
     let refused = [Refused::with(libc::SYS_fcntl, libc::EMFILE, (1, libc::F_DUPFD_CLOEXEC))];
-    let (refused, port) = where_refused(&refused, move || (port.filter_control().map(drop), port));
+    let (refused, port) = with_refused_calls(&refused, move || (port.filter_control().map(drop), port));
     sentences
         .says(refused, "nc1: cannot duplicate a descriptor (EMFILE); too many open files; raise 'ulimit -n'");
     let control = port.filter_control().unwrap();
     let some = Program::parse("1\n6 0 0 65535").unwrap();
     sentences.says(
-        end.namespace().run(|| where_refused(&bpf(LINK_UPDATE, libc::ENOLINK), || control.set(Some(&some)))),
+        end.namespace().run(|| with_refused_calls(&bpf(LINK_UPDATE, libc::ENOLINK), || control.set(Some(&some)))),
         "nc1: the XDP program was not replaced (ENOLINK); link has been severed; check that the interface still exists",
     );
     sentences.end();

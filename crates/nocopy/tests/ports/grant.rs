@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::common::errors::{Refused, Sentences, where_refused};
+use crate::common::errors::{Refused, Sentences, with_refused_calls};
 use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send, send_on};
 use nocopy::integration::xdp;
 use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
@@ -578,7 +578,7 @@ fn modified_grants_are_refused() {
                 "grant: refused; its promiscuous membership is a socket of family 2; connect to a program that grants ports",
             ),
             (
-                where_refused(&[Refused::always(libc::SYS_openat, libc::EACCES)], || {
+                with_refused_calls(&[Refused::always(libc::SYS_openat, libc::EACCES)], || {
                     refused(&[socket, link])
                 }),
                 "nc1: the grant cannot be checked; cannot look at its link (EACCES); permission denied; mount /proc for this process",

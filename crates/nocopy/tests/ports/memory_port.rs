@@ -351,7 +351,7 @@ fn queued_drafts_are_sent_and_others_are_free_again() {
             draft.queue();
         }
     }
-    assert!(drafts.left() == 0 && drafts.next_draft().is_none());
+    assert!(drafts.remaining() == 0 && drafts.next_draft().is_none());
     drop(drafts);
     let mut drafts = left.sender().drafts(1, 5).unwrap();
     let mut empty = drafts.next_draft().unwrap();
@@ -390,14 +390,14 @@ fn drafts_stop_at_a_full_ring_and_continue_after_flush() {
     let (mut sent, mut received) = (0, 0);
     while sent < 5000 {
         let mut drafts = left.sender().drafts(usize::MAX, 4).unwrap();
-        assert!(drafts.left() > 0);
+        assert!(drafts.remaining() > 0);
         while let Some(mut draft) = drafts.next_draft() {
             draft.copy_from_slice(&u32::to_ne_bytes(sent));
             draft.queue();
             sent += 1;
         }
         drop(drafts);
-        assert_eq!(left.sender().drafts(1, 4).unwrap().left(), 0);
+        assert_eq!(left.sender().drafts(1, 4).unwrap().remaining(), 0);
         left.sender().flush().unwrap();
         for packet in right.receiver().try_receive().unwrap() {
             assert_eq!(*packet, u32::to_ne_bytes(received));
@@ -434,9 +434,9 @@ fn drafts_use_returned_frames() {
     let builder = Port::builder("memory").frame_count(8, 8).ring_sizes(8, 8);
     let (mut left, _right) = builder.memory_pair().unwrap();
     let frames: Vec<Frame> = std::iter::from_fn(|| left.sender().buffer()).collect();
-    assert_eq!((frames.len(), left.sender().drafts(8, 4).unwrap().left()), (8, 0));
+    assert_eq!((frames.len(), left.sender().drafts(8, 4).unwrap().remaining()), (8, 0));
     drop(frames);
-    assert_eq!(left.sender().drafts(8, 4).unwrap().left(), 8);
+    assert_eq!(left.sender().drafts(8, 4).unwrap().remaining(), 8);
     assert_settled(&left);
 }
 
@@ -458,7 +458,7 @@ fn kept_frames_return_with_contents_and_are_sent_again() {
         }
         // Other frames sent in between return to the pool, also those of drafts, which use up free ones.
         let mut drafts = left.sender().drafts(round % 24, 7).unwrap();
-        let drafted = drafts.left();
+        let drafted = drafts.remaining();
         while let Some(mut draft) = drafts.next_draft() {
             draft.copy_from_slice(b"drafted");
             draft.queue();

@@ -12,7 +12,7 @@ use nocopy::port::PortBuilder;
 use nocopy::{Frame, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
-use nocopy_proto::wire::checksum::Place;
+use nocopy_proto::wire::checksum::ChecksumField;
 use nocopy_proto::wire::udp::{Datagram, Integrity};
 use nocopy_proto::wire::{ethernet, ipv4};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
@@ -73,7 +73,7 @@ fn send_all_lengths(lab: &Lab, port: &mut Port) {
     for bytes in (0..200).chain([1000, 1001, 1471, 1472]) {
         let sent = payload(bytes);
         let frame = frame_of(port, &flow, &sent);
-        port.sender().send_with(frame, Request::default().checksum(flow.checksum_place())).expect("sent");
+        port.sender().send_with(frame, Request::default().checksum(flow.checksum_field())).expect("sent");
         port.sender().flush().unwrap();
         let mut received = [0xff; 1500];
         let count =
@@ -119,7 +119,7 @@ fn an_offloaded_checksum_is_complete_on_arrival() {
             match checksum {
                 UdpChecksum::Offloaded => {
                     left.sender()
-                        .send_with(frame, Request::default().checksum(flow.checksum_place()))
+                        .send_with(frame, Request::default().checksum(flow.checksum_field()))
                         .unwrap();
                 }
                 _ => left.sender().send(frame).unwrap(),
@@ -149,7 +149,7 @@ fn a_request_applies_to_one_send() {
     let flow = flow(&lab, UdpChecksum::Offloaded);
     for round in 0..10_u8 {
         let frame = frame_of(&mut left, &flow, &[round; 100]);
-        left.sender().send_with(frame, Request::default().checksum(flow.checksum_place())).unwrap();
+        left.sender().send_with(frame, Request::default().checksum(flow.checksum_field())).unwrap();
         left.sender().flush().unwrap();
         assert_eq!(integrity(&flow, &receive(&mut right, 1)[0]), Integrity::Verified);
         assert!(left.sender().drain(PATIENCE).unwrap());
@@ -171,7 +171,7 @@ fn a_forwarded_frame_carries_no_request() {
     for number in 0..50 {
         let frame = frame_of(&mut left, &flow, &[number; 64]);
         left.sender()
-            .send_with(frame, Request::default().checksum(flow.checksum_place()).timestamp(1))
+            .send_with(frame, Request::default().checksum(flow.checksum_field()).timestamp(1))
             .unwrap();
         left.sender().flush().unwrap();
         let (receiver, sender) = right.halves();
@@ -196,10 +196,10 @@ fn an_impossible_request_returns_the_frame() {
     assert_settled(&mut plain);
     let frame = frame_of(&mut plain, &flow, b"as it was");
     let before = frame.to_vec();
-    let request = Request::default().checksum(flow.checksum_place()).timestamp(1);
+    let request = Request::default().checksum(flow.checksum_field()).timestamp(1);
     let rejected = plain.sender().send_with(frame, request).unwrap_err();
     assert!(matches!(rejected.reason, Reason::Unsupported(Unsupported::NotRequested)));
-    let outside = Place { start: 40, offset: before.len() as u16 - 41 };
+    let outside = ChecksumField { start: 40, offset: before.len() as u16 - 41 };
     let rejected = plain.sender().send_with(rejected.item, Request::default().checksum(outside)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
     assert_eq!(rejected.item[..], before[..]);
@@ -249,7 +249,7 @@ fn departure_times_have_their_tokens() {
         let frame = frame_of(&mut left, &flow, &payload(token as usize));
         let mut request = Request::default().timestamp(token);
         if token % 2 == 0 {
-            request = request.checksum(flow.checksum_place());
+            request = request.checksum(flow.checksum_field());
         }
         left.sender().send_with(frame, request).unwrap();
         send(&mut left, &[packet(lab.right(), 1, 64)]); // one that nobody asks for
@@ -420,12 +420,12 @@ fn drafts_are_checksummed_in_place() {
             rest[..bytes].copy_from_slice(&payload(bytes));
             flow.emit_headers(headers, &rest[..bytes]).unwrap();
             draft.truncate(flow.header_bytes() + bytes);
-            draft.queue_checksummed(flow.checksum_place()).unwrap();
+            draft.queue_checksummed(flow.checksum_field()).unwrap();
         }
         drop(drafts);
         let mut drafts = left.sender().drafts(1, 41).unwrap();
         let short = drafts.next_draft().expect("a frame is free");
-        assert!(short.queue_checksummed(flow.checksum_place()).is_err(), "the field is cut off");
+        assert!(short.queue_checksummed(flow.checksum_field()).is_err(), "the field is cut off");
         drop(drafts);
         left.sender().flush().unwrap();
         for (bytes, packet) in receive(&mut right, 20).iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The gates of a machine, and of a veth pair with known settings.
 
-use nocopy::integration::probe::{self, Gate, State};
+use nocopy::integration::probe::{self, Gate, GateState};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
@@ -21,7 +21,10 @@ fn gate_names_are_unique_and_closed_gates_have_advice() {
         });
         for gate in &gates {
             assert_eq!(gates.iter().filter(|other| other.name == gate.name).count(), 1, "{gate}");
-            assert!(!gate.found.is_empty() && (gate.state != State::Closed || gate.fix.is_some()), "{gate}");
+            assert!(
+                !gate.found.is_empty() && (gate.state != GateState::Closed || gate.fix.is_some()),
+                "{gate}"
+            );
         }
     }
 }
@@ -30,15 +33,15 @@ fn gate_names_are_unique_and_closed_gates_have_advice() {
 fn the_probe_reports_offloads_as_set() {
     let Some(lab) = Lab::builder().gro_right(true).build_or_skip() else { return };
     const GRO: &str = "generic receive offload";
-    assert_eq!(gate(lab.right(), GRO).state, State::Open);
+    assert_eq!(gate(lab.right(), GRO).state, GateState::Open);
     let off = gate(lab.left(), GRO);
-    assert_eq!((off.state, off.fix.as_deref()), (State::Closed, Some("'ethtool -K nc0 gro on'")));
+    assert_eq!((off.state, off.fix.as_deref()), (GateState::Closed, Some("'ethtool -K nc0 gro on'")));
     assert!(off.found.contains("redirects"), "{off}");
     lab.left().set_gro(true).unwrap();
-    assert_eq!(gate(lab.left(), GRO).state, State::Open);
+    assert_eq!(gate(lab.left(), GRO).state, GateState::Open);
     let send = gate(lab.left(), "zero-copy send");
     assert!(
-        send.state == State::Closed && send.found.contains("late") && !send.found.contains("scatter"),
+        send.state == GateState::Closed && send.found.contains("late") && !send.found.contains("scatter"),
         "{send}"
     );
     lab.left().set_scatter_gather(false).unwrap();
@@ -53,13 +56,13 @@ fn segments_fill_whole_pages_at_some_mtus_only() {
         gate(lab.left(), "zero-copy receive")
     };
     let usual = receive(1500);
-    assert_eq!(usual.state, State::Closed);
+    assert_eq!(usual.state, GateState::Closed);
     assert!(usual.fix.unwrap().contains("mtu 4148"));
     for mtu_bytes in [4148, 8244] {
         // A veth splits nothing: the pages are the sender's.
-        assert_eq!(receive(mtu_bytes).state, State::Unknown, "{mtu_bytes}");
+        assert_eq!(receive(mtu_bytes).state, GateState::Unknown, "{mtu_bytes}");
     }
-    assert_eq!(receive(9000).state, State::Closed);
+    assert_eq!(receive(9000).state, GateState::Closed);
 }
 
 #[test]
@@ -69,13 +72,13 @@ fn a_veth_has_queues_but_no_card() {
     assert!(queues.found.starts_with("2: ") && queues.fix.is_some(), "{queues}");
     for name in ["interrupts", "NUMA node"] {
         let gate = gate(lab.left(), name);
-        assert!(gate.state == State::Unknown && gate.found.contains("not a card on a PCI bus"), "{gate}");
+        assert!(gate.state == GateState::Unknown && gate.found.contains("not a card on a PCI bus"), "{gate}");
     }
-    assert_eq!(gate(lab.left(), "header split").state, State::Unknown);
-    assert_eq!(gate(lab.left(), "zero-copy receive by io_uring").state, State::Closed);
+    assert_eq!(gate(lab.left(), "header split").state, GateState::Unknown);
+    assert_eq!(gate(lab.left(), "zero-copy receive by io_uring").state, GateState::Closed);
     let metadata = gate(lab.left(), "receive metadata");
     assert!(metadata.found.contains("timestamp") && metadata.found.contains("hash"), "{metadata}");
-    assert_eq!(gate(lab.left(), "packets in several buffers").state, State::Open);
+    assert_eq!(gate(lab.left(), "packets in several buffers").state, GateState::Open);
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn without_a_capability_the_probe_predicts_a_packet_ring() {
     });
     assert_eq!(port.mode(), Mode::PacketRing);
     assert_eq!(mode, Some(port.mode().to_string().as_str()), "{gates:#?}");
-    assert!(!gates.iter().any(|gate| gate.needed && gate.state == State::Closed), "{gates:#?}");
+    assert!(!gates.iter().any(|gate| gate.needed && gate.state == GateState::Closed), "{gates:#?}");
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn without_cap_net_raw_packet_sockets_are_closed() {
         return;
     }
     let packet = || probe::machine().into_iter().find(|gate| gate.name == "packet sockets").unwrap();
-    assert_eq!(packet().state, State::Open);
+    assert_eq!(packet().state, GateState::Open);
     // Of a thread of its own.
     let without = std::thread::spawn(move || {
         let mut sets = rustix::thread::capabilities(None).unwrap();
@@ -113,6 +116,6 @@ fn without_cap_net_raw_packet_sockets_are_closed() {
         packet()
     });
     let without = without.join().unwrap();
-    assert_eq!(without.state, State::Closed);
+    assert_eq!(without.state, GateState::Closed);
     assert!(without.fix.unwrap().contains("cap_net_raw"));
 }

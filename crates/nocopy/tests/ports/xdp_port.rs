@@ -140,16 +140,16 @@ fn the_probe_predicts_the_mode_and_names_obstacles() {
         let port = end.namespace().run(|| Port::open(name)).unwrap();
         assert_eq!(probed(name).first_mode(), Some(port.mode().to_string().as_str()), "{name}");
     }
-    assert_eq!(gate("XDP program").state, probe::State::Open);
+    assert_eq!(gate("XDP program").state, probe::GateState::Open);
     let port = open(end);
-    assert_eq!(gate("XDP program").state, probe::State::Closed);
+    assert_eq!(gate("XDP program").state, probe::GateState::Closed);
     drop(port);
     lab.right().set_down().unwrap();
-    assert_eq!((gate("up").state, gate("carrier").state), (probe::State::Open, probe::State::Closed));
+    assert_eq!((gate("up").state, gate("carrier").state), (probe::GateState::Open, probe::GateState::Closed));
     end.set_down().unwrap();
     assert_eq!(gate("up").fix, Some(format!("'ip link set dev {} up'", end.interface())));
     end.set_mtu(9000).unwrap();
-    assert_eq!(gate("MTU").state, probe::State::Closed);
+    assert_eq!(gate("MTU").state, probe::GateState::Closed);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use nocopy::udp::{self, Socket};
 use nocopy::{Pool, Port};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, where_refused};
+use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, with_refused_calls};
 use crate::common::lab;
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -32,7 +32,7 @@ fn refused_udp_sockets_name_the_cause() {
         if !can_refuse(refused) {
             return;
         }
-        sentences.says(where_refused(refused, || builder.bind(HERE)), expected);
+        sentences.says(with_refused_calls(refused, || builder.bind(HERE)), expected);
     };
     refused(
         &always(libc::SYS_socket, libc::EMFILE),
@@ -89,7 +89,7 @@ fn unregistered_udp_buffers_name_the_cause() {
     let refused = [Refused::with(libc::SYS_io_uring_register, libc::ENOMEM, (1, 0))];
     let builder = Socket::builder().method(udp::Method::UringZeroCopy);
     sentences.says(
-        where_refused(&refused, || builder.bind(HERE)),
+        with_refused_calls(&refused, || builder.bind(HERE)),
         "method uring-zerocopy: not available; io_uring: … bytes cannot be locked (ENOMEM); cannot allocate memory; raise the limit ('ulimit -l'), or use fewer buffers; leave the choice to measurement",
     );
     sentences.end();
@@ -116,7 +116,7 @@ fn udp_over_a_port_names_refused_settings() {
     let address = SocketAddr::from((end.ipv4(), 7000));
     let over = || Socket::builder().port(Port::builder(end.interface()));
     let mut refused = |refused: &[Refused], builder: udp::Builder, address, expected| {
-        let tried = end.namespace().run(|| where_refused(refused, || builder.bind(address).map(drop)));
+        let tried = end.namespace().run(|| with_refused_calls(refused, || builder.bind(address).map(drop)));
         sentences.says(tried, expected);
     };
     refused(
@@ -161,7 +161,7 @@ fn refused_streams_name_the_cause() {
         if !can_refuse(refused) {
             return;
         }
-        sentences.says(where_refused(refused, || builder.connect(to)), expected);
+        sentences.says(with_refused_calls(refused, || builder.connect(to)), expected);
     };
     refused(
         &always(libc::SYS_socket, libc::EMFILE),
@@ -251,12 +251,12 @@ fn failed_stream_receives_name_the_cause() {
     let (mut socket, _peer) = stream(by_copy());
     let nothing = calls.map(|call| Refused::always(call, libc::EAGAIN));
     sentences.says(
-        where_refused(&nothing, || socket.receiver().read(&mut [0])),
+        with_refused_calls(&nothing, || socket.receiver().read(&mut [0])),
         "receive: nothing received; no data has arrived yet; wait until the socket is readable",
     );
     let refused = calls.map(|call| Refused::always(call, libc::ENOTCONN));
     sentences.says(
-        where_refused(&refused, || socket.receiver().receive().map(drop)),
+        with_refused_calls(&refused, || socket.receiver().receive().map(drop)),
         "receive: failed (ENOTCONN); transport endpoint is not connected; check that the socket is connected",
     );
     sentences.end();
@@ -276,11 +276,11 @@ fn refused_published_data_name_the_cause() {
     let mut sentences = Sentences::default();
     let written = || Published::written(4096, |_| ()).map(drop);
     sentences.says(
-        where_refused(&always(libc::SYS_memfd_create, libc::EMFILE), written),
+        with_refused_calls(&always(libc::SYS_memfd_create, libc::EMFILE), written),
         "published data: no memory for 4096 bytes (EMFILE); too many open files; publish less, or raise the memory limit of the process or its cgroup",
     );
     sentences.says(
-        where_refused(&[Refused::with(libc::SYS_fcntl, libc::EBUSY, (1, libc::F_ADD_SEALS))], written),
+        with_refused_calls(&[Refused::with(libc::SYS_fcntl, libc::EBUSY, (1, libc::F_ADD_SEALS))], written),
         "published data: not sealed (EBUSY); device or resource busy; on EBUSY another process has opened its memory for writing, by /proc; end that process",
     );
     sentences.says(
@@ -300,7 +300,7 @@ fn refused_published_data_name_the_cause() {
     );
     if can_refuse(&[NO_MEMORY]) {
         sentences.says(
-            where_refused(&[NO_MEMORY], || Published::try_from(sealed(b"x", UNCHANGEABLE)).map(drop)),
+            with_refused_calls(&[NO_MEMORY], || Published::try_from(sealed(b"x", UNCHANGEABLE)).map(drop)),
             "published data: the sealed file cannot be mapped (ENOMEM); cannot allocate memory; it has to be open for reading, and to fit into the address space",
         );
     }

@@ -96,7 +96,7 @@ fn a_reset_during_a_send_is_an_error_and_returns_all_memory() {
         let mut sender = socket.split().1;
         assert!(sender.close(Duration::MAX).unwrap(), "{}: {}", name(method), sender.stats().unwrap());
         drop(sender);
-        assert_eq!(pool.at_home(), 16);
+        assert_eq!(pool.available(), 16);
     }
 }
 
@@ -113,7 +113,7 @@ fn a_stream_dropped_after_a_reset_leaks_nothing() {
         assert!(!socket.sender().try_flush().unwrap());
         drop(peer); // with unread bytes
         drop(socket);
-        wait_until("home", || pool.at_home() == 16);
+        wait_until("home", || pool.available() == 16);
     }
 }
 

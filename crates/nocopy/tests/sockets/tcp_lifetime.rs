@@ -129,7 +129,7 @@ fn irreplaceable_memory_returns_after_a_forced_close() {
             let loss = lose!(lab);
             let sent =
                 if has_ring { send_of_pool(socket.sender()) } else { send_all(socket.sender(), &gone) };
-            let away = pool.total() - pool.at_home();
+            let away = pool.total() - pool.available();
             let (is_all, stats) = close(socket, Duration::ZERO);
             assert!(!is_all && stats["abandoned_calls"] > 0, "{method}: {stats}");
             assert_eq!(stats["kept_bytes"], sent.len() as u64, "{method}: {stats}");
@@ -139,7 +139,7 @@ fn irreplaceable_memory_returns_after_a_forced_close() {
             drop(loss);
             assert_same(&read_all(&peer), &sent, method);
             let owned = if has_ring { 0 } else { PIECES / 3 };
-            wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == owned);
+            wait_until("home", || pool.available() == pool.total() && gone.load(Relaxed) == owned);
             let Some((mut other, other_peer)) = other else { continue };
             let mut buffer = other.sender().buffer().unwrap();
             buffer.fill(&pattern(7, 8000)).unwrap();
@@ -164,7 +164,7 @@ fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
         assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
         drop(loss);
         assert_same(&read_all(&peer), &sent, method);
-        wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == PIECES / 3);
+        wait_until("home", || pool.available() == pool.total() && gone.load(Relaxed) == PIECES / 3);
     }
 }
 
@@ -191,7 +191,11 @@ fn a_buffer_returns_only_when_it_is_acknowledged() {
         assert_same(&bytes, &sent, "what came back");
         drop(back);
         assert_eq!((sender.in_flight(), gone.load(Relaxed)), (0, PIECES / 3), "{method}");
-        assert_eq!((sender.ledger().bytes(), pool.at_home()), (sent.len() as u64, pool.total()), "{method}");
+        assert_eq!(
+            (sender.ledger().bytes(), pool.available()),
+            (sent.len() as u64, pool.total()),
+            "{method}"
+        );
         assert_same(&read_all(&peer), &sent, method);
     }
 }
@@ -283,7 +287,7 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             assert!(sender.drain(PATIENCE).unwrap(), "{method}");
             assert_same(&reader.join().unwrap(), &sent, method);
             drop((sender, there));
-            assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
+            assert_eq!((pool.available(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
         }
     }
 }
@@ -440,6 +444,6 @@ fn a_forked_child_changes_nothing_for_its_parents_stream() {
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         assert_eq!(socket.sender().stats().unwrap().faults, 0, "{method}");
         drop(socket);
-        assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
+        assert_eq!((pool.available(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
     }
 }

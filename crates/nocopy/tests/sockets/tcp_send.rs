@@ -232,7 +232,7 @@ fn a_listener_shares_its_pool_among_its_streams() {
         client.read_to_string(&mut received).unwrap();
         assert_eq!(received, "hello");
     }
-    assert_eq!(pool.at_home(), 4);
+    assert_eq!(pool.available(), 4);
 }
 
 /// An accepted stream that uses only zero-copy calls, and its peer, whose kernel buffers little.
@@ -288,7 +288,7 @@ fn a_peer_that_never_reads_stops_no_other_stream() {
     fill_up(&mut stalled);
     let ledger = stalled.ledger();
     assert!(ledger.bytes_of(Evidence::Copied(Cause::ShareInFlight)) > 0, "{ledger}");
-    assert!(pool.at_home() >= pool.total() / 3, "{} buffers are left", pool.at_home());
+    assert!(pool.available() >= pool.total() / 3, "{} buffers are left", pool.available());
     assert_all_arrive(&mut other, peer);
 }
 
@@ -299,7 +299,7 @@ fn a_stream_gets_buffers_of_a_pool_in_use() {
     let listener = listener_by_zero_copy(&pool);
     let (mut stalled, silent) = accepted(&listener);
     fill_up(&mut stalled);
-    assert_eq!((pool.at_home(), stalled.ledger().bytes_of(Evidence::Copied(Cause::ShareInFlight))), (0, 0));
+    assert_eq!((pool.available(), stalled.ledger().bytes_of(Evidence::Copied(Cause::ShareInFlight))), (0, 0));
     assert!(stalled.buffer().is_none(), "its own come back");
     let (mut other, peer) = accepted(&listener);
     assert!(stalled.buffer().is_none(), "its own come back");
@@ -309,7 +309,7 @@ fn a_stream_gets_buffers_of_a_pool_in_use() {
     let (mut third, peer) = accepted(&listener);
     assert_all_arrive(&mut third, peer);
     drop(silent);
-    wait_until("home", || pool.at_home() == pool.total());
+    wait_until("home", || pool.available() == pool.total());
 }
 
 #[test]

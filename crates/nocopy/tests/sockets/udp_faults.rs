@@ -201,7 +201,7 @@ fn ten_thousand_opened_sockets_leak_nothing() {
     }
     // The reaper keeps those without a completion for some milliseconds; and other tests have descriptors.
     let give_up = std::time::Instant::now() + PATIENCE;
-    while open() > before + 50 || pool.at_home() < pool.total() {
+    while open() > before + 50 || pool.available() < pool.total() {
         assert!(std::time::Instant::now() < give_up, "{} descriptors, {} before", open(), before);
         std::thread::sleep(SECOND / 100);
     }

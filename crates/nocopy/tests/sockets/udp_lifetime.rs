@@ -170,8 +170,8 @@ fn a_dropped_socket_holds_its_memory_until_completion() {
         release_packets(&lab);
         assert_all_arrive(&receiver);
         let give_up = Instant::now() + PATIENCE;
-        while pool.at_home() < pool.total() {
-            assert!(Instant::now() < give_up, "{method}: {} of {} are home", pool.at_home(), pool.total());
+        while pool.available() < pool.total() {
+            assert!(Instant::now() < give_up, "{method}: {} of {} are home", pool.available(), pool.total());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -220,15 +220,15 @@ fn a_panic_in_an_owners_drop_loses_one_buffer() {
         drop(send_with_owners());
         release_packets(&lab);
         assert_all_arrive(&receiver);
-        wait_until("home", || pool.at_home() == pool.total());
+        wait_until("home", || pool.available() == pool.total());
         let mut socket = send_with_owners();
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         drop(socket);
-        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert_eq!(pool.available(), pool.total(), "{method}");
         assert!(scribble(&other_pool) < other_pool.total(), "{method}: the other socket's are still read");
         release_packets(&other);
         assert_all_arrive(&other_receiver);
-        wait_until("home", || other_pool.at_home() == other_pool.total());
+        wait_until("home", || other_pool.available() == other_pool.total());
     }
 }
 
@@ -268,7 +268,7 @@ fn a_forked_child_does_not_settle_its_parents_sends() {
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
         assert_eq!(socket.sender().stats().unwrap()["strange_completions"], 0, "{method}");
         drop(socket);
-        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert_eq!(pool.available(), pool.total(), "{method}");
     }
 }
 
@@ -294,7 +294,7 @@ fn a_forked_child_drops_its_parents_sockets_safely() {
         assert_all_arrive(&receiver);
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         drop(socket);
-        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert_eq!(pool.available(), pool.total(), "{method}");
     }
 }
 
@@ -415,7 +415,7 @@ fn a_partly_sent_datagram_does_not_shift_the_next() {
         );
         assert_eq!((tally.datagrams(), tally.bytes()), (3, 3 * DATAGRAM_BYTES as u64), "{method}: {tally}");
         drop(socket);
-        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert_eq!(pool.available(), pool.total(), "{method}");
     }
 }
 

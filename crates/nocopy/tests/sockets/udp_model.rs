@@ -211,6 +211,6 @@ fn every_send_arrives_returns_and_is_recorded_once() {
         );
         assert_eq!(tally.bytes_of(Evidence::ZeroCopy), 0, "{method:?}: over loopback all is copied: {tally}");
         drop(socket);
-        assert_eq!(model.pool.at_home(), model.pool.total(), "{method:?}");
+        assert_eq!(model.pool.available(), model.pool.total(), "{method:?}");
     }
 }

@@ -325,6 +325,6 @@ fn every_buffer_is_free_after_a_long_run() {
         }
         drain(&mut socket);
         drop(socket);
-        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert_eq!(pool.available(), pool.total(), "{method}");
     }
 }

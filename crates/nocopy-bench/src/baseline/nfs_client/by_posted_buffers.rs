@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use nocopy::Pool;
-use nocopy_nfs::client::{Client, Place, Url};
+use nocopy_nfs::client::{Client, FilePosition, Url};
 
 use super::{IN_FLIGHT, ReadResult, Window};
 use crate::nfs_content::is_content;
@@ -25,7 +25,7 @@ pub(super) fn read(
     let mut measured: Option<Window> = None;
     loop {
         while let Some(buffer) = client.buffer() {
-            client.post(buffer, Place { file, offset: next }).map_err(|rejected| {
+            client.post(buffer, FilePosition { file, offset: next }).map_err(|rejected| {
                 io::Error::other(format!("a buffer was refused ({})", rejected.reason))
             })?;
             next = (next + bytes as u64) % file_bytes;

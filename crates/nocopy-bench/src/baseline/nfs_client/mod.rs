@@ -66,7 +66,7 @@ pub(crate) struct ReadResult {
 
 /// The main function of the process.
 pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
-    let result = capability::narrow(capability::NONE).and_then(|()| read(task));
+    let result = capability::drop_others(capability::NONE).and_then(|()| read(task));
     let (message, outcome) = match result {
         Ok(result) => (ClientMessage::Done(result), Outcome::Positive),
         Err(error) => (ClientMessage::Failed(error.to_string()), Outcome::Negative),

@@ -78,7 +78,7 @@ fn serve(task: Task) -> io::Result<()> {
 
 fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Serving needs no privileges, and nothing needs to be closed after it.
-    capability::narrow(capability::NONE)?;
+    capability::drop_others(capability::NONE)?;
     print_message(&ServerMessage::Serving { port, process: std::process::id() })?;
     std::thread::Builder::new().name("end".into()).spawn(|| {
         wait_for_end();

@@ -21,7 +21,7 @@ use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::message::user_copies;
 use nocopy_transfer::exchange::tcp::Tcp;
-use nocopy_transfer::exchange::{Exchange, PATIENCE, Waiting};
+use nocopy_transfer::exchange::{Exchange, PATIENCE, WaitMode};
 
 const NAME: &str = "message-beside";
 const PAYLOAD_BYTES: usize = 64;
@@ -56,7 +56,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     let of = |waiting| {
         let spec = |method, baselines| RoundTripSpec {
             method,
-            variant: Some(Waiting::name(waiting)),
+            variant: Some(WaitMode::name(waiting)),
             baselines,
             waiting,
             bytes: PAYLOAD_BYTES,
@@ -89,7 +89,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
             trials: vec![behind, puts, by_datagrams],
         }
     };
-    vec![of(Waiting::Blocking), of(Waiting::Spinning)]
+    vec![of(WaitMode::Blocking), of(WaitMode::Spinning)]
 }
 
 /// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put
@@ -162,7 +162,7 @@ struct PutExchange {
 }
 
 impl PutExchange {
-    fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<io::Result<(Self, Self)>, Failure> {
+    fn pair(stage: &Stage, carrier: Carrier, waiting: WaitMode) -> Result<io::Result<(Self, Self)>, Failure> {
         let open = |site| open(stage, site, carrier, waiting, LOAD_BYTES);
         let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
         Ok(stage.sender.run(|| Self::connect(from, to)))

@@ -15,7 +15,7 @@ use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::quantity::length;
 use nocopy_report::result::Evidence;
-use nocopy_transfer::exchange::Waiting;
+use nocopy_transfer::exchange::WaitMode;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
 
 const NAME: &str = "message-latency";
@@ -85,7 +85,7 @@ pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
 }
 
 fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
-    use Waiting::{Blocking, Spinning};
+    use WaitMode::{Blocking, Spinning};
     let spec =
         |method, baselines, waiting| RoundTripSpec { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
@@ -99,7 +99,7 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
         trials.push(spec("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp(stage));
     }
     for carrier in Carrier::ALL {
-        trials.extend(Waiting::ALL.map(|waiting| {
+        trials.extend(WaitMode::ALL.map(|waiting| {
             let spec = spec(carrier.method(), baselines(carrier, waiting), waiting);
             RoundTripSpec { variant: Some(waiting.name()), ..spec }.message(stage, carrier)
         }));
@@ -111,13 +111,13 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
 }
 
 /// Spinning against spinning, blocking against blocking; adaptive against both.
-fn baselines(carrier: Carrier, waiting: Waiting) -> &'static [&'static str] {
+fn baselines(carrier: Carrier, waiting: WaitMode) -> &'static [&'static str] {
     match (waiting, carrier) {
-        (Waiting::Spinning, Carrier::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
-        (Waiting::Spinning, Carrier::Sockets) => &["tcp-spinning", "udp-spinning"],
-        (Waiting::Spinning, Carrier::Auto) => &["tcp-spinning"],
-        (Waiting::Blocking, _) => &["tcp-blocking"],
-        (Waiting::Adaptive, _) => &["tcp-blocking", "tcp-spinning"],
+        (WaitMode::Spinning, Carrier::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
+        (WaitMode::Spinning, Carrier::Sockets) => &["tcp-spinning", "udp-spinning"],
+        (WaitMode::Spinning, Carrier::Auto) => &["tcp-spinning"],
+        (WaitMode::Blocking, _) => &["tcp-blocking"],
+        (WaitMode::Adaptive, _) => &["tcp-blocking", "tcp-spinning"],
     }
 }
 

@@ -25,7 +25,7 @@ use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::message::Message;
 use nocopy_transfer::exchange::tcp::Tcp;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
-use nocopy_transfer::exchange::{Exchange, Waiting};
+use nocopy_transfer::exchange::{Exchange, WaitMode};
 
 const NAME: &str = "message-stream";
 
@@ -117,7 +117,7 @@ pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
 }
 
 fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
-    use Waiting::{Blocking, Spinning};
+    use WaitMode::{Blocking, Spinning};
     let spec = |method, baselines, waiting| StreamSpec {
         method,
         variant: None,
@@ -182,7 +182,7 @@ struct StreamSpec {
     method: &'static str,
     variant: Option<&'static str>,
     baselines: &'static [&'static str],
-    waiting: Waiting,
+    waiting: WaitMode,
     bytes: usize,
     is_reliable: bool,
 }
@@ -243,7 +243,7 @@ impl StreamSpec {
     fn trial<'a, E: Exchange + 'a>(
         self,
         stage: &'a Stage,
-        open: impl Fn(&Stage, Waiting) -> Result<((E, E), Evidence), Failure> + 'a,
+        open: impl Fn(&Stage, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
     ) -> Trial<'a> {
         self.run(move |duration| {
             let ((mut from, mut to), evidence) = open(stage, self.waiting)?;

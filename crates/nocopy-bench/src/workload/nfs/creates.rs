@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy_nfs::wire::mount::Text;
 use nocopy_nfs::wire::nfs3::{
-    self, Attributes, CreateArguments, Created, Entry, FileHandle, HowToCreate, LookupResult,
+    self, Attributes, CreateArguments, CreateMode, Created, Entry, FileHandle, LookupResult,
     MakeDirectoryArguments, NewAttributes, NfsResult, Procedure, Refusal, Stability, Status,
     WeakCacheConsistency,
 };
@@ -179,7 +179,7 @@ impl Creates {
     fn send_create(&mut self, number: usize) -> io::Result<u32> {
         let name = name_of(number);
         let new = NewAttributes { mode: Some(0o644), ..NewAttributes::NONE };
-        let asked = CreateArguments { at: entry(self.directory, &name), how: HowToCreate::Unchecked(new) };
+        let asked = CreateArguments { at: entry(self.directory, &name), how: CreateMode::Unchecked(new) };
         self.client.send_call(nfs3::PROGRAM, Procedure::Create as u32, &asked)
     }
 

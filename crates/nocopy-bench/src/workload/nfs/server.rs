@@ -112,7 +112,7 @@ impl Server {
         if is_root {
             run_as_owner(&mut command);
         } else {
-            capability::narrow(capability::NONE)?;
+            capability::drop_others(capability::NONE)?;
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;

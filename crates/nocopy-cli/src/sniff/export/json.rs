@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use nocopy_proto::describe::{Captured, Style};
+use nocopy_proto::describe::{CapturedBytes, Style};
 use serde::Serialize;
 
 use super::SCHEMA;
@@ -42,7 +42,7 @@ impl JsonExporter {
         let Self { style, hex, line, digits } = self;
         let CapturedPacket { bytes, packet_bytes, .. } = *packet;
         line.clear();
-        Captured { bytes, packet_bytes }.describe(*style, line);
+        CapturedBytes { bytes, packet_bytes }.describe(*style, line);
         digits.clear();
         if *hex {
             // Writing to a string cannot fail.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use nocopy_proto::describe::{Captured, Style};
+use nocopy_proto::describe::{CapturedBytes, Style};
 
 use crate::arguments::{SniffArguments, TimeFormat};
 use crate::sniff::clock::Clock;
@@ -32,7 +32,7 @@ impl TextExporter {
         line.clear();
         clock.write(packet.time.ns, line);
         line.push(' ');
-        Captured { bytes, packet_bytes }.describe(*style, line);
+        CapturedBytes { bytes, packet_bytes }.describe(*style, line);
         line.push('\n');
         if *hex {
             dump(bytes, line);

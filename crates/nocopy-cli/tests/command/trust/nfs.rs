@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use nocopy_nfs::wire::mount::{self, MountReply, Text};
 use nocopy_nfs::wire::nfs3::{
-    self, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, FileHandle,
-    HowToCreate, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments, ReadDirPlusArguments,
+    self, Attributes, CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry,
+    FileHandle, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments, ReadDirPlusArguments,
     ReadHead, Stability, Status, WeakCacheConsistency, WriteArguments, WriteResult,
 };
 use nocopy_nfs::wire::record;
@@ -80,7 +80,7 @@ impl Client {
     /// Makes a file, and checks that everybody's next call sees what the last one did.
     fn check_service(&mut self, name: &str, filled_with: u8) {
         let at = Entry { directory: self.root, name: Text(name.as_bytes()) };
-        let how = HowToCreate::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+        let how = CreateMode::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
         let made: NfsResult<Created, WeakCacheConsistency> =
             self.ask(Procedure::Create, &CreateArguments { at, how });
         let file = made.unwrap().file.unwrap();
@@ -186,7 +186,7 @@ fn workers_remain_available_to_others() {
         };
         let name = format!("stranger's {number}");
         let at = Entry { directory: root, name: Text(name.as_bytes()) };
-        let create = CreateArguments { at, how: HowToCreate::Unchecked(NewAttributes::NONE) };
+        let create = CreateArguments { at, how: CreateMode::Unchecked(NewAttributes::NONE) };
         while attacking.is_running() {
             // The same call many times, and long ones.
             let mut calls = Vec::new();

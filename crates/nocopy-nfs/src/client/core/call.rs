@@ -19,12 +19,12 @@ use crate::wire::xdr::padding;
 pub struct Ticket(pub(super) u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     pub file: FileHandle,
     pub offset: u64,
 }
 
-impl Place {
+impl FilePosition {
     pub(super) fn advanced_by(self, bytes: usize) -> Self {
         Self { offset: self.offset.saturating_add(bytes as u64), ..self }
     }
@@ -104,7 +104,7 @@ pub(super) struct ReadRequest {
     pub(super) ticket: Ticket,
     pub(super) buffer: Buffer,
     /// Place of the buffer's first byte.
-    pub(super) place: Place,
+    pub(super) place: FilePosition,
     /// Bytes filled by earlier replies, and bytes that the call in flight asks for.
     pub(super) filled: usize,
     pub(super) asked: usize,
@@ -140,7 +140,7 @@ impl ReadRequest {
         }
     }
 
-    pub(super) fn new(ticket: Ticket, buffer: Buffer, place: Place) -> Self {
+    pub(super) fn new(ticket: Ticket, buffer: Buffer, place: FilePosition) -> Self {
         let (filled, asked, received, delays) = (0, 0, 0, 0);
         let (head, joined, is_alone) = (None, VecDeque::new(), false);
         Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_unshared: is_alone }
@@ -186,7 +186,7 @@ impl ReadRequest {
         !self.is_unshared && self.filled == 0 && self.asked >= self.buffer.len()
     }
 
-    pub(super) fn end(&self) -> Place {
+    pub(super) fn end(&self) -> FilePosition {
         let last = self.joined.back().unwrap_or(self);
         last.place.advanced_by(last.buffer.len())
     }
@@ -213,7 +213,7 @@ pub(super) struct WriteRequest {
     pub(super) buffer: Arc<Buffer>,
     pub(super) range: Range<usize>,
     /// Place of the first byte of the range.
-    pub(super) place: Place,
+    pub(super) place: FilePosition,
     /// How often the server was not ready.
     pub(super) delays: u32,
 }
@@ -320,7 +320,7 @@ pub enum Completion {
         ticket: Ticket,
         buffer: Buffer,
         /// Where in the file the data lies.
-        place: Place,
+        place: FilePosition,
         outcome: Result<ReadEnd, CallError>,
     },
     Committed {

@@ -32,7 +32,7 @@ use nocopy::{Buffer, Pool, Reason, Rejected};
 
 pub use bad_reply::BadReply;
 use call::{Call, ReadRequest, Request, WriteRequest};
-pub use call::{CallError, Completion, Place, ReadEnd, StatusText, Ticket};
+pub use call::{CallError, Completion, FilePosition, ReadEnd, StatusText, Ticket};
 use receive_buffers::Pieces;
 pub use receive_buffers::ReceiveBuffers;
 use reply_parser::{ReplyEvent, ReplyParser};
@@ -205,7 +205,7 @@ impl Core {
     ///
     /// # Errors
     /// The buffer's memory is read-only, or it has none.
-    pub fn post(&mut self, mut buffer: Buffer, place: Place) -> Result<Ticket, Rejected<Buffer>> {
+    pub fn post(&mut self, mut buffer: Buffer, place: FilePosition) -> Result<Ticket, Rejected<Buffer>> {
         if buffer.is_empty() {
             buffer.resize(buffer.capacity());
         }
@@ -227,7 +227,7 @@ impl Core {
     ///
     /// # Errors
     /// The buffer is empty.
-    pub fn write(&mut self, data: Buffer, place: Place) -> Result<(), Rejected<Buffer>> {
+    pub fn write(&mut self, data: Buffer, place: FilePosition) -> Result<(), Rejected<Buffer>> {
         if data.is_empty() {
             return Err(Rejected { item: data, reason: Reason::Empty });
         }
@@ -283,7 +283,7 @@ impl Core {
         let left = reading.buffer.len() - reading.filled;
         reading.asked = left.min(self.limits.read_bytes_max).min(u32::MAX as usize);
         (reading.head, reading.received) = (None, 0);
-        let Place { file, offset } = reading.place.advanced_by(reading.filled);
+        let FilePosition { file, offset } = reading.place.advanced_by(reading.filled);
         let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
         self.begin(Procedure::Read.into(), &asked, Request::Read(reading));
     }
@@ -304,7 +304,7 @@ impl Core {
     }
 
     fn send_write(&mut self, writing: WriteRequest) {
-        let Place { file, offset } = writing.place;
+        let FilePosition { file, offset } = writing.place;
         let count = writing.data().len() as u32;
         // `WriteArguments` without the data, which is sent from the buffer.
         let asked = ((file, offset), ((count, Stability::Unstable), count));
@@ -362,7 +362,7 @@ impl Core {
         if let Request::Read(reading) = &call.request
             && reading.is_joined()
         {
-            let Place { file, offset } = reading.place;
+            let FilePosition { file, offset } = reading.place;
             let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
             call.head = self.encode_call(xid, Procedure::Read.into(), &asked);
             record::end(&mut call.head, 0);

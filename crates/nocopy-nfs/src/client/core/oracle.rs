@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use nocopy::Pool;
 
-use super::{Completion, Core, Counts, Limits, Place, Ticket};
+use super::{Completion, Core, Counts, FilePosition, Limits, Ticket};
 use crate::wire::nfs3::{
     Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
     WriteResult,
@@ -113,7 +113,7 @@ impl<'a> ClientModel<'a> {
     fn make_request(&mut self, input: &mut Input<'_>) {
         let (kind, bytes) = (input.number(), 1 + 16 * input.number());
         let offset = if kind % 8 == 1 { self.behind } else { bytes as u64 };
-        let place = Place { file: file(), offset };
+        let place = FilePosition { file: file(), offset };
         let buffer = |bytes: usize| {
             let mut buffer = self.pool.take()?;
             buffer.resize(BUFFER_BYTES);
@@ -205,7 +205,7 @@ impl<'a> ClientModel<'a> {
         assert!(self.asked.is_empty() && self.core.in_flight() == 0 && self.core.queued() == 0);
         let Self { pool, core, .. } = self;
         drop(core);
-        assert_eq!(pool.at_home(), pool.total(), "every buffer has come back");
+        assert_eq!(pool.available(), pool.total(), "every buffer has come back");
     }
 }
 

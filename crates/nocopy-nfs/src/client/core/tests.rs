@@ -18,8 +18,8 @@ fn file() -> FileHandle {
     FileHandle::new(&[1; 32]).unwrap()
 }
 
-fn at(offset: u64) -> Place {
-    Place { file: file(), offset }
+fn at(offset: u64) -> FilePosition {
+    FilePosition { file: file(), offset }
 }
 
 fn core() -> Core {
@@ -449,7 +449,7 @@ fn abandoned_requests_fail_once_and_return_their_buffers() {
     assert!(core.next_completion().is_none());
     assert_eq!((core.in_flight(), core.queued(), core.uncommitted_bytes()), (0, 0, 0));
     drop(buffer);
-    assert_eq!(pool.at_home(), 2);
+    assert_eq!(pool.available(), 2);
 }
 
 #[test]
@@ -501,12 +501,12 @@ fn commits_wait_for_their_writes_and_release_them() {
         assert_eq!(core.queued(), 0, "no COMMIT before all are written");
         receive(&mut core, 0, &write_reply(*xid, data.len() as u32, Stability::Unstable, 1), 99).unwrap();
     }
-    assert_eq!((core.uncommitted_bytes(), pool.at_home()), (10_000, 0));
+    assert_eq!((core.uncommitted_bytes(), pool.available()), (10_000, 0));
     let [commit] = send_all(&mut core)[..] else { panic!("a COMMIT") };
     assert!(sent_write(&core, commit).is_none() && core.next_completion().is_none());
     receive(&mut core, 0, &commit_reply(commit, 1), 99).unwrap();
     assert_eq!(committed(&mut core), Some(Ok(())));
-    assert_eq!((core.uncommitted_bytes(), pool.at_home(), core.counts().lost_bytes), (0, 1, 0));
+    assert_eq!((core.uncommitted_bytes(), pool.available(), core.counts().lost_bytes), (0, 1, 0));
 }
 
 /// Of what was written before and after the server was started again, only the first is sent again; and again

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use nocopy_report::quantity::{self, whole};
+use nocopy_report::quantity::{self, parse_digits};
 
 use crate::client::{Url, UrlError};
 
@@ -81,7 +81,8 @@ pub struct CpArguments {
 }
 
 fn user(text: &str) -> Result<(u32, u32), String> {
-    let both = text.split_once(':').and_then(|(user, group)| Some((whole(user)?, whole(group)?)));
+    let both =
+        text.split_once(':').and_then(|(user, group)| Some((parse_digits(user)?, parse_digits(group)?)));
     both.ok_or_else(|| "not two numbers: write it as 1000:1000".into())
 }
 

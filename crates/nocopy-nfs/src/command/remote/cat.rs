@@ -12,7 +12,7 @@ use super::{
     BUFFER_BYTES, BUFFERS, CatArguments, Failure, FinalLink, RemoteFile, drop_reads, look_up_url,
     narrow_capabilities,
 };
-use crate::client::{Client, ClientError, Place};
+use crate::client::{Client, ClientError, FilePosition};
 use crate::wire::nfs3::{FileHandle, Status};
 
 /// Prints files one after another.
@@ -67,7 +67,7 @@ fn read_pieces(
         while posted < range.end.max(next + 1) {
             let Some(buffer) = pool.take() else { break };
             let bytes = buffer.capacity() as u64;
-            let place = Place { file, offset: posted };
+            let place = FilePosition { file, offset: posted };
             client.post(buffer, place).expect("fewer than the client takes");
             posted += bytes;
         }

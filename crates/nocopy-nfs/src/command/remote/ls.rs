@@ -76,7 +76,7 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
             Ok(listed) => directories.push(listed),
             Err(failure) => {
                 if let Some(earlier) = failed.replace(failure) {
-                    print::say(format_args!("nocopy: {earlier}"));
+                    print::print_status(format_args!("nocopy: {earlier}"));
                 }
             }
         }

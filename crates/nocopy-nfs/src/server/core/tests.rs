@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
-use nocopy_lab::refused::{Refused, where_refused};
+use nocopy_lab::refused::{Refused, with_refused_calls};
 
 use super::reply_cache::{CacheLookup, ClientKey};
 use super::*;
@@ -451,7 +451,7 @@ proptest::proptest! {
         oracle::clients::converse(&core, &input, &|disk, work| {
             let refused: Vec<Refused> =
                 disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
-            where_refused(&refused, work);
+            with_refused_calls(&refused, work);
         });
     }
 }

@@ -134,7 +134,7 @@ xdr_struct! {
 
 /// How a file is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HowToCreate {
+pub enum CreateMode {
     /// An existing file gets the requested size.
     Unchecked(NewAttributes),
     /// The file must not exist.
@@ -143,7 +143,7 @@ pub enum HowToCreate {
     Exclusive(Verifier),
 }
 
-impl Xdr<'_> for HowToCreate {
+impl Xdr<'_> for CreateMode {
     fn encode(&self, out: &mut Vec<u8>) {
         let (number, attributes): (u32, _) = match self {
             Self::Unchecked(attributes) => (0, Some(attributes)),
@@ -173,7 +173,7 @@ pub type Entry<'a> = LookupArguments<'a>;
 xdr_struct! {
     CreateArguments<'a> {
         at: Entry<'a>,
-        how: HowToCreate,
+        how: CreateMode,
     }
 }
 

@@ -11,7 +11,7 @@ pub use arguments::{
 };
 pub use attributes::{Attributes, FileType, SizeAndTimes, Time, WeakCacheConsistency};
 pub use changes::{
-    CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, HowToCreate, LinkArguments, Linked,
+    CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry, LinkArguments, Linked,
     MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, NewPath, RenameArguments, Renamed,
     SetAttributesArguments, SetTime, Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX,
     WriteArguments, WriteHead, WriteResult,

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use nocopy::Pool;
-use nocopy_nfs::client::{Client, Place};
+use nocopy_nfs::client::{Client, FilePosition};
 use nocopy_nfs::wire::nfs3::NewAttributes;
 
 use super::proxy::Proxy;
@@ -39,7 +39,7 @@ fn broken_connections_lose_no_calls() {
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 302);
     let stats = client.stats().unwrap();
     assert!(stats["repeated"] > 0 && stats["connections_lost"] > 5, "{stats}");
-    assert_eq!((stats.faults, pool.at_home()), (0, pool.total()));
+    assert_eq!((stats.faults, pool.available()), (0, pool.total()));
     assert!(proxy.accepted() > 5);
 }
 
@@ -59,10 +59,10 @@ fn lost_writes_are_sent_to_a_restarted_server() {
     for (number, piece) in content.chunks(BYTES / 8).enumerate() {
         let mut buffer = buffer(&pool, 0);
         buffer.fill(piece).unwrap();
-        client.write(buffer, Place { file, offset: (number * BYTES / 8) as u64 }).unwrap();
+        client.write(buffer, FilePosition { file, offset: (number * BYTES / 8) as u64 }).unwrap();
     }
     client.wait_for_room(1).unwrap();
-    assert_eq!((client.uncommitted_bytes(), pool.at_home()), (BYTES, 0));
+    assert_eq!((client.uncommitted_bytes(), pool.available()), (BYTES, 0));
     server.end();
     // As after a crash: the bytes were in memory only.
     fs::write(scene.path("file"), []).unwrap();
@@ -72,7 +72,7 @@ fn lost_writes_are_sent_to_a_restarted_server() {
     });
     client.commit(file).unwrap();
     assert!(fs::read(scene.path("file")).unwrap() == content);
-    assert_eq!((client.stats().unwrap()["lost_bytes"], pool.at_home()), (BYTES as u64, 8));
+    assert_eq!((client.stats().unwrap()["lost_bytes"], pool.available()), (BYTES as u64, 8));
     again.end();
 }
 

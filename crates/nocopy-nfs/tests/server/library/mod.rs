@@ -9,12 +9,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
-use nocopy_nfs::client::{Builder, Client, ClientError, Place, Url};
-use nocopy_nfs::wire::nfs3::{FileHandle, FileType, HowToCreate, NewAttributes, Status};
+use nocopy_nfs::client::{Builder, Client, ClientError, FilePosition, Url};
+use nocopy_nfs::wire::nfs3::{CreateMode, FileHandle, FileType, NewAttributes, Status};
 
 use crate::scene::{Running, Scene, pattern};
 
-const FRESH: HowToCreate = HowToCreate::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
+const FRESH: CreateMode = CreateMode::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
 fn url(port: u16, path: &str) -> Url {
     format!("nfs://127.0.0.1:{port}{path}").parse().unwrap()
@@ -52,7 +52,7 @@ fn read_all(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8])
     while left > 0 {
         while let Some(buffer) = pool.take() {
             let Some(offset) = offsets.next() else { break };
-            client.post(buffer, Place { file, offset: offset as u64 }).unwrap();
+            client.post(buffer, FilePosition { file, offset: offset as u64 }).unwrap();
         }
         let filled = client.receive().unwrap().expect("buffers are posted");
         let start = filled.place.offset as usize;
@@ -77,11 +77,11 @@ fn write_all(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8])
             }
         };
         buffer.fill(piece).unwrap();
-        client.write(buffer, Place { file, offset: (number * step) as u64 }).unwrap();
+        client.write(buffer, FilePosition { file, offset: (number * step) as u64 }).unwrap();
         client.try_flush().unwrap();
     }
     client.commit(file).unwrap();
-    assert_eq!((client.uncommitted_bytes(), pool.at_home()), (0, pool.total()));
+    assert_eq!((client.uncommitted_bytes(), pool.available()), (0, pool.total()));
 }
 
 /// Proves that every byte goes from the socket into its posted buffer, by one copy, whatever the number of
@@ -123,7 +123,7 @@ fn reads_of_any_offset_and_length_match_the_file() {
         let file = handle(&mut client, "file");
         for offset in [0, 1, 4095, 1 << 20, bytes - 1000, bytes - 1, bytes, bytes + 9] {
             for length in [1, 3, 4096, 100_001, 2 << 20] {
-                let place = Place { file, offset: offset as u64 };
+                let place = FilePosition { file, offset: offset as u64 };
                 let (read, end) = client.read(buffer(&pool, length), place).unwrap();
                 let there = bytes.saturating_sub(offset).min(length);
                 assert!(read[..] == pattern(offset, there), "{length} from {offset} on");
@@ -154,8 +154,8 @@ fn growing_files_are_read_consistently() {
         let mut read = 0;
         while read < BYTES {
             while let Some(buffer) = pool.take() {
-                let ahead = (pool.total() - pool.at_home() - 1) * (64 << 10);
-                client.post(buffer, Place { file: handle, offset: (read + ahead) as u64 }).unwrap();
+                let ahead = (pool.total() - pool.available() - 1) * (64 << 10);
+                client.post(buffer, FilePosition { file: handle, offset: (read + ahead) as u64 }).unwrap();
             }
             while let Some(filled) = client.receive().unwrap() {
                 let start = filled.place.offset as usize;
@@ -216,7 +216,7 @@ fn commits_wait_for_earlier_commits() {
     scene.file("file", 0);
     let (mut client, pool) = (connect(&server), Pool::new(1, 4096).unwrap());
     let file = handle(&mut client, "file");
-    client.write(buffer(&pool, 7), Place { file, offset: 0 }).unwrap();
+    client.write(buffer(&pool, 7), FilePosition { file, offset: 0 }).unwrap();
     let ticket = client.begin_commit(file).unwrap();
     assert_eq!(client.begin_commit(file), None);
     client.commit(file).unwrap();
@@ -279,9 +279,9 @@ fn errors_have_subject_cause_and_remedy() {
     assert!(refused.to_string().contains("--writable"), "{refused}");
     let pool = Pool::new(2, 4096).unwrap();
     let directory = handle(&mut client, "directory");
-    let read = client.read(pool.take().unwrap(), Place { file: directory, offset: 0 }).unwrap_err();
+    let read = client.read(pool.take().unwrap(), FilePosition { file: directory, offset: 0 }).unwrap_err();
     assert_eq!(read.status(), Some(Status::IsDirectory));
-    assert_eq!(pool.at_home(), 2);
+    assert_eq!(pool.available(), 2);
     // Nothing listens there any more.
     let port = server.address.port();
     server.end();
@@ -299,7 +299,7 @@ fn posts_beyond_the_limit_are_rejected() {
     let pool = Pool::new(300, 4096).unwrap();
     let mut posted = 0;
     let rejected = loop {
-        match client.post(pool.take().unwrap(), Place { file, offset: 0 }) {
+        match client.post(pool.take().unwrap(), FilePosition { file, offset: 0 }) {
             Ok(_) => posted += 1,
             Err(rejected) => break rejected,
         }
@@ -310,5 +310,5 @@ fn posts_beyond_the_limit_are_rejected() {
         assert!(filled.read().unwrap().0[..] == pattern(0, 10));
         posted -= 1;
     }
-    assert_eq!((posted, pool.at_home()), (0, 300));
+    assert_eq!((posted, pool.available()), (0, 300));
 }

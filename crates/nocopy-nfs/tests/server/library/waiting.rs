@@ -1,7 +1,7 @@
 //! Waits by loops of others: a descriptor, and tokio.
 
 use nocopy::{Pool, ReceiverHalf};
-use nocopy_nfs::client::{Client, Place};
+use nocopy_nfs::client::{Client, FilePosition};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::proxy::Proxy;
@@ -14,7 +14,7 @@ const PIECE: usize = 256 << 10;
 fn post_all(client: &mut Client, pool: &Pool) {
     let file = handle(client, "file");
     for offset in (0..BYTES).step_by(PIECE) {
-        client.post(pool.take().unwrap(), Place { file, offset: offset as u64 }).unwrap();
+        client.post(pool.take().unwrap(), FilePosition { file, offset: offset as u64 }).unwrap();
     }
 }
 

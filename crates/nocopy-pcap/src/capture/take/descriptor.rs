@@ -49,7 +49,7 @@ impl Descriptor {
         if has_pending && self.is_watched.load(Ordering::SeqCst) {
             self.wake();
         } else if !has_pending && self.is_woken.swap(false, Ordering::SeqCst) {
-            self.waker.hear();
+            self.waker.take_wake();
         }
     }
 

@@ -9,7 +9,7 @@ use nocopy_proto::filter::{Ancillary, Program};
 
 use super::super::Filter;
 use super::super::filter_slot::{FilterSlot, FilterVersion, PlacedFilter};
-use crate::report::FilterPlace;
+use crate::report::FilterLocation;
 
 /// The filters of a capture's reader.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl ReaderFilters {
     fn load(&mut self, filter_slot: &FilterSlot) {
         let Some(PlacedFilter { filter, place }) = filter_slot.read(&mut self.version) else { return };
         let term =
-            if place == FilterPlace::Xdp { FilterLifetime::UntilEmpty } else { FilterLifetime::Permanent };
+            if place == FilterLocation::Xdp { FilterLifetime::UntilEmpty } else { FilterLifetime::Permanent };
         self.next = Some((filter.program.clone(), term));
         self.claimed = Some(filter);
     }

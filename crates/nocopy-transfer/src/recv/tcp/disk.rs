@@ -4,7 +4,7 @@ use std::mem;
 use std::panic::resume_unwind;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use nocopy_report::Ended;
+use nocopy_report::CommandEnd;
 
 use super::sink::Sink;
 use crate::Failure;
@@ -24,9 +24,10 @@ impl<'scope> Disk<'scope> {
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         sink: Option<&'a Sink>,
-        ended: Ended,
+        ended: CommandEnd,
     ) -> Result<bool, Failure> {
-        let Some(sink) = sink.filter(|_| !matches!(ended, Ended::Failed | Ended::Interrupted)) else {
+        let Some(sink) = sink.filter(|_| !matches!(ended, CommandEnd::Failed | CommandEnd::Interrupted))
+        else {
             return Ok(true);
         };
         *self = match mem::replace(self, Self::Done) {

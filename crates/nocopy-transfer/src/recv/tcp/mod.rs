@@ -9,7 +9,7 @@ mod sink;
 mod summary;
 mod worker;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -28,16 +28,16 @@ use sink::Sink;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
+    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{address}: cannot receive{cause}; {}", advice(source), cause = Why(.source))]
+    #[error("{address}: cannot receive{cause}; {}", advice(source), cause = ErrorCause(.source))]
     Listen { address: Endpoint, source: io::Error },
     #[error(
-        "{from}: cannot prepare a connection{cause}; ask for less at a time with --receive, free memory, or raise 'ulimit -n'", cause = Why(.source))]
+        "{from}: cannot prepare a connection{cause}; ask for less at a time with --receive, free memory, or raise 'ulimit -n'", cause = ErrorCause(.source))]
     Prepare { from: SocketAddr, source: io::Error },
-    #[error("recv: cannot wait for connections{cause}; free memory, or raise 'ulimit -n'", cause = Why(.0))]
+    #[error("recv: cannot wait for connections{cause}; free memory, or raise 'ulimit -n'", cause = ErrorCause(.0))]
     Wait(#[source] io::Error),
-    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = Why(.0))]
+    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = ErrorCause(.0))]
     Address(#[source] io::Error),
 }
 
@@ -90,7 +90,7 @@ impl BoundSocket {
         for address in addresses {
             match Self::at(address, arguments.buffer) {
                 Ok(bound) => return Ok(bound),
-                Err(source) if is_of_another_host(&source) => failed.note(address, source),
+                Err(source) if is_of_another_host(&source) => failed.record(address, source),
                 Err(source) => return Err(Error::Listen { address: own.clone(), source }),
             }
         }

@@ -23,7 +23,7 @@ use crate::recv::IDLE;
 use crate::streams::LiveBytes;
 use crate::transfer::stream::{Count, Head, Message, ReceiverControl, Refusal, StreamRanges, refuse};
 use crate::{Failure, processor};
-use nocopy_report::{Ended, Interrupt};
+use nocopy_report::{CommandEnd, Interrupt};
 
 /// The longest wait for the sender's messages: after it the live line is updated, and the user may interrupt.
 const WAIT: Duration = Duration::from_millis(10);
@@ -119,7 +119,7 @@ impl<'a> Reception<'a> {
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         run: &mut Option<Run<'scope>>,
-    ) -> Result<Ended, Error>
+    ) -> Result<CommandEnd, Error>
     where
         'a: 'scope,
     {
@@ -154,10 +154,10 @@ impl<'a> Reception<'a> {
                         // The sender gets no last answer: that would say that all is well.
                         Err(failure) => {
                             run.fail(failure);
-                            return Ok(Ended::Failed);
+                            return Ok(CommandEnd::Failed);
                         }
                         Ok(true) => {
-                            run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
+                            run.close(matches!(ended, CommandEnd::Done | CommandEnd::Silent), now_ns);
                             run.send_answer(0);
                             if run.is_over(now_ns) {
                                 return Ok(ended);
@@ -265,17 +265,17 @@ impl<'a> Reception<'a> {
         }
     }
 
-    fn end_requested(&self) -> Option<Ended> {
-        if self.interrupt.came() {
-            return Some(Ended::Interrupted);
+    fn end_requested(&self) -> Option<CommandEnd> {
+        if self.interrupt.was_interrupted() {
+            return Some(CommandEnd::Interrupted);
         }
         let is_late = self.arguments.duration.is_some_and(|duration| self.start.elapsed() >= duration);
-        is_late.then_some(Ended::Duration)
+        is_late.then_some(CommandEnd::Duration)
     }
 
-    fn reason_to_end(&mut self, run: &Run, now_ns: u64) -> Option<Ended> {
+    fn reason_to_end(&mut self, run: &Run, now_ns: u64) -> Option<CommandEnd> {
         if run.ends.iter().any(|end| matches!(end.reason, EndReason::Failed(_))) {
-            return Some(Ended::Failed);
+            return Some(CommandEnd::Failed);
         }
         if let Some(asked) = self.end_requested() {
             return Some(asked);
@@ -290,22 +290,22 @@ impl<'a> Reception<'a> {
         let is_read = run.running.is_empty() && run.waiting.is_empty();
         let Some(session) = &run.session else {
             return match run.ends.first().map(|end| &end.reason) {
-                Some(EndReason::End) => Some(Ended::Done),
-                Some(_) => Some(Ended::BrokenOff),
-                None => self.arguments.idle.is_some_and(is_silent_for).then_some(Ended::Silent),
+                Some(EndReason::End) => Some(CommandEnd::Done),
+                Some(_) => Some(CommandEnd::BrokenOff),
+                None => self.arguments.idle.is_some_and(is_silent_for).then_some(CommandEnd::Silent),
             };
         };
         let is_stalled = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
         let Session { receiver_control, ranges, .. } = session;
         if run.ends.iter().any(|end| matches!(end.reason, EndReason::TooMuch)) {
-            Some(Ended::BrokenOff)
+            Some(CommandEnd::BrokenOff)
         } else if is_read && receiver_control.is_all_sent() && ranges.are_all_claimed() {
-            Some(Ended::Done)
+            Some(CommandEnd::Done)
         } else if receiver_control.is_broken_off() {
-            (is_read || is_stalled).then_some(Ended::BrokenOff)
+            (is_read || is_stalled).then_some(CommandEnd::BrokenOff)
         } else {
             (receiver_control.is_silent(now_ns) || receiver_control.is_all_sent() && is_stalled)
-                .then_some(Ended::Silent)
+                .then_some(CommandEnd::Silent)
         }
     }
 }

@@ -9,7 +9,7 @@ use nocopy::tcp::MappedBytes;
 use crate::Failure;
 use crate::recv::output;
 use nocopy_report::Interrupt;
-use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::output_file::{CreateOptions, OutputFile};
 
 /// All streams write to it at the same time.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<Self, Failure> {
+    pub(super) fn open(path: &Path, making: CreateOptions, interrupt: &Interrupt) -> Result<Self, Failure> {
         let opened = output::open(path, making, interrupt)?;
         Ok(Self { opened, written_bytes: AtomicU64::new(0) })
     }

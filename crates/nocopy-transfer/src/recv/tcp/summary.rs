@@ -16,14 +16,14 @@ use crate::transfer::stream::RunCounts;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     address: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<SocketAddr>,
-    ended: Ended,
+    ended: CommandEnd,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub(super) struct Summary {
 impl Summary {
     pub(super) fn without_sender(
         address: SocketAddr,
-        ended: Ended,
+        ended: CommandEnd,
         foreign: u64,
         output: Option<String>,
     ) -> Self {
@@ -78,7 +78,7 @@ impl Summary {
     pub(super) fn of_run(
         address: SocketAddr,
         from: SocketAddr,
-        ended: Ended,
+        ended: CommandEnd,
         ends: &[WorkerEnd],
         (foreign, output): (u64, Option<String>),
     ) -> Self {
@@ -119,14 +119,14 @@ impl nocopy_report::Summary for Summary {
     /// Negative if less arrived than was sent, or it was changed, or the sender broke off, or no sender
     /// connected.
     fn outcome(&self) -> Outcome {
-        let broken = matches!(self.ended, Ended::BrokenOff | Ended::Silent);
+        let broken = matches!(self.ended, CommandEnd::BrokenOff | CommandEnd::Silent);
         let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            Ended::Silent if self.run_counts.is_some_and(|run_counts| run_counts.sent.is_some()) => {
+            CommandEnd::Silent if self.run_counts.is_some_and(|run_counts| run_counts.sent.is_some()) => {
                 ", then nothing more came of what it says it has sent"
             }
             ended => ended.words(),

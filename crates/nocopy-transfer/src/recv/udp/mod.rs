@@ -5,7 +5,7 @@ mod reorder_buffer;
 mod summary;
 mod tally;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::failure::CommandError;
 use nocopy_report::address::{Attempts, is_of_another_host};
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
 use output::Output;
 use summary::Summary;
 use tally::{DatagramKind, Tally};
@@ -38,9 +38,9 @@ const BUFFER_BYTES: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = Why(.source))]
+    #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{address}: cannot receive there{cause}; name an address of this host, and a port that is free", cause = Why(.source))]
+    #[error("{address}: cannot receive there{cause}; name an address of this host, and a port that is free", cause = ErrorCause(.source))]
     Bind { address: Endpoint, source: io::Error },
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -52,9 +52,9 @@ pub(super) enum Error {
         "--interface: cannot be used here; it needs a multicast address; leave it out, and name an address of that interface"
     )]
     NeedlessInterface,
-    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = Why(.0))]
+    #[error("recv: cannot find out the address of its socket{cause}; start it where getsockname(2) is allowed", cause = ErrorCause(.0))]
     Address(#[source] io::Error),
-    #[error("recv: cannot receive{cause}; start it again", cause = Why(.0))]
+    #[error("recv: cannot receive{cause}; start it again", cause = ErrorCause(.0))]
     Receive(#[source] io::Error),
 }
 
@@ -97,7 +97,7 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
             Err(OpenError::Bind { source, .. } | OpenError::Socket(source))
                 if addresses.len() > 1 && is_of_another_host(&source) =>
             {
-                failed.note(*address, source);
+                failed.record(*address, source);
             }
             Err(error) => return Err(Error::Open(error).into()),
         }
@@ -136,7 +136,7 @@ struct Reception<'a> {
     tally: Tally,
     start: Instant,
     drops_read_at: Instant,
-    ended: Option<Ended>,
+    ended: Option<CommandEnd>,
     /// The address of this host that the sender asked last.
     asked_address: Option<LocalAddress>,
 }
@@ -177,7 +177,7 @@ impl<'a> Reception<'a> {
         let received = self.receive_all(&mut live);
         if received.is_err() {
             // The sender is informed in order, although nothing is written any more.
-            self.ended = Some(Ended::Failed);
+            self.ended = Some(CommandEnd::Failed);
             self.close();
             let output = self.output.take();
             let _ = self.receive_all(&mut live); // the first failure is the one to tell
@@ -185,7 +185,7 @@ impl<'a> Reception<'a> {
         }
         drop(live);
         // Who interrupts it does not want to wait for the disk.
-        let is_complete = received.is_ok() && self.ended != Some(Ended::Interrupted);
+        let is_complete = received.is_ok() && self.ended != Some(CommandEnd::Interrupted);
         let finish = if is_complete { Output::finish } else { Output::flush_pending };
         let written = self.output.as_mut().map_or(Ok(()), finish);
         received.and(written.map_err(Failure::from))
@@ -211,13 +211,16 @@ impl<'a> Reception<'a> {
         }
     }
 
-    fn reason_to_end(&self, elapsed: Duration) -> Option<Ended> {
-        if self.interrupt.came() {
-            Some(Ended::Interrupted)
+    fn reason_to_end(&self, elapsed: Duration) -> Option<CommandEnd> {
+        if self.interrupt.was_interrupted() {
+            Some(CommandEnd::Interrupted)
         } else if self.tally.is_enough() {
-            Some(Ended::Count)
+            Some(CommandEnd::Count)
         } else {
-            self.arguments.duration.is_some_and(|duration| elapsed >= duration).then_some(Ended::Duration)
+            self.arguments
+                .duration
+                .is_some_and(|duration| elapsed >= duration)
+                .then_some(CommandEnd::Duration)
         }
     }
 
@@ -265,7 +268,7 @@ impl<'a> Reception<'a> {
     }
 
     fn summary(&mut self, address: SocketAddr, failed: bool) -> Summary {
-        let ended = if failed { Ended::Failed } else { self.ended.unwrap_or(Ended::Done) };
+        let ended = if failed { CommandEnd::Failed } else { self.ended.unwrap_or(CommandEnd::Done) };
         let evidence = self.receiver.ledger().into();
         let left_out = self.output.as_ref().is_some_and(Output::has_left_out);
         let summary = self.tally.summary(address, ended, evidence, self.output.as_ref().map(Output::words));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::reorder_buffer::ReorderBuffer;
 use crate::recv::output::{self, InterruptibleWriter, sync, write_all_at};
-use nocopy_report::output_file::{OutputFile, PrivateFile};
+use nocopy_report::output_file::{CreateOptions, OutputFile};
 use nocopy_report::{Failure, Interrupt};
 
 /// The most pieces of a call (`IOV_MAX`).
@@ -42,7 +42,7 @@ enum WriteMode {
 
 impl Output {
     /// Opens a file, or standard output for `-`.
-    pub(super) fn open(path: &Path, making: PrivateFile, interrupt: &Interrupt) -> Result<Self, Failure> {
+    pub(super) fn open(path: &Path, making: CreateOptions, interrupt: &Interrupt) -> Result<Self, Failure> {
         let OutputFile { path, file, has_places, may_wait } = output::open(path, making, interrupt)?;
         let in_order = |file| {
             BufWriter::with_capacity(256 << 10, InterruptibleWriter::new(file, may_wait, interrupt.clone()))
@@ -172,15 +172,15 @@ mod tests {
     use super::*;
 
     fn open(path: &Path) -> Result<Output, Failure> {
-        let making = PrivateFile { force: false, permissions: None };
-        Output::open(path, making, &Interrupt::listen().unwrap())
+        let making = CreateOptions { force: false, permissions: None };
+        Output::open(path, making, &Interrupt::catch().unwrap())
     }
 
     /// A pipe cannot take them any more: the stream in it is not whole.
     #[test]
     fn late_bytes_for_a_pipe_are_left_out() {
         let file = File::options().write(true).open("/dev/null").unwrap();
-        let file = InterruptibleWriter::new(file, false, Interrupt::listen().unwrap());
+        let file = InterruptibleWriter::new(file, false, Interrupt::catch().unwrap());
         let mode = WriteMode::InOrder(ReorderBuffer::new(BufWriter::new(file)));
         let mut output = Output {
             path: "-".into(),

@@ -10,14 +10,14 @@ use crate::processor::ProcessorUse;
 use crate::transfer::RunRow;
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub address: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SocketAddr>,
-    pub ended: Ended,
+    pub ended: CommandEnd,
     /// All datagrams, with headers.
     pub packets: u64,
     pub bytes: u64,
@@ -47,7 +47,7 @@ impl nocopy_report::Summary for Summary {
     /// Negative if something was lost, damaged or left out, or the sender broke off.
     fn outcome(&self) -> Outcome {
         let is_run = self.run.received.is_some();
-        let broken_off = is_run && self.ended == Ended::Silent;
+        let broken_off = is_run && self.ended == CommandEnd::Silent;
         let nothing = !is_run && self.packets == 0;
         if self.run.has_lost() || broken_off || nothing || self.left_out {
             Outcome::Negative
@@ -58,7 +58,7 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            Ended::Silent if self.run.received.is_none() => ", then nothing more arrived",
+            CommandEnd::Silent if self.run.received.is_none() => ", then nothing more arrived",
             ended => ended.words(),
         };
         let from =

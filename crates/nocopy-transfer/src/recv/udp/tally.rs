@@ -8,7 +8,7 @@ use crate::ledger::LedgerResult;
 use crate::processor;
 use crate::recv::plain;
 use crate::transfer::{CONTROL_BYTES, HandleResult, ReceiverPhase, ReceiverRun, RunRow};
-use nocopy_report::Ended;
+use nocopy_report::CommandEnd;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -119,17 +119,17 @@ impl Tally {
     }
 
     /// The reason to end, if any; `ended`: end the counting in any case.
-    pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<Ended> {
+    pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<CommandEnd> {
         match self.run.as_ref().map(|run| run.phase(now_ns)) {
-            Some(ReceiverPhase::Over) => Some(Ended::Done),
-            Some(ReceiverPhase::Silent) => Some(Ended::Silent),
+            Some(ReceiverPhase::Over) => Some(CommandEnd::Done),
+            Some(ReceiverPhase::Silent) => Some(CommandEnd::Silent),
             Some(ReceiverPhase::Running) => None,
-            Some(ReceiverPhase::Waiting) | None if ended => Some(Ended::Done),
+            Some(ReceiverPhase::Waiting) | None if ended => Some(CommandEnd::Done),
             Some(ReceiverPhase::Waiting) => None,
             None => {
                 let (_, last_ns) = self.times_ns?;
                 let silent = Duration::from_nanos(now_ns.saturating_sub(last_ns));
-                self.idle.is_some_and(|idle| silent >= idle).then_some(Ended::Silent)
+                self.idle.is_some_and(|idle| silent >= idle).then_some(CommandEnd::Silent)
             }
         }
     }
@@ -156,7 +156,7 @@ impl Tally {
     pub(super) fn summary(
         &self,
         address: SocketAddr,
-        ended: Ended,
+        ended: CommandEnd,
         evidence: LedgerResult,
         output: Option<String>,
     ) -> Summary {

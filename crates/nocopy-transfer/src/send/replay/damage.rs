@@ -1,6 +1,6 @@
 //! Errors in a capture file, with packet and byte.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use nocopy_report::input_advice;
 use std::io::{self, ErrorKind};
 
@@ -8,13 +8,13 @@ use super::framing::name_of;
 
 #[derive(Debug, thiserror::Error)]
 pub(in crate::send) enum Damage {
-    #[error("it cannot be read{cause}; {}", input_advice(.0), cause = Why(.0))]
+    #[error("it cannot be read{cause}; {}", input_advice(.0), cause = ErrorCause(.0))]
     Read(#[source] io::Error),
     #[error(
         "no packet was read before the interrupt, so nothing was sent; start the program that writes to it, if it is a pipe"
     )]
     Silence,
-    #[error("it cannot be read twice{cause}; leave out --loop, or name a file", cause = Why(.0))]
+    #[error("it cannot be read twice{cause}; leave out --loop, or name a file", cause = ErrorCause(.0))]
     Rewind(#[source] io::Error),
     #[error("it is empty; record it again")]
     Empty,

@@ -74,7 +74,7 @@ impl Replay {
         settings: PlaybackSettings,
         interrupt: &Interrupt,
     ) -> Result<Self, Error> {
-        let mut playback = Playback::new(input, settings, || interrupt.came())
+        let mut playback = Playback::new(input, settings, || interrupt.was_interrupted())
             .map_err(|source| Error::Replay { path: name(path), source })?;
         playback.input().stop_waiting();
         let (correction, corrections) = (Correction::None, Corrections::default());

@@ -37,13 +37,13 @@ pub(super) fn connect(
             Some(name) => Ok(sockopt::set_tcp_congestion(socket, name)?), // which was tried
             None => Ok(()),
         };
-        let source = match address::connect(addresses, left, prepare, || interrupt.came()) {
+        let source = match address::connect(addresses, left, prepare, || interrupt.was_interrupted()) {
             Ok(connected) => return Ok(connected),
             Err(failed) => failed.into_error(),
         };
         let (to, port) = (target.peer_name(addresses), target.port());
         match source.kind() {
-            _ if interrupt.came() => return Ok(None),
+            _ if interrupt.was_interrupted() => return Ok(None),
             io::ErrorKind::ConnectionRefused if start.elapsed() + RETRY_INTERVAL < patience => {
                 sleep(RETRY_INTERVAL)
             }

@@ -1,6 +1,6 @@
 //! Errors of sending a stream.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{target}: no address to send to{cause}; check the name, or give an address", cause = Why(.source))]
+    #[error("{target}: no address to send to{cause}; check the name, or give an address", cause = ErrorCause(.source))]
     Resolve { target: Endpoint, source: io::Error },
     #[error("--size: pieces of {bytes} bytes are too long; {bytes_max} is the most; give less")]
     Size { bytes: u64, bytes_max: u64 },
@@ -30,25 +30,25 @@ pub(super) enum Error {
         "--method published: cannot be used here; it needs a pattern (files are sent by reference without this method, and pipes cannot be); leave it out"
     )]
     NotAPattern,
-    #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
+    #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = ErrorCause(.0))]
     Random(#[source] io::Error),
-    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = ErrorCause(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
-        "--congestion '{name}': cannot be used{cause}; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control", cause = Why(.source))]
+        "--congestion '{name}': cannot be used{cause}; choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control", cause = ErrorCause(.source))]
     Congestion { name: String, source: io::Error },
     #[error(
         "{to}: no receiver{cause}; start 'nocopy recv tcp://:{port}' there, or wait longer with --connect-timeout",
-        cause = Why(.source))]
+        cause = ErrorCause(.source))]
     NobodyThere { to: String, port: u16, source: io::Error },
     #[error(transparent)]
     Publish(PublishError),
     #[error("{to}: no socket to send from; {source}")]
     Open { to: SocketAddr, source: OpenError },
-    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", cause = Why(.source))]
+    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", cause = ErrorCause(.source))]
     Connect { to: String, ip: String, source: io::Error },
     #[error(
-        "{to}: the receiver closed the connection before a stream began{cause}; check that it runs, and what it prints", cause = Why(.source))]
+        "{to}: the receiver closed the connection before a stream began{cause}; check that it runs, and what it prints", cause = ErrorCause(.source))]
     Broken { to: SocketAddr, source: io::Error },
     #[error(
         "{to}: no receiver; the program there {said}; start 'nocopy recv tcp://:{port}' there, or use --raw for another program",
@@ -57,7 +57,7 @@ pub(super) enum Error {
     NoAnswer { to: SocketAddr, said: &'static str },
     #[error("{to}: refused by the receiver; {}", words(*.why))]
     Refused { to: SocketAddr, why: Refusal },
-    #[error("{to}: cannot prepare the connection{cause}; free memory, or raise 'ulimit -n'", cause = Why(.source))]
+    #[error("{to}: cannot prepare the connection{cause}; free memory, or raise 'ulimit -n'", cause = ErrorCause(.source))]
     Prepare { to: SocketAddr, source: io::Error },
 }
 

@@ -23,7 +23,7 @@ use crate::transfer::stream::{ControlState, Count, Head, SenderControl};
 use crate::{Failure, processor};
 use connection::Connection;
 use error::Error;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
 use plan::Plan;
 use session::Session;
 use summary::Summary;
@@ -49,12 +49,12 @@ pub(super) fn run(
     let start = processor::StartTime::now();
     let (mut ends, ended) = match workers {
         Some(workers) => transmission.send(workers),
-        None => (Vec::new(), Ended::Interrupted),
+        None => (Vec::new(), CommandEnd::Interrupted),
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
     // Once the receiver has reported: until then a shorter file may have changed what was sent.
     let failure = failure.or_else(|| transmission.plan.check_length().err().map(Failure::from));
-    let ended = if failure.is_some() { Ended::Failed } else { ended };
+    let ended = if failure.is_some() { CommandEnd::Failed } else { ended };
     let summary = transmission.summary(&ends, ended, start);
     print::finish(&summary, arguments.json, failure)
 }
@@ -149,7 +149,7 @@ impl Transmission<'_> {
     }
 
     /// Sends on all streams at once, and waits until the receiver's counts are known.
-    fn send(&mut self, workers: Vec<Worker>) -> (Vec<WorkerEnd>, Ended) {
+    fn send(&mut self, workers: Vec<Worker>) -> (Vec<WorkerEnd>, CommandEnd) {
         let progress = Progress::default();
         let start = Instant::now();
         let (mut ends, reason) = thread::scope(|scope| {
@@ -164,16 +164,16 @@ impl Transmission<'_> {
             (ends.collect::<Vec<_>>(), reason)
         });
         let ended = match reason {
-            _ if ends.iter().any(|end| end.failure.is_some()) => Ended::Failed,
+            _ if ends.iter().any(|end| end.failure.is_some()) => CommandEnd::Failed,
             Some(ended) => ended,
-            None => Ended::Done,
+            None => CommandEnd::Done,
         };
         let ended = self.settle(ended, &mut ends);
         (ends, ended)
     }
 
     /// Waits for all streams, and stops them early if there is a reason, which it returns.
-    fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<Ended> {
+    fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<CommandEnd> {
         let mut live = LiveBytes::new(" handed over");
         let mut reason = None;
         while !are_done() {
@@ -185,13 +185,13 @@ impl Transmission<'_> {
             live.update(bytes);
             let state = self.session.as_ref().map_or(ControlState::Running, Session::state);
             let now = match state {
-                ControlState::EndedEarly => Some(Ended::ByReceiver),
-                ControlState::Running if self.interrupt.came() => Some(Ended::Interrupted),
+                ControlState::EndedEarly => Some(CommandEnd::ByReceiver),
+                ControlState::Running if self.interrupt.was_interrupted() => Some(CommandEnd::Interrupted),
                 ControlState::Running => None,
-                _ => Some(Ended::BrokenOff),
+                _ => Some(CommandEnd::BrokenOff),
             };
             if now.is_some() {
-                let is_abandoned = now != Some(Ended::Interrupted);
+                let is_abandoned = now != Some(CommandEnd::Interrupted);
                 progress.is_abandoned.store(is_abandoned, Ordering::Relaxed);
                 progress.stop.store(true, Ordering::Relaxed);
                 reason = reason.or(now);
@@ -201,7 +201,7 @@ impl Transmission<'_> {
     }
 
     /// The final exchange, after all streams have ended.
-    fn settle(&mut self, mut ended: Ended, ends: &mut [WorkerEnd]) -> Ended {
+    fn settle(&mut self, mut ended: CommandEnd, ends: &mut [WorkerEnd]) -> CommandEnd {
         let is_broken = ends.iter().any(|end| end.connection_error.is_some());
         match &mut self.session {
             Some(session) => {
@@ -212,19 +212,19 @@ impl Transmission<'_> {
                 let sent = sent.reduce(Count::then).unwrap_or_default();
                 match session.state() {
                     ControlState::EndedEarly => {
-                        ended = if ended == Ended::Done { Ended::ByReceiver } else { ended };
+                        ended = if ended == CommandEnd::Done { CommandEnd::ByReceiver } else { ended };
                         session.finish(sent, &self.interrupt);
                     }
                     // A stream that failed, although the receiver still works.
-                    ControlState::Running if is_broken => ended = ended.but(Ended::BrokenOff),
+                    ControlState::Running if is_broken => ended = ended.but(CommandEnd::BrokenOff),
                     ControlState::Running => session.finish(sent, &self.interrupt),
-                    _ => ended = ended.but(Ended::BrokenOff),
+                    _ => ended = ended.but(CommandEnd::BrokenOff),
                 }
                 if !matches!(session.state(), ControlState::Agreed) {
-                    ended = ended.but(Ended::BrokenOff);
+                    ended = ended.but(CommandEnd::BrokenOff);
                 }
             }
-            None if is_broken => ended = ended.but(Ended::BrokenOff),
+            None if is_broken => ended = ended.but(CommandEnd::BrokenOff),
             None => ends.iter_mut().for_each(|end| end.connection.await_end(PATIENCE)),
         }
         let start = Instant::now();
@@ -232,7 +232,7 @@ impl Transmission<'_> {
         ended
     }
 
-    fn summary(&self, ends: &[WorkerEnd], ended: Ended, start: processor::StartTime) -> Summary {
+    fn summary(&self, ends: &[WorkerEnd], ended: CommandEnd, start: processor::StartTime) -> Summary {
         let state = self.session.as_ref().map(Session::state);
         let run_counts = self.session.as_ref().map(Session::run_counts);
         Summary::new(self.arguments, (self.target, self.to()), &self.plan, ends, ended, state)

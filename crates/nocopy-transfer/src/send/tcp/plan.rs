@@ -19,7 +19,7 @@ use crate::send::pattern::Pattern;
 use crate::send::queue::{Goal, Schedule};
 use crate::transfer::stream::split;
 use nocopy_report::capability;
-use nocopy_report::input_file::{self, became_shorter};
+use nocopy_report::input_file::{self, shrunk_error};
 use nocopy_report::quantity::Rate;
 
 /// Default length of pieces, small enough to stay in the processor's cache.
@@ -115,7 +115,7 @@ impl Plan {
         let length = file.metadata().map(|about| about.len());
         match length {
             Ok(length) if self.total.is_some_and(|total| length < total) => {
-                Err(self.unreadable(became_shorter()))
+                Err(self.unreadable(shrunk_error()))
             }
             Ok(_) => Ok(()),
             Err(source) => Err(self.unreadable(source)),

@@ -57,7 +57,7 @@ impl Session {
         loop {
             self.exchange(0);
             match self.state() {
-                ControlState::Connecting if interrupt.came() => return Ok(false),
+                ControlState::Connecting if interrupt.was_interrupted() => return Ok(false),
                 ControlState::Connecting => {}
                 ControlState::Refused(why) => return Err(Error::Refused { to, why }),
                 ControlState::Malformed => {
@@ -120,8 +120,8 @@ impl Session {
     /// Reports that all was sent, and waits until the receiver's counts are known.
     pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
         self.sender_control.finish(sent);
-        let was_interrupted = interrupt.came();
-        while self.state() == ControlState::Finishing && (was_interrupted || !interrupt.came()) {
+        let was_interrupted = interrupt.was_interrupted();
+        while self.state() == ControlState::Finishing && (was_interrupted || !interrupt.was_interrupted()) {
             self.exchange(0);
         }
         self.send_question(0); // with thanks

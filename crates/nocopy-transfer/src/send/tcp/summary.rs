@@ -1,7 +1,7 @@
 //! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply
 //! is absent.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::net::SocketAddr;
 
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::transfer::stream::{ControlState, RunCounts};
 use nocopy_report::quantity::{in_time, short};
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 /// For a run that was interrupted before.
 const NOT_CONNECTED: &str = "nothing: no receiver was connected yet";
@@ -34,7 +34,7 @@ pub(super) struct Summary {
     congestion: Option<String>,
     /// The methods used, and why, in lines.
     report: Vec<String>,
-    ended: Ended,
+    ended: CommandEnd,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// The bytes to be sent, if known from the beginning.
@@ -68,7 +68,7 @@ impl Summary {
         (target, address): (&Endpoint, SocketAddr),
         plan: &Plan,
         ends: &[WorkerEnd],
-        ended: Ended,
+        ended: CommandEnd,
         state: Option<ControlState>,
     ) -> Self {
         let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Summary {
             congestion: arguments.stream.congestion.clone(),
             report: report.collect(),
             ended,
-            why: (ended == Ended::BrokenOff).then(|| why(state, ends)),
+            why: (ended == CommandEnd::BrokenOff).then(|| why(state, ends)),
             total: plan.total,
             bytes: schedule.tally.bytes,
             seconds: duration.as_secs_f64(),
@@ -120,13 +120,14 @@ impl nocopy_report::Summary for Summary {
     /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was
     /// changed.
     fn outcome(&self) -> Outcome {
-        let end_early = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let end_early = self.ended != CommandEnd::Done && self.has_end && self.rates.asked.packets.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
         // A file may end before the count.
         let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
             || self.rates.asked.seconds.is_some() && self.rates.rate_reached == Some(false);
         let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
-        match !self.is_connected || end_early || less || missed || bad || self.ended == Ended::BrokenOff {
+        match !self.is_connected || end_early || less || missed || bad || self.ended == CommandEnd::BrokenOff
+        {
             true => Outcome::Negative,
             false => Outcome::Positive,
         }
@@ -195,7 +196,9 @@ fn why(state: Option<ControlState>, ends: &[WorkerEnd]) -> String {
         (Some(ControlState::Gone), _) => {
             "the receiver closed the connection without a report; look at what it printed".into()
         }
-        (_, Some(error)) => format!("the other end accepted no more{}; look at what it printed", Why(error)),
+        (_, Some(error)) => {
+            format!("the other end accepted no more{}; look at what it printed", ErrorCause(error))
+        }
         _ => "the receiver did not report what arrived".into(),
     }
 }

@@ -19,7 +19,7 @@ use crate::send::pattern::Pattern;
 use crate::send::queue::{Schedule, SendStep};
 use crate::send::{PATIENCE, pause};
 use crate::transfer::stream::Count;
-use nocopy_report::input_file::became_shorter;
+use nocopy_report::input_file::shrunk_error;
 
 #[derive(Debug)]
 pub(super) enum Content {
@@ -238,7 +238,7 @@ impl Worker {
                 Ok(bytes)
             }
             Content::File(file, _) => match file.read_at(room, offset) {
-                Ok(0) => Err(became_shorter()),
+                Ok(0) => Err(shrunk_error()),
                 read => read,
             },
             Content::Input(input) => input.read(room),
@@ -294,14 +294,14 @@ impl Worker {
     fn stop(&self, error: io::Error) -> Stop {
         match error.kind() {
             // The error is of the file, not of the connection.
-            io::ErrorKind::UnexpectedEof => self.unreadable(became_shorter()),
+            io::ErrorKind::UnexpectedEof => self.unreadable(shrunk_error()),
             _ => Stop::Connection(error),
         }
     }
 
     fn stop_reading(&self, error: io::Error) -> Stop {
         let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
-        self.unreadable(if is_short { became_shorter() } else { error })
+        self.unreadable(if is_short { shrunk_error() } else { error })
     }
 
     fn unreadable(&self, source: io::Error) -> Stop {

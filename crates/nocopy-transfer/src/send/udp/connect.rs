@@ -61,7 +61,7 @@ pub(super) fn connect(
         });
         if let Some(found) = found {
             if arguments.host.raw {
-                print::say(format_args!(
+                print::print_status(format_args!(
                     "nocopy: sending to {}, of several addresses of {target}; nothing answers with --raw, so others are not tried",
                     found.1
                 ));

@@ -1,6 +1,6 @@
 //! Errors of sending datagrams.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use nocopy_report::input_advice;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("{target}: no address to send to{cause}; check the name, or give an address", cause = Why(.source))]
+    #[error("{target}: no address to send to{cause}; check the name, or give an address", cause = ErrorCause(.source))]
     Resolve { target: Endpoint, source: io::Error },
     #[error(
         "--size: datagrams of {bytes} bytes cannot be sent; {why}; give one from {bytes_min} to {bytes_max}"
@@ -34,11 +34,11 @@ pub(super) enum Error {
     NeedlessTimeout,
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", ip = .to.ip(), cause = Why(.source))]
+    #[error("{to}: cannot connect{cause}; look at 'ip route get {ip}'", ip = .to.ip(), cause = ErrorCause(.source))]
     Connect { to: SocketAddr, source: io::Error },
-    #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = Why(.0))]
+    #[error("send: no random number{cause}; start it where getrandom(2) is allowed", cause = ErrorCause(.0))]
     Random(#[source] io::Error),
-    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = Why(.source))]
+    #[error("{path}: cannot be read{cause}; {}", input_advice(source), path = path.display(), cause = ErrorCause(.source))]
     Input { path: PathBuf, source: io::Error },
     #[error(
         "{to}: no receiver; {said}; start 'nocopy recv udp://:{port}' there (each receives from one sender), wait longer with --connect-timeout, or use --raw"
@@ -58,14 +58,14 @@ pub(super) enum Error {
     Refused(#[source] io::Error),
     #[error("send: cannot send; {0}")]
     Rejected(Reason),
-    #[error("send: cannot receive the receiver's answers{cause}; start it again", cause = Why(.0))]
+    #[error("send: cannot receive the receiver's answers{cause}; start it again", cause = ErrorCause(.0))]
     Receive(#[source] io::Error),
     #[error(
         "{interface}: cannot be used; the kernel delivers datagrams for this host itself, not through an interface; leave out --method, or name \
          the interface that leads to another host"
     )]
     Loopback { interface: String },
-    #[error("{to}: no route there through {interface}{cause}; look at 'ip route get {ip} oif {interface}'", ip = .to.ip(), cause = Why(.source))]
+    #[error("{to}: no route there through {interface}{cause}; look at 'ip route get {ip} oif {interface}'", ip = .to.ip(), cause = ErrorCause(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error("{to}: cannot be sent to; {reason}")]
     NotOverPort { to: SocketAddr, reason: Reason },

@@ -34,7 +34,7 @@ use by_port::ByPort;
 use by_socket::BySocket;
 use dropped::InterfaceDrops;
 use error::Error;
-use nocopy_report::{Ended, Interrupt, Outcome, capability, input_file, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, input_file, print};
 use payload::{Payload, Shape};
 use session::Session;
 use summary::Summary;
@@ -76,7 +76,7 @@ pub(super) fn run(
         true => run::run(&mut transmitter, &interrupt),
         false => Run::interrupted(),
     };
-    let ended = if transmitter.session.is_ended_by_receiver() { Ended::ByReceiver } else { run.ended() };
+    let ended = if transmitter.session.is_ended_by_receiver() { CommandEnd::ByReceiver } else { run.ended() };
     if is_connected && run.failure.is_none() {
         run.failure = finish(&mut transmitter).err().map(Failure::from);
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::transport::Transport;
 use crate::transfer::{SenderRun, SenderState};
-use nocopy_proto::errno::Named;
+use nocopy_proto::errno::ErrorName;
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
@@ -65,7 +65,7 @@ impl Session {
     pub(super) fn connect(&mut self, interrupt: &Interrupt, retries: bool) -> Result<bool, Error> {
         let mut live = LiveLine::default();
         while self.state() == SenderState::Connecting {
-            if interrupt.came() {
+            if interrupt.was_interrupted() {
                 return Ok(false);
             }
             live.update(Instant::now(), |_| format!("waiting for 'nocopy recv' at {}", self.to));
@@ -141,7 +141,7 @@ impl Session {
         }
         for error in self.transport.network_errors() {
             self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
-            *self.errors.entry(Named(&error).to_string()).or_default() += 1;
+            *self.errors.entry(ErrorName(&error).to_string()).or_default() += 1;
         }
         Ok(())
     }

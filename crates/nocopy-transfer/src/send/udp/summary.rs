@@ -20,7 +20,7 @@ use crate::transfer::RunRow;
 use nocopy_report::quantity;
 use nocopy_report::summary::indented;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -29,7 +29,7 @@ pub(super) struct Summary {
     method: String,
     /// The methods used, and why, in lines.
     report: Vec<String>,
-    ended: Ended,
+    ended: CommandEnd,
     /// Datagrams, and their payload with headers.
     packets: u64,
     bytes: u64,
@@ -55,7 +55,7 @@ impl Summary {
         arguments: &SendArguments,
         (target, address): (String, SocketAddr),
         transmitter: &mut DatagramTransmitter,
-        (pace, run, ended): (Pace, &Run, Ended),
+        (pace, run, ended): (Pace, &Run, CommandEnd),
         processor: ProcessorUse,
     ) -> Self {
         let tally = transmitter.schedule.tally;
@@ -68,7 +68,7 @@ impl Summary {
             address,
             method: arguments.host.method.name(),
             report,
-            ended: if run.failure.is_some() { Ended::Failed } else { ended },
+            ended: if run.failure.is_some() { CommandEnd::Failed } else { ended },
             packets: tally.packets,
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
@@ -96,7 +96,7 @@ impl nocopy_report::Summary for Summary {
     /// Negative if fewer datagrams were sent than requested, or arrived than were sent.
     fn outcome(&self) -> Outcome {
         // Below it is checked whether a count was reached.
-        let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let cut_short = self.ended != CommandEnd::Done && self.has_end && self.rates.asked.packets.is_none();
         let unknown = self.run.sent.is_some() && self.run.is_final != Some(true);
         // With headers, the receiver's count of what is lost includes these.
         let lost_here = self.run.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());

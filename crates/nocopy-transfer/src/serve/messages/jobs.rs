@@ -106,7 +106,7 @@ impl Jobs {
     /// Runs the program for one request after the other, until there are no more.
     pub(super) fn work(&self, program: &Program, done: &Sender<RunResult>, interrupt: &Interrupt) {
         while let Some(Job { peer, network, call, request }) = self.wait() {
-            if interrupt.came() {
+            if interrupt.was_interrupted() {
                 return;
             }
             let response = program.run(&request, interrupt);

@@ -1,7 +1,7 @@
 //! One class of sends: the method in use, what is known of the others, and when the next of them is compared.
 
-use super::kind::Kind;
-use super::pair::{Pair, Step, epoch_calls};
+use super::kind::WorkKind;
+use super::pair::{Pair, PairProgress, epoch_calls};
 use super::{METHODS_MAX, Reason};
 
 /// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the
@@ -53,7 +53,7 @@ const COPIES_MAX: u8 = 3;
 
 /// Why a method is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum ExclusionCause {
     /// Not tried yet.
     Untried,
     /// It may be better: to be compared again.
@@ -73,8 +73,8 @@ pub(crate) enum Why {
 
 /// What is known of a method beside the incumbent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rival {
-    pub(super) why: Why,
+pub(super) struct Challenger {
+    pub(super) why: ExclusionCause,
     /// Pairs compared with the incumbent, or the one before it.
     pub(super) pairs: u32,
     /// Natural logarithm of its cost over the incumbent's, smoothed, and how much pairs differ from that.
@@ -91,8 +91,8 @@ pub(super) struct Rival {
     copies: u8,
 }
 
-const UNTRIED: Rival = Rival {
-    why: Why::Untried,
+const UNTRIED: Challenger = Challenger {
+    why: ExclusionCause::Untried,
     pairs: 0,
     log_ratio: 0.0,
     spread: SPREAD,
@@ -103,7 +103,7 @@ const UNTRIED: Rival = Rival {
     copies: 0,
 };
 
-impl Rival {
+impl Challenger {
     /// Its cost over the incumbent's.
     pub(super) fn ratio(&self) -> f32 {
         self.log_ratio.exp()
@@ -132,16 +132,16 @@ impl Rival {
         self.score = (self.score + step.clamp(-STEP_MAX, STEP_MAX)).max(0.0);
         self.pairs = self.pairs.saturating_add(1);
         self.why = if self.score > 0.0 {
-            Why::Promising
+            ExclusionCause::Promising
         } else if self.log_ratio > FAR {
-            Why::MuchSlower
+            ExclusionCause::MuchSlower
         } else {
-            Why::NoBetter
+            ExclusionCause::NoBetter
         };
     }
 }
 
-pub(super) struct Terms<'a> {
+pub(super) struct ClassContext<'a> {
     /// The candidates in order of preference.
     pub(super) order: &'a [u8],
     /// One bit per candidate, set if it is not ruled out; at least one candidate of `order` has it set.
@@ -149,7 +149,7 @@ pub(super) struct Terms<'a> {
     pub(super) budget: &'a mut Budget,
 }
 
-impl Terms<'_> {
+impl ClassContext<'_> {
     fn is_available(&self, method: u8) -> bool {
         self.available & (1 << method) != 0
     }
@@ -252,7 +252,7 @@ impl Samples {
 
 #[derive(Debug, Clone)]
 pub(super) struct Class {
-    pub(super) kind: Kind,
+    pub(super) kind: WorkKind,
     quiet: u8,
     now: u8,
     /// Measured calls in a row that were not recorded.
@@ -264,13 +264,13 @@ pub(super) struct Class {
     samples: Samples,
     sent_ns: f64,
     pub(super) switches: u32,
-    pub(super) rivals: [Rival; METHODS_MAX],
+    pub(super) rivals: [Challenger; METHODS_MAX],
 }
 
 impl Class {
     /// A class without measurements that begins with `incumbent`. If that is `known` to be good for other
     /// destinations, measuring is not urgent: most peers are sent little.
-    pub(super) fn new(kind: Kind, incumbent: u8, known: bool) -> Self {
+    pub(super) fn new(kind: WorkKind, incumbent: u8, known: bool) -> Self {
         Self {
             kind,
             quiet: if known { SAMPLE_EVERY - 1 } else { 0 },
@@ -307,7 +307,7 @@ impl Class {
         self.unrecorded = self.unrecorded.saturating_add(1);
         if self.unrecorded > UNRECORDED_MAX {
             if let Some(challenger) = self.challenger() {
-                self.exclude(challenger, Why::Unrecorded);
+                self.exclude(challenger, ExclusionCause::Unrecorded);
             }
             self.use_incumbent();
         }
@@ -318,7 +318,7 @@ impl Class {
     }
 
     /// Records the cost of a measured call. `ns` and `units` are above zero.
-    pub(super) fn record(&mut self, terms: &mut Terms<'_>, epoch: u32, ns: f64, units: f64) {
+    pub(super) fn record(&mut self, terms: &mut ClassContext<'_>, epoch: u32, ns: f64, units: f64) {
         if epoch != self.epoch {
             return;
         }
@@ -348,19 +348,19 @@ impl Class {
         }
     }
 
-    fn spend(&mut self, terms: &mut Terms<'_>, ns: f64) {
+    fn spend(&mut self, terms: &mut ClassContext<'_>, ns: f64) {
         self.sent_ns += ns;
         terms.budget.earn(ns);
     }
 
-    fn record_pair(&mut self, terms: &mut Terms<'_>, mut pair: Pair, ns: f64, units: f64) {
+    fn record_pair(&mut self, terms: &mut ClassContext<'_>, mut pair: Pair, ns: f64, units: f64) {
         match pair.record(ns, units) {
-            Step::Same => self.pair = Some(pair),
-            Step::Turn => {
+            PairProgress::Same => self.pair = Some(pair),
+            PairProgress::Turn => {
                 self.begin_epoch(pair.challenger);
                 self.pair = Some(pair);
             }
-            Step::Done => {
+            PairProgress::Done => {
                 let (log_ratio, excess_ns) = pair.result();
                 terms.budget.pay(excess_ns);
                 self.use_incumbent();
@@ -372,7 +372,7 @@ impl Class {
     /// Learns from a complete pair: the challenger wins, goes on, or waits.
     fn conclude(&mut self, challenger: u8, log_ratio: f32, excess_ns: f64) {
         let (sent_ns, rival) = (self.sent_ns, &mut self.rivals[usize::from(challenger)]);
-        if rival.why == Why::Unrecorded {
+        if rival.why == ExclusionCause::Unrecorded {
             rival.doublings = 0;
         }
         rival.compare(log_ratio);
@@ -389,7 +389,7 @@ impl Class {
     /// Lets a rival challenge the incumbent: those never compared first, in order of preference, then the
     /// cheapest. If the budget does not allow the first, it is saved for, and one that should cost nothing
     /// may go before.
-    fn begin_pair(&mut self, terms: &mut Terms<'_>, units: f64) {
+    fn begin_pair(&mut self, terms: &mut ClassContext<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let due = |one: &u8| *one != self.incumbent && rival(*one).due_ns <= self.sent_ns;
         let order = |one: u8| if rival(one).pairs == 0 { f32::NEG_INFINITY } else { rival(one).log_ratio };
@@ -429,14 +429,14 @@ impl Class {
 
     /// Makes `method` the incumbent, and measures what is known of the others from its cost.
     fn take_over(&mut self, method: u8) {
-        let Rival { log_ratio, pairs, .. } = self.rivals[usize::from(method)];
+        let Challenger { log_ratio, pairs, .. } = self.rivals[usize::from(method)];
         let base = if pairs > 0 { log_ratio } else { 0.0 };
         for rival in &mut self.rivals {
             rival.log_ratio -= base;
             rival.score = 0.0;
         }
         let former = &mut self.rivals[usize::from(self.incumbent)];
-        *former = Rival { why: Why::NoBetter, log_ratio: -base, pairs, ..*former };
+        *former = Challenger { why: ExclusionCause::NoBetter, log_ratio: -base, pairs, ..*former };
         self.incumbent = method;
         self.switches = self.switches.wrapping_add(1);
         self.samples = Samples::default();
@@ -452,7 +452,7 @@ impl Class {
     }
 
     /// Makes a method that is copied, refused or not recorded wait.
-    fn exclude(&mut self, method: u8, why: Why) {
+    fn exclude(&mut self, method: u8, why: ExclusionCause) {
         let rival = &mut self.rivals[usize::from(method)];
         // The shift is at most 16 (below).
         let wait_ns = RETRY_COPIED_NS * f64::from(1_u32 << rival.doublings);
@@ -462,7 +462,13 @@ impl Class {
     }
 
     /// A completion of a zero-copy send.
-    pub(super) fn completed(&mut self, terms: &Terms<'_>, method: u8, copied: bool, held_ns: Option<f32>) {
+    pub(super) fn completed(
+        &mut self,
+        terms: &ClassContext<'_>,
+        method: u8,
+        copied: bool,
+        held_ns: Option<f32>,
+    ) {
         let rival = &mut self.rivals[usize::from(method)];
         if let Some(ns) = held_ns {
             rival.held_ns = if rival.held_ns > 0.0 { rival.held_ns + (ns - rival.held_ns) / 8.0 } else { ns };
@@ -480,42 +486,43 @@ impl Class {
 
     /// Handles a refusal of a method where another may work, as if the send had been copied. The method is
     /// tried again after growing waits, because routes change.
-    pub(super) fn refused(&mut self, terms: &Terms<'_>, method: u8) {
+    pub(super) fn refused(&mut self, terms: &ClassContext<'_>, method: u8) {
         self.rivals[usize::from(method)].copies = COPIES_MAX;
         self.end_turn(terms, method);
     }
 
     /// Removes a method whose sends are copied or refused.
-    fn end_turn(&mut self, terms: &Terms<'_>, method: u8) {
+    fn end_turn(&mut self, terms: &ClassContext<'_>, method: u8) {
         let challenges = self.challenger() == Some(method);
         let rival = &mut self.rivals[usize::from(method)];
         // The method was ruled out while this call was in progress: that must not double the wait.
-        if rival.why == Why::Copied && rival.due_ns > self.sent_ns && method != self.incumbent {
+        if rival.why == ExclusionCause::Copied && rival.due_ns > self.sent_ns && method != self.incumbent {
             return;
         }
         // The next completion with "copied" then suffices.
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
-        } else if method == self.incumbent && !self.give_way(terms, Why::Copied) {
+        } else if method == self.incumbent && !self.give_way(terms, ExclusionCause::Copied) {
             return;
         }
-        self.exclude(method, Why::Copied);
+        self.exclude(method, ExclusionCause::Copied);
     }
 
-    pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
+    pub(super) fn ruled_out(&mut self, terms: &ClassContext<'_>) {
         if self.challenger().is_some_and(|challenger| !terms.is_available(challenger)) {
             self.use_incumbent();
         }
         if !terms.is_available(self.incumbent) {
             // A copying method is better than an unavailable one.
-            let _ = self.give_way(terms, Why::Copied) || self.give_way(terms, Why::Unrecorded);
+            let _ = self.give_way(terms, ExclusionCause::Copied)
+                || self.give_way(terms, ExclusionCause::Unrecorded);
         }
     }
 
     /// Replaces the incumbent by the method that was cheapest when last compared, except those that are out
     /// because of `except`; false if there is none.
-    fn give_way(&mut self, terms: &Terms<'_>, except: Why) -> bool {
+    fn give_way(&mut self, terms: &ClassContext<'_>, except: ExclusionCause) -> bool {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).why != except);
         let cost = |method: u8| if rival(method).pairs > 0 { rival(method).log_ratio } else { f32::MAX };

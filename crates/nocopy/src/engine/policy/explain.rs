@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use nocopy_proto::quantity::time;
 
-use super::class::{Class, Why};
+use super::class::{Class, ExclusionCause};
 use super::{Policy, Reason};
 
 /// The unit of a policy's work, for the words of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Matter {
+pub(crate) enum WorkUnit {
     /// Datagrams of some bytes each, to several destinations.
     Datagrams,
     /// Pages of 4 KiB of a sent stream, in writes of some bytes each.
@@ -21,7 +21,7 @@ pub(crate) enum Matter {
     Messages,
 }
 
-impl Matter {
+impl WorkUnit {
     fn unit(self) -> &'static str {
         match self {
             Self::Datagrams => "datagram",
@@ -34,7 +34,7 @@ impl Matter {
 /// in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Explanation<M> {
-    pub matter: Matter,
+    pub matter: WorkUnit,
     /// The user chose the method.
     pub pinned: bool,
     /// Time spent sending, estimated from the calls that were measured.
@@ -48,7 +48,7 @@ pub(crate) struct Explanation<M> {
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClassExplanation<M> {
-    pub matter: Matter,
+    pub matter: WorkUnit,
     /// The caller's number; `None`: all destinations without a separate class.
     pub destination: Option<u32>,
     /// Smallest and largest [`Work::bytes`](super::Work::bytes).
@@ -70,7 +70,7 @@ pub(crate) struct Compared<M> {
     /// The method.
     pub method: M,
     /// Why it is not used.
-    pub why: Why,
+    pub why: ExclusionCause,
     /// Its cost over that of the method in use, smoothed, and the pairs compared; `None`: it was never
     /// compared.
     pub ratio: Option<(f64, u32)>,
@@ -117,8 +117,8 @@ fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Comp
     let rival = &class.rivals[usize::from(method)];
     let out = policy.candidates.out[usize::from(method)].filter(|out| out.until_ns > policy.budget.sent_ns);
     let why = match out {
-        Some(out) => Why::RuledOut(out.reason),
-        None if class.challenger() == Some(method) => Why::Challenging,
+        Some(out) => ExclusionCause::RuledOut(out.reason),
+        None if class.challenger() == Some(method) => ExclusionCause::Challenging,
         None => rival.why,
     };
     Compared {
@@ -135,7 +135,7 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
         f.write_str(chosen)?;
         if !self.sent.is_zero() {
             let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64();
-            let activity = if self.matter == Matter::Reads { "receiving" } else { "sending" };
+            let activity = if self.matter == WorkUnit::Reads { "receiving" } else { "sending" };
             let spent = time(self.sent.as_secs_f64());
             write!(f, "; exploring took {share:.2} % of {spent} spent {activity}")?;
         }
@@ -149,16 +149,16 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
 impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.matter, self.destination) {
-            (Matter::Writes, _) => write!(f, "writes of {} bytes", Range(self.bytes))?,
-            (Matter::Reads, _) => write!(f, "reads")?,
-            (Matter::Messages, destination) => {
+            (WorkUnit::Writes, _) => write!(f, "writes of {} bytes", Range(self.bytes))?,
+            (WorkUnit::Reads, _) => write!(f, "reads")?,
+            (WorkUnit::Messages, destination) => {
                 match destination {
                     Some(destination) => write!(f, "peer {destination}")?,
                     None => write!(f, "other peers")?,
                 }
                 write!(f, ", messages of {} bytes", Range(self.bytes))?;
             }
-            (Matter::Datagrams, destination) => {
+            (WorkUnit::Datagrams, destination) => {
                 match destination {
                     Some(destination) => write!(f, "destination {destination}")?,
                     None => write!(f, "other destinations")?,
@@ -190,7 +190,7 @@ impl<M: fmt::Display> fmt::Display for Compared<M> {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ExclusionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Untried => write!(f, "not tried yet"),

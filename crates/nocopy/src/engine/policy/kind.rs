@@ -14,9 +14,9 @@ const BATCHES: usize = BATCH_EDGES.len() + 1;
 pub(super) const KINDS: usize = SIZES * BATCHES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind(u8);
+pub(super) struct WorkKind(u8);
 
-impl Kind {
+impl WorkKind {
     pub(super) fn of(bytes: u32, count: u32) -> Self {
         Self((position(&SIZE_EDGES, bytes) * BATCHES + position(&BATCH_EDGES, count)) as u8)
     }
@@ -62,13 +62,13 @@ mod tests {
     fn every_work_has_one_kind_that_contains_it() {
         for bytes in [0, 1, 128, 129, 1472, 1473, 65_536, 65_537, u32::MAX] {
             for count in [1, 2, 4, 5, 16, 17, u32::MAX] {
-                let kind = Kind::of(bytes, count);
+                let kind = WorkKind::of(bytes, count);
                 assert!((kind.bytes().0..=kind.bytes().1).contains(&bytes), "{bytes}");
                 assert!((kind.count().0..=kind.count().1).contains(&count), "{count}");
                 assert_eq!(kind.is_single(), count == 1);
-                assert!(Kind::of_size(bytes).any(|one| one == kind));
+                assert!(WorkKind::of_size(bytes).any(|one| one == kind));
             }
         }
-        assert_eq!(Kind::of(1400, 0), Kind::of(1400, 1));
+        assert_eq!(WorkKind::of(1400, 0), WorkKind::of(1400, 1));
     }
 }

@@ -40,11 +40,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use class::{Budget, Terms};
-use kind::Kind;
+use class::{Budget, ClassContext};
+use kind::WorkKind;
 use table::Table;
 
-pub(crate) use explain::{Explanation, Matter};
+pub(crate) use explain::{Explanation, WorkUnit};
 
 pub(crate) const METHODS_MAX: usize = 8;
 
@@ -103,7 +103,7 @@ pub(crate) enum Reason {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Out {
+struct Exclusion {
     reason: Reason,
     /// Counted in time spent sending.
     until_ns: f64,
@@ -116,12 +116,12 @@ struct Out {
 /// Allocates only when a destination or a kind of send is new. One class takes some 600 bytes.
 #[derive(Debug)]
 pub(crate) struct Policy<M> {
-    last: Last,
+    last: LastChoice,
     table: Table,
     candidates: Candidates<M>,
     budget: Budget,
     pinned: bool,
-    matter: Matter,
+    matter: WorkUnit,
     /// The ordinary call, which copies, and sends a single unit of fewer bytes, without measuring.
     plain: Option<M>,
     small_bytes: u32,
@@ -129,20 +129,20 @@ pub(crate) struct Policy<M> {
 
 /// The work that was chosen for last, and its class.
 #[derive(Debug)]
-struct Last {
+struct LastChoice {
     work: Work,
-    kind: Kind,
+    kind: WorkKind,
     class: usize,
     /// The method of so many further calls for this work, which need not be measured; taken out of the class.
     method: u8,
     quiet: u8,
 }
 
-impl Last {
+impl LastChoice {
     fn none() -> Self {
         // No caller's: destinations are numbered from 0.
         let work = Work { destination: u32::MAX, bytes: 0, count: 0 };
-        Self { work, kind: Kind::of(0, 0), class: usize::MAX, method: 0, quiet: 0 }
+        Self { work, kind: WorkKind::of(0, 0), class: usize::MAX, method: 0, quiet: 0 }
     }
 }
 
@@ -152,7 +152,7 @@ struct Candidates<M> {
     /// Indices in order of preference, in general and for single units.
     order: Vec<u8>,
     singles: Vec<u8>,
-    out: [Option<Out>; METHODS_MAX],
+    out: [Option<Exclusion>; METHODS_MAX],
 }
 
 impl<M: Copy + Eq> Policy<M> {
@@ -188,12 +188,12 @@ impl<M: Copy + Eq> Policy<M> {
 
     fn among(candidates: Candidates<M>) -> Self {
         Self {
-            last: Last::none(),
+            last: LastChoice::none(),
             table: Table::new(),
             candidates,
             budget: Budget::new(),
             pinned: false,
-            matter: Matter::Datagrams,
+            matter: WorkUnit::Datagrams,
             plain: None,
             small_bytes: 0,
         }
@@ -209,7 +209,7 @@ impl<M: Copy + Eq> Policy<M> {
     }
 
     #[must_use]
-    pub(crate) fn about(mut self, matter: Matter) -> Self {
+    pub(crate) fn about(mut self, matter: WorkUnit) -> Self {
         self.matter = matter;
         self
     }
@@ -281,7 +281,7 @@ impl<M: Copy + Eq> Policy<M> {
         let last = &mut self.last;
         // Several destinations in turn are mostly sent the same.
         if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
-            last.kind = Kind::of(work.bytes, work.count);
+            last.kind = WorkKind::of(work.bytes, work.count);
         }
         let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
         let first = |kind, hint| candidates.first(kind, hint, sent_ns);
@@ -432,7 +432,7 @@ impl<M: Copy + Eq> Candidates<M> {
         Choice { method: self.methods[usize::from(method)], measured: false, class: 0, epoch: 0 }
     }
 
-    fn order(&self, kind: Kind) -> &[u8] {
+    fn order(&self, kind: WorkKind) -> &[u8] {
         if kind.is_single() { &self.singles } else { &self.order }
     }
 
@@ -443,17 +443,17 @@ impl<M: Copy + Eq> Candidates<M> {
         order.iter().filter(|&&method| !is_out(method)).fold(0, |bits, &method| bits | 1 << method)
     }
 
-    fn terms<'a>(&'a self, kind: Kind, budget: &'a mut Budget) -> Terms<'a> {
+    fn terms<'a>(&'a self, kind: WorkKind, budget: &'a mut Budget) -> ClassContext<'a> {
         let order = self.order(kind);
         let available = match self.allowed(order, budget.sent_ns) {
             0 => 1 << order[order.len() - 1],
             allowed => allowed,
         };
-        Terms { order, available, budget }
+        ClassContext { order, available, budget }
     }
 
     /// The method that a new class begins with.
-    fn first(&self, kind: Kind, hint: Option<u8>, sent_ns: f64) -> u8 {
+    fn first(&self, kind: WorkKind, hint: Option<u8>, sent_ns: f64) -> u8 {
         let order = self.order(kind);
         let allowed = self.allowed(order, sent_ns);
         let is_allowed = |method: &u8| allowed & (1 << method) != 0;
@@ -470,7 +470,7 @@ impl<M: Copy + Eq> Candidates<M> {
         };
         // A temporary reason does not shorten a longer wait.
         if out.is_none_or(|out| out.until_ns <= sent_ns + wait_ns) {
-            *out = Some(Out { reason, until_ns: sent_ns + wait_ns, doublings });
+            *out = Some(Exclusion { reason, until_ns: sent_ns + wait_ns, doublings });
         }
     }
 }

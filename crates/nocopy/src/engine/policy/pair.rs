@@ -37,7 +37,7 @@ impl Cost {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PairProgress {
     /// The same method is called again.
     Same,
     /// The challenger's epoch begins.
@@ -65,7 +65,7 @@ impl Pair {
     }
 
     /// Records the cost of a call; `ns` and `units` are above zero.
-    pub(super) fn record(&mut self, ns: f64, units: f64) -> Step {
+    pub(super) fn record(&mut self, ns: f64, units: f64) -> PairProgress {
         let cost = Cost { ns, units };
         if self.incumbent.is_some() {
             self.tried += cost;
@@ -76,12 +76,12 @@ impl Pair {
         // No underflow: each epoch begins with one call or more, and a complete pair is not recorded again.
         self.left -= 1;
         match (self.left, self.incumbent) {
-            (1.., _) => Step::Same,
-            (0, Some(_)) => Step::Done,
+            (1.., _) => PairProgress::Same,
+            (0, Some(_)) => PairProgress::Done,
             (0, None) => {
                 self.left = self.calls + 1;
                 self.incumbent = Some(std::mem::take(&mut self.epoch));
-                Step::Turn
+                PairProgress::Turn
             }
         }
     }

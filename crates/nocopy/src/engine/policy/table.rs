@@ -1,7 +1,7 @@
 //! The classes of each destination: a bounded table, without hashing.
 
 use super::class::Class;
-use super::kind::{KINDS, Kind};
+use super::kind::{KINDS, WorkKind};
 
 const DESTINATIONS_MAX: u32 = 256;
 
@@ -9,13 +9,13 @@ const DESTINATIONS_MAX: u32 = 256;
 const WARMTH: u8 = 16;
 
 #[derive(Debug, Clone)]
-struct Place {
+struct DestinationSlot {
     owner: Option<u32>,
     warmth: u8,
     classes: [Option<u16>; KINDS],
 }
 
-const EMPTY: Place = Place { owner: None, warmth: 0, classes: [None; KINDS] };
+const EMPTY: DestinationSlot = DestinationSlot { owner: None, warmth: 0, classes: [None; KINDS] };
 
 /// The entry shared by all destinations without their own.
 const OTHERS: usize = 0;
@@ -28,7 +28,7 @@ const OTHERS: usize = 0;
 /// places of 32 classes.
 #[derive(Debug)]
 pub(super) struct Table {
-    places: Vec<Place>,
+    places: Vec<DestinationSlot>,
     classes: Vec<Class>,
     /// The last choice for each kind, for any destination: a new class begins with it.
     hints: [Option<u8>; KINDS],
@@ -49,8 +49,8 @@ impl Table {
     pub(super) fn find(
         &mut self,
         destination: u32,
-        kind: Kind,
-        first: impl Fn(Kind, Option<u8>) -> u8,
+        kind: WorkKind,
+        first: impl Fn(WorkKind, Option<u8>) -> u8,
     ) -> usize {
         let place = self.settle(destination, &first);
         let class = &mut self.places[place].classes[kind.index()];
@@ -65,7 +65,7 @@ impl Table {
     }
 
     /// The place that a destination's sends use.
-    fn settle(&mut self, destination: u32, first: &impl Fn(Kind, Option<u8>) -> u8) -> usize {
+    fn settle(&mut self, destination: u32, first: &impl Fn(WorkKind, Option<u8>) -> u8) -> usize {
         let index = place_of(destination);
         if index >= self.places.len() {
             self.places.resize(index + 1, EMPTY);
@@ -84,7 +84,7 @@ impl Table {
         index
     }
 
-    fn clear(&mut self, place: usize, first: &impl Fn(Kind, Option<u8>) -> u8) {
+    fn clear(&mut self, place: usize, first: &impl Fn(WorkKind, Option<u8>) -> u8) {
         for index in self.places[place].classes.iter().flatten() {
             let class = &mut self.classes[usize::from(*index)];
             let hint = self.hints[class.kind.index()];
@@ -102,14 +102,14 @@ impl Table {
     /// Applies to the classes of a destination for work of a size.
     pub(super) fn of_size(&mut self, destination: u32, bytes: u32, mut apply: impl FnMut(&mut Class)) {
         let place = &self.places[self.known(destination)];
-        for kind in Kind::of_size(bytes) {
+        for kind in WorkKind::of_size(bytes) {
             if let Some(index) = place.classes[kind.index()] {
                 apply(&mut self.classes[usize::from(index)]);
             }
         }
     }
 
-    pub(super) fn hint(&mut self, kind: Kind, method: u8) {
+    pub(super) fn hint(&mut self, kind: WorkKind, method: u8) {
         self.hints[kind.index()] = Some(method);
     }
 
@@ -138,19 +138,19 @@ mod tests {
     fn table_with(destinations: std::ops::Range<u32>) -> Table {
         let mut table = Table::new();
         for destination in destinations {
-            table.find(destination, Kind::of(1400, 44), |_, _| 0);
+            table.find(destination, WorkKind::of(1400, 44), |_, _| 0);
         }
         table
     }
 
     #[test]
-    fn memory_is_bounded_by_places_and_kinds() {
+    fn memory_is_bounded_by_slots_and_kinds() {
         let mut table = Table::new();
         for destination in 0..5000 {
             for bytes in SIZE_EDGES {
                 for count in [1, 2, 5, 17] {
-                    table.find(destination, Kind::of(bytes + 1, count), |_, _| 0);
-                    table.find(destination, Kind::of(bytes, count), |_, _| 0);
+                    table.find(destination, WorkKind::of(bytes + 1, count), |_, _| 0);
+                    table.find(destination, WorkKind::of(bytes, count), |_, _| 0);
                 }
             }
         }
@@ -158,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_gives_up_its_place() {
+    fn a_silent_destination_loses_its_slot() {
         let mut table = table_with(0..1);
-        let kind = Kind::of(1400, 44);
+        let kind = WorkKind::of(1400, 44);
         let first = table.find(0, kind, |_, _| 0);
         let others = table.find(256, kind, |_, _| 0);
         assert_ne!(first, others);
@@ -175,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn a_new_class_begins_with_what_was_last_chosen() {
+    fn a_new_class_begins_with_the_last_choice() {
         let mut table = table_with(0..1);
-        let kind = Kind::of(1400, 44);
+        let kind = WorkKind::of(1400, 44);
         table.hint(kind, 3);
         let index = table.find(1, kind, |_, hint| hint.unwrap_or(0));
         assert_eq!(table.class(index).expect("just made").incumbent, 3);

@@ -221,7 +221,7 @@ fn every_column_within_3_percent_of_the_best_and_stays() {
 
 /// A bench makes a socket for each round of some 80 ms, so only the start counts.
 #[test]
-fn short_rounds_pay_little_for_finding_out() {
+fn short_runs_spend_little_on_exploring() {
     for (name, route, work) in columns() {
         let rounds: Vec<f64> = (0..times(20))
             .map(|seed| {
@@ -282,7 +282,7 @@ fn a_tie_stays_with_the_plain_call() {
 }
 
 #[test]
-fn follows_the_machine_when_it_changes() {
+fn a_change_of_costs_is_followed() {
     const SEEDS: u64 = 10;
     let routes = [
         (sent(OFFLOAD[1]), Some(ZerocopyGso)),
@@ -309,7 +309,7 @@ fn follows_the_machine_when_it_changes() {
 }
 
 #[test]
-fn copied_completions_take_zerocopy_out() {
+fn copied_completions_exclude_zero_copy() {
     // By its cost alone zero-copy would win, as it does if the copy is made on another processor.
     let route = Route { costs: [51.0, 32.0, 804.0, 721.0, 884.0], copied: true };
     let work = Work { destination: 0, bytes: 1400, count: 44 };
@@ -328,7 +328,7 @@ fn copied_completions_take_zerocopy_out() {
 }
 
 #[test]
-fn completions_of_other_sizes_and_destinations_say_nothing() {
+fn completions_of_other_classes_change_nothing() {
     let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso]));
     let work = Work { destination: 0, bytes: 8192, count: 7 };
     machine.flush(&mut policy, sent(OFFLOAD[2]), work);
@@ -343,7 +343,7 @@ fn completions_of_other_sizes_and_destinations_say_nothing() {
 }
 
 #[test]
-fn a_refused_method_gives_way_for_this_destination_and_size() {
+fn a_refused_method_is_excluded_for_its_class() {
     let mut policy = Policy::new(&[ZerocopyGso, Gso]);
     let works = [(0, 8192), (0, 64), (1, 8192)];
     let works = works.map(|(destination, bytes)| Work { destination, bytes, count: 7 });
@@ -361,14 +361,14 @@ fn a_refused_method_gives_way_for_this_destination_and_size() {
 }
 
 #[test]
-fn one_unit_is_like_any_other_without_singles() {
+fn single_units_prefer_the_methods_for_singles() {
     let work = Work { destination: 0, bytes: 4096, count: 1 };
     assert_eq!(Policy::new(&[Gso, Socket]).choose(work).method, Gso);
     assert_eq!(Policy::new(&[Gso, Socket]).singles(&[Socket]).choose(work).method, Socket);
 }
 
 #[test]
-fn only_zerocopy_stays_even_if_copied() {
+fn the_only_method_stays_when_it_copies() {
     let mut policy = Policy::pinned(ZerocopyGso);
     let work = Work { destination: 0, bytes: 1400, count: 44 };
     for _ in 0..1000 {
@@ -381,7 +381,7 @@ fn only_zerocopy_stays_even_if_copied() {
 }
 
 #[test]
-fn what_is_ruled_out_is_never_chosen() {
+fn excluded_methods_are_never_chosen() {
     let why = Reason::Unavailable("io_uring is disabled by kernel.io_uring_disabled");
     let (mut machine, mut policy) = (Machine::new(2), Policy::new(&BATCHES).singles(&SINGLES));
     let work = Work { destination: 0, bytes: 8192, count: 7 };
@@ -433,7 +433,7 @@ fn the_last_remains_when_all_are_ruled_out() {
 }
 
 #[test]
-fn a_method_whose_calls_all_fail_is_given_up() {
+fn a_method_whose_calls_fail_is_excluded() {
     let mut policy = Policy::new(&[Socket, Gso]);
     let work = Work { destination: 0, bytes: 1400, count: 44 };
     let mut failed = 0;
@@ -449,7 +449,7 @@ fn a_method_whose_calls_all_fail_is_given_up() {
 }
 
 #[test]
-fn destinations_differ() {
+fn destinations_have_choices_of_their_own() {
     let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES).singles(&SINGLES));
     for _ in 0..100_000 {
         for (destination, route) in
@@ -465,7 +465,7 @@ fn destinations_differ() {
 }
 
 #[test]
-fn thousands_of_peers() {
+fn exploring_costs_the_same_with_thousands_of_peers() {
     // One datagram each: the methods cost about the same. Batches: as measured.
     let single = sent([990.0, 1130.0, 1050.0, 980.0, 970.0]);
     for (count, route) in [(1, single), (8, sent(SEGMENTED[1])), (8, delivered(DELIVERED[1]))] {
@@ -497,7 +497,7 @@ fn few_calls_are_measured_in_the_long_run() {
 }
 
 #[test]
-fn says_why() {
+fn the_explanation_names_causes_and_costs() {
     let (mut machine, mut policy) = (Machine::new(1), Policy::new(&BATCHES).singles(&[Socket]));
     policy.rule_out(UringZerocopy, Reason::Unavailable("kernel.io_uring_disabled is 2"));
     let work = Work { destination: 0, bytes: 1400, count: 44 };
@@ -523,7 +523,7 @@ fn says_why() {
 }
 
 #[test]
-fn an_explanation_leaves_times_of_nothing_out() {
+fn an_explanation_omits_empty_times() {
     let mut policy = Policy::new(&BATCHES).singles(&[Socket]);
     assert_eq!(policy.explain().to_string(), "chosen by measurement");
     let mut machine = Machine::new(1);
@@ -538,7 +538,7 @@ fn an_explanation_leaves_times_of_nothing_out() {
 
 #[test]
 #[should_panic(expected = "a policy needs a method")]
-fn no_candidates() {
+fn a_policy_without_candidates_panics() {
     let _ = Policy::<Method>::new(&[]);
 }
 

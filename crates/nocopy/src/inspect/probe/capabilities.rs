@@ -1,8 +1,8 @@
 //! What this process may do.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
-use super::{Gate, State};
+use super::{Gate, GateState};
 use crate::sys::{capability, sockets};
 
 pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
@@ -16,12 +16,14 @@ pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
 pub(super) fn packet_sockets() -> Gate {
     const NAME: &str = "packet sockets";
     match sockets::packet() {
-        Ok(()) => Gate::new(NAME, State::Open, "can be made: packet rings work on every interface"),
+        Ok(()) => Gate::new(NAME, GateState::Open, "can be made: packet rings work on every interface"),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            Gate::new(NAME, State::Closed, "this process lacks CAP_NET_RAW")
+            Gate::new(NAME, GateState::Closed, "this process lacks CAP_NET_RAW")
                 .or_fix(format!("run as root, or {}", capability::GRANT))
         }
-        Err(error) => Gate::new(NAME, State::Closed, format!("this kernel makes none{}", Why(&error)))
-            .or_fix("use a kernel built with CONFIG_PACKET"),
+        Err(error) => {
+            Gate::new(NAME, GateState::Closed, format!("this kernel makes none{}", ErrorCause(&error)))
+                .or_fix("use a kernel built with CONFIG_PACKET")
+        }
     }
 }

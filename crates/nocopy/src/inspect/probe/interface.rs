@@ -1,6 +1,6 @@
 //! The interface itself: link state, attached programs, driver.
 
-use super::{Gate, State, quoted};
+use super::{Gate, GateState, quoted};
 use crate::port::xdp;
 use crate::port::{Port, PortBuilder, drivers};
 use crate::sys::interface::Interface;
@@ -34,10 +34,10 @@ fn ethernet(interface: &Interface) -> Gate {
 /// The driver, and known facts that it does not report.
 pub(super) fn driver(interface: &Interface) -> Gate {
     let Some(driver) = &interface.driver else {
-        return Gate::new("driver", State::Unknown, "it does not say its name");
+        return Gate::new("driver", GateState::Unknown, "it does not say its name");
     };
     let known = drivers::known(Some(driver)).map(|entry| format!(". It {}: {}", entry.does, entry.port));
-    Gate::new("driver", State::Open, std::iter::once(driver.clone()).chain(known).collect::<String>())
+    Gate::new("driver", GateState::Open, std::iter::once(driver.clone()).chain(known).collect::<String>())
 }
 
 fn mtu(interface: &Interface) -> Gate {
@@ -54,9 +54,9 @@ fn mtu(interface: &Interface) -> Gate {
 
 fn program(interface: &Interface) -> Gate {
     match xdp::attached(interface.index) {
-        Ok(None) => Gate::new("XDP program", State::Open, "none is attached"),
-        Ok(Some((id, _))) => Gate::new("XDP program", State::Closed, format!("program {id} is attached"))
+        Ok(None) => Gate::new("XDP program", GateState::Open, "none is attached"),
+        Ok(Some((id, _))) => Gate::new("XDP program", GateState::Closed, format!("program {id} is attached"))
             .or_command(format!("ip link set dev {} xdp off", quoted(&interface.name)), ""),
-        Err(error) => Gate::new("XDP program", State::Unknown, error.to_string()),
+        Err(error) => Gate::new("XDP program", GateState::Unknown, error.to_string()),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-use super::{Gate, State};
+use super::{Gate, GateState};
 use crate::facts::kernel::KernelVersion;
 use crate::port::Port;
 use crate::port::xdp;
@@ -19,19 +19,21 @@ pub(super) fn kernel() -> Gate {
         Some(running) => {
             Gate::of("kernel", running >= needed, format!("Linux {running}; {needed} is needed"))
         }
-        None => Gate::new("kernel", State::Unknown, "its release is not a version number"),
+        None => Gate::new("kernel", GateState::Unknown, "its release is not a version number"),
     }
     .or_fix("install a newer kernel")
 }
 
 pub(super) fn af_xdp() -> Gate {
     match XskSocket::new() {
-        Ok(_) => Gate::new("AF_XDP", State::Open, "sockets can be made"),
+        Ok(_) => Gate::new("AF_XDP", GateState::Open, "sockets can be made"),
         Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            Gate::new("AF_XDP", State::Closed, "this kernel has no such sockets")
+            Gate::new("AF_XDP", GateState::Closed, "this kernel has no such sockets")
                 .or_fix("use a kernel built with CONFIG_XDP_SOCKETS")
         }
-        Err(error) => Gate::new("AF_XDP", State::Unknown, format!("cannot be tried{}", Why(&error))),
+        Err(error) => {
+            Gate::new("AF_XDP", GateState::Unknown, format!("cannot be tried{}", ErrorCause(&error)))
+        }
     }
 }
 
@@ -41,9 +43,9 @@ pub(super) fn locked_memory() -> Gate {
     let needed = Port::builder("").memory_bytes();
     match limit {
         _ if capability::holds(CapabilitySet::IPC_LOCK) => {
-            Gate::new(NAME, State::Open, "no limit for this process (CAP_IPC_LOCK)")
+            Gate::new(NAME, GateState::Open, "no limit for this process (CAP_IPC_LOCK)")
         }
-        None => Gate::new(NAME, State::Open, "no limit"),
+        None => Gate::new(NAME, GateState::Open, "no limit"),
         Some(limit) => {
             let found = format!("{} KiB; a port of default size pins {} KiB", limit / 1024, needed / 1024);
             Gate::of(NAME, limit >= needed, found).or_command("ulimit -l unlimited", ", or fewer frames")
@@ -57,11 +59,11 @@ pub(super) fn huge_pages() -> Gate {
     let pool: u64 = read("/proc/sys/vm/nr_hugepages").trim().parse().unwrap_or(0);
     let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
     if pool > 0 {
-        Gate::new(NAME, State::Open, format!("a pool of {pool}"))
+        Gate::new(NAME, GateState::Open, format!("a pool of {pool}"))
     } else if transparent.contains("[always]") || transparent.contains("[madvise]") {
-        Gate::new(NAME, State::Open, "transparent ones, where the kernel provides them")
+        Gate::new(NAME, GateState::Open, "transparent ones, where the kernel provides them")
     } else {
-        Gate::new(NAME, State::Closed, "none: ports work on base pages")
+        Gate::new(NAME, GateState::Closed, "none: ports work on base pages")
             .or_command("sysctl vm.nr_hugepages=64", "")
     }
 }

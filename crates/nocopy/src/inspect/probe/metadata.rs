@@ -2,9 +2,9 @@
 
 use std::io;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
-use super::{Gate, State};
+use super::{Gate, GateState};
 use crate::sys::netdev::{RECEIVE_METADATA, SEND_METADATA, XdpFeatures};
 
 pub(super) fn metadata(features: &io::Result<XdpFeatures>) -> [Gate; 3] {
@@ -16,7 +16,7 @@ pub(super) fn metadata(features: &io::Result<XdpFeatures>) -> [Gate; 3] {
             offered(NAMES[2], features.send_metadata, &SEND_METADATA),
         ],
         Err(error) => NAMES.map(|name| {
-            Gate::new(name, State::Unknown, format!("the kernel does not report it{}", Why(error)))
+            Gate::new(name, GateState::Unknown, format!("the kernel does not report it{}", ErrorCause(error)))
         }),
     }
 }
@@ -35,7 +35,7 @@ fn several_buffers(name: &'static str, features: XdpFeatures) -> Gate {
 /// A gate that is open if the driver offers any of `names`; bit N of `bits` stands for the Nth name.
 fn offered(name: &'static str, bits: Option<u64>, names: &[&'static str]) -> Gate {
     let Some(bits) = bits else {
-        return Gate::new(name, State::Unknown, "the kernel does not say (before Linux 6.8)");
+        return Gate::new(name, GateState::Unknown, "the kernel does not say (before Linux 6.8)");
     };
     let has: Vec<&str> =
         (0..).zip(names).filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect();
@@ -52,10 +52,10 @@ mod tests {
         let gate = |bits| offered("send metadata", bits, &SEND_METADATA);
         assert_eq!(
             (gate(Some(5)).state, gate(Some(5)).found),
-            (State::Open, "timestamp, launch time".to_owned())
+            (GateState::Open, "timestamp, launch time".to_owned())
         );
         // A bit of a later kernel has no name yet.
-        assert_eq!(gate(Some(1 << 40)).state, State::Closed);
-        assert_eq!(gate(None).state, State::Unknown);
+        assert_eq!(gate(Some(1 << 40)).state, GateState::Closed);
+        assert_eq!(gate(None).state, GateState::Unknown);
     }
 }

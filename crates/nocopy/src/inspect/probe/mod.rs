@@ -27,7 +27,7 @@ use crate::sys::netdev::XdpFeatures;
 
 /// The state of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum GateState {
     /// The condition is met.
     Open,
     /// The condition is not met.
@@ -36,7 +36,7 @@ pub enum State {
     Unknown,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for GateState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Open => "open",
@@ -52,7 +52,7 @@ pub struct Gate {
     /// Its name, such as `carrier` or `CAP_NET_RAW`.
     pub name: &'static str,
     /// The gate's state.
-    pub state: State,
+    pub state: GateState,
     /// What was found.
     pub found: String,
     /// What would open it, or improve it: a command, or a setting.
@@ -64,17 +64,17 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn new(name: &'static str, state: State, found: impl Into<String>) -> Self {
+    fn new(name: &'static str, state: GateState, found: impl Into<String>) -> Self {
         Self { name, state, found: found.into(), fix: None, command: None, needed: false }
     }
 
     fn of(name: &'static str, open: bool, found: impl Into<String>) -> Self {
-        Self::new(name, if open { State::Open } else { State::Closed }, found)
+        Self::new(name, if open { GateState::Open } else { GateState::Closed }, found)
     }
 
     /// The gate with a different name, and a different text if it is open.
     fn named(self, name: &'static str, open: &str) -> Self {
-        let found = if self.state == State::Open { open.to_owned() } else { self.found };
+        let found = if self.state == GateState::Open { open.to_owned() } else { self.found };
         Self { name, found, ..self }
     }
 
@@ -85,7 +85,7 @@ impl Gate {
 
     /// Adds a remedy, unless the gate is open.
     fn or_fix(mut self, fix: impl Into<String>) -> Self {
-        if self.state != State::Open {
+        if self.state != GateState::Open {
             self.fix = Some(fix.into());
         }
         self
@@ -95,7 +95,7 @@ impl Gate {
     fn or_command(mut self, command: impl Into<String>, remark: &str) -> Self {
         let command = command.into();
         self = self.or_fix(format!("'{command}'{remark}"));
-        if self.state == State::Closed {
+        if self.state == GateState::Closed {
             self.command = Some(command);
         }
         self
@@ -147,7 +147,7 @@ impl Interface {
 
     /// The first mode that may work.
     pub fn first_mode(&self) -> Option<&'static str> {
-        self.modes().find(|gate| gate.state != State::Closed).map(|gate| gate.name)
+        self.modes().find(|gate| gate.state != GateState::Closed).map(|gate| gate.name)
     }
 }
 
@@ -179,11 +179,11 @@ mod tests {
     #[test]
     fn a_command_is_named_only_if_it_opens_a_gate() {
         let gate = |state| Gate::new("up", state, "").or_command("ip link set dev a up", ", or wait");
-        let closed = gate(State::Closed);
+        let closed = gate(GateState::Closed);
         assert_eq!(closed.fix.as_deref(), Some("'ip link set dev a up', or wait"));
         assert_eq!(closed.command.as_deref(), Some("ip link set dev a up"));
-        assert_eq!((gate(State::Open).fix, gate(State::Open).command), (None, None));
-        assert_eq!(gate(State::Unknown).command, None);
+        assert_eq!((gate(GateState::Open).fix, gate(GateState::Open).command), (None, None));
+        assert_eq!(gate(GateState::Unknown).command, None);
     }
 
     #[test]

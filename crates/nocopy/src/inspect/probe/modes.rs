@@ -2,9 +2,9 @@
 
 use std::io;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 
-use super::{Gate, State, capabilities, machine};
+use super::{Gate, GateState, capabilities, machine};
 use crate::port::{LADDER, Mode, drivers};
 use crate::sys::capability;
 use crate::sys::interface::Interface;
@@ -23,7 +23,7 @@ fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -
             Ok(features) if features.zero_copy() => of_driver(interface, mode, "says it has it"),
             Ok(_) => Gate::new(
                 name,
-                State::Closed,
+                GateState::Closed,
                 format!("{} has none in this kernel", interface.driver_words()),
             )
             .or_fix("a newer kernel or another card may"),
@@ -31,13 +31,15 @@ fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -
         })),
         Mode::XdpCopyNative => Some(xdp(&|| match features {
             Ok(features) if features.native() => of_driver(interface, mode, "runs XDP programs"),
-            Ok(_) => {
-                Gate::new(name, State::Closed, format!("{} runs no XDP programs", interface.driver_words()))
-                    .or_fix("an interface whose driver does")
-            }
+            Ok(_) => Gate::new(
+                name,
+                GateState::Closed,
+                format!("{} runs no XDP programs", interface.driver_words()),
+            )
+            .or_fix("an interface whose driver does"),
             Err(error) => unknown(name, error),
         })),
-        Mode::XdpCopyGeneric => Some(xdp(&|| Gate::new(name, State::Open, "works on every interface"))),
+        Mode::XdpCopyGeneric => Some(xdp(&|| Gate::new(name, GateState::Open, "works on every interface"))),
         Mode::PacketRing => {
             let found = "works on every interface; the host also gets the packets";
             Some(capabilities::packet_sockets().named(name, found))
@@ -50,25 +52,25 @@ fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -
 fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
     let (name, driver) = (mode.name(), interface.driver_words());
     if drivers::receives(interface.driver.as_deref(), mode) {
-        return Gate::new(name, State::Open, format!("{driver} {says}"));
+        return Gate::new(name, GateState::Open, format!("{driver} {says}"));
     }
-    Gate::new(name, State::Closed, format!("{driver} accepts a socket, but delivers nothing to it"))
+    Gate::new(name, GateState::Closed, format!("{driver} accepts a socket, but delivers nothing to it"))
         .or_fix(format!("a port on each member of {}", interface.name))
 }
 
 /// The features are unknown: the netlink family that reports them exists since Linux 6.3.
 fn unknown(name: &'static str, error: &io::Error) -> Gate {
-    Gate::new(name, State::Unknown, format!("the kernel does not report it{}", Why(error)))
+    Gate::new(name, GateState::Unknown, format!("the kernel does not report it{}", ErrorCause(error)))
 }
 
 /// Why this process can use no AF_XDP mode on any interface.
 fn without_xdp(name: &'static str) -> Option<Gate> {
     if let Some(capability) = capability::missing(capability::PORT) {
         return Some(
-            Gate::new(name, State::Closed, format!("this process lacks {capability}"))
+            Gate::new(name, GateState::Closed, format!("this process lacks {capability}"))
                 .or_fix(format!("run as root, or {}", capability::GRANT)),
         );
     }
     let sockets = machine::af_xdp();
-    (sockets.state == State::Closed).then_some(Gate { name, needed: false, ..sockets })
+    (sockets.state == GateState::Closed).then_some(Gate { name, needed: false, ..sockets })
 }

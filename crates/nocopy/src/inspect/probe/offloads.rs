@@ -1,6 +1,6 @@
 //! Offloads that change packets between the card and the receiver.
 
-use super::{Gate, State, quoted};
+use super::{Gate, GateState, quoted};
 use crate::sys::interface::{self, Interface};
 
 /// Packets that the card joins are too long for a frame, and drivers refuse XDP while joining is on.
@@ -9,7 +9,7 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     match interface::joins_received(&interface.name) {
         Some(joins) => Gate::of(NAME, !joins, if joins { "on" } else { "off" })
             .or_command(format!("ethtool -K {} lro off", quoted(&interface.name)), ""),
-        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
+        None => Gate::new(NAME, GateState::Unknown, "the driver does not say"),
     }
 }
 
@@ -24,12 +24,14 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
         _ => "off: sockets get every packet alone, as AF_XDP always does",
     };
     match interface::joins_for_sockets(&interface.name) {
-        Some(true) => {
-            Gate::new(NAME, State::Open, "on: sockets and packet rings get packets joined, AF_XDP one by one")
-        }
-        Some(false) => Gate::new(NAME, State::Closed, off)
+        Some(true) => Gate::new(
+            NAME,
+            GateState::Open,
+            "on: sockets and packet rings get packets joined, AF_XDP one by one",
+        ),
+        Some(false) => Gate::new(NAME, GateState::Closed, off)
             .or_command(format!("ethtool -K {} gro on", quoted(&interface.name)), ""),
-        None => Gate::new(NAME, State::Unknown, "the kernel does not say"),
+        None => Gate::new(NAME, GateState::Unknown, "the kernel does not say"),
     }
 }
 
@@ -38,9 +40,9 @@ pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
 pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
     const NAME: &str = "header split";
     match split {
-        Some(true) => Gate::new(NAME, State::Open, "headers and data of TCP lie in separate buffers"),
-        Some(false) => Gate::new(NAME, State::Closed, "off")
+        Some(true) => Gate::new(NAME, GateState::Open, "headers and data of TCP lie in separate buffers"),
+        Some(false) => Gate::new(NAME, GateState::Closed, "off")
             .or_command(format!("ethtool -G {} tcp-data-split on", quoted(&interface.name)), ""),
-        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
+        None => Gate::new(NAME, GateState::Unknown, "the driver does not say"),
     }
 }

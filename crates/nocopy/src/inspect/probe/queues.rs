@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::{Gate, State};
+use super::{Gate, GateState};
 use crate::sys::cpus::{self, Cpus};
 use crate::sys::interface::{self, Interface};
 use crate::sys::queues::{cpu_list, device, interrupt_of, node_of};
@@ -16,7 +16,7 @@ pub(super) fn queues(interface: &Interface) -> Gate {
         1 => format!("1: a port takes everything{here}"),
         _ => format!("{count}: a port takes one, the others stay with the host{here}"),
     };
-    let mut gate = Gate::new("receive queues", State::Open, found);
+    let mut gate = Gate::new("receive queues", GateState::Open, found);
     gate.fix = match cpus {
         Some(cpus) if count > cpus && cpus > 1 => {
             Some(format!("'ethtool -L {name} combined {cpus}': one for each CPU"))
@@ -31,12 +31,12 @@ pub(super) fn card_ring(interface: &Interface) -> Gate {
     const NAME: &str = "card's receive ring";
     match interface::receive_ring(&interface.name) {
         Some((now, max)) => {
-            let mut gate = Gate::new(NAME, State::Open, format!("{now} of at most {max}"));
+            let mut gate = Gate::new(NAME, GateState::Open, format!("{now} of at most {max}"));
             gate.fix =
                 (now < max).then(|| format!("'ethtool -G {} rx {max}' takes longer bursts", interface.name));
             gate
         }
-        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
+        None => Gate::new(NAME, GateState::Unknown, "the driver does not say"),
     }
 }
 
@@ -44,15 +44,19 @@ pub(super) fn card_ring(interface: &Interface) -> Gate {
 pub(super) fn node(interface: &Interface) -> Gate {
     const NAME: &str = "NUMA node";
     if device(interface).is_none() {
-        return Gate::new(NAME, State::Unknown, "it is not a card on a PCI bus");
+        return Gate::new(NAME, GateState::Unknown, "it is not a card on a PCI bus");
     }
     let Some(node) = node_of(interface) else {
-        return Gate::new(NAME, State::Open, "the card is as near to every CPU");
+        return Gate::new(NAME, GateState::Open, "the card is as near to every CPU");
     };
     let list = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
     match (cpus::parse(&list), cpus::allowed()) {
         (Some(near), Some(allowed)) => near_cpus(NAME, node, list.trim(), &near, &allowed),
-        _ => Gate::new(NAME, State::Unknown, format!("{node}; the kernel does not say which CPUs are there")),
+        _ => Gate::new(
+            NAME,
+            GateState::Unknown,
+            format!("{node}; the kernel does not say which CPUs are there"),
+        ),
     }
 }
 
@@ -68,14 +72,14 @@ fn near_cpus(name: &'static str, node: u32, list: &str, near: &Cpus, allowed: &C
 pub(super) fn interrupts(interface: &Interface) -> Gate {
     const NAME: &str = "interrupts";
     if device(interface).is_none() {
-        return Gate::new(NAME, State::Unknown, "it is not a card on a PCI bus, so it has no interrupts");
+        return Gate::new(NAME, GateState::Unknown, "it is not a card on a PCI bus, so it has no interrupts");
     }
     let of_queue = |queue| Some((queue, interrupt_of(interface, queue)?));
     let found: Vec<(u32, u32)> = (0..interface.rx_queues).map_while(of_queue).collect();
     if found.len() < interface.rx_queues as usize {
         return Gate::new(
             NAME,
-            State::Unknown,
+            GateState::Unknown,
             "neither the driver nor the interrupts' names show which queue each belongs to",
         );
     }
@@ -102,10 +106,10 @@ fn interrupt_spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -
     });
     match twice {
         Some(twice) if interrupts.len() <= cpus => {
-            Gate::new(name, State::Closed, format!("{found}: two queues share a CPU"))
+            Gate::new(name, GateState::Closed, format!("{found}: two queues share a CPU"))
                 .or_fix(format!("'echo CPU > /proc/irq/{}/smp_affinity_list'", twice.number))
         }
-        _ => Gate::new(name, State::Open, found),
+        _ => Gate::new(name, GateState::Open, found),
     }
 }
 
@@ -117,12 +121,12 @@ mod tests {
     fn two_queues_on_one_of_several_cpus_close_the_gate() {
         let interrupt = |queue, cpus: &str| Interrupt { queue, number: 28 + queue, cpus: cpus.to_owned() };
         let apart = interrupt_spread("interrupts", &[interrupt(0, "0"), interrupt(1, "1")], 2);
-        assert_eq!((apart.state, &apart.fix), (State::Open, &None), "{apart}");
+        assert_eq!((apart.state, &apart.fix), (GateState::Open, &None), "{apart}");
         let together = interrupt_spread("interrupts", &[interrupt(0, "1"), interrupt(1, "1")], 2);
-        assert_eq!(together.state, State::Closed);
+        assert_eq!(together.state, GateState::Closed);
         assert!(together.fix.unwrap().contains("/proc/irq/29/"));
         let more = interrupt_spread("interrupts", &[interrupt(0, "0"), interrupt(1, "0")], 1);
-        assert_eq!(more.state, State::Open, "more queues than CPUs must share");
+        assert_eq!(more.state, GateState::Open, "more queues than CPUs must share");
     }
 
     #[test]
@@ -133,9 +137,9 @@ mod tests {
         };
         assert_eq!(
             (gate("0-3").state, gate("0-3").fix.unwrap()),
-            (State::Closed, "'taskset --cpu-list 4-7 PROGRAM'".into())
+            (GateState::Closed, "'taskset --cpu-list 4-7 PROGRAM'".into())
         );
-        assert_eq!((gate("0-7").state, gate("0-7").fix.is_some()), (State::Open, true));
+        assert_eq!((gate("0-7").state, gate("0-7").fix.is_some()), (GateState::Open, true));
         assert_eq!(gate("5").fix, None);
     }
 }

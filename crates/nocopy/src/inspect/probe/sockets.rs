@@ -3,10 +3,10 @@
 use std::fs;
 use std::io;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use rustix::thread::CapabilitySet;
 
-use super::{Gate, State, quoted};
+use super::{Gate, GateState, quoted};
 use crate::sys::ethtool::HeaderSplit;
 use crate::sys::interface::{self, Interface};
 use crate::sys::{capability, io_uring as uring, sockets};
@@ -26,15 +26,15 @@ pub(super) fn io_uring() -> Gate {
     let enable = "sysctl kernel.io_uring_disabled=0";
     match (uring::available(), switch) {
         (Ok(()), Some("1")) if capability::holds(CapabilitySet::SYS_ADMIN) => {
-            Gate::new(NAME, State::Open, "for privileged processes")
+            Gate::new(NAME, GateState::Open, "for privileged processes")
         }
-        (Ok(()), _) => Gate::new(NAME, State::Open, "works"),
-        (Err(_), Some("1" | "2")) => Gate::new(NAME, State::Closed, "turned off").or_command(enable, ""),
+        (Ok(()), _) => Gate::new(NAME, GateState::Open, "works"),
+        (Err(_), Some("1" | "2")) => Gate::new(NAME, GateState::Closed, "turned off").or_command(enable, ""),
         (Err(error), _) if error.raw_os_error() == Some(libc::ENOSYS) => {
-            Gate::new(NAME, State::Closed, "this kernel has none")
+            Gate::new(NAME, GateState::Closed, "this kernel has none")
                 .or_fix("use a kernel built with CONFIG_IO_URING")
         }
-        (Err(error), _) => Gate::new(NAME, State::Closed, format!("refused{}", Why(&error)))
+        (Err(error), _) => Gate::new(NAME, GateState::Closed, format!("refused{}", ErrorCause(&error)))
             .or_fix("allow it in the sandbox (seccomp) or container that this process runs in"),
     }
 }
@@ -43,12 +43,14 @@ pub(super) fn io_uring() -> Gate {
 pub(super) fn uring_receive() -> Gate {
     const NAME: &str = "io_uring zero-copy receive";
     match uring::has_zero_copy_receive() {
-        Ok(true) => Gate::new(NAME, State::Open, "the kernel has it"),
-        Ok(false) => Gate::new(NAME, State::Closed, "the kernel does not have it")
+        Ok(true) => Gate::new(NAME, GateState::Open, "the kernel has it"),
+        Ok(false) => Gate::new(NAME, GateState::Closed, "the kernel does not have it")
             .or_fix("Linux 6.15 or newer, built with CONFIG_IO_URING_ZCRX"),
-        Err(error) => {
-            Gate::new(NAME, State::Unknown, format!("the kernel does not report it{}", Why(&error)))
-        }
+        Err(error) => Gate::new(
+            NAME,
+            GateState::Unknown,
+            format!("the kernel does not report it{}", ErrorCause(&error)),
+        ),
     }
 }
 
@@ -63,7 +65,7 @@ pub(super) fn option_memory() -> Gate {
                 .or_command(format!("sysctl net.core.optmem_max={OPTMEM_BYTES}"), "")
         }
         // On older kernels, network namespaces other than the first have no such file.
-        None => Gate::new(NAME, State::Unknown, "not reported in this network namespace"),
+        None => Gate::new(NAME, GateState::Unknown, "not reported in this network namespace"),
     }
 }
 
@@ -71,8 +73,12 @@ pub(super) fn option_memory() -> Gate {
 pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
     const NAME: &str = "zero-copy send";
     if let Err(error) = sockets::zero_copy_send() {
-        return Gate::new(NAME, State::Closed, format!("this kernel has no MSG_ZEROCOPY{}", Why(&error)))
-            .or_fix("Linux 4.14 or newer");
+        return Gate::new(
+            NAME,
+            GateState::Closed,
+            format!("this kernel has no MSG_ZEROCOPY{}", ErrorCause(&error)),
+        )
+        .or_fix("Linux 4.14 or newer");
     }
     let gathers = interface::gathers(&interface.name);
     // These deliver packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket
@@ -81,18 +87,18 @@ pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
     if late || interface.loopback {
         let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };
         let found = format!("copied late: its packets are delivered to a socket of this machine{at_once}");
-        return Gate::new(NAME, State::Closed, found)
+        return Gate::new(NAME, GateState::Closed, found)
             .or_fix("an interface to another machine; here an ordinary send is faster");
     }
     match gathers {
-        Some(false) => Gate::new(NAME, State::Closed, "copied: scatter-gather is off")
+        Some(false) => Gate::new(NAME, GateState::Closed, "copied: scatter-gather is off")
             .or_command(format!("ethtool -K {} sg on", quoted(&interface.name)), ""),
         Some(true) if interface::bus_address(&interface.name).is_some() => Gate::new(
             NAME,
-            State::Open,
+            GateState::Open,
             "scatter-gather is on; every completion reports whether data were copied",
         ),
-        _ => Gate::new(NAME, State::Unknown, "it is not a card, so the devices behind it may copy"),
+        _ => Gate::new(NAME, GateState::Unknown, "it is not a card, so the devices behind it may copy"),
     }
 }
 
@@ -102,8 +108,8 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
     if let Err(error) = sockets::zero_copy_receive() {
         return Gate::new(
             NAME,
-            State::Closed,
-            format!("this kernel has no TCP_ZEROCOPY_RECEIVE{}", Why(&error)),
+            GateState::Closed,
+            format!("this kernel has no TCP_ZEROCOPY_RECEIVE{}", ErrorCause(&error)),
         )
         .or_fix("Linux 4.18 or newer");
     }
@@ -111,24 +117,26 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
     if *loopback {
         return Gate::new(
             NAME,
-            State::Unknown,
+            GateState::Unknown,
             "only data sent with MSG_ZEROCOPY lie on pages that can be mapped",
         );
     }
     let data_bytes = mtu_bytes.saturating_sub(TCP_HEADERS_BYTES);
     if data_bytes == 0 || data_bytes % PAGE_BYTES != 0 {
         let (one, two) = (PAGE_BYTES + TCP_HEADERS_BYTES, 2 * PAGE_BYTES + TCP_HEADERS_BYTES);
-        return Gate::new(NAME, State::Closed, format!("MTU {mtu_bytes}: data do not fill whole pages"))
+        return Gate::new(NAME, GateState::Closed, format!("MTU {mtu_bytes}: data do not fill whole pages"))
             .or_fix(format!("'ip link set dev {name} mtu {one}', or {two}, at both ends"));
     }
     let found = format!("MTU {mtu_bytes}: data fill whole pages");
     match split {
-        Some(true) => Gate::new(NAME, State::Open, found),
-        Some(false) => Gate::new(NAME, State::Closed, format!("{found}, but headers lie in front of them"))
-            .or_command(format!("ethtool -G {} tcp-data-split on", quoted(name)), ""),
+        Some(true) => Gate::new(NAME, GateState::Open, found),
+        Some(false) => {
+            Gate::new(NAME, GateState::Closed, format!("{found}, but headers lie in front of them"))
+                .or_command(format!("ethtool -G {} tcp-data-split on", quoted(name)), "")
+        }
         None => Gate::new(
             NAME,
-            State::Unknown,
+            GateState::Unknown,
             format!("{found}; the driver does not say whether it splits headers off"),
         ),
     }
@@ -139,7 +147,7 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
 pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSplit>) -> Gate {
     const NAME: &str = "zero-copy receive by io_uring";
     let name = &interface.name;
-    let closed = |found: &str| Gate::new(NAME, State::Closed, found);
+    let closed = |found: &str| Gate::new(NAME, GateState::Closed, found);
     match split {
         Ok(HeaderSplit { on: Some(false), .. }) => closed("it needs headers to be split off")
             .or_command(format!("ethtool -G {} tcp-data-split on", quoted(name)), ""),
@@ -149,19 +157,21 @@ pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSp
         .or_command(format!("ethtool -G {} hds-thresh 0", quoted(name)), ""),
         Ok(HeaderSplit { on: Some(true), .. }) => Gate::new(
             NAME,
-            State::Unknown,
+            GateState::Unknown,
             "headers are split off; only an attempt shows whether the driver lends queues",
         ),
         Ok(HeaderSplit { on: None, .. }) => {
-            Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off")
+            Gate::new(NAME, GateState::Unknown, "the driver does not say whether it splits headers off")
         }
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             closed("it needs headers to be split off, which this driver cannot do")
                 .or_fix("a card whose driver splits headers")
         }
-        Err(error) => {
-            Gate::new(NAME, State::Unknown, format!("the kernel does not report it{}", Why(&error)))
-        }
+        Err(error) => Gate::new(
+            NAME,
+            GateState::Unknown,
+            format!("the kernel does not report it{}", ErrorCause(&error)),
+        ),
     }
 }
 
@@ -177,11 +187,11 @@ mod tests {
         let gate =
             |on, threshold_bytes| uring_receive_on(&interface, Ok(HeaderSplit { on, threshold_bytes }));
         let cases = [
-            (gate(Some(false), Some(0)), State::Closed, Some("'ethtool -G nc0 tcp-data-split on'")),
-            (gate(Some(true), Some(256)), State::Closed, Some("'ethtool -G nc0 hds-thresh 0'")),
-            (gate(Some(true), Some(0)), State::Unknown, None),
-            (gate(Some(true), None), State::Unknown, None),
-            (gate(None, None), State::Unknown, None),
+            (gate(Some(false), Some(0)), GateState::Closed, Some("'ethtool -G nc0 tcp-data-split on'")),
+            (gate(Some(true), Some(256)), GateState::Closed, Some("'ethtool -G nc0 hds-thresh 0'")),
+            (gate(Some(true), Some(0)), GateState::Unknown, None),
+            (gate(Some(true), None), GateState::Unknown, None),
+            (gate(None, None), GateState::Unknown, None),
         ];
         for (gate, state, fix) in cases {
             assert_eq!((gate.state, gate.fix.as_deref()), (state, fix), "{gate}");

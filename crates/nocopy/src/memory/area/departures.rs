@@ -57,7 +57,7 @@ mod tests {
         let mut departures = Departures::default();
         let mut send = |token| {
             let request = Request::default().timestamp(token);
-            let place = crate::facts::metadata::Place { start: 34, offset: 6 };
+            let place = crate::facts::metadata::ChecksumField { start: 34, offset: 6 };
             let request = if token == 1 { request.checksum(place) } else { request };
             let address = pool.lend_with(pool.frame().unwrap(), &request).unwrap().address;
             departures.expect(address, &request);

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use super::Pool;
 use super::metadata::put_request;
 use super::view::View;
-use crate::facts::metadata::{Place, PlaceOutside, Request};
+use crate::facts::metadata::{ChecksumField, FieldOutside, Request};
 use crate::ring::Reservation;
 use crate::sys::xsk::{Descriptor, REQUESTED};
 
@@ -56,7 +56,7 @@ impl Pool {
 impl<'half> Drafts<'half> {
     /// How many drafts are left; if 0, flush and ask the sender for another batch.
     #[inline]
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.left as usize
     }
 
@@ -140,7 +140,7 @@ impl Draft<'_, '_> {
     ///
     /// # Errors
     /// The checksum would lie outside the packet, which is not queued.
-    pub fn queue_checksummed(mut self, place: Place) -> Result<(), PlaceOutside> {
+    pub fn queue_checksummed(mut self, place: ChecksumField) -> Result<(), FieldOutside> {
         place.check(self.len())?;
         if self.batch.pool.offers().checksum.is_err() {
             place.complete(&mut self)?;

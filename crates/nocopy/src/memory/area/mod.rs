@@ -27,7 +27,7 @@ mod pool;
 mod returns;
 mod view;
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -89,7 +89,7 @@ pub enum AreaError {
     },
     /// There is not enough memory.
     #[error(
-        "area of {bytes} B: the kernel gave no memory{cause}; ask for fewer or smaller frames, or free memory", cause = Why(.source))]
+        "area of {bytes} B: the kernel gave no memory{cause}; ask for fewer or smaller frames, or free memory", cause = ErrorCause(.source))]
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -99,7 +99,7 @@ pub enum AreaError {
     /// The NUMA node has no memory for it.
     #[error(
         "NUMA node {node}: the kernel takes no memory from there{cause}; 'numactl --hardware' lists nodes, or leave \
-         it out", cause = Why(.source))]
+         it out", cause = ErrorCause(.source))]
     NumaNode {
         /// The node asked for.
         node: u32,

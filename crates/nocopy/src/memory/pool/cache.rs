@@ -86,11 +86,11 @@ impl Cache {
     /// Whether few buffers are left, so that completions should be read.
     #[inline]
     pub(crate) fn is_low(&self) -> bool {
-        self.free.is_empty() && (self.free_max > 0 || self.pool.at_home() == 0)
+        self.free.is_empty() && (self.free_max > 0 || self.pool.available() == 0)
     }
 
     /// Free buffers in the cache and in the pool.
     pub(crate) fn available(&self) -> usize {
-        self.free.len() + self.pool.at_home()
+        self.free.len() + self.pool.available()
     }
 }

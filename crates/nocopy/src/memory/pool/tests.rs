@@ -14,7 +14,7 @@ fn every_buffer_returns_to_its_pool() {
     assert_eq!(&*one, b"bytes");
     std::thread::spawn(move || drop(two)).join().unwrap();
     drop(one);
-    assert_eq!(pool.at_home(), 2);
+    assert_eq!(pool.available(), 2);
     assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
 }
 
@@ -29,7 +29,7 @@ fn a_forked_child_gets_no_buffer_and_never_blocks() {
     let mut parents = ManuallyDrop::new((cache, _held));
     in_forked_child(|| {
         assert!(pool.take().is_none() && parents.0.take().is_none());
-        assert_eq!(pool.at_home(), 0);
+        assert_eq!(pool.available(), 0);
         // SAFETY: the child ends without using it again.
         unsafe { ManuallyDrop::drop(&mut parents) };
         drop(ManuallyDrop::into_inner(registration));
@@ -138,7 +138,7 @@ fn abandoned_registered_buffers_return_with_the_last_ring() {
         assert!(pool.take().is_none(), "no page is replaced while a ring may read it");
         drop(registration);
     }
-    assert_eq!(pool.at_home(), 2);
+    assert_eq!(pool.available(), 2);
     for mut buffer in [pool.take().unwrap(), pool.take().unwrap()] {
         buffer.resize(4096);
         assert_eq!(*buffer, [0; 4096], "new pages");
@@ -196,9 +196,9 @@ fn a_cache_accepts_only_buffers_of_its_pool() {
     let mut cache = Cache::new(pool.clone());
     let mine = cache.take().unwrap();
     cache.put(other.take().unwrap());
-    assert_eq!((other.at_home(), cache.available()), (1, 0));
+    assert_eq!((other.available(), cache.available()), (1, 0));
     cache.put(mine);
-    assert_eq!((pool.at_home(), cache.available()), (0, 1));
+    assert_eq!((pool.available(), cache.available()), (0, 1));
     drop(cache);
-    assert_eq!(pool.at_home(), 1);
+    assert_eq!(pool.available(), 1);
 }

@@ -555,7 +555,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Whether this process is a forked child of the one that made the calls.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.generation.is_past()
+        self.generation.is_outdated()
     }
 
     #[inline]

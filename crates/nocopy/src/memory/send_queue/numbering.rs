@@ -149,7 +149,7 @@ impl KernelSocket {
     /// fork.
     fn queue(&self) -> Option<MutexGuard<'_, ErrorQueue>> {
         // Poisoning does not matter: no code that may panic leaves it half changed.
-        (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        (!self.generation.is_outdated()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -192,7 +192,7 @@ impl Endpoint {
     /// };
     /// assert_eq!(message.as_slice(), Some(&[7; 50_000][..]));
     /// let buffer = Buffer::try_from(message).expect("it was placed");
-    /// assert_eq!((buffer.len(), pool.at_home()), (50_000, 0)); // the posted one
+    /// assert_eq!((buffer.len(), pool.available()), (50_000, 0)); // the posted one
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

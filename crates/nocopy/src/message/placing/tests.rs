@@ -179,7 +179,7 @@ fn every_long_message_is_placed_and_no_other() {
         // have found none.
         assert!(placed > 25, "{}", right.stats().unwrap());
         drop(right);
-        assert_eq!((short.at_home(), long.at_home()), (1, 1), "dropped with the endpoint");
+        assert_eq!((short.available(), long.available()), (1, 1), "dropped with the endpoint");
     }
 }
 
@@ -213,9 +213,9 @@ fn a_taken_message_keeps_its_buffer_and_a_dropped_one_posts_it() {
     deliver(&mut left, to_right, &mut right, &bytes_of(4, BYTES), |came| {
         assert!(Buffer::try_from(came).is_err(), "no buffer is posted");
     });
-    assert_eq!((counter(&right, "messages_placed"), pool.at_home()), (4, 0));
+    assert_eq!((counter(&right, "messages_placed"), pool.available()), (4, 0));
     drop(taken);
-    assert_eq!(pool.at_home(), 1);
+    assert_eq!(pool.available(), 1);
 }
 
 /// A stream that is cut in the middle of a message keeps its buffer for the same message, which is sent again

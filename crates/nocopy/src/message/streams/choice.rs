@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::Peer;
 
 use super::OpenUnit;
-use crate::engine::policy::{Choice, Matter, Policy, Work};
+use crate::engine::policy::{Choice, Policy, Work, WorkUnit};
 
 /// Messages from that length on may go by the stream.
 pub(in crate::message) const LONG_BYTES: usize = 8 << 10;
@@ -69,7 +69,7 @@ pub(super) struct Ways {
 
 impl Ways {
     pub(super) fn new() -> Self {
-        let among = |ways: &[By]| Policy::new(ways).about(Matter::Messages);
+        let among = |ways: &[By]| Policy::new(ways).about(WorkUnit::Messages);
         Self {
             usual: among(&[By::Stream, By::Datagrams]),
             published: among(&[By::Stream, By::Reference, By::Datagrams]),

@@ -101,7 +101,7 @@ impl Buffers {
     }
 
     fn has_free(&self) -> bool {
-        self.pool.at_home() > 0 || self.lent.iter().any(is_free)
+        self.pool.available() > 0 || self.lent.iter().any(is_free)
     }
 
     /// Whether more than half of the buffers are free, or one more is within the shares of an address and its
@@ -109,7 +109,7 @@ impl Buffers {
     #[cold]
     fn has_share(&mut self, from: IpAddr) -> bool {
         let Self { pool, lent, takers, plenty } = self;
-        pool.each_at_home(|number| takers[number] = None);
+        pool.each_available(|number| takers[number] = None);
         for number in lent.iter().filter(|buffer| is_free(buffer)).filter_map(|buffer| pool.number_of(buffer))
         {
             takers[number] = None;
@@ -417,7 +417,7 @@ mod tests {
         assert!(take_all(5).is_empty());
         // Complete ones do not count: the program has them.
         let (complete, _) = taken[0].drain(..).unzip::<_, _, Vec<_>, Vec<_>>();
-        assert!(take_all(1).is_empty() && pool.at_home() == 0);
+        assert!(take_all(1).is_empty() && pool.available() == 0);
         drop(complete);
         assert_eq!(take_all(1).len(), 2);
     }

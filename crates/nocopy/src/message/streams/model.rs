@@ -557,7 +557,7 @@ impl Model {
         }
         let Self { mut pipe, ends, reading, memory, pool, posted, .. } = self;
         drop((ends, reading, memory, posted));
-        assert_eq!(pool.at_home(), POSTED_BUFFERS as usize, "a posted buffer is lost");
+        assert_eq!(pool.available(), POSTED_BUFFERS as usize, "a posted buffer is lost");
         pipe.drain();
         PIPE.set(Some(pipe));
     }

@@ -41,7 +41,7 @@ impl Waker {
 
     /// Consumes a wake that has not ended a wait, and returns whether there was one: for programs that wait
     /// on the descriptor themselves.
-    pub fn hear(&self) -> bool {
+    pub fn take_wake(&self) -> bool {
         // Before the event: a wake in between is reported twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);
         rustix::io::read(&self.0.event, &mut [0_u8; 8]).is_ok() || flagged

@@ -10,7 +10,7 @@ mod pass_header;
 mod program;
 mod recipe;
 
-use nocopy_proto::errno::{Why, remedy};
+use nocopy_proto::errno::{ErrorCause, remedy};
 use std::io;
 
 pub use attachment::{Attach, Attachment};
@@ -117,7 +117,7 @@ pub enum Error {
     /// The MTU is larger than the driver can pass to XDP in one buffer.
     #[error(
         "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support{cause}; lower it, for example \
-         'ip link set dev {interface} mtu 1500'", cause = Why(.source))]
+         'ip link set dev {interface} mtu 1500'", cause = ErrorCause(.source))]
     Mtu {
         /// The interface.
         interface: String,
@@ -127,7 +127,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The verifier refused a program: a bug of this library or a very old kernel.
-    #[error("XDP: the kernel's verifier refused the program{cause}; {log}; please report this", cause = Why(.source))]
+    #[error("XDP: the kernel's verifier refused the program{cause}; {log}; please report this", cause = ErrorCause(.source))]
     Verifier {
         /// Last line of the verifier's log.
         log: String,
@@ -135,7 +135,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("XDP: cannot {operation}{cause}; {}", remedy(.source), cause = Why(.source))]
+    #[error("XDP: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
     System {
         /// The operation.
         operation: &'static str,

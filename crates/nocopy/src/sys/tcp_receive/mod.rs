@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::{RecvFlags, recv};
 
 pub use mapped_bytes::MappedBytes;
-pub(crate) use window::{Arrived, PAGE_BYTES, Pages, Window};
+pub(crate) use window::{PAGE_BYTES, Pages, ReceivedPages, Window};
 
 use super::option;
 use window::Request;
@@ -61,7 +61,7 @@ pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
 
 /// Why a receiving call returned no byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum EndCause {
     /// The peer has sent everything, and all of it was received.
     Finished,
     /// This side has stopped receiving (`shutdown`).
@@ -76,13 +76,13 @@ pub(crate) enum End {
 /// kernel returns no byte as at a proper end. It knows the difference (`SOCK_DONE` is set by a FIN,
 /// `tcp_fin`), and shows it in one place: `TCP_ZEROCOPY_RECEIVE` returns `EIO`. A kernel without that option
 /// cannot tell.
-pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
+pub(crate) fn end(socket: BorrowedFd<'_>) -> EndCause {
     /// `TCP_CLOSE` of `net/tcp_states.h`.
     const CLOSED: u8 = 7;
     match Request::default().query(socket) {
-        Err(_) => End::Finished,
-        Ok(()) if information(&socket).is_ok_and(|info| info.tcpi_state == CLOSED) => End::Lost,
-        Ok(()) => End::Shut,
+        Err(_) => EndCause::Finished,
+        Ok(()) if information(&socket).is_ok_and(|info| info.tcpi_state == CLOSED) => EndCause::Lost,
+        Ok(()) => EndCause::Shut,
     }
 }
 

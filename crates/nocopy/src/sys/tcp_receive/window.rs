@@ -45,7 +45,7 @@ struct Shared {
 
 /// The result of one call, in the order of the stream: pages, then bytes to be received by another call.
 #[derive(Debug, Default)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedPages {
     pub(crate) pages: Option<Pages>,
     /// Following bytes that cannot be mapped.
     pub(crate) unmappable_bytes: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Arrived {
     pub(crate) error: Option<io::Error>,
 }
 
-impl Arrived {
+impl ReceivedPages {
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.pages.as_ref().map_or(0, Pages::len)
     }
@@ -103,7 +103,7 @@ impl Window {
     /// it would copy past the mark of an urgent byte (`tcp_zc_handle_leftover` checks only the packet's
     /// length). Errors: the kernel's: `EIO` at the end of the stream. Nothing was then received. Panics if
     /// there is no room.
-    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Arrived> {
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<ReceivedPages> {
         let (slot, start) = (self.current, self.filled[self.current]);
         let room = SLOT_BYTES - start;
         assert!(room > 0, "asked for room before");
@@ -124,7 +124,7 @@ impl Window {
             ));
         }
         self.filled[slot] += mapped;
-        Ok(Arrived {
+        Ok(ReceivedPages {
             pages: (mapped > 0).then(|| Pages::new(&self.shared, slot, start, mapped)),
             unmappable_bytes: request.skip as usize,
             error: (request.error < 0).then(|| io::Error::from_raw_os_error(-request.error)),

@@ -1,6 +1,6 @@
 //! Why nothing was received.
 
-use nocopy_proto::errno::Why;
+use nocopy_proto::errno::ErrorCause;
 use std::io;
 
 /// Why nothing was received; usually the inner error of a returned [`io::Error`].
@@ -14,12 +14,12 @@ pub(super) enum ReceiveError {
     )]
     NoBuffers { total: usize },
     /// Everything received before was returned; what the peer sent after that is lost.
-    #[error("connection: broken{cause}; the bytes before were received, and the rest is lost; connect again", cause = Why(.0))]
+    #[error("connection: broken{cause}; the bytes before were received, and the rest is lost; connect again", cause = ErrorCause(.0))]
     Broken(#[source] io::Error),
     /// The kernel returns the reason only once, and another call got it, usually one of the sending half.
     #[error("connection: broken, as the sending half has reported; the stream is incomplete; connect again")]
     BrokenBefore,
-    #[error("receive: failed{cause}; check that the socket is connected", cause = Why(.0))]
+    #[error("receive: failed{cause}; check that the socket is connected", cause = ErrorCause(.0))]
     Socket(#[source] io::Error),
 }
 

@@ -198,7 +198,7 @@ fn streams_arrive_as_they_were_sent_in_every_way() {
 }
 
 #[test]
-fn a_message_is_received_when_it_is_there_however_short() {
+fn short_messages_are_received_at_once() {
     for receiving in WAYS {
         let (mut peer, receiver) = over_loopback();
         let mut receiver = receiver_of(receiver, receiving);
@@ -243,7 +243,7 @@ fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Rec
 }
 
 #[test]
-fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
+fn coalesced_waits_end_by_amount_time_or_end() {
     for receiving in [Some(ReceiveMethod::Recv { bytes: 64 << 10 }), Some(ReceiveMethod::Mapped), None] {
         let waited = (0..5).find_map(|_| waited_for_enough(receiving));
         let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
@@ -265,7 +265,7 @@ fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
 }
 
 #[test]
-fn every_way_to_wait_finds_what_comes_and_ends_in_time() {
+fn every_wait_receives_and_times_out() {
     let (spin, delay) = (Duration::from_millis(5), Duration::from_millis(20));
     let waits =
         [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin }, Wait::Coalesced { packets: 100, delay }];
@@ -294,7 +294,7 @@ fn every_way_to_wait_finds_what_comes_and_ends_in_time() {
 }
 
 #[test]
-fn a_receiver_that_does_not_wait_says_that_nothing_is_there() {
+fn a_nonblocking_receive_without_data_returns_none() {
     for receiving in WAYS {
         let (mut peer, receiver) = over_loopback();
         receiver.set_nonblocking(true).unwrap();
@@ -333,7 +333,7 @@ fn is_broken_before(error: &io::Error) -> bool {
 }
 
 #[test]
-fn a_reset_is_an_error_behind_all_that_came_before() {
+fn a_reset_is_an_error_after_all_received_bytes() {
     const BYTES: usize = 90_001;
     for (receiving, told_before) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
         let (peer, receiver) = over_loopback();
@@ -377,7 +377,7 @@ fn a_reset_is_an_error_behind_all_that_came_before() {
 }
 
 #[test]
-fn shutting_the_receiving_side_is_an_end() {
+fn a_shut_receiving_side_is_an_end() {
     let (_peer, receiver) = over_loopback();
     let mut receiver = receiver_of(receiver, None);
     SockRef::from(&receiver.socket).shutdown(Shutdown::Read).unwrap();
@@ -385,7 +385,7 @@ fn shutting_the_receiving_side_is_an_end() {
 }
 
 #[test]
-fn urgent_data_stops_nobody() {
+fn urgent_data_does_not_block_receiving() {
     for receiving in WAYS {
         let (mut peer, receiver) = over_loopback();
         let mut receiver = receiver_of(receiver, receiving);
@@ -402,7 +402,7 @@ fn urgent_data_stops_nobody() {
 }
 
 #[test]
-fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
+fn an_urgent_byte_after_mapped_pages_is_skipped() {
     // Less than a first segment over loopback (32741 bytes).
     const WHOLE_BYTES: usize = 7 * PAGE_BYTES;
     for receiving in WAYS {
@@ -430,7 +430,7 @@ fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
 }
 
 #[test]
-fn a_timeout_that_the_socket_had_is_not_ours() {
+fn an_earlier_timeout_of_the_socket_is_cleared() {
     let (mut peer, receiver) = over_loopback();
     receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let mut receiver = receiver_of(receiver, None);
@@ -523,7 +523,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
     let diagnosis = receiver.diagnosis().to_string();
     assert!(diagnosis.contains("there was no room for more"), "{diagnosis}");
     drop(receiver);
-    assert_eq!(pool.at_home(), pool.total());
+    assert_eq!(pool.available(), pool.total());
 }
 
 #[test]
@@ -704,7 +704,7 @@ fn segments_of_whole_pages_map() {
 }
 
 #[test]
-fn segments_of_other_lengths_do_not_and_it_is_said_so() {
+fn segments_of_other_lengths_are_copied_with_their_cause() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Packets as on a wire; otherwise veth carries them joined.
     ip(lab.right(), "link set dev nc1 gso_max_segs 1");
@@ -714,7 +714,7 @@ fn segments_of_other_lengths_do_not_and_it_is_said_so() {
 }
 
 #[test]
-fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
+fn pages_of_local_plain_sends_are_not_mapped() {
     let plain = Sending { zero_copy: false, ..MUCH };
     let receiver = transfer(over_loopback(), Some(ReceiveMethod::Mapped), plain);
     let diagnosis = receiver.diagnosis();
@@ -733,7 +733,7 @@ fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
 }
 
 #[test]
-fn left_alone_it_learns_that_nothing_maps() {
+fn the_default_receiver_stops_mapping_in_vain() {
     let plain = Sending { bytes: 256 << 20, zero_copy: false, ..MUCH };
     let receiver = transfer(over_loopback(), None, plain);
     let explanation = receiver.chooser.explain();

@@ -246,7 +246,7 @@ impl Sender {
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
         let fresh = self.next(run_bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
         let fresh = fresh.map(|ticket| entries.payload(ticket)).filter(of_pool).count();
-        fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().at_home()
+        fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().available()
     }
 
     fn send_part(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {

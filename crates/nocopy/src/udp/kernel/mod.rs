@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::batch::{Batch, Given};
+use super::batch::{Batch, BatchCursor};
 use super::drops::{Drops, sk_drops};
 use super::peer_error::{PENDING_ERRORS_MAX, is_of_network};
 use super::run::Run;
@@ -42,7 +42,7 @@ pub(crate) struct Receiver {
     pattern: ArrivalPattern,
     /// Runs of the last call that were not taken.
     runs: Vec<Run>,
-    given: Given,
+    given: BatchCursor,
     /// The present timeout of the socket; `None` is for ever, as in a new socket.
     timeout: Option<Duration>,
     wait: Wait,
@@ -89,7 +89,7 @@ impl Receiver {
             free: ReceiveBuffers::new(batch),
             pattern: ArrivalPattern::default(),
             runs: Vec::with_capacity(batch),
-            given: Given::ALL,
+            given: BatchCursor::ALL,
             timeout: None,
             wait: Wait::Interrupt,
             coalescer: Coalescer::default(),
@@ -134,7 +134,7 @@ impl Receiver {
         // After a call it is `ALL`. After `has_remaining`, only `datagrams` counts: those given of the first
         // run.
         if self.given.runs > 0 {
-            self.given = Given::NOTHING;
+            self.given = BatchCursor::NOTHING;
         }
         Batch::of_runs(&mut self.runs, &mut self.given)
     }
@@ -222,7 +222,7 @@ impl Receiver {
     }
 
     fn call(&mut self, wait: bool) -> io::Result<()> {
-        self.given = Given::ALL;
+        self.given = BatchCursor::ALL;
         self.refill()?;
         let received = self.free.receive(self.socket.as_fd(), wait);
         let received = received.or_else(|error| self.fetch_again(error, false))?;
@@ -492,7 +492,7 @@ impl InPlace<'_> {
     /// Takes the run with its buffer, and replaces the buffer from the pool. `None` if the pool would have no
     /// more than `reserve` buffers left.
     pub(crate) fn keep(&mut self, reserve: usize) -> Option<Run> {
-        let other = if self.pool.at_home() > reserve { self.pool.take() } else { None };
+        let other = if self.pool.available() > reserve { self.pool.take() } else { None };
         Some(Run::new(self.buffers.exchange(self.index, other?), &self.message))
     }
 }

@@ -318,7 +318,7 @@ fn a_taken_buffer_returns_with_its_last_datagram() {
     assert_eq!(run.from().port(), sender.local_addr().unwrap().port());
     let mut datagrams: Vec<_> = batch.into_datagrams().map(batch::Datagram::take).collect();
     drop(receiver);
-    assert_eq!(pool.at_home(), 3, "one buffer is away");
+    assert_eq!(pool.available(), 3, "one buffer is away");
     let last = datagrams.pop().unwrap();
     thread::spawn(move || drop(datagrams)).join().unwrap();
     assert_eq!(&*last, &sent[1500..]);
@@ -326,7 +326,7 @@ fn a_taken_buffer_returns_with_its_last_datagram() {
     let last = Buffer::from(last);
     assert_eq!(&*last, &sent[1500..]);
     drop(last);
-    assert_eq!(pool.at_home(), 4);
+    assert_eq!(pool.available(), 4);
 }
 
 #[test]

@@ -454,7 +454,7 @@ impl Classifier {
         if !is_mine || !can_be_sender(from) || self.own_addresses.contains(&from) {
             return self.reject(packet);
         }
-        let (at, bytes) = view.payload_place();
+        let (at, bytes) = view.payload_range();
         let is_unfinished = self.wireless && view.checksum_is_unfinished();
         if at + bytes > self.frame_bytes_max {
             return self.too_long(packet, is_unfinished);

@@ -64,7 +64,7 @@ fn unexpected(message: &ClientMessage) -> io::Error {
 /// Starts on the processor of its side, without privileges.
 fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
     site.run_pinned(|| {
-        capability::narrow(capability::NONE)?;
+        capability::drop_others(capability::NONE)?;
         command.spawn()
     })
 }

@@ -65,7 +65,7 @@ struct Simulation {
     /// The committed bytes of the written file.
     stable: Vec<u8>,
     written: Vec<u8>,
-    reads: HashMap<Ticket, Place>,
+    reads: HashMap<Ticket, FilePosition>,
     directories: HashMap<Ticket, String>,
     commit: Option<(Ticket, Vec<u8>)>,
     restarts: usize,
@@ -145,7 +145,7 @@ impl Simulation {
                 let anywhere = self.random.below(FILE_BYTES + 1000) as u64;
                 let offset = if is_next { self.behind } else { anywhere };
                 self.behind = offset + buffer.len() as u64;
-                let place = Place { file: to_read, offset };
+                let place = FilePosition { file: to_read, offset };
                 let ticket = self.core.post(buffer, place).unwrap();
                 self.reads.insert(ticket, place);
             }
@@ -160,7 +160,7 @@ impl Simulation {
                 let value = self.stable[start] % 255 + 1; // another than is there
                 buffer.fill(&vec![value; bytes]).unwrap();
                 self.written[start..start + bytes].fill(value);
-                self.core.write(buffer, Place { file: to_write, offset: start as u64 }).unwrap();
+                self.core.write(buffer, FilePosition { file: to_write, offset: start as u64 }).unwrap();
             }
             8 if self.commit.is_none() => {
                 let ticket = self.core.commit(to_write).expect("no other commit");
@@ -335,7 +335,7 @@ fn all_is_done(seed: u64) -> [u64; 5] {
     assert_eq!((world.core.in_flight(), world.reads.len()), (0, 0), "seed {seed}");
     assert!(world.commit.is_none() && world.core.uncommitted_bytes() == 0, "seed {seed}");
     assert!(fs::read(world.path("written")).unwrap() == world.written, "seed {seed}");
-    assert_eq!(world.pool.at_home(), world.pool.total());
+    assert_eq!(world.pool.available(), world.pool.total());
     let counts = world.core.counts();
     assert_eq!(counts.bad_replies, 0);
     let [restarts, commits, repeated] =

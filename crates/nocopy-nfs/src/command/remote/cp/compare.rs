@@ -30,7 +30,7 @@ pub(super) fn compare(
             return Err(differs(at + place as u64));
         }
         at += theirs.len() as u64;
-        if context.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
+        if context.interrupt.was_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
     })?;
     context.counts.verified_bytes += at;
     if ends_at(file, at) { Ok(()) } else { Err(differs(at)) }

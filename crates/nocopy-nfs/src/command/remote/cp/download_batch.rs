@@ -7,7 +7,7 @@ use nocopy::Buffer;
 use super::super::{Failure, drop_reads};
 use super::CopyContext;
 use super::download_file::{DownloadFile, DownloadJob};
-use crate::client::{Client, Place, Ticket};
+use crate::client::{Client, FilePosition, Ticket};
 
 /// A file of which reads are in flight.
 struct ActiveFile {
@@ -93,7 +93,7 @@ impl DownloadBatch {
             };
             let one = self.active.get_mut(&at).expect("found, or just begun");
             let bytes = buffer.capacity() as u64;
-            let place = Place { file: one.partial.source(), offset: one.next_read };
+            let place = FilePosition { file: one.partial.source(), offset: one.next_read };
             let ticket = client.post(buffer, place).expect("fewer than the client takes");
             self.tickets.insert(ticket, at);
             one.next_read += bytes;

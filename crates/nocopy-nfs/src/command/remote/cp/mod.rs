@@ -31,7 +31,7 @@ use std::time::Instant;
 use nocopy::Pool;
 use nocopy_report::live::LiveLine;
 use nocopy_report::quantity::short;
-use nocopy_report::{Ended, Interrupt, Outcome, print};
+use nocopy_report::{CommandEnd, Interrupt, Outcome, print};
 use rustix::thread::CapabilitySet;
 
 use super::super::local_path;
@@ -63,7 +63,7 @@ impl<'a> CopyContext<'a> {
     fn new(arguments: &'a CpArguments) -> Result<Self, Failure> {
         Ok(Self {
             arguments,
-            interrupt: Interrupt::listen()?,
+            interrupt: Interrupt::catch()?,
             pool: Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?,
             line: LiveLine::default(),
             counts: Counts::default(),
@@ -80,7 +80,7 @@ impl<'a> CopyContext<'a> {
         let (mut all, mut words, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
         for source in named {
             if !words.insert(source) {
-                print::say(format_args!(
+                print::print_status(format_args!(
                     "nocopy: {}: named twice, copied once",
                     local_path::to_text(Path::new(source))
                 ));
@@ -132,12 +132,12 @@ impl<'a> CopyContext<'a> {
                 with_space(short(speed))
             )
         });
-        if self.interrupt.came() { Err(Failure::Interrupted) } else { Ok(()) }
+        if self.interrupt.was_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
     /// What is in a directory of the server.
     fn list(&self, client: &mut Client, directory: FileHandle) -> Result<Vec<Entry>, Failure> {
-        let listed = client.list_unless(directory, LISTING_BYTES_MAX, || self.interrupt.came())?;
+        let listed = client.list_unless(directory, LISTING_BYTES_MAX, || self.interrupt.was_interrupted())?;
         listed.ok_or(Failure::Interrupted)
     }
 
@@ -179,14 +179,14 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
         return done.map(|()| Outcome::Positive); // there is nothing to sum up
     }
     let ended = match &done {
-        Ok(()) => Ended::Done,
-        Err(Failure::Interrupted) => Ended::Interrupted,
-        Err(_) => Ended::Failed,
+        Ok(()) => CommandEnd::Done,
+        Err(Failure::Interrupted) => CommandEnd::Interrupted,
+        Err(_) => CommandEnd::Failed,
     };
     let CopyContext { counts, failures, line, .. } = context;
     drop(line);
     for (name, said) in &failures {
-        print::say(format_args!("nocopy: {}", print::one_line(&format!("{name}: {said}"))));
+        print::print_status(format_args!("nocopy: {}", print::one_line(&format!("{name}: {said}"))));
     }
     let summary = Summary::of(ended, start.elapsed(), counts, failures, &clients);
     let failure = done.err().filter(|failure| !matches!(failure, Failure::Interrupted));

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use nocopy_report::input_file::{Kind, kind_of};
+use nocopy_report::input_file::{InputKind, kind_of};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -29,7 +29,7 @@ impl SparseSource {
     pub(super) fn new(file: File, metadata: &Metadata) -> Self {
         // Without a length that is that of its content, it has no holes: what is made when it is read takes
         // no blocks.
-        let is_stored = || kind_of(&file, metadata) != Kind::Stream;
+        let is_stored = || kind_of(&file, metadata) != InputKind::Stream;
         let holes = match metadata.blocks().saturating_mul(512) < metadata.len() && is_stored() {
             true => HoleState::Data { end: 0 },
             false => HoleState::None,

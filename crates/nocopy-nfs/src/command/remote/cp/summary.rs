@@ -5,7 +5,7 @@ use std::time::Duration;
 use nocopy::{Cause, Evidence};
 use nocopy_report::quantity::short;
 use nocopy_report::table::Table;
-use nocopy_report::{Ended, Outcome};
+use nocopy_report::{CommandEnd, Outcome};
 use serde::Serialize;
 
 use crate::client::Client;
@@ -50,7 +50,7 @@ struct FailedFile {
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
-    ended: Ended,
+    ended: CommandEnd,
     seconds: f64,
     #[serde(flatten)]
     counts: Counts,
@@ -72,7 +72,7 @@ struct Ledger {
 
 impl Summary {
     pub(super) fn of(
-        ended: Ended,
+        ended: CommandEnd,
         time: Duration,
         counts: Counts,
         failures: Vec<(String, String)>,
@@ -132,7 +132,7 @@ impl nocopy_report::Summary for Summary {
     }
 
     fn outcome(&self) -> Outcome {
-        match self.failed.is_empty() && self.ended == Ended::Done {
+        match self.failed.is_empty() && self.ended == CommandEnd::Done {
             true => Outcome::Positive,
             false => Outcome::Negative,
         }

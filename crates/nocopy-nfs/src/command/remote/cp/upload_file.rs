@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use nocopy::Pool;
-use nocopy_report::input_file::{Kind, ends_at, kind_of};
+use nocopy_report::input_file::{InputKind, ends_at, kind_of};
 
 use super::super::super::local_path;
 use super::super::Failure;
@@ -19,8 +19,8 @@ use super::directory::Directory;
 use super::record::{CopyNames, ExistingFile, INTERVAL_BYTES, SourceVersion};
 use super::sparse_source::SparseSource;
 use super::{CopyContext, local_failure, replaced_error};
-use crate::client::{Client, ClientError, FileInfo, Place, escaped};
-use crate::wire::nfs3::{FileHandle, HowToCreate, NewAttributes, SetTime, Status, Time};
+use crate::client::{Client, ClientError, FileInfo, FilePosition, escaped};
+use crate::wire::nfs3::{CreateMode, FileHandle, NewAttributes, SetTime, Status, Time};
 
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
 pub(super) const CALLS_MAX: usize = 64;
@@ -229,7 +229,7 @@ impl UploadFile {
         let (record, part) = (self.find(&self.names.record, client)?, self.find(&self.names.part, client)?);
         let Some((record, part)) = record.zip(part) else { return Ok(false) };
         let buffer = short.take().expect("one for each file");
-        let text = match client.read(buffer, Place { file: record.file, offset: 0 }) {
+        let text = match client.read(buffer, FilePosition { file: record.file, offset: 0 }) {
             Err(error) if error.status().is_some() => return Ok(false), // such as a file of another user
             read => read?.0,
         };
@@ -268,7 +268,7 @@ impl UploadFile {
         let mut buffer = short.take().expect("one for each file");
         buffer.fill(text.as_bytes()).expect("it is longer than records");
         client.wait_for_room(CALLS_MAX)?;
-        client.write(buffer, Place { file: record, offset: 0 }).expect("room was waited for");
+        client.write(buffer, FilePosition { file: record, offset: 0 }).expect("room was waited for");
         self.recorded = self.committed;
         Ok(record)
     }
@@ -316,7 +316,7 @@ impl UploadFile {
             match self.source.file.read(&mut memory[count..most]) {
                 Ok(0) => {
                     let is_short = self.offset + (count as u64) < self.metadata.len();
-                    if is_short && kind_of(&self.source.file, &self.metadata) != Kind::Stream {
+                    if is_short && kind_of(&self.source.file, &self.metadata) != InputKind::Stream {
                         return Err(self.shrunk_failure());
                     }
                     return Ok((count, true));
@@ -331,8 +331,8 @@ impl UploadFile {
 }
 
 /// A new file, private until it is complete. If the name exists, whatever it is, the call fails.
-pub(super) const EMPTY: HowToCreate =
-    HowToCreate::Guarded(NewAttributes { mode: Some(0o600), size: Some(0), ..NewAttributes::NONE });
+pub(super) const EMPTY: CreateMode =
+    CreateMode::Guarded(NewAttributes { mode: Some(0o600), size: Some(0), ..NewAttributes::NONE });
 
 pub(super) fn absent_as_none<T>(outcome: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
     match outcome {
@@ -444,7 +444,7 @@ mod tests {
             upload.record = Some(record.file);
             let mut buffer = client.buffer().unwrap();
             buffer.resize(1 << 20);
-            client.write(buffer, Place { file: other.file, offset: 0 }).unwrap();
+            client.write(buffer, FilePosition { file: other.file, offset: 0 }).unwrap();
             assert!(client.in_flight() >= 1024 / 2);
             let record = upload.write_record(&mut client, &Pool::new(1, 512).unwrap()).unwrap();
             client.commit(record).unwrap();

@@ -13,7 +13,7 @@ use super::CopyContext;
 use super::attributes::lost_attributes;
 use super::record::BYTES_MAX;
 use super::upload_file::{CALLS_MAX, EMPTY, UploadFile, UploadJob, UploadState};
-use crate::client::{Client, ClientError, FileInfo, FinishedCall, Place, Ticket};
+use crate::client::{Client, ClientError, FileInfo, FilePosition, FinishedCall, Ticket};
 use crate::wire::nfs3::{FileHandle, Status};
 
 pub(super) struct Uploads {
@@ -138,7 +138,7 @@ impl Uploads {
         let next = advance_upload(&mut upload, outcome, context, client, &self.record_pool);
         self.continue_upload(number, upload, next, context, client)?;
         // Its buffers are free again.
-        while was_committed && context.pool.at_home() > 0 {
+        while was_committed && context.pool.available() > 0 {
             let Some(number) = self.starved.pop_front() else { break };
             let mut upload = self.files.remove(&number).expect("it waits for a buffer");
             let next = write_data(&mut upload, context, client);
@@ -308,7 +308,7 @@ fn write_data(
         let (count, is_end) = file.fill(buffer.as_mut().expect("of a pool"))?;
         buffer.resize(count);
         if count > 0 {
-            let place = Place { file: file.part_handle(), offset: file.offset };
+            let place = FilePosition { file: file.part_handle(), offset: file.offset };
             client.wait_for_room(CALLS_MAX)?;
             client.write(buffer, place).expect("room was waited for");
             client.try_flush()?;

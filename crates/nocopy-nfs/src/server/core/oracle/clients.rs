@@ -11,8 +11,8 @@ use crate::export::OpenFile;
 use crate::server::core::{Answer, Core, ReadCall};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    self, Attributes, CommitArguments, CommitResult, CreateArguments, Created, Data, Entry, FileHandle,
-    HowToCreate, LinkArguments, Linked, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments,
+    self, Attributes, CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry,
+    FileHandle, LinkArguments, Linked, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments,
     RenameArguments, Renamed, SetAttributesArguments, Stability, Status, Verifier, WeakCacheConsistency,
     WriteArguments, WriteResult,
 };
@@ -207,7 +207,7 @@ impl ClientsModel<'_> {
         if self.files.len() == FILES_MAX {
             return;
         }
-        let how = HowToCreate::Unchecked(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
+        let how = CreateMode::Unchecked(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
         let reply = self.change(Procedure::Create, &CreateArguments { at: self.entry(name), how });
         let made: NfsResult<Created, WeakCacheConsistency> = parse(&reply);
         let Ok(Created { file: Some(handle), .. }) = made else {

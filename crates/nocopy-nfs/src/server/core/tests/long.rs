@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::nfs3::{
-    Created, HowToCreate, Linked, MakeNodeArguments, NewNode, RenameArguments, Renamed, SymbolicLinkArguments,
+    CreateMode, Created, Linked, MakeNodeArguments, NewNode, RenameArguments, Renamed, SymbolicLinkArguments,
 };
 
 fn status<T: for<'a> Xdr<'a>, R: for<'a> Xdr<'a>>(reply: &[u8]) -> Status {
@@ -26,7 +26,7 @@ fn long_names_and_paths_are_refused_with_a_status() {
             assert_eq!(status::<LookupResult, Option<Attributes>>(&found), Status::NameTooLong, "{bytes}");
             let new = NewAttributes::NONE;
             let node = NewNode { file_type: FileType::Fifo, attributes: new, major: 0, minor: 0 };
-            let how = HowToCreate::Guarded(new);
+            let how = CreateMode::Guarded(new);
             for (procedure, reply) in [
                 (Procedure::Create, scene.call(Procedure::Create, &(at, how))),
                 (Procedure::MakeDirectory, scene.call(Procedure::MakeDirectory, &(at, new))),

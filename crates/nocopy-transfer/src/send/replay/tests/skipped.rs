@@ -61,7 +61,7 @@ fn skipped_packets_do_not_count_as_cut_or_corrected() {
     packets.push(Packet::new(packets[0].time_ns, vec![0; 3000]));
     packets.iter_mut().for_each(|packet| packet.cut_bytes = 100);
     std::fs::write(&path, pcap(false, false, 1, &packets)).unwrap();
-    let interrupt = Interrupt::listen().unwrap();
+    let interrupt = Interrupt::catch().unwrap();
     let settings = PlaybackSettings {
         rounds: Rounds::Times(1),
         gap_max: GAP_MAX,

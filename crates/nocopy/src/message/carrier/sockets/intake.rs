@@ -94,7 +94,7 @@ impl Intake {
     #[inline]
     pub(super) fn free(&self) -> usize {
         let here = self.here.len();
-        let all = if here > self.small.total() / 4 * 3 { here } else { here + self.small.at_home() };
+        let all = if here > self.small.total() / 4 * 3 { here } else { here + self.small.available() };
         all.saturating_sub(PASSING)
     }
 
