@@ -268,7 +268,7 @@ fn descriptors_of_stream_halves_cannot_send() {
     assert!(!is_readable(&receiver));
     // Room is reported while something waits for it.
     sender.send(vec![1; 64 << 20]).unwrap();
-    wait_until_full(sender);
+    wait_until_full(&mut sender);
     let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
     while !sender.try_flush().unwrap() {
         wait_until("room", || is_readable(&sender));
