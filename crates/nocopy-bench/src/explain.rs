@@ -13,7 +13,7 @@ const HOW: &str = "Every round runs every method once, in an order that rotates,
     machine does to one it does to its neighbours too. A sender writes every byte, a receiver reads every byte, each on a processor of \
     its own. Unless interfaces are named, the two ends are a veth pair between two private network namespaces.";
 
-const HEADLINE: &str = "Without a workload, the main jobs are measured, a line for each other way: nocopy, the other way, and how many \
+const HEADLINE: &str = "Without a workload, the main jobs are measured, a line for each other method: nocopy, the other method, and how many \
     times better nocopy is in the same rounds (ratio). Below 1 nocopy is worse. By hand is what a careful program does for this job alone; \
     TCP gathered copies many messages into one buffer and writes it by one call.";
 

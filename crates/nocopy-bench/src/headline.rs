@@ -1,5 +1,5 @@
-//! The measurements of `nocopy bench` without a workload: the main jobs, each against one or two other ways,
-//! within a minute.
+//! The measurements of `nocopy bench` without a workload: the main jobs, each against one or two other
+//! methods, within a minute.
 //!
 //! A job is some methods of a series (`nocopy_report::headline`), so its rows are the same as those of
 //! `nocopy bench --all`.

@@ -131,7 +131,7 @@ impl Sample {
             .reduce(f64::max)
     }
 
-    fn dropped_percent(&self) -> Option<f64> {
+    fn lost_percent(&self) -> Option<f64> {
         let total = |readings: &[Reading]| readings.iter().map(|reading| reading.packets_total).sum::<u64>();
         let (sent, received) = (total(&self.traffic.senders), total(&self.traffic.receivers));
         let measurable = sent > 0 && !self.traffic.receivers.is_empty();
@@ -250,10 +250,10 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         figure_high: interval.map(|interval| interval.high),
         receiver_user_copies: median_of(samples, |sample| sample.traffic.stream.receiver_user_copies),
         stolen_percent: samples.iter().map(|sample| sample.traffic.stolen_percent).reduce(f64::max),
-        segments_resent: samples.iter().map(|sample| sample.traffic.stream.segments_resent).sum(),
+        segments_retransmitted: samples.iter().map(|sample| sample.traffic.stream.segments_retransmitted).sum(),
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
-        runs: samples.len(),
+        rounds: samples.len(),
         ..Row::default()
     };
     Some(match series.figure {
@@ -272,7 +272,7 @@ fn row_of_packets(row: Row, samples: &[Sample], last: &Sample) -> Row {
         packets_per_s: rate,
         gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
         ns_per_packet: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
-        dropped_percent: median_of(samples, Sample::dropped_percent),
+        lost_percent: median_of(samples, Sample::lost_percent),
         sender_cpu_ns_per_packet: median_of(samples, Sample::sender_cpu_ns),
         receiver_cpu_ns_per_packet: median_of(samples, Sample::receiver_cpu_ns),
         receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent),
@@ -309,7 +309,7 @@ fn row_of_messages(row: Row, samples: &[Sample]) -> Row {
             .filter(|_| row.payload_bytes > 0)
             .map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
         ns_per_message: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
-        dropped_percent: median_of(samples, Sample::dropped_percent),
+        lost_percent: median_of(samples, Sample::lost_percent),
         sender_cpu_ns_per_message: median_of(samples, Sample::sender_cpu_ns),
         receiver_cpu_ns_per_message: median_of(samples, Sample::receiver_cpu_ns),
         machine_cpu_ns_per_message: machine_cpu_ns(samples),

@@ -50,8 +50,8 @@ pub(crate) struct StreamFacts {
     pub buffer_bytes: Option<usize>,
     /// The most memory that the receiver's process had.
     pub memory_bytes: Option<u64>,
-    /// TCP segments that were sent again, during the whole trial.
-    pub segments_resent: Option<u64>,
+    /// TCP segments that were retransmitted, during the whole trial.
+    pub segments_retransmitted: Option<u64>,
 }
 
 /// The counters around the window, read as close together as can be.

@@ -160,8 +160,8 @@ pub(crate) enum Command {
     /// Show where a program's network calls (TCP and UDP, both directions) spend time and copy bytes.
     ///
     /// BPF programs count at the kernel's tracepoints and sample the processors while the program runs
-    /// unchanged. Ends after a time, with the command, or when interrupted. Measures and prints its own cost,
-    /// too. Needs root.
+    /// unchanged. Ends after a time, with the command, or when interrupted. Measures and prints its own
+    /// overhead, too. Needs root.
     Profile(ProfileArguments),
     /// Part of `profile`: waits until it is watched, and becomes the command.
     #[command(hide = true)]

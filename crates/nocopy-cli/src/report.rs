@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::arguments::ReportArguments;
 use nocopy_profile::sweep::{self, Sweep};
 use nocopy_report::comparison::Comparison;
-use nocopy_report::result::{Report, SCHEMA, SCHEMA_1};
+use nocopy_report::result::{Report, SCHEMA, SCHEMA_1, SCHEMA_2};
 use nocopy_report::{Outcome, capability, input_file, print};
 use nocopy_report::{ResultFile, comparison_text, markdown, page, result_lines, result_table};
 
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<Results, Failure> {
     let first = ResultsSchema::deserialize(&mut serde_json::Deserializer::from_slice(&text));
     let ResultsSchema { schema } = first.map_err(malformed)?;
     match schema.as_str() {
-        SCHEMA => result_lines::read(&text).map(Results::Bench).map_err(malformed),
+        SCHEMA | SCHEMA_2 => result_lines::read(&text).map(Results::Bench).map_err(malformed),
         SCHEMA_1 => print::parse(&text).map(Results::Bench).map_err(malformed),
         sweep::SCHEMA => print::parse(&text).map(Results::Sweep).map_err(malformed),
         _ => Err(Failure::Schema { path, schema }),

@@ -167,8 +167,8 @@ fn one_core(measured: &Measured, figures: &Figures) -> Option<Advice> {
     let on_top = machine(&[Owner::Receiving, Owner::Elsewhere]);
     let all = on_top + machine(&[Owner::Sending, Owner::OtherTask]);
     let time = &figures.time;
-    let busy = time.booked_seconds / figures.seconds / f64::from(figures.threads.max(1));
-    let taken = on_top as f64 * time.period_us / 1e6 / time.booked_seconds.max(f64::MIN_POSITIVE);
+    let busy = time.accounted_seconds / figures.seconds / f64::from(figures.threads.max(1));
+    let taken = on_top as f64 * time.period_us / 1e6 / time.accounted_seconds.max(f64::MIN_POSITIVE);
     let is_shared = 2 * on_top > all && taken >= SOFTIRQ_SHARE_MIN && busy >= BUSY_MIN;
     if !is_shared || figures.received_bytes <= figures.sent_bytes || time.samples < SAMPLES_MIN {
         return None;
@@ -290,7 +290,7 @@ fn joined_datagrams(measured: &Measured, figures: &Figures) -> Option<Advice> {
     let share = sending as f64 / samples(|stack| stack.owner != Owner::OtherTask).max(1) as f64;
     let per_second = calls.count as f64 / figures.seconds;
     // Threads without network calls do not count, only those that use the processor.
-    let running = (figures.time.booked_seconds / figures.seconds).max(1.0);
+    let running = (figures.time.accounted_seconds / figures.seconds).max(1.0);
     let waits =
         [CallKind::Receive, CallKind::Poll].map(|kind| figures.calls(kind).map_or(0, |calls| calls.count));
     let waits: u64 = waits.iter().sum();

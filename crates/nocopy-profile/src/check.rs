@@ -41,15 +41,15 @@ fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
 /// Compares the sum of the sampled parts with the total that the kernel accounted.
 fn time(figures: &Figures) -> Option<Check> {
     let time = &figures.time;
-    let allowed = ERRORS * time.error_seconds + time.late_seconds + time.still_seconds;
-    (time.sampled_seconds + time.booked_seconds > 0.0).then(|| Check {
+    let allowed = ERRORS * time.error_seconds + time.late_seconds + time.stalled_seconds;
+    (time.sampled_seconds + time.accounted_seconds > 0.0).then(|| Check {
         name: "processor-time".into(),
-        passed: (time.booked_seconds - time.sampled_seconds).abs() <= allowed,
+        passed: (time.accounted_seconds - time.sampled_seconds).abs() <= allowed,
         first: time.sampled_seconds,
-        second: time.booked_seconds,
+        second: time.accounted_seconds,
         allowed,
         unit: "seconds".into(),
-        about: "processor time of its threads by samples, and as the kernel booked it".into(),
+        about: "processor time of its threads by samples, and as the kernel accounted it".into(),
     })
 }
 

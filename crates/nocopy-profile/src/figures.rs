@@ -1,5 +1,5 @@
 //! The reported figures, computed from the measurement without any I/O: fields of the JSON schema
-//! `nocopy.profile/2` (docs/profile.md). A field that does not apply is absent.
+//! `nocopy.profile/3` (docs/profile.md). A field that does not apply is absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,29 +57,29 @@ pub struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<Tcp>,
     pub drops: Vec<Drops>,
-    pub own_cost: OwnCost,
+    pub overhead: Overhead,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Time {
-    /// Places with samples, in the order of [`TimeCategory::ALL`].
-    pub places: Vec<CategoryTime>,
+    /// Categories with samples, in the order of [`TimeCategory::ALL`].
+    pub categories: Vec<CategoryTime>,
     /// Off the processor: a call waited.
-    pub asleep: Off,
-    /// Time off the processor while ready, because another task ran.
-    pub ready: Off,
+    pub sleeping: Off,
+    /// Time off the processor while runnable, because another task ran.
+    pub runnable: Off,
     /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel
     /// accounts it.
     pub sampled_seconds: f64,
     pub error_seconds: f64,
-    pub booked_seconds: f64,
+    pub accounted_seconds: f64,
     /// Time that samples may have missed because they were late, each time that a thread left a processor;
     /// and the part of the accounted time for which clock ticks are missing on all processors.
     pub late_seconds: f64,
-    pub still_seconds: f64,
+    pub stalled_seconds: f64,
     pub switches: u64,
     /// Time of softirqs and device interrupts on all processors, for any traffic; and the share of it that
-    /// `places` cover.
+    /// `categories` cover.
     pub machine_seconds: f64,
     pub machine_share: f64,
     pub period_us: f64,
@@ -89,7 +89,7 @@ pub struct Time {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CategoryTime {
-    pub place: TimeCategory,
+    pub category: TimeCategory,
     pub seconds: f64,
     /// Half of the 95 % interval.
     pub error_seconds: f64,
@@ -134,7 +134,7 @@ pub struct Calls {
     /// Time from entry to return of one call.
     pub us_per_call: f64,
     pub inside_seconds: f64,
-    pub asleep_seconds: f64,
+    pub sleeping_seconds: f64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -167,7 +167,7 @@ pub struct SentCopies {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OtherCopy {
     pub function: String,
-    pub what: String,
+    pub description: String,
     /// Samples on all processors, for all packets.
     pub samples: u64,
     pub machine_seconds: f64,
@@ -193,7 +193,7 @@ pub struct Tcp {
     pub segments_in: u64,
     pub packets_in: u64,
     pub segments_out: u64,
-    pub retransmits: u64,
+    pub segments_retransmitted: u64,
     /// More than 1 if segments arrive joined: by GRO, in the backlog, or because a sender on the same host
     /// never cut them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,7 +215,7 @@ pub struct Tcp {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OwnCost {
+pub struct Overhead {
     pub seconds: f64,
     /// A share of the processor time that the kernel accounts to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,7 +228,7 @@ impl Figures {
     pub fn of(measured: &Measured) -> Self {
         let Measured { receives, sends, polls, .. } = measured;
         let megabytes = (receives.bytes + sends.bytes) as f64 / 1e6;
-        let booked = measured.tasks.user + measured.tasks.system;
+        let accounted = measured.tasks.user + measured.tasks.system;
         let calls = [(CallKind::Receive, receives), (CallKind::Send, sends), (CallKind::Poll, polls)];
         let mut drops = measured.drops.clone();
         drops.sort_by_key(|drops| (!drops.of_target, std::cmp::Reverse(drops.packets)));
@@ -243,11 +243,11 @@ impl Figures {
             queue: Queue::of(receives),
             tcp: Tcp::of(&measured.tcp),
             drops,
-            own_cost: OwnCost {
-                seconds: measured.own_cost.programs.as_secs_f64(),
-                share: ratio(measured.own_cost.programs.as_secs_f64(), booked.as_secs_f64()),
-                program_runs: measured.own_cost.program_runs,
-                lost_events: measured.own_cost.lost_events,
+            overhead: Overhead {
+                seconds: measured.overhead.programs.as_secs_f64(),
+                share: ratio(measured.overhead.programs.as_secs_f64(), accounted.as_secs_f64()),
+                program_runs: measured.overhead.program_runs,
+                lost_events: measured.overhead.lost_events,
             },
         }
     }
@@ -256,9 +256,9 @@ impl Figures {
         self.calls.iter().find(|calls| calls.kind == kind)
     }
 
-    /// Share of the time of all places; 0 without samples.
-    pub fn share(&self, place: TimeCategory) -> f64 {
-        self.time.places.iter().find(|time| time.place == place).map_or(0.0, |time| time.share)
+    /// Share of the time of all categories; 0 without samples.
+    pub fn share(&self, category: TimeCategory) -> f64 {
+        self.time.categories.iter().find(|time| time.category == category).map_or(0.0, |time| time.share)
     }
 }
 
@@ -283,8 +283,8 @@ impl Time {
         let weight = |tally: &Tally<'_>| tally.own as f64 + machine_share * tally.machine as f64;
         let whole: f64 = tallies.values().map(weight).sum();
         let counted: u64 = tallies.values().map(|tally| tally.own + tally.machine).sum();
-        let places = tallies.iter().map(|(&place, tally)| CategoryTime {
-            place,
+        let categories = tallies.iter().map(|(&category, tally)| CategoryTime {
+            category,
             seconds: weight(tally) * period,
             error_seconds: category_error(tally, counted, machine_share) * period,
             share: ratio(weight(tally), whole).unwrap_or(0.0),
@@ -294,21 +294,21 @@ impl Time {
         });
         let of_target: u64 =
             stacks.iter().filter(|stack| stack.owner != Owner::OtherTask).map(|stack| stack.samples).sum();
-        let booked_seconds = (measured.tasks.user + measured.tasks.system).as_secs_f64();
+        let accounted_seconds = (measured.tasks.user + measured.tasks.system).as_secs_f64();
         let off = |time: Duration| Off {
             seconds: time.as_secs_f64(),
             us_per_mb: ratio(time.as_secs_f64() * 1e6, megabytes),
         };
         Self {
-            places: places.collect(),
-            asleep: off(measured.receives.asleep + measured.sends.asleep + measured.polls.asleep),
-            ready: off(measured.receives.ready + measured.sends.ready + measured.polls.ready),
+            categories: categories.collect(),
+            sleeping: off(measured.receives.sleeping + measured.sends.sleeping + measured.polls.sleeping),
+            runnable: off(measured.receives.runnable + measured.sends.runnable + measured.polls.runnable),
             sampled_seconds: of_target as f64 * period,
-            booked_seconds,
+            accounted_seconds,
             error_seconds: count_error(measured, of_target) * period,
-            still_seconds: booked_seconds * missed_ticks(sampling),
+            stalled_seconds: accounted_seconds * missed_ticks(sampling),
             late_seconds: (measured.tasks.switches as f64 * LATE_SECONDS)
-                .min(LATE_SHARE_MAX * booked_seconds),
+                .min(LATE_SHARE_MAX * accounted_seconds),
             switches: measured.tasks.switches,
             machine_seconds: tallies.values().map(|tally| tally.machine).sum::<u64>() as f64 * period,
             machine_share,
@@ -335,7 +335,7 @@ fn tally(stacks: &[Stack]) -> BTreeMap<TimeCategory, Tally<'_>> {
     tallies
 }
 
-/// The standard error in samples: both counts of a place are binomial.
+/// The standard error in samples: both counts of a category are binomial.
 fn category_error(tally: &Tally<'_>, counted: u64, machine_share: f64) -> f64 {
     let variance = |count: u64| count as f64 * (1.0 - count as f64 / counted.max(1) as f64);
     DEVIATIONS * (variance(tally.own) + machine_share * machine_share * variance(tally.machine)).sqrt()
@@ -375,7 +375,7 @@ impl Calls {
             calls_per_mb: ratio(count, megabytes),
             us_per_call: calls.inside.as_secs_f64() * 1e6 / count,
             inside_seconds: calls.inside.as_secs_f64(),
-            asleep_seconds: calls.asleep.as_secs_f64(),
+            sleeping_seconds: calls.sleeping.as_secs_f64(),
         })
     }
 }
@@ -416,11 +416,11 @@ fn other_copies(measured: &Measured) -> Vec<OtherCopy> {
             |stack: &&Stack| stack.functions.iter().any(|name| name.split('.').next() == Some(function));
         measured.stacks.iter().filter(has).map(|stack| stack.samples).sum()
     };
-    let all = OTHER_COPIES.iter().map(|(function, what)| (function, what, samples_in(function)));
+    let all = OTHER_COPIES.iter().map(|(function, description)| (function, description, samples_in(function)));
     let seen = all.filter(|(.., samples)| *samples > 0);
-    seen.map(|(function, what, samples)| OtherCopy {
+    seen.map(|(function, description, samples)| OtherCopy {
         function: (*function).into(),
-        what: (*what).into(),
+        description: (*description).into(),
         samples,
         machine_seconds: samples as f64 * measured.sampling.period.as_secs_f64(),
     })
@@ -455,7 +455,7 @@ impl Tcp {
             segments_in: tcp.segments_in,
             packets_in: tcp.packets_in,
             segments_out: tcp.segments_out,
-            retransmits: tcp.retransmits,
+            segments_retransmitted: tcp.segments_retransmitted,
             segments_per_packet: segments_per_packet.filter(|_| is_whole),
             backlog_share: ratio(tcp.packets_in_backlog as f64, tcp.packets_in as f64),
             acks_per_segment: ratio(acks as f64, tcp.segments_in as f64),
@@ -478,24 +478,24 @@ mod tests {
     use super::*;
     use crate::fixture::{bulk_receive, stack};
 
-    fn place(figures: &Figures, place: TimeCategory) -> &CategoryTime {
-        figures.time.places.iter().find(|time| time.place == place).unwrap()
+    fn time_of(figures: &Figures, category: TimeCategory) -> &CategoryTime {
+        figures.time.categories.iter().find(|time| time.category == category).unwrap()
     }
 
     #[test]
     fn time_is_samples_and_softirqs_are_shared() {
         let figures = Figures::of(&bulk_receive());
-        let copy = place(&figures, TimeCategory::CopyToUser);
+        let copy = time_of(&figures, TimeCategory::CopyToUser);
         assert!((copy.seconds - 0.5).abs() < 1e-12, "{copy:?}");
         assert!((copy.us_per_mb.unwrap() - 0.5e6 / 1_073.741_824).abs() < 1e-6, "{copy:?}");
         assert_eq!(copy.functions, [Function { name: "_copy_to_iter".into(), samples: 1_000 }]);
         // Half of the machine's packets were its own.
         assert_eq!(figures.time.machine_share, 0.5);
-        assert!((place(&figures, TimeCategory::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
+        assert!((time_of(&figures, TimeCategory::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
         assert!((figures.time.machine_seconds - 0.5).abs() < 1e-12);
         // Softirqs on stacks of other threads do not count as time of the target's threads.
         assert!((figures.time.sampled_seconds - 0.9).abs() < 1e-12);
-        let shares: f64 = figures.time.places.iter().map(|place| place.share).sum();
+        let shares: f64 = figures.time.categories.iter().map(|time| time.share).sum();
         assert!((shares - 1.0).abs() < 1e-12);
     }
 
@@ -515,13 +515,13 @@ mod tests {
         assert!((tcp.segments_per_packet.unwrap() - 45.0).abs() < 0.01, "{tcp:?}");
         assert!((tcp.backlog_share.unwrap() - 0.1).abs() < 0.001, "{tcp:?}");
         assert_eq!(tcp.window_mean_bytes, Some(3_000_000.0));
-        assert!((figures.own_cost.share.unwrap() - 0.01).abs() < 1e-12);
+        assert!((figures.overhead.share.unwrap() - 0.01).abs() < 1e-12);
     }
 
     #[test]
     fn an_empty_window_has_no_figures() {
         let figures = Figures::of(&Measured::default());
-        assert!(figures.time.places.is_empty() && figures.calls.is_empty());
+        assert!(figures.time.categories.is_empty() && figures.calls.is_empty());
         assert!(figures.queue.is_none() && figures.tcp.is_none() && figures.copies.received.is_none());
         assert!(serde_json::to_string(&figures).unwrap().find("null").is_none());
     }
@@ -571,7 +571,7 @@ mod tests {
                 stack(Owner::Receiving, "tcp_recvmsg", taken - copies),
             ];
             let figures = Figures::of(&measured);
-            let time = place(&figures, TimeCategory::CopyToUser);
+            let time = time_of(&figures, TimeCategory::CopyToUser);
             covered += u32::from((time.seconds - chance).abs() <= time.error_seconds);
         }
         let share = f64::from(covered) / f64::from(tries);
@@ -579,7 +579,7 @@ mod tests {
     }
 
     proptest! {
-        /// With any stacks, every sample of the target has exactly one place, and no figure is NaN.
+        /// With any stacks, every sample of the target has exactly one category, and no figure is NaN.
         #[test]
         fn no_sample_is_lost(counts in prop::collection::vec(0_u64..10_000, 5), delivered in 0_u64..9, machine in 0_u64..9) {
             let mut measured = bulk_receive();
@@ -588,10 +588,10 @@ mod tests {
             }
             (measured.delivered_packets, measured.machine_packets) = (delivered, machine);
             let figures = Figures::of(&measured);
-            let samples: u64 = figures.time.places.iter().map(|place| place.samples).sum();
+            let samples: u64 = figures.time.categories.iter().map(|time| time.samples).sum();
             prop_assert_eq!(samples, counts.iter().sum::<u64>());
             prop_assert!((0.0..=1.0).contains(&figures.time.machine_share));
-            let numbers = figures.time.places.iter().flat_map(|place| [place.seconds, place.error_seconds, place.share]);
+            let numbers = figures.time.categories.iter().flat_map(|time| [time.seconds, time.error_seconds, time.share]);
             prop_assert!(numbers.into_iter().all(|number| number.is_finite() && number >= 0.0));
         }
     }

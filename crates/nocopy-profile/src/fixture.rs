@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::measured::{Calls, Copied, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
+use super::measured::{Calls, Copied, Measured, Overhead, Owner, Sampling, Stack, Tasks, Tcp};
 
 pub(crate) fn stack(owner: Owner, functions: &str, samples: u64) -> Stack {
     let functions = functions.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -18,8 +18,8 @@ pub(crate) fn bulk_receive() -> Measured {
         bytes,
         socket_bytes: bytes,
         inside: Duration::from_millis(850),
-        asleep: Duration::from_millis(50),
-        ready: Duration::from_millis(20),
+        sleeping: Duration::from_millis(50),
+        runnable: Duration::from_millis(20),
         depth_sum_bytes: (bytes >> 16) * 40_000,
         depth_max_bytes: 90_000,
         depth_sum_packets: (bytes >> 16) * 5 / 2,
@@ -66,7 +66,7 @@ pub(crate) fn bulk_receive() -> Measured {
         },
         delivered_packets: 500,
         machine_packets: 1_000,
-        own_cost: OwnCost { programs: Duration::from_millis(9), program_runs: 30_000, lost_events: 0 },
+        overhead: Overhead { programs: Duration::from_millis(9), program_runs: 30_000, lost_events: 0 },
         ..Measured::default()
     }
 }

@@ -24,7 +24,7 @@ pub struct Measured {
     /// (`/proc/net/softnet_stat`).
     pub machine_packets: u64,
     pub drops: Vec<Drops>,
-    pub own_cost: OwnCost,
+    pub overhead: Overhead,
     /// Quantities that this machine cannot measure: their figures are 0, without meaning.
     pub absent: Vec<Absent>,
 }
@@ -97,9 +97,9 @@ pub struct Calls {
     /// Time from entry to return.
     pub inside: Duration,
     /// The part of it in which the call waited.
-    pub asleep: Duration,
-    /// The part of it in which another task ran although the thread was ready.
-    pub ready: Duration,
+    pub sleeping: Duration,
+    /// The part of it in which another task ran although the thread was runnable.
+    pub runnable: Duration,
     /// For TCP receive calls: the bytes in the receive queue when the call began, summed over `depth_count`
     /// calls, and the largest number.
     pub depth_sum_bytes: u64,
@@ -143,7 +143,7 @@ pub struct Tcp {
     pub packets_in_backlog: u64,
     pub segments_out: u64,
     pub data_segments_out: u64,
-    pub retransmits: u64,
+    pub segments_retransmitted: u64,
     /// Summed over `window_count` packets.
     pub window_sum_bytes: u64,
     pub window_count: u64,
@@ -166,7 +166,7 @@ pub struct Drops {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct OwnCost {
+pub struct Overhead {
     /// Time of the BPF programs on all processors in the window.
     pub programs: Duration,
     pub program_runs: u64,

@@ -1,4 +1,4 @@
-//! The report of one window: the JSON schema `nocopy.profile/2` (docs/profile.md), and tables for a reader.
+//! The report of one window: the JSON schema `nocopy.profile/3` (docs/profile.md), and tables for a reader.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use nocopy_report::result::Machine;
 use nocopy_report::table::Table;
 
 /// Changes when a field is removed or changes its meaning.
-const SCHEMA: &str = "nocopy.profile/2";
+const SCHEMA: &str = "nocopy.profile/3";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -102,7 +102,7 @@ impl Report {
         add("softirqs", Some(softirqs(&figures.time)));
         add("copies", copies(figures));
         for copy in &figures.copies.others {
-            add("", Some(format!("{}: {} ({} samples)", copy.function, copy.what, copy.samples)));
+            add("", Some(format!("{}: {} ({} samples)", copy.function, copy.description, copy.samples)));
         }
         add("receive queue", queue(figures));
         add("tcp", tcp(figures));
@@ -110,26 +110,26 @@ impl Report {
             let whose = if drops.of_target { "of its sockets" } else { "of other programs on this machine" };
             add("dropped", Some(format!("{} packets, {}, {whose}", drops.packets, drops.reason)));
         }
-        add("own cost", Some(own_cost(figures)));
+        add("overhead", Some(overhead(figures)));
         Table::new(&[], 0..0, facts).text()
     }
 }
 
 fn time_table(time: &Time) -> String {
     let mut rows = Vec::new();
-    for place in &time.places {
-        let CategoryTime { seconds, error_seconds, share, us_per_mb, .. } = place;
+    for part in &time.categories {
+        let CategoryTime { category, seconds, error_seconds, share, us_per_mb, .. } = part;
         rows.push(vec![
-            place.place.words().to_owned(),
+            category.words().to_owned(),
             format!("{seconds:.3}"),
             format!("{error_seconds:.3}"),
             format!("{:.1} %", 100.0 * share),
             optional(*us_per_mb, 2),
-            functions(place),
+            functions(part),
         ]);
     }
-    let sum: f64 = time.places.iter().map(|place| place.seconds).sum();
-    let sum_per_mb = time.places.iter().filter_map(|place| place.us_per_mb).reduce(|sum, more| sum + more);
+    let sum: f64 = time.categories.iter().map(|part| part.seconds).sum();
+    let sum_per_mb = time.categories.iter().filter_map(|part| part.us_per_mb).reduce(|sum, more| sum + more);
     rows.push(vec![
         "together".into(),
         format!("{sum:.3}"),
@@ -137,20 +137,20 @@ fn time_table(time: &Time) -> String {
         String::new(),
         optional(sum_per_mb, 2),
     ]);
-    let missed = (time.booked_seconds - time.sampled_seconds).max(0.0);
+    let missed = (time.accounted_seconds - time.sampled_seconds).max(0.0);
     rows.push(vec!["missed by samples".into(), format!("{missed:.3}")]);
-    for (name, off) in [("asleep in calls", time.asleep), ("ready, not running", time.ready)] {
+    for (name, off) in [("sleeping in calls", time.sleeping), ("runnable, not running", time.runnable)] {
         let seconds = format!("{:.3}", off.seconds);
         rows.push(vec![name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
     }
-    Table::new(&["place", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
+    Table::new(&["category", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
 }
 
 /// The functions with most samples; for the category `other` all known ones, so that nothing is hidden in it.
-fn functions(place: &CategoryTime) -> String {
-    let count = if place.place == TimeCategory::Other { usize::MAX } else { 2 };
-    let percent = |samples: u64| 100.0 * samples as f64 / place.samples.max(1) as f64;
-    let named = place.functions.iter().take(count);
+fn functions(time: &CategoryTime) -> String {
+    let count = if time.category == TimeCategory::Other { usize::MAX } else { 2 };
+    let percent = |samples: u64| 100.0 * samples as f64 / time.samples.max(1) as f64;
+    let named = time.functions.iter().take(count);
     let words = named.map(|function| format!("{} {:.0} %", function.name, percent(function.samples)));
     words.collect::<Vec<_>>().join(", ")
 }
@@ -173,23 +173,23 @@ fn calls_table(figures: &Figures) -> String {
             format!("{:.2}", calls.us_per_call),
             optional(calls.calls_per_mb, 1),
             format!("{:.3}", calls.inside_seconds),
-            format!("{:.3}", calls.asleep_seconds),
+            format!("{:.3}", calls.sleeping_seconds),
         ]);
     }
-    Table::new(&["calls", "count", "bytes each", "us each", "per MB", "s inside", "s asleep"], 1..7, rows)
+    Table::new(&["calls", "count", "bytes each", "us each", "per MB", "s inside", "s sleeping"], 1..7, rows)
         .text()
 }
 
 fn processor_time(time: &Time) -> String {
-    let Time { sampled_seconds, booked_seconds, error_seconds, switches, period_us, samples, .. } = time;
-    let may_miss = time.late_seconds + time.still_seconds;
+    let Time { sampled_seconds, accounted_seconds, error_seconds, switches, period_us, samples, .. } = time;
+    let may_miss = time.late_seconds + time.stalled_seconds;
     let without = match time.samples_without_stack {
         0 => String::new(),
         count => format!(", {count} without a stack"),
     };
     format!(
-        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; samples may \
-         miss {may_miss:.3}, up to {:.0} us of each of {switches} turns on a processor ({samples} samples, one each \
+        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {accounted_seconds:.3} as accounted; \
+         samples may miss {may_miss:.3}, up to {:.0} us of each of {switches} turns on a processor ({samples} samples, one each \
          {period_us:.0} us{without})",
         1e6 * LATE_SECONDS
     )
@@ -197,7 +197,8 @@ fn processor_time(time: &Time) -> String {
 
 fn softirqs(time: &Time) -> String {
     format!(
-        "{:.3} s with device interrupts on all processors; booked here: {:.1} %, its share of the machine's packets",
+        "{:.3} s with device interrupts on all processors; accounted here: {:.1} %, its share of the machine's \
+         packets",
         time.machine_seconds,
         100.0 * time.machine_share
     )
@@ -256,7 +257,7 @@ fn tcp(figures: &Figures) -> Option<String> {
     add(tcp.window_mean_bytes.map(|bytes| format!("window {}B on average", spaced(short(bytes.round())))));
     let fixed = if tcp.receive_buffer_fixed { "fixed" } else { "the kernel's choice" };
     add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
-    add((tcp.retransmits > 0).then(|| format!("{} retransmits", tcp.retransmits)));
+    add((tcp.segments_retransmitted > 0).then(|| format!("{} segments retransmitted", tcp.segments_retransmitted)));
     add((tcp.lost_sockets > 0).then(|| {
         format!(
             "{} sockets lost, not or not wholly in these figures: there is room for 16,384 at a time",
@@ -266,18 +267,18 @@ fn tcp(figures: &Figures) -> Option<String> {
     Some(line)
 }
 
-fn own_cost(figures: &Figures) -> String {
-    let own = &figures.own_cost;
-    let share = own.share.map(|share| format!(", {:.1} % of its processor time", 100.0 * share));
-    let lost = match own.lost_events {
+fn overhead(figures: &Figures) -> String {
+    let overhead = &figures.overhead;
+    let share = overhead.share.map(|share| format!(", {:.1} % of its processor time", 100.0 * share));
+    let lost = match overhead.lost_events {
         0 => String::new(),
         count => format!(", {count} events lost: the counts are too low"),
     };
     format!(
         "{:.3} s in this measurement's programs{}, {} runs{lost}",
-        own.seconds,
+        overhead.seconds,
         share.unwrap_or_default(),
-        short(own.program_runs as f64)
+        short(overhead.program_runs as f64)
     )
 }
 
@@ -310,7 +311,7 @@ mod tests {
         let read: Report = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(read.checks, report.checks);
         assert_eq!((read.schema.as_str(), &read.target), (SCHEMA, &report.target));
-        assert_eq!(read.figures.time.places.len(), report.figures.time.places.len());
+        assert_eq!(read.figures.time.categories.len(), report.figures.time.categories.len());
         assert!(!report.json().contains("null"));
     }
 
@@ -321,8 +322,8 @@ mod tests {
         measured.stacks.push(stack(Owner::Elsewhere, "ext4_write vfs_write", 100));
         measured.stacks.push(stack(Owner::Elsewhere, "btrfs_write vfs_write", 50));
         let text = report(&measured).text();
-        for place in &report(&measured).figures.time.places {
-            assert!(text.contains(place.place.words()), "{text}");
+        for time in &report(&measured).figures.time.categories {
+            assert!(text.contains(time.category.words()), "{text}");
         }
         for expected in [
             "ext4_write 67 %, btrfs_write 33 %",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use super::measured::{Calls, Copied, Drops, Measured, OwnCost, Owner, Sampling, Stack, Tasks, Tcp};
+use super::measured::{Calls, Copied, Drops, Measured, Overhead, Owner, Sampling, Stack, Tasks, Tcp};
 
 impl AddAssign for Measured {
     /// Counts and times are added; for maxima the larger one is kept; the sampling periods must be equal.
@@ -20,7 +20,7 @@ impl AddAssign for Measured {
         self.delivered_packets += other.delivered_packets;
         self.machine_packets += other.machine_packets;
         add_drops(&mut self.drops, other.drops);
-        self.own_cost += other.own_cost;
+        self.overhead += other.overhead;
         for absent in other.absent {
             if !self.absent.iter().any(|known| known.what == absent.what) {
                 self.absent.push(absent);
@@ -74,8 +74,8 @@ impl AddAssign for Calls {
         self.bytes += other.bytes;
         self.socket_bytes += other.socket_bytes;
         self.inside += other.inside;
-        self.asleep += other.asleep;
-        self.ready += other.ready;
+        self.sleeping += other.sleeping;
+        self.runnable += other.runnable;
         self.depth_sum_bytes += other.depth_sum_bytes;
         self.depth_max_bytes = self.depth_max_bytes.max(other.depth_max_bytes);
         self.depth_sum_packets += other.depth_sum_packets;
@@ -105,7 +105,7 @@ impl AddAssign for Tcp {
         self.packets_in_backlog += other.packets_in_backlog;
         self.segments_out += other.segments_out;
         self.data_segments_out += other.data_segments_out;
-        self.retransmits += other.retransmits;
+        self.segments_retransmitted += other.segments_retransmitted;
         self.window_sum_bytes += other.window_sum_bytes;
         self.window_count += other.window_count;
         self.receive_buffer_bytes = self.receive_buffer_bytes.max(other.receive_buffer_bytes);
@@ -114,7 +114,7 @@ impl AddAssign for Tcp {
     }
 }
 
-impl AddAssign for OwnCost {
+impl AddAssign for Overhead {
     fn add_assign(&mut self, other: Self) {
         let Self { programs, program_runs, lost_events } = other;
         self.programs += programs;
@@ -146,8 +146,8 @@ mod tests {
             one.tcp.as_ref().unwrap().segments_per_packet
         );
         assert_eq!(sum.stacks.len(), bulk_receive().stacks.len());
-        for (both, one) in both.time.places.iter().zip(&one.time.places) {
-            assert_eq!((both.place, both.samples), (one.place, 2 * one.samples));
+        for (both, one) in both.time.categories.iter().zip(&one.time.categories) {
+            assert_eq!((both.category, both.samples), (one.category, 2 * one.samples));
             assert!((both.us_per_mb.unwrap() - one.us_per_mb.unwrap()).abs() < 1e-9);
         }
     }

@@ -44,15 +44,16 @@ fn used(thread: &Path) -> Option<CpuUsage> {
     Some(CpuUsage { runtime, user_ticks, system_ticks, runs })
 }
 
-/// How long a thread has been ready while another one ran, since its start; zero if the kernel does not count
-/// it, or the thread has ended.
+/// How long a thread has been runnable while another one ran, since its start; zero if the kernel does not
+/// count it, or the thread has ended.
 pub(crate) fn run_delay(id: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
     let [_, waited_ns, _] = text.and_then(|text| numbers(&text)).unwrap_or_default();
     Duration::from_nanos(waited_ns)
 }
 
-/// The numbers of `/proc/PID/schedstat`: time on a processor, time ready for one, and how often it ran.
+/// The numbers of `/proc/PID/schedstat`: time on a processor, time runnable without one, and how often it
+/// ran.
 fn numbers(schedstat: &str) -> Option<[u64; 3]> {
     let mut fields = schedstat.split_ascii_whitespace();
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])

@@ -1,4 +1,4 @@
-//! Two runs against each other, row by row. The JSON schema `nocopy.report/1`.
+//! Two runs against each other, row by row. The JSON schema `nocopy.report/2`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::result::{Copies, Machine, Report, Row};
 use crate::result_table;
 use crate::statistics::ENOUGH;
 
-const SCHEMA: &str = "nocopy.report/1";
+const SCHEMA: &str = "nocopy.report/2";
 
 #[derive(Debug, Serialize)]
 pub struct Comparison<'a> {
@@ -34,7 +34,7 @@ pub struct ComparedRun<'a> {
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    pub what: &'static str,
+    pub property: &'static str,
     pub a: String,
     pub b: String,
 }
@@ -80,7 +80,7 @@ pub struct ComparisonRow<'a> {
     #[serde(skip)]
     pub name: String,
     pub figure: Figure,
-    pub what: ComparedValue,
+    pub value: ComparedValue,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub struct Estimate {
     pub low: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    pub runs: usize,
+    pub rounds: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Copies>,
 }
@@ -113,7 +113,7 @@ pub enum Verdict {
     Better,
     Worse,
     /// The intervals overlap.
-    NotToldApart,
+    NoDifference,
     /// The intervals do not have 95 % confidence.
     TooFewRounds,
     /// One of the two runs has no figure.
@@ -122,13 +122,13 @@ pub enum Verdict {
 
 impl Verdict {
     pub const ALL: [Self; 5] =
-        [Self::Better, Self::Worse, Self::NotToldApart, Self::TooFewRounds, Self::NoFigure];
+        [Self::Better, Self::Worse, Self::NoDifference, Self::TooFewRounds, Self::NoFigure];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Better => "better",
             Self::Worse => "worse",
-            Self::NotToldApart => "not told apart",
+            Self::NoDifference => "no difference",
             Self::TooFewRounds => "too few rounds",
             Self::NoFigure => "no figure",
         }
@@ -139,8 +139,8 @@ impl Verdict {
             return Self::NoFigure;
         };
         match () {
-            () if a.runs.min(b.runs) < ENOUGH => Self::TooFewRounds,
-            () if b_low <= a_high && a_low <= b_high => Self::NotToldApart,
+            () if a.rounds.min(b.rounds) < ENOUGH => Self::TooFewRounds,
+            () if b_low <= a_high && a_low <= b_high => Self::NoDifference,
             () if (b_low > a_high) == more_is_better => Self::Better,
             () => Self::Worse,
         }
@@ -153,7 +153,7 @@ impl Estimate {
             median: row.figure.of(row),
             low: row.figure_low,
             high: row.figure_high,
-            runs: row.runs,
+            rounds: row.rounds,
             evidence: row.evidence,
         }
     }
@@ -209,7 +209,7 @@ impl<'a> Comparison<'a> {
 
 /// Splits a section into figures and ratios.
 pub fn parts<'a, 'b>(section: &'b [ComparisonRow<'a>]) -> impl Iterator<Item = &'b [ComparisonRow<'a>]> {
-    section.chunk_by(|one, other| (one.figure, one.what) == (other.figure, other.what))
+    section.chunk_by(|one, other| (one.figure, one.value) == (other.figure, other.value))
 }
 
 /// The figures of a section, then its ratios.
@@ -233,8 +233,8 @@ fn compare<'a>(
     rows
 }
 
-fn comparison_row<'a>(one: &'a Row, other: &'a Row, what: ComparedValue) -> ComparisonRow<'a> {
-    let of_ratio = what == ComparedValue::Ratio;
+fn comparison_row<'a>(one: &'a Row, other: &'a Row, value: ComparedValue) -> ComparisonRow<'a> {
+    let of_ratio = value == ComparedValue::Ratio;
     let estimate = if of_ratio { Estimate::of_ratio } else { Estimate::of_figure };
     let (a, b) = (estimate(one), estimate(other));
     let more_is_better = of_ratio || one.figure.more_is_better();
@@ -244,7 +244,7 @@ fn comparison_row<'a>(one: &'a Row, other: &'a Row, what: ComparedValue) -> Comp
         row: Identity::of(one),
         name: result_table::name(one, &one.series) + &against,
         figure: one.figure,
-        what,
+        value,
         baseline: one.baseline.as_deref().filter(|_| of_ratio),
         baseline_variant: one.baseline_variant.as_deref().filter(|_| of_ratio),
         more_is_better,
@@ -277,7 +277,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
         ]
     };
     let pairs = facts(a).into_iter().zip(facts(b)).filter(|((_, a), (_, b))| a != b);
-    pairs.map(|((what, a), (_, b))| Difference { what, a, b }).collect()
+    pairs.map(|((property, a), (_, b))| Difference { property, a, b }).collect()
 }
 
 #[cfg(test)]
@@ -302,8 +302,8 @@ mod tests {
     fn overlapping_intervals_are_no_difference() {
         assert_eq!(verdict(packets(1e6), packets(1.3e6)), Verdict::Better);
         assert_eq!(verdict(packets(1.3e6), packets(1e6)), Verdict::Worse);
-        assert_eq!(verdict(packets(1e6), packets(1.1e6)), Verdict::NotToldApart);
-        assert_eq!(verdict(packets(1e6), packets(1e6)), Verdict::NotToldApart);
+        assert_eq!(verdict(packets(1e6), packets(1.1e6)), Verdict::NoDifference);
+        assert_eq!(verdict(packets(1e6), packets(1e6)), Verdict::NoDifference);
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn too_few_rounds_give_no_verdict() {
-        let few = |rate| Row { runs: 5, ..packets(rate) };
+        let few = |rate| Row { rounds: 5, ..packets(rate) };
         assert_eq!(verdict(few(1e6), packets(9e6)), Verdict::TooFewRounds);
         let none = Row { packets_per_s: None, figure_low: None, figure_high: None, ..packets(0.0) };
         assert_eq!(verdict(packets(1e6), none), Verdict::NoFigure);
@@ -336,7 +336,7 @@ mod tests {
         };
         let (a, b) = (sample::report(rows("gso")), sample::report(rows("zerocopy")));
         let compared = comparison(&a, &b);
-        let names: Vec<_> = compared.rows.iter().map(|row| (row.name.as_str(), row.what)).collect();
+        let names: Vec<_> = compared.rows.iter().map(|row| (row.name.as_str(), row.value)).collect();
         assert_eq!(
             names,
             [
@@ -354,7 +354,7 @@ mod tests {
         let b = sample::report(vec![sample::row("other", "xdp", 1e6), packets(1e6)]);
         a.machine.kernel = "6.1".into();
         let compared = comparison(&a, &b);
-        let difference = Difference { what: "kernel", a: "6.1".into(), b: "6.18.5".into() };
+        let difference = Difference { property: "kernel", a: "6.1".into(), b: "6.18.5".into() };
         assert_eq!(compared.differences, [difference]);
         assert_eq!(compared.only_a.iter().map(|row| row.method).collect::<Vec<_>>(), ["ring"]);
         assert_eq!(compared.only_b.iter().map(|row| row.series).collect::<Vec<_>>(), ["other"]);

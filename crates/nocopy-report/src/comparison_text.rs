@@ -33,7 +33,7 @@ pub fn text(comparison: &Comparison<'_>) -> String {
     text
 }
 
-pub const HOW: &str = "Medians [95 % interval]. better, worse: the intervals do not overlap; not told apart: they do, and \
+pub const HOW: &str = "Medians [95 % interval]. better, worse: the intervals do not overlap; no difference: they do, and \
     either may be the better\none; too few rounds: fewer than 6, so there are no such intervals. The times of different hours differ \
     by themselves on a\nshared machine; ratios (×) to a baseline of the same round do so less.";
 
@@ -50,7 +50,7 @@ fn line(side: &ComparedRun<'_>) -> String {
 pub fn differences(comparison: &Comparison<'_>) -> Table {
     let rows = comparison.differences.iter();
     let rows =
-        rows.map(|difference| vec![difference.what.into(), difference.a.clone(), difference.b.clone()]);
+        rows.map(|difference| vec![difference.property.into(), difference.a.clone(), difference.b.clone()]);
     Table::new(&["", "A", "B"], 0..0, rows.collect())
 }
 
@@ -62,7 +62,7 @@ pub fn heading(row: &Identity<'_>) -> String {
 /// The compared quantity, and the better direction.
 pub fn axis(first: &ComparisonRow<'_>) -> String {
     let direction = if first.more_is_better { "more is better" } else { "less is better" };
-    match first.what {
+    match first.value {
         ComparedValue::Figure => format!("{}, {direction}", first.figure.unit()),
         ComparedValue::Ratio => format!("ratio to the baseline by {}, {direction}", first.figure.name()),
     }
@@ -85,11 +85,11 @@ pub fn table(rows: &[ComparisonRow<'_>]) -> Table {
 
 /// The displayed value of a row's figure or ratio.
 pub fn shown(row: &ComparisonRow<'_>, value: f64) -> f64 {
-    if row.what == ComparedValue::Figure { row.figure.shown(value) } else { value }
+    if row.value == ComparedValue::Figure { row.figure.shown(value) } else { value }
 }
 
 pub fn estimate(row: &ComparisonRow<'_>, estimate: &Estimate) -> String {
-    match (row.what, estimate.median, estimate.low.zip(estimate.high)) {
+    match (row.value, estimate.median, estimate.low.zip(estimate.high)) {
         (_, None, _) => "–".into(),
         (ComparedValue::Figure, Some(median), interval) => figure(row.figure, median, interval),
         (ComparedValue::Ratio, Some(median), Some((low, high))) => {

@@ -17,7 +17,7 @@ pub const OF_VETH: &str = "veth has no zero-copy: AF_XDP runs in copy mode here,
 /// The widths of all columns except the last.
 const WIDTHS: [usize; 4] = [26, 20, 21, 16];
 
-pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other way", "ratio [interval]", "copies"];
+pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other method", "ratio [interval]", "copies"];
 
 /// The first line.
 pub fn header() -> String {

@@ -8,8 +8,8 @@ use crate::quantity::{length, short};
 use crate::statistics::Range;
 use crate::table::Table;
 
-/// The processor time of a TCP receiver by place, and figures of its socket, for each length of the program's
-/// buffer.
+/// The processor time of a TCP receiver by row of the study, and figures of its socket, for each length of
+/// the program's buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReceiveAnalysis {
     /// The amount that each transfer moved.
@@ -45,8 +45,8 @@ pub struct BufferAnalysis {
     pub samples: u64,
     /// The share of the receiver's processor time (as the kernel accounts it) that samples cover. Samples of
     /// a thread that often leaves its processor arrive late.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen_share: Option<f64>,
+    #[serde(default, alias = "seen_share", skip_serializing_if = "Option::is_none")]
+    pub sampled_share: Option<f64>,
     /// The share of the received bytes that were not yet in the receive queue when the call began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_share: Option<f64>,
@@ -88,7 +88,7 @@ pub enum StudyRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RowTime {
     pub row: StudyRow,
-    /// The place's share of the time of all rows, and half of its 95 % interval.
+    /// The row's share of the time of all rows, and half of its 95 % interval.
     pub share: f64,
     pub error_share: f64,
     /// For 10^6 bytes received.
@@ -177,7 +177,7 @@ impl BufferAnalysis {
         let figures = [
             ("total of these, us/MB", optional(self.us_per_mb, &|time| format!("{time:.0}"))),
             ("total of these, % of one processor", percent(self.processor_share)),
-            ("threads' time seen by samples, %", optional(self.seen_share, &percent)),
+            ("threads' time sampled, %", optional(self.sampled_share, &percent)),
             ("cost of profiling, %", format!("{:.1}", self.overhead_percent.median)),
             ("direct share, %", optional(self.direct_share, &percent)),
             ("backlog share, %", optional(self.backlog_share, &percent)),
@@ -213,7 +213,7 @@ mod tests {
             us_per_mb: None,
             processor_share: 0.5,
             samples: 1,
-            seen_share: None,
+            sampled_share: None,
             direct_share: None,
             backlog_share: None,
             acks_per_segment: None,
@@ -224,6 +224,14 @@ mod tests {
             queue_max_packets: None,
             checks: Vec::new(),
         }
+    }
+
+    #[test]
+    fn fields_of_earlier_versions_are_read() {
+        let analysis = BufferAnalysis { sampled_share: Some(0.5), ..buffer(&[]) };
+        let text = serde_json::to_string(&analysis).unwrap();
+        let read: BufferAnalysis = serde_json::from_str(&text.replace("sampled_share", "seen_share")).unwrap();
+        assert_eq!(read, analysis);
     }
 
     /// A file that anybody may have written.

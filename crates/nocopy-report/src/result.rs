@@ -1,4 +1,4 @@
-//! Rows of a bench, as the JSON schemas `nocopy.bench/1` and `/2` have them. A field that does not apply is
+//! Rows of a bench, as the JSON schema `nocopy.bench/3` has them. A field that does not apply is
 //! absent, never null or zero.
 
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,12 @@ use super::receive_analysis::ReceiveAnalysis;
 pub const UNCERTAIN: f64 = 3.0;
 
 /// The schema of the file: see [`crate::result_lines`].
-pub const SCHEMA: &str = "nocopy.bench/2";
+pub const SCHEMA: &str = "nocopy.bench/3";
 
-/// The schema of earlier versions: one object, which is a [`Report`].
+/// The same lines, in which some fields had other names: the aliases below.
+pub const SCHEMA_2: &str = "nocopy.bench/2";
+
+/// The same fields as in version 2, but the file is one object, which is a [`Report`].
 pub const SCHEMA_1: &str = "nocopy.bench/1";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,8 +37,8 @@ pub struct Report {
 impl Report {
     /// The number of rounds of its rows: `9`, or `5 to 9`.
     pub fn rounds(&self) -> String {
-        let runs = self.results.iter().map(|row| row.runs);
-        let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+        let rounds = self.results.iter().map(|row| row.rounds);
+        let (fewest, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
         if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") }
     }
 
@@ -197,8 +200,8 @@ pub struct Row {
     pub ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_per_message: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dropped_percent: Option<f64>,
+    #[serde(alias = "dropped_percent", skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_cpu_ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,9 +239,9 @@ pub struct Row {
     /// The share of the processors' time that another machine took, in the worst round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stolen_percent: Option<f64>,
-    /// TCP segments that were sent again, in all rounds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub segments_resent: Option<u64>,
+    /// TCP segments that were retransmitted, in all rounds.
+    #[serde(alias = "segments_resent", skip_serializing_if = "Option::is_none")]
+    pub segments_retransmitted: Option<u64>,
     /// Messages with and without an answer, over all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
@@ -269,7 +272,8 @@ pub struct Row {
     pub ratio_low: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_high: Option<f64>,
-    pub runs: usize,
+    #[serde(alias = "runs")]
+    pub rounds: usize,
     /// For a row of the headline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<Headline>,
@@ -278,11 +282,11 @@ pub struct Row {
 impl Row {
     /// The 95 % interval of the ratio; `None` after a single round.
     pub fn ratio_interval(&self) -> Option<(f64, f64)> {
-        self.ratio_low.zip(self.ratio_high).filter(|_| self.runs > 1)
+        self.ratio_low.zip(self.ratio_high).filter(|_| self.rounds > 1)
     }
 
     pub fn figure_interval(&self) -> Option<(f64, f64)> {
-        self.figure_low.zip(self.figure_high).filter(|_| self.runs > 1)
+        self.figure_low.zip(self.figure_high).filter(|_| self.rounds > 1)
     }
 
     /// Whether one of its intervals is so wide that it says little.
@@ -324,16 +328,36 @@ mod tests {
             figure: Figure::MedianLatency,
             p50_us: Some(2.5),
             evidence: Some(Copies::ZeroCopy),
-            runs: 3,
+            rounds: 3,
             ..Row::default()
         };
         let text = serde_json::to_string(&row).unwrap();
         assert_eq!(
             text,
-            r#"{"workload":"latency","series":"latency, 64 B","method":"xdp-spinning","payload_bytes":64,"figure":"p50_us","p50_us":2.5,"evidence":"zero-copy","runs":3}"#
+            r#"{"workload":"latency","series":"latency, 64 B","method":"xdp-spinning","payload_bytes":64,"figure":"p50_us","p50_us":2.5,"evidence":"zero-copy","rounds":3}"#
         );
         let read: Row = serde_json::from_str(&text).unwrap();
         assert_eq!((read.p50_us, read.link, read.sink), (Some(2.5), None, None));
+    }
+
+    #[test]
+    fn fields_of_earlier_versions_are_read() {
+        let row = Row {
+            lost_percent: Some(12.5),
+            segments_retransmitted: Some(7),
+            ..sample::row("capture", "xdp", 1e6)
+        };
+        let mut text = serde_json::to_string(&row).unwrap();
+        for (present, earlier) in [
+            ("rounds", "runs"),
+            ("lost_percent", "dropped_percent"),
+            ("segments_retransmitted", "segments_resent"),
+        ] {
+            assert!(text.contains(&format!("\"{present}\":")), "{text}");
+            text = text.replace(present, earlier);
+        }
+        let read: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.rounds, read.lost_percent, read.segments_retransmitted), (9, Some(12.5), Some(7)));
     }
 
     #[test]

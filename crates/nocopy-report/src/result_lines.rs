@@ -1,4 +1,4 @@
-//! Results of a bench as JSON Lines, the schema `nocopy.bench/2`: a header, a line for each row once it is
+//! Results of a bench as JSON Lines, the schema `nocopy.bench/3`: a header, a line for each row once it is
 //! measured, and an end.
 
 use serde::de::Error as _;
@@ -167,7 +167,7 @@ mod tests {
             lines.end(Completeness::Complete, &notes).unwrap();
         });
         assert_eq!(text.lines().count(), 4);
-        assert!(text.starts_with(r#"{"line":"header","schema":"nocopy.bench/2","#), "{text}");
+        assert!(text.starts_with(r#"{"line":"header","schema":"nocopy.bench/3","#), "{text}");
         assert!(text.ends_with("{\"line\":\"end\",\"ended\":\"complete\",\"notes\":[\"Not measured.\"]}\n"));
         let report = read(text.as_bytes()).unwrap();
         let methods: Vec<_> = report.results.iter().map(|row| row.method.as_str()).collect();
@@ -195,7 +195,7 @@ mod tests {
     fn an_invalid_line_is_named() {
         let text = written("wrong", |mut lines| lines.row(&row("xdp")).unwrap());
         let wrong = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
-        assert!(wrong(&text.replace("\"runs\":9", "\"runs\":\"many\"")).starts_with("line 2: "));
+        assert!(wrong(&text.replace("\"rounds\":9", "\"rounds\":\"many\"")).starts_with("line 2: "));
         assert!(wrong(&text.repeat(2)).starts_with("line 3: a second header"));
         let without_header = text.lines().nth(1).unwrap().to_owned() + "\n";
         assert!(wrong(&without_header).starts_with("no header"));

@@ -82,7 +82,7 @@ fn columns(figure: Figure) -> &'static [Column] {
 }
 
 const PACKET_COLUMNS: [Column; 6] = [
-    ("packets/s", |row| Some(rate_text(row.packets_per_s?, row.dropped_percent))),
+    ("packets/s", |row| Some(rate_text(row.packets_per_s?, row.lost_percent))),
     ("Gbit/s", |row| number(row.gbit_per_s, 2)),
     ("ns/packet", |row| number(row.ns_per_packet, 0)),
     ("sender", |row| number(row.sender_cpu_ns_per_packet, 0)),
@@ -90,7 +90,7 @@ const PACKET_COLUMNS: [Column; 6] = [
     ("machine", |row| number(row.machine_cpu_ns_per_packet, 0)),
 ];
 const MESSAGE_COLUMNS: [Column; 6] = [
-    ("messages/s", |row| Some(rate_text(row.messages_per_s?, row.dropped_percent))),
+    ("messages/s", |row| Some(rate_text(row.messages_per_s?, row.lost_percent))),
     ("Gbit/s", |row| number(row.gbit_per_s, 2)),
     ("ns/message", |row| number(row.ns_per_message, 0)),
     ("sender", |row| number(row.sender_cpu_ns_per_message, 0)),
@@ -139,18 +139,18 @@ fn receiver_text(row: &Row) -> String {
     }
 }
 
-fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
+fn rate_text(rate: f64, lost_percent: Option<f64>) -> String {
     let rate = match rate {
         1e6.. => format!("{:.2} M", rate / 1e6),
         1e4.. => format!("{:.0} k", rate / 1e3),
         _ => format!("{rate:.0}"),
     };
-    rate + &lost_text(dropped_percent)
+    rate + &lost_text(lost_percent)
 }
 
 /// The text behind a rate about lost packets; empty if none were lost.
-pub fn lost_text(dropped_percent: Option<f64>) -> String {
-    let lost = dropped_percent.filter(|percent| *percent >= 0.05);
+pub fn lost_text(lost_percent: Option<f64>) -> String {
+    let lost = lost_percent.filter(|percent| *percent >= 0.05);
     lost.map_or_else(String::new, |percent| format!(" ({percent:.1} % lost)"))
 }
 
@@ -211,11 +211,12 @@ fn uncertain(report: &Report) -> Option<String> {
 
 /// What disturbed a row.
 fn disturbances(row: &Row) -> String {
-    let dropped = row.dropped_percent.filter(|percent| *percent >= 0.05).map(|it| format!("{it:.1} % lost"));
-    let resent = row.segments_resent.filter(|count| *count > 0).map(|it| format!("{it} segments sent again"));
+    let lost = row.lost_percent.filter(|percent| *percent >= 0.05).map(|it| format!("{it:.1} % lost"));
+    let retransmitted = row.segments_retransmitted.filter(|count| *count > 0);
+    let retransmitted = retransmitted.map(|it| format!("{it} segments retransmitted"));
     let stolen = row.stolen_percent.filter(|percent| *percent >= 1.0);
     let stolen = stolen.map(|it| format!("{it:.0} % of a round's processor time taken by another machine"));
-    let seen: Vec<String> = [dropped, resent, stolen].into_iter().flatten().collect();
+    let seen: Vec<String> = [lost, retransmitted, stolen].into_iter().flatten().collect();
     if seen.is_empty() { "no cause seen".into() } else { seen.join(", ") }
 }
 
@@ -316,15 +317,15 @@ mod tests {
     fn uncertain_rows_are_marked_with_disturbances() {
         let sure = sample::against("recv", 1.0, sample::row("tcp", "auto", 1e6));
         let wide = Row { ratio_low: Some(0.3), ratio_high: Some(1.2), ..sure.clone() };
-        let resent = Row { segments_resent: Some(7), stolen_percent: Some(12.0), ..wide.clone() };
+        let disturbed = Row { segments_retransmitted: Some(7), stolen_percent: Some(12.0), ..wide.clone() };
         assert_eq!(uncertain(&sample::report(vec![sure.clone()])), None);
-        let text = uncertain(&sample::report(vec![sure, wide.clone(), resent])).unwrap();
+        let text = uncertain(&sample::report(vec![sure, wide.clone(), disturbed])).unwrap();
         assert!(
             text.contains("tcp, packets/s: auto: no cause seen; tcp, packets/s: auto: 7 segments"),
             "{text}"
         );
         assert!(
-            text.ends_with("sent again, 12 % of a round's processor time taken by another machine"),
+            text.ends_with("retransmitted, 12 % of a round's processor time taken by another machine"),
             "{text}"
         );
         let report = sample::report(vec![wide]);

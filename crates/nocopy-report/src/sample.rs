@@ -66,7 +66,7 @@ pub(crate) fn row(series: &str, method: &str, packets_per_s: f64) -> Row {
         figure_low: Some(packets_per_s * 0.9),
         figure_high: Some(packets_per_s * 1.1),
         evidence: Some(Copies::Copied),
-        runs: 9,
+        rounds: 9,
         ..Row::default()
     }
 }

@@ -53,7 +53,7 @@ impl StreamSetup {
         side: Side,
         duration: Duration,
     ) -> io::Result<(Traffic, Evidence)> {
-        let resent_before = segments_resent(stage)?;
+        let retransmitted_before = segments_retransmitted(stage)?;
         let mut processes = self.start(stage)?;
         processes.all().try_for_each(|peer| peer.wait_for(&PeerMessage::UnderWay))?;
         let probes = processes.observe(duration);
@@ -73,7 +73,7 @@ impl StreamSetup {
             receiver_user_copies: None,
             buffer_bytes: self.receive.buffer_bytes(),
             memory_bytes: None,
-            segments_resent: Some(segments_resent(stage)? - resent_before),
+            segments_retransmitted: Some(segments_retransmitted(stage)? - retransmitted_before),
         };
         let traffic = Traffic {
             senders: vec![reports.sender.reading],
@@ -107,8 +107,8 @@ impl StreamSetup {
     }
 }
 
-/// TCP segments that the sender's network stack, its namespace alone, has sent again.
-fn segments_resent(stage: &Stage) -> io::Result<u64> {
+/// TCP segments that the sender's network stack, its namespace alone, has retransmitted.
+fn segments_retransmitted(stage: &Stage) -> io::Result<u64> {
     stage.sender.run(|| network_counter("thread-self", "Tcp: ", "RetransSegs"))
 }
 

@@ -2,8 +2,8 @@
 //! machine: the study's buffers, and the processor time by its rows.
 //!
 //! ```text
-//!   places of the profile ─▶ rows of the study ─┐
-//!   cells with SO_RCVBUF fixed ─▶ Sweep ────────┴▶ ReceiveAnalysis ─▶ table
+//!   categories of the profile ─▶ rows of the study ─┐
+//!   cells with SO_RCVBUF fixed ─▶ Sweep ────────────┴▶ ReceiveAnalysis ─▶ table
 //! ```
 
 use std::time::{Duration, Instant};

@@ -327,7 +327,7 @@ fn a_short_bench_moves_packets_by_every_method() {
         ["packet-send: ", "capture: ", "latency: "].iter().all(|name| finished.contains(name)),
         "{finished}"
     );
-    assert_eq!((&report["schema"], &report["end"]["ended"]), (&"nocopy.bench/2".into(), &"complete".into()));
+    assert_eq!((&report["schema"], &report["end"]["ended"]), (&"nocopy.bench/3".into(), &"complete".into()));
     assert_eq!(report["arguments"]["workloads"], json!(["packet-send", "capture", "latency"]));
     let rows = report["results"].as_array().unwrap();
     for (workload, method) in [
@@ -582,8 +582,8 @@ fn a_short_bench_moves_streams_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    // Where a segment has whole pages behind its headers, most of them are mapped, as long as none has to be
-    // sent again.
+    // Where a segment has whole pages behind its headers, most of them are mapped, as long as none is
+    // retransmitted.
     let has_whole_pages = |mtu_bytes: u64| (mtu_bytes - 52).is_multiple_of(4096);
     let is_good = |row: &Value| {
         let needs_pages = row["method"] == "mapped" && has_whole_pages(row["mtu_bytes"].as_u64().unwrap());
@@ -599,7 +599,7 @@ fn a_short_bench_moves_streams_by_every_method() {
         assert!(figures.iter().all(|figure| row[figure].as_f64().unwrap() > 0.0), "{row}");
         assert_eq!(row["congestion_control"], "cubic", "{row}");
         assert!(row["source_bytes"].as_u64().unwrap() > 0, "{row}");
-        assert!(row["packets_per_s"].is_null() && row["dropped_percent"].is_null(), "{row}");
+        assert!(row["packets_per_s"].is_null() && row["lost_percent"].is_null(), "{row}");
         let is_proxy = row["workload"] == "tcp-proxy";
         // Of a window this short it may be nothing.
         assert_eq!(row["proxy_cpu_us_per_mb"].is_number(), is_proxy, "{row}");
@@ -696,7 +696,7 @@ fn a_short_bench_moves_messages_by_every_method() {
     let against_xdp = baselines(&of("message-latency", "message-xdp", Some("spinning"), shortest));
     assert_eq!(against_xdp, ["tcp-spinning", "xdp-spinning", "udp-spinning"]);
     for row in rows.iter().filter(|row| row["workload"] == "message-latency") {
-        // What is lost on veth is sent again, or was not lost.
+        // What is lost on veth is retransmitted, or was not lost.
         assert!(row["answered"].as_u64().unwrap() > 0 && row["mean_us"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(
             (&row["mtu_bytes"], &row["congestion_control"]),
@@ -727,7 +727,7 @@ fn a_short_bench_moves_messages_by_every_method() {
             let found = of("message-stream", method, variant, bytes);
             assert!(!found.is_empty(), "{method} {bytes}");
             // What is reliable has arrived to the last.
-            assert!(found.iter().all(|row| row["dropped_percent"] == 0.0), "{found:?}");
+            assert!(found.iter().all(|row| row["lost_percent"] == 0.0), "{found:?}");
             if variant.is_some() {
                 let like = found.iter().find(|row| row["baseline"] == "message-udp");
                 let like = like.and_then(|row| row["baseline_variant"].as_str());

@@ -66,8 +66,8 @@ fn measured(port: u16, work: impl FnOnce()) -> Option<Value> {
     let window = profile(&["--duration", WINDOW, "--pid", &own, "--port", &port.to_string()]);
     work();
     let report = closed(window);
-    if number(&report["own_cost"]["lost_events"]) > 0 {
-        eprintln!("once more: {}", report["own_cost"]);
+    if number(&report["overhead"]["lost_events"]) > 0 {
+        eprintln!("once more: {}", report["overhead"]);
         return None;
     }
     agree(&report);
@@ -81,7 +81,7 @@ fn without_loss(test: impl Fn() -> Option<()>) {
     assert!((0..ATTEMPTS).any(|_| test().is_some()), "each of {ATTEMPTS} measurements missed events");
 }
 
-/// Segments that TCP has sent again, of all connections of this namespace.
+/// Segments that TCP has retransmitted, of all connections of this namespace.
 fn retransmitted_segments() -> u64 {
     let text = fs::read_to_string("/proc/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -174,7 +174,7 @@ fn reads_of_queued_bytes_are_counted_exactly() {
         assert_eq!(number(&tcp["sockets"]), 2, "{report}");
         // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's
         // own.
-        assert!(number(&tcp["retransmits"]) <= retransmitted_segments() - again_before, "{report}");
+        assert!(number(&tcp["segments_retransmitted"]) <= retransmitted_segments() - again_before, "{report}");
         // Both ends are here: each received what the other sent, except perhaps a last acknowledgement.
         let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
         assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
@@ -190,7 +190,7 @@ fn wait_until_asleep(thread: i32) {
     }
 }
 
-/// Bytes that a call waited for are distinguished from waiting ones, and the time counts as asleep.
+/// Bytes that a call waited for are distinguished from waiting ones, and the time counts as sleeping.
 #[test]
 fn bytes_that_reads_waited_for_are_reported() {
     if !may_profile() {
@@ -220,9 +220,9 @@ fn bytes_that_reads_waited_for_are_reported() {
         assert_eq!(number(&queue["depth_max_packets"]), 0, "{report}");
         assert_eq!(number(&queue["waited_bytes"]), (ROUNDS * 4 * KIB) as u64, "{report}");
         let receive = &report["calls"].as_array().unwrap()[0];
-        let [inside, asleep] =
-            ["inside_seconds", "asleep_seconds"].map(|field| receive[field].as_f64().unwrap());
-        assert!(asleep > 0.0 && asleep <= inside, "{report}");
+        let [inside, sleeping] =
+            ["inside_seconds", "sleeping_seconds"].map(|field| receive[field].as_f64().unwrap());
+        assert!(sleeping > 0.0 && sleeping <= inside, "{report}");
         Some(())
     });
 }
@@ -358,7 +358,7 @@ fn a_running_process_is_profiled() {
     let received = number(&report["received_bytes"]);
     assert!((3_000_000..=3_001_000).contains(&received), "what came before may be read before: {report}");
     assert!(
-        number(&report["threads"]) > 0 && report["time"]["booked_seconds"].as_f64() > Some(0.0),
+        number(&report["threads"]) > 0 && report["time"]["accounted_seconds"].as_f64() > Some(0.0),
         "{report}"
     );
 }

@@ -25,7 +25,7 @@ const REFINEMENTS: [(&str, &str); 10] = [
     ("sock_recv_length", RECEIVED_BY_SOCKET),
     ("sock_send_length", SENT_BY_SOCKET),
     ("skb_copy_datagram_iovec", "bytes copied to user space"),
-    ("sched_switch", "time asleep"),
+    ("sched_switch", "time sleeping"),
     ("sched_process_fork", "children of the target"),
     ("sched_process_free", "children of the target after the 4,096th"),
     ("sched_process_exit", "processor time of threads that ended"),
@@ -92,7 +92,7 @@ pub(super) fn attach(
         absent.push(Absent { what: OPEN_COUNTERS, why: cause(&error) });
     }
     if let Err(error) = attach_clock(programs, samples_per_second) {
-        absent.push(Absent { what: "time by place", why: cause(&error) });
+        absent.push(Absent { what: "time by category", why: cause(&error) });
     }
     Ok(absent)
 }

@@ -4,7 +4,7 @@
 mod calls;
 mod drop_reason;
 mod load;
-mod own_cost;
+mod overhead;
 mod sums;
 
 use std::fs;
@@ -22,7 +22,7 @@ use super::symbols::Symbols;
 use super::target::Targets;
 use super::tasks::{self, Threads};
 use drop_reason::Names;
-use own_cost::Watch;
+use overhead::Watch;
 use sums::{OpenCall, Sums};
 
 /// On each processor, by default. The interrupt for a sample stops a virtual processor for some 20 us, and a
@@ -126,14 +126,14 @@ impl<'a> Instrument<'a> {
         // First of all: the threads run on.
         let threads = read_threads(&Sums(&self.programs)).map_err(Error::Read)?;
         let elapsed = Duration::from_nanos(now_ns - self.before.at_ns);
-        let (own_cost, is_timed) = self.cost.end(elapsed);
+        let (overhead, is_timed) = self.cost.end(elapsed);
         if !is_timed {
             let why = "the kernel does not time BPF programs for this process: grant CAP_SYS_ADMIN";
-            self.absent.push(Absent { what: "own cost", why: why.into() });
+            self.absent.push(Absent { what: "overhead", why: why.into() });
         }
         let machine_packets = machine_packets().wrapping_sub(self.before.machine_packets).into();
         let mut measured =
-            Measured { elapsed, machine_packets, own_cost, absent: self.absent, ..Measured::default() };
+            Measured { elapsed, machine_packets, overhead, absent: self.absent, ..Measured::default() };
         let sums = Sums(&self.programs);
         add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
         add_tasks(&mut measured, &self.before, &threads);
@@ -152,7 +152,7 @@ fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[OpenCall], now_ns: u6
     sums::add_targets(programs, &targets.processes)
 }
 
-/// Threads that are asleep inside a counted call.
+/// Threads that are sleeping inside a counted call.
 fn waiting(processes: &[u32]) -> Vec<OpenCall> {
     let threads = processes.iter().flat_map(|process| {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
@@ -186,10 +186,10 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
         if kind == calls::RECEIVE {
             measured.copied = of_kind.copied;
         }
-        for &(_, [inside, asleep, ready]) in unfinished.iter().filter(|(of, _)| *of == kind) {
+        for &(_, [inside, sleeping, runnable]) in unfinished.iter().filter(|(of, _)| *of == kind) {
             calls.inside += inside;
-            calls.asleep += asleep;
-            calls.ready += ready;
+            calls.sleeping += sleeping;
+            calls.runnable += runnable;
         }
     }
     Ok(())
@@ -207,7 +207,7 @@ fn add_tasks(measured: &mut Measured, before: &StartCounters, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     tasks.switches = tasks::runs_between(&before.threads, after);
     if before.has_ports {
-        let on_processor = |calls: &Calls| calls.inside.saturating_sub(calls.asleep + calls.ready);
+        let on_processor = |calls: &Calls| calls.inside.saturating_sub(calls.sleeping + calls.runnable);
         tasks.system = on_processor(receives) + on_processor(sends);
     } else {
         tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
@@ -224,7 +224,7 @@ fn add_rest(measured: &mut Measured, sums: &Sums, names: &Names) -> Result<(), M
     measured.tcp = sums.tcp()?;
     measured.delivered_packets += measured.tcp.packets_in;
     measured.drops = sums.drops(names)?;
-    measured.own_cost.lost_events += sums.lost_events()?;
+    measured.overhead.lost_events += sums.lost_events()?;
     Ok(())
 }
 

@@ -75,7 +75,7 @@ impl Sums<'_> {
         const TOTALS: &str = "totals";
         let words: CallSums = self.sum(TOTALS, kind.into())?;
         let largest = |word| self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), word);
-        let [count, bytes, socket_bytes, inside, asleep, ready, ..] = words;
+        let [count, bytes, socket_bytes, inside, sleeping, runnable, ..] = words;
         let [
             ..,
             depth_sum_bytes,
@@ -97,8 +97,8 @@ impl Sums<'_> {
             bytes,
             socket_bytes,
             inside: Duration::from_nanos(inside),
-            asleep: Duration::from_nanos(asleep),
-            ready: Duration::from_nanos(ready),
+            sleeping: Duration::from_nanos(sleeping),
+            runnable: Duration::from_nanos(runnable),
             depth_sum_bytes,
             depth_max_bytes: largest(7)?,
             depth_sum_packets,
@@ -232,7 +232,7 @@ fn add_open(tcp: &mut Tcp, account: &Account) {
 
 /// Adds an account, with differences instead of the last counters.
 fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
-    let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
+    let [_, _, _, _, _, segments_in, segments_out, data_segments_out, segments_retransmitted, ..] = *account;
     let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
     tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
     tcp.segments_in += segments_in;
@@ -240,7 +240,7 @@ fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
     tcp.packets_in_backlog += in_backlog;
     tcp.segments_out += segments_out;
     tcp.data_segments_out += data_segments_out;
-    tcp.retransmits += retransmits;
+    tcp.segments_retransmitted += segments_retransmitted;
     tcp.window_sum_bytes += window_sum;
     tcp.window_count += window_count;
     tcp.receive_buffer_bytes = tcp.receive_buffer_bytes.max(receive_buffer);
@@ -278,11 +278,11 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
 pub(super) struct OpenCall {
     pub id: u32,
     pub kind: u8,
-    /// Time that the thread was ready but not running, since its start.
+    /// Time that the thread was runnable but not running, since its start.
     pub run_delay: Duration,
 }
 
-/// Notes threads that are already inside a call, asleep since `now_ns` on a socket that is not known yet.
+/// Notes threads that are already inside a call, sleeping since `now_ns` on a socket that is not known yet.
 pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[OpenCall], now_ns: u64) -> Result<(), MapError> {
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
@@ -297,9 +297,9 @@ pub(super) fn is_inside(thread: &Thread) -> bool {
     thread[0] != 0
 }
 
-/// The part before `now_ns` of a call that has not returned: its kind, and the times inside, asleep and
-/// ready, given how long the thread has been ready since its start; `None` if it is over, or if its socket is
-/// not known to be the target's.
+/// The part before `now_ns` of a call that has not returned: its kind, and the times inside, sleeping and
+/// runnable, given how long the thread has been runnable since its start; `None` if it is over, or if its
+/// socket is not known to be the target's.
 pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
     let [kind, start_ns, socket, _, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");
@@ -308,8 +308,8 @@ pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> O
     }
     let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
     let off = Duration::from_nanos(off_sum_ns) + if off_ns == 0 { Duration::ZERO } else { since(off_ns) };
-    let ready = run_delay.saturating_sub(Duration::from_nanos(run_delay_ns)).min(off);
-    Some((kind, [since(start_ns), off - ready, ready]))
+    let runnable = run_delay.saturating_sub(Duration::from_nanos(run_delay_ns)).min(off);
+    Some((kind, [since(start_ns), off - runnable, runnable]))
 }
 
 #[cfg(test)]
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn an_open_call_counts_up_to_now() {
         let thread = |off_ns| [1, 100, 7, 0, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
-        let at = |off_ns, ready_ns| {
-            let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(ready_ns));
+        let at = |off_ns, runnable_ns| {
+            let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(runnable_ns));
             found.unwrap().1.map(|time| time.as_nanos())
         };
         assert_eq!(at(0, 56), [900, 5, 6], "on a processor");
@@ -338,7 +338,7 @@ mod tests {
         add_open(&mut tcp, &[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
         add_open(&mut tcp, &[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);
         add_open(&mut tcp, &[6, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9999, 0, 0, 0]); // not the target's
-        let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.retransmits];
+        let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.segments_retransmitted];
         assert_eq!((tcp.sockets, segments), (1, [5, 8, 9, 2]));
         assert_eq!((tcp.packets_in, tcp.packets_in_backlog, tcp.window_sum_bytes), (50, 9, 600));
         assert!(tcp.receive_buffer_fixed && tcp.receive_buffer_bytes == 4096);

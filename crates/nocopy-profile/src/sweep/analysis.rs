@@ -19,21 +19,21 @@ pub fn of(sweep: &Sweep) -> ReceiveAnalysis {
 fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     let figures = &cell.figures;
     let (queue, tcp) = (figures.queue.as_ref(), figures.tcp.as_ref());
-    let (total_seconds, booked_seconds) = (total_seconds(figures), figures.time.booked_seconds);
-    let copies = places(figures).filter(|time| time.place == TimeCategory::CopyToUser);
+    let (total_seconds, accounted_seconds) = (total_seconds(figures), figures.time.accounted_seconds);
+    let copies = categories(figures).filter(|time| time.category == TimeCategory::CopyToUser);
     let copy_seconds: f64 = copies.map(|time| time.seconds).sum();
     let rows: Vec<_> = StudyRow::ALL.into_iter().map(|row| time_of(row, figures)).collect();
     BufferAnalysis {
         buffer_bytes: cell.buffer_bytes,
         receive_buffer_bytes: cell.receive_buffer_bytes,
-        gbit_per_s: cell.without_gbit_per_s,
+        gbit_per_s: cell.unprofiled_gbit_per_s,
         overhead_percent: cell.overhead_percent,
         us_per_mb: rows.iter().filter_map(|row| row.us_per_mb).reduce(|sum, more| sum + more),
         rows,
         copy_share: copy_seconds / total_seconds.max(f64::MIN_POSITIVE),
         processor_share: total_seconds / figures.seconds.max(f64::MIN_POSITIVE),
-        samples: places(figures).map(|time| time.samples).sum(),
-        seen_share: (booked_seconds > 0.0).then(|| figures.time.sampled_seconds / booked_seconds),
+        samples: categories(figures).map(|time| time.samples).sum(),
+        sampled_share: (accounted_seconds > 0.0).then(|| figures.time.sampled_seconds / accounted_seconds),
         direct_share: queue.map(|queue| 1.0 - queue.queued_share),
         backlog_share: tcp.and_then(|tcp| tcp.backlog_share),
         acks_per_segment: tcp.and_then(|tcp| tcp.acks_per_segment),
@@ -46,11 +46,11 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
     }
 }
 
-/// The study's row for a place in a receiver's profile. The copy to the program is part of TCP's receive
+/// The study's row for a category in a receiver's profile. The copy to the program is part of TCP's receive
 /// call, as in the study. Interrupts do not count for the driver, because samples hit the clock's interrupts,
 /// and rarely a card's. The measurement itself is not the receiver's work, so it has no row.
-fn row_of(place: TimeCategory) -> Option<StudyRow> {
-    Some(match place {
+fn row_of(category: TimeCategory) -> Option<StudyRow> {
+    Some(match category {
         TimeCategory::SoftirqDriver => StudyRow::DriverInInterrupt,
         TimeCategory::CallDriver => StudyRow::DriverOutsideInterrupt,
         TimeCategory::SoftirqReceive => StudyRow::ReceiveInSoftirq,
@@ -72,8 +72,8 @@ fn row_of(place: TimeCategory) -> Option<StudyRow> {
 }
 
 fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
-    let places = || figures.time.places.iter().filter(|time| row_of(time.place) == Some(row));
-    let sum = |part: fn(&CategoryTime) -> f64| places().map(part).fold(0.0, |sum, more| sum + more);
+    let categories = || figures.time.categories.iter().filter(|time| row_of(time.category) == Some(row));
+    let sum = |part: fn(&CategoryTime) -> f64| categories().map(part).fold(0.0, |sum, more| sum + more);
     let whole = total_seconds(figures).max(f64::MIN_POSITIVE);
     RowTime {
         row,
@@ -84,11 +84,11 @@ fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
 }
 
 fn total_seconds(figures: &Figures) -> f64 {
-    places(figures).map(|time| time.seconds).sum()
+    categories(figures).map(|time| time.seconds).sum()
 }
 
-fn places(figures: &Figures) -> impl Iterator<Item = &CategoryTime> {
-    figures.time.places.iter().filter(|time| row_of(time.place).is_some())
+fn categories(figures: &Figures) -> impl Iterator<Item = &CategoryTime> {
+    figures.time.categories.iter().filter(|time| row_of(time.category).is_some())
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ pub struct Trial {
 
 #[derive(Debug, Default)]
 pub struct Samples {
-    without_gbit_per_s: Vec<f64>,
-    with_gbit_per_s: Vec<f64>,
+    unprofiled_gbit_per_s: Vec<f64>,
+    profiled_gbit_per_s: Vec<f64>,
     profiled_bytes: u64,
     sum: Measured,
 }
@@ -45,9 +45,9 @@ impl Samples {
     pub fn add(&mut self, trial: Trial) {
         let gbit_per_s = trial.bytes as f64 * 8e-9 / trial.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         match trial.measured {
-            None => self.without_gbit_per_s.push(gbit_per_s),
+            None => self.unprofiled_gbit_per_s.push(gbit_per_s),
             Some(measured) => {
-                self.with_gbit_per_s.push(gbit_per_s);
+                self.profiled_gbit_per_s.push(gbit_per_s);
                 self.profiled_bytes += trial.bytes;
                 self.sum += measured;
             }
@@ -55,7 +55,7 @@ impl Samples {
     }
 
     pub fn figures(&self, cell: Cell) -> CellFigures {
-        let kept = statistics::ratios(&self.with_gbit_per_s, &self.without_gbit_per_s);
+        let kept = statistics::ratios(&self.profiled_gbit_per_s, &self.unprofiled_gbit_per_s);
         let overhead: Vec<_> = kept.into_iter().map(|kept| 100.0 * (1.0 - kept)).collect();
         let figures = Figures::of(&self.sum);
         let mut checks = check::all(&self.sum, &figures);
@@ -64,8 +64,8 @@ impl Samples {
             buffer_bytes: cell.buffer_bytes,
             receive_buffer_bytes: cell.receive_buffer_bytes,
             gro: cell.gro,
-            without_gbit_per_s: Range::of(&self.without_gbit_per_s),
-            with_gbit_per_s: Range::of(&self.with_gbit_per_s),
+            unprofiled_gbit_per_s: Range::of(&self.unprofiled_gbit_per_s),
+            profiled_gbit_per_s: Range::of(&self.profiled_gbit_per_s),
             overhead_percent: Range::of(&overhead),
             figures,
             checks,

@@ -1,4 +1,4 @@
-//! The page of a profile sweep: for each setting the throughput, and the time by place, for each length of
+//! The page of a profile sweep: for each setting the throughput, and the time by category, for each length of
 //! the program's buffer.
 
 use maud::html;
@@ -15,8 +15,8 @@ pub fn of(sweep: &Sweep) -> String {
     let titles: Vec<_> = groups.iter().map(|cells| title(&cells[0])).collect();
     let failed: Vec<_> = sweep.failed_checks().map(|(cell, check)| words(cell, &check.words())).collect();
     // The same order in all groups, so that a part looks the same everywhere.
-    let is_there = |place: &TimeCategory| sweep.cells.iter().any(|cell| us_per_mb(cell, *place) > 0.0);
-    let places: Vec<_> = TimeCategory::ALL.into_iter().filter(is_there).collect();
+    let is_there = |category: &TimeCategory| sweep.cells.iter().any(|cell| us_per_mb(cell, *category) > 0.0);
+    let categories: Vec<_> = TimeCategory::ALL.into_iter().filter(is_there).collect();
     let body = html! {
         (facts(&machine(&sweep.machine, &sweep.measured_at)))
         (facts(&[
@@ -35,7 +35,7 @@ pub fn of(sweep: &Sweep) -> String {
                 h2 { (titles[index]) }
                 div class="figures" {
                     (chart::figure(&format!("{}-throughput", place(index)), &throughput(cells), &throughput_table(cells)))
-                    (chart::figure(&format!("{}-time", place(index)), &time(cells, &places), &time_table(cells, &places)))
+                    (chart::figure(&format!("{}-time", place(index)), &time(cells, &categories), &time_table(cells, &categories)))
                 }
             }
         }
@@ -48,7 +48,7 @@ pub fn of(sweep: &Sweep) -> String {
 const HOW: [&str; 3] = [
     "Throughput: medians of the rounds, with their 95 % interval (of fewer than 6 rounds: all values), without profiling and with it, \
      in turns. Overhead: what profiling took of the throughput in the same round.",
-    "Time: of the receiver's threads, and its share of the machine's softirqs and interrupts, for 10^6 bytes received. Asleep is no \
+    "Time: of the receiver's threads, and its share of the machine's softirqs and interrupts, for 10^6 bytes received. Sleeping is no \
      processor time, so it is in the table only.",
     "The receiver calls recv with MSG_WAITALL; 'fixed' and 'autotuned' are about the socket's own buffer.",
 ];
@@ -61,9 +61,9 @@ fn words(cell: &CellFigures, check: &str) -> String {
     format!("{}, buffer {}: {check}", title(cell), length(cell.buffer_bytes))
 }
 
-fn us_per_mb(cell: &CellFigures, place: TimeCategory) -> f64 {
-    let of_place = cell.figures.time.places.iter().filter(|time| time.place == place);
-    of_place.filter_map(|time| time.us_per_mb).sum()
+fn us_per_mb(cell: &CellFigures, category: TimeCategory) -> f64 {
+    let of_category = cell.figures.time.categories.iter().filter(|time| time.category == category);
+    of_category.filter_map(|time| time.us_per_mb).sum()
 }
 
 fn throughput(cells: &[CellFigures]) -> Lines {
@@ -82,8 +82,8 @@ fn throughput(cells: &[CellFigures]) -> Lines {
     Lines {
         title: "Gbit/s, over the length of the program's buffer, more is better".into(),
         lines: vec![
-            line("without profiling", |cell| cell.without_gbit_per_s),
-            line("with profiling", |cell| cell.with_gbit_per_s),
+            line("without profiling", |cell| cell.unprofiled_gbit_per_s),
+            line("with profiling", |cell| cell.profiled_gbit_per_s),
         ],
     }
 }
@@ -91,34 +91,34 @@ fn throughput(cells: &[CellFigures]) -> Lines {
 fn throughput_table(cells: &[CellFigures]) -> Table {
     let text = |Range { median, low, high }: Range| format!("{median:.2} [{low:.2}–{high:.2}]");
     let row = |cell: &CellFigures| {
-        let ranges = [cell.without_gbit_per_s, cell.with_gbit_per_s, cell.overhead_percent].map(text);
+        let ranges = [cell.unprofiled_gbit_per_s, cell.profiled_gbit_per_s, cell.overhead_percent].map(text);
         std::iter::once(length(cell.buffer_bytes)).chain(ranges).collect()
     };
-    let header = ["buffer", "Gbit/s without", "Gbit/s with", "overhead %"];
+    let header = ["buffer", "Gbit/s unprofiled", "Gbit/s profiled", "overhead %"];
     Table::new(&header, 1..4, cells.iter().map(row).collect())
 }
 
-fn time(cells: &[CellFigures], places: &[TimeCategory]) -> Stacks {
+fn time(cells: &[CellFigures], categories: &[TimeCategory]) -> Stacks {
     let bar = |cell: &CellFigures| Bar {
         name: length(cell.buffer_bytes),
-        amounts: places.iter().map(|&place| us_per_mb(cell, place)).collect(),
+        amounts: categories.iter().map(|&category| us_per_mb(cell, category)).collect(),
     };
     Stacks {
-        title: "Processor time by place, us per MB, less is better".into(),
-        parts: places.iter().map(|place| place.words().into()).collect(),
+        title: "Processor time by category, us per MB, less is better".into(),
+        parts: categories.iter().map(|category| category.words().into()).collect(),
         bars: cells.iter().map(bar).collect(),
     }
 }
 
-fn time_table(cells: &[CellFigures], places: &[TimeCategory]) -> Table {
+fn time_table(cells: &[CellFigures], categories: &[TimeCategory]) -> Table {
     let row = |cell: &CellFigures| {
-        let times: Vec<f64> = places.iter().map(|&place| us_per_mb(cell, place)).collect();
-        let last = [times.iter().sum(), cell.figures.time.asleep.us_per_mb.unwrap_or(0.0)];
+        let times: Vec<f64> = categories.iter().map(|&category| us_per_mb(cell, category)).collect();
+        let last = [times.iter().sum(), cell.figures.time.sleeping.us_per_mb.unwrap_or(0.0)];
         let numbers = times.iter().copied().chain(last).map(|time| format!("{time:.1}"));
         std::iter::once(length(cell.buffer_bytes)).chain(numbers).collect()
     };
-    let names = places.iter().map(|place| place.words());
-    let header: Vec<_> = ["buffer"].into_iter().chain(names).chain(["sum", "asleep"]).collect();
+    let names = categories.iter().map(|category| category.words());
+    let header: Vec<_> = ["buffer"].into_iter().chain(names).chain(["sum", "sleeping"]).collect();
     Table::new(&header, 1..header.len(), cells.iter().map(row).collect())
 }
 
@@ -138,8 +138,8 @@ pub(super) mod tests {
             buffer_bytes: 1 << power,
             receive_buffer_bytes,
             gro,
-            without_gbit_per_s: range(f64::from(power)),
-            with_gbit_per_s: range(f64::from(power) * 0.96),
+            unprofiled_gbit_per_s: range(f64::from(power)),
+            profiled_gbit_per_s: range(f64::from(power) * 0.96),
             overhead_percent: range(4.0),
             figures: Figures::of(&bulk_receive()),
             checks: Vec::new(),
@@ -171,7 +171,7 @@ pub(super) mod tests {
             "15.36 [13.82–16.90]",
             "4.00 [3.60–4.40]",
             "copy to user",
-            "asleep",
+            "sleeping",
         ] {
             assert!(cells.contains(expected), "{expected}: {cells:?}");
         }

@@ -1,4 +1,4 @@
-//! The JSON schema `nocopy.profile-sweep/2` (docs/profile.md). A field that does not apply is absent.
+//! The JSON schema `nocopy.profile-sweep/3` (docs/profile.md). A field that does not apply is absent.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use nocopy_report::result::Machine;
 pub use nocopy_report::statistics::Range;
 
 /// Changes when a field is removed or changes its meaning.
-pub const SCHEMA: &str = "nocopy.profile-sweep/2";
+pub const SCHEMA: &str = "nocopy.profile-sweep/3";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
@@ -36,8 +36,8 @@ pub struct CellFigures {
     /// At the receiving interface.
     pub gro: bool,
     /// Without profiling, and with it.
-    pub without_gbit_per_s: Range,
-    pub with_gbit_per_s: Range,
+    pub unprofiled_gbit_per_s: Range,
+    pub profiled_gbit_per_s: Range,
     /// The loss of throughput by profiling, round by round.
     pub overhead_percent: Range,
     /// The receiver's figures over all rounds.

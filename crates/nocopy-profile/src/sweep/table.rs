@@ -7,8 +7,8 @@ use crate::category::TimeCategory;
 use nocopy_report::quantity::length;
 use nocopy_report::table::Table;
 
-/// The least share of the time, in any cell, of a place with its own column; other places are summed up as
-/// the rest.
+/// The least share of the time, in any cell, of a category with its own column; the other categories are
+/// summed up as the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
 
 pub fn text(sweep: &Sweep) -> String {
@@ -43,14 +43,14 @@ pub fn title(cell: &CellFigures) -> String {
 }
 
 fn table(cells: &[CellFigures]) -> String {
-    let has_column = |place: &TimeCategory| {
-        *place != TimeCategory::Other
-            && cells.iter().any(|cell| cell.figures.share(*place) >= COLUMN_SHARE_MIN)
+    let has_column = |category: &TimeCategory| {
+        *category != TimeCategory::Other
+            && cells.iter().any(|cell| cell.figures.share(*category) >= COLUMN_SHARE_MIN)
     };
     let columns: Vec<TimeCategory> = TimeCategory::ALL.into_iter().filter(has_column).collect();
-    let places = columns.iter().map(|place| place.short_words());
+    let categories = columns.iter().map(|category| category.short_words());
     let first = ["buffer", "Gbit/s", "profiled", "overhead %"];
-    let header: Vec<_> = first.into_iter().chain(places).chain(["rest", "sum", "asleep"]).collect();
+    let header: Vec<_> = first.into_iter().chain(categories).chain(["rest", "sum", "sleeping"]).collect();
     let rows = cells.iter().map(|cell| row(cell, &columns)).collect();
     Table::new(&header, 0..header.len(), rows).text()
 }
@@ -58,24 +58,24 @@ fn table(cells: &[CellFigures]) -> String {
 fn row(cell: &CellFigures, columns: &[TimeCategory]) -> Vec<String> {
     let time = &cell.figures.time;
     let us_per_mb = |wanted: &dyn Fn(TimeCategory) -> bool| -> f64 {
-        let wanted = time.places.iter().filter(|time| wanted(time.place));
+        let wanted = time.categories.iter().filter(|time| wanted(time.category));
         // The sum of no values is -0.0.
         wanted.filter_map(|time| time.us_per_mb).fold(0.0, |sum, more| sum + more)
     };
     let overhead = cell.overhead_percent;
     let first = [
         length(cell.buffer_bytes),
-        format!("{:.2}", cell.without_gbit_per_s.median),
-        format!("{:.2}", cell.with_gbit_per_s.median),
+        format!("{:.2}", cell.unprofiled_gbit_per_s.median),
+        format!("{:.2}", cell.profiled_gbit_per_s.median),
         format!("{:.1} [{:.1}–{:.1}]", overhead.median, overhead.low, overhead.high),
     ];
-    let places = columns.iter().map(|column| us_per_mb(&|place| place == *column));
+    let categories = columns.iter().map(|column| us_per_mb(&|category| category == *column));
     let last = [
-        us_per_mb(&|place| !columns.contains(&place)),
+        us_per_mb(&|category| !columns.contains(&category)),
         us_per_mb(&|_| true),
-        time.asleep.us_per_mb.unwrap_or(0.0),
+        time.sleeping.us_per_mb.unwrap_or(0.0),
     ];
-    let numbers = places.chain(last).map(|number| format!("{number:.1}"));
+    let numbers = categories.chain(last).map(|number| format!("{number:.1}"));
     first.into_iter().chain(numbers).collect()
 }
 
@@ -96,8 +96,8 @@ mod tests {
             buffer_bytes,
             receive_buffer_bytes: None,
             gro,
-            without_gbit_per_s: range(40.0),
-            with_gbit_per_s: range(38.0),
+            unprofiled_gbit_per_s: range(40.0),
+            profiled_gbit_per_s: range(38.0),
             overhead_percent: range(5.0),
             figures: Figures::of(&measured),
             checks: Vec::new(),
@@ -125,7 +125,7 @@ mod tests {
         let row = text.lines().find(|line| line.trim_start().starts_with("64 KiB")).unwrap();
         let numbers: Vec<f64> =
             row.split_whitespace().rev().take(8).map(|number| number.parse().unwrap()).collect();
-        let [_asleep, sum, rest, parts @ ..] = &numbers[..] else { panic!("{row}") };
+        let [_sleeping, sum, rest, parts @ ..] = &numbers[..] else { panic!("{row}") };
         assert!(*rest > 0.0 && (sum - rest - parts.iter().sum::<f64>()).abs() < 0.5, "{row}");
     }
 

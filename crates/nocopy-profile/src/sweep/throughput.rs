@@ -7,7 +7,7 @@ use nocopy_report::result::{Report, Row, SCHEMA};
 
 pub fn of(sweep: &Sweep) -> Report {
     let of_cell = |cell: &CellFigures| {
-        let both = [("", cell.without_gbit_per_s), (" profiled", cell.with_gbit_per_s)];
+        let both = [("", cell.unprofiled_gbit_per_s), (" profiled", cell.profiled_gbit_per_s)];
         both.map(|(how, range)| row(sweep, cell, how, range))
     };
     Report {
@@ -33,7 +33,7 @@ fn row(sweep: &Sweep, cell: &CellFigures, how: &str, range: Range) -> Row {
         bytes_per_s: bytes_per_s(range.median),
         figure_low: bytes_per_s(range.low),
         figure_high: bytes_per_s(range.high),
-        runs: sweep.rounds as usize,
+        rounds: sweep.rounds as usize,
         ..Row::default()
     }
 }
@@ -50,7 +50,7 @@ mod tests {
     fn sweeps_are_compared_by_their_throughput() {
         let a = example_sweep();
         let mut b = example_sweep();
-        b.cells[0].without_gbit_per_s = Range { median: 20.0, low: 19.0, high: 21.0 };
+        b.cells[0].unprofiled_gbit_per_s = Range { median: 20.0, low: 19.0, high: 21.0 };
         let (a, b) = (of(&a), of(&b));
         let compared = Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b));
         assert_eq!(compared.rows.len(), 2 * 4 * 13);

@@ -121,7 +121,7 @@ impl CellInterval {
 /// The right end of a chart's values, in percent of its width: the rest is for text.
 const RIGHT: f64 = 97.0;
 
-/// The horizontal place of a fraction of the axis, which begins at `left` percent.
+/// The horizontal position of a fraction of the axis, which begins at `left` percent.
 fn axis_percent(left: f64, position: f64) -> f64 {
     left + position * (RIGHT - left)
 }
@@ -178,7 +178,7 @@ fn heading(y: u32, name: &str, value_text: &str) -> (Markup, u32) {
         @for (index, line) in names.iter().enumerate() {
             text y=(baseline(index)) { (line) }
         }
-        text class="said" x="100%" y=(baseline(value_line)) { (value_text) }
+        text class="value" x="100%" y=(baseline(value_line)) { (value_text) }
     };
     (markup, height)
 }

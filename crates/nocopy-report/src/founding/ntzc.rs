@@ -124,7 +124,7 @@ fn reached(is_reached: bool) -> &'static str {
 /// The row with the highest cost among the lengths for which the paper makes the claim.
 fn one_gigabit(rows: &Rows<'_>) -> String {
     let costs = FRAMES_BYTES.iter().filter_map(|&bytes| gigabit(rows, bytes));
-    let costs = costs.filter_map(|row| Some((row.receiver_cpu_percent?, row.dropped_percent.unwrap_or(0.0))));
+    let costs = costs.filter_map(|row| Some((row.receiver_cpu_percent?, row.lost_percent.unwrap_or(0.0))));
     let Some((busy, lost)) = costs.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1))) else {
         return "A gigabit a second of 256 B and more: not measured.".into();
     };

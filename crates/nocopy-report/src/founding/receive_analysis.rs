@@ -21,7 +21,7 @@ const PUBLISHED_LEVEL_BYTES: usize = 64 << 10;
 const LEVEL: f64 = 0.9;
 
 /// If samples cover less than this share of the accounted time, time without samples could change the shares.
-const SEEN_MIN: f64 = 0.9;
+const SAMPLED_MIN: f64 = 0.9;
 
 fn part(report: &Report) -> Option<SystemResults> {
     let analysis = report.receive_analysis.as_ref()?;
@@ -64,12 +64,12 @@ fn level(analysis: &ReceiveAnalysis) -> String {
 }
 
 fn missed(analysis: &ReceiveAnalysis) -> Option<String> {
-    let seen = analysis.buffers.iter().filter_map(|buffer| buffer.seen_share).reduce(f64::min)?;
-    (seen < SEEN_MIN).then(|| {
+    let sampled = analysis.buffers.iter().filter_map(|buffer| buffer.sampled_share).reduce(f64::min)?;
+    (sampled < SAMPLED_MIN).then(|| {
         format!(
-            "Samples saw as little as {:.0} % of the threads' time that the kernel booked: they come late where a thread leaves its processor \
-             often. The shares are of what was seen, and totals of columns that were seen unequally cannot be compared.",
-            seen * 100.0
+            "Samples cover as little as {:.0} % of the threads' time that the kernel accounted: they come late where a thread leaves its processor \
+             often. The shares are of what was sampled, and totals of columns that were sampled unequally cannot be compared.",
+            sampled * 100.0
         )
     })
 }

@@ -43,7 +43,7 @@ fn base(series: &str) -> &'static str {
 
 /// The share of sent bytes that arrived; less than 1 only for datagrams.
 fn received_share(row: &Row) -> f64 {
-    1.0 - row.dropped_percent.unwrap_or(0.0) / 100.0
+    1.0 - row.lost_percent.unwrap_or(0.0) / 100.0
 }
 
 const WORKLOAD: &str = "zero-copy-sockets";

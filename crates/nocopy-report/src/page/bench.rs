@@ -99,7 +99,7 @@ fn compared_first(section: Section<'_>, causes: &mut Causes) -> Table {
     let figure = section.figure();
     let better = if figure.more_is_better() { "more is better" } else { "less is better" };
     let mut table = result_table::table(section, causes);
-    let last = section.rows.iter().map(|row| (figure_text(row), row.runs.to_string()));
+    let last = section.rows.iter().map(|row| (figure_text(row), row.rounds.to_string()));
     let last = std::iter::once((format!("{}, {better}", figure.unit()), "rounds".into())).chain(last);
     for (cells, (figure, rounds)) in std::iter::once(&mut table.header).chain(&mut table.rows).zip(last) {
         cells[1..].rotate_right(2); // the ratio and the copies
@@ -118,7 +118,7 @@ fn is_rate(figure: Figure) -> bool {
 }
 
 fn figure_text(row: &Row) -> String {
-    let lost = row.dropped_percent.filter(|_| is_rate(row.figure));
+    let lost = row.lost_percent.filter(|_| is_rate(row.figure));
     let text = |(median, interval)| comparison_text::figure(row.figure, median, interval);
     median(row).map_or_else(|| "–".into(), text) + &result_table::lost_text(lost)
 }

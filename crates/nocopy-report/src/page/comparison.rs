@@ -60,7 +60,7 @@ fn only(name: &str, rows: &[Identity<'_>]) -> Markup {
 /// The figures of a series, or its ratios: both runs on one scale.
 fn part(rows: &[ComparisonRow<'_>]) -> Markup {
     let estimates = rows.iter().flat_map(|row| [estimate(row, &row.a), estimate(row, &row.b)]).flatten();
-    let estimates = match rows[0].what {
+    let estimates = match rows[0].value {
         ComparedValue::Figure => Estimates::figures(estimates),
         ComparedValue::Ratio => Estimates::ratios(estimates),
     };

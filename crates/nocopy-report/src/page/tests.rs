@@ -112,7 +112,7 @@ fn results_read_from_json_make_the_same_page() {
 
 #[test]
 fn compared_figures_are_in_the_first_columns() {
-    let lost = |row| Row { dropped_percent: Some(12.5), ..row };
+    let lost = |row| Row { lost_percent: Some(12.5), ..row };
     let page = of_bench(&sample::report(section("capture", 2).into_iter().map(lost).collect()));
     let document = Document::parse(body(&page)).unwrap();
     let line = |row: Node<'_, '_>| row.children().map(words).collect::<Vec<_>>();
@@ -179,7 +179,7 @@ fn both_runs_are_in_one_table() {
     // B's second row has no baseline any more, and the third is A's alone.
     assert_eq!(page.matches("<table>").count(), 2, "differences, and a series");
     let cells = cells(&page);
-    for text in ["6.18.5", "7.1", "better", "4.00", "not told apart", "A copied, B zero-copy"] {
+    for text in ["6.18.5", "7.1", "better", "4.00", "no difference", "A copied, B zero-copy"] {
         assert!(cells.contains(text), "{text}: {cells:?}");
     }
     assert!(page.contains("Only in A") && !page.contains("Only in B"));
@@ -224,7 +224,7 @@ fn stacks() -> Stacks {
         "copy to user",
         "system-call entry",
         "scheduler",
-        "asleep",
+        "sleeping",
         "the rest",
     ];
     let bar = |power: u32| Bar {
@@ -234,7 +234,7 @@ fn stacks() -> Stacks {
             .collect(),
     };
     Stacks {
-        title: "Time by place, us per MB received: made up".into(),
+        title: "Time by category, us per MB received: made up".into(),
         parts: parts.map(str::to_owned).to_vec(),
         bars: (12..=22).map(bar).collect(),
     }

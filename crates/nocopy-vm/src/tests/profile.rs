@@ -40,7 +40,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let reported = profile.end()?;
     // A program that is running on a processor when something else gets there that it should count is passed
     // over by the kernel. That happens where an emulated processor takes long; it is counted, on both sides.
-    let lost = number(&reported["own_cost"]["lost_events"]);
+    let lost = number(&reported["overhead"]["lost_events"]);
     guest.record(&json!({ "what": "events it says it lost", "profile": lost }));
     let [receives, sends] = ["receive", "send"].map(|kind| calls(&reported, kind));
     let [received, sent] = [after.receives.since(before.receives), after.sends.since(before.sends)];

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use aya::programs::ProgramFd;
 use aya::sys::{Stats, enable_stats};
 
-use crate::measured::OwnCost;
+use crate::measured::Overhead;
 
 const TIMED: Duration = Duration::from_millis(10);
 const UNTIMED: Duration = Duration::from_millis(240);
@@ -57,14 +57,14 @@ impl Watch {
     }
 
     /// Ends it after that time; the time is zero if the kernel does not count it.
-    pub(super) fn end(self, elapsed: Duration) -> (OwnCost, bool) {
+    pub(super) fn end(self, elapsed: Duration) -> (Overhead, bool) {
         let _ = self.stop.send(());
         let timed = self.timing.join().expect("it does not panic");
         let account = Account::of(&self.programs).since(self.before);
         // If the machine times all programs all the time, the total covers the whole window.
         let timed = if is_always_timed() { Some(elapsed) } else { timed };
         let scale = timed.map_or(0.0, |timed| elapsed.as_secs_f64() / timed.as_secs_f64().max(1e-9)).max(1.0);
-        let cost = OwnCost {
+        let cost = Overhead {
             programs: Duration::from_nanos((account.runtime_ns as f64 * scale) as u64),
             program_runs: (account.runs as f64 * scale) as u64,
             lost_events: account.missed,
