@@ -250,7 +250,10 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
         figure_high: interval.map(|interval| interval.high),
         receiver_user_copies: median_of(samples, |sample| sample.traffic.stream.receiver_user_copies),
         stolen_percent: samples.iter().map(|sample| sample.traffic.stolen_percent).reduce(f64::max),
-        segments_retransmitted: samples.iter().map(|sample| sample.traffic.stream.segments_retransmitted).sum(),
+        segments_retransmitted: samples
+            .iter()
+            .map(|sample| sample.traffic.stream.segments_retransmitted)
+            .sum(),
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
         rounds: samples.len(),

@@ -416,7 +416,8 @@ fn other_copies(measured: &Measured) -> Vec<OtherCopy> {
             |stack: &&Stack| stack.functions.iter().any(|name| name.split('.').next() == Some(function));
         measured.stacks.iter().filter(has).map(|stack| stack.samples).sum()
     };
-    let all = OTHER_COPIES.iter().map(|(function, description)| (function, description, samples_in(function)));
+    let all =
+        OTHER_COPIES.iter().map(|(function, description)| (function, description, samples_in(function)));
     let seen = all.filter(|(.., samples)| *samples > 0);
     seen.map(|(function, description, samples)| OtherCopy {
         function: (*function).into(),

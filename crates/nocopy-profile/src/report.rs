@@ -257,7 +257,8 @@ fn tcp(figures: &Figures) -> Option<String> {
     add(tcp.window_mean_bytes.map(|bytes| format!("window {}B on average", spaced(short(bytes.round())))));
     let fixed = if tcp.receive_buffer_fixed { "fixed" } else { "the kernel's choice" };
     add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
-    add((tcp.segments_retransmitted > 0).then(|| format!("{} segments retransmitted", tcp.segments_retransmitted)));
+    add((tcp.segments_retransmitted > 0)
+        .then(|| format!("{} segments retransmitted", tcp.segments_retransmitted)));
     add((tcp.lost_sockets > 0).then(|| {
         format!(
             "{} sockets lost, not or not wholly in these figures: there is room for 16,384 at a time",

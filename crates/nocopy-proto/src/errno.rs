@@ -132,6 +132,12 @@ impl Counts {
     pub fn by_name(&self) -> BTreeMap<String, u64> {
         self.0.iter().map(|(number, count)| (name(*number), *count)).collect()
     }
+
+    /// The counts by the errors' names and meanings, as [`ErrorName`] prints them.
+    pub fn by_meaning(&self) -> BTreeMap<String, u64> {
+        let meaning = |number| ErrorName(&io::Error::from_raw_os_error(number)).to_string();
+        self.0.iter().map(|(number, count)| (meaning(*number), *count)).collect()
+    }
 }
 
 /// `ENETUNREACH 1234, EPERM 2`.
@@ -145,7 +151,7 @@ impl fmt::Display for Counts {
 
 fn name(number: i32) -> String {
     match Errno::from_raw(number) {
-        Errno::UnknownErrno if number == 0 => "no room".into(),
+        Errno::UnknownErrno if number == 0 => "no-room".into(),
         Errno::UnknownErrno => format!("errno {number}"),
         errno => format!("{errno:?}"),
     }
@@ -267,6 +273,7 @@ mod tests {
         }
         assert_eq!((counts.total(), &*counts.to_string()), (9, "EPERM 2, ENETUNREACH 7"));
         assert_eq!(counts.by_name(), BTreeMap::from([("ENETUNREACH".into(), 7), ("EPERM".into(), 2)]));
+        assert_eq!(counts.by_meaning().get("network is unreachable (ENETUNREACH)"), Some(&7));
     }
 
     #[test]

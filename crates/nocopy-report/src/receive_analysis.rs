@@ -230,7 +230,8 @@ mod tests {
     fn fields_of_earlier_versions_are_read() {
         let analysis = BufferAnalysis { sampled_share: Some(0.5), ..buffer(&[]) };
         let text = serde_json::to_string(&analysis).unwrap();
-        let read: BufferAnalysis = serde_json::from_str(&text.replace("sampled_share", "seen_share")).unwrap();
+        let read: BufferAnalysis =
+            serde_json::from_str(&text.replace("sampled_share", "seen_share")).unwrap();
         assert_eq!(read, analysis);
     }
 

@@ -18,9 +18,9 @@ pub enum CommandEnd {
     /// The receiver reached its limit.
     ByReceiver,
     /// The other end closed its connections without reporting that it was done.
-    BrokenOff,
+    Disconnected,
     /// Nothing more was received from the other end.
-    Silent,
+    Timeout,
     Failed,
 }
 
@@ -38,8 +38,10 @@ impl CommandEnd {
             Self::Duration => ", time is up",
             Self::Interrupted => ", interrupted",
             Self::ByReceiver => ", then the receiver ended",
-            Self::BrokenOff => ", then the other end broke off without saying that it is done",
-            Self::Silent => ", then the other end fell silent without saying that it is done",
+            Self::Disconnected => ", then the other end disconnected without reporting that it is done",
+            Self::Timeout => {
+                ", then a timeout: the other end sent nothing more, and did not report that it is done"
+            }
             Self::Failed => ", then it failed",
         }
     }
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_before_any_other_end() {
-        assert_eq!(CommandEnd::Failed.but(CommandEnd::BrokenOff), CommandEnd::Failed);
-        assert_eq!(CommandEnd::Done.but(CommandEnd::BrokenOff), CommandEnd::BrokenOff);
+        assert_eq!(CommandEnd::Failed.but(CommandEnd::Disconnected), CommandEnd::Failed);
+        assert_eq!(CommandEnd::Done.but(CommandEnd::Disconnected), CommandEnd::Disconnected);
     }
 }

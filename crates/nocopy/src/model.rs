@@ -168,10 +168,13 @@ pub fn halves(operations: &[Operation]) {
     }
     drop((receive, send, other));
     let balance = area.balance();
-    assert!(balance.is_whole(), "{balance}");
+    assert!(balance.is_balanced(), "{balance}");
     drop(mine);
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_rx + balance.lent_tx == 0, "{balance}");
+    assert!(
+        balance.is_balanced() && balance.in_use == 0 && balance.lent_rx + balance.lent_tx == 0,
+        "{balance}"
+    );
 }
 
 fn check(area: &Area, mine: &[Frame], pools: &[&crate::memory::area::Pool]) {
@@ -186,6 +189,6 @@ fn check(area: &Area, mine: &[Frame], pools: &[&crate::memory::area::Pool]) {
         pools.iter().for_each(|pool| _ = pool.balance()); // each publishes its own account
         area.balance()
     };
-    assert!(balance.is_whole(), "{balance}");
-    assert_eq!(balance.yours, i64::try_from(mine.len()).expect("few"), "{balance}");
+    assert!(balance.is_balanced(), "{balance}");
+    assert_eq!(balance.in_use, i64::try_from(mine.len()).expect("few"), "{balance}");
 }

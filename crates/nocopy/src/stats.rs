@@ -71,7 +71,7 @@ impl Stats {
     pub(crate) fn with_sender(self, counters: impl IntoIterator<Item = Counter>) -> Self {
         counters.into_iter().fold(self, |stats, counter| match &*counter.name {
             "refused" | "given_up" => stats.with_dropped([counter]),
-            "strange_completions" => stats.with_faults([counter]),
+            "unknown_completions" => stats.with_faults([counter]),
             _ => stats.with([counter]),
         })
     }

@@ -154,9 +154,9 @@ impl Verdict {
     /// Written only if there are no faults.
     fn row(&self, program: &Program) -> String {
         let (name, sent) = (program.name, program.packets());
-        let looking = if program.is_passive { ", looking on" } else { "" };
+        let passive = if program.is_passive { ", captured passively" } else { "" };
         format!(
-            "| {name} | {} | the same | {} of {sent}{looking} | whole | {} |\n",
+            "| {name} | {} | the same | {} of {sent}{passive} | whole | {} |\n",
             self.version, self.taken, program.output.without
         )
     }
@@ -329,14 +329,14 @@ impl<'a> Run<'a> {
                 faults.push(format!("{:?}: the report has {what} {found}", self.mode));
             }
         };
-        expect("schema", &report["schema"], report["schema"] == "nocopy.run/1");
+        expect("schema", &report["schema"], report["schema"] == "nocopy.run/2");
         expect("take", &report["take"], report["take"] == is_taking);
         expect("notes", &report["notes"], report["notes"].as_array().is_some_and(Vec::is_empty));
         expect("the end", &report["exit_code"], ended == Some(i64::from(code)));
         let handles = report["handles"].as_array().map(Vec::as_slice).unwrap_or_default();
         for handle in handles {
             let mode = if is_taking && !self.program.is_passive { "take" } else { "passive" };
-            let state = if self.program.closes { "closed" } else { "left" };
+            let state = if self.program.closes { "closed" } else { "process-ended" };
             let is_right = [("library", "nocopy"), ("interface", "nc1"), ("mode", mode), ("state", state)];
             expect("a handle", handle, is_right.iter().all(|(field, value)| handle[field] == *value));
             let note = handle["note"].as_str().unwrap_or_default();

@@ -21,8 +21,8 @@ pub(super) struct Program {
     pub(super) end: ProgramEnd,
     /// Whether its handle is closed, by itself or by its exit; otherwise a signal kills it.
     pub(super) closes: bool,
-    /// It gives up the privileges that taking needs before it opens its capture: with `--take`, too, it looks
-    /// on.
+    /// It gives up the privileges that taking needs before it opens its capture: with `--take`, too, it
+    /// captures passively.
     pub(super) is_passive: bool,
     /// It shows packets only when others follow: of a host that is left out.
     pub(super) needs_more_traffic: bool,

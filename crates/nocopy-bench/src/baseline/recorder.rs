@@ -76,7 +76,7 @@ impl Recorder {
             Recorder::Nocopy => {
                 let summary: serde_json::Value =
                     serde_json::from_str(text.lines().find(|line| line.starts_with('{'))?).ok()?;
-                let lost = ["tp_drops", "unreadable", "left_out", "not_written", "missing"];
+                let lost = ["tp_drops", "malformed", "beyond_count", "not_written", "missing"];
                 let lost: Option<u64> = lost.iter().map(|name| summary[*name].as_u64()).sum();
                 Some(Recorded { packets: summary["written"].as_u64()?, dropped: lost? })
             }

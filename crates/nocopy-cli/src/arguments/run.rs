@@ -7,8 +7,8 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// Take incoming packets from the host, by AF_XDP, instead of looking at them: all, or those that match
-    /// the program's filter.
+    /// Take incoming packets from the host, by AF_XDP, instead of capturing them passively: all, or those
+    /// that match the program's filter.
     #[arg(long)]
     pub(crate) take: bool,
     /// Join datagrams of equal length and destination that follow each other quickly to bursts, instead of

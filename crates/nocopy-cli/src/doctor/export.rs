@@ -96,7 +96,7 @@ pub(super) fn overview(machine: &[Gate], interfaces: &[ProbedInterface]) -> Stri
         let (driver, mode) = (row.driver.unwrap_or("unknown"), row.mode.unwrap_or("none"));
         [row.interface, driver, &queues, mode, &row.obstacles.join(", ")].map(str::to_owned)
     });
-    let mut text = wrapped(["interface", "driver", "queues", "best mode", "what stands in the way"], rows);
+    let mut text = wrapped(["interface", "driver", "queues", "best mode", "obstacles"], rows);
     let mut not_open = machine.iter().filter(|gate| gate.state != GateState::Open).peekable();
     if not_open.peek().is_some() {
         text += &format!("\nOf this machine, not open:\n{}", gate_table(not_open));
@@ -119,7 +119,7 @@ fn gate_table<'a>(gates: impl Iterator<Item = &'a Gate>) -> String {
         let fix = gate.fix.clone().unwrap_or_default();
         [gate.state.to_string(), gate.name.to_owned(), gate.found.clone(), fix]
     };
-    wrapped(["", "gate", "found", "to open or widen it"], gates.map(cells))
+    wrapped(["", "gate", "found", "fix"], gates.map(cells))
 }
 
 fn wrapped<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(
             text[..3],
             [
-                "interface driver queues best mode what stands in the way",
+                "interface driver queues best mode obstacles",
                 "eth0 igb 4 xdp zero-copy",
                 "tun0 unknown 4 none up: as found",
             ]

@@ -45,14 +45,14 @@ pub(super) struct BlockRecording {
     /// Set if blocks are not written in place.
     collector: Option<Collector>,
     buffers_max: usize,
-    highest_fill: f64,
+    fill_max: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct BlockTotals {
     packets: u64,
-    unreadable: u64,
-    left_out: u64,
+    malformed: u64,
+    beyond_count: u64,
     moved: u64,
 }
 
@@ -88,14 +88,14 @@ impl BlockRecording {
             unwritten_counts: None,
             collector: (arguments.format == RecordFormat::Payload).then(|| Collector::new(arguments, target)),
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64 / 4).max(2) as usize,
-            highest_fill: 0.0,
+            fill_max: 0.0,
         }
     }
 
     /// Packets that are neither dropped nor taken yet.
     fn missing(&self, stats: &Stats) -> u64 {
-        let BlockTotals { packets, unreadable, left_out, .. } = self.totals;
-        stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + unreadable + left_out)
+        let BlockTotals { packets, malformed, beyond_count, .. } = self.totals;
+        stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + malformed + beyond_count)
     }
 
     fn has_room(&self, sink: &Sink) -> bool {
@@ -105,7 +105,7 @@ impl BlockRecording {
     /// Takes every block that is ready, and waits for the first.
     fn receive_blocks(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
         // The collected data must not outgrow its memory: packets wait in their blocks instead.
-        self.update_highest_fill();
+        self.update_fill_max();
         while self.has_room(sink) {
             match self.blocks.receive_timeout(timeout) {
                 Ok(Some(block)) => match self.collector.take() {
@@ -124,12 +124,12 @@ impl BlockRecording {
             }
             timeout = Duration::ZERO;
         }
-        self.update_highest_fill();
+        self.update_fill_max();
         Ok(())
     }
 
-    fn update_highest_fill(&mut self) {
-        self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
+    fn update_fill_max(&mut self) {
+        self.fill_max = self.fill_max.max(self.blocks.fill().ratio());
     }
 
     fn copy_packets(&mut self, block: Block, sink: &mut Sink, collector: &mut Collector) -> io::Result<()> {
@@ -137,8 +137,8 @@ impl BlockRecording {
         while let Some(packet) = reader.next_packet() {
             self.totals.packets += 1;
             if self.remaining == 0 {
-                (self.totals.packets, self.totals.left_out) =
-                    (self.totals.packets - 1, self.totals.left_out + 1);
+                (self.totals.packets, self.totals.beyond_count) =
+                    (self.totals.packets - 1, self.totals.beyond_count + 1);
                 continue;
             }
             let direction = if packet.outgoing { Direction::Out } else { Direction::In };
@@ -148,7 +148,7 @@ impl BlockRecording {
                 self.remaining -= 1;
             }
         }
-        self.totals.unreadable += u64::from(reader.unreadable());
+        self.totals.malformed += u64::from(reader.malformed());
         Ok(())
     }
 
@@ -160,10 +160,11 @@ impl BlockRecording {
             unit_bytes: self.target.unit_bytes(RecordFormat::Pcapng),
         };
         let piece = block.into_pcapng(&layout);
-        let Contents { packets, packet_bytes, unreadable, left_out, moved, .. } = *piece.contents();
+        let Contents { packets, packet_bytes, malformed, left_out: beyond_count, moved, .. } =
+            *piece.contents();
         self.totals.packets += packets;
-        self.totals.unreadable += unreadable;
-        self.totals.left_out += left_out;
+        self.totals.malformed += malformed;
+        self.totals.beyond_count += beyond_count;
         self.totals.moved += moved;
         self.remaining -= packets;
         let amount = Amount { packets, bytes: packet_bytes };
@@ -222,15 +223,15 @@ impl Recording for BlockRecording {
             stats = self.blocks.stats()?;
         }
         if self.remaining == 0 {
-            self.totals.left_out += self.missing(&stats);
+            self.totals.beyond_count += self.missing(&stats);
         }
         sink.counts = counts(&stats);
         Ok(Loss {
             received: stats["tp_packets"],
             tp_drops: stats["tp_drops"],
             tp_freeze_q_cnt: stats["tp_freeze_q_cnt"],
-            unreadable: self.totals.unreadable,
-            left_out: self.totals.left_out,
+            malformed: self.totals.malformed,
+            beyond_count: self.totals.beyond_count,
             moved: self.totals.moved,
             no_payload: self.collector.as_ref().map_or(0, |collector| collector.no_payload),
             ..Loss::default()
@@ -245,13 +246,13 @@ impl Recording for BlockRecording {
         let how = if self.collector.is_some() {
             "; gathered into whole sectors: a copy more"
         } else {
-            "; written as it lay"
+            "; written in place"
         };
         Description {
             mode: "packet ring".into(),
             evidence: format!("{}{how}", Evidence::Copied(Cause::PacketRing)),
             balance: None,
-            highest_fill: self.highest_fill,
+            fill_max: self.fill_max,
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) struct Files {
     pub(super) listed: VecDeque<RecordedFile>,
     pub(super) deleted: FileTotals,
     /// Older files that were not deleted: deleting was not requested, or failed.
-    pub(super) unlisted: FileTotals,
+    pub(super) earlier: FileTotals,
     /// The file that could not be made, if one could not.
     failed_path: Option<PathBuf>,
     /// When the current file was begun. The time in which the machine is suspended counts, as it does for who
@@ -92,7 +92,7 @@ impl Files {
             opened_count: 0,
             listed: VecDeque::new(),
             deleted: FileTotals::default(),
-            unlisted: FileTotals::default(),
+            earlier: FileTotals::default(),
             failed_path: None,
             started: BootInstant::now(),
             interrupt,
@@ -130,7 +130,7 @@ impl Files {
             let oldest = self.listed.pop_front().expect("more than none");
             match self.files_max.is_some() && remove(&oldest.path) {
                 true => self.deleted.add(&oldest),
-                false => self.unlisted.add(&oldest),
+                false => self.earlier.add(&oldest),
             }
         }
     }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_of_a_long_recording_are_counted_and_unlisted() {
+    fn old_files_of_a_long_recording_are_counted_and_not_listed() {
         for (files_max, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
             let mut files = files(files_max);
             for _ in 0..5000 {
@@ -231,12 +231,12 @@ mod tests {
             );
             let count = 5000 - listed_count as u64;
             let counted = FileTotals { files: count, bytes: 100 * count, packets: 3 * count };
-            let (deleted, unlisted) = if files_max.is_some() {
+            let (deleted, earlier) = if files_max.is_some() {
                 (counted, FileTotals::default())
             } else {
                 (FileTotals::default(), counted)
             };
-            assert_eq!((files.deleted, files.unlisted), (deleted, unlisted));
+            assert_eq!((files.deleted, files.earlier), (deleted, earlier));
         }
     }
 
@@ -249,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_deleted_is_unlisted() {
+    fn a_file_that_cannot_be_deleted_is_not_listed() {
         let mut files = files(Some(1));
         files.start_file("/".into());
         files.start_file("/nonexistent/next".into());
-        assert_eq!((files.deleted.files, files.unlisted.files), (0, 1));
+        assert_eq!((files.deleted.files, files.earlier.files), (0, 1));
     }
 
     #[test]

@@ -82,7 +82,7 @@ struct Description {
     mode: String,
     evidence: String,
     balance: Option<String>,
-    highest_fill: f64,
+    fill_max: f64,
 }
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ fn report(arguments: &RecordArguments, sink: Sink, result: RecordingResult) -> R
         not_written: sink.not_written,
         cause: sink.failed.as_ref().map(io::Error::to_string),
         gaps,
-        highest_fill: description.highest_fill,
+        fill_max: description.fill_max,
         files: &sink.files,
     };
     let (path, is_in_order) = (sink.files.path().to_owned(), sink.writer().is_in_order());
@@ -240,7 +240,7 @@ mod tests {
         }
 
         fn describe(&mut self) -> Description {
-            Description { mode: String::new(), evidence: String::new(), balance: None, highest_fill: 0.0 }
+            Description { mode: String::new(), evidence: String::new(), balance: None, fill_max: 0.0 }
         }
     }
 

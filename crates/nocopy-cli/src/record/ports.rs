@@ -34,11 +34,11 @@ pub(super) struct PortRecording {
     collector: Collector,
     remaining: u64,
     received: u64,
-    left_out: u64,
+    beyond_count: u64,
     /// Packets whose time the card recorded.
     timed: u64,
     buffers_max: usize,
-    highest_fill: f64,
+    fill_max: f64,
     joined: Vec<u8>,
 }
 
@@ -62,10 +62,10 @@ impl PortRecording {
             collector: Collector::new(arguments, target),
             remaining: arguments.count.unwrap_or(u64::MAX),
             received: 0,
-            left_out: 0,
+            beyond_count: 0,
             timed: 0,
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64) as usize,
-            highest_fill: 0.0,
+            fill_max: 0.0,
             joined: Vec::new(),
         }
     }
@@ -76,7 +76,7 @@ impl PortRecording {
         while let Some(packet) = batch.next_chain() {
             self.received += 1;
             if self.remaining == 0 {
-                self.left_out += 1;
+                self.beyond_count += 1;
                 continue;
             }
             let arrival = packet.as_ref().first().map(Received::arrival);
@@ -121,7 +121,7 @@ impl Recording for PortRecording {
             self.collector.flush_old(sink)?;
             sink.advance();
             let fill = sink.backlog() as f64 / self.buffers_max as f64;
-            self.highest_fill = self.highest_fill.max(fill);
+            self.fill_max = self.fill_max.max(fill);
             progress.show(sink, fill);
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Recording for PortRecording {
             rx_dropped: stats["rx_dropped"],
             rx_ring_full: stats["rx_ring_full"],
             rx_fill_ring_empty_descs: stats["rx_fill_ring_empty_descs"],
-            left_out: self.left_out,
+            beyond_count: self.beyond_count,
             no_payload: self.collector.no_payload,
             filter_lost,
             ..Loss::default()
@@ -171,7 +171,7 @@ impl Recording for PortRecording {
             mode: format!("{}, taken from the host; {times}", port.mode()),
             evidence: format!("{}; gathered into whole sectors: {copies}", port.explain().evidence),
             balance,
-            highest_fill: self.highest_fill,
+            fill_max: self.fill_max,
         }
     }
 }

@@ -21,12 +21,12 @@ pub(super) struct Loss {
     pub(super) rx_dropped: u64,
     pub(super) rx_ring_full: u64,
     pub(super) rx_fill_ring_empty_descs: u64,
-    /// The kernel's words for them contradicted themselves.
-    pub(super) unreadable: u64,
+    /// The kernel's headers of them contradict themselves.
+    pub(super) malformed: u64,
     /// Packets without a payload to record.
     pub(super) no_payload: u64,
     /// Packets beyond `--count`.
-    pub(super) left_out: u64,
+    pub(super) beyond_count: u64,
     /// Packets that a filter in user space rejected, and that could not be returned to the host either: lost
     /// for the host.
     pub(super) filter_lost: u64,
@@ -38,7 +38,7 @@ pub(super) struct Loss {
 impl Loss {
     /// Packets that were dropped before they could be recorded.
     fn dropped(&self) -> u64 {
-        self.tp_drops + self.rx_dropped + self.rx_ring_full + self.unreadable
+        self.tp_drops + self.rx_dropped + self.rx_ring_full + self.malformed
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Summary<'a> {
     pub(super) not_written: Amount,
     pub(super) cause: Option<String>,
     pub(super) gaps: Option<Gaps>,
-    pub(super) highest_fill: f64,
+    pub(super) fill_max: f64,
     pub(super) files: &'a Files,
 }
 
@@ -82,10 +82,10 @@ struct JsonSummary<'a> {
     missing: i128,
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
-    buffer_fill_highest: f64,
+    buffer_fill_max: f64,
     files: Vec<FileRow>,
     files_deleted: FileTotals,
-    files_unlisted: FileTotals,
+    files_earlier: FileTotals,
 }
 
 #[derive(Serialize)]
@@ -106,9 +106,9 @@ impl Summary<'_> {
 
     /// Packets that are neither written nor accounted for; not 0 means a fault.
     fn missing(&self) -> i128 {
-        let Loss { received, no_payload, left_out, .. } = self.loss;
+        let Loss { received, no_payload, beyond_count, .. } = self.loss;
         let known =
-            [self.written.packets, self.not_written.packets, self.loss.dropped(), no_payload, left_out];
+            [self.written.packets, self.not_written.packets, self.loss.dropped(), no_payload, beyond_count];
         i128::from(received) - known.map(i128::from).iter().sum::<i128>()
     }
 
@@ -128,7 +128,7 @@ impl Summary<'_> {
         if let Some(balance) = &self.balance {
             lines += &format!(" frames: {balance}\n");
         }
-        for (totals, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
+        for (totals, what) in [(self.files.deleted, "deleted"), (self.files.earlier, "earlier, not deleted")]
         {
             if totals.files > 0 {
                 lines += &format!(
@@ -169,17 +169,17 @@ impl Serialize for Summary<'_> {
             not_written_cause: self.cause.as_deref(),
             missing: self.missing(),
             sequence: self.gaps,
-            buffer_fill_highest: self.highest_fill,
+            buffer_fill_max: self.fill_max,
             files: files.collect(),
             files_deleted: self.files.deleted,
-            files_unlisted: self.files.unlisted,
+            files_earlier: self.files.earlier,
         };
         json.serialize(serializer)
     }
 }
 
 impl nocopy_report::Summary for Summary<'_> {
-    const SCHEMA: &'static str = "nocopy.record/2";
+    const SCHEMA: &'static str = "nocopy.record/3";
     const IS_ONE_LINE: bool = true;
 
     fn table(&self) -> Table {
@@ -202,9 +202,9 @@ impl nocopy_report::Summary for Summary<'_> {
                 loss.rx_fill_ring_empty_descs,
                 "dropped by the kernel: no free frame",
             ),
-            ("unreadable", loss.unreadable, "the kernel's words for them contradict themselves"),
-            ("no payload", loss.no_payload, "not UDP, empty, a fragment, or cut"),
-            ("left out", loss.left_out, "beyond --count"),
+            ("malformed", loss.malformed, "the kernel's headers of them contradict themselves"),
+            ("no payload", loss.no_payload, "not UDP, empty, a fragment, or truncated"),
+            ("beyond count", loss.beyond_count, "beyond --count"),
             ("filter lost", loss.filter_lost, "did not match, and could not be handed to the host"),
             ("not written", self.not_written.packets, self.cause.as_deref().unwrap_or_default()),
         ] {
@@ -218,7 +218,7 @@ impl nocopy_report::Summary for Summary<'_> {
         if let Some(gaps) = self.gaps {
             rows.extend(gaps.rows());
         }
-        let fill = format!("{:.0} %", 100.0 * self.highest_fill);
+        let fill = format!("{:.0} %", 100.0 * self.fill_max);
         rows.push(("buffer", fill, "full at most".into()));
         let rows = rows.into_iter().map(|(name, value, note)| vec![name.to_owned(), value, note]);
         Table::new(&[], 1..2, rows.collect())

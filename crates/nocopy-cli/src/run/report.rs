@@ -14,7 +14,11 @@ use nocopy_report::Failure;
 use nocopy_report::print::{one_line, printable};
 use nocopy_report::table::Table;
 
-const SCHEMA: &str = "nocopy.run/1";
+const SCHEMA: &str = "nocopy.run/2";
+
+/// A place of a filter, and a state, by which rows differ.
+const USER_SPACE: &str = "user-space";
+const PROCESS_ENDED: &str = "process-ended";
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -42,7 +46,7 @@ struct HandleRow {
     interface: String,
     library: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -54,7 +58,7 @@ struct HandleRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    filter_why: Option<String>,
+    filter_cause: Option<String>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<Counts>,
@@ -150,7 +154,7 @@ fn table(handles: &[HandleRow]) -> Table {
 
 impl HandleRow {
     fn new(handle: &Handle) -> Self {
-        let (library, why, mode, queues, note) = match handle.opened.library.clone() {
+        let (library, cause, mode, queues, note) = match handle.opened.library.clone() {
             Library::System { why } => ("system", Some(why), None, Vec::new(), None),
             Library::Ours { mode: CaptureMode::Passive, note } => {
                 ("nocopy", None, Some("passive"), Vec::new(), note)
@@ -159,15 +163,15 @@ impl HandleRow {
                 ("nocopy", None, Some("take"), queues, note)
             }
         };
-        let (filter, filter_why) = match handle.filter.clone() {
+        let (filter, filter_cause) = match handle.filter.clone() {
             None => (None, None),
             Some(FilterLocation::Xdp) => (Some("xdp"), None),
             Some(FilterLocation::Socket) => (Some("socket"), None),
-            Some(FilterLocation::UserSpace { why }) => (Some("user space"), Some(why)),
+            Some(FilterLocation::UserSpace { why }) => (Some(USER_SPACE), Some(why)),
         };
         let (state, closed) = match &handle.state {
             HandleState::Open => ("open", None),
-            HandleState::ProcessEnded => ("left", None),
+            HandleState::ProcessEnded => (PROCESS_ENDED, None),
             HandleState::Closed(closed) => ("closed", Some(closed.clone())),
         };
         Self {
@@ -175,14 +179,14 @@ impl HandleRow {
             program: handle.process.program.clone(),
             interface: handle.opened.interface.clone(),
             library,
-            why,
+            cause,
             mode,
             queues,
             note,
             promiscuous: handle.opened.promiscuous,
             snap_bytes: handle.opened.snap_bytes,
             filter,
-            filter_why,
+            filter_cause,
             state,
             counts: closed.as_ref().map(|closed| closed.counts),
             sending: closed.and_then(|closed| closed.sending),
@@ -200,6 +204,7 @@ impl HandleRow {
         let filter = match (self.library, self.filter) {
             ("system", _) => "-",
             (_, None) => "none",
+            (_, Some(USER_SPACE)) => "user space",
             (_, Some(place)) => place,
         };
         vec![
@@ -220,13 +225,13 @@ impl HandleRow {
     fn details(&self) -> impl Iterator<Item = String> {
         let unknown = match self.state {
             "open" => Some("still open when the command ended: what it counted is not known"),
-            "left" => Some("its process ended without closing it: what it counted is not known"),
+            PROCESS_ENDED => Some("its process ended without closing it: what it counted is not known"),
             _ => None,
         };
         let words = [
-            self.why.as_ref().map(|why| format!("the system's libpcap: {why}")),
+            self.cause.as_ref().map(|cause| format!("the system's libpcap: {cause}")),
             self.note.clone(),
-            self.filter_why.as_ref().map(|why| format!("filter in user space: {why}")),
+            self.filter_cause.as_ref().map(|cause| format!("filter in user space: {cause}")),
             self.sending.as_ref().map(|way| format!("sent {way}")),
             unknown.map(str::to_owned),
         ];
@@ -374,14 +379,14 @@ mod tests {
     #[test]
     fn unknown_fields_are_absent_in_json() {
         let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
-        assert_eq!((&json["schema"], &json["signal"]), (&"nocopy.run/1".into(), &15.into()));
+        assert_eq!((&json["schema"], &json["signal"]), (&"nocopy.run/2".into(), &15.into()));
         assert!(json.get("exit_code").is_none());
         let first = &json["handles"][0];
         assert_eq!(first["queues"], serde_json::json!(["xdp copy native", "xdp copy native"]));
         assert_eq!(first["counts"]["interface_dropped"], 3);
-        assert_eq!((&first["filter"], &first["state"]), (&"user space".into(), &"closed".into()));
+        assert_eq!((&first["filter"], &first["state"]), (&"user-space".into(), &"closed".into()));
         let second = &json["handles"][1];
-        assert_eq!((&second["library"], &second["state"]), (&"system".into(), &"left".into()));
+        assert_eq!((&second["library"], &second["state"]), (&"system".into(), &"process-ended".into()));
         assert!(second.get("counts").is_none() && second.get("mode").is_none());
     }
 }

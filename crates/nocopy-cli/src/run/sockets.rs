@@ -6,12 +6,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Socket, Sockets};
+use nocopy_proto::run::sockets::{FILE_BYTES, Flush, MAGIC, Plain, Socket, Sockets};
 use nocopy_report::print;
 use nocopy_report::table::Table;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 /// A file in memory that all processes of the command inherit and count in.
 #[derive(Debug)]
@@ -54,16 +53,18 @@ pub(super) struct SocketRow {
     datagram_bytes: Option<u64>,
     batched: u64,
     bursts: u64,
-    /// By reason, without zeros.
-    flushed: Map<String, Value>,
-    plain: Map<String, Value>,
+    /// By cause, without zeros.
+    #[serde(serialize_with = "as_map")]
+    flushed: Vec<(Flush, u64)>,
+    #[serde(serialize_with = "as_map")]
+    sent_unbatched: Vec<(Plain, u64)>,
     refused: u64,
     lost: u64,
-    left_alone: u64,
+    batching_stopped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    alone_why: Option<&'static str>,
+    batching_stopped_cause: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    plain_ns: Option<u64>,
+    unbatched_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     batched_ns: Option<u64>,
 }
@@ -77,19 +78,19 @@ impl SocketRow {
             datagram_bytes: Some(socket.datagram_bytes).filter(|bytes| *bytes > 0),
             batched: socket.joined,
             bursts: socket.bursts,
-            flushed: nonzero(socket.flushed.iter().map(|(why, count)| (why.text(), *count))),
-            plain: nonzero(socket.plain.iter().map(|(why, count)| (why.text(), *count))),
+            flushed: nonzero(&socket.flushed),
+            sent_unbatched: nonzero(&socket.plain),
             refused: socket.refused,
             lost: socket.lost,
-            left_alone: socket.left_alone,
-            alone_why: socket.alone.map(|why| why.text()),
-            plain_ns: socket.cost_ns.map(|(plain, _)| plain),
+            batching_stopped: socket.left_alone,
+            batching_stopped_cause: socket.alone.map(|cause| cause.text()),
+            unbatched_ns: socket.cost_ns.map(|(unbatched, _)| unbatched),
             batched_ns: socket.cost_ns.map(|(_, batched)| batched),
         }
     }
 
     fn cells(&self) -> Vec<String> {
-        let plain: u64 = self.plain.values().filter_map(Value::as_u64).fold(0, u64::saturating_add);
+        let unbatched = self.sent_unbatched.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
         let a_burst = self.batched.checked_div(self.bursts).map_or("-".into(), |count| count.to_string());
         vec![
             self.process.to_string(),
@@ -99,30 +100,25 @@ impl SocketRow {
             self.batched.to_string(),
             self.bursts.to_string(),
             a_burst,
-            plain.to_string(),
+            unbatched.to_string(),
         ]
     }
 
     /// Sentences that are too long for a table cell.
     fn details(&self) -> impl Iterator<Item = String> {
-        let list = |counts: &Map<String, Value>| {
-            let parts: Vec<_> = counts.iter().map(|(why, count)| format!("{why} {count}")).collect();
-            Some(parts.join(", ")).filter(|words| !words.is_empty())
-        };
-        let costs = self.plain_ns.zip(self.batched_ns);
+        let flushed = self.flushed.iter().map(|(cause, count)| format!("{} {count}", cause.text()));
+        let unbatched = self.sent_unbatched.iter().map(|(cause, count)| format!("{} {count}", cause.text()));
+        let costs = self.unbatched_ns.zip(self.batched_ns);
         let is_lost = self.refused > 0 || self.lost > 0;
         let words = [
-            list(&self.flushed).map(|words| format!("bursts ended by: {words}")),
-            list(&self.plain).map(|words| format!("sent alone: {words}")),
-            costs.map(|(plain, batched)| {
-                format!("measured: {plain} ns a datagram alone, {batched} ns in bursts")
+            list(flushed).map(|words| format!("bursts ended by: {words}")),
+            list(unbatched).map(|words| format!("sent unbatched: {words}")),
+            costs.map(|(unbatched, batched)| {
+                format!("measured: {unbatched} ns a datagram unbatched, {batched} ns in bursts")
             }),
-            self.alone_why.map(|why| format!("left alone: {why}")),
+            self.batching_stopped_cause.map(|cause| format!("batching stopped: {cause}")),
             is_lost.then(|| {
-                format!(
-                    "{} refused and {} lost after the program was told that they are sent",
-                    self.refused, self.lost
-                )
+                format!("{} refused and {} lost after success was returned", self.refused, self.lost)
             }),
         ];
         let subject = format!("{} ({})", print::one_line(&self.program), self.process);
@@ -139,7 +135,7 @@ pub(super) fn text(rows: &[SocketRow]) -> String {
         "batched",
         "bursts",
         "datagrams a burst",
-        "sent alone",
+        "sent unbatched",
     ];
     let mut text = Table::new(&header, 3..8, rows.iter().map(SocketRow::cells).collect()).text();
     for words in rows.iter().flat_map(SocketRow::details) {
@@ -161,13 +157,21 @@ pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
     left_out.into_iter().chain(confined).collect()
 }
 
-fn nonzero(counts: impl Iterator<Item = (&'static str, u64)>) -> Map<String, Value> {
-    counts.filter(|(_, count)| *count > 0).map(|(why, count)| (why.to_owned(), count.into())).collect()
+fn nonzero<C: Copy>(counts: &[(C, u64)]) -> Vec<(C, u64)> {
+    counts.iter().copied().filter(|(_, count)| *count > 0).collect()
+}
+
+fn as_map<C: Serialize, S: Serializer>(counts: &[(C, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counts.iter().map(|(cause, count)| (cause, count)))
+}
+
+fn list(parts: impl Iterator<Item = String>) -> Option<String> {
+    Some(parts.collect::<Vec<_>>().join(", ")).filter(|words| !words.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use nocopy_proto::run::sockets::{Alone, Flush, Plain};
+    use nocopy_proto::run::sockets::Alone;
 
     use super::*;
 
@@ -198,17 +202,17 @@ mod tests {
         assert_eq!(cells[2..], ["192.0.2.1:9", "1400", "92", "2", "46", "10"], "{text}");
         let ends = |words: &str| lines.iter().any(|line| line.ends_with(words));
         assert!(ends("bursts ended by: full 1, the deadline 1"), "{text}");
-        assert!(ends("sent alone: no run of equal datagrams 8, the first of a burst 2"), "{text}");
-        assert!(ends("left alone: bursts were not faster than plain sends"), "{text}");
-        assert!(ends("0 refused and 3 lost after the program was told that they are sent"), "{text}");
+        assert!(ends("sent unbatched: no run of equal datagrams 8, the first of a burst 2"), "{text}");
+        assert!(ends("batching stopped: bursts were not faster than single sends"), "{text}");
+        assert!(ends("0 refused and 3 lost after success was returned"), "{text}");
     }
 
     #[test]
     fn zeros_and_unknown_fields_are_absent_in_json() {
         let unknown = Socket { peer: None, cost_ns: None, alone: None, datagram_bytes: 0, ..socket() };
         let json = serde_json::to_value(SocketRow::new(&unknown)).unwrap();
-        assert_eq!(json["flushed"], serde_json::json!({"full": 1, "the deadline": 1}));
-        for field in ["peer", "datagram_bytes", "alone_why", "plain_ns", "batched_ns"] {
+        assert_eq!(json["flushed"], serde_json::json!({"full": 1, "deadline": 1}));
+        for field in ["peer", "datagram_bytes", "batching_stopped_cause", "unbatched_ns", "batched_ns"] {
             assert!(json.get(field).is_none(), "{json}");
         }
     }

@@ -47,17 +47,17 @@ pub(super) struct PacketTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClockSource {
     Kernel,
-    Card,
+    Device,
     /// This process, when it read the packet.
-    Reading,
+    Process,
 }
 
 impl ClockSource {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
-            Self::Card => "card",
-            Self::Reading => "reading",
+            Self::Device => "device",
+            Self::Process => "process",
         }
     }
 }
@@ -131,8 +131,8 @@ impl PacketSource {
                 Some(time) if time.clock == Clock::Realtime => {
                     PacketTime { ns: time.ns, clock: ClockSource::Kernel }
                 }
-                Some(time) => PacketTime { ns: time.ns, clock: ClockSource::Card },
-                None => PacketTime { ns: *now.get_or_insert_with(now_ns), clock: ClockSource::Reading },
+                Some(time) => PacketTime { ns: time.ns, clock: ClockSource::Device },
+                None => PacketTime { ns: *now.get_or_insert_with(now_ns), clock: ClockSource::Process },
             };
             let (bytes, packet_bytes) =
                 (bytes_of(&packet, self.show_options, &mut self.joined), packet.len());

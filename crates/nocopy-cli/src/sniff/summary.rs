@@ -15,8 +15,8 @@ pub(super) struct PacketCounts {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     by_kernel: u64,
-    by_card: u64,
-    by_reading: u64,
+    by_device: u64,
+    by_process: u64,
 }
 
 /// Facts that are known only at the end.
@@ -33,19 +33,19 @@ impl PacketCounts {
         self.bytes += packet.packet_bytes as u64;
         *match packet.time.clock {
             ClockSource::Kernel => &mut self.by_kernel,
-            ClockSource::Card => &mut self.by_card,
-            ClockSource::Reading => &mut self.by_reading,
+            ClockSource::Device => &mut self.by_device,
+            ClockSource::Process => &mut self.by_process,
         } += 1;
     }
 
     /// The clocks of the times, with the number of packets.
-    fn times(&self) -> impl Iterator<Item = (ClockSource, u64)> {
-        let times = [
+    fn packets_by_clock(&self) -> impl Iterator<Item = (ClockSource, u64)> {
+        let counts = [
             (ClockSource::Kernel, self.by_kernel),
-            (ClockSource::Card, self.by_card),
-            (ClockSource::Reading, self.by_reading),
+            (ClockSource::Device, self.by_device),
+            (ClockSource::Process, self.by_process),
         ];
-        times.into_iter().filter(|(_, packets)| *packets > 0)
+        counts.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
     pub(super) fn summary<'a>(
@@ -64,7 +64,9 @@ impl PacketCounts {
             bytes: self.bytes,
             dropped: end.drops.dropped(),
             counters: Counters(end.drops.counters().collect()),
-            times: Counters(self.times().map(|(clock, packets)| (clock.name(), packets)).collect()),
+            packets_by_clock: Counters(
+                self.packets_by_clock().map(|(clock, packets)| (clock.name(), packets)).collect(),
+            ),
             text: self.text(end, source),
         }
     }
@@ -87,11 +89,11 @@ impl PacketCounts {
         for (name, value) in end.drops.counters().filter(|(_, value)| *value > 0) {
             let _ = writeln!(text, "  {name} {value}");
         }
-        for (clock, packets) in self.times() {
+        for (clock, packets) in self.packets_by_clock() {
             let meaning = match clock {
                 ClockSource::Kernel => "when the kernel had the packet",
-                ClockSource::Card => "when the card had the packet, by the card's own clock",
-                ClockSource::Reading => "when the packet was read, for want of a better one",
+                ClockSource::Device => "when the device had the packet, by the device's own clock",
+                ClockSource::Process => "when the packet was read, for want of a better one",
             };
             let _ = writeln!(text, "time of {packets} packets: {meaning}");
         }
@@ -115,7 +117,7 @@ pub(super) struct CaptureSummary<'a> {
     bytes: u64,
     dropped: u64,
     counters: Counters<'a>,
-    times: Counters<'a>,
+    packets_by_clock: Counters<'a>,
     #[serde(skip)]
     text: String,
 }

@@ -144,7 +144,7 @@ fn datagrams_that_cannot_be_sent_are_counted_by_error() {
             assert!(summary["refused_by"][error].as_u64().unwrap() >= 20, "{method}: {summary}");
         }
         assert_eq!(sum(&summary["refused_by"]), of(&summary, "refused"), "{method}: {summary}");
-        assert_eq!(of(&summary, "packets"), received + of(&summary, "refused"), "{method}: {summary}");
+        assert_eq!(of(&summary, "datagrams"), received + of(&summary, "refused"), "{method}: {summary}");
     }
 }
 
@@ -237,7 +237,7 @@ fn a_restarted_receiver_ends_no_sender() {
     let (received, code) = receiver.summary();
     assert_eq!((&sent["final"], &sent["lost"]), (&true.into(), &received["lost"]), "{sent}{received}");
     assert!(code == 1 && of(&sent, "lost") > 0, "{sent}{received}");
-    assert!(of(&sent["errors"], "connection refused (ECONNREFUSED)") > 0, "{sent}");
+    assert!(of(&sent["errors"], "ECONNREFUSED") > 0, "{sent}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Server {
     pub(crate) fn end(self) -> Value {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
-        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve-nfs/1".into()), "{summary}");
+        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve-nfs/2".into()), "{summary}");
         summary
     }
 }
@@ -149,15 +149,15 @@ fn clients_continue_after_a_server_is_killed() {
     assert_eq!([first, server.read(file, 100_000, 1 << 20)].concat(), content());
     let summary = server.end();
     assert_eq!((&summary["ended"], &summary["bytes"]), (&"interrupted".into(), &200_000.into()), "{summary}");
-    let ledger = &summary["clients"][0]["ledger"];
-    assert_eq!(ledger["unknown_bytes"], 200_000, "{summary}");
-    assert_eq!(ledger["copied_bytes"], serde_json::json!({}), "{summary}");
+    let evidence = &summary["clients"][0]["evidence"];
+    assert_eq!(evidence["unknown_bytes"], 200_000, "{summary}");
+    assert_eq!(evidence["copied_bytes"], serde_json::json!({}), "{summary}");
     // For comparison: everything is copied, and the summary says so.
     let server = Server::start(&around, &["--stable"]);
     assert_eq!(server.read(file, 0, 1 << 20), content());
     let summary = server.end();
-    assert_eq!(summary["ledger"]["copied_bytes"], serde_json::json!({"asked for": 300_000}), "{summary}");
-    assert_eq!(summary["ledger"]["unknown_bytes"], 0, "{summary}");
+    assert_eq!(summary["evidence"]["copied_bytes"], serde_json::json!({"stable": 300_000}), "{summary}");
+    assert_eq!(summary["evidence"]["unknown_bytes"], 0, "{summary}");
 }
 
 #[test]

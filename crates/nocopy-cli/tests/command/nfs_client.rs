@@ -137,7 +137,7 @@ fn a_directory_is_copied_from_a_server() {
         json(&["cp", "-r", "--resume", "--verify", "--json", &format!("{url}below"), &target]);
     assert_eq!(
         (code, &copied["schema"], &copied["ended"]),
-        (0, &"nocopy.cp/1".into(), &"done".into()),
+        (0, &"nocopy.cp/2".into(), &"done".into()),
         "{copied}"
     );
     assert_eq!(
@@ -145,14 +145,14 @@ fn a_directory_is_copied_from_a_server() {
         (&2_500_000.into(), &2_500_000.into()),
         "{copied}"
     );
-    assert_eq!(copied["ledger"]["copied_twice_bytes"], 0, "{copied}");
+    assert_eq!(copied["evidence"]["copied_twice_bytes"], 0, "{copied}");
     assert!(fs::read(to.join("below/file")).unwrap() == content(2_500_000));
     let whole = scene.path("whole").display().to_string();
     let (copied, code) = json(&["cp", "-r", "--json", &url, &whole]);
-    let counts = ["files", "links", "left_out"].map(|name| copied[name].as_u64().unwrap());
+    let counts = ["files", "links_made", "skipped"].map(|name| copied[name].as_u64().unwrap());
     assert_eq!((code, counts), (1, [51, 1, 1]), "{copied}");
-    let left_out = copied["failed"][0]["path"].as_str().unwrap();
-    assert!(left_out.ends_with("/17.nocopy-part"), "{copied}");
+    let skipped = copied["failed"][0]["path"].as_str().unwrap();
+    assert!(skipped.ends_with("/17.nocopy-part"), "{copied}");
     for number in 0..50 {
         let copy = Path::new(&whole).join(number.to_string());
         assert_eq!(fs::read(&copy).unwrap(), content(number));
@@ -362,7 +362,7 @@ fn pipes_are_neither_copied_nor_replaced() {
     let fifo = fifo.to_str().unwrap();
     let (copied, code) = json(&["cp", "--json", fifo, &server.url("/below")]);
     let message = copied["failed"][0]["error"].as_str().unwrap_or_default();
-    assert!(code == 1 && message.contains("left out; a FIFO, a socket or a device"), "{copied}");
+    assert!(code == 1 && message.contains("skipped; a FIFO, a socket or a device"), "{copied}");
     let refused = nocopy(&["cp", &server.url("/file"), fifo]).output().unwrap();
     let message = text(&refused.stderr);
     assert!(

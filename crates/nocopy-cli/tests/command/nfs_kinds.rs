@@ -85,7 +85,7 @@ fn links_named_as_source_are_followed() {
     let paths = ["dangling", "latest", "newest", "absolute", "loop", "to directory/inner", "to directory"];
     for (to, copied, code) in both.copy(&[], &paths) {
         assert_eq!(
-            (code, copied["files"].as_u64(), copied["left_out"].as_u64()),
+            (code, copied["files"].as_u64(), copied["skipped"].as_u64()),
             (1, Some(4), Some(1)),
             "{copied}"
         );
@@ -130,7 +130,7 @@ fn links_in_a_tree_are_copied_and_not_followed() {
     }
     for (to, copied, code) in both.copy(&["-r"], &[""]) {
         let failed = failed(&copied);
-        assert_eq!((code, failed.len(), copied["links"].as_u64()), (1, 1, Some(5)), "{copied}");
+        assert_eq!((code, failed.len(), copied["links_made"].as_u64()), (1, 1, Some(5)), "{copied}");
         assert!(failed[0].contains("was a directory"), "{failed:?}");
         let to = to.join("source");
         for (target, name) in
@@ -198,7 +198,7 @@ fn hard_links_are_preserved() {
             assert_eq!(fs::read(to.join("source/a/b/third")).unwrap(), content(100_000));
             if options.contains(&"--resume") {
                 assert_eq!(
-                    (copied["files"].as_u64(), copied["links"].as_u64()),
+                    (copied["files"].as_u64(), copied["links_made"].as_u64()),
                     (Some(0), Some(0)),
                     "{copied}"
                 );
@@ -269,10 +269,10 @@ fn skipped_files_are_reported() {
         let is_named =
             |name: &str, what: &str| failed.iter().any(|line| line.contains(&format!("/{name}: {what}")));
         assert!(
-            is_named("other.nocopy-part", "left out") && is_named("program", "copied without set-user-ID"),
+            is_named("other.nocopy-part", "skipped") && is_named("program", "copied without set-user-ID"),
             "{failed:?}"
         );
-        assert!(is_named("link.nocopy-done", "left out"), "{failed:?}");
+        assert!(is_named("link.nocopy-done", "skipped"), "{failed:?}");
         assert!(!is_named("file", "") && !is_named("fifo", ""), "{failed:?}");
         assert!(fs::symlink_metadata(to.join("source/fifo")).unwrap().file_type().is_fifo());
         assert_eq!(fs::metadata(to.join("source/program")).unwrap().mode() & 0o7777, 0o755);
@@ -284,9 +284,9 @@ fn skipped_files_are_reported() {
     }
     for (to, copied, code) in both.copy(&[], &["", "fifo", "file"]) {
         let failed = failed(&copied);
-        assert_eq!((code, failed.len(), copied["left_out"].as_u64()), (1, 2, Some(2)), "{copied}");
+        assert_eq!((code, failed.len(), copied["skipped"].as_u64()), (1, 2, Some(2)), "{copied}");
         assert!(
-            failed.iter().all(|line| line.contains("left out; a ") && line.contains("use -r")),
+            failed.iter().all(|line| line.contains("skipped; a ") && line.contains("use -r")),
             "{failed:?}"
         );
         assert!(to.join("file").exists() && !to.join("fifo").exists());

@@ -236,26 +236,26 @@ fn check_round_trip(user: Option<u32>, options: &[&str]) {
     check_equal(&original, &tree(&there));
     let expected =
         [files - names, kinds("directory"), kinds("link") + names, kinds("FIFO") + kinds("socket")];
-    let counted =
-        ["files", "directories", "links", "nodes"].map(|name| copied[name].as_u64().unwrap() as usize);
+    let counted = ["files", "directories", "links_made", "special_files"]
+        .map(|name| copied[name].as_u64().unwrap() as usize);
     assert_eq!(counted, expected, "{copied}");
     let from = OsString::from(server.url("/below/tree"));
     let copied = copy(&program, user, &[&from, back.as_os_str()]);
     check_equal(&original, &tree(&back.join("tree")));
-    let counted =
-        ["files", "directories", "links", "nodes"].map(|name| copied[name].as_u64().unwrap() as usize);
+    let counted = ["files", "directories", "links_made", "special_files"]
+        .map(|name| copied[name].as_u64().unwrap() as usize);
     assert_eq!(counted, expected, "{copied}");
     // A copy over the first finds everything, also below directories that their owner may not write.
     let resumed = OsStr::new("--resume");
     let copied = copy(&program, user, &[resumed, source.as_os_str(), OsStr::new(&url)]);
     assert_eq!(
-        (&copied["files"], &copied["links"], &copied["nodes"]),
+        (&copied["files"], &copied["links_made"], &copied["special_files"]),
         (&0.into(), &0.into(), &0.into()),
         "{copied}"
     );
     let copied = copy(&program, user, &[resumed, &from, back.as_os_str()]);
     assert_eq!(
-        (&copied["files"], &copied["links"], &copied["nodes"]),
+        (&copied["files"], &copied["links_made"], &copied["special_files"]),
         (&0.into(), &0.into(), &0.into()),
         "{copied}"
     );

@@ -330,7 +330,7 @@ fn names_outside_the_directory_are_refused() {
         let (code, message) = copy(&url, &to);
         assert!(code != 0 && files(around.path()) == 0, "{name:?}: {code} {message}");
     }
-    // These are left out.
+    // These are skipped.
     let around = tempfile::tempdir().unwrap();
     let url = serve(|_, _| {
         let dots = [&b"."[..], b".."].map(|name| entry(name, b"top", FileType::Directory));
@@ -408,7 +408,7 @@ fn copied_devices_and_programs_are_restricted_to_the_owner() {
                 "{message}"
             )
         }
-        Err(_) => assert!(message.contains("/device: left out; a device"), "{message}"),
+        Err(_) => assert!(message.contains("/device: skipped; a device"), "{message}"),
     }
 }
 
@@ -471,8 +471,8 @@ fn bytes_of_truncated_replies_are_not_counted() {
     let output = nocopy(&words).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     let copied: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let ledger = ["copied_once_bytes", "copied_twice_bytes"].map(|name| copied["ledger"][name].as_u64());
-    assert_eq!(ledger, [Some(0); 2], "{copied}");
+    let evidence = ["copied_once_bytes", "copied_twice_bytes"].map(|name| copied["evidence"][name].as_u64());
+    assert_eq!(evidence, [Some(0); 2], "{copied}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Server {
     pub(crate) fn end(self) -> Vec<Value> {
         self.running.signal(Signal::INT);
         let (summary, code) = self.running.summary();
-        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve/1".into()), "{summary}");
+        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve/2".into()), "{summary}");
         assert_eq!(summary["ended"], "interrupted", "{summary}");
         summary["services"].as_array().unwrap().clone()
     }
@@ -60,8 +60,8 @@ pub(crate) fn ping(target: &str, options: &[&str]) -> (Value, i32) {
 
 /// Checks that `count` messages were answered, each once, and that the figures are consistent.
 pub(crate) fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
-    assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/1".into()), "{summary}");
-    for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("changed", 0)]
+    assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/2".into()), "{summary}");
+    for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("corrupt", 0)]
     {
         assert_eq!(summary[field], expected, "{field}: {summary}");
     }
@@ -244,15 +244,15 @@ fn account_of_five(timeout: &str) -> bool {
     socket.send_to(&fifth, from).unwrap();
     let (summary, code) = running.summary();
     assert_eq!(code, 1, "{summary}");
-    let [sent, answered, lost, late, changed] =
-        ["sent", "answered", "lost", "late", "changed"].map(|field| summary[field].as_u64().unwrap());
+    let [sent, answered, lost, late, corrupt] =
+        ["sent", "answered", "lost", "late", "corrupt"].map(|field| summary[field].as_u64().unwrap());
     assert_eq!((sent, answered + lost), (5, 5), "{summary}");
-    // Of four answers, one of which follows a changed one, and of an unmarked message.
-    assert!(answered + late <= 4 && changed <= 2, "{summary}");
+    // Of four answers, one of which follows a corrupt one, and of an unmarked message.
+    assert!(answered + late <= 4 && corrupt <= 2, "{summary}");
     if answered < 3 {
         return false;
     }
-    assert_eq!((answered, lost, late, changed), (3, 2, 1, 2), "{summary}");
+    assert_eq!((answered, lost, late, corrupt), (3, 2, 1, 2), "{summary}");
     true
 }
 
@@ -281,7 +281,7 @@ fn each_of_several_datagrams_at_once_is_counted() {
         socket.send_to(answer, from.unwrap()).unwrap();
     }
     let (summary, code) = running.summary();
-    for (field, expected) in [("sent", 2), ("answered", 2), ("lost", 0), ("late", 32), ("changed", 0)] {
+    for (field, expected) in [("sent", 2), ("answered", 2), ("lost", 0), ("late", 32), ("corrupt", 0)] {
         assert_eq!(summary[field], expected, "{field}: {summary}");
     }
     assert_eq!(code, 0, "{summary}");
@@ -411,14 +411,14 @@ fn a_program_answers_requests() {
     }
     assert_all_answered(&ping(target, &["--count", "20", "--timeout", "60s"]), 20);
     let served = &server.end()[0];
-    assert_eq!((&served["answered"], &served["failed_runs"]), (&26.into(), &0.into()), "{served}");
+    assert_eq!((&served["answered"], &served["program_failures"]), (&26.into(), &0.into()), "{served}");
     for (program, options) in [("false", &[][..]), ("sleep 60", &["--exec-timeout", "100ms"])] {
         let server = Server::start(&["message://127.0.0.1:0"], &[&["--exec", program], options].concat());
         // The client is notified, and does not wait for its own time-out.
         let output = Running::start(&["call", &server.targets[0], "x", "--timeout", "1h"]).end();
         assert_error(&output, &["no response", "nocopy serve"]);
         let served = &server.end()[0];
-        assert_eq!((&served["answered"], &served["failed_runs"]), (&0.into(), &1.into()), "{served}");
+        assert_eq!((&served["answered"], &served["program_failures"]), (&0.into(), &1.into()), "{served}");
     }
 }
 

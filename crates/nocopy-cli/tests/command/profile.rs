@@ -174,7 +174,10 @@ fn reads_of_queued_bytes_are_counted_exactly() {
         assert_eq!(number(&tcp["sockets"]), 2, "{report}");
         // None, unless the machine stalls so long that an acknowledgement is late; no other than the kernel's
         // own.
-        assert!(number(&tcp["segments_retransmitted"]) <= retransmitted_segments() - again_before, "{report}");
+        assert!(
+            number(&tcp["segments_retransmitted"]) <= retransmitted_segments() - again_before,
+            "{report}"
+        );
         // Both ends are here: each received what the other sent, except perhaps a last acknowledgement.
         let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
         assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");

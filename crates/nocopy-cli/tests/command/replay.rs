@@ -84,7 +84,7 @@ fn packets_of_other_links_are_sent_as_frames() {
     assert_eq!(summary["not_sent"], not_sent);
     let replay = &summary["replay"];
     assert_eq!(
-        [&replay["checksums_fixed"], &replay["checksums_left"], &replay["cut"]],
+        [&replay["checksums_fixed"], &replay["checksums_not_fixed"], &replay["truncated"]],
         [2, 1, 1],
         "{summary}"
     );
@@ -110,11 +110,11 @@ fn compressed_recordings_are_sent() {
     // One frame of one block that is not compressed.
     let block = (plain.len() as u32) << 3 | 1;
     let zstd = [&[0x28, 0xb5, 0x2f, 0xfd, 0, 0x50][..], &block.to_le_bytes()[..3], &plain].concat();
-    for (packing, packed) in [("gzip", gzip), ("zstd", zstd)] {
-        let file = Scratch::of(packing, packed);
+    for (compression, packed) in [("gzip", gzip), ("zstd", zstd)] {
+        let file = Scratch::of(compression, packed);
         let summary = sent(&lab, &["--replay", file.path(), "--loop=2"]);
-        assert_eq!([&summary["replay"]["packing"], &summary["replay"]["format"]], [packing, "pcap"]);
+        assert_eq!([&summary["replay"]["compression"], &summary["replay"]["format"]], [compression, "pcap"]);
         let found = received(&mut right, 100);
-        assert!(found.iter().eq(packets.iter().chain(&packets).map(|packet| &packet.bytes)), "{packing}");
+        assert!(found.iter().eq(packets.iter().chain(&packets).map(|packet| &packet.bytes)), "{compression}");
     }
 }

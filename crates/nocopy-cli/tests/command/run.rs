@@ -225,7 +225,7 @@ fn a_report_overwrites_its_file_only_at_the_end() {
     assert_eq!((output.status.code(), text(&output.stdout).trim()), (Some(3), "10000"));
     assert_eq!(text(&output.stderr), "");
     let report: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    assert_eq!((&report["schema"], &report["exit_code"]), (&"nocopy.run/1".into(), &3.into()));
+    assert_eq!((&report["schema"], &report["exit_code"]), (&"nocopy.run/2".into(), &3.into()));
     assert_eq!(report["handles"], Value::Array(Vec::new()));
 }
 
@@ -238,7 +238,7 @@ fn a_report_can_go_to_standard_error() {
     let status = command.stderr(fs::File::create(&path).unwrap()).status().unwrap();
     let written = fs::read_to_string(&path).unwrap();
     assert_eq!(status.code(), Some(0), "{written}");
-    assert_eq!(serde_json::from_str::<Value>(&written).unwrap()["schema"], "nocopy.run/1");
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap()["schema"], "nocopy.run/2");
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn handles_of_the_systems_library_are_reported_with_a_reason() {
     assert_eq!(status.code(), Some(0));
     let handle = &json_in(&said)["handles"][0];
     assert_eq!((&handle["library"], &handle["state"]), (&"system".into(), &"closed".into()), "{said}");
-    assert!(handle["why"].as_str().unwrap().contains("any"), "{said}");
+    assert!(handle["cause"].as_str().unwrap().contains("any"), "{said}");
     assert!(handle["counts"]["received"].as_u64().unwrap() >= 2, "{said}");
     assert!(handle.get("mode").is_none(), "{said}");
 }
@@ -557,7 +557,7 @@ fn reports_list_each_program_including_killed_ones() {
     assert_ne!(handles[0]["process"], handles[1]["process"], "{report}");
     let of_state = |state: &str| handles.iter().find(|handle| handle["state"] == state);
     assert!(of_state("closed").unwrap()["counts"]["received"].as_u64().unwrap() >= 1, "{report}");
-    assert!(of_state("left").unwrap().get("counts").is_none(), "{report}");
+    assert!(of_state("process-ended").unwrap().get("counts").is_none(), "{report}");
 }
 
 #[test]
@@ -629,8 +629,8 @@ fn a_filter_the_runner_cannot_load_runs_in_user_space() {
     let (status, printed, said) = running.end();
     assert_eq!((status.code(), printed.lines().count()), (Some(0), 3), "{printed}{said}");
     let handle = &json_in(&said)["handles"][0];
-    assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"user space".into()), "{said}");
-    assert!(!handle["filter_why"].as_str().unwrap().is_empty(), "{said}");
+    assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"user-space".into()), "{said}");
+    assert!(!handle["filter_cause"].as_str().unwrap().is_empty(), "{said}");
     wait_until_no_xdp_program(right);
 }
 
@@ -654,7 +654,7 @@ fn a_killed_capture_leaves_no_xdp_program() {
     assert!(running.child.try_wait().unwrap().is_none());
     drop(words);
     let (_, _, said) = running.end();
-    assert_eq!(json_in(&said)["handles"][0]["state"], "left", "{said}");
+    assert_eq!(json_in(&said)["handles"][0]["state"], "process-ended", "{said}");
 }
 
 #[test]

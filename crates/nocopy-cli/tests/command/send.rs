@@ -36,7 +36,7 @@ pub(crate) fn sent(lab: &Lab, arguments: &[&str]) -> Value {
     let Output { status, stdout, stderr } = run(lab, &[arguments, &["--json"]].concat());
     assert!(status.success(), "{status}: {}{}", text(&stdout), text(&stderr));
     let summary: Value = serde_json::from_slice(&stdout).unwrap();
-    assert_eq!((&summary["schema"], &summary["ended"]), (&"nocopy.send/1".into(), &"done".into()));
+    assert_eq!((&summary["schema"], &summary["ended"]), (&"nocopy.send/2".into(), &"done".into()));
     summary
 }
 
@@ -161,9 +161,9 @@ fn in_every_mode_exactly_the_requested_packets_arrive() {
         for field in ["packets", "completed"] {
             assert_eq!(summary[field], 3000, "{summary}");
         }
-        assert_eq!((&summary["bytes"], &summary["asked"]["packets"]), (&300_000.into(), &3000.into()));
+        assert_eq!((&summary["bytes"], &summary["requested"]["packets"]), (&300_000.into(), &3000.into()));
         let balance = &summary["balance"];
-        assert_eq!((&balance["free"], &balance["whole"]), (&balance["total"], &true.into()), "{summary}");
+        assert_eq!((&balance["free"], &balance["balanced"]), (&balance["total"], &true.into()), "{summary}");
     }
 }
 
@@ -320,7 +320,7 @@ fn frames_of_the_kernels_generator_not_taken_are_counted() {
     let output = run(&lab, &["--generator=kernel", "--count=1000", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &1000.into()), "{summary}");
-    assert!(summary["dropped"]["not_taken"].as_u64().unwrap() > 900, "{summary}");
+    assert!(summary["dropped"]["not_sent_by_kernel"].as_u64().unwrap() > 900, "{summary}");
 }
 
 /// Frames of many lengths, numbered; EtherType for experiments.
@@ -405,11 +405,11 @@ fn packets_of_a_recording_not_sent_are_counted() {
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &3.into()), "{summary}");
     assert_eq!(summary["not_sent"], serde_json::json!({ "too_long": 1, "too_short": 2 }));
-    assert_eq!(summary["replay"]["cut"], 1);
+    assert_eq!(summary["replay"]["truncated"], 1);
     assert!(received(&mut right, 3) == frames(&[packets[0].clone(), packets[4].clone(), packets[5].clone()]));
     let table = text(&run(&lab, &["--replay", file.path()]).stdout);
     assert!(
-        table.contains("too_long 1, too_short 2") && table.contains("1 packets cut when recorded"),
+        table.contains("too_long 1, too_short 2") && table.contains("1 packets truncated when recorded"),
         "{table}"
     );
 }
@@ -639,7 +639,7 @@ fn a_slow_sender_sleeps() {
     running.interrupt();
     let table = text(&running.end().stdout);
     for words in
-        ["handed over", "interrupted", "completed", "only the receiver knows", "balance", "asked for"]
+        ["handed over", "interrupted", "completed", "only the receiver knows", "balance", "requested"]
     {
         assert!(table.contains(words), "{words}: {table}");
     }
@@ -686,7 +686,7 @@ fn a_removed_interface_ends_a_sender_with_its_error() {
         assert_error(&output, &["nc0 queue 0", "the interface was removed"]);
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
-            (&summary["ended"], &summary["balance"]["whole"]),
+            (&summary["ended"], &summary["balance"]["balanced"]),
             (&"failed".into(), &true.into()),
             "{mode}"
         );

@@ -213,9 +213,9 @@ fn packets_are_counted_in_every_output_format() {
     let (summary, packets) = objects.split_last().unwrap();
     assert_eq!(packets.len(), 20);
     for packet in packets {
-        assert_eq!((&packet["schema"], &packet["kind"]), (&"nocopy.sniff/1".into(), &"packet".into()));
+        assert_eq!((&packet["schema"], &packet["kind"]), (&"nocopy.sniff/2".into(), &"packet".into()));
         assert_eq!((&packet["bytes"], &packet["direction"]), (&100.into(), &"in".into()));
-        assert_eq!((&packet["time_by"], packet["hex"].as_str().unwrap().len()), (&"kernel".into(), 200));
+        assert_eq!((&packet["clock"], packet["hex"].as_str().unwrap().len()), (&"kernel".into(), 200));
         assert_eq!(packet["line"], "ethertype 0x88b5, length 86");
     }
     assert_eq!((&summary["kind"], &summary["packets"]), (&"summary".into(), &20.into()));
@@ -223,7 +223,10 @@ fn packets_are_counted_in_every_output_format() {
     assert_eq!(summary["ended"], "count");
     let timed = sniff(&["--duration", "50ms", "--quiet", "--json"]);
     assert!(timed.lines[0].contains(r#""ended":"duration""#), "{:?}", timed.lines);
-    assert_eq!((&summary["mode"], &summary["times"]["kernel"]), (&"packet ring".into(), &20.into()));
+    assert_eq!(
+        (&summary["mode"], &summary["packets_by_clock"]["kernel"]),
+        (&"packet ring".into(), &20.into())
+    );
     assert!(json.errors.is_empty(), "{}", json.errors);
 
     let quiet = sniff(&["--count", "20", "--quiet", "--json"]);
@@ -554,7 +557,7 @@ fn packets_a_user_space_filter_rejects_are_not_lost() {
     host.expect(&["0x88b5"]);
 }
 
-/// Proves that packets of all queues are shown, both ways, looking on and taking, and each once.
+/// Proves that packets of all queues are shown, both ways, passively and taking, and each once.
 #[test]
 fn all_queues_of_an_interface_are_captured() {
     for (taking, ways) in [(&[][..], 2), (&["--take", "--mode", "xdp-copy-native"], 1)] {

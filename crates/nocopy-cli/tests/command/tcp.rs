@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
-/// A question, an answer, or the head of a stream.
+/// A probe, a report, or the head of a stream.
 const MESSAGE_BYTES: usize = 104;
 
 /// A receiver at a free port of that address, once it is there.
@@ -44,7 +44,7 @@ fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     assert_eq!(received["bytes"], received["received"]["bytes"]);
     assert_eq!(
         (&sent["schema"], &received["schema"]),
-        (&"nocopy.send-tcp/1".into(), &"nocopy.recv-tcp/1".into())
+        (&"nocopy.send-tcp/2".into(), &"nocopy.recv-tcp/2".into())
     );
     ends
 }
@@ -108,7 +108,7 @@ fn all_data_arrives_by_every_method() {
                 sent["bytes"].as_u64().unwrap(),
                 "every byte is in the ledger: {sent}"
             );
-            assert!(!sent["report"].as_array().unwrap().is_empty(), "{sent}");
+            assert!(!sent["explanation"].as_array().unwrap().is_empty(), "{sent}");
         }
     }
 }
@@ -129,7 +129,7 @@ fn each_receive_method_gives_the_same_bytes() {
         assert_eq!((code, &received["verified"]), (0, &true.into()), "{way}: {sent}{received}");
         assert!(fs::read(target.path()).unwrap() == fs::read(source.path()).unwrap(), "{way}");
         assert_eq!(ledger_bytes(&received), received["bytes"].as_u64().unwrap(), "{way}: {received}");
-        assert!(!received["report"].as_array().unwrap().is_empty(), "{received}");
+        assert!(!received["explanation"].as_array().unwrap().is_empty(), "{received}");
     }
 }
 
@@ -202,7 +202,7 @@ fn other_programs_are_peers_of_raw_streams() {
     drop(connection);
     assert_eq!(
         (code, &received["ended"], &received["bytes"]),
-        (1, &"silent".into(), &16.into()),
+        (1, &"timeout".into(), &16.into()),
         "{received}"
     );
 }
@@ -276,7 +276,7 @@ fn a_receiver_of_a_killed_sender_reports_received_bytes() {
         let (received, code) = receiver.summary();
         assert_eq!(
             (code, &received["ended"], &received["final"]),
-            (1, &"broken-off".into(), &false.into()),
+            (1, &"disconnected".into(), &false.into()),
             "{received}"
         );
         let bytes = received["bytes"].as_u64().unwrap();
@@ -292,8 +292,8 @@ fn a_sender_of_a_killed_receiver_ends() {
         running_transfer("receiver-killed", &[], &["--streams", "2", "--count", "1M"]);
     receiver.signal(Signal::KILL);
     let (sent, code) = sender.summary();
-    assert_eq!((code, &sent["ended"], &sent["final"]), (1, &"broken-off".into(), &false.into()), "{sent}");
-    assert!(sent["why"].is_string(), "{sent}");
+    assert_eq!((code, &sent["ended"], &sent["final"]), (1, &"disconnected".into(), &false.into()), "{sent}");
+    assert!(sent["cause"].is_string(), "{sent}");
 }
 
 #[test]
@@ -605,18 +605,18 @@ fn a_silent_foreign_connection_is_closed() {
 #[test]
 fn sent_bytes_that_never_arrive_are_missing() {
     let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "500ms"]);
-    // A question: two streams of unknown length, 99 bytes sent, last.
-    let question = message(1, 2, [2, 99, 0, 0, 0, 0, 0, 0]);
+    // A probe: two streams of unknown length, 99 bytes sent, last.
+    let probe = message(1, 2, [2, 99, 0, 0, 0, 0, 0, 0]);
     let control = while_stopped(receiver.pid(), || {
         let mut control = TcpStream::connect(at).unwrap();
-        control.write_all(&question).unwrap();
+        control.write_all(&probe).unwrap();
         control
     });
     let (received, code) = receiver.summary();
     drop(control);
     assert_eq!(
         (code, &received["ended"], &received["missing"], &received["final"]),
-        (1, &"silent".into(), &99.into(), &true.into()),
+        (1, &"timeout".into(), &99.into(), &true.into()),
         "{received}"
     );
 }

@@ -234,7 +234,11 @@ impl Client {
             [
                 ("calls", "Calls made, each once", counts.calls),
                 ("replies", "Complete replies", counts.replies),
-                ("repeated", "Calls sent again because their connection was lost", counts.repeated),
+                (
+                    "retransmitted_calls",
+                    "Calls sent again because their connection was lost",
+                    counts.retransmitted_calls,
+                ),
                 ("bad_replies", "Replies that no correct server gives", counts.bad_replies),
                 (
                     "moved_bytes",

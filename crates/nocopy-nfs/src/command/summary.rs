@@ -1,4 +1,4 @@
-//! The summary of a server: the JSON schema `nocopy.serve-nfs/1` (docs/nfs.md).
+//! The summary of a server: the JSON schema `nocopy.serve-nfs/2` (docs/nfs.md).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -26,13 +26,13 @@ pub(super) struct Summary {
     /// Connections of networks that are not allowed.
     refused: u64,
     /// Connections ended to make room for others.
-    ended_for_others: u64,
+    evicted: u64,
     /// Connections ended because of a message that is not a call.
     malformed: u64,
     /// Connections ended because the rest of a call did not arrive in time.
-    late: u64,
+    timed_out: u64,
     /// How often the index of handles could not be written.
-    unsaved: u64,
+    index_write_errors: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,13 +59,13 @@ struct WorkSummary {
     bytes: u64,
     writes: u64,
     written_bytes: u64,
-    ledger: Ledger,
+    evidence: EvidenceSummary,
 }
 
 /// Bytes of files by evidence.
 #[derive(Debug, Serialize)]
-struct Ledger {
-    copied_bytes: BTreeMap<&'static str, u64>,
+struct EvidenceSummary {
+    copied_bytes: BTreeMap<CopyCause, u64>,
     /// Not copied by the server; whether the kernel or the device copied the pages is unknown.
     unknown_bytes: u64,
     /// Bytes written, counted once per copy, by place.
@@ -76,9 +76,9 @@ impl From<&Counts> for WorkSummary {
     fn from(counts: &Counts) -> Self {
         let copied = CopyCause::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
         let written = [
-            ("out of the socket", counts.written - counts.written_by_reference),
-            ("between buffers", counts.moved),
-            ("into the page cache", counts.written),
+            ("from-socket", counts.written - counts.written_by_reference),
+            ("between-buffers", counts.moved),
+            ("to-page-cache", counts.written),
         ];
         Self {
             connections: counts.connections,
@@ -87,8 +87,8 @@ impl From<&Counts> for WorkSummary {
             bytes: counts.bytes(),
             writes: counts.writes,
             written_bytes: counts.written,
-            ledger: Ledger {
-                copied_bytes: copied.map(|(cause, bytes)| (cause.text(), bytes)).collect(),
+            evidence: EvidenceSummary {
+                copied_bytes: copied.collect(),
                 unknown_bytes: counts.spliced,
                 written_copied_bytes: written.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
             },
@@ -98,12 +98,16 @@ impl From<&Counts> for WorkSummary {
 
 impl WorkSummary {
     fn text(&self) -> String {
-        let Self { connections, calls, reads, bytes, writes, written_bytes, ledger } = self;
-        let copied: u64 = ledger.copied_bytes.values().sum();
-        let causes: Vec<String> =
-            ledger.copied_bytes.iter().map(|(cause, bytes)| format!("{cause} {bytes} B")).collect();
+        let Self { connections, calls, reads, bytes, writes, written_bytes, evidence } = self;
+        let copied: u64 = evidence.copied_bytes.values().sum();
+        let causes: Vec<String> = evidence
+            .copied_bytes
+            .iter()
+            .map(|(cause, bytes)| format!("{} {bytes} B", cause.text()))
+            .collect();
         let causes = if causes.is_empty() { String::new() } else { format!(" ({})", causes.join(", ")) };
-        let times = |written: u64| ledger.written_copied_bytes.values().sum::<u64>() as f64 / written as f64;
+        let times =
+            |written: u64| evidence.written_copied_bytes.values().sum::<u64>() as f64 / written as f64;
         let written = match *written_bytes {
             0 => String::new(),
             bytes => format!("; {writes} writes of {bytes} bytes: each copied {:.2} times", times(bytes)),
@@ -127,16 +131,16 @@ impl Summary {
             done: (&accounts.total()).into(),
             clients: accounts.clients().iter().map(client).collect(),
             refused: accounts.refused(),
-            ended_for_others: accounts.ended(),
+            evicted: accounts.evicted(),
             malformed: accounts.malformed(),
-            late: accounts.late(),
-            unsaved: accounts.unsaved(),
+            timed_out: accounts.timed_out(),
+            index_write_errors: accounts.index_write_errors(),
         }
     }
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.serve-nfs/1";
+    const SCHEMA: &'static str = "nocopy.serve-nfs/2";
 
     fn table(&self) -> Table {
         let Export { address, directory, .. } = &self.export;
@@ -150,12 +154,12 @@ impl nocopy_report::Summary for Summary {
         });
         let faults = [
             ("refused", self.refused, "connections of networks that are not allowed"),
-            ("ended", self.ended_for_others, "connections, to make room for others"),
+            ("evicted", self.evicted, "connections ended to make room for others"),
             ("malformed", self.malformed, "connections ended by something that was no call"),
-            ("late", self.late, "connections ended because the rest of a call did not arrive"),
+            ("timed out", self.timed_out, "connections ended because the rest of a call did not arrive"),
             (
-                "unsaved",
-                self.unsaved,
+                "index write errors",
+                self.index_write_errors,
                 "times the index of handles could not be written; check the disk of --state",
             ),
         ];

@@ -228,7 +228,7 @@ impl EventLoop {
         match idle {
             Some(id) => {
                 self.remove(id);
-                self.shared.statistics.count_ended();
+                self.shared.statistics.count_evicted();
             }
             None => self.shared.inboxes[event_loop].request_eviction(),
         }
@@ -305,7 +305,7 @@ impl EventLoop {
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
         for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
-            self.shared.statistics.count_late();
+            self.shared.statistics.count_timed_out();
         }
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
         starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.mark_ready(id, false));
@@ -353,6 +353,6 @@ mod tests {
             one.connections.values().any(|connection| connection.is_overdue(late))
         });
         one.tick(late).unwrap();
-        assert_eq!((one.connections.len(), shared.statistics.late()), (0, 1));
+        assert_eq!((one.connections.len(), shared.statistics.timed_out()), (0, 1));
     }
 }

@@ -232,7 +232,7 @@ impl Server {
         });
         drop(wakers);
         let shared = Arc::into_inner(shared).expect("all threads have ended");
-        shared.statistics.count_unsaved(shared.core.unsaved());
+        shared.statistics.count_index_write_errors(shared.core.index_write_errors());
         (shared.statistics, done)
     }
 }

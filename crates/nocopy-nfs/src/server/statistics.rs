@@ -5,13 +5,17 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
+
 /// The most clients counted separately; further ones are counted together, because IPv6 addresses are
 /// unlimited.
 const CLIENTS_MAX: usize = 1024;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum CopyCause {
     /// Short reads cost less by copying.
+    #[serde(rename = "small-reads")]
     Small,
     Stable,
     /// No pipe is free.
@@ -26,7 +30,7 @@ impl CopyCause {
     pub fn text(self) -> &'static str {
         match self {
             Self::Small => "small reads",
-            Self::Stable => "asked for",
+            Self::Stable => "requested",
             Self::NoPipe => "all pipes in use",
             Self::NoSplice => "no splice from this file system",
         }
@@ -144,10 +148,10 @@ pub struct ServerStatistics {
     /// The sum of all clients for which `clients` had no room.
     others: Arc<ClientCounters>,
     refused: AtomicU64,
-    ended: AtomicU64,
+    evicted: AtomicU64,
     malformed: AtomicU64,
-    late: AtomicU64,
-    unsaved: AtomicU64,
+    timed_out: AtomicU64,
+    index_write_errors: AtomicU64,
 }
 
 impl ServerStatistics {
@@ -163,20 +167,20 @@ impl ServerStatistics {
         add(&self.refused, 1);
     }
 
-    pub(super) fn count_ended(&self) {
-        add(&self.ended, 1);
+    pub(super) fn count_evicted(&self) {
+        add(&self.evicted, 1);
     }
 
     pub(super) fn count_malformed(&self) {
         add(&self.malformed, 1);
     }
 
-    pub(super) fn count_late(&self) {
-        add(&self.late, 1);
+    pub(super) fn count_timed_out(&self) {
+        add(&self.timed_out, 1);
     }
 
-    pub(super) fn count_unsaved(&self, count: u64) {
-        add(&self.unsaved, count);
+    pub(super) fn count_index_write_errors(&self, count: u64) {
+        add(&self.index_write_errors, count);
     }
 
     /// Each client; `None` is the sum of clients that are not counted separately.
@@ -199,8 +203,8 @@ impl ServerStatistics {
     }
 
     /// Connections ended to make room for others.
-    pub fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Relaxed)
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     /// Connections ended because of a message that is not a call.
@@ -209,13 +213,13 @@ impl ServerStatistics {
     }
 
     /// Connections ended because the rest of a call did not arrive in time.
-    pub fn late(&self) -> u64 {
-        self.late.load(Ordering::Relaxed)
+    pub fn timed_out(&self) -> u64 {
+        self.timed_out.load(Ordering::Relaxed)
     }
 
     /// How often the index of handles could not be written.
-    pub fn unsaved(&self) -> u64 {
-        self.unsaved.load(Ordering::Relaxed)
+    pub fn index_write_errors(&self) -> u64 {
+        self.index_write_errors.load(Ordering::Relaxed)
     }
 }
 

@@ -55,7 +55,7 @@ fn clients_that_do_not_read_delay_no_others() {
     }
     drop(slow);
     let accounts = server.end();
-    assert_eq!((accounts.refused(), accounts.ended(), accounts.malformed()), (0, 0, 0));
+    assert_eq!((accounts.refused(), accounts.evicted(), accounts.malformed()), (0, 0, 0));
 }
 
 /// Workers, too, stop for a client that does not read, once some replies wait for it.
@@ -122,7 +122,7 @@ fn connections_are_evicted_only_above_the_limit() {
     clients.extend((0..20).map(|_| server.connect()));
     nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 60);
     let accounts = server.end();
-    assert!((16..=20).contains(&accounts.ended()), "{} ended", accounts.ended());
+    assert!((16..=20).contains(&accounts.evicted()), "{} evicted", accounts.evicted());
 }
 
 /// Whichever loops serve them.
@@ -139,5 +139,5 @@ fn addresses_with_many_connections_evict_only_their_own() {
     nocopy_lab::patience::wait_until("all to be accepted", || server.counts().connections == 304);
     honest.iter_mut().for_each(null);
     drop(greedy);
-    assert!(server.end().ended() >= 300 - CONNECTIONS as u64);
+    assert!(server.end().evicted() >= 300 - CONNECTIONS as u64);
 }

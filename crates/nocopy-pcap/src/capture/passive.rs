@@ -72,7 +72,7 @@ struct Shared {
     is_down: AtomicBool,
     filter_slot: FilterSlot,
     /// Packets in blocks that contradict themselves.
-    unreadable: AtomicU64,
+    malformed: AtomicU64,
     drops: Option<Drops>,
 }
 
@@ -88,7 +88,7 @@ impl Passive {
             direction: AtomicU8::new(Direction::Both as u8),
             is_down: AtomicBool::new(false),
             filter_slot: FilterSlot::default(),
-            unreadable: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             drops: settings.promiscuous.then(|| Drops::of(name)),
         });
         let control = Control { shared: Arc::clone(&shared) };
@@ -139,7 +139,7 @@ impl Passive {
             // `pause` gives the block back behind its last packet.
             let outlives_pause = block.left() > 1;
             let Some(captured) = block.next_packet() else {
-                self.shared.unreadable.fetch_add(block.unreadable().into(), Ordering::Relaxed);
+                self.shared.malformed.fetch_add(block.malformed().into(), Ordering::Relaxed);
                 return None;
             };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
@@ -363,7 +363,7 @@ impl Control {
             totals.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
         Ok(Counts {
             received: totals.tp_packets,
-            dropped: totals.tp_drops + self.shared.unreadable.load(Ordering::Relaxed),
+            dropped: totals.tp_drops + self.shared.malformed.load(Ordering::Relaxed),
             interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
         })
     }

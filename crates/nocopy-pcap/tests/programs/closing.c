@@ -73,7 +73,7 @@ static void by_handler(const char *device) {
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
-    must_take = getenv("NOCOPY_TAKE") != NULL; // each is the only one, or looks on
+    must_take = getenv("NOCOPY_TAKE") != NULL; // each is the only one, or captures passively
     pcap_close(opened(argv[1]));
     by_callback(argv[1]);
     by_callback(argv[1]);

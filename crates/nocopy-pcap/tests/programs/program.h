@@ -168,7 +168,7 @@ static inline void check_library(pcap_t *p) {
     // A capture that takes packets has one descriptor for all queues.
     char name[64], kind[64] = "";
     snprintf(name, sizeof name, "/proc/self/fd/%d", pcap_fileno(p));
-    if (readlink(name, kind, sizeof kind - 1) < 0 || !strstr(kind, "eventpoll")) { printf("it looks on\n"); exit(5); }
+    if (readlink(name, kind, sizeof kind - 1) < 0 || !strstr(kind, "eventpoll")) { printf("it captures passively\n"); exit(5); }
 }
 
 // Descriptors that the process has open.

@@ -12,6 +12,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use serde::Serialize;
+
 /// Words of a record.
 pub const WORDS: usize = 64;
 
@@ -60,9 +62,9 @@ pub mod word {
     pub const REFUSED_AT: usize = 9;
     /// Datagrams that had joined a burst and were never handed to the kernel.
     pub const LOST_AT: usize = 10;
-    /// Why the socket was last left alone.
+    /// Why batching was last stopped on the socket.
     pub const ALONE_AT: usize = 11;
-    /// How often it was left alone.
+    /// How often batching was stopped.
     pub const LEFT_AT: usize = 12;
     /// Nanoseconds that a datagram took when the two ways were last compared: alone, and in bursts.
     pub const PLAIN_NS_AT: usize = 13;
@@ -76,11 +78,13 @@ pub mod word {
     const _: () = assert!(PLAIN_AT + Plain::ALL.len() <= super::WORDS && Alone::ALL.len() < 256);
 }
 
-/// Reasons, each a number in the file with a text for people and JSON, which documents it, too.
+/// Causes, each a number in the file with a text for people, which documents it, too. JSON has their names in
+/// kebab-case.
 macro_rules! reasons {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $reason:ident = $text:literal,)* }) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "kebab-case")]
         #[repr(u8)]
         pub enum $name {
             $(#[doc = $text] $(#[$doc])* $reason,)*
@@ -106,8 +110,10 @@ reasons! {
         /// No further datagram fits.
         Full = "full",
         /// A datagram of another size, or to another destination, or one that cannot join.
+        #[serde(rename = "other-size-or-destination")]
         Changed = "another size or destination",
         /// Output to another descriptor, or a change to a file.
+        #[serde(rename = "output-elsewhere")]
         Output = "output elsewhere",
         /// The program waits or sleeps.
         Wait = "a wait",
@@ -126,22 +132,25 @@ reasons! {
         /// Nothing shows that more will follow quickly.
         NoRun = "no run of equal datagrams",
         /// The first datagram of a burst, whose errors the program learns at once.
+        #[serde(rename = "first-of-burst")]
         First = "the first of a burst",
         /// Its flags, control data, length or address.
+        #[serde(rename = "flags-control-data-or-size")]
         Unfit = "flags, control data or size",
-        Alone = "the socket is left alone",
+        #[serde(rename = "batching-stopped")]
+        Alone = "batching is stopped on the socket",
         /// To compare what the two ways cost.
         Measured = "to measure",
     }
 }
 
 reasons! {
-    /// Why a socket is left alone.
+    /// Why batching is stopped on a socket.
     Alone {
-        Not = "not left alone",
+        Not = "not stopped",
         NoRuns = "it sends no quick runs of equal datagrams to one destination",
         ShortBursts = "something else, or the deadline, ended most bursts after a few datagrams",
-        Slower = "bursts were not faster than plain sends",
+        Slower = "bursts were not faster than single sends",
         /// SO_TIMESTAMPING and its relatives.
         Timestamps = "it asks for timestamps of what it sends",
         TransmitTime = "it sets times of transmission (SO_TXTIME)",
@@ -178,13 +187,13 @@ pub struct Socket {
     pub joined: u64,
     /// Bursts.
     pub bursts: u64,
-    /// Datagrams that the kernel refused after the program was told that they are sent.
+    /// Datagrams that the kernel refused after success was returned.
     pub refused: u64,
-    /// Datagrams that were lost after the program was told that they are sent.
+    /// Datagrams that were lost after success was returned.
     pub lost: u64,
-    /// Why it was last left alone.
+    /// Why batching was last stopped.
     pub alone: Option<Alone>,
-    /// How often it was left alone.
+    /// How often batching was stopped.
     pub left_alone: u64,
     /// Nanoseconds a datagram, alone and in bursts, if that was measured.
     pub cost_ns: Option<(u64, u64)>,

@@ -241,7 +241,7 @@ pub struct FrameArguments {
     /// What makes the packets.
     #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
     pub generator: GeneratorName,
-    /// Send the packets of a pcap or pcapng file instead, which may be packed with gzip or zstd.
+    /// Send the packets of a pcap or pcapng file instead, which may be compressed with gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "payload",
         "checksum",
@@ -266,8 +266,8 @@ pub struct ReplayArguments {
     /// shortened, and counted.
     #[arg(long, value_name = "TIME", requires = "replay", conflicts_with = "rate", value_parser = quantity::duration)]
     pub max_gap: Option<Duration>,
-    /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were cut when they were
-    /// recorded are left as they are.
+    /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were truncated when they
+    /// were recorded are not changed.
     #[arg(long, requires = "replay")]
     pub fix_checksums: bool,
 }

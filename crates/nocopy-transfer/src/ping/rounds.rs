@@ -46,7 +46,7 @@ pub(super) struct Rounds<'a> {
     /// Answers that arrived later, or twice.
     pub late: u64,
     /// Answers whose bytes differ from those sent.
-    pub changed: u64,
+    pub corrupt: u64,
     pub ended: Option<CommandEnd>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Rounds<'a> {
             lost: 0,
             lost_by: Counts::default(),
             late: 0,
-            changed: 0,
+            corrupt: 0,
             ended: None,
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Rounds<'a> {
                 match std::mem::take(&mut answer).classify(message) {
                     AnswerKind::Current => return Ok(WaitResult::Answered(at)),
                     AnswerKind::Late => self.late += 1,
-                    AnswerKind::Changed => self.changed += 1,
+                    AnswerKind::Corrupt => self.corrupt += 1,
                 }
             }
             if !is_spinning || look.is_multiple_of(LOOKS_A_CLOCK) {
@@ -217,7 +217,7 @@ struct Answer {
     head: [u8; NUMBER_BYTES],
     bytes: usize,
     /// Whether the bytes after the number differ from those sent.
-    is_changed: bool,
+    is_corrupt: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -226,7 +226,7 @@ enum AnswerKind {
     Current,
     /// An answer to an earlier message.
     Late,
-    Changed,
+    Corrupt,
 }
 
 impl Answer {
@@ -243,18 +243,18 @@ impl Answer {
             piece = rest;
         }
         let sent = message.get(self.bytes..self.bytes + piece.len());
-        self.is_changed |= sent != Some(piece);
+        self.is_corrupt |= sent != Some(piece);
         self.bytes += piece.len();
     }
 
     fn classify(self, message: &[u8]) -> AnswerKind {
-        let is_whole = self.bytes == message.len() && !self.is_changed;
+        let is_whole = self.bytes == message.len() && !self.is_corrupt;
         match message.first_chunk() {
             Some(head) if is_whole && self.head == *head => AnswerKind::Current,
             Some(head) if is_whole && u64::from_be_bytes(self.head) < u64::from_be_bytes(*head) => {
                 AnswerKind::Late
             }
-            _ => AnswerKind::Changed,
+            _ => AnswerKind::Corrupt,
         }
     }
 }
@@ -320,16 +320,16 @@ mod tests {
     fn answers_equal_to_the_message_are_current() {
         assert_eq!(classified(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false), AnswerKind::Current);
         assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), AnswerKind::Late);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), AnswerKind::Changed);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), AnswerKind::Changed);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), AnswerKind::Changed);
-        assert_eq!(classified(&[&[0, 0, 0, 0]], false), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), AnswerKind::Corrupt);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), AnswerKind::Corrupt);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), AnswerKind::Corrupt);
+        assert_eq!(classified(&[&[0, 0, 0, 0]], false), AnswerKind::Corrupt);
     }
 
     #[test]
     fn unmarked_answers_are_refused_where_marks_are_expected() {
         assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Current);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Changed);
-        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), AnswerKind::Changed);
+        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Corrupt);
+        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), AnswerKind::Corrupt);
     }
 }

@@ -1,4 +1,4 @@
-//! The summary of round trips: the JSON schema `nocopy.ping/1` (docs/ping.md). A field that does not apply is
+//! The summary of round trips: the JSON schema `nocopy.ping/2` (docs/ping.md). A field that does not apply is
 //! absent.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(super) struct Summary {
     /// Of these, those that the kernel did not take, or reported as refused.
     lost_by: BTreeMap<String, u64>,
     late: u64,
-    changed: u64,
+    corrupt: u64,
     seconds: f64,
     answers_per_second: f64,
     /// Time from sending a message to its answer.
@@ -147,7 +147,7 @@ impl Summary {
             lost: rounds.lost,
             lost_by: rounds.lost_by.by_name(),
             late: rounds.late,
-            changed: rounds.changed,
+            corrupt: rounds.corrupt,
             seconds,
             answers_per_second: rounds.answered as f64 / seconds.max(f64::MIN_POSITIVE),
             round_trip: Times::of(&rounds.round_trips),
@@ -159,11 +159,11 @@ impl Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.ping/1";
+    const SCHEMA: &'static str = "nocopy.ping/2";
 
     /// Negative if an answer is missing, or none arrived.
     fn outcome(&self) -> Outcome {
-        match self.lost > 0 || self.changed > 0 || self.answered == 0 {
+        match self.lost > 0 || self.corrupt > 0 || self.answered == 0 {
             true => Outcome::Negative,
             false => Outcome::Positive,
         }
@@ -180,7 +180,7 @@ impl nocopy_report::Summary for Summary {
         if !causes.is_empty() {
             let _ = write!(said, " ({})", causes.join(", "));
         }
-        for (count, what) in [(self.late, "late"), (self.changed, "changed")] {
+        for (count, what) in [(self.late, "late"), (self.corrupt, "corrupt")] {
             if count > 0 {
                 let _ = write!(said, ", {count} {what}");
             }

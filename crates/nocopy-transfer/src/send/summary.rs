@@ -1,4 +1,4 @@
-//! The summary: the JSON schema `nocopy.send/1` (docs/send.md). A field that does not apply is absent.
+//! The summary: the JSON schema `nocopy.send/2` (docs/send.md). A field that does not apply is absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use nocopy::Counter;
 use nocopy::area::Balance;
 use nocopy::integration::statistics::LinkCounters;
 use nocopy::{Evidence, Port};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use super::kernel::{self, KernelTransmitter};
 use super::pacer::Pace;
@@ -31,8 +32,8 @@ pub(super) struct Summary {
     pub queue: Option<u32>,
     /// A port's mode, or `kernel generator`.
     pub mode: String,
-    /// The port's explanation, in lines.
-    pub report: Vec<String>,
+    /// The port's, in lines.
+    pub explanation: Vec<String>,
     pub evidence: EvidenceRow,
     pub ended: CommandEnd,
     pub packets: u64,
@@ -56,35 +57,81 @@ pub(super) struct Summary {
     pub balance: Option<BalanceRow>,
 }
 
-#[derive(Debug, Serialize)]
+/// What is counted. It names the fields of a summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Packets,
+    Datagrams,
+    /// Of a stream.
+    Pieces,
+}
+
+impl Unit {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Datagrams => "datagrams",
+            Self::Pieces => "pieces",
+        }
+    }
+
+    fn per_second(self) -> &'static str {
+        match self {
+            Self::Packets => "packets_per_second",
+            Self::Datagrams => "datagrams_per_second",
+            Self::Pieces => "pieces_per_second",
+        }
+    }
+}
+
+#[derive(Debug)]
 pub(super) struct Rates {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packets_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Unit,
+    pub units_per_second: Option<f64>,
     pub bits_per_second: Option<f64>,
-    pub asked: RequestedRates,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested: RequestedRates,
     pub rate_reached: Option<bool>,
     /// By how much the schedule was shifted.
     pub behind_seconds: f64,
 }
 
 impl Rates {
-    pub(super) fn new(schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
-        let [packets_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
-        let asked = RequestedRates::new(schedule.goal, pace);
-        let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
-        let rate_reached = reached(asked.packets_per_second, packets_per_second)
-            .or_else(|| reached(asked.bits_per_second, bits_per_second));
+    pub(super) fn new(unit: Unit, schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
+        let [units_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
+        let requested = RequestedRates::new(unit, schedule.goal, pace);
+        let reached = |requested: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * requested?);
+        let rate_reached = reached(requested.units_per_second, units_per_second)
+            .or_else(|| reached(requested.bits_per_second, bits_per_second));
         let behind_seconds = schedule.pacer.skipped_ns() as f64 / 1e9;
-        Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
+        Self { unit, units_per_second, bits_per_second, requested, rate_reached, behind_seconds }
     }
 
-    /// Whether fewer packets were handed over than requested, or at a lower rate.
-    pub(super) fn are_missed(&self, packets: u64) -> bool {
-        let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
-        too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)
+    /// Whether fewer units were handed over than requested, or at a lower rate.
+    pub(super) fn are_missed(&self, units: u64) -> bool {
+        let too_few = self.requested.units.is_some_and(|requested| units < requested);
+        too_few || self.requested.seconds.is_some() && self.rate_reached == Some(false)
     }
+}
+
+impl Serialize for Rates {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        serialize_known(&mut fields, self.unit.per_second(), self.units_per_second)?;
+        serialize_known(&mut fields, "bits_per_second", self.bits_per_second)?;
+        fields.serialize_entry("requested", &self.requested)?;
+        serialize_known(&mut fields, "rate_reached", self.rate_reached)?;
+        fields.serialize_entry("behind_seconds", &self.behind_seconds)?;
+        fields.end()
+    }
+}
+
+/// A field that is absent if it is not known.
+fn serialize_known<M: SerializeMap>(
+    fields: &mut M,
+    name: &'static str,
+    value: Option<impl Serialize>,
+) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| fields.serialize_entry(name, &value))
 }
 
 #[derive(Debug, Serialize)]
@@ -94,15 +141,12 @@ pub(super) struct EvidenceRow {
     pub cause: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct RequestedRates {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packets: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Unit,
+    pub units: Option<u64>,
     pub seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub packets_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    pub units_per_second: Option<f64>,
     pub bits_per_second: Option<f64>,
 }
 
@@ -110,20 +154,20 @@ pub(super) struct RequestedRates {
 pub(super) struct BalanceRow {
     total: u32,
     free: u64,
-    yours: i64,
+    in_use: i64,
     lent_rx: u64,
     lent_tx: u64,
     retired: u32,
-    whole: bool,
+    balanced: bool,
     #[serde(skip)]
     pub words: String,
 }
 
 impl From<Balance> for BalanceRow {
     fn from(balance: Balance) -> Self {
-        let Balance { total, free, yours, lent_rx, lent_tx, retired, .. } = balance;
-        let (whole, words) = (balance.is_whole(), balance.to_string());
-        Self { total, free, yours, lent_rx, lent_tx, retired, whole, words }
+        let Balance { total, free, in_use, lent_rx, lent_tx, retired, .. } = balance;
+        let (balanced, words) = (balance.is_balanced(), balance.to_string());
+        Self { total, free, in_use, lent_rx, lent_tx, retired, balanced, words }
     }
 }
 
@@ -142,14 +186,25 @@ impl EvidenceRow {
 }
 
 impl RequestedRates {
-    fn new(goal: Goal, pace: Pace) -> Self {
-        let (packets_per_second, bits_per_second) = match pace {
+    fn new(unit: Unit, goal: Goal, pace: Pace) -> Self {
+        let (units_per_second, bits_per_second) = match pace {
             Pace::Rate(Rate::Packets(rate)) => (Some(rate), None),
             Pace::Rate(Rate::Bits(rate)) => (None, Some(rate)),
             Pace::FlatOut | Pace::Recorded { .. } => (None, None),
         };
         let seconds = goal.duration.as_ref().map(Duration::as_secs_f64);
-        Self { packets: goal.packets, seconds, packets_per_second, bits_per_second }
+        Self { unit, units: goal.packets, seconds, units_per_second, bits_per_second }
+    }
+}
+
+impl Serialize for RequestedRates {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        serialize_known(&mut fields, self.unit.name(), self.units)?;
+        serialize_known(&mut fields, "seconds", self.seconds)?;
+        serialize_known(&mut fields, self.unit.per_second(), self.units_per_second)?;
+        serialize_known(&mut fields, "bits_per_second", self.bits_per_second)?;
+        fields.end()
     }
 }
 
@@ -166,7 +221,8 @@ impl Summary {
         let port = transmitter.port();
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
-        summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
+        let explanation = port.explain().to_string();
+        summary.explanation = explanation.lines().map(|line| line.trim().to_owned()).collect();
         summary.evidence = EvidenceRow::of(port.explain().evidence);
         summary.dropped = dropped(port);
         // Its interface is down, or has no carrier.
@@ -198,14 +254,14 @@ impl Summary {
             interface: interface.into(),
             queue: None,
             mode: "kernel generator".into(),
-            report: Vec::new(),
+            explanation: Vec::new(),
             evidence: EvidenceRow::unknown(kernel::CAUSE),
             ended: run.ended(),
             packets: tally.packets,
             bytes: tally.bytes,
             completed: None,
             seconds: run.duration.as_secs_f64(),
-            rates: Rates::new(schedule, pace, run.duration),
+            rates: Rates::new(Unit::Packets, schedule, pace, run.duration),
             not_sent: not_sent.map(|(cause, count)| (cause.to_owned(), count)).into(),
             dropped: Counts::new(),
             interface_counters: Counts::new(),
@@ -224,7 +280,7 @@ impl Summary {
     /// For packets whose outcome the kernel does not report: those that the interface does not count as sent
     /// are lost. The interface may count more if other programs sent, too.
     pub(super) fn add_missing(&mut self, counted: u64) {
-        self.dropped.insert("not_taken".into(), self.packets.saturating_sub(counted));
+        self.dropped.insert("not_sent_by_kernel".into(), self.packets.saturating_sub(counted));
     }
 
     pub(super) fn add_interface(&mut self, counted: &LinkCounters) {

@@ -8,21 +8,21 @@ use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.send/1";
+    const SCHEMA: &'static str = "nocopy.send/2";
 
     fn table(&self) -> Table {
         rows(self).into()
     }
 
     fn details(&self) -> String {
-        indented(self.report.get(1..).unwrap_or_default())
+        indented(self.explanation.get(1..).unwrap_or_default())
     }
 
     /// Negative if fewer packets were sent than requested.
     fn outcome(&self) -> Outcome {
-        let asked = &self.rates.asked;
-        let finite = asked.packets.is_some()
-            || asked.seconds.is_some()
+        let requested = &self.rates.requested;
+        let finite = requested.units.is_some()
+            || requested.seconds.is_some()
             || self.replay.as_ref().is_some_and(|replay| !replay.forever);
         let cut_short = self.ended == CommandEnd::Interrupted && finite;
         let missed = self.rates.are_missed(self.packets);
@@ -43,18 +43,16 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(&summary.rates)),
     ];
-    if let Some(asked) = requested(&summary.rates, "frames") {
-        rows.push(("asked for".into(), asked));
-    }
+    rows.extend(requested(&summary.rates, "frames").map(|words| ("requested".to_owned(), words)));
     if let Some(replay) = &summary.replay {
         rows.push(("replayed".into(), replayed(replay)));
         rows.extend(replay.times.as_ref().and_then(skipped));
-        if let Some(ChecksumsRow { checksums_fixed, checksums_left }) = replay.checksums {
-            let left = match checksums_left {
+        if let Some(ChecksumsRow { checksums_fixed, checksums_not_fixed }) = replay.checksums {
+            let not_fixed = match checksums_not_fixed {
                 0 => String::new(),
-                left => format!(", of {left} left as they are (cut, or without sense)"),
+                packets => format!(", of {packets} not fixed (truncated packets, or invalid headers)"),
             };
-            rows.push(("checksums".into(), format!("of {checksums_fixed} packets fixed{left}")));
+            rows.push(("checksums".into(), format!("of {checksums_fixed} packets fixed{not_fixed}")));
         }
     }
     rows.extend(behind(&summary.rates));
@@ -72,12 +70,12 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
 
 fn replayed(replay: &ReplayRow) -> String {
     let ReplayRow { file, format, rounds, .. } = replay;
-    let packing = replay.packing.map(|packing| format!(", {packing}")).unwrap_or_default();
-    let cut = match replay.cut {
+    let compression = replay.compression.map(|compression| format!(", {compression}")).unwrap_or_default();
+    let truncated = match replay.truncated {
         0 => String::new(),
-        cut => format!(", {cut} packets cut when recorded and sent as they are"),
+        packets => format!(", {packets} packets truncated when recorded and sent as they are"),
     };
-    format!("{file} ({format}{packing}), {rounds} round(s) done{cut}")
+    format!("{file} ({format}{compression}), {rounds} round(s) done{truncated}")
 }
 
 /// What was not waited for of the recorded times, if anything.
@@ -111,10 +109,11 @@ fn completed(summary: &Summary) -> String {
 }
 
 pub(in crate::send) fn rate(rates: &Rates) -> String {
-    let (Some(packets), Some(bits)) = (rates.packets_per_second, rates.bits_per_second) else {
-        return "none: too few packets".into();
+    let unit = rates.unit.name();
+    let (Some(units), Some(bits)) = (rates.units_per_second, rates.bits_per_second) else {
+        return format!("none: too few {unit}");
     };
-    format!("{} packets/s, {}bit/s", short(packets), short(bits))
+    format!("{} {unit}/s, {}bit/s", short(units), short(bits))
 }
 
 pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
@@ -122,19 +121,19 @@ pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
     (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{} {said}", time(rates.behind_seconds))))
 }
 
-/// The requested rate, and whether it was reached; `what` names the counted units, such as datagrams.
+/// The requested rate, and whether it was reached; `what` names what the bits are of, such as frames.
 pub(in crate::send) fn requested(rates: &Rates, what: &str) -> Option<String> {
-    let asked = &rates.asked;
+    let (requested, unit) = (&rates.requested, rates.unit.name());
     let reached = match rates.rate_reached {
         Some(true) => ", reached",
         Some(false) => ", NOT reached",
         None => "",
     };
     let all = [
-        asked.packets.map(|packets| format!("{packets} packets")),
-        asked.seconds.map(time),
-        asked.packets_per_second.map(|rate| format!("{} packets/s{reached}", short(rate))),
-        asked.bits_per_second.map(|rate| format!("{}bit/s of {what}{reached}", short(rate))),
+        requested.units.map(|units| format!("{units} {unit}")),
+        requested.seconds.map(time),
+        requested.units_per_second.map(|rate| format!("{} {unit}/s{reached}", short(rate))),
+        requested.bits_per_second.map(|rate| format!("{}bit/s of {what}{reached}", short(rate))),
     ];
     let all: Vec<_> = all.into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(", "))

@@ -44,7 +44,7 @@ pub(super) fn serve(
     interrupt: &Interrupt,
     served: &mut Served,
 ) -> io::Result<()> {
-    served.failed_runs = program.map(|_| 0);
+    served.program_failures = program.map(|_| 0);
     let Some(program) = program else {
         return Server::new(endpoint, waiting, None, served).run(interrupt);
     };
@@ -321,7 +321,7 @@ impl<'a> Server<'a> {
                 }
                 Err(error) => {
                     print::print_status(format_args!("nocopy: {error}"));
-                    *self.served.failed_runs.get_or_insert(0) += 1;
+                    *self.served.program_failures.get_or_insert(0) += 1;
                     self.disconnect(peer);
                 }
             }
@@ -466,7 +466,7 @@ mod tests {
             // Disconnected at once, not after the time-out.
             assert!(matches!(client.call([], peer, LONG), Err(Error::Lost)));
         });
-        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
+        assert_eq!((served.answered, served.refused, served.program_failures), (Some(0), 1, Some(0)));
     }
 
     /// A network that fills the queue of requests, with any number of connections, loses places to other
@@ -495,7 +495,7 @@ mod tests {
                 drop(fifo.open_to_write());
             }
         });
-        assert_eq!(served.failed_runs, Some(0));
+        assert_eq!(served.program_failures, Some(0));
     }
 
     /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of
@@ -602,6 +602,6 @@ mod tests {
             drop(fifo.writer());
             assert_eq!(all_answers(&mut client), [(Kind::Response(call), 0)]);
         });
-        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(1), 0, Some(0)));
+        assert_eq!((served.answered, served.refused, served.program_failures), (Some(1), 0, Some(0)));
     }
 }

@@ -1,4 +1,4 @@
-//! The summary of services: the JSON schema `nocopy.serve/1` (docs/serve.md). A field that does not apply is
+//! The summary of services: the JSON schema `nocopy.serve/2` (docs/serve.md). A field that does not apply is
 //! absent.
 
 use std::io;
@@ -29,14 +29,14 @@ pub(super) struct Served {
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u64>,
-    /// Connections refused or broken off, and datagrams not answered.
+    /// Connections refused or ended by the server, and datagrams not answered.
     pub refused: u64,
     /// Answers that the kernel did not take, by its error; they are among those refused.
     #[serde(serialize_with = "by_name", skip_serializing_if = "Counts::is_empty")]
     pub refused_by: Counts,
     /// Runs of the program that failed or took too long.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed_runs: Option<u64>,
+    pub program_failures: Option<u64>,
 }
 
 impl Served {
@@ -50,7 +50,7 @@ impl Served {
             connections: counts(matches!(scheme, Scheme::Tcp | Scheme::Message)),
             refused: 0,
             refused_by: Counts::default(),
-            failed_runs: None,
+            program_failures: None,
         }
     }
 
@@ -71,9 +71,9 @@ impl Served {
         let refused = Some(self.refused).filter(|count| *count > 0).map(|count| format!(", {count} refused"));
         let refused_by =
             Some(&self.refused_by).filter(|counts| !counts.is_empty()).map(|counts| format!(" ({counts})"));
-        let failed = self.failed_runs.filter(|count| *count > 0);
-        let failed = failed.map(|count| format!(", {count} runs of the program failed"));
-        [answered, Some(format!("{} bytes", self.bytes)), connections, refused, refused_by, failed]
+        let failures = self.program_failures.filter(|count| *count > 0);
+        let failures = failures.map(|count| format!(", {count} program failures"));
+        [answered, Some(format!("{} bytes", self.bytes)), connections, refused, refused_by, failures]
             .into_iter()
             .flatten()
             .collect()
@@ -91,7 +91,7 @@ impl Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.serve/1";
+    const SCHEMA: &'static str = "nocopy.serve/2";
 
     fn table(&self) -> Table {
         let row = |served: &Served| (format!("{}://{}", served.scheme, served.address), served.words());

@@ -3,8 +3,8 @@
 //! | | number | offset | counts |
 //! |---|---|---|---|
 //! | data | from 0 | where its bytes are in the stream | |
-//! | question | 0 | 0 | datagrams and bytes sent, sum of their checksums |
-//! | answer | how many datagrams were to come | 0 | as [`Received`] |
+//! | probe | 0 | 0 | datagrams and bytes sent, sum of their checksums |
+//! | report | how many datagrams were to come | 0 | as [`Received`] |
 
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub(crate) struct Received {
     /// Datagrams received after later ones.
     pub reordered: u64,
     pub duplicate: u64,
-    /// Received with changed content, not counted as received. Includes questions.
+    /// Received with changed content, not counted as received. Includes probes.
     pub corrupt: u64,
     /// Too late to know whether they arrived before; not counted as received.
     pub stale: u64,
@@ -38,16 +38,16 @@ pub(crate) struct Received {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Question {
+pub(super) struct Probe {
     pub run: u64,
     pub sent: Sent,
     pub last: bool,
-    pub thanks: bool,
+    pub acknowledgement: bool,
     pub verify: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct Report {
     pub run: u64,
     /// The number of datagrams expected: up to the last received, or all that were sent, if known.
     pub expected: u64,
@@ -59,8 +59,8 @@ pub(super) struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Datagram<'a> {
     Data(Data<'a>),
-    Question(Question),
-    Answer(Answer),
+    Probe(Probe),
+    Report(Report),
 }
 
 impl<'a> Datagram<'a> {
@@ -72,17 +72,17 @@ impl<'a> Datagram<'a> {
     }
 
     fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, last, thanks, verify, counts, .. } = *control;
+        let Control { run, number, last, acknowledgement, verify, counts, .. } = *control;
         if control.offset != 0 || control.has_length {
             return None;
         }
         match control.kind {
-            PacketKind::Question if number == 0 && control.is_zero_from(3) => {
-                Some(Self::Question(Question { run, sent: Sent::of(counts), last, thanks, verify }))
+            PacketKind::Probe if number == 0 && control.is_zero_from(3) => {
+                Some(Self::Probe(Probe { run, sent: Sent::of(counts), last, acknowledgement, verify }))
             }
-            PacketKind::Answer => {
+            PacketKind::Report => {
                 let received = Received::of(counts);
-                Some(Self::Answer(Answer { run, expected: number, received, last, verify }))
+                Some(Self::Report(Report { run, expected: number, received, last, verify }))
             }
             _ => None,
         }
@@ -112,19 +112,25 @@ impl Received {
     }
 }
 
-impl Question {
+impl Probe {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
-        let Self { run, sent, last, thanks, verify } = *self;
-        Control { last, thanks, verify, counts: sent.counts(), ..Control::new(PacketKind::Question, run) }
-            .emit()
+        let Self { run, sent, last, acknowledgement, verify } = *self;
+        Control {
+            last,
+            acknowledgement,
+            verify,
+            counts: sent.counts(),
+            ..Control::new(PacketKind::Probe, run)
+        }
+        .emit()
     }
 }
 
-impl Answer {
+impl Report {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, expected, received, last, verify } = *self;
         let number = expected.min(NUMBER_MAX - 1);
-        Control { number, last, verify, counts: received.counts(), ..Control::new(PacketKind::Answer, run) }
+        Control { number, last, verify, counts: received.counts(), ..Control::new(PacketKind::Report, run) }
             .emit()
     }
 }
@@ -137,34 +143,34 @@ mod tests {
 
     #[test]
     fn unused_fields_of_datagrams_are_zero() {
-        let question = Control::new(PacketKind::Question, 1);
-        let answer = Control::new(PacketKind::Answer, 1);
+        let probe = Control::new(PacketKind::Probe, 1);
+        let report = Control::new(PacketKind::Report, 1);
         for wrong in [
-            Control { number: 1, ..question },
-            Control { offset: 1, ..question },
-            Control { has_length: true, ..question },
-            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..question },
-            Control { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..question },
-            Control { offset: 1, ..answer },
+            Control { number: 1, ..probe },
+            Control { offset: 1, ..probe },
+            Control { has_length: true, ..probe },
+            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..probe },
+            Control { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..probe },
+            Control { offset: 1, ..report },
             Control::new(PacketKind::Head, 1),
         ] {
             assert_eq!(Datagram::parse(&wrong.emit()), Err(ParseError::Corrupt { run: 1 }), "{wrong:?}");
         }
-        assert!(Datagram::parse(&question.emit()).is_ok() && Datagram::parse(&answer.emit()).is_ok());
+        assert!(Datagram::parse(&probe.emit()).is_ok() && Datagram::parse(&report.emit()).is_ok());
     }
 
     proptest! {
         #[test]
         fn emitted_packets_are_parsed_back(
             run: u64, number in 0..NUMBER_MAX, counts in proptest::array::uniform8(0..NUMBER_MAX),
-            last: bool, thanks: bool, verify: bool,
+            last: bool, acknowledgement: bool, verify: bool,
         ) {
-            let question = Question { run, sent: Sent::of(counts), last, thanks, verify };
-            let bytes = question.emit();
-            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Question(question)));
-            let answer = Answer { run, expected: number, received: Received::of(counts), last, verify };
-            let bytes = answer.emit();
-            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Answer(answer)));
+            let probe = Probe { run, sent: Sent::of(counts), last, acknowledgement, verify };
+            let bytes = probe.emit();
+            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe(probe)));
+            let report = Report { run, expected: number, received: Received::of(counts), last, verify };
+            let bytes = report.emit();
+            prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Report(report)));
         }
     }
 }

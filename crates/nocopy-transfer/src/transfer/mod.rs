@@ -1,9 +1,9 @@
 //! The protocol between `nocopy send udp://…` and `nocopy recv udp://…` (docs/recv.md), without sockets and
 //! clocks: datagrams and times in, datagrams and counts out.
 //!
-//! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender *asks*
-//! regularly: first whether the receiver is there, last what arrived. The receiver only *answers*, with its
-//! counts.
+//! There are three kinds of datagrams. *Data* carry a number and an offset in the stream. The sender
+//! *probes* regularly: first whether the receiver is there, last what arrived. The receiver only
+//! *reports* its counts, in reply to probes.
 
 mod datagram;
 mod receiver_run;

@@ -1,13 +1,13 @@
-//! The receiver's side of a run: it counts what arrives, and answers questions.
+//! The receiver's side of a run: it counts what arrives, and answers probes with reports.
 //!
-//! The receiver only answers, so it cannot be made to send more than arrived. It does not change its last
-//! answer, so both ends print the same numbers. That answer states how many datagrams it covers, so datagrams
+//! The receiver only replies, so it cannot be made to send more than arrived. It does not change its last
+//! report, so both ends print the same numbers. That report states how many datagrams it covers, so datagrams
 //! after the end of a shortened run are not counted as lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::datagram::{Answer, Datagram, Question, Received, Sent};
+use super::datagram::{Datagram, Probe, Received, Report, Sent};
 use super::report::RunCounts;
 use super::sender_run::SILENCE_NS;
 use super::wire::{CONTROL_BYTES, Data, ParseError};
@@ -23,12 +23,12 @@ const DATAGRAM_BYTES_MAX: u64 = 1 << 16;
 /// After the sender is done, missing datagrams count as lost when nothing has arrived for this long.
 const SETTLE_NS: u64 = 100_000_000;
 
-/// How long to wait for the sender's thanks for the last answer: the sender asks again if the answer was
-/// lost.
+/// How long to wait for the sender's acknowledgement of the last report: the sender sends another probe if
+/// the report was lost.
 const LINGER_NS: u64 = 1_000_000_000;
 
-/// The longest wait for a sender that neither sends thanks nor falls silent: no answer reaches it, so it
-/// gives up on its own.
+/// The longest wait for a sender that neither sends an acknowledgement nor becomes silent: no report reaches
+/// it, so it gives up on its own.
 const LINGER_NS_MAX: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
@@ -54,9 +54,9 @@ struct Run {
     data_ns: u64,
     /// Final counts, which do not change.
     closed: Option<FinalCount>,
-    thanked: bool,
+    acknowledged: bool,
     received_bytes: u64,
-    answered_bytes: u64,
+    reported_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,8 +70,8 @@ struct FinalCount {
 pub(crate) enum HandleResult<'a> {
     /// Data, for the first time.
     Data(Data<'a>),
-    /// A question, with the answer to send.
-    Answer([u8; CONTROL_BYTES]),
+    /// A probe, with the report to send.
+    Report([u8; CONTROL_BYTES]),
     /// Counted, without further use.
     Nothing,
 }
@@ -94,16 +94,16 @@ impl ReceiverRun {
     /// Handles a datagram that arrived at `now_ns`; times never go back.
     pub(crate) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> HandleResult<'a> {
         let datagram = Datagram::parse(bytes);
-        // A question that begins and ends a run is an old one, for an earlier receiver.
-        if let (None, Ok(Datagram::Question(question @ Question { last: false, thanks: false, .. }))) =
+        // A probe that begins and ends a run is an old one, for an earlier receiver.
+        if let (None, Ok(Datagram::Probe(probe @ Probe { last: false, acknowledgement: false, .. }))) =
             (&self.run, &datagram)
         {
-            self.run = Some(Run::new(question, from, self.wants_checksums, now_ns));
+            self.run = Some(Run::new(probe, from, self.wants_checksums, now_ns));
         }
         let id = match datagram {
-            Ok(Datagram::Data(Data { run, .. }) | Datagram::Question(Question { run, .. })) => Some(run),
+            Ok(Datagram::Data(Data { run, .. }) | Datagram::Probe(Probe { run, .. })) => Some(run),
             Err(ParseError::Corrupt { run }) => Some(run),
-            Ok(Datagram::Answer(_)) | Err(ParseError::Foreign) => None,
+            Ok(Datagram::Report(_)) | Err(ParseError::Foreign) => None,
         };
         let Some(run) = self.run.as_mut().filter(|run| id == Some(run.id) && run.peer == from) else {
             self.foreign += 1;
@@ -112,8 +112,8 @@ impl ReceiverRun {
         run.last_datagram_ns = now_ns;
         run.received_bytes += bytes.len() as u64;
         match datagram {
-            Ok(Datagram::Question(question)) => {
-                run.answer(&question, now_ns).map_or(HandleResult::Nothing, HandleResult::Answer)
+            Ok(Datagram::Probe(probe)) => {
+                run.report(&probe, now_ns).map_or(HandleResult::Nothing, HandleResult::Report)
             }
             Ok(Datagram::Data(data)) if run.count(&data, now_ns) => HandleResult::Data(data),
             Err(_) if run.closed.is_none() => {
@@ -125,12 +125,12 @@ impl ReceiverRun {
     }
 
     /// Stops counting. Returns a datagram that reports this to the sender, once and only if the sender has
-    /// sent more bytes than were counted; the sender also gets it in answer to each request.
+    /// sent more bytes than were counted; the sender also gets it in reply to each probe.
     pub(crate) fn close(&mut self, now_ns: u64) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
         let run = self.run.as_mut().filter(|run| run.closed.is_none())?;
         run.close(now_ns);
-        let affordable = run.received_bytes >= run.answered_bytes + CONTROL_BYTES as u64;
-        affordable.then(|| (run.peer, run.emit_answer()))
+        let affordable = run.received_bytes >= run.reported_bytes + CONTROL_BYTES as u64;
+        affordable.then(|| (run.peer, run.emit_report()))
     }
 
     pub(crate) fn phase(&self, now_ns: u64) -> ReceiverPhase {
@@ -139,7 +139,7 @@ impl ReceiverRun {
         let is_left = |closed: FinalCount| {
             silent_ns >= LINGER_NS || now_ns.saturating_sub(closed.at_ns) >= LINGER_NS_MAX
         };
-        if run.thanked || run.closed.is_some_and(is_left) {
+        if run.acknowledged || run.closed.is_some_and(is_left) {
             ReceiverPhase::Over
         } else if silent_ns >= self.idle_ns {
             ReceiverPhase::Silent
@@ -181,20 +181,20 @@ impl ReceiverRun {
 }
 
 impl Run {
-    fn new(question: &Question, peer: SocketAddr, wants_checksums: bool, now_ns: u64) -> Self {
+    fn new(probe: &Probe, peer: SocketAddr, wants_checksums: bool, now_ns: u64) -> Self {
         Self {
-            id: question.run,
+            id: probe.run,
             peer,
-            verify: question.verify || wants_checksums,
+            verify: probe.verify || wants_checksums,
             arrivals: Arrivals::new(u64::BITS, WINDOW, 0),
             received: Received::default(),
             sent: None,
             last_datagram_ns: now_ns,
             data_ns: now_ns,
             closed: None,
-            thanked: false,
+            acknowledged: false,
             received_bytes: 0,
-            answered_bytes: 0,
+            reported_bytes: 0,
         }
     }
 
@@ -235,13 +235,13 @@ impl Run {
             && self.sent.is_none_or(|sent| data.number < sent.datagrams && end <= sent.bytes)
     }
 
-    fn answer(&mut self, question: &Question, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
-        if question.thanks {
-            self.thanked = self.closed.is_some();
+    fn report(&mut self, probe: &Probe, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
+        if probe.acknowledgement {
+            self.acknowledged = self.closed.is_some();
             return None;
         }
-        if question.last && self.sent.is_none() {
-            self.sent = Some(question.sent);
+        if probe.last && self.sent.is_none() {
+            self.sent = Some(probe.sent);
             self.data_ns = now_ns;
         }
         if let Some(sent) = self.sent {
@@ -250,7 +250,7 @@ impl Run {
                 self.close(now_ns);
             }
         }
-        Some(self.emit_answer())
+        Some(self.emit_report())
     }
 
     fn close(&mut self, at_ns: u64) {
@@ -268,10 +268,10 @@ impl Run {
         }
     }
 
-    fn emit_answer(&mut self) -> [u8; CONTROL_BYTES] {
-        self.answered_bytes += CONTROL_BYTES as u64;
+    fn emit_report(&mut self) -> [u8; CONTROL_BYTES] {
+        self.reported_bytes += CONTROL_BYTES as u64;
         let (received, last) = (self.received, self.closed.is_some());
-        Answer { run: self.id, expected: self.expected(), received, last, verify: self.verify }.emit()
+        Report { run: self.id, expected: self.expected(), received, last, verify: self.verify }.emit()
     }
 }
 
@@ -288,9 +288,9 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    fn question(run: u64, last: Option<Sent>) -> [u8; CONTROL_BYTES] {
+    fn probe(run: u64, last: Option<Sent>) -> [u8; CONTROL_BYTES] {
         let sent = last.unwrap_or_default();
-        Question { run, sent, last: last.is_some(), thanks: false, verify: false }.emit()
+        Probe { run, sent, last: last.is_some(), acknowledgement: false, verify: false }.emit()
     }
 
     fn data(run: u64, number: u64, bytes: &[u8]) -> Vec<u8> {
@@ -299,10 +299,10 @@ mod tests {
         datagram
     }
 
-    fn answer(handled: HandleResult) -> Answer {
-        let HandleResult::Answer(bytes) = handled else { panic!("no answer: {handled:?}") };
-        let Ok(Datagram::Answer(answer)) = Datagram::parse(&bytes) else { panic!("not an answer") };
-        answer
+    fn report(handled: HandleResult) -> Report {
+        let HandleResult::Report(bytes) = handled else { panic!("no report: {handled:?}") };
+        let Ok(Datagram::Report(report)) = Datagram::parse(&bytes) else { panic!("not a report") };
+        report
     }
 
     fn received(receiving: &ReceiverRun) -> Received {
@@ -312,7 +312,7 @@ mod tests {
     fn started_run() -> ReceiverRun {
         let mut receiving = ReceiverRun::new(false, IDLE);
         assert_eq!(receiving.phase(u64::MAX), ReceiverPhase::Waiting);
-        assert!(!answer(receiving.handle(peer(1), &question(7, None), 0)).last);
+        assert!(!report(receiving.handle(peer(1), &probe(7, None), 0)).last);
         receiving
     }
 
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(receiving.handle(peer(1), &damaged, 0), HandleResult::Nothing);
         let sent = Sent { datagrams: 6, bytes: 18, checksum: 0 };
         let last = |receiving: &mut ReceiverRun, now_ns| {
-            answer(receiving.handle(peer(1), &question(7, Some(sent)), now_ns))
+            report(receiving.handle(peer(1), &probe(7, Some(sent)), now_ns))
         };
         assert!(!last(&mut receiving, 5).last, "more may be on its way");
         receiving.handle(peer(1), &data(7, 4, b"abc"), 9);
@@ -342,8 +342,8 @@ mod tests {
         receiving.handle(peer(1), &data(7, 5, b"abc"), SETTLE_NS + 10);
         assert_eq!(last(&mut receiving, SETTLE_NS + 11), reply, "what was told does not change");
         assert_eq!(receiving.phase(SETTLE_NS + 12), ReceiverPhase::Running);
-        let thanks = Question { run: 7, sent, last: true, thanks: true, verify: false }.emit();
-        assert_eq!(receiving.handle(peer(1), &thanks, SETTLE_NS + 13), HandleResult::Nothing);
+        let acknowledgement = Probe { run: 7, sent, last: true, acknowledgement: true, verify: false }.emit();
+        assert_eq!(receiving.handle(peer(1), &acknowledgement, SETTLE_NS + 13), HandleResult::Nothing);
         assert_eq!(receiving.phase(SETTLE_NS + 14), ReceiverPhase::Over);
     }
 
@@ -352,8 +352,8 @@ mod tests {
         let mut receiving = started_run();
         receiving.handle(peer(1), &data(7, 0, b"abc"), 1);
         let sent = Sent { datagrams: 1, bytes: 3, checksum: 0 };
-        assert!(answer(receiving.handle(peer(1), &question(7, Some(sent)), 2)).last);
-        assert_eq!(receiving.phase(LINGER_NS + 1), ReceiverPhase::Running, "the answer may be lost");
+        assert!(report(receiving.handle(peer(1), &probe(7, Some(sent)), 2)).last);
+        assert_eq!(receiving.phase(LINGER_NS + 1), ReceiverPhase::Running, "the report may be lost");
         assert_eq!(receiving.phase(LINGER_NS + 2), ReceiverPhase::Over);
     }
 
@@ -363,11 +363,11 @@ mod tests {
         for (from, bytes) in [
             (peer(2), data(7, 0, b"abc")),
             (peer(1), data(8, 0, b"abc")),
-            (peer(2), question(9, None).to_vec()),
+            (peer(2), probe(9, None).to_vec()),
             (peer(1), b"hello".to_vec()),
             (
                 peer(1),
-                Answer { run: 7, expected: 0, received: Received::default(), last: true, verify: false }
+                Report { run: 7, expected: 0, received: Received::default(), last: true, verify: false }
                     .emit()
                     .to_vec(),
             ),
@@ -389,11 +389,11 @@ mod tests {
         let mut receiving = started_run();
         receiving.handle(peer(1), &data(7, 0, &[0; 64]), 1);
         let (to, reply) = receiving.close(1).unwrap();
-        assert_eq!((to, answer(HandleResult::Answer(reply)).last), (peer(1), true));
+        assert_eq!((to, report(HandleResult::Report(reply)).last), (peer(1), true));
         assert_eq!(receiving.close(1), None, "once");
         receiving.handle(peer(1), &data(7, 1, &[0; 64]), 2);
         assert_eq!(received(&receiving).datagrams, 1);
-        assert!(answer(receiving.handle(peer(1), &question(7, None), 3)).last);
+        assert!(report(receiving.handle(peer(1), &probe(7, None), 3)).last);
     }
 
     /// A receiver that has enough informs its sender; later datagrams do not change the counts.
@@ -404,9 +404,9 @@ mod tests {
             receiving.handle(peer(1), &data(7, number, &[0; 64]), 1);
         }
         let (_, reply) = receiving.close(1).unwrap();
-        assert_eq!(answer(HandleResult::Answer(reply)).expected, 3);
+        assert_eq!(report(HandleResult::Report(reply)).expected, 3);
         let sent = Sent { datagrams: 100, bytes: 6400, checksum: 0 };
-        assert_eq!(answer(receiving.handle(peer(1), &question(7, Some(sent)), 2)).expected, 3);
+        assert_eq!(report(receiving.handle(peer(1), &probe(7, Some(sent)), 2)).expected, 3);
         let run_counts = receiving.run_counts().unwrap();
         assert_eq!((run_counts.lost(), run_counts.is_whole, run_counts.sent), (1, false, Some(sent)));
     }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0), "behind one");
         receiving.handle(peer(1), &data_at(1, 1 << 16, b"x"), 1);
         let sent = Sent { datagrams: 3, bytes: 100_000, checksum: 0 };
-        receiving.handle(peer(1), &question(7, Some(sent)), 2);
+        receiving.handle(peer(1), &probe(7, Some(sent)), 2);
         for (number, offset) in [(2, 99_998), (3, 70_000)] {
             receiving.handle(peer(1), &data_at(number, offset, b"end"), 3);
         }
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (3, 2));
     }
 
-    /// No answer reaches the sender.
+    /// No report reaches the sender.
     #[test]
     fn an_endless_sender_is_abandoned() {
         let mut receiving = started_run();
@@ -447,30 +447,27 @@ mod tests {
 
     #[test]
     fn the_end_of_an_earlier_run_starts_none() {
-        let thanks =
-            Question { run: 7, sent: Sent::default(), last: false, thanks: true, verify: false }.emit();
+        let acknowledgement =
+            Probe { run: 7, sent: Sent::default(), last: false, acknowledgement: true, verify: false }.emit();
         let mut receiving = ReceiverRun::new(false, IDLE);
-        for bytes in [thanks, question(7, Some(Sent::default()))] {
+        for bytes in [acknowledgement, probe(7, Some(Sent::default()))] {
             assert_eq!(receiving.handle(peer(1), &bytes, 0), HandleResult::Nothing);
         }
         assert_eq!((receiving.phase(1), receiving.foreign()), (ReceiverPhase::Waiting, 2));
-        assert!(!answer(receiving.handle(peer(2), &question(8, None), 2)).last);
+        assert!(!report(receiving.handle(peer(2), &probe(8, None), 2)).last);
     }
 
     #[test]
     fn requested_checksums_must_not_be_missing() {
         let mut receiving = ReceiverRun::new(true, IDLE);
-        assert!(
-            answer(receiving.handle(peer(1), &question(7, None), 0)).verify,
-            "the sender is asked for them"
-        );
+        assert!(report(receiving.handle(peer(1), &probe(7, None), 0)).verify, "the sender is asked for them");
         let mut bare = [0; HEADER_BYTES + 3];
         emit_data(&mut bare, 7, 0, 0, false);
         assert_eq!(receiving.handle(peer(1), &bare, 1), HandleResult::Nothing);
         assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0));
     }
 
-    /// Possible input: questions, data, damage, thanks, and other bytes, of two runs and two senders.
+    /// Possible input: probes, data, damage, acknowledgement, and other bytes, of two runs and two senders.
     fn anything() -> impl Strategy<Value = Vec<u8>> {
         let run = 7..9_u64;
         prop_oneof![
@@ -481,10 +478,10 @@ mod tests {
             )),
             (run.clone(), any::<u64>()).prop_map(|(run, number)| data(run, number, b"")),
             (run.clone(), proptest::option::of(0..80_u64)).prop_map(|(run, last)| {
-                question(run, last.map(|datagrams| Sent { datagrams, ..Sent::default() })).to_vec()
+                probe(run, last.map(|datagrams| Sent { datagrams, ..Sent::default() })).to_vec()
             }),
             run.prop_map(|run| {
-                Question { run, sent: Sent::default(), last: true, thanks: true, verify: false }
+                Probe { run, sent: Sent::default(), last: true, acknowledgement: true, verify: false }
                     .emit()
                     .to_vec()
             }),
@@ -494,13 +491,13 @@ mod tests {
 
     proptest! {
         /// With any input: no address is sent more bytes or datagrams than it has sent; the counts match the
-        /// data passed on; the last answer never changes.
+        /// data passed on; the last report never changes.
         #[test]
         fn answers_are_bounded_and_counts_add_up(
             all in proptest::collection::vec((anything(), 1..3_u16, 0..200_000_000_u64), 0..100), close_at in 0..200_usize,
         ) {
             let mut receiving = ReceiverRun::new(false, IDLE);
-            let (mut now_ns, mut received_bytes, mut answered_bytes) = (0, [0_usize; 3], [0_usize; 3]);
+            let (mut now_ns, mut received_bytes, mut reported_bytes) = (0, [0_usize; 3], [0_usize; 3]);
             let (mut delivered, mut last): (_, Option<(Received, u64)>) = (0, None);
             for (index, (bytes, port, passed_ns)) in all.iter().enumerate() {
                 now_ns += passed_ns;
@@ -508,19 +505,19 @@ mod tests {
                 received_bytes[usize::from(*port)] += bytes.len();
                 match receiving.handle(from, bytes, now_ns) {
                     HandleResult::Data(_) => delivered += 1,
-                    HandleResult::Answer(answered) => {
+                    HandleResult::Report(answered) => {
                         prop_assert!(answered.len() <= bytes.len());
-                        answered_bytes[usize::from(*port)] += answered.len();
-                        let reply = answer(HandleResult::Answer(answered));
+                        reported_bytes[usize::from(*port)] += answered.len();
+                        let reply = report(HandleResult::Report(answered));
                         prop_assert!(last.is_none_or(|last| last == (reply.received, reply.expected)));
                         last = last.or(reply.last.then_some((reply.received, reply.expected)));
                     }
                     HandleResult::Nothing => {}
                 }
                 if index == close_at && let Some((to, reply)) = receiving.close(now_ns) {
-                    answered_bytes[usize::from(to.port())] += reply.len();
+                    reported_bytes[usize::from(to.port())] += reply.len();
                 }
-                let mut pairs = answered_bytes.iter().zip(&received_bytes);
+                let mut pairs = reported_bytes.iter().zip(&received_bytes);
                 prop_assert!(pairs.all(|(answered, received)| answered <= received));
                 prop_assert_eq!(received(&receiving).datagrams, delivered);
             }

@@ -1,18 +1,18 @@
-//! The sender's side of a run: it numbers data, and asks the receiver for its counts.
+//! The sender's side of a run: it numbers data, and sends probes for the receiver's counts.
 
 use std::time::Duration;
 
-use super::datagram::{Answer, Datagram, Question, Sent};
+use super::datagram::{Datagram, Probe, Report, Sent};
 use super::report::RunCounts;
 use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
-/// Intervals of questions: until the receiver answers, while data flow (so that both ends know that the other
+/// Intervals of probes: until the receiver reports, while data flow (so that both ends know that the other
 /// works), and after the last data.
 const CONNECTING_NS: u64 = 50_000_000;
 const RUNNING_NS: u64 = 100_000_000;
 const FINISHING_NS: u64 = 20_000_000;
 
-/// How long answers may be missing. In this time a hundred questions are asked, so one gets through even if 9
+/// How long reports may be missing. In this time a hundred probes are sent, so one gets through even if 9
 /// of 10 datagrams are lost.
 pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 
@@ -20,13 +20,13 @@ pub(super) const SILENCE_NS: u64 = 10_000_000_000;
 pub(crate) struct SenderRun {
     run: u64,
     verify: bool,
-    /// How long to wait for the first answer.
+    /// How long to wait for the first report.
     connect_timeout_ns: u64,
     sent: Sent,
-    answer: Option<Answer>,
+    report: Option<Report>,
     stage: SenderStage,
-    answered_ns: u64,
-    question_due_ns: u64,
+    reported_ns: u64,
+    probe_due_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +34,11 @@ enum SenderStage {
     Connecting,
     Running,
     Finishing,
-    /// The last answer has arrived; and whether that was before all data were sent, and whether thanks were
-    /// sent.
+    /// The last report has arrived; and whether that was before all data were sent, and whether it was
+    /// acknowledged.
     Over {
         early: bool,
-        thanked: bool,
+        acknowledged: bool,
     },
 }
 
@@ -48,10 +48,10 @@ pub(crate) enum SenderState {
     Running,
     /// The receiver has ended it, before all data were sent.
     EndedEarly,
-    /// The receiver is asked for its final answer.
+    /// Probes request the receiver's final report.
     Finishing,
     Agreed,
-    /// No answer has arrived for too long, or none at all.
+    /// No report has arrived for too long, or none at all.
     Silent,
 }
 
@@ -60,16 +60,7 @@ impl SenderRun {
     pub(crate) fn new(run: u64, verify: bool, connect_timeout: Duration) -> Self {
         let connect_timeout_ns = u64::try_from(connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         let (sent, stage) = (Sent::default(), SenderStage::Connecting);
-        Self {
-            run,
-            verify,
-            connect_timeout_ns,
-            sent,
-            answer: None,
-            stage,
-            answered_ns: 0,
-            question_due_ns: 0,
-        }
+        Self { run, verify, connect_timeout_ns, sent, report: None, stage, reported_ns: 0, probe_due_ns: 0 }
     }
 
     /// Writes the header in front of the bytes in `datagram`, and counts it as sent.
@@ -84,10 +75,10 @@ impl SenderRun {
         };
     }
 
-    pub(crate) fn next_question(&mut self, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
-        if let SenderStage::Over { thanked: thanked @ false, .. } = &mut self.stage {
-            *thanked = true;
-            return Some(self.question(true));
+    pub(crate) fn next_probe(&mut self, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
+        if let SenderStage::Over { acknowledged: acknowledged @ false, .. } = &mut self.stage {
+            *acknowledged = true;
+            return Some(self.probe(true));
         }
         let interval_ns = match self.stage {
             SenderStage::Connecting => CONNECTING_NS,
@@ -95,31 +86,31 @@ impl SenderRun {
             SenderStage::Finishing => FINISHING_NS,
             SenderStage::Over { .. } => return None,
         };
-        if now_ns < self.question_due_ns {
+        if now_ns < self.probe_due_ns {
             return None;
         }
-        self.question_due_ns = now_ns + interval_ns;
-        Some(self.question(false))
+        self.probe_due_ns = now_ns + interval_ns;
+        Some(self.probe(false))
     }
 
-    fn question(&self, thanks: bool) -> [u8; CONTROL_BYTES] {
+    fn probe(&self, acknowledgement: bool) -> [u8; CONTROL_BYTES] {
         let last = self.stage == SenderStage::Finishing;
-        Question { run: self.run, sent: self.sent, last, thanks, verify: self.verify }.emit()
+        Probe { run: self.run, sent: self.sent, last, acknowledgement, verify: self.verify }.emit()
     }
 
-    /// Handles a datagram from the receiver's address; everything but answers of this run is ignored.
+    /// Handles a datagram from the receiver's address; everything but reports of this run is ignored.
     pub(crate) fn handle(&mut self, bytes: &[u8], now_ns: u64) {
-        let Ok(Datagram::Answer(answer)) = Datagram::parse(bytes) else { return };
-        if answer.run != self.run || matches!(self.stage, SenderStage::Over { .. }) {
+        let Ok(Datagram::Report(report)) = Datagram::parse(bytes) else { return };
+        if report.run != self.run || matches!(self.stage, SenderStage::Over { .. }) {
             return;
         }
-        self.answered_ns = now_ns;
-        self.answer = Some(answer);
+        self.reported_ns = now_ns;
+        self.report = Some(report);
         // Only before data was sent: a stream has checksums for all data or none.
-        self.verify |= answer.verify && self.sent.datagrams == 0;
+        self.verify |= report.verify && self.sent.datagrams == 0;
         self.stage = match self.stage {
-            stage if answer.last => {
-                SenderStage::Over { early: stage != SenderStage::Finishing, thanked: false }
+            stage if report.last => {
+                SenderStage::Over { early: stage != SenderStage::Finishing, acknowledged: false }
             }
             SenderStage::Connecting => SenderStage::Running,
             stage => stage,
@@ -129,12 +120,12 @@ impl SenderRun {
     pub(crate) fn finish(&mut self, now_ns: u64) {
         if self.stage == SenderStage::Running {
             self.stage = SenderStage::Finishing;
-            (self.answered_ns, self.question_due_ns) = (now_ns, now_ns);
+            (self.reported_ns, self.probe_due_ns) = (now_ns, now_ns);
         }
     }
 
     pub(crate) fn state(&self, now_ns: u64) -> SenderState {
-        let silent_ns = now_ns.saturating_sub(self.answered_ns);
+        let silent_ns = now_ns.saturating_sub(self.reported_ns);
         match self.stage {
             SenderStage::Over { early: true, .. } => SenderState::EndedEarly,
             SenderStage::Over { early: false, .. } => SenderState::Agreed,
@@ -151,7 +142,7 @@ impl SenderRun {
 
     /// The receiver's last report, if there is one.
     pub(crate) fn run_counts(&self) -> Option<RunCounts> {
-        self.answer.map(|Answer { expected, received, last, .. }| RunCounts {
+        self.report.map(|Report { expected, received, last, .. }| RunCounts {
             received,
             expected,
             sent: Some(self.sent),
@@ -181,8 +172,8 @@ mod tests {
     #[test]
     fn a_sender_without_any_answer_gives_up() {
         let mut sending = SenderRun::new(1, false, CONNECT_TIMEOUT);
-        let questions = (0..1000).filter(|time_ms| sending.next_question(time_ms * MS).is_some()).count();
-        assert_eq!((questions, sending.state(999 * MS)), (20, SenderState::Connecting));
+        let probes = (0..1000).filter(|time_ms| sending.next_probe(time_ms * MS).is_some()).count();
+        assert_eq!((probes, sending.state(999 * MS)), (20, SenderState::Connecting));
         assert_eq!(sending.state(1000 * MS), SenderState::Silent);
     }
 
@@ -206,7 +197,7 @@ mod tests {
         exchange(&mut sending, &mut receiving, 200 * MS);
         assert_eq!(sending.state(u64::MAX), SenderState::EndedEarly);
         exchange(&mut sending, &mut receiving, 200 * MS);
-        assert_eq!(receiving.phase(200 * MS), ReceiverPhase::Over, "and thanked");
+        assert_eq!(receiving.phase(200 * MS), ReceiverPhase::Over, "and acknowledged");
     }
 
     fn receiver(wants_checksums: bool) -> ReceiverRun {
@@ -218,10 +209,10 @@ mod tests {
     }
 
     fn exchange(sending: &mut SenderRun, receiving: &mut ReceiverRun, now_ns: u64) {
-        if let Some(question) = sending.next_question(now_ns)
-            && let HandleResult::Answer(answer) = receiving.handle(address(), &question, now_ns)
+        if let Some(probe) = sending.next_probe(now_ns)
+            && let HandleResult::Report(report) = receiving.handle(address(), &probe, now_ns)
         {
-            sending.handle(&answer, now_ns);
+            sending.handle(&report, now_ns);
         }
     }
 
@@ -285,23 +276,23 @@ mod tests {
                         sending.finish(now_ns);
                     }
                 }
-                let question = sending.next_question(now_ns);
-                there.in_flight.extend(question.map(|question| (now_ns, question.to_vec())));
+                let probe = sending.next_probe(now_ns);
+                there.in_flight.extend(probe.map(|probe| (now_ns, probe.to_vec())));
                 while let Some(datagram) = there.pop(now_ns) {
                     match receiving.handle(address(), &datagram, now_ns) {
                         HandleResult::Data(data) => {
                             prop_assert!(!verify || data.bytes.iter().all(|byte| *byte == data.number as u8));
                             delivered.push(data.number);
                         }
-                        HandleResult::Answer(answer) => back.push(now_ns, answer.to_vec()),
+                        HandleResult::Report(report) => back.push(now_ns, report.to_vec()),
                         HandleResult::Nothing => {}
                     }
                 }
-                while let Some(answer) = back.pop(now_ns) {
-                    sending.handle(&answer, now_ns);
+                while let Some(report) = back.pop(now_ns) {
+                    sending.handle(&report, now_ns);
                 }
             }
-            // If nearly all answers were lost, the result is silence.
+            // If nearly all reports were lost, the result is silence.
             prop_assume!(sending.state(now_ns) != SenderState::Silent);
             prop_assert_eq!(sending.state(now_ns), SenderState::Agreed);
             prop_assert_eq!(receiving.phase(now_ns), ReceiverPhase::Over);

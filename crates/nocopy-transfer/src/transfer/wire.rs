@@ -1,4 +1,4 @@
-//! The messages between the two ends of a transfer: data, questions, answers, and the heads of streams. All
+//! The messages between the two ends of a transfer: data, probes, reports, and the heads of streams. All
 //! numbers are big-endian.
 //!
 //! | bytes | |
@@ -25,8 +25,8 @@ const LENGTH_AT: usize = 36;
 
 pub(super) const COUNTS: usize = 8;
 
-/// A header and a record. All messages without data have this length, so that an answer is never longer than
-/// its question.
+/// A header and a record. All messages without data have this length, so that a report is never longer than
+/// its probe.
 pub(crate) const CONTROL_BYTES: usize = HEADER_BYTES + 8 * COUNTS;
 
 /// The index of a checksum in a record, which may be any number.
@@ -37,35 +37,35 @@ pub(super) const NUMBER_MAX: u64 = 1 << 62;
 
 /// The header has a checksum.
 const CHECKED: u16 = 1;
-/// In a question: all data was sent. In an answer: the counts are final.
+/// In a probe: all data was sent. In a report: the counts are final.
 const LAST: u16 = 2;
-/// In a question: the last answer has arrived.
-const THANKS: u16 = 4;
+/// In a probe: the last report has arrived.
+const ACKNOWLEDGEMENT: u16 = 4;
 /// All data are to have a checksum.
 const VERIFY: u16 = 8;
-/// In a question and a header: the length of all data, or of the stream, is known.
+/// In a probe and a header: the length of all data, or of the stream, is known.
 const LENGTH: u16 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketKind {
     Data = 0,
-    Question = 1,
-    Answer = 2,
+    Probe = 1,
+    Report = 2,
     /// The beginning of a connection for data.
     Head = 3,
 }
 
 impl PacketKind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Data, Self::Question, Self::Answer, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Data, Self::Probe, Self::Report, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// The flags that a datagram of this kind may have.
     fn flags(self) -> u16 {
         match self {
             Self::Data => CHECKED,
-            Self::Question => CHECKED | LAST | THANKS | VERIFY | LENGTH,
-            Self::Answer => CHECKED | LAST | VERIFY,
+            Self::Probe => CHECKED | LAST | ACKNOWLEDGEMENT | VERIFY | LENGTH,
+            Self::Report => CHECKED | LAST | VERIFY,
             Self::Head => CHECKED | LENGTH,
         }
     }
@@ -82,7 +82,7 @@ pub(crate) struct Data<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A header with a record: a question, an answer, or the head of a stream.
+/// A header with a record: a probe, a report, or the head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Control {
     pub kind: PacketKind,
@@ -90,7 +90,7 @@ pub(super) struct Control {
     pub number: u64,
     pub offset: u64,
     pub last: bool,
-    pub thanks: bool,
+    pub acknowledgement: bool,
     pub verify: bool,
     pub has_length: bool,
     pub counts: [u64; COUNTS],
@@ -136,8 +136,10 @@ impl<'a> Packet<'a> {
         }
         let record: &[u8; 8 * COUNTS] = rest.try_into().ok().filter(|_| flags & CHECKED != 0)?;
         let counts = std::array::from_fn(|index| u64_at(record, 8 * index));
-        let [last, thanks, verify, has_length] = [LAST, THANKS, VERIFY, LENGTH].map(|flag| flags & flag != 0);
-        let control = Control { kind, run, number, offset, last, thanks, verify, has_length, counts };
+        let [last, acknowledgement, verify, has_length] =
+            [LAST, ACKNOWLEDGEMENT, VERIFY, LENGTH].map(|flag| flags & flag != 0);
+        let control =
+            Control { kind, run, number, offset, last, acknowledgement, verify, has_length, counts };
         control.has_bounded_counts().then_some(Self::Control(control))
     }
 }
@@ -145,8 +147,18 @@ impl<'a> Packet<'a> {
 impl Control {
     /// A message without flags and counts.
     pub(super) fn new(kind: PacketKind, run: u64) -> Self {
-        let [last, thanks, verify, has_length] = [false; 4];
-        Self { kind, run, number: 0, offset: 0, last, thanks, verify, has_length, counts: [0; COUNTS] }
+        let [last, acknowledgement, verify, has_length] = [false; 4];
+        Self {
+            kind,
+            run,
+            number: 0,
+            offset: 0,
+            last,
+            acknowledgement,
+            verify,
+            has_length,
+            counts: [0; COUNTS],
+        }
     }
 
     fn has_bounded_counts(&self) -> bool {
@@ -162,8 +174,12 @@ impl Control {
         for (place, count) in bytes[HEADER_BYTES..].chunks_exact_mut(8).zip(self.counts) {
             place.copy_from_slice(&count.to_be_bytes());
         }
-        let flags =
-            [(self.last, LAST), (self.thanks, THANKS), (self.verify, VERIFY), (self.has_length, LENGTH)];
+        let flags = [
+            (self.last, LAST),
+            (self.acknowledgement, ACKNOWLEDGEMENT),
+            (self.verify, VERIFY),
+            (self.has_length, LENGTH),
+        ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(CHECKED, |flags, (_, bit)| flags | bit);
         emit_header(&mut bytes, self.kind, flags, [self.run, self.number, self.offset]);
         seal(&mut bytes);
@@ -231,18 +247,18 @@ pub(super) mod tests {
     }
 
     fn control() -> impl Strategy<Value = Control> {
-        let kind = prop_oneof![Just(PacketKind::Question), Just(PacketKind::Answer), Just(PacketKind::Head)];
+        let kind = prop_oneof![Just(PacketKind::Probe), Just(PacketKind::Report), Just(PacketKind::Head)];
         let numbers = [0..NUMBER_MAX, 0..NUMBER_MAX];
         let counts = proptest::array::uniform8(0..NUMBER_MAX);
         (kind, any::<u64>(), numbers, any::<[bool; 4]>(), counts).prop_map(
             |(kind, run, numbers, flags, counts)| {
-                let ([number, offset], [last, thanks, verify, has_length]) = (numbers, flags);
+                let ([number, offset], [last, acknowledgement, verify, has_length]) = (numbers, flags);
                 let allowed = |flag, set: bool| set && kind.flags() & flag != 0;
                 Control {
                     number,
                     offset,
                     last: allowed(LAST, last),
-                    thanks: allowed(THANKS, thanks),
+                    acknowledgement: allowed(ACKNOWLEDGEMENT, acknowledgement),
                     verify: allowed(VERIFY, verify),
                     has_length: allowed(LENGTH, has_length),
                     counts,
@@ -286,9 +302,9 @@ pub(super) mod tests {
     #[test]
     fn impossible_values_are_corrupt() {
         let plain = data(1, 2, 3, b"abc", false);
-        let question = Control::new(PacketKind::Question, 1).emit();
-        let answer = Control::new(PacketKind::Answer, 1).emit();
-        let mut unchecked = question;
+        let probe = Control::new(PacketKind::Probe, 1).emit();
+        let report = Control::new(PacketKind::Report, 1).emit();
+        let mut unchecked = probe;
         unchecked[7] = 0;
         unchecked[CHECKSUM_AT..LENGTH_AT].fill(0);
         let changed = |bytes: &[u8], place: usize, value: u8| {
@@ -303,18 +319,18 @@ pub(super) mod tests {
             ("a kind that is not known", changed(&plain, 5, 4)),
             ("a flag that is not known", changed(&plain, 7, 32)),
             ("a flag that is not known, of the upper byte", changed(&plain, 6, 1)),
-            ("a flag of questions in data", changed(&plain, 7, 2)),
-            ("a flag of questions in an answer", changed(&answer, 7, 1 | 4)),
-            ("a question without a checksum", unchecked.to_vec()),
-            ("a number that is too large", changed(&question, 16, 0x40)),
-            ("an offset that is too large", changed(&question, 24, 0x40)),
-            ("a count that is too large", changed(&question, HEADER_BYTES, 0x40)),
-            ("a record that is too long", changed(&[&question[..], &[0; 8]].concat(), 39, 72)),
-            ("a record that is too short", changed(&question[..CONTROL_BYTES - 8], 39, 56)),
+            ("a flag of probes in data", changed(&plain, 7, 2)),
+            ("a flag of probes in a report", changed(&report, 7, 1 | 4)),
+            ("a probe without a checksum", unchecked.to_vec()),
+            ("a number that is too large", changed(&probe, 16, 0x40)),
+            ("an offset that is too large", changed(&probe, 24, 0x40)),
+            ("a count that is too large", changed(&probe, HEADER_BYTES, 0x40)),
+            ("a record that is too long", changed(&[&probe[..], &[0; 8]].concat(), 39, 72)),
+            ("a record that is too short", changed(&probe[..CONTROL_BYTES - 8], 39, 56)),
         ] {
             assert_eq!(Packet::parse(&bytes), Err(ParseError::Corrupt { run: 1 }), "{what}");
         }
-        assert!(Packet::parse(&question).is_ok() && Packet::parse(&answer).is_ok());
+        assert!(Packet::parse(&probe).is_ok() && Packet::parse(&report).is_ok());
     }
 
     proptest! {

@@ -128,7 +128,7 @@ impl Controls {
         self.mounts.clear();
         let summary = self.server.end()?;
         guest.record(&json!({ "calls": summary["calls"], "written_bytes": summary["written_bytes"] }));
-        let broken = ["malformed", "unsaved"].map(|count| &summary[count]);
+        let broken = ["malformed", "index_write_errors"].map(|count| &summary[count]);
         if broken != [&Value::from(0), &Value::from(0)] {
             self.wrong.push(format!("the server: {summary}"));
         }

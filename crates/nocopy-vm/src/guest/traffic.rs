@@ -170,7 +170,7 @@ pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
 pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());
     let balance = port.balance();
-    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
     assert_eq!(port.receiver().stats()?.faults + port.sender().stats()?.faults, 0);
     Ok(())
 }
@@ -180,8 +180,8 @@ pub(crate) fn close(port: Port) {
     let area = port.area().clone();
     drop(port);
     let balance = area.balance();
-    let away = (balance.yours, balance.lent_rx, balance.lent_tx);
-    assert!(balance.is_whole() && away == (0, 0, 0), "after closing: {balance}");
+    let away = (balance.in_use, balance.lent_rx, balance.lent_tx);
+    assert!(balance.is_balanced() && away == (0, 0, 0), "after closing: {balance}");
 }
 
 /// Checks that two ports carry packets of every kind as if nothing had happened, closes them, and checks that

@@ -24,7 +24,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert!(account.errors.iter().all(|error| gone(error) || down(error)), "{account:?}");
     for port in [left, right] {
         let balance = port.balance();
-        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
         traffic::close(port);
     }
     let lab = guest.reload_driver()?;

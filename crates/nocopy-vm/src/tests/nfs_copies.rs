@@ -128,8 +128,8 @@ fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, to
 /// Checks that the server's own summary has the same figures.
 fn check_ledger(summary: &Value, is_stable: bool, times: u64) {
     let total = times * BYTES as u64;
-    let ledger = &summary["ledger"];
-    let reported = (ledger["copied_bytes"]["asked for"].as_u64(), ledger["unknown_bytes"].as_u64());
+    let evidence = &summary["evidence"];
+    let reported = (evidence["copied_bytes"]["stable"].as_u64(), evidence["unknown_bytes"].as_u64());
     let wanted = if is_stable { (Some(total), Some(0)) } else { (None, Some(total)) };
     assert_eq!((reported, summary["bytes"].as_u64()), (wanted, Some(total)), "{summary}");
 }

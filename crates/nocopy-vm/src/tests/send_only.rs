@@ -35,7 +35,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let builder = Port::builder(left.interface()).mode(Mode::XdpZeroCopy);
     let mut port = left.namespace().run(|| builder.frame_count(0, 128).ring_sizes(512, 256).open())?;
     let lent = port.balance().lent_rx;
-    assert!(lent >= 256 && port.balance().is_whole(), "{}", port.balance());
+    assert!(lent >= 256 && port.balance().is_balanced(), "{}", port.balance());
     let mut peer = traffic::open(right)?;
     for bytes in [64, 1514] {
         traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;

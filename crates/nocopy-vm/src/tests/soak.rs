@@ -200,7 +200,7 @@ impl<'guest> Link<'guest> {
     fn check_balance(&mut self) -> Result<(), Failure> {
         // Exact once every half has been asked.
         let balance = self.ports.iter().map(Port::balance).last().expect("two ports");
-        assert!(balance.is_whole(), "{balance}");
+        assert!(balance.is_balanced(), "{balance}");
         Ok(())
     }
 
@@ -219,9 +219,9 @@ impl<'guest> Link<'guest> {
         self.ports.clear();
         let balance = self.area.balance();
         let kept = i64::try_from(self.kept.len()).expect("a few");
-        let closed = balance.is_whole() && (balance.lent_rx, balance.lent_tx) == (0, 0);
+        let closed = balance.is_balanced() && (balance.lent_rx, balance.lent_tx) == (0, 0);
         // Some of the kept frames may be of an earlier area.
-        assert!(closed && (0..=kept).contains(&balance.yours), "{balance}, {kept} kept");
+        assert!(closed && (0..=kept).contains(&balance.in_use), "{balance}, {kept} kept");
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl<'guest> Link<'guest> {
         self.drain()?;
         self.check_balance()?;
         let balance = self.area.balance();
-        assert!(balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+        assert!(balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
         self.close()
     }
 }

@@ -87,7 +87,7 @@ pub enum Reason {
     )]
     Finished,
     /// The peer is no longer connected.
-    #[error("the peer is gone; connect again")]
+    #[error("the peer has disconnected; connect again")]
     Gone,
     /// The range does not lie within the data.
     #[error("bytes {start} to {end} do not lie within {bytes} bytes of data; choose a range that does")]
@@ -176,7 +176,7 @@ mod tests {
                 Reason::Finished,
                 "this side has ended its sending (finish or close), and nothing can follow; connect or open again",
             ),
-            (Reason::Gone, "the peer is gone; connect again"),
+            (Reason::Gone, "the peer has disconnected; connect again"),
             (
                 Reason::OutOfRange { start: 0, end: 9, bytes: 8 },
                 "bytes 0 to 9 do not lie within 8 bytes of data; choose a range that does",

@@ -231,6 +231,6 @@ mod tests {
         drop(first);
         receive.balance();
         let balance = send.balance();
-        assert!(balance.is_whole() && balance.yours == 0 && balance.lent_rx == 1, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_rx == 1, "{balance}");
     }
 }

@@ -130,7 +130,7 @@ mod tests {
         let [sent] = seen[..] else { panic!("one frame expected: {seen:?}") };
         assert_eq!(sent.len as usize, FRAME_BYTES);
         let balance = area.balance();
-        assert!(balance.free == 4 && balance.is_whole(), "{balance}");
+        assert!(balance.free == 4 && balance.is_balanced(), "{balance}");
     }
 
     #[test]
@@ -148,6 +148,6 @@ mod tests {
     fn a_kernel_error_during_the_proof_is_returned() {
         let (proven, area, _) = run(LONG, |_| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
         assert_eq!(proven.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
-        assert!(area.balance().is_whole());
+        assert!(area.balance().is_balanced());
     }
 }

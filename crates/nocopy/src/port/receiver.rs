@@ -339,9 +339,9 @@ impl Receiver {
     /// # left.sender().send_copy(b"hello")?;
     /// # left.sender().flush()?;
     /// let frame = right.receiver().receive()?.next().expect("one packet").take();
-    /// assert_eq!(right.balance().yours, 1);
+    /// assert_eq!(right.balance().in_use, 1);
     /// right.receiver().recycle(frame);
-    /// assert_eq!(right.balance().yours, 0);
+    /// assert_eq!(right.balance().in_use, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]

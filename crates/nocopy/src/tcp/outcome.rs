@@ -11,7 +11,7 @@ counters! {
         /// Items of the queue that close did not hand over in time.
         given_up,
         /// Completions of calls that were never made: a fault of the kernel.
-        strange_completions,
+        unknown_completions,
         /// Bytes that were copied because the kernel had no memory to record a zero-copy call.
         no_buffers_bytes,
         /// Files that ended before the range that was to be sent.

@@ -433,9 +433,9 @@ impl Sender {
     /// # Errors
     /// None; other kinds of halves have some.
     pub fn stats(&self) -> io::Result<Stats> {
-        let strange_completions = self.queue.unknown_completions();
+        let unknown_completions = self.queue.unknown_completions();
         let ended_early = self.by_reference.as_ref().map_or(0, |by| by.ended_early);
-        let counters = Counters { strange_completions, ended_early, ..self.outcome.counters };
+        let counters = Counters { unknown_completions, ended_early, ..self.outcome.counters };
         Ok(self.outcome.stats(self.queue.head().ticket, counters))
     }
 

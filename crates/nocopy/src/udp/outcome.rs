@@ -16,7 +16,7 @@ counters! {
         /// Errors of the network (ICMP) that were reported.
         peer_errors,
         /// Completions of calls that were never made: a fault of the kernel.
-        strange_completions,
+        unknown_completions,
         /// Queued messages that close did not hand over in time.
         given_up,
         /// Zero-copy calls that close gave up before the kernel completed them. Their bytes are not in the
@@ -51,10 +51,10 @@ impl Outcome {
     }
 
     /// `network_errors`: those read at the socket so far, `None` if another sender reports them.
-    pub(super) fn stats(&self, network_errors: Option<u64>, strange_completions: u64) -> Stats {
+    pub(super) fn stats(&self, network_errors: Option<u64>, unknown_completions: u64) -> Stats {
         // No underflow: the count at the socket only grows.
         let peer_errors = network_errors.map_or(0, |errors| errors - self.errors_before);
-        let counters = Counters { peer_errors, strange_completions, ..self.counters };
+        let counters = Counters { peer_errors, unknown_completions, ..self.counters };
         let by_error = self.by_error.by_name().into_iter().map(|(name, value)| {
             let meaning = "Of the refused datagrams, those by this error of the kernel.";
             Counter { name: format!("refused_{name}").into(), meaning, value }

@@ -118,7 +118,7 @@ pub(crate) fn receive_of_all(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
 pub(crate) fn assert_settled(port: &mut Port) {
     assert!(port.sender().drain(PATIENCE).expect("drained"), "frames stuck with the kernel");
     let balance = port.balance();
-    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
     assert_eq!(port.receiver().stats().unwrap().faults + port.sender().stats().unwrap().faults, 0);
 }
 

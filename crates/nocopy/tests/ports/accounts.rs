@@ -87,7 +87,7 @@ fn a_copy_without_room_queues_nothing() {
         std::iter::from_fn(|| batch.next_chain()).map(|packet| packet.to_vec()).collect();
     assert_eq!(received, [vec![1; 4000], vec![2; 4000]]);
     let balance = left.balance();
-    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
     assert_eq!(left.sender().ledger().bytes_of(Evidence::Copied(Cause::Slice)), 8000);
 }
 

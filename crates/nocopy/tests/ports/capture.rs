@@ -254,7 +254,7 @@ fn a_block_becomes_file_sectors_in_place() {
         }
         found += contents.packets as usize;
         moved += contents.moved;
-        assert_eq!((contents.unreadable, contents.left_out), (0, 0));
+        assert_eq!((contents.malformed, contents.left_out), (0, 0));
     }
     assert_eq!(moved, 0, "they lie as the format wants it");
 }

@@ -28,7 +28,7 @@ fn an_interface_down_is_an_error_until_it_is_up() {
         let error = left.sender().flush().unwrap_err();
         assert!(error.to_string().contains("the interface is down"), "{error}");
         assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
-        assert!(left.balance().is_whole(), "{}", left.balance());
+        assert!(left.balance().is_balanced(), "{}", left.balance());
         lab.left().set_up().unwrap();
         lab.wait_for_carrier().unwrap();
         left.sender().flush().unwrap();
@@ -80,11 +80,11 @@ fn every_wait_reports_a_deleted_interface() {
         left.sender().send(frame).unwrap();
         assert!(left.sender().flush().is_err());
         let area = right.area().clone();
-        assert!(left.balance().is_whole() && right.balance().is_whole());
+        assert!(left.balance().is_balanced() && right.balance().is_balanced());
         drop((left, right));
-        assert_eq!((area.balance().yours, area.balance().is_whole()), (1, true), "{}", area.balance());
+        assert_eq!((area.balance().in_use, area.balance().is_balanced()), (1, true), "{}", area.balance());
         drop(kept);
-        assert_eq!(area.balance().yours, 0);
+        assert_eq!(area.balance().in_use, 0);
     }
 }
 
@@ -107,10 +107,10 @@ fn a_renamed_interface_works_and_a_moved_one_fails() {
         assert!(error.to_string().contains("the interface "), "{mode}: {error}");
         let error = right.receiver().receive().expect_err("not said only once");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}: {error}");
-        assert!(right.balance().is_whole(), "{mode}: {}", right.balance());
+        assert!(right.balance().is_balanced(), "{mode}: {}", right.balance());
         let area = right.area().clone();
         drop(right);
-        assert!(area.balance().is_whole() && area.balance().yours == 0, "{mode}: {}", area.balance());
+        assert!(area.balance().is_balanced() && area.balance().in_use == 0, "{mode}: {}", area.balance());
     }
 }
 

@@ -55,7 +55,7 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
         count += came;
     }
     let balance = crate::common::balance_of(&mut queues);
-    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
 /// As for a daemon, whose parent ends.

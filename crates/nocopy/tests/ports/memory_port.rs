@@ -20,7 +20,7 @@ fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
 
 fn assert_settled(port: &Port) {
     let balance = port.balance();
-    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
 fn completed(sender: &mut Sender) -> Vec<Frame> {
@@ -128,7 +128,7 @@ fn halves_on_two_threads_work_under_back_pressure() {
     drop(source);
     drop((receiver, answerer));
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+    assert!(balance.is_balanced() && balance.free == u64::from(balance.total), "{balance}");
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_forgotten_batch_leaves_the_balance_complete() {
     while batch.next().is_some() {}
     std::mem::forget(batch);
     drop((left, right));
-    assert_eq!((area.balance().free, area.balance().is_whole()), (64, true), "{}", area.balance());
+    assert_eq!((area.balance().free, area.balance().is_balanced()), (64, true), "{}", area.balance());
 }
 
 #[test]
@@ -423,10 +423,10 @@ fn forgotten_drafts_stay_in_the_balance() {
     std::mem::forget(drafts);
     left.sender().flush().unwrap();
     let balance = left.balance();
-    assert!(balance.is_whole() && balance.yours == 8, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 8, "{balance}");
     drop((left, right));
     // The queued one returns; the others are lost, as a forgotten frame is.
-    assert_eq!((area.balance().yours, area.balance().is_whole()), (7, true), "{}", area.balance());
+    assert_eq!((area.balance().in_use, area.balance().is_balanced()), (7, true), "{}", area.balance());
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn kept_frames_return_with_contents_and_are_sent_again() {
         }
         window.drain(..).for_each(|frame| left.sender().recycle(frame));
         let balance = left.balance();
-        assert!(balance.is_whole() && balance.yours == 40 && balance.lent_tx == 0, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 40 && balance.lent_tx == 0, "{balance}");
         let received: Vec<Vec<u8>> =
             right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
         assert_eq!(received.len(), 40 + drafted);
@@ -536,11 +536,11 @@ fn kept_frames_outlive_the_port_and_unclaimed_ones_return() {
     left.sender().send_kept(again.next().unwrap()).unwrap();
     drop((left, right));
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.yours == 8 && balance.lent_tx == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 8 && balance.lent_tx == 0, "{balance}");
     assert!(back.iter().chain(again.as_slice()).all(|frame| frame.len() == 64));
     drop((back, again));
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.free == u64::from(total), "{balance}");
+    assert!(balance.is_balanced() && balance.free == u64::from(total), "{balance}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn packets_wait_in_blocks_while_no_frame_is_free() {
         taken.extend(right.receiver().receive_timeout(PATIENCE).unwrap().map(|packet| packet.take()));
     }
     assert!(right.receiver().receive_timeout(Duration::from_millis(20)).unwrap().is_empty());
-    assert_eq!(right.balance().yours, 8);
+    assert_eq!(right.balance().in_use, 8);
     let mut bytes: Vec<Vec<u8>> = taken.drain(..).map(|frame| frame.to_vec()).collect();
     bytes.extend(receive(&mut right, 12));
     assert_eq!(bytes, packets, "none lost, none twice");

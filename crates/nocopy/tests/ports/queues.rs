@@ -45,7 +45,7 @@ fn every_wait_serves_the_queues_in_rotation() {
         assert!(order.windows(2).take(6).all(|pair| pair[0] != pair[1]), "{wait:?}: not in turns: {order:?}");
         assert!(queues.receive_timeout(Duration::from_millis(5)).unwrap().is_empty());
         let balance = common::balance_of(&mut queues);
-        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
     }
 }
 
@@ -61,7 +61,7 @@ fn frames_of_one_queue_are_sent_by_another() {
     assert!(other.sender().drain(PATIENCE).unwrap());
     drop(take(&mut back, 1, 10));
     let area = queues.ports()[0].area().clone();
-    assert!(common::balance_of(&mut queues).is_whole());
+    assert!(common::balance_of(&mut queues).is_balanced());
     drop(queues);
     assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.config().frame_count));
 }

@@ -45,7 +45,7 @@ fn assert_settled(port: &mut Port) {
     assert!(port.receiver().try_receive().unwrap().is_empty(), "the port sees what it handed to the host");
     assert!(port.sender().drain(PATIENCE).unwrap());
     let balance = port.balance();
-    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
 fn datagram(lab: &Lab, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {

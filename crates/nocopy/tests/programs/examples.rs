@@ -121,7 +121,7 @@ fn receive_prints_packets_and_a_complete_balance() {
     send(&mut open(lab.left()), lab.right(), 5);
     let text = rest(output);
     assert_eq!(text.matches("64 B").count(), 5, "{text}");
-    assert!(text.contains("0 yours") && !text.contains("does not add up"), "{text}");
+    assert!(text.contains("0 in use") && !text.contains("does not add up"), "{text}");
     example.succeeds();
 }
 
@@ -249,7 +249,7 @@ fn unprivileged_receives_without_capabilities() {
     send(&mut open(lab.left()), lab.right(), 5);
     let text = rest(output);
     assert_eq!(text.matches("64 B").count(), 5, "{text}");
-    assert!(text.contains("0 yours") && !text.contains("does not add up"), "{text}");
+    assert!(text.contains("0 in use") && !text.contains("does not add up"), "{text}");
     example.succeeds();
 }
 
@@ -369,7 +369,7 @@ fn two_hosts_communicate_through_the_bridge() {
     let text = rest(output);
     assert!(text.contains("left to right: 10000 packets, 0 dropped"), "{text}");
     assert!(text.contains("right to left: 10000 packets, 0 dropped"), "{text}");
-    assert!(text.contains(" 0 yours") && text.contains(" 0 lent to send"), "{text}");
+    assert!(text.contains(" 0 in use") && text.contains(" 0 lent to send"), "{text}");
     assert!(!text.contains("does not add up"), "{text}");
     bridge.succeeds();
 }

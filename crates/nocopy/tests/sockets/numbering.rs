@@ -72,7 +72,7 @@ fn zero_copy_calls_of_the_program_free_no_memory() {
     assert_all_arrive(&receiver);
     let sender = socket.sender();
     assert!(sender.drain(PATIENCE).unwrap(), "{}", sender.in_flight());
-    assert_eq!(sender.stats().unwrap()["strange_completions"], 0);
+    assert_eq!(sender.stats().unwrap()["unknown_completions"], 0);
     assert_eq!(sender.ledger().bytes(), (COUNT * DATAGRAM_BYTES) as u64);
     assert!(sender.explain().to_string().contains("other descriptors"), "{}", sender.explain());
 }
@@ -115,7 +115,7 @@ fn an_uncertain_failed_call_holds_its_memory() {
         assert!(bytes == *pattern(number), "as it was sent");
     }
     assert!(socket.sender().drain(PATIENCE).unwrap(), "{}", socket.sender().in_flight());
-    assert_eq!(socket.sender().stats().unwrap()["strange_completions"], 0);
+    assert_eq!(socket.sender().stats().unwrap()["unknown_completions"], 0);
 }
 
 #[test]

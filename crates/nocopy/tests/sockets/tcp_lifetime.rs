@@ -228,11 +228,11 @@ fn frames_are_held_until_acknowledged() {
                 frame.fill(&[0xee; 1500]).unwrap();
             }
             drop(free);
-            assert_eq!(port.balance().yours, 10, "{method}: {}", port.balance());
+            assert_eq!(port.balance().in_use, 10, "{method}: {}", port.balance());
             drop(loss);
             assert_same(&read_all(&peer), &sent, method);
-            wait_until("home", || port.balance().yours == 0);
-            assert!(port.balance().is_whole(), "{}", port.balance());
+            wait_until("home", || port.balance().in_use == 0);
+            assert!(port.balance().is_balanced(), "{}", port.balance());
         }
     }
 }

@@ -95,7 +95,7 @@ fn every_kind_of_memory_arrives_by_every_path() {
         }
         drop(sender);
         let balance = area.balance();
-        assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{method:?}: {balance}");
+        assert!(balance.is_balanced() && balance.free == u64::from(balance.total), "{method:?}: {balance}");
     }
 }
 

@@ -266,7 +266,7 @@ fn a_forked_child_does_not_settle_its_parents_sends() {
             assert_all_arrive(&receiver);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
-        assert_eq!(socket.sender().stats().unwrap()["strange_completions"], 0, "{method}");
+        assert_eq!(socket.sender().stats().unwrap()["unknown_completions"], 0, "{method}");
         drop(socket);
         assert_eq!(pool.available(), pool.total(), "{method}");
     }
@@ -409,7 +409,7 @@ fn a_partly_sent_datagram_does_not_shift_the_next() {
         assert!(sender.drain(PATIENCE).unwrap(), "{method}: {} calls never came back", sender.in_flight());
         let (tally, counters) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!(
-            (counters.moved, counters["refused"], counters["strange_completions"]),
+            (counters.moved, counters["refused"], counters["unknown_completions"]),
             (3, 3, 0),
             "{method}"
         );

@@ -205,7 +205,7 @@ fn every_send_arrives_returns_and_is_recorded_once() {
         let (tally, counters) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!((tally.datagrams(), tally.bytes()), (model.datagrams, model.bytes), "{method:?}: {tally}");
         assert_eq!(
-            (counters.moved, counters["refused"], counters["strange_completions"]),
+            (counters.moved, counters["refused"], counters["unknown_completions"]),
             (model.datagrams, 0, 0),
             "{method:?}"
         );

@@ -698,7 +698,7 @@ fn all_queues_have_one_address() {
         assert!(sockets.iter_mut().all(|socket| socket.sender().drain(PATIENCE).unwrap()));
         drop(sockets);
         let balance = area.balance();
-        assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+        assert!(balance.is_balanced() && balance.free == u64::from(balance.total), "{balance}");
         assert!(
             becomes_true(|| lab.left().xdp_program().unwrap().is_none()),
             "a program stayed on the interface"

@@ -79,7 +79,7 @@ fn every_method_sends_the_given_bytes() {
             );
             let counters = socket.sender().stats().unwrap();
             assert_eq!(
-                (counters.moved, counters["refused"], counters["strange_completions"]),
+                (counters.moved, counters["refused"], counters["unknown_completions"]),
                 (10, 0, 0),
                 "{method}"
             );

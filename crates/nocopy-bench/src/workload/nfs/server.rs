@@ -232,21 +232,21 @@ impl Drop for Server {
 }
 
 fn evidence_of(summary: &Value) -> Evidence {
-    let ledger = &summary["ledger"];
+    let evidence = &summary["evidence"];
     if let Some(written) = summary["written_bytes"].as_u64().filter(|written| *written > 0) {
-        return evidence_of_writes(ledger, written);
+        return evidence_of_writes(evidence, written);
     }
-    let causes = ledger["copied_bytes"].as_object().into_iter().flatten();
-    let causes: Vec<(&str, u64)> =
-        causes.map(|(cause, bytes)| (cause.as_str(), bytes.as_u64().unwrap_or(0))).collect();
+    let causes = evidence["copied_bytes"].as_object().into_iter().flatten();
+    let causes: Vec<(String, u64)> =
+        causes.map(|(cause, bytes)| (words(cause), bytes.as_u64().unwrap_or(0))).collect();
     let copied: u64 = causes.iter().map(|(_, bytes)| bytes).sum();
-    let unknown = ledger["unknown_bytes"].as_u64().unwrap_or(0);
+    let unknown = evidence["unknown_bytes"].as_u64().unwrap_or(0);
     let all = copied + unknown;
     if all == 0 {
         return Evidence::copied("socket calls; no bytes of files were sent");
     }
     let share = copied as f64 / all as f64;
-    let names: Vec<&str> = causes.iter().map(|(cause, _)| *cause).collect();
+    let names: Vec<&str> = causes.iter().map(|(cause, _)| cause.as_str()).collect();
     let because = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
     let cause = format!(
         "the server copied {share:.2} of each byte{because}; what went by reference is not reported further down"
@@ -254,10 +254,15 @@ fn evidence_of(summary: &Value) -> Evidence {
     if copied > unknown { Evidence::copied(cause) } else { Evidence::unknown(cause) }
 }
 
-fn evidence_of_writes(ledger: &Value, written: u64) -> Evidence {
-    let copies = ledger["written_copied_bytes"].as_object().into_iter().flatten();
-    let copies: Vec<(&str, f64)> = copies
-        .map(|(copy, bytes)| (copy.as_str(), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
+/// A name of the summary, as people read it.
+fn words(name: &str) -> String {
+    name.replace('-', " ")
+}
+
+fn evidence_of_writes(evidence: &Value, written: u64) -> Evidence {
+    let copies = evidence["written_copied_bytes"].as_object().into_iter().flatten();
+    let copies: Vec<(String, f64)> = copies
+        .map(|(copy, bytes)| (words(copy), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
         .collect();
     let times: f64 = copies.iter().map(|(_, times)| times).sum();
     let parts: Vec<String> = copies.iter().map(|(copy, times)| format!("{copy} {times:.2}")).collect();
@@ -275,20 +280,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evidence_follows_the_ledger() {
+    fn evidence_follows_the_summary() {
         let of = |copied: Value, unknown: u64| {
-            evidence_of(&json!({"ledger": {"copied_bytes": copied, "unknown_bytes": unknown}}))
+            evidence_of(&json!({"evidence": {"copied_bytes": copied, "unknown_bytes": unknown}}))
         };
         let referred = of(json!({}), 100);
         assert_eq!(referred.copies, Copies::Unknown);
         assert!(referred.cause.unwrap().contains("copied 0.00 of each byte;"));
-        let small = of(json!({"small reads": 75}), 25);
+        let small = of(json!({"small-reads": 75}), 25);
         assert_eq!(small.copies, Copies::Copied);
         assert!(small.cause.unwrap().contains("copied 0.75 of each byte (small reads);"));
         assert_eq!(of(json!({}), 0).copies, Copies::Copied);
-        let copies = json!({"out of the socket": 100, "between buffers": 5, "into the page cache": 100});
-        let written = evidence_of(&json!({"written_bytes": 100, "ledger": {"written_copied_bytes": copies}}));
+        let copies = json!({"from-socket": 100, "between-buffers": 5, "to-page-cache": 100});
+        let written =
+            evidence_of(&json!({"written_bytes": 100, "evidence": {"written_copied_bytes": copies}}));
         assert_eq!(written.copies, Copies::Copied);
-        assert!(written.cause.unwrap().contains("2.05 times: out of the socket 1.00, between buffers 0.05,"));
+        assert!(written.cause.unwrap().contains("2.05 times: from socket 1.00, between buffers 0.05,"));
     }
 }

@@ -23,7 +23,7 @@ struct PacketObject<'a> {
     schema: &'static str,
     kind: &'static str,
     time_ns: u64,
-    time_by: &'static str,
+    clock: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     direction: Option<&'static str>,
     bytes: usize,
@@ -52,7 +52,7 @@ impl JsonExporter {
             schema: SCHEMA,
             kind: "packet",
             time_ns: packet.time.ns,
-            time_by: packet.time.clock.name(),
+            clock: packet.time.clock.name(),
             direction: packet.outgoing.map(|outgoing| if outgoing { "out" } else { "in" }),
             bytes: packet_bytes,
             line,

@@ -10,7 +10,7 @@ use super::source::CapturedPacket;
 use crate::arguments::SniffArguments;
 
 /// Changes when a field is removed or changes its meaning.
-pub(super) const SCHEMA: &str = "nocopy.sniff/1";
+pub(super) const SCHEMA: &str = "nocopy.sniff/2";
 
 pub(super) enum Exporter {
     Text(Box<TextExporter>),

@@ -87,7 +87,7 @@ pub struct Counts {
     /// Calls, without repetitions.
     pub calls: u64,
     /// Calls sent again because their connection was lost.
-    pub repeated: u64,
+    pub retransmitted_calls: u64,
     /// Complete and correct replies.
     pub replies: u64,
     /// Replies that no correct server gives.
@@ -335,7 +335,7 @@ impl Core {
         self.join_reads(xid);
         let call = self.calls.get_mut(&xid).expect("queued calls have no reply");
         call.connection = Some(connection);
-        self.counts.repeated += u64::from(call.times_sent > 0);
+        self.counts.retransmitted_calls += u64::from(call.times_sent > 0);
         call.times_sent += 1;
         Some(xid)
     }
@@ -397,7 +397,7 @@ impl Core {
             for reading in reading.split() {
                 self.begin_read(reading);
                 self.counts.calls -= 1;
-                self.counts.repeated += 1;
+                self.counts.retransmitted_calls += 1;
             }
         }
     }

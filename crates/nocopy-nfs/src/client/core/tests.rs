@@ -427,7 +427,7 @@ fn calls_of_a_lost_connection_are_sent_again() {
         core.next_completion(),
         Some(Completion::Results { is_repeated: true, results: Ok(_), .. })
     ));
-    assert_eq!(core.counts().repeated, 2);
+    assert_eq!(core.counts().retransmitted_calls, 2);
 }
 
 #[test]
@@ -628,7 +628,7 @@ fn arbitrary_replies_keep_the_core_consistent() {
         let counts = oracle::run(&input);
         reads += counts.read_bytes;
         writes += counts.written_bytes;
-        repeated += counts.repeated;
+        repeated += counts.retransmitted_calls;
         bad_replies += counts.bad_replies;
     }
     let least = [reads, writes, repeated, bad_replies].into_iter().min();

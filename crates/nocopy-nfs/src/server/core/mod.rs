@@ -80,7 +80,7 @@ pub struct Core {
     is_writable: bool,
     callers: Callers,
     reply_cache: ReplyCache,
-    unsaved: AtomicU64,
+    index_write_errors: AtomicU64,
 }
 
 /// The reply instead of results.
@@ -96,7 +96,7 @@ impl Core {
             is_writable: false,
             callers: Callers::Server,
             reply_cache: ReplyCache::default(),
-            unsaved: AtomicU64::new(0),
+            index_write_errors: AtomicU64::new(0),
         }
     }
 
@@ -130,8 +130,8 @@ impl Core {
     }
 
     /// How often the index of handles could not be written: recent handles may be stale for the next server.
-    pub fn unsaved(&self) -> u64 {
-        self.unsaved.load(Ordering::Relaxed)
+    pub fn index_write_errors(&self) -> u64 {
+        self.index_write_errors.load(Ordering::Relaxed)
     }
 
     /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads
@@ -242,7 +242,7 @@ impl Core {
     /// Makes new handles valid for the next server before the reply is sent.
     fn save(&self) {
         if self.export.save().is_err() {
-            self.unsaved.fetch_add(1, Ordering::Relaxed);
+            self.index_write_errors.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

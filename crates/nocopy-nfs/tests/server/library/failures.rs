@@ -38,7 +38,7 @@ fn broken_connections_lose_no_calls() {
     assert!(fs::read(scene.path("written")).unwrap() == content);
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 302);
     let stats = client.stats().unwrap();
-    assert!(stats["repeated"] > 0 && stats["connections_lost"] > 5, "{stats}");
+    assert!(stats["retransmitted_calls"] > 0 && stats["connections_lost"] > 5, "{stats}");
     assert_eq!((stats.faults, pool.available()), (0, pool.total()));
     assert!(proxy.accepted() > 5);
 }

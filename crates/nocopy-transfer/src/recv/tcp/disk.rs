@@ -1,4 +1,4 @@
-//! The wait until the output is on the disk, during which the sender's questions are still answered.
+//! The wait until the output is on the disk, during which the sender's probes are still answered.
 
 use std::mem;
 use std::panic::resume_unwind;

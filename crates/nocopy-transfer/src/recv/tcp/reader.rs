@@ -21,7 +21,7 @@ pub(super) fn open(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Resu
 }
 
 /// The method used and why, in lines; and if pages were to be mapped, why some were not.
-pub(super) fn report(stream: &mut Stream) -> Vec<String> {
+pub(super) fn explanation(stream: &mut Stream) -> Vec<String> {
     let text = stream.receiver().explain().to_string();
     text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
 }

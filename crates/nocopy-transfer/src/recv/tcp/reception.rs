@@ -140,7 +140,7 @@ impl<'a> Reception<'a> {
                 }
                 continue;
             };
-            run.receive_questions(now_ns);
+            run.receive_probes(now_ns);
             if ended.is_none() {
                 self.start_streams(scope, run);
                 ended = self.reason_to_end(run, now_ns);
@@ -151,14 +151,14 @@ impl<'a> Reception<'a> {
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
                     match disk.is_synced(scope, self.sink, ended) {
-                        // The sender gets no last answer: that would say that all is well.
+                        // The sender gets no last report: that would say that all is well.
                         Err(failure) => {
                             run.fail(failure);
                             return Ok(CommandEnd::Failed);
                         }
                         Ok(true) => {
-                            run.close(matches!(ended, CommandEnd::Done | CommandEnd::Silent), now_ns);
-                            run.send_answer(0);
+                            run.close(matches!(ended, CommandEnd::Done | CommandEnd::Timeout), now_ns);
+                            run.send_report(0);
                             if run.is_over(now_ns) {
                                 return Ok(ended);
                             }
@@ -169,7 +169,7 @@ impl<'a> Reception<'a> {
                 }
             }
             let bytes = self.progress.bytes.load(Ordering::Relaxed);
-            run.send_answer(bytes);
+            run.send_report(bytes);
             live.update(bytes);
         }
     }
@@ -202,9 +202,9 @@ impl<'a> Reception<'a> {
         self.acceptor.accept_waiting(may_send);
         for first in self.acceptor.first_messages() {
             let is_ours = match first.message {
-                Message::Question(_) => self.begin(run, first),
+                Message::Probe(_) => self.begin(run, first),
                 Message::Head(head) => run.as_mut().is_some_and(|run| run.claim_stream(&head, first.control)),
-                Message::Answer(_) => false,
+                Message::Report(_) => false,
             };
             if !is_ours {
                 self.acceptor.count_foreign();
@@ -212,24 +212,24 @@ impl<'a> Reception<'a> {
         }
     }
 
-    /// Begins the run with the first sender that asks; refuses others.
+    /// Begins the run with the first sender that sends a probe; refuses others.
     fn begin(&self, run: &mut Option<Run>, first: FirstMessage) -> bool {
         let FirstMessage { mut control, from, message } = first;
-        let Message::Question(question) = message else { return false };
-        let has_no_ranges = self.sink.is_some() && question.streams > 1 && question.total.is_none();
+        let Message::Probe(probe) = message else { return false };
+        let has_no_ranges = self.sink.is_some() && probe.streams > 1 && probe.total.is_none();
         let why = match run {
             Some(_) => Refusal::Busy,
             None if has_no_ranges => Refusal::NoRanges,
             None => {
                 let now_ns = self.start.elapsed().as_nanos() as u64;
                 let idle = self.arguments.idle.unwrap_or(IDLE);
-                let receiver_control = ReceiverControl::new(&question, self.arguments.verify, idle, now_ns);
-                let ranges = StreamRanges::new(question.run, question.streams, question.total);
+                let receiver_control = ReceiverControl::new(&probe, self.arguments.verify, idle, now_ns);
+                let ranges = StreamRanges::new(probe.run, probe.streams, probe.total);
                 *run = Some(Run::new(from, Session { control, receiver_control, ranges }));
                 return true;
             }
         };
-        control.send(&refuse(&question, why));
+        control.send(&refuse(&probe, why));
         false
     }
 
@@ -291,21 +291,21 @@ impl<'a> Reception<'a> {
         let Some(session) = &run.session else {
             return match run.ends.first().map(|end| &end.reason) {
                 Some(EndReason::End) => Some(CommandEnd::Done),
-                Some(_) => Some(CommandEnd::BrokenOff),
-                None => self.arguments.idle.is_some_and(is_silent_for).then_some(CommandEnd::Silent),
+                Some(_) => Some(CommandEnd::Disconnected),
+                None => self.arguments.idle.is_some_and(is_silent_for).then_some(CommandEnd::Timeout),
             };
         };
         let is_stalled = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
         let Session { receiver_control, ranges, .. } = session;
         if run.ends.iter().any(|end| matches!(end.reason, EndReason::TooMuch)) {
-            Some(CommandEnd::BrokenOff)
+            Some(CommandEnd::Disconnected)
         } else if is_read && receiver_control.is_all_sent() && ranges.are_all_claimed() {
             Some(CommandEnd::Done)
-        } else if receiver_control.is_broken_off() {
-            (is_read || is_stalled).then_some(CommandEnd::BrokenOff)
+        } else if receiver_control.has_disconnected() {
+            (is_read || is_stalled).then_some(CommandEnd::Disconnected)
         } else {
             (receiver_control.is_silent(now_ns) || receiver_control.is_all_sent() && is_stalled)
-                .then_some(CommandEnd::Silent)
+                .then_some(CommandEnd::Timeout)
         }
     }
 }
@@ -335,7 +335,7 @@ impl<'scope> Run<'scope> {
         taken
     }
 
-    fn receive_questions(&mut self, now_ns: u64) {
+    fn receive_probes(&mut self, now_ns: u64) {
         let Some(Session { control, receiver_control, .. }) = &mut self.session else { return };
         for _ in 0..MESSAGES_MAX {
             match control.receive() {
@@ -347,10 +347,10 @@ impl<'scope> Run<'scope> {
         }
     }
 
-    fn send_answer(&mut self, received_bytes: u64) {
+    fn send_report(&mut self, received_bytes: u64) {
         let Some(Session { control, receiver_control, .. }) = &mut self.session else { return };
         if control.is_clear()
-            && let Some(message) = receiver_control.answer(received_bytes)
+            && let Some(message) = receiver_control.report(received_bytes)
         {
             control.send(&message);
         }
@@ -390,9 +390,9 @@ impl<'scope> Run<'scope> {
         let count = self.ends.iter().map(|end| end.count).reduce(Count::then);
         let nothing = Count::empty(self.has_checksums());
         if let Some(session) = &mut self.session {
-            // A sender that broke off has not reported what is missing; no end was requested.
+            // A sender that disconnected early has not reported what is missing; no end was requested.
             let is_whole = is_whole
-                || session.receiver_control.is_broken_off()
+                || session.receiver_control.has_disconnected()
                 || session.receiver_control.is_silent(now_ns);
             session.receiver_control.close(count.unwrap_or(nothing), is_whole, now_ns);
         }

@@ -1,4 +1,4 @@
-//! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/1` (docs/recv.md). A field
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv-tcp/2` (docs/recv.md). A field
 //! that does not apply is absent.
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) struct Summary {
     sender: Option<SocketAddr>,
     ended: CommandEnd,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
     bytes: u64,
@@ -39,7 +39,7 @@ pub(super) struct Summary {
     foreign: u64,
     evidence: LedgerResult,
     /// The methods used, and why, in lines.
-    report: Vec<String>,
+    explanation: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ impl Summary {
             address,
             sender: None,
             ended,
-            why: None,
+            cause: None,
             total: None,
             bytes: 0,
             seconds: 0.0,
@@ -67,7 +67,7 @@ impl Summary {
             streams: Vec::new(),
             foreign,
             evidence: Ledger::default().into(),
-            report: Vec::new(),
+            explanation: Vec::new(),
             output,
             processor: None,
             has_checksums: false,
@@ -87,14 +87,14 @@ impl Summary {
         let last = ends.iter().filter_map(|end| end.times).map(|(_, last)| last).max();
         let duration = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
         let seconds = duration.as_secs_f64();
-        let report = ends.iter().flat_map(|end| {
+        let explanation = ends.iter().flat_map(|end| {
             let header = (ends.len() > 1).then(|| format!("stream {}:", end.number));
-            header.into_iter().chain(end.report.iter().cloned())
+            header.into_iter().chain(end.explanation.iter().cloned())
         });
         Self {
-            report: report.collect(),
+            explanation: explanation.collect(),
             sender: Some(plain(from)),
-            why: ends.iter().find_map(why),
+            cause: ends.iter().find_map(cause),
             bytes,
             seconds,
             bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
@@ -114,19 +114,19 @@ impl Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.recv-tcp/1";
+    const SCHEMA: &'static str = "nocopy.recv-tcp/2";
 
-    /// Negative if less arrived than was sent, or it was changed, or the sender broke off, or no sender
-    /// connected.
+    /// Negative if less arrived than was sent, or it was changed, or the sender disconnected early, or no
+    /// sender connected.
     fn outcome(&self) -> Outcome {
-        let broken = matches!(self.ended, CommandEnd::BrokenOff | CommandEnd::Silent);
+        let broken = matches!(self.ended, CommandEnd::Disconnected | CommandEnd::Timeout);
         let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            CommandEnd::Silent if self.run_counts.is_some_and(|run_counts| run_counts.sent.is_some()) => {
+            CommandEnd::Timeout if self.run_counts.is_some_and(|run_counts| run_counts.sent.is_some()) => {
                 ", then nothing more came of what it says it has sent"
             }
             ended => ended.words(),
@@ -137,7 +137,7 @@ impl nocopy_report::Summary for Summary {
             (format!("tcp://{}", self.address), format!("{from}{end}")),
             ("bytes".to_owned(), format!("{}{}", self.bytes, in_time(self.seconds))),
         ];
-        rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
+        rows.extend(self.cause.iter().map(|cause| ("cause".to_owned(), cause.clone())));
         rows.extend(rows_of_streams(&self.streams));
         match &self.run_counts {
             Some(run_counts) => rows.extend(run_counts.rows(self.has_checksums)),
@@ -161,7 +161,7 @@ impl nocopy_report::Summary for Summary {
     }
 
     fn details(&self) -> String {
-        indented(&self.report)
+        indented(&self.explanation)
     }
 }
 
@@ -173,7 +173,8 @@ impl From<&WorkerEnd> for StreamRow {
     }
 }
 
-fn why(end: &WorkerEnd) -> Option<String> {
+/// What was wrong with a connection.
+fn cause(end: &WorkerEnd) -> Option<String> {
     match &end.reason {
         EndReason::Broken(error) => Some(format!("stream {}: {error}", end.number)),
         EndReason::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),

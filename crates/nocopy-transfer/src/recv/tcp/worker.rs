@@ -47,7 +47,7 @@ pub(super) struct WorkerEnd {
     pub times: Option<(Duration, Duration)>,
     pub reason: EndReason,
     pub ledger: nocopy::Ledger,
-    pub report: Vec<String>,
+    pub explanation: Vec<String>,
     /// The connection, which stays open until the sender knows why it is no longer read.
     _stream: Option<Stream>,
 }
@@ -55,7 +55,7 @@ pub(super) struct WorkerEnd {
 impl WorkerEnd {
     /// The result of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
-        let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
+        let (ledger, explanation) = (nocopy::Ledger::default(), Vec::new());
         Self {
             number,
             offset,
@@ -63,7 +63,7 @@ impl WorkerEnd {
             times: None,
             reason: EndReason::Failed(failure),
             ledger,
-            report,
+            explanation,
             _stream: None,
         }
     }
@@ -84,8 +84,8 @@ impl Worker<'_> {
         let mut times = None;
         let reason = self.receive_all(start, progress, &mut times);
         let Self { number, mut stream, offset, count, .. } = self;
-        let (ledger, report) = (stream.receiver().ledger(), reader::report(&mut stream));
-        WorkerEnd { number, offset, count, times, reason, ledger, report, _stream: Some(stream) }
+        let (ledger, explanation) = (stream.receiver().ledger(), reader::explanation(&mut stream));
+        WorkerEnd { number, offset, count, times, reason, ledger, explanation, _stream: Some(stream) }
     }
 
     fn receive_all(

@@ -91,7 +91,7 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
         if arguments.datagrams.interface.is_some() {
             return Err(Error::NeedlessInterface.into());
         }
-        // At the wildcard, answers are sent from the address that was asked.
+        // At the wildcard, reports are sent from the address to which the probe was sent.
         match builder.local_addresses(address.ip().is_unspecified()).bind(*address) {
             Ok(socket) => return Ok(socket),
             Err(OpenError::Bind { source, .. } | OpenError::Socket(source))
@@ -137,8 +137,8 @@ struct Reception<'a> {
     start: Instant,
     drops_read_at: Instant,
     ended: Option<CommandEnd>,
-    /// The address of this host that the sender asked last.
-    asked_address: Option<LocalAddress>,
+    /// The address of this host to which the sender sent its last probe.
+    probed_address: Option<LocalAddress>,
 }
 
 impl<'a> Reception<'a> {
@@ -168,7 +168,7 @@ impl<'a> Reception<'a> {
             start,
             drops_read_at: start,
             ended: None,
-            asked_address: None,
+            probed_address: None,
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Reception<'a> {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        let Self { arguments, receiver, sender, tally, output, start, drops_read_at, asked_address, .. } =
+        let Self { arguments, receiver, sender, tally, output, start, drops_read_at, probed_address, .. } =
             self;
         if drops_read_at.elapsed() >= DROPS_INTERVAL {
             *drops_read_at = Instant::now();
@@ -244,9 +244,9 @@ impl<'a> Reception<'a> {
             }
             match tally.handle(from, bytes, now_ns) {
                 DatagramKind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
-                DatagramKind::Answer(answer) => {
-                    *asked_address = run.local();
-                    send_answer(sender, from, *asked_address, &answer);
+                DatagramKind::Report(report) => {
+                    *probed_address = run.local();
+                    send_report(sender, from, *probed_address, &report);
                 }
                 _ => {}
             }
@@ -262,8 +262,8 @@ impl<'a> Reception<'a> {
     fn close(&mut self) {
         record_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        if let Some((to, answer)) = self.tally.close(now_ns) {
-            send_answer(&mut self.sender, to, self.asked_address, &answer);
+        if let Some((to, report)) = self.tally.close(now_ns) {
+            send_report(&mut self.sender, to, self.probed_address, &report);
         }
     }
 
@@ -276,9 +276,9 @@ impl<'a> Reception<'a> {
     }
 }
 
-/// Sends an answer; if it is lost, the sender asks again.
-fn send_answer(sender: &mut Sender, to: SocketAddr, asked_address: Option<LocalAddress>, answer: &[u8]) {
-    let _ = crate::answer::answer(sender, answer, to, asked_address);
+/// Sends a report; if it is lost, the sender sends another probe.
+fn send_report(sender: &mut Sender, to: SocketAddr, probed_address: Option<LocalAddress>, report: &[u8]) {
+    let _ = crate::answer::answer(sender, report, to, probed_address);
 }
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.
@@ -290,27 +290,27 @@ fn record_drops(tally: &mut Tally, receiver: &mut Receiver) {
 
 struct Live {
     line: LiveLine,
-    packets: u64,
+    datagrams: u64,
     bytes: u64,
 }
 
 impl Live {
     fn new() -> Self {
-        Self { line: LiveLine::default(), packets: 0, bytes: 0 }
+        Self { line: LiveLine::default(), datagrams: 0, bytes: 0 }
     }
 
     fn update(&mut self, tally: &Tally) {
-        let Self { line, packets, bytes } = self;
+        let Self { line, datagrams, bytes } = self;
         line.update(Instant::now(), |since| {
             let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
             let text = format!(
                 "{} datagrams, {} datagrams/s, {}bit/s{}",
-                tally.packets(),
-                a_second(tally.packets() - *packets),
+                tally.datagrams(),
+                a_second(tally.datagrams() - *datagrams),
                 a_second(8 * (tally.bytes() - *bytes)),
                 tally.lost().map(|lost| format!(", lost {lost}")).unwrap_or_default(),
             );
-            (*packets, *bytes) = (tally.packets(), tally.bytes());
+            (*datagrams, *bytes) = (tally.datagrams(), tally.bytes());
             text
         });
     }

@@ -1,5 +1,5 @@
-//! The received data, and the sender's counts: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that
-//! does not apply is absent.
+//! The received data, and the sender's counts: the JSON schema `nocopy.recv-udp/1` (docs/recv.md). A field
+//! that does not apply is absent.
 
 use std::net::SocketAddr;
 
@@ -18,12 +18,12 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<SocketAddr>,
     pub ended: CommandEnd,
-    /// All datagrams, with headers.
-    pub packets: u64,
+    pub datagrams: u64,
+    /// With headers.
     pub bytes: u64,
     pub seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub packets_per_second: Option<f64>,
+    pub datagrams_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
     #[serde(flatten)]
@@ -42,14 +42,14 @@ pub(super) struct Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.recv/1";
+    const SCHEMA: &'static str = "nocopy.recv-udp/1";
 
-    /// Negative if something was lost, damaged or left out, or the sender broke off.
+    /// Negative if something was lost, damaged or left out, or the sender timed out.
     fn outcome(&self) -> Outcome {
         let is_run = self.run.received.is_some();
-        let broken_off = is_run && self.ended == CommandEnd::Silent;
-        let nothing = !is_run && self.packets == 0;
-        if self.run.has_lost() || broken_off || nothing || self.left_out {
+        let timed_out = is_run && self.ended == CommandEnd::Timeout;
+        let nothing = !is_run && self.datagrams == 0;
+        if self.run.has_lost() || timed_out || nothing || self.left_out {
             Outcome::Negative
         } else {
             Outcome::Positive
@@ -58,7 +58,7 @@ impl nocopy_report::Summary for Summary {
 
     fn table(&self) -> Table {
         let end = match self.ended {
-            CommandEnd::Silent if self.run.received.is_none() => ", then nothing more arrived",
+            CommandEnd::Timeout if self.run.received.is_none() => ", then nothing more arrived",
             ended => ended.words(),
         };
         let from =
@@ -67,7 +67,7 @@ impl nocopy_report::Summary for Summary {
             (format!("udp://{}", self.address), format!("{from}{end}")),
             (
                 "datagrams".to_owned(),
-                format!("{}, {} bytes{}", self.packets, self.bytes, in_time(self.seconds)),
+                format!("{}, {} bytes{}", self.datagrams, self.bytes, in_time(self.seconds)),
             ),
         ];
         match &self.run.run_counts {
@@ -77,8 +77,8 @@ impl nocopy_report::Summary for Summary {
             }
             None => {}
         }
-        if let (Some(packets), Some(bits)) = (self.packets_per_second, self.bits_per_second) {
-            rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(packets), short(bits))));
+        if let (Some(datagrams), Some(bits)) = (self.datagrams_per_second, self.bits_per_second) {
+            rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(datagrams), short(bits))));
         }
         if self.foreign > 0 {
             let text =

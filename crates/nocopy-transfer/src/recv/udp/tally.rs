@@ -16,7 +16,7 @@ pub(super) struct Tally {
     run: Option<ReceiverRun>,
     count: Option<u64>,
     idle: Option<Duration>,
-    packets: u64,
+    datagrams: u64,
     bytes: u64,
     /// When the first and the last data datagram arrived.
     times_ns: Option<(u64, u64)>,
@@ -27,15 +27,15 @@ pub(super) struct Tally {
     rejected: u64,
     start: Option<processor::StartTime>,
     closed: bool,
-    /// The answer by which the sender stops.
-    last_answer: Option<LastAnswer>,
+    /// The report by which the sender stops.
+    last_report: Option<LastReport>,
 }
 
-type LastAnswer = (SocketAddr, [u8; CONTROL_BYTES]);
+type LastReport = (SocketAddr, [u8; CONTROL_BYTES]);
 
 pub(super) enum DatagramKind<'a> {
     Piece(u64, &'a [u8]),
-    Answer([u8; CONTROL_BYTES]),
+    Report([u8; CONTROL_BYTES]),
     Nothing,
 }
 
@@ -53,7 +53,7 @@ impl Tally {
             run,
             count,
             idle,
-            packets: 0,
+            datagrams: 0,
             bytes: 0,
             times_ns: None,
             last_bytes: 0,
@@ -62,7 +62,7 @@ impl Tally {
             rejected: 0,
             start: None,
             closed: false,
-            last_answer: None,
+            last_report: None,
         }
     }
 
@@ -70,7 +70,7 @@ impl Tally {
         let kind = self.classify(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
             // Checked at once: the next datagram of the batch could exceed the count.
-            self.last_answer = self.close(now_ns);
+            self.last_report = self.close(now_ns);
         }
         kind
     }
@@ -95,13 +95,13 @@ impl Tally {
                 self.count_one(from, bytes, now_ns);
                 DatagramKind::Piece(data.offset, data.bytes)
             }
-            HandleResult::Answer(answer) => DatagramKind::Answer(answer),
+            HandleResult::Report(report) => DatagramKind::Report(report),
             HandleResult::Nothing => DatagramKind::Nothing,
         }
     }
 
     fn count_one(&mut self, from: SocketAddr, bytes: &[u8], now_ns: u64) {
-        self.packets += 1;
+        self.datagrams += 1;
         self.bytes += bytes.len() as u64;
         self.last_bytes = bytes.len() as u64;
         self.from = Some(from);
@@ -109,27 +109,27 @@ impl Tally {
     }
 
     pub(super) fn is_enough(&self) -> bool {
-        self.count.is_some_and(|count| self.packets >= count)
+        self.count.is_some_and(|count| self.datagrams >= count)
     }
 
-    /// Stops counting. Returns the last answer and its receiver.
-    pub(super) fn close(&mut self, now_ns: u64) -> Option<LastAnswer> {
+    /// Stops counting. Returns the last report and its receiver.
+    pub(super) fn close(&mut self, now_ns: u64) -> Option<LastReport> {
         self.closed = true;
-        self.last_answer.take().or_else(|| self.run.as_mut()?.close(now_ns))
+        self.last_report.take().or_else(|| self.run.as_mut()?.close(now_ns))
     }
 
     /// The reason to end, if any; `ended`: end the counting in any case.
     pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<CommandEnd> {
         match self.run.as_ref().map(|run| run.phase(now_ns)) {
             Some(ReceiverPhase::Over) => Some(CommandEnd::Done),
-            Some(ReceiverPhase::Silent) => Some(CommandEnd::Silent),
+            Some(ReceiverPhase::Silent) => Some(CommandEnd::Timeout),
             Some(ReceiverPhase::Running) => None,
             Some(ReceiverPhase::Waiting) | None if ended => Some(CommandEnd::Done),
             Some(ReceiverPhase::Waiting) => None,
             None => {
                 let (_, last_ns) = self.times_ns?;
                 let silent = Duration::from_nanos(now_ns.saturating_sub(last_ns));
-                self.idle.is_some_and(|idle| silent >= idle).then_some(CommandEnd::Silent)
+                self.idle.is_some_and(|idle| silent >= idle).then_some(CommandEnd::Timeout)
             }
         }
     }
@@ -141,8 +141,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn packets(&self) -> u64 {
-        self.packets
+    pub(super) fn datagrams(&self) -> u64 {
+        self.datagrams
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -170,17 +170,17 @@ impl Tally {
             address,
             sender: run.and_then(ReceiverRun::peer).or(self.from).map(plain),
             ended,
-            packets: self.packets,
+            datagrams: self.datagrams,
             bytes: self.bytes,
             seconds,
-            packets_per_second: a_second(self.packets.saturating_sub(1)),
+            datagrams_per_second: a_second(self.datagrams.saturating_sub(1)),
             bits_per_second: a_second(8 * (self.bytes - self.last_bytes)),
             run: RunRow::new(run_counts.and_then(|run_counts| run_counts.sent), run_counts, has_checksums),
             foreign: self.rejected + self.run.as_ref().map_or(0, ReceiverRun::foreign),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,
-            processor: self.start.map(|start| start.used(self.packets)),
+            processor: self.start.map(|start| start.used(self.datagrams)),
             left_out: false,
         }
     }

@@ -26,7 +26,7 @@ pub(super) struct RecordedPacket {
     /// Since 1970; `None` if not recorded.
     pub(super) time_ns: Option<i128>,
     /// Whether the packet was longer on the wire than in the file, not counting its frame check sequence.
-    pub(super) cut: bool,
+    pub(super) truncated: bool,
     pub(super) link_type: u16,
 }
 
@@ -89,8 +89,8 @@ impl<R: Read> Capture<R> {
         self.format_name
     }
 
-    pub(super) fn packing(&self) -> Option<&'static str> {
-        self.window.input().packing()
+    pub(super) fn compression(&self) -> Option<&'static str> {
+        self.window.input().compression()
     }
 
     /// Reads the header of the file.
@@ -112,9 +112,9 @@ impl<R: Read> Capture<R> {
         if self.peek(block_bytes)?.is_none() {
             return Ok(None);
         }
-        let (bytes, cut) = without_fcs(record.bytes, record.wire_bytes, pcap.fcs_bytes);
+        let (bytes, truncated) = without_fcs(record.bytes, record.wire_bytes, pcap.fcs_bytes);
         (self.packet, self.block_bytes) = (pcap.record_bytes..pcap.record_bytes + bytes, block_bytes);
-        Ok(Some(RecordedPacket { time_ns: Some(record.time_ns), cut, link_type: pcap.link_type }))
+        Ok(Some(RecordedPacket { time_ns: Some(record.time_ns), truncated, link_type: pcap.link_type }))
     }
 
     fn next_of_pcapng(&mut self) -> Result<Option<RecordedPacket>, Damage> {
@@ -133,10 +133,14 @@ impl<R: Read> Capture<R> {
             };
             if let Some(found) = found.map_err(|what| self.corrupt(what))? {
                 let recorded_bytes = found.range.len() as u32;
-                let (bytes, cut) = without_fcs(recorded_bytes, found.wire_bytes, found.fcs_bytes);
+                let (bytes, truncated) = without_fcs(recorded_bytes, found.wire_bytes, found.fcs_bytes);
                 self.packet = found.range.start..found.range.start + bytes;
                 self.block_bytes = block_bytes;
-                return Ok(Some(RecordedPacket { time_ns: found.time_ns, cut, link_type: found.link_type }));
+                return Ok(Some(RecordedPacket {
+                    time_ns: found.time_ns,
+                    truncated,
+                    link_type: found.link_type,
+                }));
             }
             self.window.skip(block_bytes);
         }
@@ -187,7 +191,7 @@ impl<R: Read> Capture<R> {
         match present {
             Ok(0) => Ok(()),
             Ok(present) => Err(Damage::Truncated { packet, byte, bytes_missing: (bytes - present) as u64 }),
-            Err(error) => Err(Damage::of_reading(error, self.packing(), (packet, byte))),
+            Err(error) => Err(Damage::of_reading(error, self.compression(), (packet, byte))),
         }
     }
 
@@ -223,8 +227,8 @@ impl<R: Read + Seek> Capture<R> {
 
 /// The format of a file, whose header is skipped.
 fn recognize<R: Read>(window: &mut Window<Content<R>>) -> Result<Format, Damage> {
-    let packing = window.input().packing();
-    let of_reading = |error: io::Error| Damage::of_reading(error, packing, (1, 0));
+    let compression = window.input().compression();
+    let of_reading = |error: io::Error| Damage::of_reading(error, compression, (1, 0));
     let header = window.peek(pcap::HEADER_BYTES).map_err(of_reading)?;
     if header.is_empty() {
         return Err(Damage::Empty);

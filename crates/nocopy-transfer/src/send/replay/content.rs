@@ -18,7 +18,7 @@ pub(super) enum Content<R> {
 }
 
 impl<R: Read> Content<R> {
-    /// Recognizes the packing by the first bytes.
+    /// Recognizes the compression by the first bytes.
     pub(super) fn open(input: R) -> io::Result<Window<Self>> {
         let mut file = Window::new(input);
         let begin = file.peek(4)?;
@@ -32,7 +32,7 @@ impl<R: Read> Content<R> {
         })
     }
 
-    pub(super) fn packing(&self) -> Option<&'static str> {
+    pub(super) fn compression(&self) -> Option<&'static str> {
         match self {
             Self::Plain(_) => None,
             Self::Gzip(_) => Some("gzip"),

@@ -48,10 +48,10 @@ pub(in crate::send) enum Damage {
     )]
     Corrupt { packet: u64, byte: u64, what: &'static str },
     #[error(
-        "packet {packet} (byte {byte} of what was packed): its {packing} data {words}; unpack it with '{packing} -dc' to see more",
-        words = packed(.source)
+        "packet {packet} (byte {byte} of the decompressed data): its {compression} data {words}; decompress it with '{compression} -dc' to see more",
+        words = compressed(.source)
     )]
-    Packed { packet: u64, byte: u64, packing: &'static str, source: io::Error },
+    Compressed { packet: u64, byte: u64, compression: &'static str, source: io::Error },
 }
 
 impl Damage {
@@ -61,12 +61,14 @@ impl Damage {
     /// For an error while packet `place.0` was read, at byte `place.1`.
     pub(super) fn of_reading(
         source: io::Error,
-        packing: Option<&'static str>,
+        compression: Option<&'static str>,
         (packet, byte): (u64, u64),
     ) -> Self {
-        match packing {
-            Some(packing) if source.kind() != ErrorKind::WouldBlock && source.raw_os_error().is_none() => {
-                Self::Packed { packet, byte, packing, source }
+        match compression {
+            Some(compression)
+                if source.kind() != ErrorKind::WouldBlock && source.raw_os_error().is_none() =>
+            {
+                Self::Compressed { packet, byte, compression, source }
             }
             _ => source.into(),
         }
@@ -82,8 +84,8 @@ impl From<io::Error> for Damage {
     }
 }
 
-/// What is wrong with packed data.
-fn packed(error: &io::Error) -> &'static str {
+/// What is wrong with compressed data.
+fn compressed(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::UnexpectedEof => "end too early",
         ErrorKind::FileTooLarge => "need more than 128 MiB of memory (a window)",
@@ -100,15 +102,15 @@ fn hex(bytes: &[u8]) -> String {
 /// What to do with a file of another kind.
 fn advice(begin: &[u8]) -> &'static str {
     match begin {
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => "; it is packed with xz; unpack it with 'xz -dc'",
-        [b'B', b'Z', b'h', ..] => "; it is packed with bzip2; unpack it with 'bzip2 -dc'",
-        [0x04, 0x22, 0x4d, 0x18, ..] => "; it is packed with lz4; unpack it with 'lz4 -dc'",
-        [b'P', b'K', 3, 4, ..] => "; it is packed with zip; unpack it with 'unzip'",
-        [0x1f, 0x9d, ..] => "; it is packed with compress; unpack it with 'gzip -dc'",
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => "; it is compressed with xz; decompress it with 'xz -dc'",
+        [b'B', b'Z', b'h', ..] => "; it is compressed with bzip2; decompress it with 'bzip2 -dc'",
+        [0x04, 0x22, 0x4d, 0x18, ..] => "; it is compressed with lz4; decompress it with 'lz4 -dc'",
+        [b'P', b'K', 3, 4, ..] => "; it is compressed with zip; decompress it with 'unzip'",
+        [0x1f, 0x9d, ..] => "; it is compressed with compress; decompress it with 'gzip -dc'",
         [b's', b'n', b'o', b'o', b'p', ..] => "; it is of snoop; convert it with 'editcap -F pcapng'",
         [b'G', b'M', b'B', b'U', ..] | [b'R', b'T', b'S', b'S', ..] => {
             "; it is of Network Monitor; convert it with 'editcap -F pcapng'"
         }
-        _ => "; give a pcap or pcapng file, which may be packed with gzip or zstd",
+        _ => "; give a pcap or pcapng file, which may be compressed with gzip or zstd",
     }
 }

@@ -81,9 +81,9 @@ impl Replay {
         Ok(Self { path: name(path), playback, correction, corrections })
     }
 
-    /// Packets that were sent, and cut when they were recorded.
-    pub(super) fn cut(&self) -> u64 {
-        self.playback.cut()
+    /// Packets that were sent, and truncated when they were recorded.
+    pub(super) fn truncated(&self) -> u64 {
+        self.playback.truncated()
     }
 
     /// `None` if checksums are sent as recorded.
@@ -110,14 +110,14 @@ impl Replay {
         ReplayRow {
             file: self.path.display().to_string(),
             format: self.playback.capture().format(),
-            packing: self.playback.capture().packing(),
+            compression: self.playback.capture().compression(),
             rounds: self.rounds_done(),
             forever: rounds == Rounds::Forever,
-            cut: self.cut(),
+            truncated: self.truncated(),
             times: is_timed.then_some(times),
             checksums: self.corrections().map(|Corrections { made, impossible }| ChecksumsRow {
                 checksums_fixed: made,
-                checksums_left: impossible,
+                checksums_not_fixed: impossible,
             }),
         }
     }
@@ -129,13 +129,13 @@ pub(super) struct ReplayRow {
     pub format: &'static str,
     /// How the file is compressed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub packing: Option<&'static str>,
+    pub compression: Option<&'static str>,
     /// How often it was sent as a whole.
     pub rounds: u64,
     #[serde(skip)]
     pub forever: bool,
-    /// Packets cut by the recording's snap length, which are sent as they are in the file.
-    pub cut: u64,
+    /// Packets truncated by the recording's snap length, which are sent as they are in the file.
+    pub truncated: u64,
     /// With the recorded times.
     #[serde(flatten)]
     pub times: Option<TimesRow>,
@@ -158,8 +158,8 @@ pub(super) struct TimesRow {
 pub(super) struct ChecksumsRow {
     /// Packets whose checksums were wrong.
     pub checksums_fixed: u64,
-    /// Packets whose checksums were left as they are: they were cut, or make no sense.
-    pub checksums_left: u64,
+    /// Packets whose checksums were not fixed: they are truncated, or their headers are invalid.
+    pub checksums_not_fixed: u64,
 }
 
 impl Source for Replay {
@@ -173,8 +173,8 @@ impl Source for Replay {
     fn write(&mut self, buffer: &mut [u8]) {
         self.playback.write(buffer);
         if self.playback.settings().fix_checksums {
-            let is_cut = self.playback.is_cut();
-            self.correction = if is_cut { Correction::Impossible } else { checksums::correct(buffer) };
+            let is_truncated = self.playback.is_truncated();
+            self.correction = if is_truncated { Correction::Impossible } else { checksums::correct(buffer) };
         }
     }
 

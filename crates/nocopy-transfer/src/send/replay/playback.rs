@@ -25,7 +25,7 @@ pub(in crate::send) struct PlaybackSettings {
 #[derive(Debug, Clone, Copy)]
 struct CurrentPacket {
     framing: Framing,
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Playback<R> {
     clock: Clock,
     /// Packets of this round that can be sent.
     sendable: u64,
-    cut: u64,
+    truncated: u64,
     unsendable: BTreeMap<Unsendable, u64>,
 }
 
@@ -64,7 +64,7 @@ impl<R: Read + Seek> Playback<R> {
             ended: false,
             clock: Clock::new(settings.gap_max),
             sendable: 0,
-            cut: 0,
+            truncated: 0,
             unsendable: BTreeMap::new(),
         };
         loop {
@@ -121,7 +121,7 @@ impl<R: Read + Seek> Playback<R> {
             Ok(framing) => {
                 self.clock.advance(recorded.time_ns);
                 self.sendable += 1;
-                self.current = Some(CurrentPacket { framing, is_cut: recorded.cut });
+                self.current = Some(CurrentPacket { framing, is_truncated: recorded.truncated });
                 Ok(true)
             }
             Err(cause) => {
@@ -131,9 +131,9 @@ impl<R: Read + Seek> Playback<R> {
         }
     }
 
-    /// Whether the current packet was cut when it was recorded.
-    pub(super) fn is_cut(&self) -> bool {
-        self.current.is_some_and(|current| current.is_cut)
+    /// Whether the current packet was truncated when it was recorded.
+    pub(super) fn is_truncated(&self) -> bool {
+        self.current.is_some_and(|current| current.is_truncated)
     }
 
     /// Writes the current packet into a buffer of its length.
@@ -144,7 +144,7 @@ impl<R: Read + Seek> Playback<R> {
     }
 
     pub(super) fn advance(&mut self) {
-        self.cut += u64::from(self.is_cut());
+        self.truncated += u64::from(self.is_truncated());
         self.skip();
     }
 
@@ -192,8 +192,8 @@ impl<R: Read + Seek> Playback<R> {
         self.rounds_done
     }
 
-    pub(super) fn cut(&self) -> u64 {
-        self.cut
+    pub(super) fn truncated(&self) -> u64 {
+        self.truncated
     }
 
     pub(super) fn unsendable(&self) -> &BTreeMap<Unsendable, u64> {

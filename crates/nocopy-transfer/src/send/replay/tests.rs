@@ -69,7 +69,7 @@ fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
         .iter()
         .map(|packet| {
             let time_ns = Some(i128::from(packet.time_ns / ns_of_time * ns_of_time));
-            (RecordedPacket { time_ns, cut: packet.cut_bytes > 0, link_type: 1 }, packet.bytes.clone())
+            (RecordedPacket { time_ns, truncated: packet.cut_bytes > 0, link_type: 1 }, packet.bytes.clone())
         })
         .collect();
     assert_eq!(found, expected);
@@ -129,7 +129,10 @@ fn simple_packets_have_no_time_and_no_interface_of_their_own() {
     let simple = |bytes: u32, content: &[u8]| block(order, 3, &[&order.u32(bytes)[..], content].concat());
     let head = [section(order), interface(order, ETHERNET)].concat();
     let file = [&head[..], &simple(61, &[7; 61])].concat();
-    assert_eq!(read(&file).0, [(RecordedPacket { time_ns: None, cut: false, link_type: 1 }, vec![7; 61])]);
+    assert_eq!(
+        read(&file).0,
+        [(RecordedPacket { time_ns: None, truncated: false, link_type: 1 }, vec![7; 61])]
+    );
     let longer = [&head[..], &simple(65, &[7; 61])].concat();
     assert!(matches!(read(&longer).1, Some(Damage::Corrupt { packet: 1, .. })));
     let of_none = [section(order), simple(61, &[7; 61])].concat();
@@ -154,7 +157,7 @@ fn frame_check_sequences_are_left_out() {
         let kept = |file: Vec<u8>| -> Vec<_> {
             let (found, damage) = read(&file);
             assert!(damage.is_none(), "{damage:?}");
-            found.iter().map(|(recorded, bytes)| (bytes.len(), recorded.cut)).collect()
+            found.iter().map(|(recorded, bytes)| (bytes.len(), recorded.truncated)).collect()
         };
         let whole = [(64, false), (64, true), (64, true), (64, true), (3, false)];
         let without = [(60, false), (62, false), (64, false), (64, true), (0, false)];
@@ -177,14 +180,14 @@ fn recordings_of_other_links_are_refused() {
         assert_eq!(
             error_text(file),
             format!(
-                "it is no capture file (it begins with {begin}); give a pcap or pcapng file, which may be packed with gzip or zstd"
+                "it is no capture file (it begins with {begin}); give a pcap or pcapng file, which may be compressed with gzip or zstd"
             )
         );
     }
     for (begin, words) in [
-        (&b"\xfd7zXZ\0\0"[..], "packed with xz; unpack it with 'xz -dc'"),
-        (b"\x04\x22\x4d\x18....", "packed with lz4; unpack it with 'lz4 -dc'"),
-        (b"BZh91AY&", "packed with bzip2; unpack it with 'bzip2 -dc'"),
+        (&b"\xfd7zXZ\0\0"[..], "compressed with xz; decompress it with 'xz -dc'"),
+        (b"\x04\x22\x4d\x18....", "compressed with lz4; decompress it with 'lz4 -dc'"),
+        (b"BZh91AY&", "compressed with bzip2; decompress it with 'bzip2 -dc'"),
         (b"snoop\0\0\0", "of snoop; convert it with 'editcap -F pcapng'"),
     ] {
         assert!(error_text(begin).ends_with(&format!("; it is {words}")), "{}", error_text(begin));

@@ -34,7 +34,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct ConnectionReport {
     /// The methods used, and why, in lines.
-    pub report: Vec<String>,
+    pub explanation: Vec<String>,
     pub ledger: Ledger,
 }
 
@@ -139,6 +139,6 @@ impl Connection {
         // Errors of the connection were reported before.
         let _ = sender.drain(patience);
         let lines = |text: String| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-        ConnectionReport { report: lines(sender.explain().to_string()), ledger: sender.ledger() }
+        ConnectionReport { explanation: lines(sender.explain().to_string()), ledger: sender.ledger() }
     }
 }

@@ -66,7 +66,7 @@ struct Transmission<'a> {
     arguments: &'a SendArguments,
     plan: Plan,
     interrupt: Interrupt,
-    /// `None` with `--raw`: no receiver answers.
+    /// `None` with `--raw`: no receiver reports.
     session: Option<Session>,
 }
 
@@ -188,7 +188,7 @@ impl Transmission<'_> {
                 ControlState::EndedEarly => Some(CommandEnd::ByReceiver),
                 ControlState::Running if self.interrupt.was_interrupted() => Some(CommandEnd::Interrupted),
                 ControlState::Running => None,
-                _ => Some(CommandEnd::BrokenOff),
+                _ => Some(CommandEnd::Disconnected),
             };
             if now.is_some() {
                 let is_abandoned = now != Some(CommandEnd::Interrupted);
@@ -216,15 +216,15 @@ impl Transmission<'_> {
                         session.finish(sent, &self.interrupt);
                     }
                     // A stream that failed, although the receiver still works.
-                    ControlState::Running if is_broken => ended = ended.but(CommandEnd::BrokenOff),
+                    ControlState::Running if is_broken => ended = ended.but(CommandEnd::Disconnected),
                     ControlState::Running => session.finish(sent, &self.interrupt),
-                    _ => ended = ended.but(CommandEnd::BrokenOff),
+                    _ => ended = ended.but(CommandEnd::Disconnected),
                 }
                 if !matches!(session.state(), ControlState::Agreed) {
-                    ended = ended.but(CommandEnd::BrokenOff);
+                    ended = ended.but(CommandEnd::Disconnected);
                 }
             }
-            None if is_broken => ended = ended.but(CommandEnd::BrokenOff),
+            None if is_broken => ended = ended.but(CommandEnd::Disconnected),
             None => ends.iter_mut().for_each(|end| end.connection.await_end(PATIENCE)),
         }
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The control connection to the receiver: questions and answers.
+//! The control connection to the receiver: probes and reports.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use crate::control::{Control, Incoming};
 use crate::transfer::stream::{ControlState, Count, RunCounts, SenderControl};
 use nocopy_report::Interrupt;
 
-/// How long to wait for an answer before other checks.
+/// How long to wait for a report before other checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most messages received at a time: a receiver that never stops sending must not delay the sender.
 const MESSAGES_MAX: u32 = 64;
 
-/// How long to wait for the last answer of a receiver that closes its connections.
-const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for the last report of a receiver that closes its connections.
+const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -51,7 +51,7 @@ impl Session {
         self.sender_control.run_counts()
     }
 
-    /// Waits until the receiver answers. `false`: the user interrupted it.
+    /// Waits until the receiver reports. `false`: the user interrupted it.
     pub(super) fn begin(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let to = self.to;
         loop {
@@ -71,9 +71,9 @@ impl Session {
         }
     }
 
-    /// Asks when a question is due, and reads answers that arrive within a short time.
+    /// Sends a probe when one is due, and reads reports that arrive within a short time.
     pub(super) fn exchange(&mut self, sent_bytes: u64) {
-        self.send_question(sent_bytes);
+        self.send_probe(sent_bytes);
         if !self.is_open {
             std::thread::sleep(POLL_INTERVAL);
             return;
@@ -81,20 +81,20 @@ impl Session {
         match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(POLL_INTERVAL)) {
             Ok(Wakeup::TimedOut | Wakeup::Interrupted) => {}
             // If poll fails, reading finds the reason.
-            _ => self.receive_answers(),
+            _ => self.receive_reports(),
         }
     }
 
-    fn send_question(&mut self, sent_bytes: u64) {
+    fn send_probe(&mut self, sent_bytes: u64) {
         let now_ns = self.now_ns();
         if self.control.is_clear()
-            && let Some(message) = self.sender_control.next_question(sent_bytes, now_ns)
+            && let Some(message) = self.sender_control.next_probe(sent_bytes, now_ns)
         {
             self.control.send(&message);
         }
     }
 
-    fn receive_answers(&mut self) {
+    fn receive_reports(&mut self) {
         let now_ns = self.now_ns();
         for _ in 0..MESSAGES_MAX {
             match self.control.receive() {
@@ -109,10 +109,10 @@ impl Session {
         }
     }
 
-    /// Waits for the receiver's last answer, which may have been in flight when it closed a stream.
+    /// Waits for the receiver's last report, which may have been in flight when it closed a stream.
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
-        while self.state() == ControlState::Running && start.elapsed() < LAST_ANSWER_TIMEOUT {
+        while self.state() == ControlState::Running && start.elapsed() < LAST_REPORT_TIMEOUT {
             self.exchange(0);
         }
     }
@@ -124,6 +124,6 @@ impl Session {
         while self.state() == ControlState::Finishing && (was_interrupted || !interrupt.was_interrupted()) {
             self.exchange(0);
         }
-        self.send_question(0); // with thanks
+        self.send_probe(0); // with the acknowledgement
     }
 }

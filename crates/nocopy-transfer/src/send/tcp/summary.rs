@@ -1,4 +1,4 @@
-//! The summary of both ends: the JSON schema `nocopy.send-tcp/1` (docs/send.md). A field that does not apply
+//! The summary of both ends: the JSON schema `nocopy.send-tcp/2` (docs/send.md). A field that does not apply
 //! is absent.
 
 use nocopy_proto::errno::ErrorCause;
@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::ledger::LedgerResult;
 use crate::processor::{ProcessorUse, StartTime};
 use crate::send::queue::Schedule;
-use crate::send::summary::Rates;
+use crate::send::summary::{Rates, Unit};
 use crate::send::table::behind;
 use crate::streams::{StreamRow, rows_of_streams};
 use crate::transfer::stream::{ControlState, RunCounts};
@@ -33,10 +33,10 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     congestion: Option<String>,
     /// The methods used, and why, in lines.
-    report: Vec<String>,
+    explanation: Vec<String>,
     ended: CommandEnd,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    cause: Option<String>,
     /// The bytes to be sent, if known from the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<u64>,
@@ -73,23 +73,23 @@ impl Summary {
     ) -> Self {
         let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
         let schedule = together(plan, ends);
-        let mut rates = Rates::new(&schedule, plan.pace, duration);
-        if rates.asked.packets_per_second.is_none() {
-            rates.packets_per_second = None; // pieces are not visible on the wire
+        let mut rates = Rates::new(Unit::Pieces, &schedule, plan.pace, duration);
+        if rates.requested.units_per_second.is_none() {
+            rates.units_per_second = None; // pieces are not visible on the wire
         }
         let reports = || ends.iter().filter_map(|end| Some((end.number, end.report.as_ref()?)));
-        let report = reports().flat_map(|(number, connection)| {
+        let explanation = reports().flat_map(|(number, connection)| {
             let header = (ends.len() > 1).then(|| format!("stream {number}:"));
-            header.into_iter().chain(connection.report.iter().cloned())
+            header.into_iter().chain(connection.explanation.iter().cloned())
         });
         Self {
             target: target.to_string(),
             address,
             method: arguments.host.method.name(),
             congestion: arguments.stream.congestion.clone(),
-            report: report.collect(),
+            explanation: explanation.collect(),
             ended,
-            why: (ended == CommandEnd::BrokenOff).then(|| why(state, ends)),
+            cause: (ended == CommandEnd::Disconnected).then(|| cause(state, ends)),
             total: plan.total,
             bytes: schedule.tally.bytes,
             seconds: duration.as_secs_f64(),
@@ -115,18 +115,24 @@ impl Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.send-tcp/1";
+    const SCHEMA: &'static str = "nocopy.send-tcp/2";
 
     /// Negative if nothing was sent, less was sent than requested, less arrived than was sent, or data was
     /// changed.
     fn outcome(&self) -> Outcome {
-        let end_early = self.ended != CommandEnd::Done && self.has_end && self.rates.asked.packets.is_none();
+        let end_early =
+            self.ended != CommandEnd::Done && self.has_end && self.rates.requested.units.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
         // A file may end before the count.
         let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
-            || self.rates.asked.seconds.is_some() && self.rates.rate_reached == Some(false);
+            || self.rates.requested.seconds.is_some() && self.rates.rate_reached == Some(false);
         let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
-        match !self.is_connected || end_early || less || missed || bad || self.ended == CommandEnd::BrokenOff
+        match !self.is_connected
+            || end_early
+            || less
+            || missed
+            || bad
+            || self.ended == CommandEnd::Disconnected
         {
             true => Outcome::Negative,
             false => Outcome::Positive,
@@ -144,7 +150,7 @@ impl nocopy_report::Summary for Summary {
             (self.target.clone(), format!("at {}, method {}{congestion}", self.address, self.method)),
             ("sent".to_owned(), format!("{} bytes{of}{}{end}", self.bytes, in_time(self.seconds))),
         ];
-        rows.extend(self.why.iter().map(|why| ("broken off".to_owned(), why.clone())));
+        rows.extend(self.cause.iter().map(|cause| ("cause".to_owned(), cause.clone())));
         rows.extend(rows_of_streams(&self.streams));
         match &self.run_counts {
             _ if !self.is_connected => rows.push(("received".into(), NOT_CONNECTED.into())),
@@ -161,7 +167,7 @@ impl nocopy_report::Summary for Summary {
     }
 
     fn details(&self) -> String {
-        indented(&self.report)
+        indented(&self.explanation)
     }
 }
 
@@ -186,7 +192,8 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
     whole
 }
 
-fn why(state: Option<ControlState>, ends: &[WorkerEnd]) -> String {
+/// Why the run was disconnected.
+fn cause(state: Option<ControlState>, ends: &[WorkerEnd]) -> String {
     let broken = ends.iter().find_map(|end| end.connection_error.as_ref());
     match (state, broken) {
         (Some(ControlState::Silent), _) => {

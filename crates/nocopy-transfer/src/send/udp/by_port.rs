@@ -43,8 +43,8 @@ pub(super) struct ByPort {
     has_sent: bool,
     /// Datagrams that the port had no room for.
     no_room: Counts,
-    /// Questions to the receiver that the kernel refused.
-    questions_refused: Counts,
+    /// Probes to the receiver that the kernel refused.
+    probes_refused: Counts,
 }
 
 /// Why a copied datagram is lost.
@@ -102,7 +102,7 @@ impl ByPort {
             memory,
             has_sent: false,
             no_room: Counts::default(),
-            questions_refused: Counts::default(),
+            probes_refused: Counts::default(),
         })
     }
 
@@ -223,7 +223,7 @@ impl Transport for ByPort {
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
         if let Some(Unsent::Refused(error)) = self.send_copied(datagram)? {
-            self.questions_refused.add(&error, 1);
+            self.probes_refused.add(&error, 1);
         }
         self.flush().map(drop)
     }
@@ -270,17 +270,17 @@ impl Transport for ByPort {
             Memory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
         };
         let sent = self.sender.stats().unwrap_or_default();
-        let mut report = vec![format!(
+        let mut explanation = vec![format!(
             "over a port on {}, chosen by the user: {memory}; {}",
             self.interface, self.evidence
         )];
-        report.extend(
+        explanation.extend(
             (&sent)
                 .into_iter()
                 .filter(|counter| counter.value > 0 && !counter.name.ends_with("_bytes"))
                 .map(|counter| format!("{} {}: {}", counter.name, counter.value, counter.meaning)),
         );
-        let mut refused = refused(&sent, &self.questions_refused);
+        let mut refused = refused(&sent, &self.probes_refused);
         let by_port = ["tx_dropped", "tx_invalid_descs", "still_queued"].into_iter();
         let by_port = by_port.filter_map(|name| Some((name.to_owned(), sent.get(name)?)));
         for (cause, count) in
@@ -288,6 +288,6 @@ impl Transport for ByPort {
         {
             *refused.entry(cause).or_default() += count;
         }
-        TransportReport { report, refused, ledger: self.sender.ledger() }
+        TransportReport { explanation, refused, ledger: self.sender.ledger() }
     }
 }

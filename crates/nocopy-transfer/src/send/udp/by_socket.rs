@@ -18,8 +18,8 @@ use crate::source::await_address;
 pub(super) struct BySocket {
     /// Connected to the receiver.
     socket: Socket,
-    /// Questions to the receiver that the kernel refused.
-    questions_refused: Counts,
+    /// Probes to the receiver that the kernel refused.
+    probes_refused: Counts,
 }
 
 impl BySocket {
@@ -39,7 +39,7 @@ impl BySocket {
         await_address(to);
         let mut socket = builder.bind((any(to), 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
-        Ok(Self { socket, questions_refused: Counts::default() })
+        Ok(Self { socket, probes_refused: Counts::default() })
     }
 }
 
@@ -74,10 +74,10 @@ impl Transport for BySocket {
     }
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        let Self { socket, questions_refused } = self;
+        let Self { socket, probes_refused } = self;
         let Err(reason) = socket.sender().send_copy(datagram, None) else { return Ok(()) };
         let error = io::Error::from(reason);
-        questions_refused.add(&error, 1);
+        probes_refused.add(&error, 1);
         if is_forgiven(socket.sender(), &error) { Ok(()) } else { Err(Error::Refused(error)) }
     }
 
@@ -101,9 +101,9 @@ impl Transport for BySocket {
 
     fn report(&mut self) -> TransportReport {
         let sender = self.socket.sender();
-        let refused = refused(&sender.stats().unwrap_or_default(), &self.questions_refused);
+        let refused = refused(&sender.stats().unwrap_or_default(), &self.probes_refused);
         TransportReport {
-            report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
+            explanation: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
             refused,
             ledger: sender.ledger(),
         }

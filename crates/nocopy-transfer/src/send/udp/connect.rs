@@ -25,9 +25,9 @@ fn check_own_port(to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A session with the first address where a receiver answers, and `false` if the user interrupted the search.
+/// A session with the first address where a receiver reports, and `false` if the user interrupted the search.
 /// Of several addresses each has a share of the time, and after a refusal the next one follows at once; as
-/// long as there is time, they are tried again. Receivers of raw datagrams do not answer: it is then the
+/// long as there is time, they are tried again. Receivers of raw datagrams do not report: it is then the
 /// first address where there may be one.
 pub(super) fn connect(
     (target, addresses): (&Endpoint, &[SocketAddr]),

@@ -1,6 +1,5 @@
-//! The exchange with the receiver: questions, answers, and errors of the network.
+//! The exchange with the receiver: probes, reports, and errors of the network.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::transport::Transport;
 use crate::transfer::{SenderRun, SenderState};
-use nocopy_proto::errno::ErrorName;
+use nocopy_proto::errno::Counts;
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
-/// How long to wait for an answer before checking other things.
+/// How long to wait for a report before checking other things.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Without a header, a port that is closed within that many polls, some 200 ms, was never open; later the
@@ -20,17 +19,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const FIRST_POLLS: u32 = 40;
 
 const REFUSED: &str = "port unreachable";
-const NO_ANSWER: &str = "nothing comes back";
+const NO_REPORT: &str = "nothing comes back";
 
 #[derive(Debug)]
 pub(super) struct Session {
     pub transport: Box<dyn Transport>,
-    /// `None` if datagrams have no header, so that no receiver answers.
+    /// `None` if datagrams have no header, so that no receiver reports.
     pub run: Option<SenderRun>,
     to: SocketAddr,
     start: Instant,
-    /// Errors reported by the network, by text.
-    pub errors: BTreeMap<String, u64>,
+    /// Errors reported by the network.
+    pub errors: Counts,
     /// Whether the receiver's port was closed when it was last heard of.
     refused: bool,
     /// Without a header: how often the network was polled since the first datagram, up to
@@ -40,7 +39,15 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, run: Option<SenderRun>) -> Self {
-        Self { transport, run, to, start: Instant::now(), errors: BTreeMap::new(), refused: false, polls: 0 }
+        Self {
+            transport,
+            run,
+            to,
+            start: Instant::now(),
+            errors: Counts::default(),
+            refused: false,
+            polls: 0,
+        }
     }
 
     pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut SenderRun>) {
@@ -51,7 +58,7 @@ impl Session {
         self.start.elapsed().as_nanos() as u64 // ns of 584 years
     }
 
-    /// The receiver's state; ready if no receiver is expected to answer.
+    /// The receiver's state; ready if no receiver is expected to report.
     fn state(&self) -> SenderState {
         self.run.as_ref().map_or(SenderState::Running, |run| run.state(self.now_ns()))
     }
@@ -60,7 +67,7 @@ impl Session {
         self.state() == SenderState::EndedEarly
     }
 
-    /// Waits until the receiver answers; also while its port is closed, if `retries`. `false`: the user
+    /// Waits until the receiver reports; also while its port is closed, if `retries`. `false`: the user
     /// interrupted it.
     pub(super) fn connect(&mut self, interrupt: &Interrupt, retries: bool) -> Result<bool, Error> {
         let mut live = LiveLine::default();
@@ -69,8 +76,8 @@ impl Session {
                 return Ok(false);
             }
             live.update(Instant::now(), |_| format!("waiting for 'nocopy recv' at {}", self.to));
-            self.send_question()?;
-            self.receive_answers(POLL_INTERVAL)?;
+            self.send_probe()?;
+            self.receive_reports(POLL_INTERVAL)?;
             if self.refused && !retries {
                 return Err(self.no_receiver());
             }
@@ -78,24 +85,24 @@ impl Session {
         match self.state() {
             SenderState::Silent => Err(self.no_receiver()),
             _ => {
-                // Errors for questions that came too early.
+                // Errors for probes that came too early.
                 self.refused = false;
-                self.errors.clear();
+                self.errors = Counts::default();
                 Ok(true)
             }
         }
     }
 
     fn no_receiver(&self) -> Error {
-        let said = if self.refused { REFUSED } else { NO_ANSWER }.into();
+        let said = if self.refused { REFUSED } else { NO_REPORT }.into();
         Error::NoReceiver { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
-    /// Asks when a question is due, and handles received answers, while data is sent. A receiver that is gone
-    /// may be started again.
+    /// Sends a probe when one is due, and handles received reports, while data is sent. A receiver that is
+    /// gone may be started again.
     pub(super) fn exchange(&mut self, has_sent: bool) -> Result<(), Error> {
-        self.send_question()?;
-        self.receive_answers(Duration::ZERO)?;
+        self.send_probe()?;
+        self.receive_reports(Duration::ZERO)?;
         if self.run.is_none() && has_sent && self.polls < FIRST_POLLS {
             self.polls += 1;
             if self.refused {
@@ -117,20 +124,20 @@ impl Session {
         }
         while self.state() == SenderState::Finishing {
             self.exchange(true)?;
-            self.receive_answers(POLL_INTERVAL)?;
+            self.receive_reports(POLL_INTERVAL)?;
         }
-        self.exchange(true) // with thanks
+        self.exchange(true) // with the acknowledgement
     }
 
-    fn send_question(&mut self) -> Result<(), Error> {
+    fn send_probe(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
-        let Some(question) = self.run.as_mut().and_then(|run| run.next_question(now_ns)) else {
+        let Some(probe) = self.run.as_mut().and_then(|run| run.next_probe(now_ns)) else {
             return Ok(());
         };
-        self.transport.send_control(&question)
+        self.transport.send_control(&probe)
     }
 
-    fn receive_answers(&mut self, patience: Duration) -> Result<(), Error> {
+    fn receive_reports(&mut self, patience: Duration) -> Result<(), Error> {
         let now_ns = self.now_ns();
         if let Some(run) = &mut self.run {
             let refused = &mut self.refused;
@@ -141,7 +148,7 @@ impl Session {
         }
         for error in self.transport.network_errors() {
             self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
-            *self.errors.entry(ErrorName(&error).to_string()).or_default() += 1;
+            self.errors.add(&error, 1);
         }
         Ok(())
     }

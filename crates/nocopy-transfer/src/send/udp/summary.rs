@@ -1,4 +1,4 @@
-//! The summary of both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply
+//! The summary of both ends: the JSON schema `nocopy.send-udp/2` (docs/send.md). A field that does not apply
 //! is absent.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::ledger::LedgerResult;
 use crate::processor::ProcessorUse;
 use crate::send::pacer::Pace;
 use crate::send::run::Run;
-use crate::send::summary::Rates;
+use crate::send::summary::{Rates, Unit};
 use crate::send::table::{behind, rate, requested};
 use crate::transfer::RunRow;
 use nocopy_report::quantity;
@@ -28,10 +28,10 @@ pub(super) struct Summary {
     address: SocketAddr,
     method: String,
     /// The methods used, and why, in lines.
-    report: Vec<String>,
+    explanation: Vec<String>,
     ended: CommandEnd,
-    /// Datagrams, and their payload with headers.
-    packets: u64,
+    datagrams: u64,
+    /// Their payload with headers.
     bytes: u64,
     seconds: f64,
     #[serde(flatten)]
@@ -42,8 +42,10 @@ pub(super) struct Summary {
     #[serde(flatten)]
     run: RunRow,
     evidence: LedgerResult,
-    /// Errors reported by the network, and how often.
+    /// Errors reported by the network, and how often, by name and for people.
     errors: BTreeMap<String, u64>,
+    #[serde(skip)]
+    errors_by_meaning: BTreeMap<String, u64>,
     processor: ProcessorUse,
     /// Whether the run ends without a count: by a time, or at the end of the input.
     #[serde(skip)]
@@ -59,7 +61,7 @@ impl Summary {
         processor: ProcessorUse,
     ) -> Self {
         let tally = transmitter.schedule.tally;
-        let TransportReport { report, refused, ledger } = transmitter.session.transport.report();
+        let TransportReport { explanation, refused, ledger } = transmitter.session.transport.report();
         let sender_run = transmitter.session.run.as_ref();
         let run_counts = sender_run.and_then(|run| run.run_counts());
         let has_checksums = sender_run.is_some_and(|run| run.has_checksums());
@@ -67,17 +69,18 @@ impl Summary {
             target,
             address,
             method: arguments.host.method.name(),
-            report,
+            explanation,
             ended: if run.failure.is_some() { CommandEnd::Failed } else { ended },
-            packets: tally.packets,
+            datagrams: tally.packets,
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
-            rates: Rates::new(&transmitter.schedule, pace, run.duration),
+            rates: Rates::new(Unit::Datagrams, &transmitter.schedule, pace, run.duration),
             refused: refused.values().sum(),
             refused_by: refused,
             run: RunRow::new(sender_run.map(|run| run.sent()), run_counts, has_checksums),
             evidence: ledger.into(),
-            errors: transmitter.session.errors.clone(),
+            errors: transmitter.session.errors.by_name(),
+            errors_by_meaning: transmitter.session.errors.by_meaning(),
             processor,
             has_end: matches!(transmitter.payload, Payload::Stream(_)) || arguments.duration.is_some(),
         }
@@ -85,23 +88,24 @@ impl Summary {
 
     /// With more lines about how datagrams were sent.
     pub(super) fn with_lines(mut self, lines: Vec<String>) -> Self {
-        self.report.extend(lines);
+        self.explanation.extend(lines);
         self
     }
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.send-udp/1";
+    const SCHEMA: &'static str = "nocopy.send-udp/2";
 
     /// Negative if fewer datagrams were sent than requested, or arrived than were sent.
     fn outcome(&self) -> Outcome {
         // Below it is checked whether a count was reached.
-        let cut_short = self.ended != CommandEnd::Done && self.has_end && self.rates.asked.packets.is_none();
+        let cut_short =
+            self.ended != CommandEnd::Done && self.has_end && self.rates.requested.units.is_none();
         let unknown = self.run.sent.is_some() && self.run.is_final != Some(true);
         // With headers, the receiver's count of what is lost includes these.
         let lost_here = self.run.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());
         let lost = lost_here || self.run.has_lost();
-        if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
+        if cut_short || self.rates.are_missed(self.datagrams) || unknown || lost {
             Outcome::Negative
         } else {
             Outcome::Positive
@@ -111,7 +115,7 @@ impl nocopy_report::Summary for Summary {
     fn table(&self) -> Table {
         let sent = format!(
             "{} datagrams, {} bytes{}{}",
-            self.packets,
+            self.datagrams,
             self.bytes,
             quantity::in_time(self.seconds),
             self.ended.words()
@@ -129,27 +133,26 @@ impl nocopy_report::Summary for Summary {
             (Some(_), Some(run_counts)) => rows.extend(run_counts.rows(self.run.has_checksums)),
         }
         rows.push(("rate".into(), rate(&self.rates)));
-        rows.extend(requested(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
+        rows.extend(requested(&self.rates, "datagrams").map(|words| ("requested".to_owned(), words)));
         rows.extend(behind(&self.rates));
         if self.refused > 0 {
             let causes: Vec<_> =
                 self.refused_by.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
             let words = format!(
-                "{} datagrams lost here: not taken by the kernel ({})",
+                "{} datagrams lost here: not sent by the kernel ({})",
                 self.refused,
                 causes.join(", ")
             );
             rows.push(("refused".into(), words));
         }
-        rows.extend(
-            self.errors.iter().map(|(error, count)| ("network".into(), format!("{count} times: {error}"))),
-        );
+        let errors = self.errors_by_meaning.iter();
+        rows.extend(errors.map(|(error, count)| ("network".into(), format!("{count} times: {error}"))));
         rows.push(("evidence".into(), self.evidence.words.clone()));
         rows.push(("processor".into(), self.processor.words()));
         rows.into()
     }
 
     fn details(&self) -> String {
-        indented(&self.report)
+        indented(&self.explanation)
     }
 }

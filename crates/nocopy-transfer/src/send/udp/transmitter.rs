@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::send::queue::{Schedule, SendStep, Tally};
 use crate::send::transmitter::Transmitter;
 
-/// The interval of checks for answers of the receiver and errors of the network.
+/// The interval of checks for reports of the receiver and errors of the network.
 const POLL_NS: u64 = 5_000_000;
 
 #[derive(Debug)]

@@ -39,12 +39,12 @@ pub(super) fn is_continuable(sender: &Sender, error: &io::Error) -> bool {
     is_passing(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
 }
 
-/// The datagrams that the kernel refused, by its error, except questions.
-pub(super) fn refused(stats: &Stats, questions: &Counts) -> BTreeMap<String, u64> {
-    let questions = questions.by_name();
+/// The datagrams that the kernel refused, by its error, except probes.
+pub(super) fn refused(stats: &Stats, probes: &Counts) -> BTreeMap<String, u64> {
+    let probes = probes.by_name();
     let by_error = stats.into_iter().filter_map(|counter| {
         let error = counter.name.strip_prefix("refused_")?;
-        let count = counter.value.saturating_sub(questions.get(error).copied().unwrap_or(0));
+        let count = counter.value.saturating_sub(probes.get(error).copied().unwrap_or(0));
         (count > 0).then(|| (error.to_owned(), count))
     });
     by_error.collect()
@@ -63,8 +63,8 @@ pub(super) enum SendResult {
 #[derive(Debug)]
 pub(super) struct TransportReport {
     /// The methods used, and why, in lines.
-    pub report: Vec<String>,
-    /// Datagrams that the kernel did not accept, except questions to the receiver, by cause: its error, or
+    pub explanation: Vec<String>,
+    /// Datagrams that the kernel did not accept, except probes to the receiver, by cause: its error, or
     /// the counter of a port.
     pub refused: BTreeMap<String, u64>,
     pub ledger: Ledger,

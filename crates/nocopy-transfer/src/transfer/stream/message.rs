@@ -4,8 +4,8 @@
 //! | | number | offset | counts |
 //! |---|---|---|---|
 //! | head | of the stream, from 0 | offset of its bytes in all data | number of streams, bytes of the stream |
-//! | question | 0 | bytes of all data | number of streams, bytes sent, their CRC32C |
-//! | answer | 0, or why the run is refused | 0 | 0, bytes received, their CRC32C |
+//! | probe | 0 | bytes of all data | number of streams, bytes sent, their CRC32C |
+//! | report | 0, or why the run is refused | 0 | 0, bytes received, their CRC32C |
 //!
 //! The bytes of all data and of a stream are 0 if unknown; a flag says whether they are known.
 
@@ -67,7 +67,7 @@ pub(crate) struct Head {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct Probe {
     pub run: u64,
     /// The number of connections for data: from 1 to [`STREAMS_MAX`].
     pub streams: u32,
@@ -75,7 +75,7 @@ pub(crate) struct Question {
     pub total: Option<u64>,
     pub sent: Count,
     pub last: bool,
-    pub thanks: bool,
+    pub acknowledgement: bool,
     pub verify: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum Refusal {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Report {
     pub run: u64,
     pub refusal: Option<Refusal>,
     pub received: Count,
@@ -96,16 +96,16 @@ pub(crate) struct Answer {
     pub verify: bool,
 }
 
-pub(crate) fn refuse(question: &Question, why: Refusal) -> [u8; CONTROL_BYTES] {
+pub(crate) fn refuse(probe: &Probe, why: Refusal) -> [u8; CONTROL_BYTES] {
     let received = Count::default();
-    Answer { run: question.run, refusal: Some(why), received, last: true, verify: false }.emit()
+    Report { run: probe.run, refusal: Some(why), received, last: true, verify: false }.emit()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     Head(Head),
-    Question(Question),
-    Answer(Answer),
+    Probe(Probe),
+    Report(Report),
 }
 
 /// Bytes are no message: of another program or version, or damaged.
@@ -123,8 +123,8 @@ impl Message {
     fn of(control: &Control) -> Option<Self> {
         match control.kind {
             PacketKind::Head => Head::of(control).map(Self::Head),
-            PacketKind::Question => Question::of(control).map(Self::Question),
-            PacketKind::Answer => Answer::of(control).map(Self::Answer),
+            PacketKind::Probe => Probe::of(control).map(Self::Probe),
+            PacketKind::Report => Report::of(control).map(Self::Report),
             PacketKind::Data => None,
         }
     }
@@ -169,24 +169,24 @@ impl Head {
     }
 }
 
-impl Question {
+impl Probe {
     fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, offset, last, thanks, verify, has_length, counts, .. } = *control;
+        let Control { run, number, offset, last, acknowledgement, verify, has_length, counts, .. } = *control;
         let (streams, total) = (streams(counts[0])?, known(offset, has_length)?);
         let sent = Count::of(control)?;
-        (number == 0).then_some(Self { run, streams, total, sent, last, thanks, verify })
+        (number == 0).then_some(Self { run, streams, total, sent, last, acknowledgement, verify })
     }
 
     pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
-        let Self { run, streams, total, sent, last, thanks, verify } = *self;
+        let Self { run, streams, total, sent, last, acknowledgement, verify } = *self;
         let (offset, has_length) = (total.unwrap_or(0), total.is_some());
         let counts = sent.counts(streams);
-        let question = Control::new(PacketKind::Question, run);
-        Control { offset, has_length, last, thanks, verify, counts, ..question }.emit()
+        let probe = Control::new(PacketKind::Probe, run);
+        Control { offset, has_length, last, acknowledgement, verify, counts, ..probe }.emit()
     }
 }
 
-impl Answer {
+impl Report {
     fn of(control: &Control) -> Option<Self> {
         let Control { run, number, offset, last, verify, counts, .. } = *control;
         let refusal = match number {
@@ -207,7 +207,7 @@ impl Answer {
             Some(Refusal::NoRanges) => 2,
         };
         let counts = received.counts(0);
-        Control { number, last, verify, counts, ..Control::new(PacketKind::Answer, run) }.emit()
+        Control { number, last, verify, counts, ..Control::new(PacketKind::Report, run) }.emit()
     }
 }
 
@@ -263,26 +263,26 @@ pub(super) mod tests {
         }
         let one_stream = [1, 0, 0, 0, 0, 0, 0, 0];
         let head = Control { counts: one_stream, ..Control::new(PacketKind::Head, 1) };
-        let question = Control { counts: one_stream, ..Control::new(PacketKind::Question, 1) };
-        let answer = Control::new(PacketKind::Answer, 1);
+        let probe = Control { counts: one_stream, ..Control::new(PacketKind::Probe, 1) };
+        let report = Control::new(PacketKind::Report, 1);
         for wrong in [
             Control { counts: [1, 7, 0, 0, 0, 0, 0, 0], ..head },
             Control { counts: [1, 0, 1, 0, 0, 0, 0, 0], ..head },
             Control { counts: [1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0], ..head },
-            Control { number: 1, ..question },
-            Control { offset: 7, ..question },
-            Control { counts: [0; COUNTS], ..question },
-            Control { counts: [1, 0, 5, 0, 0, 0, 0, 0], ..question },
-            Control { counts: [1, 0, 1 << 32, 0, 0, 0, 0, 0], verify: true, ..question },
-            Control { counts: [1, 0, 0, 0, 0, 0, 0, 1], ..question },
-            Control { number: 3, ..answer },
-            Control { offset: 1, ..answer },
-            Control { counts: one_stream, ..answer },
-            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..answer },
+            Control { number: 1, ..probe },
+            Control { offset: 7, ..probe },
+            Control { counts: [0; COUNTS], ..probe },
+            Control { counts: [1, 0, 5, 0, 0, 0, 0, 0], ..probe },
+            Control { counts: [1, 0, 1 << 32, 0, 0, 0, 0, 0], verify: true, ..probe },
+            Control { counts: [1, 0, 0, 0, 0, 0, 0, 1], ..probe },
+            Control { number: 3, ..report },
+            Control { offset: 1, ..report },
+            Control { counts: one_stream, ..report },
+            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..report },
         ] {
             assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
         }
-        for sound in [head, question, answer] {
+        for sound in [head, probe, report] {
             assert!(read(&sound.emit()).is_ok(), "{sound:?}");
         }
     }
@@ -335,16 +335,16 @@ pub(super) mod tests {
         #[test]
         fn emitted_messages_are_parsed_back(
             run: u64, number in 0..STREAMS_MAX, offset in 0..NUMBER_MAX, total in proptest::option::of(0..NUMBER_MAX),
-            bytes in 0..NUMBER_MAX, crc in proptest::option::of(any::<u32>()), last: bool, thanks: bool,
+            bytes in 0..NUMBER_MAX, crc in proptest::option::of(any::<u32>()), last: bool, acknowledgement: bool,
         ) {
             let head = Head { run, number, streams: STREAMS_MAX, offset, length: total };
             prop_assert_eq!(read(&head.emit()), Ok(Message::Head(head)));
             let (count, verify) = (Count { bytes, crc32c: crc }, crc.is_some());
-            let question = Question { run, streams: number + 1, total, sent: count, last, thanks, verify };
-            prop_assert_eq!(read(&question.emit()), Ok(Message::Question(question)));
+            let probe = Probe { run, streams: number + 1, total, sent: count, last, acknowledgement, verify };
+            prop_assert_eq!(read(&probe.emit()), Ok(Message::Probe(probe)));
             for refusal in [None, Some(Refusal::Busy), Some(Refusal::NoRanges)] {
-                let answer = Answer { run, refusal, received: count, last, verify };
-                prop_assert_eq!(read(&answer.emit()), Ok(Message::Answer(answer)));
+                let report = Report { run, refusal, received: count, last, verify };
+                prop_assert_eq!(read(&report.emit()), Ok(Message::Report(report)));
             }
         }
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::super::wire::CONTROL_BYTES;
-use super::message::{Answer, Count, Malformed, Message, Question, Refusal};
+use super::message::{Count, Malformed, Message, Probe, Refusal, Report};
 use super::report::RunCounts;
 
-/// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
+/// Between two probes: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// How long answers may be missing.
+/// How long reports may be missing.
 const SILENCE_NS: u64 = 10_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,20 +25,20 @@ pub(crate) enum ControlState {
     Refused(Refusal),
     /// The receiver's messages are not of this protocol.
     Malformed,
-    /// The receiver has closed the connection without a last answer.
+    /// The receiver has closed the connection without a last report.
     Gone,
     Silent,
 }
 
 #[derive(Debug)]
 pub(crate) struct SenderControl {
-    question: Question,
+    probe: Probe,
     connect_timeout_ns: u64,
-    /// When the last question was sent, and the last answer received.
-    question_ns: Option<u64>,
-    answer_ns: u64,
-    answer: Option<Answer>,
-    /// The last answer arrived before everything was sent.
+    /// When the last probe was sent, and the last report received.
+    probe_ns: Option<u64>,
+    report_ns: u64,
+    report: Option<Report>,
+    /// The last report arrived before everything was sent.
     is_early: bool,
     /// The connection was closed, or a malformed message arrived.
     broken: Option<ControlState>,
@@ -53,73 +53,72 @@ impl SenderControl {
         connect_timeout: Duration,
     ) -> Self {
         let sent = Count::empty(verify);
-        let question = Question { run, streams, total, sent, last: false, thanks: false, verify };
+        let probe = Probe { run, streams, total, sent, last: false, acknowledgement: false, verify };
         let connect_timeout_ns = u64::try_from(connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         Self {
-            question,
+            probe,
             connect_timeout_ns,
-            question_ns: None,
-            answer_ns: 0,
-            answer: None,
+            probe_ns: None,
+            report_ns: 0,
+            report: None,
             is_early: false,
             broken: None,
         }
     }
 
     pub(crate) fn state(&self, now_ns: u64) -> ControlState {
-        let silence_ns = now_ns.saturating_sub(self.answer_ns);
-        match (self.answer, self.broken) {
-            (Some(Answer { refusal: Some(why), .. }), _) => ControlState::Refused(why),
-            (Some(Answer { last: true, .. }), _) if self.question.last => ControlState::Agreed,
-            (Some(Answer { last: true, .. }), _) => ControlState::EndedEarly,
+        let silence_ns = now_ns.saturating_sub(self.report_ns);
+        match (self.report, self.broken) {
+            (Some(Report { refusal: Some(why), .. }), _) => ControlState::Refused(why),
+            (Some(Report { last: true, .. }), _) if self.probe.last => ControlState::Agreed,
+            (Some(Report { last: true, .. }), _) => ControlState::EndedEarly,
             (_, Some(broken)) => broken,
             (None, _) if silence_ns > self.connect_timeout_ns => ControlState::Silent,
             (None, _) => ControlState::Connecting,
             (Some(_), _) if silence_ns > SILENCE_NS => ControlState::Silent,
-            (Some(_), _) if self.question.last => ControlState::Finishing,
+            (Some(_), _) if self.probe.last => ControlState::Finishing,
             (Some(_), _) => ControlState::Running,
         }
     }
 
-    /// The question to be sent now, if there is one. `sent_bytes`: the bytes that are known to be sent so
+    /// The probe to be sent now, if there is one. `sent_bytes`: the bytes that are known to be sent so
     /// far.
-    pub(crate) fn next_question(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
-        if matches!(self.state(now_ns), ControlState::Agreed) && !self.question.thanks {
-            self.question.thanks = true;
-            return Some(self.question.emit());
+    pub(crate) fn next_probe(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
+        if matches!(self.state(now_ns), ControlState::Agreed) && !self.probe.acknowledgement {
+            self.probe.acknowledgement = true;
+            return Some(self.probe.emit());
         }
-        let is_due =
-            self.question_ns.is_none_or(|question_ns| now_ns.saturating_sub(question_ns) >= INTERVAL_NS);
-        if !is_due || self.question.thanks {
+        let is_due = self.probe_ns.is_none_or(|probe_ns| now_ns.saturating_sub(probe_ns) >= INTERVAL_NS);
+        if !is_due || self.probe.acknowledgement {
             return None;
         }
-        self.question_ns = Some(now_ns);
-        if !self.question.last {
-            self.question.sent.bytes = sent_bytes;
+        self.probe_ns = Some(now_ns);
+        if !self.probe.last {
+            self.probe.sent.bytes = sent_bytes;
         }
-        Some(self.question.emit())
+        Some(self.probe.emit())
     }
 
-    /// Everything was sent. A receiver that ended early only gets thanks.
+    /// Everything was sent. A receiver that ended early only gets an acknowledgement.
     pub(crate) fn finish(&mut self, sent: Count) {
-        self.is_early = self.answer.is_some_and(|answer| answer.last);
-        self.question.last = true;
-        self.question.verify = sent.crc32c.is_some();
-        self.question.sent = sent;
-        self.question_ns = None;
+        self.is_early = self.report.is_some_and(|report| report.last);
+        self.probe.last = true;
+        self.probe.verify = sent.crc32c.is_some();
+        self.probe.sent = sent;
+        self.probe_ns = None;
     }
 
     pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
         match message {
-            Ok(Message::Answer(mut answer)) if answer.run == self.question.run => {
-                if !answer.last {
-                    answer.received.crc32c = None; // it is not over
+            Ok(Message::Report(mut report)) if report.run == self.probe.run => {
+                if !report.last {
+                    report.received.crc32c = None; // it is not over
                 }
-                // The last answer must be the last message.
-                if self.answer.is_none_or(|answer| !answer.last) {
-                    self.answer = Some(answer);
+                // The last report must be the last message.
+                if self.report.is_none_or(|report| !report.last) {
+                    self.report = Some(report);
                 }
-                self.answer_ns = now_ns;
+                self.report_ns = now_ns;
             }
             _ => self.broken = self.broken.or(Some(ControlState::Malformed)),
         }
@@ -131,16 +130,16 @@ impl SenderControl {
 
     /// Whether all data need a checksum, because one end asks for it.
     pub(crate) fn has_checksums(&self) -> bool {
-        self.question.verify || self.answer.is_some_and(|answer| answer.verify)
+        self.probe.verify || self.report.is_some_and(|report| report.verify)
     }
 
     pub(crate) fn run_counts(&self) -> RunCounts {
-        let answer = self.answer.filter(|answer| answer.refusal.is_none());
+        let report = self.report.filter(|report| report.refusal.is_none());
         RunCounts {
-            total: self.question.total,
-            sent: self.question.last.then_some(self.question.sent),
-            received: answer.map(|answer| answer.received),
-            is_final: answer.is_some_and(|answer| answer.last),
+            total: self.probe.total,
+            sent: self.probe.last.then_some(self.probe.sent),
+            received: report.map(|report| report.received),
+            is_final: report.is_some_and(|report| report.last),
             is_whole: !self.is_early,
         }
     }
@@ -153,20 +152,20 @@ mod tests {
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn answer(bytes: u64, last: bool) -> Result<Message, Malformed> {
+    fn report(bytes: u64, last: bool) -> Result<Message, Malformed> {
         let received = Count { bytes, crc32c: None };
-        Ok(Message::Answer(Answer { run: 7, refusal: None, received, last, verify: false }))
+        Ok(Message::Report(Report { run: 7, refusal: None, received, last, verify: false }))
     }
 
     fn running_control() -> SenderControl {
         let mut sender_control = SenderControl::new(7, 1, None, false, CONNECT_TIMEOUT);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Connecting);
         assert!(
-            sender_control.next_question(0, 0).is_some()
-                && sender_control.next_question(0, 1).is_none()
-                && sender_control.next_question(0, INTERVAL_NS).is_some()
+            sender_control.next_probe(0, 0).is_some()
+                && sender_control.next_probe(0, 1).is_none()
+                && sender_control.next_probe(0, INTERVAL_NS).is_some()
         );
-        sender_control.handle(answer(0, false), SECOND_NS);
+        sender_control.handle(report(0, false), SECOND_NS);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Running);
         sender_control
     }
@@ -176,17 +175,17 @@ mod tests {
         let mut sender_control = running_control();
         sender_control.finish(Count { bytes: 9, crc32c: None });
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Finishing);
-        assert!(sender_control.next_question(0, SECOND_NS).is_some(), "at once");
-        sender_control.handle(answer(8, false), SECOND_NS);
+        assert!(sender_control.next_probe(0, SECOND_NS).is_some(), "at once");
+        sender_control.handle(report(8, false), SECOND_NS);
         assert_eq!(sender_control.state(2 * SECOND_NS), ControlState::Finishing);
-        sender_control.handle(answer(9, true), SECOND_NS);
-        sender_control.handle(answer(5, false), SECOND_NS);
+        sender_control.handle(report(9, true), SECOND_NS);
+        sender_control.handle(report(5, false), SECOND_NS);
         sender_control.end();
         assert_eq!(sender_control.state(100 * SECOND_NS), ControlState::Agreed, "for ever");
         assert!(
-            sender_control.next_question(0, SECOND_NS).is_some()
-                && sender_control.next_question(0, 9 * SECOND_NS).is_none(),
-            "thanks, once"
+            sender_control.next_probe(0, SECOND_NS).is_some()
+                && sender_control.next_probe(0, 9 * SECOND_NS).is_none(),
+            "an acknowledgement, once"
         );
         let run_counts = sender_control.run_counts();
         assert!(run_counts.is_final && run_counts.is_whole);
@@ -202,22 +201,22 @@ mod tests {
         sender_control.end();
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Gone);
         let of_another =
-            Answer { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
-        for message in [Err(Malformed), Ok(Message::Answer(of_another))] {
+            Report { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
+        for message in [Err(Malformed), Ok(Message::Report(of_another))] {
             let mut sender_control = running_control();
             sender_control.handle(message, SECOND_NS);
             assert_eq!(sender_control.state(SECOND_NS), ControlState::Malformed);
         }
         let mut sender_control = fresh();
         sender_control
-            .handle(Ok(Message::Answer(Answer { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);
+            .handle(Ok(Message::Report(Report { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);
         assert_eq!(sender_control.state(0), ControlState::Refused(Refusal::Busy));
     }
 
     #[test]
     fn an_early_end_by_the_receiver_is_not_compared() {
         let mut sender_control = running_control();
-        sender_control.handle(answer(5, true), SECOND_NS);
+        sender_control.handle(report(5, true), SECOND_NS);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::EndedEarly);
         sender_control.finish(Count { bytes: 9, crc32c: Some(1) });
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Agreed);

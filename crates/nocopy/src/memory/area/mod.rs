@@ -161,7 +161,7 @@ impl Default for AreaConfig {
 /// let frame = right.receiver().receive()?.next().expect("one packet").take();
 /// left.sender().send(frame)?; // by another port of the same area: no byte is copied for that
 /// left.sender().flush()?;
-/// assert!(area.balance().is_whole()); // each frame is in exactly one place
+/// assert!(area.balance().is_balanced()); // each frame is in exactly one place
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -333,7 +333,7 @@ struct FrameCounts {
     /// Frames that left this half, for the program or for other pools' return lists, minus frames that came
     /// back to it, from the program or from its own list; negative for a half that only sends what others
     /// received.
-    yours: AtomicI64,
+    in_use: AtomicI64,
     /// Whether `lent` counts frames lent to send (1) or to receive (0).
     sends: PlainU32,
 }
@@ -347,8 +347,8 @@ struct AreaState {
     open: Vec<bool>,
     /// For each closed pool: its frames still in use. The number is reused when there are none.
     frames_in_use: Vec<u32>,
-    /// The sum of `yours` of closed pools, less the frames that returned since.
-    yours: i64,
+    /// The sum of `in_use` of closed pools, less the frames that returned since.
+    in_use: i64,
 }
 
 impl Shared {
@@ -377,7 +377,7 @@ impl Shared {
                 retired: 0,
                 open: vec![false; POOL_COUNT_MAX],
                 frames_in_use: vec![0; POOL_COUNT_MAX],
-                yours: 0,
+                in_use: 0,
             }),
         }
     }
@@ -438,7 +438,7 @@ impl Shared {
         let mut balance = Balance {
             total: self.frame_count,
             free: state.unassigned.len() as u64,
-            yours: state.yours,
+            in_use: state.in_use,
             retired: state.retired,
             ..Balance::default()
         };
@@ -448,7 +448,7 @@ impl Shared {
             // fetches them.
             let waiting = record.returns.count();
             balance.free += ledger.free.load(Relaxed) + u64::from(waiting);
-            balance.yours += ledger.yours.load(Relaxed) - i64::from(waiting);
+            balance.in_use += ledger.in_use.load(Relaxed) - i64::from(waiting);
             let sends = ledger.sends.load(Relaxed) == 1;
             let lent = if sends { &mut balance.lent_tx } else { &mut balance.lent_rx };
             *lent += ledger.lent.load(Relaxed);
@@ -478,7 +478,7 @@ unsafe fn return_to_pool(shared: NonNull<Shared>, frame: u32) {
         // No underflow: the list refuses frames only after closing, which counted this one under the same
         // lock.
         guard.frames_in_use[usize::from(owner) - 1] -= 1;
-        guard.yours -= 1;
+        guard.in_use -= 1;
     }
     // SAFETY: closing the pool gave this frame one count (`Pool::close`), which ends here.
     unsafe { Arc::decrement_strong_count(shared.as_ptr()) };

@@ -86,7 +86,7 @@ pub(crate) struct Pool {
     /// `free_count` when last settled: the difference is the frames that the program took or returned since.
     settled: Cell<u32>,
     /// The terms of [`FrameCounts`](super::FrameCounts), kept here and published once per batch.
-    yours: Cell<i64>,
+    in_use: Cell<i64>,
     lent: Cell<u64>,
     on_close: Cell<LentFrames>,
     /// The blocks of a packet ring, if it receives from one.
@@ -134,7 +134,7 @@ impl Pool {
             free,
             free_count: Cell::new(count),
             settled: Cell::new(count),
-            yours: Cell::new(0),
+            in_use: Cell::new(0),
             lent: Cell::new(0),
             on_close: Cell::new(LentFrames::Retire),
             blocks: None,
@@ -203,7 +203,7 @@ impl Pool {
     #[inline]
     fn settle(&self) {
         let (now, then) = (self.free_count.get(), self.settled.replace(self.free_count.get()));
-        self.yours.set(self.yours.get() + i64::from(then) - i64::from(now));
+        self.in_use.set(self.in_use.get() + i64::from(then) - i64::from(now));
     }
 
     /// Publishes this half's account for the sum over the area: plain stores, once per batch.
@@ -212,7 +212,7 @@ impl Pool {
         let ledger = &self.shared.record(self.id).ledger;
         ledger.free.store(self.free_count.get().into(), Relaxed);
         ledger.lent.store(self.lent.get(), Relaxed);
-        ledger.yours.store(self.yours.get(), Relaxed);
+        ledger.in_use.store(self.in_use.get(), Relaxed);
     }
 
     /// Fetches frames that were dropped by other threads; a plain load if there are none.
@@ -284,7 +284,7 @@ impl Pool {
     pub(crate) fn claimed(&self, count: u64) {
         // No underflow: a claimed frame was lent by this half, says its state word, and was counted then.
         self.lent.set(self.lent.get() - count);
-        self.yours.set(self.yours.get() + count.cast_signed());
+        self.in_use.set(self.in_use.get() + count.cast_signed());
     }
 
     /// Makes this half receive from blocks: announced packets belong to it until it asks for more.
@@ -392,7 +392,7 @@ impl Pool {
     #[inline]
     pub(crate) fn sent(&self, count: u32) {
         self.lent.set(self.lent.get() + u64::from(count));
-        self.yours.set(self.yours.get() - i64::from(count));
+        self.in_use.set(self.in_use.get() - i64::from(count));
     }
 
     /// Takes back sent frames, for at most `count` completions: this pool's go into its cache, those of other
@@ -453,7 +453,7 @@ impl Pool {
             let owner = owner_of(now);
             match self.lent.get().checked_sub(1) {
                 Some(lent) => self.lent.set(lent),
-                None => self.yours.set(self.yours.get() - 1), // queued in a batch of drafts that was forgotten
+                None => self.in_use.set(self.in_use.get() - 1), // queued in a batch of drafts that was forgotten
             }
             if self.on_close.get() == LentFrames::Retire {
                 self.shared.set_state(frame, state(0, RETIRED));
@@ -469,7 +469,7 @@ impl Pool {
                 if owner == self.id {
                     self.push(frame);
                 } else {
-                    self.yours.set(self.yours.get() + 1);
+                    self.in_use.set(self.in_use.get() + 1);
                     strays.push(frame);
                 }
             }
@@ -499,7 +499,7 @@ impl Drop for Pool {
         let slot = usize::from(self.id) - 1;
         area_state.open[slot] = false;
         area_state.frames_in_use[slot] = u32::try_from(in_use).expect("no more than the frames of an area");
-        area_state.yours += self.yours.get();
+        area_state.in_use += self.in_use.get();
         // From now on every frame in use keeps the area alive itself (module documentation of `area`). A
         // frame that is being dropped right now waits for the lock in `return_to_pool` and then finds its
         // count.
@@ -558,7 +558,7 @@ impl<'pool> ReturnBatch<'pool> {
         if is_kept(now) {
             // SAFETY: the word said that it was kept and lent by this half, which has just got it back.
             self.kept.push(unsafe { self.pool.kept_frame(frame) });
-            self.pool.yours.set(self.pool.yours.get() + 1);
+            self.pool.in_use.set(self.pool.in_use.get() + 1);
         } else {
             self.add(frame, owner_of(now));
         }
@@ -583,7 +583,7 @@ impl<'pool> ReturnBatch<'pool> {
             return;
         }
         let Self { pool, owner, first, last, count, .. } = *self;
-        pool.yours.set(pool.yours.get() + i64::from(count)); // until their pools fetch them
+        pool.in_use.set(pool.in_use.get() + i64::from(count)); // until their pools fetch them
         let shared = &pool.shared;
         self.count = 0;
         if shared.record(owner).returns.push_chain(&shared.links, first, last, count).is_ok() {

@@ -92,7 +92,7 @@ fn frames_dropped_while_their_pool_closes_are_not_lost() {
         drop(pool);
         dropper.join().unwrap();
         let balance = area.balance();
-        assert_eq!((balance.free, balance.yours), (8, 0), "{balance}");
+        assert_eq!((balance.free, balance.in_use), (8, 0), "{balance}");
         assert_eq!(Arc::strong_count(&area.shared), 1);
     }
 }
@@ -110,7 +110,7 @@ fn a_closed_pools_frames_serve_the_next_pool() {
         Err(AreaError::FramesExhausted { wanted: 9, free: 8, total: 8 })
     ));
     let frame = area.pool(Half::Send, 8).unwrap().frame().unwrap();
-    assert_eq!(area.balance().yours, 1);
+    assert_eq!(area.balance().in_use, 1);
     drop(frame);
     assert_eq!(area.balance().free, 8);
 }
@@ -135,7 +135,7 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     kernel_completion.publish();
     assert_eq!(send.reap(&mut completion, u32::MAX, &mut Faults::default(), &mut Vec::new()), 3);
     assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
-    assert!(receive.balance().is_whole());
+    assert!(receive.balance().is_balanced());
     // One own frame and one stray are lent when the sending half closes.
     forward(1);
     send.lend(send.frame().unwrap()).unwrap();
@@ -149,7 +149,7 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     send.close(LentFrames::Retire);
     let balance = receive.balance();
     assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 1, 7), "{balance}");
-    assert!(balance.is_whole());
+    assert!(balance.is_balanced());
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_retired_frame_of_a_closed_pool_does_not_keep_the_area() {
     send.sent(1);
     drop(receive);
     send.close(LentFrames::Retire);
-    assert!(area.balance().is_whole(), "{}", area.balance());
+    assert!(area.balance().is_balanced(), "{}", area.balance());
     drop(area);
     assert!(weak.upgrade().is_none(), "area leaked");
 }
@@ -180,9 +180,9 @@ fn a_shared_frame_returns_after_its_last_owner() {
     assert_eq!((&*one, &*two), (&b"shared"[..], &b"shared"[..]));
     drop(one);
     let frame = Frame::try_from(two).unwrap();
-    assert_eq!(pool.balance().yours, 1);
+    assert_eq!(pool.balance().in_use, 1);
     drop(frame);
-    assert_eq!(pool.balance().yours, 0);
+    assert_eq!(pool.balance().in_use, 0);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn only_kept_frames_return_with_their_contents() {
         assert!(back.iter().map(|frame| (frame.index(), frame.as_ptr(), frame.to_vec())).eq(expected));
         receive.balance();
         let balance = send.balance();
-        assert!(balance.is_whole() && balance.yours == 2 && balance.lent_tx == 0, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 2 && balance.lent_tx == 0, "{balance}");
         frames.append(&mut back);
     }
     // Sent without being kept, and kept but not sent: free again.
@@ -266,7 +266,7 @@ fn only_kept_frames_return_with_their_contents() {
     receive.fetch();
     receive.balance();
     let balance = send.balance();
-    assert!(balance.is_whole() && balance.free == 8, "{balance}");
+    assert!(balance.is_balanced() && balance.free == 8, "{balance}");
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
         assert_eq!(send.reap(&mut completion, u32::MAX, &mut Faults::default(), &mut back), 1);
         send.close(how);
         let balance = receive.balance();
-        assert!(balance.is_whole() && balance.yours == 1 && balance.lent_tx == 0, "{balance}");
+        assert!(balance.is_balanced() && balance.in_use == 1 && balance.lent_tx == 0, "{balance}");
         assert_eq!(balance.retired, if how == LentFrames::Retire { 2 } else { 0 }, "{balance}");
         assert_eq!(&*back[0], b"kept");
         drop(receive);

@@ -124,7 +124,7 @@ impl Block {
     pub fn into_reader(self) -> BlockReader {
         let memory::Contents { header, packets } = self.contents;
         let at = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
-        BlockReader { block: self, at, left: packets, unreadable: 0 }
+        BlockReader { block: self, at, left: packets, malformed: 0 }
     }
 
     /// Makes it a piece of a pcapng file, in place: no packet is copied.
@@ -215,7 +215,7 @@ pub struct BlockReader {
     /// The next packet's header, after the word that the kernel reads.
     at: usize,
     left: u32,
-    unreadable: u32,
+    malformed: u32,
 }
 
 impl BlockReader {
@@ -225,8 +225,8 @@ impl BlockReader {
     }
 
     /// Packets lost because the kernel's headers contradict themselves; no known kernel causes this.
-    pub fn unreadable(&self) -> u32 {
-        self.unreadable
+    pub fn malformed(&self) -> u32 {
+        self.malformed
     }
 
     /// The next packet; `None` after the last.
@@ -237,7 +237,7 @@ impl BlockReader {
         let Some(PacketRecord { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
             settle(rest, left == 0)
         else {
-            self.unreadable += std::mem::take(&mut self.left);
+            self.malformed += std::mem::take(&mut self.left);
             return None;
         };
         (self.at, self.left) = (self.at + next, left);
@@ -323,7 +323,7 @@ pub struct Contents {
     /// Their bytes.
     pub packet_bytes: u64,
     /// Packets lost because the kernel's headers contradict themselves; no known kernel causes this.
-    pub unreadable: u64,
+    pub malformed: u64,
     /// Packets beyond `packets_max`.
     pub left_out: u64,
     /// Packets moved by a few bytes, because they were not aligned to four.
@@ -382,7 +382,7 @@ fn write_packets(
             Some(place)
         });
         let Some(PacketRecord { len, next, time_ns, .. }) = added else {
-            contents.unreadable = wanted - number;
+            contents.malformed = wanted - number;
             break;
         };
         contents.packets += 1;
@@ -403,13 +403,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unreadable_packets_are_counted() {
+    fn malformed_packets_are_counted() {
         // The second header would lie far outside.
         let memory = || block(64, 5, Some((64, header(100, 60, u32::MAX))));
         let (mut whole, _) = OwnedBlocks::new(memory()).take().unwrap();
         assert_eq!((whole.packets().count(), whole.packet_count()), (1, 5));
         let mut reader = OwnedBlocks::new(memory()).take().unwrap().0.into_reader();
         assert!(reader.next_packet().is_some() && reader.next_packet().is_none());
-        assert_eq!((reader.left(), reader.unreadable()), (0, 4));
+        assert_eq!((reader.left(), reader.malformed()), (0, 4));
     }
 }

@@ -89,7 +89,7 @@ fn close(end: &End, socket: Socket) {
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
     receiver.port().balance();
     let balance = sender.port().balance();
-    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
     drop((receiver, sender));
     assert!(becomes_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
@@ -375,9 +375,9 @@ fn kept_payloads_outlive_the_socket() {
     }
     drop(socket);
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.yours == 10 && balance.lent_tx == 0, "{balance}");
+    assert!(balance.is_balanced() && balance.in_use == 10 && balance.lent_tx == 0, "{balance}");
     assert!(window.iter().all(|frame| frame.len() == 100));
     drop(window);
     let balance = area.balance();
-    assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+    assert!(balance.is_balanced() && balance.free == u64::from(balance.total), "{balance}");
 }

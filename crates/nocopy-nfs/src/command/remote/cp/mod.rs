@@ -106,10 +106,10 @@ impl<'a> CopyContext<'a> {
         is_free
     }
 
-    /// Leaves something out because of what it is.
+    /// Skips something because of what it is.
     fn skip(&mut self, name: String, cause: &str) {
-        self.counts.left_out += 1;
-        self.add_failure(name, format!("left out; {cause}"));
+        self.counts.skipped += 1;
+        self.add_failure(name, format!("skipped; {cause}"));
     }
 
     /// Notes what was not copied, or not with all that it has.

@@ -61,7 +61,7 @@ fn shortened(name: &[u8]) -> Vec<u8> {
     [&name[..end], hash.as_bytes()].concat()
 }
 
-/// Whether a name is that of an unfinished copy or its record. Such files in a directory are left out: the
+/// Whether a name is that of an unfinished copy or its record. Such files in a directory are skipped: the
 /// names of their copies would conflict with this copy's own.
 pub(super) fn is_unfinished(name: &OsStr) -> bool {
     [PART, RECORD].iter().any(|suffix| name.as_encoded_bytes().ends_with(suffix.as_bytes()))

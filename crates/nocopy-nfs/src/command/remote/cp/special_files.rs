@@ -27,7 +27,7 @@ pub(super) fn make_link(
     if make_special(context, job, &SpecialFile::Link(&target))
         .map_err(|error| local_failure(&job.path(), error))?
     {
-        context.counts.links += 1;
+        context.counts.links_made += 1;
     }
     Ok(())
 }
@@ -46,7 +46,7 @@ pub(super) fn make_node(context: &mut CopyContext<'_>, job: &DownloadJob) -> Res
     let mode = permissions(attributes.mode) & if is_device { 0o600 } else { u32::MAX };
     let device = if is_device { makedev(attributes.device_major, attributes.device_minor) } else { 0 };
     match make_special(context, job, &SpecialFile::Node { kind, mode, device }) {
-        Ok(true) => context.counts.nodes += 1,
+        Ok(true) => context.counts.special_files += 1,
         Ok(false) => {}
         // EACCES is that of the directory.
         Err(error) if is_device && Errno::from_io_error(&error) == Some(Errno::PERM) => {
@@ -88,7 +88,7 @@ pub(super) fn link_name(
         Err(error) => Err(error),
     };
     match made.map_err(|error| local_failure(&job.path(), error)) {
-        Ok(()) => context.counts.links += 1,
+        Ok(()) => context.counts.links_made += 1,
         Err(failure) if failure.is_of_all_files() => return Err(failure),
         Err(failure) => {
             context.add_failure(job.name(), format!("copied as a file of its own; {failure}"));

@@ -1,4 +1,4 @@
-//! The summary of a copy: the JSON schema `nocopy.cp/1` (docs/nfs-client.md).
+//! The summary of a copy: the JSON schema `nocopy.cp/2` (docs/nfs-client.md).
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub(super) struct Counts {
     pub(super) directories: u64,
     pub(super) bytes: u64,
     /// Symbolic links that were made, and further names of files.
-    pub(super) links: u64,
+    pub(super) links_made: u64,
     /// FIFOs, sockets and devices that were made.
-    pub(super) nodes: u64,
-    /// Left out because of what they are, such as a directory without `--recursive`; each is also among those
-    /// that failed.
-    pub(super) left_out: u64,
-    /// Left out by `--resume`: copied already.
+    pub(super) special_files: u64,
+    /// Not copied because of what they are, such as a directory without `--recursive`; each is also among
+    /// those that failed.
+    pub(super) skipped: u64,
+    /// Not copied by `--resume`: copied already.
     pub(super) unchanged: u64,
     /// Bytes of an earlier, incomplete copy that were kept.
     pub(super) resumed_bytes: u64,
@@ -54,16 +54,16 @@ pub(super) struct Summary {
     seconds: f64,
     #[serde(flatten)]
     counts: Counts,
-    ledger: Ledger,
+    evidence: EvidenceSummary,
     /// Calls that were sent again because a connection was lost.
-    repeated_calls: u64,
+    retransmitted_calls: u64,
     /// Bytes that were sent again because the server had lost them.
     lost_bytes: u64,
     failed: Vec<FailedFile>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Ledger {
+struct EvidenceSummary {
     /// Bytes copied once, from the socket into the posted buffer.
     copied_once_bytes: u64,
     /// Together with a header, and a second time.
@@ -88,11 +88,11 @@ impl Summary {
             ended,
             seconds: time.as_secs_f64(),
             counts,
-            ledger: Ledger {
+            evidence: EvidenceSummary {
                 copied_once_bytes: copied(Cause::SocketCall),
                 copied_twice_bytes: copied(Cause::Gathered),
             },
-            repeated_calls: sum("repeated"),
+            retransmitted_calls: sum("retransmitted_calls"),
             lost_bytes: sum("lost_bytes"),
             failed: failures.into_iter().map(|(path, error)| FailedFile { path, error }).collect(),
         }
@@ -100,10 +100,10 @@ impl Summary {
 }
 
 impl nocopy_report::Summary for Summary {
-    const SCHEMA: &'static str = "nocopy.cp/1";
+    const SCHEMA: &'static str = "nocopy.cp/2";
 
     fn table(&self) -> Table {
-        let Counts { files, directories, bytes, links, nodes, left_out, .. } = self.counts;
+        let Counts { files, directories, bytes, links_made, special_files, skipped, .. } = self.counts;
         let Counts { unchanged, resumed_bytes, verified_bytes, .. } = self.counts;
         let speed = short(bytes as f64 / self.seconds.max(1e-9));
         let all = format!(
@@ -112,17 +112,17 @@ impl nocopy_report::Summary for Summary {
             self.ended.words()
         );
         let others = [
-            ("links", links, "symbolic links, and further names of files"),
-            ("nodes", nodes, "FIFOs, sockets and devices"),
-            ("left out", left_out, "that are not copied, as named above"),
+            ("links made", links_made, "symbolic links, and further names of files"),
+            ("special files", special_files, "FIFOs, sockets and devices"),
+            ("skipped", skipped, "that are not copied, as named above"),
             ("unchanged", unchanged, "files that were there already"),
             ("resumed", resumed_bytes, "bytes of an earlier copy that was not finished"),
             ("verified", verified_bytes, "bytes read again and found equal"),
-            ("repeated", self.repeated_calls, "calls sent again because a connection was lost"),
+            ("retransmitted", self.retransmitted_calls, "calls sent again because a connection was lost"),
             ("lost", self.lost_bytes, "bytes that the server had lost, and that were sent again"),
             (
                 "failed",
-                self.failed.len() as u64 - left_out,
+                self.failed.len() as u64 - skipped,
                 "that could not be copied, or not with all attributes",
             ),
         ];

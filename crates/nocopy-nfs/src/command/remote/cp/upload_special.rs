@@ -34,7 +34,7 @@ pub(super) fn make_link(
     }
     let make = |client: &mut Client, name: &[u8]| client.make_link(job.directory, name, &target, new);
     make_special(client, job, &new, make)?;
-    context.counts.links += 1;
+    context.counts.links_made += 1;
     lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
     Ok(())
 }
@@ -75,7 +75,7 @@ pub(super) fn make_node(
     }
     let make = |client: &mut Client, name: &[u8]| client.make_node(job.directory, name, node);
     match make_special(client, job, &new, make) {
-        Ok(()) => context.counts.nodes += 1,
+        Ok(()) => context.counts.special_files += 1,
         Err(error) if matches!(error.status(), Some(Status::NotSupported | Status::BadType)) => {
             context.skip(job.name(), if is_device { SERVER_DEVICE } else { NO_NODES });
             return Ok(false);
@@ -105,7 +105,7 @@ pub(super) fn link_name(
     }
     let make = |client: &mut Client, name: &[u8]| client.link(copy.file, job.directory, name).map(|()| copy);
     make_special(client, job, &NewAttributes::NONE, make)?;
-    context.counts.links += 1;
+    context.counts.links_made += 1;
     Ok(())
 }
 

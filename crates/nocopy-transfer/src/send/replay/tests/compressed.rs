@@ -67,24 +67,25 @@ fn compressed_files_can_be_read_several_times() {
     }
 }
 
-/// Everything that can be unpacked is read, and then the damage is reported.
+/// Everything that can be decompressed is read, and then the damage is reported.
 #[test]
 fn compressed_files_may_end_anywhere() {
     let packets = packets(60);
     let file = pcap(false, true, 1, &packets);
     let whole = read(&file).0;
-    for (packing, packed) in [("gzip", gzip(&file)), ("zstd", zstd_frames(&file))] {
+    for (compression, packed) in [("gzip", gzip(&file)), ("zstd", zstd_frames(&file))] {
         let mut most = 0;
         for bytes in (4..packed.len()).step_by(61).chain([packed.len() - 1]) {
             let (found, damage) = read(&packed[..bytes]);
             assert_eq!(found, whole[..found.len()], "{bytes}");
             most = most.max(found.len());
             let words = damage.map(|damage| damage.to_string()).unwrap_or_default();
-            let expected = format!("its {packing} data end too early; unpack it with '{packing} -dc'");
+            let expected =
+                format!("its {compression} data end too early; decompress it with '{compression} -dc'");
             // Two frames are two files: the first one alone is a pcap file that ends.
             assert!(words.contains(&expected) || words.contains("it ends inside packet"), "{bytes}: {words}");
         }
-        assert!(most > 50, "{packing}: {most}");
+        assert!(most > 50, "{compression}: {most}");
     }
 }
 

@@ -45,7 +45,7 @@ impl Random {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ExpectedPacket {
     time_ns: Option<i128>,
-    cut: bool,
+    truncated: bool,
     link_type: u16,
     bytes: Vec<u8>,
 }
@@ -82,7 +82,7 @@ fn random_pcap(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
         let time_ns = i128::from(seconds) * 1_000_000_000 + i128::from(fraction) * ns_per_fraction;
         written.push(ExpectedPacket {
             time_ns: Some(time_ns),
-            cut: cut_bytes > 0,
+            truncated: cut_bytes > 0,
             link_type: link_type as u16,
             bytes,
         });
@@ -142,7 +142,7 @@ fn random_section(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
         });
         let is_simple = kind == 1 && number == 0 && cut_bytes == 0;
         let time_ns = (!is_simple).then_some(time_ns);
-        written.push(ExpectedPacket { time_ns, cut: cut_bytes > 0, link_type, bytes: packet.bytes });
+        written.push(ExpectedPacket { time_ns, truncated: cut_bytes > 0, link_type, bytes: packet.bytes });
         if random.below(3) == 0 {
             let unknown = random.bytes(9);
             file.extend(block(order, 0x8000_1234, &unknown)); // for local use
@@ -173,8 +173,8 @@ fn random_file(seed: u64) -> (Vec<u8>, Vec<ExpectedPacket>) {
 }
 
 fn as_read((recorded, bytes): (RecordedPacket, Vec<u8>)) -> ExpectedPacket {
-    let RecordedPacket { time_ns, cut, link_type } = recorded;
-    ExpectedPacket { time_ns, cut, link_type, bytes }
+    let RecordedPacket { time_ns, truncated, link_type } = recorded;
+    ExpectedPacket { time_ns, truncated, link_type, bytes }
 }
 
 #[test]
@@ -218,7 +218,9 @@ fn tshark_reads_the_same_packets_of_random_files() {
         let found: Vec<_> = packets.iter().map(|packet| shown(&packet["_source"]["layers"])).collect();
         let expected: Vec<_> = written
             .iter()
-            .map(|ExpectedPacket { time_ns, cut, bytes, .. }| (time_ns.unwrap_or(0), *cut, hex(bytes)))
+            .map(|ExpectedPacket { time_ns, truncated, bytes, .. }| {
+                (time_ns.unwrap_or(0), *truncated, hex(bytes))
+            })
             .collect();
         for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "{seed}, packet {number}");

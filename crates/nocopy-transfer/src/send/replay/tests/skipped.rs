@@ -85,5 +85,5 @@ fn skipped_packets_do_not_count_as_cut_or_corrected() {
     }
     let left = Corrections { made: 0, impossible: 1 };
     assert_eq!((queue.schedule.tally.packets, queue.schedule.tally.too_long), (1, 1));
-    assert_eq!((queue.source.cut(), queue.source.corrections()), (1, Some(left)));
+    assert_eq!((queue.source.truncated(), queue.source.corrections()), (1, Some(left)));
 }
