@@ -195,7 +195,7 @@ mod tests {
     fn an_invalid_line_is_named() {
         let text = written("wrong", |mut lines| lines.row(&row("xdp")).unwrap());
         let wrong = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
-        assert!(wrong(&text.replace("\"rounds\":9", "\"rounds\":\"many\"")).starts_with("line 2: "));
+        assert!(wrong(&text.replace("\"method\":\"xdp\"", "\"method\":1")).starts_with("line 2: "));
         assert!(wrong(&text.repeat(2)).starts_with("line 3: a second header"));
         let without_header = text.lines().nth(1).unwrap().to_owned() + "\n";
         assert!(wrong(&without_header).starts_with("no header"));

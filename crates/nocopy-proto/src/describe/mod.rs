@@ -6,7 +6,7 @@
 //! was.
 //!
 //! ```
-//! use nocopy_proto::describe::{Captured, Style};
+//! use nocopy_proto::describe::{CapturedBytes, Style};
 //!
 //! let frame = [
 //!     0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
@@ -14,7 +14,7 @@
 //!     0x23, 0x28, 0, 7, 0, 12, 0, 0, // UDP; four bytes of payload were not captured
 //! ];
 //! let mut line = String::new();
-//! Captured { bytes: &frame, packet_bytes: 46 }.describe(Style::default(), &mut line);
+//! CapturedBytes { bytes: &frame, packet_bytes: 46 }.describe(Style::default(), &mut line);
 //! assert_eq!(line, "IP 10.0.0.1.9000 > 10.0.0.2.7: UDP, length 4");
 //! ```
 

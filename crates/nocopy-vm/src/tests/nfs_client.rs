@@ -95,7 +95,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     same_file(&fixture.exported().join(LONGEST), &mounted.path(LONGEST))?;
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
     let summary = server.end()?;
-    assert_eq!((summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()), (Some(0), Some(0)), "{summary}");
+    assert_eq!(
+        (summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()),
+        (Some(0), Some(0)),
+        "{summary}"
+    );
     guest.record(&json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }));
     Ok(())
 }

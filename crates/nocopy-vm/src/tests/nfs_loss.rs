@@ -130,7 +130,11 @@ fn names(directory: &Path) -> Result<Vec<String>, Failure> {
 fn end(mounted: Mount, server: Server) -> Result<(), Failure> {
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
     let summary = server.end()?;
-    assert_eq!((summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()), (Some(0), Some(0)), "{summary}");
+    assert_eq!(
+        (summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()),
+        (Some(0), Some(0)),
+        "{summary}"
+    );
     Ok(())
 }
 

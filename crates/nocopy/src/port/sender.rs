@@ -171,7 +171,7 @@ impl Sender {
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
     /// let mut drafts = port.sender().drafts(64, 5)?;
-    /// let count = drafts.left(); // 64, or fewer
+    /// let count = drafts.remaining(); // 64, or fewer
     /// while let Some(mut draft) = drafts.next_draft() {
     ///     draft.copy_from_slice(b"hello");
     ///     draft.queue();

@@ -126,11 +126,11 @@ impl Draft<'_, '_> {
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
-    /// use nocopy_proto::wire::checksum::Place;
+    /// use nocopy_proto::wire::checksum::ChecksumField;
     /// let mut drafts = left.sender().drafts(1, 4)?;
     /// let mut draft = drafts.next_draft().expect("a fresh port has free frames");
     /// draft.copy_from_slice(&[0x12, 0x34, 0, 0]); // the checksum field is behind the two bytes that are summed
-    /// draft.queue_checksummed(Place { start: 0, offset: 2 })?;
+    /// draft.queue_checksummed(ChecksumField { start: 0, offset: 2 })?;
     /// drop(drafts);
     /// left.sender().flush()?;
     /// let packet = right.receiver().receive()?.next().expect("one packet");
