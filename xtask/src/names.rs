@@ -130,7 +130,7 @@ pub(crate) fn check_sources() -> Outcome {
 fn refused_names(path: &str, text: &str) -> Vec<String> {
     let code = without_comments(text);
     let is_refused = |name: &str| name.split('_').any(|word| REFUSED_WORDS.contains(&word));
-    let mut names: Vec<String> = functions_of(&code).filter(|name| is_refused(name)).collect();
+    let mut names: Vec<String> = declared_by(&code, &["fn "]).filter(|name| is_refused(name)).collect();
     if !MESSAGE_LAYER.iter().any(|directory| path.starts_with(directory)) {
         names.extend(types_of(&code).filter(|name| REFUSED_TYPES.contains(&name.as_str())));
     }
@@ -153,13 +153,6 @@ fn compare_refused(found: &BTreeSet<String>, list: &str) -> Result<(), String> {
         })
         .collect();
     if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
-}
-
-fn functions_of(code: &str) -> impl Iterator<Item = String> {
-    let parts: Vec<&str> = code.split("fn ").collect();
-    let pairs = parts.windows(2).filter(|pair| !pair[0].ends_with(is_of_identifier)).map(|pair| pair[1]);
-    let names = pairs.filter_map(|text| text.split(|c: char| !is_of_identifier(c)).next());
-    names.map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
 fn documents() -> Result<Vec<PathBuf>, Failed> {
@@ -344,8 +337,16 @@ fn options_of(code: &str) -> Vec<String> {
 }
 
 fn types_of(code: &str) -> impl Iterator<Item = String> {
-    let declared = ["struct ", "enum ", "trait "].into_iter().flat_map(|kind| code.split(kind).skip(1));
-    declared.filter_map(|text| text.split(|c: char| !is_of_identifier(c)).next()).map(str::to_owned)
+    declared_by(code, &["struct ", "enum ", "trait "])
+}
+
+/// The names that code declares with one of these keywords.
+fn declared_by(code: &str, keywords: &[&str]) -> impl Iterator<Item = String> {
+    let found = keywords.iter().flat_map(|keyword| code.match_indices(keyword));
+    let declared = found.filter(|(at, _)| !code[..*at].ends_with(is_of_identifier));
+    let names = declared
+        .filter_map(|(at, keyword)| code[at + keyword.len()..].split(|c| !is_of_identifier(c)).next());
+    names.map(str::to_owned)
 }
 
 /// The commands that code declares for clap: the variants of an enum with `Subcommand`.
