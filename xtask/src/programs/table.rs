@@ -200,8 +200,9 @@ pub(super) const ALL: &[Program] = &[
             ["softflowd, as a daemon", "softflowd"],
             [12, 1],
             [
+                // Its package's service makes the directory that the daemon changes its root to.
                 daemon!(
-                    "softflowd -i nc1 -c $PWD/ctl -p $PWD/pid > out 2> err; while ! softflowctl -c ctl statistics; do sleep 0.1; done > out",
+                    "mkdir -p /run/softflowd/chroot; softflowd -i nc1 -c $PWD/ctl -p $PWD/pid > out 2> err; while ! softflowctl -c ctl statistics; do sleep 0.1; done > out",
                     "cat pid"
                 ),
                 "Packets processed",
