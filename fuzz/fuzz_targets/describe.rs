@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-nocopy_fuzz::target!(|bytes: &[u8]| nocopy_proto::describe::check_one_line(bytes));
+nocopy_fuzz::target!(|bytes: &[u8]| nocopy_proto::describe::assert_description_is_one_line(bytes));

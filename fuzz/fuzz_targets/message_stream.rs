@@ -7,5 +7,5 @@
 nocopy_fuzz::target!(|bytes: &[u8]| {
     nocopy_proto::message::wire::oracle::check_stream(bytes);
     nocopy_proto::message::simulation::forged_units::run(bytes);
-    nocopy::model::stream(bytes);
+    nocopy::model::check_message_stream(bytes);
 });

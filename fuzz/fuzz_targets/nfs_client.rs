@@ -5,4 +5,4 @@
 
 use nocopy_nfs::client::core::oracle;
 
-nocopy_fuzz::target!(|bytes: &[u8]| oracle::check(bytes));
+nocopy_fuzz::target!(|bytes: &[u8]| oracle::check_client_core(bytes));

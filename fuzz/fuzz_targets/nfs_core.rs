@@ -34,11 +34,11 @@ static CORE: LazyLock<(TempDir, Core)> = LazyLock::new(|| {
 });
 
 fn check(bytes: &[u8]) {
-    oracle::check(&CORE.1, bytes);
+    oracle::check_server_core(&CORE.1, bytes);
     let root = root();
-    oracle::clients::converse(&core(root.path()).writable(true), bytes, &|disk, work| {
+    oracle::clients::run_clients(&core(root.path()).writable(true), bytes, &|disk, work| {
         let refused: Vec<_> =
-            disk.refused().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
+            disk.failing_system_calls().iter().map(|(call, errno)| Refused::always(*call, *errno)).collect();
         with_refused_calls(&refused, work);
     });
 }

@@ -5,4 +5,4 @@
 
 use nocopy_nfs::wire::oracle;
 
-nocopy_fuzz::target!(|bytes: &[u8]| oracle::check(bytes));
+nocopy_fuzz::target!(|bytes: &[u8]| oracle::check_wire_formats(bytes));

@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 nocopy_fuzz::target!(|bytes: &[u8]| {
-    let operations = nocopy::model::operations(bytes);
-    nocopy::model::ring(&operations);
-    nocopy::model::halves(&operations);
+    let operations = nocopy::model::parse_operations(bytes);
+    nocopy::model::check_ring(&operations);
+    nocopy::model::check_port_halves(&operations);
 });

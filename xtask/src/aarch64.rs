@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::gate::Outcome;
 use crate::machine::{self, AARCH64_LINKER};
-use crate::step::{CommandStep, Failed, root, write_file};
-use crate::suite::{self, Binary};
+use crate::step::{CommandStep, Failed, repository_root, write_file};
+use crate::suite::{self, TestBinary};
 use crate::vm;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -25,37 +25,40 @@ const VARIABLES: &[(&str, &str)] = &[
 ];
 
 #[derive(Serialize)]
-struct Built {
+struct Aarch64Build {
     lab: PathBuf,
-    tests: Vec<Binary>,
+    tests: Vec<TestBinary>,
     files: Vec<PathBuf>,
 }
 
 /// Compiles everything, including examples and tests, and runs the lab's rows on arm64.
-pub(crate) fn outcome() -> Outcome {
+pub(crate) fn build_and_test_on_arm64() -> Outcome {
     let build = || {
         let target = ["target", "add", TARGET];
         CommandStep::new("standard library for aarch64", "rustup", &target).run()?;
         let arguments = [&["--target", TARGET][..], suite::ALL].concat();
-        suite::build(&arguments, VARIABLES)
+        suite::build_tests(&arguments, VARIABLES)
     };
-    machine::aarch64_compiler().then(|| match build().and_then(|binaries| Ok(listed(binaries)?)) {
-        Ok(()) => vm::outcome_on_arm64(&root().join(BUILT).display().to_string()),
-        Err(outcome) => outcome,
+    machine::install_aarch64_compiler().then(|| {
+        match build().and_then(|binaries| Ok(write_file_list(binaries)?)) {
+            Ok(()) => vm::run_on_arm64(&repository_root().join(BUILT).display().to_string()),
+            Err(outcome) => outcome,
+        }
     })
 }
 
 /// Writes a list of the files for the machine: the test programs, and the files of the repository at the
 /// paths where tests look for them.
-fn listed(tests: Vec<Binary>) -> Result<(), Failed> {
-    let program = |name| suite::program(&format!("{TARGET}/debug"), name);
+fn write_file_list(tests: Vec<TestBinary>) -> Result<(), Failed> {
+    let program = |name| suite::built_program(&format!("{TARGET}/debug"), name);
     let lab = program("nocopy-vm");
     let mut files = vec![lab.clone(), program("nocopy")];
     files.extend(tests.iter().map(|binary| binary.path.clone()));
+    let tracked = CommandStep::new("files of the repository", "git", &["ls-files", "-z", "--cached"])
+        .captured_output()?;
     let tracked =
-        CommandStep::new("files of the repository", "git", &["ls-files", "-z", "--cached"]).captured()?;
-    let tracked = tracked.split('\0').filter(|name| !name.is_empty()).map(|name| root().join(name));
+        tracked.split('\0').filter(|name| !name.is_empty()).map(|name| repository_root().join(name));
     files.extend(tracked.filter(|path| path.is_file()));
-    let text = serde_json::to_string_pretty(&Built { lab, tests, files }).expect("strings");
-    write_file(&root().join(BUILT), text)
+    let text = serde_json::to_string_pretty(&Aarch64Build { lab, tests, files }).expect("strings");
+    write_file(&repository_root().join(BUILT), text)
 }

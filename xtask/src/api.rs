@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::gate::Outcome;
-use crate::step::{CommandStep, Failed, root};
+use crate::step::{CommandStep, Failed, repository_root};
 
 const LIST: &str = "docs/api.txt";
 
@@ -19,14 +19,14 @@ const FUNCTIONS_MAX: usize = 350;
 const HIDDEN_MAX: usize = 62;
 
 /// Compares the list with the library.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_committed_list() -> Outcome {
     let compare = || {
-        let surface = Surface::read()?;
-        let committed = fs::read_to_string(root().join(LIST)).map_err(|error| {
+        let surface = PublicItems::read_from_rustdoc()?;
+        let committed = fs::read_to_string(repository_root().join(LIST)).map_err(|error| {
             Failed(format!("{LIST}: not read ({error}); write it with 'cargo xtask api'"))
         })?;
-        surface.check_size()?;
-        differences(&committed, &surface.text()).map_or(Ok(()), |differences| {
+        surface.check_size_limits()?;
+        line_differences(&committed, &surface.list_text()).map_or(Ok(()), |differences| {
             Err(Failed(format!(
                 "public items differ from {LIST}; if they are meant to, write it with 'cargo xtask api'\n{differences}"
             )))
@@ -35,15 +35,16 @@ pub(crate) fn check() -> Outcome {
     compare().into()
 }
 
-pub(crate) fn write() -> Result<(), Failed> {
-    let text = Surface::read()?.text();
-    fs::write(root().join(LIST), &text).map_err(|error| Failed(format!("{LIST}: not written ({error})")))?;
+pub(crate) fn write_list() -> Result<(), Failed> {
+    let text = PublicItems::read_from_rustdoc()?.list_text();
+    fs::write(repository_root().join(LIST), &text)
+        .map_err(|error| Failed(format!("{LIST}: not written ({error})")))?;
     println!("{}", text.lines().next().unwrap_or_default());
     Ok(())
 }
 
 /// The lines that only one of the texts has, each marked.
-fn differences(before: &str, after: &str) -> Option<String> {
+fn line_differences(before: &str, after: &str) -> Option<String> {
     let only = |sign: char, here: &str, there: &str| {
         let there: Vec<&str> = there.lines().collect();
         let lines = here.lines().filter(move |line| !there.contains(line));
@@ -54,7 +55,7 @@ fn differences(before: &str, after: &str) -> Option<String> {
 }
 
 #[derive(Debug, Default)]
-struct Item {
+struct PublicItem {
     path: String,
     /// `struct`, `enum`, `fn` ..., as in the source.
     kind: String,
@@ -66,7 +67,7 @@ struct Item {
     functions: Vec<(String, bool)>,
 }
 
-impl Item {
+impl PublicItem {
     fn is_type(&self) -> bool {
         !matches!(self.kind.as_str(), "fn" | "constant" | "macro")
     }
@@ -74,66 +75,69 @@ impl Item {
 
 /// All public items by rustdoc's number, each with its shortest path.
 #[derive(Debug, Default)]
-struct Surface(BTreeMap<String, Item>);
+struct PublicItems(BTreeMap<String, PublicItem>);
 
-impl Surface {
-    fn read() -> Result<Self, Failed> {
-        let rustdoc = root().join("xtask/src/rustdoc-json.sh");
+impl PublicItems {
+    fn read_from_rustdoc() -> Result<Self, Failed> {
+        let rustdoc = repository_root().join("xtask/src/rustdoc-json.sh");
         let options = ["rustdoc", "--quiet", "--package", "nocopy", "--lib", "--features", "tokio"];
         let json = ["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"];
         CommandStep::cargo("public items", &[&options[..], &json].concat())
-            .with("RUSTDOC", &rustdoc.display().to_string())
+            .with_variable("RUSTDOC", &rustdoc.display().to_string())
             .run()?;
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository_root().join("target"), Into::into);
         let path = target.join("doc/nocopy.json");
         let failed = |error: &dyn std::fmt::Display| Failed(format!("{}: {error}", path.display()));
         let text = fs::read_to_string(&path).map_err(|error| failed(&error))?;
         let crate_: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
-        Ok(Self::of(&crate_))
+        Ok(Self::from_rustdoc_json(&crate_))
     }
 
-    fn of(crate_: &Value) -> Self {
-        let mut walk = Walk { index: &crate_["index"], found: Self::default() };
-        walk.module(walk.item(&crate_["root"]), "nocopy", false);
+    fn from_rustdoc_json(crate_: &Value) -> Self {
+        let mut walk = ModuleWalk { index: &crate_["index"], found: Self::default() };
+        walk.visit_module(walk.item_by_id(&crate_["root"]), "nocopy", false);
         walk.found
     }
 
-    fn types(&self, hidden: bool) -> usize {
+    fn type_count(&self, hidden: bool) -> usize {
         self.0.values().filter(|item| item.is_type() && item.is_hidden == hidden).count()
     }
 
-    fn functions(&self, hidden: bool) -> usize {
+    fn function_count(&self, hidden: bool) -> usize {
         let free = self.0.values().filter(|item| item.kind == "fn" && item.is_hidden == hidden).count();
         let functions = self.0.values().filter(|item| !item.is_hidden).flat_map(|item| &item.functions);
         free + functions.filter(|(_, is_hidden)| *is_hidden == hidden).count()
     }
 
     /// Types and free functions of `integration`, and hidden functions of public types.
-    fn hidden(&self) -> usize {
-        self.types(true) + self.functions(true)
+    fn hidden_count(&self) -> usize {
+        self.type_count(true) + self.function_count(true)
     }
 
-    fn summary(&self) -> String {
-        let (types, functions, hidden) = (self.types(false), self.functions(false), self.hidden());
+    fn counts_line(&self) -> String {
+        let (types, functions, hidden) =
+            (self.type_count(false), self.function_count(false), self.hidden_count());
         format!("{types} types, {functions} functions; {hidden} hidden, for crates of this workspace")
     }
 
-    fn check_size(&self) -> Result<(), Failed> {
-        let is_small = self.types(false) <= TYPES_MAX
-            && self.functions(false) <= FUNCTIONS_MAX
-            && self.hidden() <= HIDDEN_MAX;
+    fn check_size_limits(&self) -> Result<(), Failed> {
+        let is_small = self.type_count(false) <= TYPES_MAX
+            && self.function_count(false) <= FUNCTIONS_MAX
+            && self.hidden_count() <= HIDDEN_MAX;
         let limits = format!("{TYPES_MAX} types, {FUNCTIONS_MAX} functions, {HIDDEN_MAX} hidden");
-        let failed = || Failed(format!("too many public items: {} (at most {limits})", self.summary()));
+        let failed = || Failed(format!("too many public items: {} (at most {limits})", self.counts_line()));
         is_small.then_some(()).ok_or_else(failed)
     }
 
-    fn text(&self) -> String {
-        let mut text = self.summary() + "\n";
-        let mut items: Vec<&Item> = self.0.values().collect();
+    fn list_text(&self) -> String {
+        let mut text = self.counts_line() + "\n";
+        let mut items: Vec<&PublicItem> = self.0.values().collect();
         items.sort_by_key(|item| &item.path);
-        let (hidden, public): (Vec<&Item>, Vec<&Item>) = items.into_iter().partition(|item| item.is_hidden);
+        let (hidden, public): (Vec<&PublicItem>, Vec<&PublicItem>) =
+            items.into_iter().partition(|item| item.is_hidden);
         for item in public {
-            let Item { path, kind, parts, functions, .. } = item;
+            let PublicItem { path, kind, parts, functions, .. } = item;
             let _ = write!(text, "\n{kind} {path}");
             let _ =
                 if parts.is_empty() { writeln!(text) } else { writeln!(text, " {{ {} }}", parts.join(", ")) };
@@ -142,7 +146,7 @@ impl Surface {
             }
         }
         text += "\nhidden:\n";
-        for Item { path, kind, .. } in hidden {
+        for PublicItem { path, kind, .. } in hidden {
             let _ = writeln!(text, "    {kind} {path}");
         }
         text
@@ -150,96 +154,100 @@ impl Surface {
 }
 
 /// A walk through the modules of a crate, as rustdoc describes it.
-struct Walk<'a> {
+struct ModuleWalk<'a> {
     index: &'a Value,
-    found: Surface,
+    found: PublicItems,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ModuleWalk<'a> {
     /// The item with that number; null if it is of another crate.
-    fn item(&self, id: &Value) -> &'a Value {
+    fn item_by_id(&self, id: &Value) -> &'a Value {
         &self.index[id.to_string()]
     }
 
-    fn module(&mut self, module: &'a Value, path: &str, is_hidden: bool) {
-        for id in array(&module["inner"]["module"]["items"]) {
-            let item = self.item(id);
+    fn visit_module(&mut self, module: &'a Value, path: &str, is_hidden: bool) {
+        for id in json_array(&module["inner"]["module"]["items"]) {
+            let item = self.item_by_id(id);
             if item["visibility"] == "public" {
                 let name = item["name"].as_str().unwrap_or_default();
-                self.visit(item, path, name, is_hidden || is_doc_hidden(item));
+                self.visit_item(item, path, name, is_hidden || is_doc_hidden(item));
             }
         }
     }
 
-    fn visit(&mut self, item: &'a Value, module: &str, name: &str, is_hidden: bool) {
-        let (kind, inner) = kind_of(item);
+    fn visit_item(&mut self, item: &'a Value, module: &str, name: &str, is_hidden: bool) {
+        let (kind, inner) = item_kind(item);
         let path = format!("{module}::{name}");
         match kind {
             "use" => {
-                let used = self.item(&inner["id"]);
+                let used = self.item_by_id(&inner["id"]);
                 let name = inner["name"].as_str().unwrap_or_default();
                 if inner["is_glob"] == true {
-                    self.module(used, module, is_hidden);
+                    self.visit_module(used, module, is_hidden);
                 } else if used.is_null() {
                     // An item of another crate of this repository.
                     let path = format!("{module}::{name}");
-                    let item = Item { path, kind: "use".into(), is_hidden, ..Item::default() };
-                    self.add(&inner["source"], item);
+                    let item = PublicItem { path, kind: "use".into(), is_hidden, ..PublicItem::default() };
+                    self.keep_shortest_path(&inner["source"], item);
                 } else {
-                    self.visit(used, module, name, is_hidden);
+                    self.visit_item(used, module, name, is_hidden);
                 }
             }
-            "module" => self.module(item, &path, is_hidden),
+            "module" => self.visit_module(item, &path, is_hidden),
             "function" => {
                 let path = format!("{module}::{}", signature(item));
                 let id = &item["id"];
-                self.add(id, Item { path, kind: "fn".into(), is_hidden, ..Item::default() });
+                self.keep_shortest_path(
+                    id,
+                    PublicItem { path, kind: "fn".into(), is_hidden, ..PublicItem::default() },
+                );
             }
             _ => {
-                let (parts, functions) = (self.parts(kind, inner), self.functions(inner));
+                let (parts, functions) = (self.public_parts(kind, inner), self.functions_of_type(inner));
                 let kind = kind.replace('_', " ");
-                self.add(&item["id"], Item { path, kind, is_hidden, parts, functions });
+                self.keep_shortest_path(&item["id"], PublicItem { path, kind, is_hidden, parts, functions });
             }
         }
     }
 
     /// Keeps an item by its shortest path that is not hidden; `id` is the same for all its paths.
-    fn add(&mut self, id: &Value, item: Item) {
-        let rank = |item: &Item| (item.is_hidden, item.path.matches("::").count(), item.path.clone());
+    fn keep_shortest_path(&mut self, id: &Value, item: PublicItem) {
+        let rank = |item: &PublicItem| (item.is_hidden, item.path.matches("::").count(), item.path.clone());
         let kept = self.found.0.get(&id.to_string());
         if kept.is_none_or(|kept| rank(&item) < rank(kept)) {
             self.found.0.insert(id.to_string(), item);
         }
     }
 
-    fn parts(&self, kind: &str, inner: &'a Value) -> Vec<String> {
+    fn public_parts(&self, kind: &str, inner: &'a Value) -> Vec<String> {
         let parts = match kind {
             "enum" => &inner["variants"],
             _ => &inner["kind"]["plain"]["fields"],
         };
-        let parts = array(parts).iter().map(|id| self.item(id));
+        let parts = json_array(parts).iter().map(|id| self.item_by_id(id));
         let public = parts.filter(|part| kind == "enum" || part["visibility"] == "public");
         public.filter_map(|part| part["name"].as_str()).map(str::to_owned).collect()
     }
 
     /// Functions of the type itself, and functions that a trait requires.
-    fn functions(&self, inner: &'a Value) -> Vec<(String, bool)> {
-        let impls = array(&inner["impls"]).iter().map(|id| &self.item(id)["inner"]["impl"]);
-        let own = impls.filter(|block| block["trait"].is_null()).flat_map(|block| array(&block["items"]));
-        let own = own.map(|id| self.item(id)).filter(|item| item["visibility"] == "public");
-        let asked = array(&inner["items"]).iter().map(|id| self.item(id));
-        let all = own.chain(asked).filter(|item| kind_of(item).0 == "function");
+    fn functions_of_type(&self, inner: &'a Value) -> Vec<(String, bool)> {
+        let impls = json_array(&inner["impls"]).iter().map(|id| &self.item_by_id(id)["inner"]["impl"]);
+        let own =
+            impls.filter(|block| block["trait"].is_null()).flat_map(|block| json_array(&block["items"]));
+        let own = own.map(|id| self.item_by_id(id)).filter(|item| item["visibility"] == "public");
+        let asked = json_array(&inner["items"]).iter().map(|id| self.item_by_id(id));
+        let all = own.chain(asked).filter(|item| item_kind(item).0 == "function");
         let mut all: Vec<(String, bool)> = all.map(|item| (signature(item), is_doc_hidden(item))).collect();
         all.sort();
         all
     }
 }
 
-fn array(value: &Value) -> &[Value] {
+fn json_array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn kind_of(item: &Value) -> (&str, &Value) {
+fn item_kind(item: &Value) -> (&str, &Value) {
     let inner = item["inner"].as_object().and_then(|inner| inner.iter().next());
     inner.map_or(("", &Value::Null), |(kind, inner)| (kind.as_str(), inner))
 }
@@ -250,7 +258,7 @@ fn is_doc_hidden(item: &Value) -> bool {
 
 /// A function's name with the names of its arguments.
 fn signature(item: &Value) -> String {
-    let inputs = array(&item["inner"]["function"]["sig"]["inputs"]);
+    let inputs = json_array(&item["inner"]["function"]["sig"]["inputs"]);
     let inputs: Vec<&str> = inputs.iter().filter_map(|input| input[0].as_str()).collect();
     format!("{}({})", item["name"].as_str().unwrap_or_default(), inputs.join(", "))
 }
@@ -262,7 +270,7 @@ mod tests {
 
     /// `pub struct S { pub field }` with `pub fn go(self, to)` and a hidden function, in a private module,
     /// used in the root.
-    fn example() -> Value {
+    fn example_crate_json() -> Value {
         let function = |id: u32, name: &str, hidden: bool| {
             let attrs = if hidden { json!([{"other": "#[doc(hidden)]"}]) } else { json!([]) };
             let inputs = json!([["self", {}], ["to", {}]]);
@@ -286,20 +294,20 @@ mod tests {
 
     #[test]
     fn items_are_found_by_their_public_paths() {
-        let surface = Surface::of(&example());
-        assert_eq!(surface.summary(), "1 types, 1 functions; 2 hidden, for crates of this workspace");
-        let text = surface.text();
+        let surface = PublicItems::from_rustdoc_json(&example_crate_json());
+        assert_eq!(surface.counts_line(), "1 types, 1 functions; 2 hidden, for crates of this workspace");
+        let text = surface.list_text();
         assert!(
             text.contains("\nstruct nocopy::S { field }\n    go(self, to)\n    (hidden) hook(self, to)\n"),
             "{text}"
         );
         assert!(text.ends_with("\nhidden:\n    fn nocopy::integration::inside(self, to)\n"), "{text}");
-        surface.check_size().unwrap();
+        surface.check_size_limits().unwrap();
     }
 
     #[test]
     fn differences_are_shown() {
-        assert_eq!(differences("a\nb\n", "a\nb\n"), None);
-        assert_eq!(differences("a\nb\n", "a\nc\n").unwrap(), "- b\n+ c\n");
+        assert_eq!(line_differences("a\nb\n", "a\nb\n"), None);
+        assert_eq!(line_differences("a\nb\n", "a\nc\n").unwrap(), "- b\n+ c\n");
     }
 }

@@ -6,35 +6,35 @@ use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
 use crate::machine::{CLANG, STRIP, install_bpf_compiler};
-use crate::step::{CommandStep, Failed, files, root, run_all};
+use crate::step::{CommandStep, Failed, files_with_ending, repository_root, run_steps};
 
 /// Builds every `bpf/*.bpf.c` into the object beside it.
-pub(crate) fn build() -> Result<(), Failed> {
+pub(crate) fn build_objects() -> Result<(), Failed> {
     if !install_bpf_compiler()? {
         return Err(Failed(NO_COMPILER.into()));
     }
-    sources()?.iter().try_for_each(|source| compile(source, &source.with_extension("o")))
+    source_files()?.iter().try_for_each(|source| compile_object(source, &source.with_extension("o")))
 }
 
 const NO_COMPILER: &str =
     "needs clang-14: the packages of this system have none; Debian 12 and Ubuntu 24.04 do";
 
 /// Checks that the committed objects match their sources.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_objects() -> Outcome {
     match install_bpf_compiler() {
-        Ok(true) => compare().into(),
+        Ok(true) => compare_objects().into(),
         Ok(false) => Outcome::unavailable("BPF objects", NO_COMPILER),
         Err(failed) => failed.into(),
     }
 }
 
-fn compare() -> Result<(), Failed> {
-    let directory = root().join("target/bpf");
+fn compare_objects() -> Result<(), Failed> {
+    let directory = repository_root().join("target/bpf");
     fs::create_dir_all(&directory).map_err(|error| Failed(format!("{}: {error}", directory.display())))?;
-    for source in sources()? {
+    for source in source_files()? {
         let committed = source.with_extension("o");
         let built = directory.join(committed.file_name().expect("a file"));
-        compile(&source, &built)?;
+        compile_object(&source, &built)?;
         let read =
             |path: &Path| fs::read(path).map_err(|error| Failed(format!("{}: {error}", path.display())));
         if read(&committed)? != read(&built)? {
@@ -47,18 +47,18 @@ fn compare() -> Result<(), Failed> {
     Ok(())
 }
 
-fn sources() -> Result<Vec<PathBuf>, Failed> {
-    files("bpf", ".bpf.c")
+fn source_files() -> Result<Vec<PathBuf>, Failed> {
+    files_with_ending("bpf", ".bpf.c")
 }
 
-fn compile(source: &Path, object: &Path) -> Result<(), Failed> {
+fn compile_object(source: &Path, object: &Path) -> Result<(), Failed> {
     // The object names its source, which must not depend on the path of the repository.
-    let name = source.strip_prefix(root()).expect("in the repository").display().to_string();
+    let name = source.strip_prefix(repository_root()).expect("in the repository").display().to_string();
     let object = object.display().to_string();
     let here = "-fdebug-compilation-dir=.";
     let options =
         ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", here, "-c", &name, "-o", &object];
-    run_all(&[
+    run_steps(&[
         CommandStep::new("compile for BPF", CLANG, &options),
         CommandStep::new("strip", STRIP, &["-g", &object]),
     ])

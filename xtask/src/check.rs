@@ -3,35 +3,35 @@
 //! rows of nightly suites.
 
 use crate::gate::Gate;
-use crate::step::{CommandStep, Failed, files};
+use crate::step::{CommandStep, Failed, files_with_ending};
 use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust, width};
 
-pub(crate) fn run(gate: &mut Gate) {
-    gate.run("formatting", || formatting().into());
-    gate.run("lints and fuzz targets", || lints().run().into());
-    gate.run("width of comments", width::check);
-    gate.run("layers", layers::check);
-    gate.run("circles of imports", circles::check);
-    gate.run("public items", api::check);
-    gate.run("names in documents", names::check);
-    gate.run("names in sources", names::check_sources);
-    gate.run("documentation", || docs::api().run().into());
-    gate.run("BPF objects", bpf::check);
-    gate.run("oldest Rust", oldest_rust::check);
-    gate.run("nightly rows", nightly::check);
+pub(crate) fn run_checks(gate: &mut Gate) {
+    gate.run("formatting", || check_formatting().into());
+    gate.run("lints and fuzz targets", || lint_step().run().into());
+    gate.run("width of comments", width::check_comment_widths);
+    gate.run("layers", layers::check_layers);
+    gate.run("circles of imports", circles::check_import_circles);
+    gate.run("public items", api::check_committed_list);
+    gate.run("names in documents", names::check_documents);
+    gate.run("names in sources", names::check_refused_names);
+    gate.run("documentation", || docs::api_documentation_step().run().into());
+    gate.run("BPF objects", bpf::check_objects);
+    gate.run("oldest Rust", oldest_rust::check_named_versions);
+    gate.run("nightly rows", nightly::check_verdict_rows);
 }
 
-fn formatting() -> Result<(), Failed> {
+fn check_formatting() -> Result<(), Failed> {
     CommandStep::cargo("formatting", &["fmt", "--all", "--check"]).run()?;
     // cargo fmt does not see files that a build script makes modules.
-    let files = files("crates/nocopy-vm/src/tests", ".rs")?;
+    let files = files_with_ending("crates/nocopy-vm/src/tests", ".rs")?;
     let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     let options = ["--check", "--edition", "2024"];
     let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
     CommandStep::new("formatting of the VM lab's tests", "rustfmt", &all).run()
 }
 
-fn lints() -> CommandStep {
+fn lint_step() -> CommandStep {
     let what = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
     CommandStep::cargo("lints", &what)
 }

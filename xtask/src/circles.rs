@@ -9,8 +9,8 @@ mod known;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::gate::Outcome;
-use crate::imports::{File, Module, Sources};
-use crate::step::{Failed, root};
+use crate::imports::{CrateSources, Module, SourceFile};
+use crate::step::{Failed, repository_root};
 use crate::workspace::Workspace;
 
 /// The files that each file uses.
@@ -20,24 +20,25 @@ type Edges<'a> = BTreeMap<&'a Module, BTreeSet<Module>>;
 /// through it, which begins and ends with that file. All paths are below `src`.
 type Circle = BTreeMap<String, Vec<String>>;
 
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_import_circles() -> Outcome {
     let check_all = || {
         let mut found = Vec::new();
         for directory in Workspace::read()?.directories() {
-            let circles = Sources::read(&root().join(&directory).join("src"))?.circles();
+            let circles =
+                CrateSources::read(&repository_root().join(&directory).join("src"))?.import_circles();
             found.extend(circles.into_iter().map(|circle| (directory.clone(), circle)));
         }
-        known::compare(&found, known::ALL).map_err(Failed)
+        known::compare_with_known(&found, known::ALL).map_err(Failed)
     };
     check_all().into()
 }
 
-impl Sources {
-    fn circles(&self) -> Vec<Circle> {
+impl CrateSources {
+    fn import_circles(&self) -> Vec<Circle> {
         let edges: Edges<'_> =
-            self.0.iter().map(|(module, file)| (module, self.uses(module, file))).collect();
+            self.0.iter().map(|(module, file)| (module, self.modules_used_by(module, file))).collect();
         let reached: BTreeMap<&Module, BTreeSet<&Module>> =
-            self.0.keys().map(|module| (module, reached_from(module, &edges))).collect();
+            self.0.keys().map(|module| (module, modules_reached_from(module, &edges))).collect();
         let mut left: Vec<&Module> =
             self.0.keys().filter(|module| reached[module].contains(module)).collect();
         let mut circles = Vec::new();
@@ -59,14 +60,14 @@ impl Sources {
     }
 
     /// The files that a file uses, except its own submodules and parents.
-    fn uses(&self, user: &Module, file: &File) -> BTreeSet<Module> {
-        let used = file.used.iter().map(|path| self.module_of_item(path));
+    fn modules_used_by(&self, user: &Module, file: &SourceFile) -> BTreeSet<Module> {
+        let used = file.used.iter().map(|path| self.module_containing_item(path));
         used.filter(|used| !used.starts_with(user) && !user.starts_with(used)).collect()
     }
 }
 
 /// All files that a file uses, directly or through further files.
-fn reached_from<'a>(start: &'a Module, edges: &'a Edges<'_>) -> BTreeSet<&'a Module> {
+fn modules_reached_from<'a>(start: &'a Module, edges: &'a Edges<'_>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut next = vec![start];
     while let Some(module) = next.pop() {
@@ -102,15 +103,15 @@ fn shortest_circle(start: &Module, edges: &Edges<'_>) -> Option<Vec<Module>> {
 mod tests {
     use super::*;
 
-    fn circles(texts: &[(&str, &str)]) -> Vec<String> {
+    fn circles_of_texts(texts: &[(&str, &str)]) -> Vec<String> {
         let texts: Vec<_> = texts.iter().map(|(path, text)| ((*path).into(), (*text).into())).collect();
-        let circles = Sources::of(&texts).circles();
-        circles.iter().flat_map(known::shortest).map(|circle| circle.join(" → ")).collect()
+        let circles = CrateSources::from_texts(&texts).import_circles();
+        circles.iter().flat_map(known::distinct_shortest_circles).map(|circle| circle.join(" → ")).collect()
     }
 
     #[test]
     fn files_that_use_each_other_are_a_circle() {
-        let found = circles(&[
+        let found = circles_of_texts(&[
             ("lib.rs", "mod a;\nmod b;\nmod c;\n"),
             ("a.rs", "use crate::b::B;\n"),
             ("b.rs", "fn f() { crate::c::g() }\n"),
@@ -123,7 +124,7 @@ mod tests {
     fn reexported_names_lead_to_their_file() {
         let lib = "mod failure;\npub mod call;\npub use failure::Failure;\n";
         let call = "use crate::{Failure, other};\npub enum Error {}\n";
-        let of_failure = |text| circles(&[("lib.rs", lib), ("call.rs", call), ("failure.rs", text)]);
+        let of_failure = |text| circles_of_texts(&[("lib.rs", lib), ("call.rs", call), ("failure.rs", text)]);
         let circle = ["call.rs → failure.rs → call.rs"];
         assert_eq!(of_failure("enum Failure { Call(#[from] crate::call::Error) }\n"), circle);
         assert_eq!(of_failure("enum Failure {}\n"), [""; 0]);
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_module_and_its_submodules_are_one_unit() {
-        let found = circles(&[
+        let found = circles_of_texts(&[
             ("main.rs", "mod a;\nuse a::A;\nstruct Root;\n"),
             ("a/mod.rs", "mod b;\nmod c;\nuse b::B;\nuse self::c::C;\nuse crate::Root;\n"),
             ("a/b.rs", "use super::A;\nuse crate::Root;\n"),
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn submodules_of_two_modules_can_be_a_circle() {
-        let found = circles(&[
+        let found = circles_of_texts(&[
             ("lib.rs", "mod a;\nmod b;\n"),
             ("a/mod.rs", "mod inner;\n"),
             ("a/inner.rs", "use crate::b;\n"),
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn paths_through_an_imported_module_lead_to_their_file() {
-        let found = circles(&[
+        let found = circles_of_texts(&[
             ("lib.rs", "mod a;\nmod b;\n"),
             ("a/mod.rs", "pub mod inner;\n"),
             ("a/inner.rs", "use crate::b::B;\n"),
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn tests_and_comments_are_ignored() {
-        let found = circles(&[
+        let found = circles_of_texts(&[
             ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\n#[path = \"made_up.rs\"]\nmod made_up;\nmod c;\n"),
             ("a.rs", "use crate::b::B;\nuse crate::c::C;\n"),
             ("b.rs", "// crate::a\n\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),

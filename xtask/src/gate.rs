@@ -10,10 +10,10 @@ const FLAKY_MAX: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) passed: usize,
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<StepFailure>,
     /// Passed when run again, alone; counted as passed, too.
-    pub(crate) flaky: Vec<Note>,
-    pub(crate) skips: Vec<Note>,
+    pub(crate) flaky: Vec<TestNote>,
+    pub(crate) skips: Vec<TestNote>,
     /// Each with what to do about it; the step has passed nevertheless. A slice, since an outcome is also an
     /// error, and these are small.
     pub(crate) warnings: Box<[String]>,
@@ -22,14 +22,14 @@ pub(crate) struct Outcome {
 }
 
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct StepFailure {
     pub(crate) name: String,
     pub(crate) output: String,
 }
 
 /// A test and a remark: the stall during a flaky test, or the missing requirement of a skipped one.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct TestNote {
     pub(crate) name: String,
     pub(crate) text: String,
 }
@@ -40,7 +40,7 @@ impl Outcome {
     }
 
     pub(crate) fn failed(name: impl Into<String>, output: impl Into<String>) -> Self {
-        let failure = Failure { name: name.into(), output: output.into() };
+        let failure = StepFailure { name: name.into(), output: output.into() };
         Self { failures: vec![failure], ..Self::default() }
     }
 
@@ -55,7 +55,7 @@ impl Outcome {
 
     /// A skip that continuous integration allows, too.
     pub(crate) fn skipped(name: impl Into<String>, needs: impl Into<String>) -> Self {
-        let skip = Note { name: name.into(), text: needs.into() };
+        let skip = TestNote { name: name.into(), text: needs.into() };
         Self { skips: vec![skip], ..Self::default() }
     }
 
@@ -75,15 +75,15 @@ impl Outcome {
     }
 
     /// The same outcome; if it is good, with what `work` fails for.
-    pub(crate) fn if_good<E: Into<Self>>(self, work: impl FnOnce() -> Result<(), E>) -> Self {
+    pub(crate) fn checked_if_good<E: Into<Self>>(self, work: impl FnOnce() -> Result<(), E>) -> Self {
         match self.is_good().then(work) {
-            Some(Err(failed)) => self.and(failed.into()),
+            Some(Err(failed)) => self.merged_with(failed.into()),
             _ => self,
         }
     }
 
     /// Both outcomes as one.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn merged_with(mut self, other: Self) -> Self {
         self.passed += other.passed;
         self.failures.extend(other.failures);
         self.flaky.extend(other.flaky);
@@ -94,9 +94,9 @@ impl Outcome {
     }
 
     /// The verdict, the counts and the remark, for a table.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn table_line(&self) -> String {
         let remark = self.remark.trim_end_matches("; ");
-        let parts = [self.verdict(), &self.counts(), remark];
+        let parts = [self.verdict(), &self.counts_text(), remark];
         let some: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         some.join("; ")
     }
@@ -111,7 +111,7 @@ impl Outcome {
         }
     }
 
-    fn counts(&self) -> String {
+    fn counts_text(&self) -> String {
         let kinds = [
             (self.passed, "passed"),
             (self.failures.len(), "failed"),
@@ -134,19 +134,24 @@ impl Gate {
         let start = Instant::now();
         let outcome = step();
         let took = start.elapsed();
-        eprintln!("xtask: {name}: {} after {} ({})", outcome.verdict(), minutes(took), outcome.counts());
+        eprintln!(
+            "xtask: {name}: {} after {} ({})",
+            outcome.verdict(),
+            minutes_and_seconds(took),
+            outcome.counts_text()
+        );
         self.steps.push((name, outcome, took));
     }
 
     /// Prints the summary; true when nothing failed.
-    pub(crate) fn finish(self) -> bool {
+    pub(crate) fn print_summary(self) -> bool {
         print!("{}", self.summary());
         self.failure_count() == 0
     }
 
     fn failure_count(&self) -> usize {
         let failures: usize = self.steps.iter().map(|(_, outcome, _)| outcome.failures.len()).sum();
-        let empty = self.steps.iter().filter(|(_, outcome, _)| outcome.counts().is_empty()).count();
+        let empty = self.steps.iter().filter(|(_, outcome, _)| outcome.counts_text().is_empty()).count();
         failures + empty + usize::from(self.has_too_many_flaky())
     }
 
@@ -159,13 +164,16 @@ impl Gate {
     fn summary(&self) -> String {
         let mut text = format!("\n{:<28} {:<8} {:>8}\n", "step", "verdict", "time");
         for (name, outcome, took) in &self.steps {
-            let (verdict, counts, remark) = (outcome.verdict(), outcome.counts(), &outcome.remark);
+            let (verdict, counts, remark) = (outcome.verdict(), outcome.counts_text(), &outcome.remark);
             let separator = if remark.is_empty() { "" } else { "; " };
-            let _ =
-                writeln!(text, "{name:<28} {verdict:<8} {:>8}  {counts}{separator}{remark}", minutes(*took));
+            let _ = writeln!(
+                text,
+                "{name:<28} {verdict:<8} {:>8}  {counts}{separator}{remark}",
+                minutes_and_seconds(*took)
+            );
         }
         let total = self.steps.iter().map(|(_, _, took)| *took).sum();
-        let _ = writeln!(text, "{:<28} {:<8} {:>8}", "all", "", minutes(total));
+        let _ = writeln!(text, "{:<28} {:<8} {:>8}", "all", "", minutes_and_seconds(total));
         self.write_skips(&mut text);
         self.write_flaky(&mut text);
         self.write_warnings(&mut text);
@@ -220,7 +228,7 @@ impl Gate {
     }
 }
 
-fn minutes(time: Duration) -> String {
+fn minutes_and_seconds(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
@@ -228,12 +236,12 @@ fn minutes(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn gate(outcomes: Vec<Outcome>) -> Gate {
+    fn gate_with_outcomes(outcomes: Vec<Outcome>) -> Gate {
         Gate { steps: outcomes.into_iter().map(|outcome| ("step", outcome, Duration::ZERO)).collect() }
     }
 
-    fn flaky(count: usize) -> Outcome {
-        let flaky = (0..count).map(|i| Note { name: i.to_string(), text: "stalled".into() });
+    fn flaky_outcome(count: usize) -> Outcome {
+        let flaky = (0..count).map(|i| TestNote { name: i.to_string(), text: "stalled".into() });
         Outcome { passed: count, flaky: flaky.collect(), ..Outcome::default() }
     }
 
@@ -248,13 +256,14 @@ mod tests {
             assert!(summary.contains(part), "{part}: {summary}");
         }
         assert_eq!(summary.lines().last(), Some("1 passed, 2 failed, 0 skipped"));
-        assert!(!gate.finish());
+        assert!(!gate.print_summary());
     }
 
     #[test]
     fn skips_are_grouped_by_requirement() {
-        let skips = || Outcome::skipped("a", "needs a card").and(Outcome::skipped("b", "needs a card"));
-        let gate = gate(vec![skips().and(Outcome::passed())]);
+        let skips =
+            || Outcome::skipped("a", "needs a card").merged_with(Outcome::skipped("b", "needs a card"));
+        let gate = gate_with_outcomes(vec![skips().merged_with(Outcome::passed())]);
         let summary = gate.summary();
         assert!(summary.contains("skipped 2: needs a card\n    a\n    b\n"), "{summary}");
         assert_eq!(summary.lines().last(), Some("1 passed, 0 failed, 2 skipped"));
@@ -263,25 +272,25 @@ mod tests {
     #[test]
     fn warnings_are_shown_and_fail_nothing() {
         let warned = |text: &str| Outcome { warnings: [text.into()].into(), ..Outcome::passed() };
-        let gate = gate(vec![warned("a is old").and(warned("b is old"))]);
+        let gate = gate_with_outcomes(vec![warned("a is old").merged_with(warned("b is old"))]);
         let summary = gate.summary();
         assert!(summary.contains("\nwarnings 2: step\n    a is old\n    b is old\n"), "{summary}");
         assert_eq!(summary.lines().last(), Some("2 passed, 0 failed, 0 skipped"));
-        assert!(gate.finish());
+        assert!(gate.print_summary());
     }
 
     #[test]
     fn a_step_that_did_nothing_has_failed() {
-        let gate = gate(vec![Outcome::default(), Outcome::passed()]);
+        let gate = gate_with_outcomes(vec![Outcome::default(), Outcome::passed()]);
         assert_eq!(gate.summary().lines().last(), Some("1 passed, 1 failed, 0 skipped"));
-        assert!(!gate.finish());
+        assert!(!gate.print_summary());
     }
 
     #[test]
     fn more_than_two_flaky_tests_are_a_failure() {
-        assert!(gate(vec![flaky(1), flaky(1)]).finish());
-        let three = gate(vec![flaky(1), flaky(2)]);
+        assert!(gate_with_outcomes(vec![flaky_outcome(1), flaky_outcome(1)]).print_summary());
+        let three = gate_with_outcomes(vec![flaky_outcome(1), flaky_outcome(2)]);
         assert!(three.summary().ends_with("\n3 passed, 1 failed, 0 skipped\n"), "{}", three.summary());
-        assert!(!three.finish());
+        assert!(!three.print_summary());
     }
 }

@@ -20,8 +20,9 @@ const ELSEWHERE: [&str; 6] = [
 ];
 
 /// The current commit, marked if files differ from it; files that suites write do not count.
-pub(crate) fn commit() -> String {
-    let git = |arguments: &[&str]| CommandStep::new("git", "git", arguments).captured().unwrap_or_default();
+pub(crate) fn current_commit() -> String {
+    let git =
+        |arguments: &[&str]| CommandStep::new("git", "git", arguments).captured_output().unwrap_or_default();
     let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));
     let what = ["status", "--porcelain", "--untracked-files=no", "--", "."];
     let changed = git(&[&what[..], &others.each_ref().map(String::as_str)].concat());
@@ -41,10 +42,10 @@ impl Git {
     }
 
     /// What a command prints, without white space at the end. Errors: it failed; the error has its messages.
-    pub(crate) fn answer(&self, arguments: &[&str]) -> Result<String, Failed> {
+    pub(crate) fn command_output(&self, arguments: &[&str]) -> Result<String, Failed> {
         let name = || format!("'git {}'", arguments.join(" "));
         let output =
-            self.command(arguments).output().map_err(|error| Failed(format!("{}: {error}", name())))?;
+            self.git_command(arguments).output().map_err(|error| Failed(format!("{}: {error}", name())))?;
         if !output.status.success() {
             let messages = String::from_utf8_lossy(&output.stderr);
             return Err(Failed(format!("{}: {}", name(), messages.trim_end())));
@@ -53,14 +54,14 @@ impl Git {
     }
 
     /// The tracked files that differ between a commit and the working tree, by their paths.
-    pub(crate) fn changed_since(&self, commit: &str) -> Result<Vec<String>, Failed> {
+    pub(crate) fn files_changed_since(&self, commit: &str) -> Result<Vec<String>, Failed> {
         // Without renames, a file that moved counts at both places.
         let what = ["diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--"];
-        let names = self.answer(&what)?;
+        let names = self.command_output(&what)?;
         Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    fn git_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("git");
         command.arg("-C").arg(&self.directory).args(arguments);
         for variable in ELSEWHERE {
@@ -80,20 +81,20 @@ pub(crate) mod tests {
     use super::*;
 
     /// A new repository with a commit, in a directory that is removed with it.
-    pub(crate) struct Repository {
+    pub(crate) struct TemporaryRepository {
         directory: tempfile::TempDir,
     }
 
-    impl Repository {
+    impl TemporaryRepository {
         /// `None` after printing that git is missing.
         pub(crate) fn new_or_skip() -> Option<Self> {
             let repository = Self { directory: tempfile::tempdir().unwrap() };
-            if repository.git().answer(&["--version"]).is_err() {
+            if repository.git().command_output(&["--version"]).is_err() {
                 nocopy_lab::skip(&Missing::Device("git"));
                 return None;
             }
             repository.run(&["init", "--quiet", "--template="]);
-            repository.commit("first");
+            repository.commit_change("first");
             Some(repository)
         }
 
@@ -112,18 +113,18 @@ pub(crate) mod tests {
         }
 
         /// Commits a change of a file; returns the commit's name.
-        pub(crate) fn commit(&self, file: &str) -> String {
+        pub(crate) fn commit_change(&self, file: &str) -> String {
             let path = self.path().join(file);
             let text = fs::read_to_string(path).unwrap_or_default();
             self.write(file, &format!("{text}changed\n"));
             self.run(&["add", "--all"]);
             self.run(&["commit", "--quiet", "--message", file]);
-            self.git().answer(&["rev-parse", "HEAD"]).unwrap()
+            self.git().command_output(&["rev-parse", "HEAD"]).unwrap()
         }
 
         /// Runs git without the user's settings, at a fixed time.
         pub(crate) fn run(&self, arguments: &[&str]) {
-            let mut command = self.git().command(arguments);
+            let mut command = self.git().git_command(arguments);
             for settings in ["COUNT", "GLOBAL", "PARAMETERS", "SYSTEM"] {
                 command.env_remove(format!("GIT_CONFIG_{settings}"));
             }
@@ -140,10 +141,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_moved_file_has_changed_at_both_paths() {
-        let Some(repository) = Repository::new_or_skip() else { return };
-        let before = repository.commit("a b/ö");
+        let Some(repository) = TemporaryRepository::new_or_skip() else { return };
+        let before = repository.commit_change("a b/ö");
         repository.run(&["mv", "a b/ö", "moved"]);
-        assert_eq!(repository.git().changed_since(&before).unwrap(), ["a b/ö", "moved"]);
-        assert!(repository.git().changed_since("no-such-commit").is_err());
+        assert_eq!(repository.git().files_changed_since(&before).unwrap(), ["a b/ö", "moved"]);
+        assert!(repository.git().files_changed_since("no-such-commit").is_err());
     }
 }

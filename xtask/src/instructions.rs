@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{CommandStep, Failed};
-use crate::suite::{self, processors, side_by_side};
+use crate::suite::{self, map_in_parallel, processor_count};
 
 /// The profile in the workspace's manifest that the loops are built by.
 pub(crate) const PROFILE: &str = "counted";
@@ -19,18 +19,18 @@ const BATCH_PACKETS: u32 = 64;
 
 /// Two loops that are compared: mostly the library, and a loop by hand that does the same checks; of those
 /// that forward, one that would finish checksums, and one that would not.
-struct Row {
+struct LoopComparison {
     judged: &'static str,
     control: &'static str,
     /// Above this multiple the command fails.
     ratio_max: f64,
 }
 
-const ROWS: &[Row] = &[
-    Row { judged: "receive-library", control: "receive-checked", ratio_max: 1.05 },
-    Row { judged: "send-library", control: "send-checked", ratio_max: 1.05 },
-    Row { judged: "forward-library", control: "forward-blindly", ratio_max: 1.15 },
-    Row { judged: "forward-looking", control: "forward-blindly", ratio_max: 1.15 },
+const ROWS: &[LoopComparison] = &[
+    LoopComparison { judged: "receive-library", control: "receive-checked", ratio_max: 1.05 },
+    LoopComparison { judged: "send-library", control: "send-checked", ratio_max: 1.05 },
+    LoopComparison { judged: "forward-library", control: "forward-blindly", ratio_max: 1.15 },
+    LoopComparison { judged: "forward-looking", control: "forward-blindly", ratio_max: 1.15 },
 ];
 
 /// Loops that are shown and not judged.
@@ -53,7 +53,8 @@ const MESSAGES: &[(&str, f64)] = &[
 
 /// A message to one of 10,000 peers against one to one of 10: connections that rest may cost no more than
 /// this multiple. In the time of the loops, answers are acknowledged by packets of their own in both.
-const PEERS: Row = Row { judged: "message-many-peers", control: "message-few-peers", ratio_max: 1.2 };
+const PEERS: LoopComparison =
+    LoopComparison { judged: "message-many-peers", control: "message-few-peers", ratio_max: 1.2 };
 
 /// Calls of the sockets, and how many instructions one may cost from taking its buffer until that is free
 /// again: a datagram, 44 that the kernel cuts, and a TCP write of 64 KiB.
@@ -68,8 +69,8 @@ const LEFT_ALONE: &[(&str, f64)] =
 
 const PRELOADED: &str = "libnocopy_sockets.so";
 
-pub(crate) fn guards() -> Outcome {
-    machine::valgrind().then(|| count_and_compare().into())
+pub(crate) fn check_instruction_counts() -> Outcome {
+    machine::install_valgrind().then(|| count_and_compare().into())
 }
 
 fn count_and_compare() -> Result<(), Failed> {
@@ -79,9 +80,9 @@ fn count_and_compare() -> Result<(), Failed> {
     let messages = MESSAGES.iter().map(|&(name, _)| name).chain(MESSAGES_SHOWN.iter().copied());
     let loops = rings.map(|name| ("ring_loop", name)).chain(messages.map(|name| ("message_loop", name)));
     let loops = loops.chain(SOCKETS.iter().map(|&(name, _)| ("socket_loop", name)));
-    let counts = count_all(&loops.collect::<Vec<_>>(), None)?;
-    let mut slow = compare(&counts);
-    slow.extend(compare_left_alone()?);
+    let counts = count_loop_instructions(&loops.collect::<Vec<_>>(), None)?;
+    let mut slow = print_and_list_exceeded(&counts);
+    slow.extend(compare_unhandled_calls()?);
     if slow.is_empty() {
         Ok(())
     } else {
@@ -90,7 +91,7 @@ fn count_and_compare() -> Result<(), Failed> {
 }
 
 /// Prints the counts; returns the loops that exceed their limit.
-fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
+fn print_and_list_exceeded(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "loop", "instructions/packet");
     for row in ROWS {
@@ -130,10 +131,11 @@ fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
 }
 
 /// Prints the cost of calls that the library does not handle; returns those that exceed their limit.
-fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
+fn compare_unhandled_calls() -> Result<Vec<&'static str>, Failed> {
     let loops: Vec<_> = LEFT_ALONE.iter().map(|&(name, _)| ("call_loop", name)).collect();
-    let library = suite::preloadable(&suite::program(PROFILE, PRELOADED))?;
-    let (plain, preloaded) = (count_all(&loops, None)?, count_all(&loops, Some(&library))?);
+    let library = suite::preloadable(&suite::built_program(PROFILE, PRELOADED))?;
+    let (plain, preloaded) =
+        (count_loop_instructions(&loops, None)?, count_loop_instructions(&loops, Some(&library))?);
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "call left alone", "instructions/call");
     for &(name, most) in LEFT_ALONE {
@@ -148,14 +150,14 @@ fn compare_left_alone() -> Result<Vec<&'static str>, Failed> {
 
 /// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side,
 /// since what else runs does not change them.
-fn count_all<'a>(
+fn count_loop_instructions<'a>(
     loops: &[(&str, &'a str)],
     preloaded: Option<&Path>,
 ) -> Result<HashMap<&'a str, f64>, Failed> {
     let of_loop = |&(program, name)| BATCHES.map(|batches| (program, name, batches));
     let runs: Vec<(&str, &str, u32)> = loops.iter().flat_map(of_loop).collect();
-    let counts = side_by_side(processors(), &runs, |&(program, name, batches)| {
-        collected(&suite::program(PROFILE, program), name, batches, preloaded)
+    let counts = map_in_parallel(processor_count(), &runs, |&(program, name, batches)| {
+        count_with_callgrind(&suite::built_program(PROFILE, program), name, batches, preloaded)
     });
     let counts = counts.into_iter().collect::<Result<Vec<f64>, Failed>>()?;
     let packets = f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS);
@@ -164,14 +166,19 @@ fn count_all<'a>(
     Ok(loops.iter().zip(counts.chunks_exact(BATCHES.len())).map(per_packet).collect())
 }
 
-fn collected(program: &Path, name: &str, batches: u32, preloaded: Option<&Path>) -> Result<f64, Failed> {
+fn count_with_callgrind(
+    program: &Path,
+    name: &str,
+    batches: u32,
+    preloaded: Option<&Path>,
+) -> Result<f64, Failed> {
     let failed = |error: &str| Failed(format!("valgrind {name}: {error}"));
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
     valgrind.arg("--toggle-collect=*measured_*");
     if name.starts_with("send-library") {
         // Called inside the measured function, but not counted: the memory port's stand-in for the kernel.
-        valgrind.arg("--toggle-collect=*Endpoint*transmit*");
+        valgrind.arg("--toggle-collect=*MemoryBackend*transmit*");
     }
     if let Some(library) = preloaded {
         valgrind.env("LD_PRELOAD", library);

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::gate::Outcome;
-use crate::imports::{File, Sources, read};
-use crate::step::{Failed, root};
+use crate::imports::{CrateSources, SourceFile, read_source};
+use crate::step::{Failed, repository_root};
 
 const CRATES: [&str; 5] = [
     "crates/nocopy",
@@ -23,11 +23,11 @@ const CRATES: [&str; 5] = [
 const HEADING: &str = "in their layers";
 
 /// Checks every import in the crates that declare layers.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_layers() -> Outcome {
     let check_all = || {
         let mut found = Vec::new();
         for name in CRATES {
-            check_crate(&root().join(name).join("src"), &mut found)?;
+            check_crate(&repository_root().join(name).join("src"), &mut found)?;
         }
         if found.is_empty() { Ok(()) } else { Err(Failed(format!("layers\n{}", found.join("\n")))) }
     };
@@ -36,13 +36,13 @@ pub(crate) fn check() -> Outcome {
 
 fn check_crate(sources: &Path, found: &mut Vec<String>) -> Result<(), Failed> {
     let lib = sources.join("lib.rs");
-    let layers = Layers::declared(&read(&lib)?).ok_or_else(|| {
+    let layers = ModuleLayers::parse_declaration(&read_source(&lib)?).ok_or_else(|| {
         Failed(format!("{}: no line that ends '{HEADING}', with a block after it", lib.display()))
     })?;
-    for (module, File { path, used, .. }) in Sources::read(sources)?.0 {
-        let Some(user) = module.first().filter(|_| !is_of_models(&module)) else { continue };
+    for (module, SourceFile { path, used, .. }) in CrateSources::read(sources)?.0 {
+        let Some(user) = module.first().filter(|_| !is_in_model_module(&module)) else { continue };
         let used: BTreeSet<&String> = used.iter().filter_map(|path| path.first()).collect();
-        let refused = used.into_iter().filter_map(|used| layers.allow(user, used).err());
+        let refused = used.into_iter().filter_map(|used| layers.check_use(user, used).err());
         found.extend(refused.map(|why| format!("{}: {why}", sources.join(&path).display())));
     }
     Ok(())
@@ -50,10 +50,10 @@ fn check_crate(sources: &Path, found: &mut Vec<String>) -> Result<(), Failed> {
 
 /// The height of each module: the lines of the declaration, counted from the top.
 #[derive(Debug)]
-struct Layers(BTreeMap<String, usize>);
+struct ModuleLayers(BTreeMap<String, usize>);
 
-impl Layers {
-    fn declared(lib: &str) -> Option<Self> {
+impl ModuleLayers {
+    fn parse_declaration(lib: &str) -> Option<Self> {
         let mut lines = lib.lines().map_while(|line| line.strip_prefix("//!"));
         lines.find(|line| line.contains(HEADING))?;
         lines.find(|line| line.trim() == "```text")?;
@@ -64,7 +64,7 @@ impl Layers {
         Some(Self(block.enumerate().flat_map(of_line).collect()))
     }
 
-    fn allow(&self, user: &str, used: &str) -> Result<(), String> {
+    fn check_use(&self, user: &str, used: &str) -> Result<(), String> {
         let depth = |module: &str| {
             self.0.get(module).ok_or_else(|| match module.starts_with(char::is_uppercase) {
                 true => {
@@ -81,7 +81,7 @@ impl Layers {
 }
 
 /// Models are shared by tests and fuzz targets.
-fn is_of_models(module: &[String]) -> bool {
+fn is_in_model_module(module: &[String]) -> bool {
     module.iter().any(|name| name == "model")
 }
 
@@ -93,15 +93,15 @@ mod tests {
 
     #[test]
     fn only_lower_layers_may_be_used() {
-        let layers = Layers::declared(LIB).unwrap();
+        let layers = ModuleLayers::parse_declaration(LIB).unwrap();
         for (user, used) in [("high", "left"), ("high", "low"), ("right", "low"), ("left", "left")] {
-            layers.allow(user, used).unwrap();
+            layers.check_use(user, used).unwrap();
         }
         for (user, used) in [("low", "high"), ("low", "left"), ("left", "right")] {
-            assert!(layers.allow(user, used).unwrap_err().contains("does not lie below"));
+            assert!(layers.check_use(user, used).unwrap_err().contains("does not lie below"));
         }
-        assert!(layers.allow("high", "Name").unwrap_err().contains("for users"));
-        assert!(layers.allow("high", "unknown").unwrap_err().contains("declare it"));
-        assert!(Layers::declared("//! A crate without.\n").is_none());
+        assert!(layers.check_use("high", "Name").unwrap_err().contains("for users"));
+        assert!(layers.check_use("high", "unknown").unwrap_err().contains("declare it"));
+        assert!(ModuleLayers::parse_declaration("//! A crate without.\n").is_none());
     }
 }

@@ -4,21 +4,21 @@ use std::fs;
 use std::path::Path;
 
 use crate::gate::Outcome;
-use crate::step::{CommandStep, Failed, is_root, run_all};
+use crate::step::{CommandStep, Failed, is_run_as_root, run_steps};
 
 /// A program that the tests or this one start, a header for compiling, or another file by its path.
-struct Program {
+struct RequiredProgram {
     name: &'static str,
     /// The option that tests whether the program is present; empty for a file.
     question: &'static str,
     /// One package or more.
     apt: &'static str,
     dnf: &'static str,
-    purpose: Purpose,
+    purpose: ProgramPurpose,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum ProgramPurpose {
     UnitTests,
     Tests,
     Instructions,
@@ -32,8 +32,8 @@ enum Purpose {
     SlowDisk,
 }
 
-impl Purpose {
-    const fn text(self) -> &'static str {
+impl ProgramPurpose {
+    const fn description(self) -> &'static str {
         match self {
             Self::UnitTests => "unit tests of the library",
             Self::Tests => "tests",
@@ -58,13 +58,13 @@ impl Purpose {
     }
 }
 
-const fn program(
+const fn required_program(
     name: &'static str,
     question: &'static str,
     [apt, dnf]: [&'static str; 2],
-    purpose: Purpose,
-) -> Program {
-    Program { name, question, apt, dnf, purpose }
+    purpose: ProgramPurpose,
+) -> RequiredProgram {
+    RequiredProgram { name, question, apt, dnf, purpose }
 }
 
 /// The BPF compiler has one version, since another writes another object: the one of Debian 12.
@@ -79,57 +79,67 @@ const HEADERS: &str = "/usr/include";
 /// For programs that are a part of the Rust toolchain, and in no package.
 const RUSTUP: [&str; 2] = ["", ""];
 
-const PROGRAMS: &[Program] = &[
-    program("strace", "--version", ["strace", "strace"], Purpose::SlowDisk),
-    program("rustfmt", "--version", RUSTUP, Purpose::Checks),
-    program("cargo-clippy", "--version", RUSTUP, Purpose::Checks),
+const PROGRAMS: &[RequiredProgram] = &[
+    required_program("strace", "--version", ["strace", "strace"], ProgramPurpose::SlowDisk),
+    required_program("rustfmt", "--version", RUSTUP, ProgramPurpose::Checks),
+    required_program("cargo-clippy", "--version", RUSTUP, ProgramPurpose::Checks),
     // The linker of Rust programs, and the compilers of the programs that run on nocopy-pcap.
-    program("gcc", "--version", ["gcc", "gcc"], Purpose::UnitTests),
-    program("g++", "--version", ["g++", "gcc-c++"], Purpose::UnitTests),
-    program("ip", "-V", ["iproute2", "iproute"], Purpose::UnitTests),
-    program("tc", "-V", ["iproute2", "iproute-tc"], Purpose::UnitTests),
+    required_program("gcc", "--version", ["gcc", "gcc"], ProgramPurpose::UnitTests),
+    required_program("g++", "--version", ["g++", "gcc-c++"], ProgramPurpose::UnitTests),
+    required_program("ip", "-V", ["iproute2", "iproute"], ProgramPurpose::UnitTests),
+    required_program("tc", "-V", ["iproute2", "iproute-tc"], ProgramPurpose::UnitTests),
     // Its package includes libpcap, which compiles filters.
-    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Purpose::UnitTests),
-    program("git", "--version", ["git", "git"], Purpose::Tests),
-    program("tshark", "--version", ["tshark", "wireshark-cli"], Purpose::Tests),
-    program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Purpose::Tests),
-    program("ngrep", "-V", ["ngrep", "ngrep"], Purpose::Tests),
-    program("nmap", "--version", ["nmap", "nmap"], Purpose::Tests),
+    required_program("tcpdump", "--version", ["tcpdump", "tcpdump"], ProgramPurpose::UnitTests),
+    required_program("git", "--version", ["git", "git"], ProgramPurpose::Tests),
+    required_program("tshark", "--version", ["tshark", "wireshark-cli"], ProgramPurpose::Tests),
+    required_program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], ProgramPurpose::Tests),
+    required_program("ngrep", "-V", ["ngrep", "ngrep"], ProgramPurpose::Tests),
+    required_program("nmap", "--version", ["nmap", "nmap"], ProgramPurpose::Tests),
     // Programs that send datagrams: one as users write it, and a well-known one.
-    program("python3", "--version", ["python3", "python3"], Purpose::Tests),
-    program("nuttcp", "-V", ["nuttcp", "nuttcp"], Purpose::Tests),
-    program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], Purpose::Tests),
+    required_program("python3", "--version", ["python3", "python3"], ProgramPurpose::Tests),
+    required_program("nuttcp", "-V", ["nuttcp", "nuttcp"], ProgramPurpose::Tests),
+    required_program("nfs-cp", "--help", ["libnfs-utils", "libnfs-utils"], ProgramPurpose::Tests),
     // For a program of the bench, which gcc compiles.
-    program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], Purpose::Tests),
+    required_program("nfsc/libnfs.h", "", ["libnfs-dev", "libnfs-devel"], ProgramPurpose::Tests),
     // Includes the packages that it needs to serve a directory. The bench compares with it.
-    program(
+    required_program(
         "ganesha.nfsd",
         "-v",
         ["nfs-ganesha nfs-ganesha-vfs rpcbind", "nfs-ganesha nfs-ganesha-vfs rpcbind"],
-        Purpose::Tests,
+        ProgramPurpose::Tests,
     ),
-    program("valgrind", "--version", ["valgrind", "valgrind"], Purpose::Instructions),
-    program(CLANG, "--version", ["clang-14", "clang"], Purpose::Bpf),
-    program(STRIP, "--version", ["llvm-14", "llvm"], Purpose::Bpf),
-    program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Purpose::VmLab),
-    program(
+    required_program("valgrind", "--version", ["valgrind", "valgrind"], ProgramPurpose::Instructions),
+    required_program(CLANG, "--version", ["clang-14", "clang"], ProgramPurpose::Bpf),
+    required_program(STRIP, "--version", ["llvm-14", "llvm"], ProgramPurpose::Bpf),
+    required_program(
+        "qemu-system-x86_64",
+        "--version",
+        ["qemu-system-x86", "qemu-system-x86-core"],
+        ProgramPurpose::VmLab,
+    ),
+    required_program(
         AARCH64_LINKER,
         "--version",
         ["gcc-aarch64-linux-gnu libc6-dev-arm64-cross", "gcc-aarch64-linux-gnu"],
-        Purpose::Aarch64,
+        ProgramPurpose::Aarch64,
     ),
-    program(
+    required_program(
         "qemu-system-aarch64",
         "--version",
         ["qemu-system-arm", "qemu-system-aarch64-core"],
-        Purpose::Aarch64Lab,
+        ProgramPurpose::Aarch64Lab,
     ),
-    program("debootstrap", "--version", ["debootstrap", "debootstrap"], Purpose::Newcomer),
-    program("/usr/share/i18n/locales/de_DE", "", ["locales", "glibc-locale-source"], Purpose::Machines),
+    required_program("debootstrap", "--version", ["debootstrap", "debootstrap"], ProgramPurpose::Newcomer),
+    required_program(
+        "/usr/share/i18n/locales/de_DE",
+        "",
+        ["locales", "glibc-locale-source"],
+        ProgramPurpose::Machines,
+    ),
 ];
 
-impl Program {
-    fn is_there(&self) -> bool {
+impl RequiredProgram {
+    fn is_installed(&self) -> bool {
         if self.question.is_empty() {
             return Path::new(HEADERS).join(self.name).exists(); // an absolute path replaces the directory
         }
@@ -138,57 +148,59 @@ impl Program {
 }
 
 /// Whether tests can have network namespaces of their own. A container's root may lack the capability.
-pub(crate) fn has_namespaces() -> bool {
-    nocopy_lab::Namespace::with_loopback().is_ok()
+pub(crate) fn can_create_namespaces() -> bool {
+    nocopy_lab::Namespace::new_with_loopback().is_ok()
 }
 
 /// Installs the programs that unit tests start, as a step of the gate.
-pub(crate) fn programs_for_unit_tests() -> Outcome {
-    installed(Purpose::UnitTests)
+pub(crate) fn install_programs_for_unit_tests() -> Outcome {
+    install_for_purpose(ProgramPurpose::UnitTests)
 }
 
 /// Installs the programs that any test starts, as a step of the gate.
-pub(crate) fn programs_for_tests() -> Outcome {
-    programs_for_unit_tests().then(|| installed(Purpose::Tests))
+pub(crate) fn install_programs_for_tests() -> Outcome {
+    install_programs_for_unit_tests().then(|| install_for_purpose(ProgramPurpose::Tests))
 }
 
-pub(crate) fn aarch64_compiler() -> Outcome {
-    installed(Purpose::Aarch64)
+pub(crate) fn install_aarch64_compiler() -> Outcome {
+    install_for_purpose(ProgramPurpose::Aarch64)
 }
 
 /// Installs the installer of a bare Debian.
-pub(crate) fn debian_installer() -> Outcome {
-    installed(Purpose::Newcomer)
+pub(crate) fn install_debian_installer() -> Outcome {
+    install_for_purpose(ProgramPurpose::Newcomer)
 }
 
 /// Installs the sources of locales.
-pub(crate) fn locales() -> Outcome {
-    installed(Purpose::Machines)
+pub(crate) fn install_locales() -> Outcome {
+    install_for_purpose(ProgramPurpose::Machines)
 }
 
 /// Installs strace.
-pub(crate) fn system_call_tracer() -> Outcome {
-    installed(Purpose::SlowDisk)
+pub(crate) fn install_strace() -> Outcome {
+    install_for_purpose(ProgramPurpose::SlowDisk)
 }
 
 /// Installs valgrind.
-pub(crate) fn valgrind() -> Outcome {
-    installed(Purpose::Instructions)
+pub(crate) fn install_valgrind() -> Outcome {
+    install_for_purpose(ProgramPurpose::Instructions)
 }
 
-fn installed(purpose: Purpose) -> Outcome {
+fn install_for_purpose(purpose: ProgramPurpose) -> Outcome {
     match install_missing(purpose) {
-        Err(failed) if !is_root() || !has_apt() => Outcome::unavailable(purpose.text(), failed.to_string()),
+        Err(failed) if !is_run_as_root() || !has_apt() => {
+            Outcome::unavailable(purpose.description(), failed.to_string())
+        }
         done => done.into(),
     }
 }
 
 /// Installs the BPF compiler; returns false if this system has no package of that version.
 pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
-    if missing(Purpose::Bpf).is_empty() {
+    if missing_programs(ProgramPurpose::Bpf).is_empty() {
         return Ok(true);
     }
-    if !is_root() || !has_apt() {
+    if !is_run_as_root() || !has_apt() {
         return Ok(false);
     }
     CommandStep::new("list packages", "apt-get", &["update", "-qq"]).run()?;
@@ -197,33 +209,37 @@ pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
     if !is_packaged {
         return Ok(false);
     }
-    install_missing(Purpose::Bpf).map(|()| true)
+    install_missing(ProgramPurpose::Bpf).map(|()| true)
 }
 
-fn missing(purpose: Purpose) -> Vec<&'static Program> {
-    PROGRAMS.iter().filter(|program| program.purpose == purpose && !program.is_there()).collect()
+fn missing_programs(purpose: ProgramPurpose) -> Vec<&'static RequiredProgram> {
+    PROGRAMS.iter().filter(|program| program.purpose == purpose && !program.is_installed()).collect()
 }
 
-fn install_missing(purpose: Purpose) -> Result<(), Failed> {
-    let missing = missing(purpose);
+fn install_missing(purpose: ProgramPurpose) -> Result<(), Failed> {
+    let missing = missing_programs(purpose);
     if missing.is_empty() {
         return Ok(());
     }
     let names: Vec<&str> = missing.iter().map(|program| program.name).collect();
     let mut packages: Vec<&str> = missing.iter().flat_map(|program| program.apt.split(' ')).collect();
     packages.dedup();
-    if !is_root() || !has_apt() {
-        let lines = install_lines(&missing);
-        return Err(Failed(format!("missing for the {}: {}; {lines}", purpose.text(), names.join(", "))));
+    if !is_run_as_root() || !has_apt() {
+        let lines = install_commands(&missing);
+        return Err(Failed(format!(
+            "missing for the {}: {}; {lines}",
+            purpose.description(),
+            names.join(", ")
+        )));
     }
-    run_all(&[
+    run_steps(&[
         CommandStep::new("list packages", "apt-get", &["update", "-qq"]),
         CommandStep::new(
             &format!("install {}", packages.join(" ")),
             "apt-get",
             &[&["install", "-y", "-qq", "--no-install-recommends"], &packages[..]].concat(),
         )
-        .with("DEBIAN_FRONTEND", "noninteractive"),
+        .with_variable("DEBIAN_FRONTEND", "noninteractive"),
     ])
 }
 
@@ -231,8 +247,8 @@ pub(crate) fn has_apt() -> bool {
     CommandStep::new("apt-get", "apt-get", &["--version"]).succeeds_quietly()
 }
 
-fn install_lines(missing: &[&Program]) -> String {
-    let line = |of: fn(&Program) -> &'static str| {
+fn install_commands(missing: &[&RequiredProgram]) -> String {
+    let line = |of: fn(&RequiredProgram) -> &'static str| {
         let mut packages: Vec<&str> = missing.iter().map(|program| of(program)).collect();
         packages.sort_unstable();
         packages.dedup();
@@ -243,28 +259,30 @@ fn install_lines(missing: &[&Program]) -> String {
 }
 
 /// Prints which requirements of the tests are installed; returns false if one is missing.
-pub(crate) fn doctor() -> bool {
+pub(crate) fn print_requirements() -> bool {
     println!("{:<22} {:<8} needed for", "what", "there");
     let row = |what: &str, there: bool, purpose: &str| {
         println!("{what:<22} {:<8} {purpose}", if there { "yes" } else { "NO" });
         there
     };
-    let mut all = row("root", is_root(), "tests that make network namespaces, AF_XDP, BPF, the VM lab");
+    let mut all =
+        row("root", is_run_as_root(), "tests that make network namespaces, AF_XDP, BPF, the VM lab");
     all &= row("Linux 5.19", kernel_is_at_least(5, 19), "the bench; newer features are asked for one by one");
     all &= row("BTF", Path::new("/sys/kernel/btf/vmlinux").exists(), "nocopy profile and its tests");
-    let mut absent: Vec<&Program> = Vec::new();
+    let mut absent: Vec<&RequiredProgram> = Vec::new();
     for program in PROGRAMS {
-        if !row(program.name, program.is_there(), program.purpose.text()) {
+        if !row(program.name, program.is_installed(), program.purpose.description()) {
             absent.push(program);
         }
     }
-    if absent.iter().any(|program| program.purpose == Purpose::Checks) {
+    if absent.iter().any(|program| program.purpose == ProgramPurpose::Checks) {
         println!("\ninstall parts of the toolchain: 'rustup component add rustfmt clippy'");
     }
     absent.retain(|program| !program.purpose.is_optional());
-    let packaged: Vec<&Program> = absent.iter().copied().filter(|program| !program.apt.is_empty()).collect();
+    let packaged: Vec<&RequiredProgram> =
+        absent.iter().copied().filter(|program| !program.apt.is_empty()).collect();
     if !packaged.is_empty() {
-        println!("\ninstall what is missing, {}", install_lines(&packaged));
+        println!("\ninstall what is missing, {}", install_commands(&packaged));
         println!("('cargo xtask test' installs it by itself as root, where there is apt-get)");
     }
     if !has_apt() {

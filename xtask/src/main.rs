@@ -36,19 +36,19 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use gate::Gate;
-use machines::Face;
-use step::{Failed, is_root};
-use suite::Suite;
+use machines::MachineVariant;
+use step::{Failed, is_run_as_root};
+use suite::TestSuite;
 
 #[derive(Parser)]
 #[command(about = "Developer commands of nocopy")]
-struct Arguments {
+struct XtaskArguments {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the
     /// VM lab.
     Test(TestArguments),
@@ -70,7 +70,7 @@ enum Command {
         arguments: Vec<String>,
     },
     /// Run a suite that takes too long for every change, and note its verdict in docs/nightly.md.
-    Nightly(nightly::Arguments),
+    Nightly(nightly::NightlyArguments),
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
     /// Run a program that ends with xtask, perhaps in a network namespace of its own.
@@ -96,62 +96,62 @@ struct TestArguments {
     no_vm: bool,
     /// Run them as on another machine: words FACTOR=VALUE, as the nightly suite 'machines' prints them.
     #[arg(long, value_name = "WORDS")]
-    face: Option<Face>,
+    face: Option<MachineVariant>,
     /// The same, when this process has that face.
     #[arg(long, hide = true, conflicts_with = "face")]
-    wearing: Option<Face>,
+    wearing: Option<MachineVariant>,
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::Test(TestArguments { face: Some(face), .. }) => become_faced(&face),
-        Command::Test(arguments) => return test(arguments),
-        Command::Check => return gated(check::run),
-        Command::Docs => docs::build(),
-        Command::Api => api::write(),
-        Command::Instructions => {
-            return gated(|gate| gate.run("instruction guards", instructions::guards));
+    let done = match XtaskArguments::parse().command {
+        XtaskCommand::Test(TestArguments { face: Some(face), .. }) => exec_as_machine_variant(&face),
+        XtaskCommand::Test(arguments) => return run_test_command(arguments),
+        XtaskCommand::Check => return run_gate(check::run_checks),
+        XtaskCommand::Docs => docs::build_documentation(),
+        XtaskCommand::Api => api::write_list(),
+        XtaskCommand::Instructions => {
+            return run_gate(|gate| gate.run("instruction guards", instructions::check_instruction_counts));
         }
-        Command::Bpf => bpf::build(),
-        Command::Vm { arguments } => vm::run(&arguments),
-        Command::Nightly(arguments) => return nightly::run(&arguments),
-        Command::Doctor => return exit_code(machine::doctor()),
-        Command::Start { isolated, program, arguments } => {
-            return suite::become_program(&program, &arguments, isolated);
+        XtaskCommand::Bpf => bpf::build_objects(),
+        XtaskCommand::Vm { arguments } => vm::run_lab(&arguments),
+        XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
+        XtaskCommand::Doctor => return exit_code(machine::print_requirements()),
+        XtaskCommand::Start { isolated, program, arguments } => {
+            return suite::exec_test_program(&program, &arguments, isolated);
         }
     };
-    done.map_or_else(|failed| refuse(&failed), |()| ExitCode::SUCCESS)
+    done.map_or_else(|failed| print_failure(&failed), |()| ExitCode::SUCCESS)
 }
 
-fn gated(steps: impl FnOnce(&mut Gate)) -> ExitCode {
+fn run_gate(steps: impl FnOnce(&mut Gate)) -> ExitCode {
     let mut gate = Gate::default();
     steps(&mut gate);
-    exit_code(gate.finish())
+    exit_code(gate.print_summary())
 }
 
 fn exit_code(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn refuse(failed: &Failed) -> ExitCode {
+fn print_failure(failed: &Failed) -> ExitCode {
     eprintln!("xtask: {failed}");
     ExitCode::FAILURE
 }
 
 /// Replaces this process by one with the same arguments, for which the machine has that face.
-fn become_faced(face: &Face) -> Result<(), Failed> {
+fn exec_as_machine_variant(face: &MachineVariant) -> Result<(), Failed> {
     let program =
         std::env::current_exe().map_err(|error| Failed(format!("no path of this program: {error}")))?;
     let wearing = |argument: String| {
         argument.replacen("--face", "--wearing", usize::from(argument.starts_with("--face")))
     };
     let arguments: Vec<String> = std::env::args().skip(1).map(wearing).collect();
-    machines::become_with(face, &program, &arguments).map(|never| match never {})
+    machines::exec_with_variant(face, &program, &arguments).map(|never| match never {})
 }
 
 /// Runs the gate, or the selected part of it.
-fn test(arguments: TestArguments) -> ExitCode {
-    if !is_root() || !machine::has_namespaces() {
+fn run_test_command(arguments: TestArguments) -> ExitCode {
+    if !is_run_as_root() || !machine::can_create_namespaces() {
         eprintln!(
             "xtask: not root, or without CAP_SYS_ADMIN: tests that make network namespaces, load BPF programs or open \
              AF_XDP and packet sockets are skipped, and so is the VM lab"
@@ -159,25 +159,31 @@ fn test(arguments: TestArguments) -> ExitCode {
     }
     let mut gate = Gate::default();
     let is_whole = arguments.names.is_empty() && !arguments.quick;
-    let programs =
-        if arguments.quick { machine::programs_for_unit_tests } else { machine::programs_for_tests };
+    let programs = if arguments.quick {
+        machine::install_programs_for_unit_tests
+    } else {
+        machine::install_programs_for_tests
+    };
     gate.run("programs that tests start", programs);
     if is_whole {
-        check::run(&mut gate);
+        check::run_checks(&mut gate);
     }
     let built = if arguments.quick { QUICK } else { suite::ALL };
     let face = arguments.wearing.unwrap_or_default();
-    let suite = Suite { filters: &arguments.names, face, ..Suite::of("tests", built) };
+    let suite =
+        TestSuite { filters: &arguments.names, face, ..TestSuite::with_gate_settings("tests", built) };
     gate.run("tests", || suite.outcome());
     if is_whole {
-        gate.run("loom models", || Suite::of("loom", &["--package", "nocopy-loom"]).outcome());
+        gate.run("loom models", || {
+            TestSuite::with_gate_settings("loom", &["--package", "nocopy-loom"]).outcome()
+        });
         gate.run("documentation examples", suite::documentation_examples);
-        gate.run("instruction guards", instructions::guards);
+        gate.run("instruction guards", instructions::check_instruction_counts);
         if !arguments.no_vm {
-            gate.run("VM lab", vm::outcome);
+            gate.run("VM lab", vm::run_unless_already_passed);
         }
     }
-    exit_code(gate.finish())
+    exit_code(gate.print_summary())
 }
 
 /// The packages of `--quick`: few, and without a need for privileges.

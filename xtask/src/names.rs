@@ -12,8 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::gate::Outcome;
-use crate::imports::{read, rust_files};
-use crate::step::{Failed, files, root};
+use crate::imports::{read_source, rust_files_below};
+use crate::step::{Failed, files_with_ending, repository_root};
 use crate::width::DIRECTORIES;
 
 const SOURCES: [&str; 4] = ["bpf", "crates", "fuzz", "xtask"];
@@ -77,13 +77,13 @@ const FOREIGN: [&str; 29] = [
     "if_fcslen",
 ];
 
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_documents() -> Outcome {
     let check_all = || {
-        let sources = Sources::read()?;
+        let sources = RepositoryNames::read()?;
         let mut missing = Vec::new();
-        for path in documents()? {
-            let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
-            let found = sources.missing(&read(&path)?);
+        for path in document_files()? {
+            let name = path.strip_prefix(repository_root()).unwrap_or(&path).display().to_string();
+            let found = sources.missing_names(&read_source(&path)?);
             missing.extend(found.into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
         }
         match missing.is_empty() {
@@ -110,14 +110,14 @@ const MESSAGE_LAYER: [&str; 3] =
     ["crates/nocopy-proto/src/message/", "crates/nocopy/src/message/", "crates/nocopy/tests/messages/"];
 
 /// Compares the refused names that exist with the list of them.
-pub(crate) fn check_sources() -> Outcome {
+pub(crate) fn check_refused_names() -> Outcome {
     let check_all = || {
         let mut found = BTreeSet::new();
-        for path in DIRECTORIES.map(|directory| rust_files(&root().join(directory))) {
+        for path in DIRECTORIES.map(|directory| rust_files_below(&repository_root().join(directory))) {
             for path in path? {
-                let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
+                let name = path.strip_prefix(repository_root()).unwrap_or(&path).display().to_string();
                 if name != THIS {
-                    found.extend(refused_names(&name, &read(&path)?));
+                    found.extend(refused_names_in(&name, &read_source(&path)?));
                 }
             }
         }
@@ -127,12 +127,12 @@ pub(crate) fn check_sources() -> Outcome {
 }
 
 /// The refused names of a file, as lines of the list.
-fn refused_names(path: &str, text: &str) -> Vec<String> {
+fn refused_names_in(path: &str, text: &str) -> Vec<String> {
     let code = without_comments(text);
     let is_refused = |name: &str| name.split('_').any(|word| REFUSED_WORDS.contains(&word));
-    let mut names: Vec<String> = declared_by(&code, &["fn "]).filter(|name| is_refused(name)).collect();
+    let mut names: Vec<String> = names_declared_by(&code, &["fn "]).filter(|name| is_refused(name)).collect();
     if !MESSAGE_LAYER.iter().any(|directory| path.starts_with(directory)) {
-        names.extend(types_of(&code).filter(|name| REFUSED_TYPES.contains(&name.as_str())));
+        names.extend(types_declared_in(&code).filter(|name| REFUSED_TYPES.contains(&name.as_str())));
     }
     names.into_iter().map(|name| format!("{path}: {name}")).collect()
 }
@@ -155,15 +155,15 @@ fn compare_refused(found: &BTreeSet<String>, list: &str) -> Result<(), String> {
     if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
 }
 
-fn documents() -> Result<Vec<PathBuf>, Failed> {
-    let mut all = files("docs", ".md")?;
-    all.extend(DOCUMENTS.map(|name| root().join(name)));
+fn document_files() -> Result<Vec<PathBuf>, Failed> {
+    let mut all = files_with_ending("docs", ".md")?;
+    all.extend(DOCUMENTS.map(|name| repository_root().join(name)));
     Ok(all)
 }
 
 /// What the repository has.
 #[derive(Debug, Default)]
-struct Sources {
+struct RepositoryNames {
     /// Files and directories, from the root.
     paths: Vec<String>,
     /// Identifiers and words with hyphens.
@@ -177,13 +177,13 @@ struct Sources {
     types_elsewhere: BTreeSet<String>,
 }
 
-impl Sources {
+impl RepositoryNames {
     fn read() -> Result<Self, Failed> {
         let mut sources = Self::default();
         sources.options.extend(["help", "version"].map(str::to_owned));
         sources.commands.insert("help".into());
-        sources.add_directory(&root(), "")?;
-        sources.add_public(&read(&root().join(PUBLIC))?);
+        sources.add_directory(&repository_root(), "")?;
+        sources.add_public_items(&read_source(&repository_root().join(PUBLIC))?);
         Ok(sources)
     }
 
@@ -199,8 +199,8 @@ impl Sources {
             }
             if entry.path().is_dir() {
                 self.add_directory(root, &path)?;
-            } else if is_source(&path) {
-                self.add_source(&path, &read(&entry.path())?);
+            } else if is_source_file(&path) {
+                self.add_source(&path, &read_source(&entry.path())?);
             }
             self.paths.push(path);
         }
@@ -213,22 +213,23 @@ impl Sources {
         let name = path.rsplit('/').next().and_then(|name| name.split('.').next());
         self.words.extend(name.map(str::to_owned));
         if !path.starts_with(LIBRARY) {
-            self.types_elsewhere.extend(types_of(&code));
+            self.types_elsewhere.extend(types_declared_in(&code));
         }
-        let identifiers = code.split(|c: char| !is_of_identifier(c));
-        let hyphenated = code.split(|c: char| !is_of_identifier(c) && c != '-');
+        let identifiers = code.split(|c: char| !is_identifier_character(c));
+        let hyphenated = code.split(|c: char| !is_identifier_character(c) && c != '-');
         let all = identifiers.chain(hyphenated).filter(|word| !word.is_empty());
         self.words.extend(all.map(str::to_owned));
-        self.options.extend(options_of(&code));
-        self.commands.extend(commands_of(&code));
+        self.options.extend(clap_options_in(&code));
+        self.commands.extend(clap_commands_in(&code));
     }
 
     /// Reads lines as `struct nocopy::tcp::Closed { is_complete }`, each followed by lines of its functions.
-    fn add_public(&mut self, list: &str) {
+    fn add_public_items(&mut self, list: &str) {
         let mut of = String::new();
         for line in list.lines() {
-            let words =
-                || line.split(|c: char| !is_of_identifier(c) && c != ':').filter(|word| !word.is_empty());
+            let words = || {
+                line.split(|c: char| !is_identifier_character(c) && c != ':').filter(|word| !word.is_empty())
+            };
             if line.starts_with(' ') {
                 let function = words().find(|word| *word != "hidden");
                 self.types.entry(of.clone()).or_default().extend(function.map(str::to_owned));
@@ -240,30 +241,31 @@ impl Sources {
     }
 
     /// The names of a document that do not exist, each with its line.
-    fn missing(&self, document: &str) -> Vec<(usize, String)> {
-        let named = spans(document).into_iter().flat_map(|(line, span)| {
+    fn missing_names(&self, document: &str) -> Vec<(usize, String)> {
+        let named = code_spans(document).into_iter().flat_map(|(line, span)| {
             let names = if span.is_in_block { names_of_block_line(&span.text) } else { names_of(&span.text) };
             names.into_iter().map(move |name| (line, name))
         });
-        named.filter_map(|(line, name)| Some((line, self.lacks(&name)?))).collect()
+        named.filter_map(|(line, name)| Some((line, self.missing_name_message(&name)?))).collect()
     }
 
     /// Says what is missing, if the name does not exist.
-    fn lacks(&self, name: &Name) -> Option<String> {
+    fn missing_name_message(&self, name: &DocumentedName) -> Option<String> {
         let (exists, what) = match name {
-            Name::Path(path) => (self.has_path(path), format!("{path}: no file or directory")),
-            Name::Option(option) => {
+            DocumentedName::Path(path) => (self.has_path(path), format!("{path}: no file or directory")),
+            DocumentedName::Option(option) => {
                 (self.options.contains(option), format!("--{option}: no command has this option"))
             }
-            Name::Command(command) => (
+            DocumentedName::Command(command) => (
                 self.commands.contains(command),
                 format!("{command}: neither nocopy nor xtask has this command"),
             ),
-            Name::Part { of, part } => (self.has_part(of, part), format!("{of}::{part}: not in {PUBLIC}")),
-            Name::Word(word) => (self.has_word(word), format!("{word}: not in the sources")),
+            DocumentedName::Part { of, part } => {
+                (self.has_type_part(of, part), format!("{of}::{part}: not in {PUBLIC}"))
+            }
+            DocumentedName::Word(word) => (self.has_word(word), format!("{word}: not in the sources")),
         };
-        let is_foreign =
-            matches!(name, Name::Path(text) | Name::Word(text) if FOREIGN.contains(&text.as_str()));
+        let is_foreign = matches!(name, DocumentedName::Path(text) | DocumentedName::Word(text) if FOREIGN.contains(&text.as_str()));
         (!exists && !is_foreign).then_some(what)
     }
 
@@ -278,7 +280,7 @@ impl Sources {
 
     /// Whether a public type of the library has this part or function, if only the library has a type of this
     /// name.
-    fn has_part(&self, of: &str, part: &str) -> bool {
+    fn has_type_part(&self, of: &str, part: &str) -> bool {
         self.types_elsewhere.contains(of) || self.types.get(of).is_none_or(|parts| parts.contains(part))
     }
 
@@ -297,14 +299,14 @@ fn capitalised(word: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }
 
-fn is_source(path: &str) -> bool {
+fn is_source_file(path: &str) -> bool {
     const ENDS: [&str; 7] = [".rs", ".c", ".h", ".sh", ".py", ".toml", "exports.txt"];
     path != THIS
         && SOURCES.iter().any(|directory| path.starts_with(directory))
         && ENDS.iter().any(|end| path.ends_with(end))
 }
 
-fn is_of_identifier(character: char) -> bool {
+fn is_identifier_character(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
@@ -318,7 +320,7 @@ fn without_comments(text: &str) -> String {
 }
 
 /// The long options that code declares for clap: `#[arg(long)] name`, or `#[arg(long = "name")]`.
-fn options_of(code: &str) -> Vec<String> {
+fn clap_options_in(code: &str) -> Vec<String> {
     let attributes = code.split("#[arg(").skip(1);
     attributes
         .filter_map(|text| {
@@ -336,21 +338,21 @@ fn options_of(code: &str) -> Vec<String> {
         .collect()
 }
 
-fn types_of(code: &str) -> impl Iterator<Item = String> {
-    declared_by(code, &["struct ", "enum ", "trait "])
+fn types_declared_in(code: &str) -> impl Iterator<Item = String> {
+    names_declared_by(code, &["struct ", "enum ", "trait "])
 }
 
 /// The names that code declares with one of these keywords.
-fn declared_by(code: &str, keywords: &[&str]) -> impl Iterator<Item = String> {
+fn names_declared_by(code: &str, keywords: &[&str]) -> impl Iterator<Item = String> {
     let found = keywords.iter().flat_map(|keyword| code.match_indices(keyword));
-    let declared = found.filter(|(at, _)| !code[..*at].ends_with(is_of_identifier));
+    let declared = found.filter(|(at, _)| !code[..*at].ends_with(is_identifier_character));
     let names = declared
-        .filter_map(|(at, keyword)| code[at + keyword.len()..].split(|c| !is_of_identifier(c)).next());
+        .filter_map(|(at, keyword)| code[at + keyword.len()..].split(|c| !is_identifier_character(c)).next());
     names.map(str::to_owned)
 }
 
 /// The commands that code declares for clap: the variants of an enum with `Subcommand`.
-fn commands_of(code: &str) -> Vec<String> {
+fn clap_commands_in(code: &str) -> Vec<String> {
     let enums = code.split("#[derive(").skip(1).filter_map(|text| {
         let (derived, rest) = text.split_once(")]")?;
         let (head, body) = rest.split_once('{')?;
@@ -361,11 +363,11 @@ fn commands_of(code: &str) -> Vec<String> {
     let names = enums.flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
     let variants = names.filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()));
     variants
-        .map(|name| kebab(name.split(|c: char| !is_of_identifier(c)).next().unwrap_or_default()))
+        .map(|name| kebab_case(name.split(|c: char| !is_identifier_character(c)).next().unwrap_or_default()))
         .collect()
 }
 
-fn kebab(camel: &str) -> String {
+fn kebab_case(camel: &str) -> String {
     let mut kebab = String::new();
     for character in camel.chars() {
         if character.is_ascii_uppercase() && !kebab.is_empty() {
@@ -378,7 +380,7 @@ fn kebab(camel: &str) -> String {
 
 /// What a document claims to exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Name {
+enum DocumentedName {
     Path(String),
     /// Without hyphens in front.
     Option(String),
@@ -394,23 +396,23 @@ enum Name {
 
 /// Code of a document.
 #[derive(Debug, PartialEq, Eq)]
-struct Span {
+struct CodeSpan {
     text: String,
     /// A line of a block between ```, or else text between backticks.
     is_in_block: bool,
 }
 
 /// All code of a document, each with its line.
-fn spans(document: &str) -> Vec<(usize, Span)> {
+fn code_spans(document: &str) -> Vec<(usize, CodeSpan)> {
     let (mut spans, mut is_in_block, mut paragraph) = (Vec::new(), false, (1, String::new()));
     for (line, text) in (1..).zip(document.lines()) {
         let is_fence = text.trim_start().starts_with("```");
         if is_fence || is_in_block || text.trim().is_empty() {
-            spans.extend(spans_of_paragraph(&std::mem::take(&mut paragraph)));
+            spans.extend(code_spans_of_paragraph(&std::mem::take(&mut paragraph)));
         }
         match (is_fence, is_in_block) {
             (true, _) => is_in_block = !is_in_block,
-            (false, true) => spans.push((line, Span { text: text.to_owned(), is_in_block })),
+            (false, true) => spans.push((line, CodeSpan { text: text.to_owned(), is_in_block })),
             (false, false) => {
                 if paragraph.1.is_empty() {
                     paragraph.0 = line;
@@ -420,17 +422,17 @@ fn spans(document: &str) -> Vec<(usize, Span)> {
             }
         }
     }
-    spans.extend(spans_of_paragraph(&paragraph));
+    spans.extend(code_spans_of_paragraph(&paragraph));
     spans
 }
 
 /// The text between backticks, which may go over the end of a line, but not of a paragraph.
-fn spans_of_paragraph((first_line, text): &(usize, String)) -> Vec<(usize, Span)> {
+fn code_spans_of_paragraph((first_line, text): &(usize, String)) -> Vec<(usize, CodeSpan)> {
     let (mut spans, mut line) = (Vec::new(), *first_line);
     for (part, text) in text.split('`').enumerate() {
         if part % 2 == 1 && !text.is_empty() {
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            spans.push((line, Span { text, is_in_block: false }));
+            spans.push((line, CodeSpan { text, is_in_block: false }));
         }
         line += text.matches('\n').count();
     }
@@ -438,19 +440,19 @@ fn spans_of_paragraph((first_line, text): &(usize, String)) -> Vec<(usize, Span)
 }
 
 /// The names in code between backticks.
-fn names_of(code: &str) -> Vec<Name> {
+fn names_of(code: &str) -> Vec<DocumentedName> {
     if let Some(names) = names_of_command(code) {
         return names;
     }
     match code_kind(code) {
-        CodeKind::Own => vec![Name::Path(code.to_owned())],
+        CodeKind::Own => vec![DocumentedName::Path(code.to_owned())],
         CodeKind::Other => Vec::new(),
         CodeKind::NoPath => names_of_item(code),
     }
 }
 
 /// The names in `item`, `a::b`, `a.b()`, `f(a, b)`, `A<T>`, `a[].b`; none if the code is something else.
-fn names_of_item(code: &str) -> Vec<Name> {
+fn names_of_item(code: &str) -> Vec<DocumentedName> {
     let without = |code: &str, open, close| match code.split_once(open) {
         Some((front, rest)) if rest.ends_with(close) => front.to_owned(),
         _ => code.to_owned(),
@@ -461,11 +463,11 @@ fn names_of_item(code: &str) -> Vec<Name> {
     if !words.iter().all(|word| is_name(word)) {
         return Vec::new();
     }
-    let part = chain.rsplit_once("::").map(|(front, part)| Name::Part {
+    let part = chain.rsplit_once("::").map(|(front, part)| DocumentedName::Part {
         of: front.rsplit(':').next().unwrap_or_default().to_owned(),
         part: part.to_owned(),
     });
-    words.into_iter().map(|word| Name::Word(word.to_owned())).chain(part).collect()
+    words.into_iter().map(|word| DocumentedName::Word(word.to_owned())).chain(part).collect()
 }
 
 /// Whether a word is an identifier, or several with hyphens; not a template, as `rx_COUNTER_total`.
@@ -474,7 +476,7 @@ fn is_name(word: &str) -> bool {
     let has_capitals = |part: &str| part.len() > 1 && part.chars().all(|c| c.is_ascii_uppercase());
     let is_template = word.split('_').any(has_capitals) && word.contains(|c: char| c.is_ascii_lowercase());
     word.starts_with(is_letter)
-        && word.chars().all(|c| is_of_identifier(c) || c == '-')
+        && word.chars().all(|c| is_identifier_character(c) || c == '-')
         && !word.ends_with('-')
         && !is_template
 }
@@ -500,17 +502,18 @@ fn code_kind(code: &str) -> CodeKind {
     }
     let is_own = code.starts_with(|c: char| c.is_ascii_lowercase()) || is_source;
     let is_elsewhere = NOT_IN_GIT.iter().chain(&["/", ".", "nocopy."]).any(|start| code.starts_with(start));
-    let is_path = code.chars().all(|c| is_of_identifier(c) || "./-".contains(c)) && !code.contains("NAME");
+    let is_path =
+        code.chars().all(|c| is_identifier_character(c) || "./-".contains(c)) && !code.contains("NAME");
     if is_own && is_path && !is_elsewhere { CodeKind::Own } else { CodeKind::Other }
 }
 
 /// The names in a line of a block: of a command, or the sources of a drawing.
-fn names_of_block_line(line: &str) -> Vec<Name> {
+fn names_of_block_line(line: &str) -> Vec<DocumentedName> {
     let command = line.split(" #").next().unwrap_or_default().trim();
     names_of_command(command).unwrap_or_else(|| {
         let words = line.split(|c: char| c.is_whitespace() || "(),:".contains(c));
         let files = words.filter(|word| word.ends_with(".rs") && code_kind(word) == CodeKind::Own);
-        files.map(|word| Name::Path(word.to_owned())).collect()
+        files.map(|word| DocumentedName::Path(word.to_owned())).collect()
     })
 }
 
@@ -518,7 +521,7 @@ fn names_of_block_line(line: &str) -> Vec<Name> {
 const COMMANDS: [&str; 3] = ["nocopy ", "cargo xtask ", "cargo run --release -- "];
 
 /// The names in a command of this project, or in options alone; `None`: it is neither.
-fn names_of_command(code: &str) -> Option<Vec<Name>> {
+fn names_of_command(code: &str) -> Option<Vec<DocumentedName>> {
     let code = code.strip_prefix("sudo ").unwrap_or(code);
     let own = COMMANDS.iter().find_map(|start| code.strip_prefix(start));
     let words = own.or_else(|| code.starts_with("--").then_some(code))?;
@@ -530,10 +533,10 @@ fn names_of_command(code: &str) -> Option<Vec<Name>> {
         let is_word = bare.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !bare.starts_with('-');
         if let Some(option) = bare.strip_prefix("--") {
             let name = option.split(|c: char| !c.is_ascii_lowercase() && c != '-').next();
-            names.extend(name.map(|name| Name::Option(name.to_owned())));
+            names.extend(name.map(|name| DocumentedName::Option(name.to_owned())));
         } else if own.is_some() && is_word && !is_value {
             let word = bare.to_owned();
-            names.push(if place == 0 { Name::Command(word) } else { Name::Word(word) });
+            names.push(if place == 0 { DocumentedName::Command(word) } else { DocumentedName::Word(word) });
         }
         is_value = bare.starts_with('-');
     }
@@ -569,18 +572,22 @@ pub(crate) enum Command {
 
     const API: &str = "9 types\n\nstruct nocopy::message::Endpoint { kind }\n    post(self, buffer)\n    (hidden) look(self)\n\nenum nocopy::SendMode\n";
 
-    fn sources() -> Sources {
-        let mut sources = Sources::default();
+    fn example_names() -> RepositoryNames {
+        let mut sources = RepositoryNames::default();
         sources.paths.extend(
             ["crates/nocopy/src/udp/sender.rs", "crates/nocopy/src/udp", "README.md"].map(str::to_owned),
         );
         sources.add_source("crates/other/src/stem.rs", CODE);
-        sources.add_public(API);
+        sources.add_public_items(API);
         sources
     }
 
-    fn missing(document: &str) -> Vec<String> {
-        sources().missing(document).into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
+    fn missing_names_in(document: &str) -> Vec<String> {
+        example_names()
+            .missing_names(document)
+            .into_iter()
+            .map(|(line, what)| format!("{line}: {what}"))
+            .collect()
     }
 
     #[test]
@@ -605,7 +612,7 @@ pub(crate) enum Command {
             "nocopy bench-child",
             "sudo nocopy send --max-gap 1s udp://x",
         ] {
-            assert_eq!(missing(&format!("A `{code}`.")), [""; 0]);
+            assert_eq!(missing_names_in(&format!("A `{code}`.")), [""; 0]);
         }
     }
 
@@ -621,7 +628,7 @@ pub(crate) enum Command {
             ("nocopy send --file x", "--file: no command has this option"),
         ] {
             assert_eq!(
-                missing(&format!("# A title\n\ntext `SendMode`\nand `{code}`")),
+                missing_names_in(&format!("# A title\n\ntext `SendMode`\nand `{code}`")),
                 [format!("4: {what}")]
             );
         }
@@ -630,7 +637,7 @@ pub(crate) enum Command {
     #[test]
     fn parts_of_public_types_are_those_of_the_list() {
         assert_eq!(
-            missing("`SendMode` `Endpoint::send`"),
+            missing_names_in("`SendMode` `Endpoint::send`"),
             [
                 "1: Endpoint: not in the sources",
                 "1: send: not in the sources",
@@ -639,20 +646,20 @@ pub(crate) enum Command {
         );
         let of_a_type = names_of("message::Endpoint::post(buffer)");
         assert!(
-            of_a_type.contains(&Name::Part { of: "Endpoint".into(), part: "post".into() }),
+            of_a_type.contains(&DocumentedName::Part { of: "Endpoint".into(), part: "post".into() }),
             "{of_a_type:?}"
         );
-        let sources = sources();
-        assert!(["post", "look", "kind"].iter().all(|part| sources.has_part("Endpoint", part)));
+        let sources = example_names();
+        assert!(["post", "look", "kind"].iter().all(|part| sources.has_type_part("Endpoint", part)));
         // Another crate has a type of that name, too.
-        assert!(!sources.has_part("Endpoint", "self") && sources.has_part("SendMode", "anything"));
+        assert!(!sources.has_type_part("Endpoint", "self") && sources.has_type_part("SendMode", "anything"));
     }
 
     #[test]
     fn blocks_have_commands_and_drawings() {
         let block = "```\nnocopy send --gone x # --never\ncard ──▶ udp/gone.rs  kernel, udp/sender.rs\nother --option\n```\n`never_existed`";
         assert_eq!(
-            missing(block),
+            missing_names_in(block),
             [
                 "2: --gone: no command has this option",
                 "3: udp/gone.rs: no file or directory",
@@ -684,14 +691,14 @@ pub(crate) enum Command {
             "lib/",
             "--output [--max-gap=TIME]",
         ] {
-            assert_eq!(missing(&format!("`{code}`")), [""; 0]);
+            assert_eq!(missing_names_in(&format!("`{code}`")), [""; 0]);
         }
     }
 
     #[test]
     fn code_may_go_over_the_end_of_a_line() {
         assert_eq!(
-            missing("The `nocopy\nsend --gone` and `SendMode`.\n\nAn odd ` mark.\n\n`gone`"),
+            missing_names_in("The `nocopy\nsend --gone` and `SendMode`.\n\nAn odd ` mark.\n\n`gone`"),
             ["1: --gone: no command has this option", "6: gone: not in the sources",]
         );
     }
@@ -700,11 +707,11 @@ pub(crate) enum Command {
     fn refused_names_are_found_in_functions_and_types() {
         let code = "enum Way {} // fn told() {}\nstruct Ways;\nfn who_lies<T>() {}\nfn whole() {}\nlet confn = fn_told;\n";
         assert_eq!(
-            refused_names("crates/a/src/b.rs", code),
+            refused_names_in("crates/a/src/b.rs", code),
             ["crates/a/src/b.rs: who_lies", "crates/a/src/b.rs: Way"]
         );
         let path = "crates/nocopy/src/message/b.rs";
-        assert_eq!(refused_names(path, code), [format!("{path}: who_lies")]);
+        assert_eq!(refused_names_in(path, code), [format!("{path}: who_lies")]);
     }
 
     #[test]

@@ -11,21 +11,21 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use ages::{Age, History};
-use due::{Change, Status};
-use rows::{Row, Run};
+use ages::{CommitHistory, VerdictAge};
+use due::{SuiteStatus, TouchedFiles};
+use rows::{RecordedRun, VerdictRow};
 
 use crate::gate::{Gate, Outcome};
-use crate::git::{Git, VERDICTS, commit};
-use crate::step::{CommandStep, Failed, is_root, root};
-use crate::stops::{Busy, Stops};
-use crate::suite::{self, Instrument, Suite, program};
+use crate::git::{Git, VERDICTS, current_commit};
+use crate::step::{CommandStep, Failed, is_run_as_root, repository_root};
+use crate::stops::{BusyThreads, RandomProcessStops};
+use crate::suite::{self, Instrumentation, TestSuite, built_program};
 use crate::workspace::Workspace;
 use crate::{
     aarch64, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs, senders, vm,
 };
 
-struct Nightly {
+struct NightlySuite {
     name: &'static str,
     about: &'static str,
     /// Files and directories that decide the verdict; a crate counts with the crates that it depends on.
@@ -39,80 +39,80 @@ const EVERYTHING: &[&str] = &[".cargo", "bpf", "crates", "fuzz", "xtask", "Cargo
 /// What the VM lab is built from.
 const VM_LAB: &[&str] = &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/vm.rs"];
 
-const ALL: &[Nightly] = &[
-    Nightly {
+const ALL: &[NightlySuite] = &[
+    NightlySuite {
         name: "random",
         about: "all tests with new random inputs, and a million steps of the message protocol's simulation",
         inputs: EVERYTHING,
-        run: random,
+        run: run_with_random_seed,
     },
-    Nightly {
+    NightlySuite {
         name: "fuzz",
         about: "every fuzz target for three minutes",
         inputs: &["fuzz"],
-        run: fuzz::outcome,
+        run: fuzz::fuzz_all_targets,
     },
-    Nightly {
+    NightlySuite {
         name: "stalls",
         about: "all tests while their processes are stopped for 100 to 280 ms, several times a second; three runs, no second try",
         inputs: EVERYTHING,
-        run: stalls,
+        run: run_during_stalls,
     },
-    Nightly {
+    NightlySuite {
         name: "busy",
         about: "all tests while every processor is busy; three runs, no second try",
         inputs: EVERYTHING,
-        run: busy,
+        run: run_while_processors_are_busy,
     },
-    Nightly {
+    NightlySuite {
         name: "slow-disk",
         about: "all tests while fsync, fdatasync and syncfs take 300 ms more; no second try",
         inputs: EVERYTHING,
-        run: slow_disk,
+        run: run_on_slow_disk,
     },
-    Nightly {
+    NightlySuite {
         name: "machines",
         about: "the tests of --quick and of the command on machines with other faces: processors, terminals, languages, limits, settings",
         inputs: &["crates/nocopy-cli", "xtask/src/machines", "xtask/src/suite"],
-        run: machines::outcome,
+        run: machines::test_machine_variants,
     },
-    Nightly {
+    NightlySuite {
         name: "trust",
         about: "attacks on servers of the command: what others are answered meanwhile, and how much memory is taken",
         inputs: &["crates/nocopy-cli", "xtask/src/suite"],
-        run: trust,
+        run: run_trust_tests,
     },
-    Nightly {
+    NightlySuite {
         name: "soak",
         about: "the VM lab's random operations for ten minutes, from a new seed",
         inputs: VM_LAB,
-        run: soak,
+        run: run_soak_test,
     },
-    Nightly {
+    NightlySuite {
         name: "nfs",
         about: "calls of independent NFS clients: writes the table in docs/nfs.md; and writing by NFS in the VM lab, from a new seed: what programs expect of a directory, git, make, cargo, fsx, and what is lost",
         inputs: &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/nfs_clients", "xtask/src/vm.rs"],
-        run: nfs,
+        run: run_nfs_suites,
     },
-    Nightly {
+    NightlySuite {
         name: "sanitizer",
         about: "tests of sockets, pools and C interfaces under the address sanitizer",
         inputs: &["crates/nocopy", "crates/nocopy-pcap", "xtask/src/suite"],
-        run: sanitizer,
+        run: run_with_address_sanitizer,
     },
-    Nightly {
+    NightlySuite {
         name: "aarch64",
         about: "everything compiled for aarch64; test programs and the command on an emulated machine with Debian's arm64 kernel",
         inputs: EVERYTHING,
-        run: aarch64::outcome,
+        run: aarch64::build_and_test_on_arm64,
     },
-    Nightly {
+    NightlySuite {
         name: "senders",
         about: "in which runs real programs send their datagrams: writes docs/senders.jsonl and the table in docs/run.md",
         inputs: &["crates/nocopy-lab", "xtask/src/packages.rs", "xtask/src/senders", "xtask/src/started.rs"],
-        run: senders::outcome,
+        run: senders::measure_senders,
     },
-    Nightly {
+    NightlySuite {
         name: "left-alone",
         about: "instructions that 'nocopy run --batch-udp' adds to programs that it leaves alone: writes the table in docs/run.md",
         inputs: &[
@@ -121,21 +121,21 @@ const ALL: &[Nightly] = &[
             "xtask/src/senders",
             "xtask/src/started.rs",
         ],
-        run: senders::left_alone,
+        run: senders::measure_cost_of_unhandled_calls,
     },
-    Nightly {
+    NightlySuite {
         name: "python",
         about: "Python's own tests of sockets, processes and waits, with the library of 'nocopy run --batch-udp' and without",
         inputs: &["crates/nocopy-sockets", "xtask/src/others", "xtask/src/packages.rs"],
-        run: others::python,
+        run: others::run_python_tests,
     },
-    Nightly {
+    NightlySuite {
         name: "libuv",
         about: "libuv's own tests of udp, tcp, fork and poll, with the library of 'nocopy run --batch-udp' and without",
         inputs: &["crates/nocopy-sockets", "xtask/src/others"],
-        run: others::libuv,
+        run: others::run_libuv_tests,
     },
-    Nightly {
+    NightlySuite {
         name: "programs",
         about: "fifteen programs of Debian under 'nocopy run': the same output, each packet once, a whole report; writes the table in docs/run.md",
         inputs: &[
@@ -146,9 +146,9 @@ const ALL: &[Nightly] = &[
             "xtask/src/programs",
             "xtask/src/started.rs",
         ],
-        run: programs::outcome,
+        run: programs::test_capturing_programs,
     },
-    Nightly {
+    NightlySuite {
         name: "newcomer",
         about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program",
         inputs: &[
@@ -160,19 +160,19 @@ const ALL: &[Nightly] = &[
             "xtask/newcomer",
             "xtask/src/newcomer.rs",
         ],
-        run: newcomer::outcome,
+        run: newcomer::run_newcomer_tasks,
     },
-    Nightly {
+    NightlySuite {
         name: "licences",
         about: "licences, bans and sources of all dependencies",
         inputs: &["Cargo.lock", "deny.toml"],
-        run: licences::outcome,
+        run: licences::check_licences,
     },
-    Nightly {
+    NightlySuite {
         name: "oldest-rust",
         about: "everything compiles with the oldest Rust that is named; also to be run before a release",
         inputs: EVERYTHING,
-        run: oldest_rust::outcome,
+        run: oldest_rust::check_with_oldest_rust,
     },
 ];
 
@@ -180,12 +180,12 @@ const ALL: &[Nightly] = &[
 const ROUNDS: usize = 3;
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct NightlyArguments {
     /// Which one; without a name they are listed, with the age of each row.
     #[arg(conflicts_with = "due")]
     name: Option<String>,
     /// With 'fuzz': how long all targets together run, on all processors.
-    #[arg(long, value_parser = fuzz::hours, requires = "name")]
+    #[arg(long, value_parser = fuzz::parse_hours, requires = "name")]
     hours: Option<f64>,
     /// Run those whose inputs a change touched since their last run, the one with the oldest row first.
     #[arg(long)]
@@ -198,87 +198,91 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run_command(arguments: &NightlyArguments) -> ExitCode {
     run_or_list(arguments).unwrap_or_else(|failed| {
         eprintln!("xtask: {failed}");
         ExitCode::from(2)
     })
 }
 
-fn run_or_list(arguments: &Arguments) -> Result<ExitCode, Failed> {
+fn run_or_list(arguments: &NightlyArguments) -> Result<ExitCode, Failed> {
     if let Some(name) = &arguments.name {
-        let nightly = named(name).ok_or_else(|| {
+        let nightly = suite_named(name).ok_or_else(|| {
             Failed(format!("no nightly suite is called {name}; 'cargo xtask nightly' lists all"))
         })?;
         return match arguments.hours {
             Some(_) if name != "fuzz" => Err(Failed("--hours is for 'cargo xtask nightly fuzz'".into())),
-            Some(hours) => run_all(&[nightly], |_| fuzz::for_hours(hours)),
-            None => run_all(&[nightly], |nightly| (nightly.run)()),
+            Some(hours) => run_suites(&[nightly], |_| fuzz::fuzz_for_hours(hours)),
+            None => run_suites(&[nightly], |nightly| (nightly.run)()),
         };
     }
-    let mut statuses = statuses(&read_rows()?)?;
+    let mut statuses = suite_statuses(&read_verdict_rows()?)?;
     if arguments.due {
-        let change = Change::since(&Git::at(&root()), arguments.since.as_deref())?;
-        statuses = due::due(statuses, &change);
+        let change = TouchedFiles::since(&Git::at(&repository_root()), arguments.since.as_deref())?;
+        statuses = due::due_suites(statuses, &change);
     }
     if statuses.is_empty() {
         println!("no nightly suite is due");
     } else if arguments.due && !arguments.list {
-        let suites: Vec<&Nightly> = statuses.iter().filter_map(|status| named(status.suite)).collect();
-        return run_all(&suites, |nightly| (nightly.run)());
+        let suites: Vec<&NightlySuite> =
+            statuses.iter().filter_map(|status| suite_named(status.suite)).collect();
+        return run_suites(&suites, |nightly| (nightly.run)());
     } else {
-        print!("{}", list(&statuses));
+        print!("{}", status_list(&statuses));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn named(name: &str) -> Option<&'static Nightly> {
+fn suite_named(name: &str) -> Option<&'static NightlySuite> {
     ALL.iter().find(|nightly| nightly.name == name)
 }
 
 /// Runs suites one after the other, and notes each verdict.
-fn run_all(suites: &[&'static Nightly], run: impl Fn(&Nightly) -> Outcome) -> Result<ExitCode, Failed> {
-    if !is_root() {
+fn run_suites(
+    suites: &[&'static NightlySuite],
+    run: impl Fn(&NightlySuite) -> Outcome,
+) -> Result<ExitCode, Failed> {
+    if !is_run_as_root() {
         return Err(Failed("the nightly suites need root: run it as root".into()));
     }
     let mut gate = Gate::default();
-    gate.run("programs that tests start", machine::programs_for_tests);
+    gate.run("programs that tests start", machine::install_programs_for_tests);
     for nightly in suites {
         gate.run(nightly.name, || {
             let outcome = run(nightly);
-            let noted = note(nightly.name, &outcome);
+            let noted = save_verdict_row(nightly.name, &outcome);
             match noted {
                 Ok(()) => outcome,
-                Err(failed) => outcome.and(failed.into()),
+                Err(failed) => outcome.merged_with(failed.into()),
             }
         });
     }
-    Ok(if gate.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if gate.print_summary() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The suites with their last runs, in the order of the table.
-fn statuses(rows: &[Row]) -> Result<Vec<Status>, Failed> {
-    let (workspace, history) = (Workspace::read()?, History::of(Git::at(&root())));
-    let status = |nightly: &Nightly| {
+fn suite_statuses(rows: &[VerdictRow]) -> Result<Vec<SuiteStatus>, Failed> {
+    let (workspace, history) = (Workspace::read()?, CommitHistory::from_git(Git::at(&repository_root())));
+    let status = |nightly: &NightlySuite| {
         let inputs = workspace.with_dependencies(nightly.inputs);
         let row = rows.iter().find(|row| row.suite == nightly.name);
         let run = row.and_then(|row| row.run.clone());
-        Status { suite: nightly.name, age: history.age(run.as_ref(), &inputs), inputs, run }
+        SuiteStatus { suite: nightly.name, age: history.age_of_run(run.as_ref(), &inputs), inputs, run }
     };
     Ok(ALL.iter().map(status).collect())
 }
 
 /// A line for each suite, and why ages are unknown.
-fn list(statuses: &[Status]) -> String {
+fn status_list(statuses: &[SuiteStatus]) -> String {
     let mut text = format!("{:<12} {:>7}  {:<40} about\n", "suite", "age", "last run");
     let mut unknown = String::new();
-    for Status { suite, age, run, .. } in statuses {
+    for SuiteStatus { suite, age, run, .. } in statuses {
         let overdue = if age.is_overdue() { "OVERDUE" } else { "" };
-        let last = run.as_ref().map(Run::line);
+        let last = run.as_ref().map(RecordedRun::verdict_and_commit);
         let last = [last.as_deref().unwrap_or_default(), overdue].join(" ");
-        let about = named(suite).map_or("", |nightly| nightly.about);
+        let about = suite_named(suite).map_or("", |nightly| nightly.about);
         let _ = writeln!(text, "{suite:<12} {:>7}  {:<40} {about}", age.to_string(), last.trim());
-        if let Age::Unknown(why) = age {
+        if let VerdictAge::Unknown(why) = age {
             let _ = writeln!(unknown, "{suite}: the row's age is unknown: {why}");
         }
     }
@@ -286,114 +290,123 @@ fn list(statuses: &[Status]) -> String {
 }
 
 /// Whether each suite has a row and each row a suite; a warning for each row that is old or not of a success.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check_verdict_rows() -> Outcome {
     let names: Vec<&str> = ALL.iter().map(|nightly| nightly.name).collect();
     let judged = || {
-        let rows = read_rows()?;
-        match rows::unpaired(&rows, &names) {
-            faults if faults.is_empty() => Ok(judge_ages(&statuses(&rows)?)),
+        let rows = read_verdict_rows()?;
+        match rows::unpaired_rows_and_suites(&rows, &names) {
+            faults if faults.is_empty() => Ok(judge_ages(&suite_statuses(&rows)?)),
             faults => Err(Failed(format!("{VERDICTS}\n{}", faults.join("\n")))),
         }
     };
     judged().unwrap_or_else(|failed: Failed| failed.into())
 }
 
-fn judge_ages(statuses: &[Status]) -> Outcome {
-    let warnings = statuses.iter().filter_map(warning).collect();
+fn judge_ages(statuses: &[SuiteStatus]) -> Outcome {
+    let warnings = statuses.iter().filter_map(overdue_row_warning).collect();
     let outcome = Outcome { passed: statuses.len(), warnings, ..Outcome::default() };
-    let skips = statuses.iter().filter_map(|Status { suite, age, .. }| match age {
-        Age::Unknown(why) => Some(Outcome::skipped(format!("age of the row {suite}"), why)),
-        Age::NeverRun | Age::Commits(_) => None,
+    let skips = statuses.iter().filter_map(|SuiteStatus { suite, age, .. }| match age {
+        VerdictAge::Unknown(why) => Some(Outcome::skipped(format!("age of the row {suite}"), why)),
+        VerdictAge::NeverRun | VerdictAge::Commits(_) => None,
     });
-    skips.fold(outcome, Outcome::and)
+    skips.fold(outcome, Outcome::merged_with)
 }
 
 /// What to do about a row that is old, or not of a success.
-fn warning(Status { suite, age, run, .. }: &Status) -> Option<String> {
+fn overdue_row_warning(SuiteStatus { suite, age, run, .. }: &SuiteStatus) -> Option<String> {
     let fact = match age {
         _ if run.as_ref().is_some_and(|run| !run.passed()) => "the last run failed".to_owned(),
-        Age::NeverRun => "has never run".to_owned(),
-        Age::Commits(count) if age.is_overdue() => {
+        VerdictAge::NeverRun => "has never run".to_owned(),
+        VerdictAge::Commits(count) if age.is_overdue() => {
             format!("the last run is {count} commits old, which is overdue")
         }
-        Age::Commits(count) if age.is_old() => format!("the last run is {count} commits old"),
-        Age::Commits(_) | Age::Unknown(_) => return None,
+        VerdictAge::Commits(count) if age.is_old() => format!("the last run is {count} commits old"),
+        VerdictAge::Commits(_) | VerdictAge::Unknown(_) => return None,
     };
     Some(format!("{suite}: {fact}; run 'cargo xtask nightly {suite}'"))
 }
 
-fn random() -> Outcome {
+fn run_with_random_seed() -> Outcome {
     let seed = fastrand::u64(..);
-    let outcome = Suite { seed: Some(seed), ..Suite::of("nightly", suite::ALL) }.outcome();
+    let outcome =
+        TestSuite { seed: Some(seed), ..TestSuite::with_gate_settings("nightly", suite::ALL) }.outcome();
     outcome.with_remark(format!("PROPTEST_RNG_SEED = NOCOPY_TEST_SEED = {seed}"))
 }
 
-fn stalls() -> Outcome {
-    rounds(|| {
-        let _stops = Stops::begin();
-        Suite { retry: false, ..Suite::of("nightly", suite::ALL) }.outcome()
+fn run_during_stalls() -> Outcome {
+    run_in_rounds(|| {
+        let _stops = RandomProcessStops::begin();
+        TestSuite { retry: false, ..TestSuite::with_gate_settings("nightly", suite::ALL) }.outcome()
     })
 }
 
-fn busy() -> Outcome {
-    rounds(|| {
-        let _busy = Busy::begin();
-        Suite { retry: false, ..Suite::of("nightly", suite::ALL) }.outcome()
+fn run_while_processors_are_busy() -> Outcome {
+    run_in_rounds(|| {
+        let _busy = BusyThreads::begin();
+        TestSuite { retry: false, ..TestSuite::with_gate_settings("nightly", suite::ALL) }.outcome()
     })
 }
 
-fn slow_disk() -> Outcome {
-    let suite = Suite { retry: false, slow_disk: true, ..Suite::of("nightly", suite::ALL) };
-    machine::system_call_tracer().then(|| suite.outcome())
+fn run_on_slow_disk() -> Outcome {
+    let suite =
+        TestSuite { retry: false, slow_disk: true, ..TestSuite::with_gate_settings("nightly", suite::ALL) };
+    machine::install_strace().then(|| suite.outcome())
 }
 
-fn trust() -> Outcome {
+fn run_trust_tests() -> Outcome {
     let filters = [" trust::".to_owned()];
     let built = ["--package", "nocopy-cli"];
-    Suite { filters: &filters, ignored: true, ..Suite::of("trust", &built) }.outcome()
+    TestSuite { filters: &filters, ignored: true, ..TestSuite::with_gate_settings("trust", &built) }.outcome()
 }
 
-fn rounds(run: impl Fn() -> Outcome) -> Outcome {
-    (0..ROUNDS).map(|_| run()).reduce(Outcome::and).unwrap_or_default()
+fn run_in_rounds(run: impl Fn() -> Outcome) -> Outcome {
+    (0..ROUNDS).map(|_| run()).reduce(Outcome::merged_with).unwrap_or_default()
 }
 
-fn soak() -> Outcome {
-    vm::run(&["run", "--only", "soak", "--soak", "--seed", "random"].map(str::to_owned)).into()
+fn run_soak_test() -> Outcome {
+    vm::run_lab(&["run", "--only", "soak", "--soak", "--seed", "random"].map(str::to_owned)).into()
 }
 
 /// A program of crates.io, with its version, that the VM lab starts and Debian does not package.
 const FSX: [&str; 2] = ["fsx", "0.3.2"];
 
-fn nfs() -> Outcome {
+fn run_nfs_suites() -> Outcome {
     let [name, version] = FSX;
-    let place = program("tools", "").display().to_string();
+    let place = built_program("tools", "").display().to_string();
     let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &place];
     let installed = CommandStep::cargo("install fsx", &what).run();
-    installed.map_or_else(Outcome::from, |()| nfs_clients::outcome().and(vm::outcome_of_nfs()))
+    installed.map_or_else(Outcome::from, |()| {
+        nfs_clients::measure_and_write_table().merged_with(vm::run_nfs_rows())
+    })
 }
 
-fn sanitizer() -> Outcome {
+fn run_with_address_sanitizer() -> Outcome {
     let built = ["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/sanitizer"];
     let packages = ["--package", "nocopy", "--package", "nocopy-pcap"];
     let all = [&built[..], &packages[..]].concat();
-    Suite { instrument: Instrument::AddressSanitizer, ..Suite::of("sanitizer", &all) }.outcome()
+    TestSuite {
+        instrument: Instrumentation::AddressSanitizer,
+        ..TestSuite::with_gate_settings("sanitizer", &all)
+    }
+    .outcome()
 }
 
-fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
-    let date = CommandStep::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
-    let row = format!("| {name} | {} | {} | {} |", outcome.line(), commit(), date.trim());
-    let path = root().join(VERDICTS);
+fn save_verdict_row(name: &str, outcome: &Outcome) -> Result<(), Failed> {
+    let date = CommandStep::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured_output()?;
+    let row = format!("| {name} | {} | {} | {} |", outcome.table_line(), current_commit(), date.trim());
+    let path = repository_root().join(VERDICTS);
     let written =
         fs::read_to_string(&path).and_then(|text| fs::write(&path, rows::with_row(&text, name, &row)));
-    written.map_err(|error| unreadable(&error))
+    written.map_err(|error| verdicts_unreadable(&error))
 }
 
-fn read_rows() -> Result<Vec<Row>, Failed> {
-    let text = fs::read_to_string(root().join(VERDICTS)).map_err(|error| unreadable(&error))?;
-    rows::parse(&text)
+fn read_verdict_rows() -> Result<Vec<VerdictRow>, Failed> {
+    let text =
+        fs::read_to_string(repository_root().join(VERDICTS)).map_err(|error| verdicts_unreadable(&error))?;
+    rows::parse_table(&text)
 }
 
-fn unreadable(error: &std::io::Error) -> Failed {
+fn verdicts_unreadable(error: &std::io::Error) -> Failed {
     Failed(format!("{VERDICTS}: {error}"))
 }
 
@@ -405,9 +418,9 @@ mod tests {
 
     #[test]
     fn inputs_exist_without_the_verdicts() {
-        for Nightly { name, inputs, .. } in ALL {
+        for NightlySuite { name, inputs, .. } in ALL {
             for input in *inputs {
-                assert!(root().join(input).exists(), "{name}: {input}");
+                assert!(repository_root().join(input).exists(), "{name}: {input}");
                 // A verdict that is noted must not age the row.
                 assert!(!Path::new(VERDICTS).starts_with(input), "{name}: {input}");
             }
@@ -417,24 +430,24 @@ mod tests {
     #[test]
     fn each_suite_has_a_row_and_each_row_a_suite() {
         let names: Vec<&str> = ALL.iter().map(|nightly| nightly.name).collect();
-        assert_eq!(rows::unpaired(&read_rows().unwrap(), &names), [""; 0]);
+        assert_eq!(rows::unpaired_rows_and_suites(&read_verdict_rows().unwrap(), &names), [""; 0]);
     }
 
-    fn status(suite: &'static str, age: Age) -> Status {
-        Status { suite, inputs: Vec::new(), run: None, age }
+    fn status_without_run(suite: &'static str, age: VerdictAge) -> SuiteStatus {
+        SuiteStatus { suite, inputs: Vec::new(), run: None, age }
     }
 
     #[test]
     fn failed_and_old_rows_are_warnings_and_unknown_ages_are_skips() {
         let table = "| | | | |\n|-|-|-|-|\n| bad | FAILED; 1 failed | 0123abcd | 2026-01-02 |\n";
-        let failed = rows::parse(table).unwrap().remove(0).run;
+        let failed = rows::parse_table(table).unwrap().remove(0).run;
         let statuses = [
-            status("young", Age::Commits(100)),
-            status("old", Age::Commits(101)),
-            status("overdue", Age::Commits(301)),
-            status("new", Age::NeverRun),
-            Status { run: failed, ..status("bad", Age::Commits(1)) },
-            status("elsewhere", Age::Unknown("the clone is shallow".into())),
+            status_without_run("young", VerdictAge::Commits(100)),
+            status_without_run("old", VerdictAge::Commits(101)),
+            status_without_run("overdue", VerdictAge::Commits(301)),
+            status_without_run("new", VerdictAge::NeverRun),
+            SuiteStatus { run: failed, ..status_without_run("bad", VerdictAge::Commits(1)) },
+            status_without_run("elsewhere", VerdictAge::Unknown("the clone is shallow".into())),
         ];
         let outcome = judge_ages(&statuses);
         assert!(outcome.failures.is_empty());
@@ -457,9 +470,9 @@ mod tests {
 
     #[test]
     fn the_list_names_overdue_rows_and_unknown_ages() {
-        let text = list(&[
-            status("random", Age::Commits(301)),
-            status("fuzz", Age::Unknown("the clone is shallow".into())),
+        let text = status_list(&[
+            status_without_run("random", VerdictAge::Commits(301)),
+            status_without_run("fuzz", VerdictAge::Unknown("the clone is shallow".into())),
         ]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("random           301  OVERDUE "), "{text}");

@@ -2,8 +2,8 @@
 //! `oldest-rust` builds with it, and README names the same.
 
 use crate::gate::Outcome;
-use crate::imports::read;
-use crate::step::{CommandStep, Failed, root};
+use crate::imports::read_source;
+use crate::step::{CommandStep, Failed, repository_root};
 use crate::workspace::Workspace;
 
 const README: &str = "README.md";
@@ -12,14 +12,14 @@ const README: &str = "README.md";
 const DIRECTORY: &str = "target/oldest-rust";
 
 /// The nightly suite: the oldest Rust checks everything.
-pub(crate) fn outcome() -> Outcome {
+pub(crate) fn check_with_oldest_rust() -> Outcome {
     if !CommandStep::new("rustup there", "rustup", &["--version"]).succeeds_quietly() {
         return Outcome::unavailable("oldest-rust", "rustup, which installs the oldest Rust");
     }
     let checked = || {
         let workspace = Workspace::read()?;
         let version = workspace.rust_version()?;
-        install(version)?;
+        install_rust(version)?;
         let check = ["check", "--workspace", "--all-targets", "--all-features", "--locked"];
         let what = [&["run", version, "cargo"], &check[..], &["--target-dir", DIRECTORY]].concat();
         CommandStep::new(&format!("check with Rust {version}"), "rustup", &what).run()?;
@@ -28,7 +28,7 @@ pub(crate) fn outcome() -> Outcome {
     checked().unwrap_or_else(|failed: Failed| failed.into())
 }
 
-fn install(version: &str) -> Result<(), Failed> {
+fn install_rust(version: &str) -> Result<(), Failed> {
     let is_installed = CommandStep::new("Rust there", "rustup", &["run", version, "cargo", "--version"]);
     if is_installed.succeeds_quietly() {
         return Ok(());
@@ -38,13 +38,18 @@ fn install(version: &str) -> Result<(), Failed> {
 }
 
 /// Whether all crates and README name the same oldest Rust.
-pub(crate) fn check() -> Outcome {
-    let same = || is_named(&read(&root().join(README))?, Workspace::read()?.rust_version()?);
+pub(crate) fn check_named_versions() -> Outcome {
+    let same = || {
+        check_readme_version(
+            &read_source(&repository_root().join(README))?,
+            Workspace::read()?.rust_version()?,
+        )
+    };
     same().into()
 }
 
-fn is_named(readme: &str, version: &str) -> Result<(), Failed> {
-    match named_in(readme) {
+fn check_readme_version(readme: &str, version: &str) -> Result<(), Failed> {
+    match rust_version_in(readme) {
         Some(named) if named == version => Ok(()),
         named => Err(Failed(format!(
             "oldest Rust: {README} names '{}', and 'rust-version' in Cargo.toml is {version}; write 'Rust ({version})' in {README}",
@@ -54,7 +59,7 @@ fn is_named(readme: &str, version: &str) -> Result<(), Failed> {
 }
 
 /// The version in the words `Rust (1.88)`.
-fn named_in(text: &str) -> Option<&str> {
+fn rust_version_in(text: &str) -> Option<&str> {
     text.split_once("Rust (")?.1.split_once(')').map(|(version, _)| version)
 }
 
@@ -64,9 +69,9 @@ mod tests {
 
     #[test]
     fn readme_with_another_rust_is_refused() {
-        is_named("On a machine with Rust (1.88), as root", "1.88").unwrap();
+        check_readme_version("On a machine with Rust (1.88), as root", "1.88").unwrap();
         for (text, named) in [("with Rust (1.88.1).", "'1.88.1'"), ("Rust 1.88 (or newer)", "'none'")] {
-            let Failed(why) = is_named(text, "1.88").unwrap_err();
+            let Failed(why) = check_readme_version(text, "1.88").unwrap_err();
             assert!(why.contains(named), "{why}");
         }
     }

@@ -5,36 +5,36 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::step::{CommandStep, Failed, files, root};
+use crate::step::{CommandStep, Failed, files_with_ending, repository_root};
 
 /// The unpacked contents of packages.
 #[derive(Debug)]
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedPackages {
     root: PathBuf,
 }
 
-impl Unpacked {
+impl UnpackedPackages {
     /// Fetches packages and those of their dependencies that this system does not have.
     pub(crate) fn fetch<'a>(
         suite: &str,
         packages: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, Failed> {
         let place = format!("target/{suite}");
-        let (archives, root) = (format!("{place}/archives"), root().join(&place).join("root"));
+        let (archives, root) = (format!("{place}/archives"), repository_root().join(&place).join("root"));
         let failed = |error: std::io::Error| Failed(format!("{place}: {error}"));
         let _ = fs::remove_dir_all(&root);
-        fs::create_dir_all(self::root().join(&archives).join("partial")).map_err(failed)?;
+        fs::create_dir_all(self::repository_root().join(&archives).join("partial")).map_err(failed)?;
         fs::create_dir_all(&root).map_err(failed)?;
-        let cache = format!("Dir::Cache::archives={}", self::root().join(&archives).display());
+        let cache = format!("Dir::Cache::archives={}", self::repository_root().join(&archives).display());
         let what = ["install", "-y", "-qq", "--no-install-recommends", "--download-only", "--reinstall"];
         CommandStep::new("list packages", "apt-get", &["update", "-qq"]).run()?;
         let packages: BTreeSet<&str> = packages.into_iter().collect();
         let all: Vec<&str> = what.into_iter().chain(["-o", &cache]).chain(packages).collect();
         CommandStep::new("fetch packages", "apt-get", &all).run()?;
-        for archive in files(&archives, ".deb")? {
+        for archive in files_with_ending(&archives, ".deb")? {
             let (archive, root) = (archive.display().to_string(), root.display().to_string());
             CommandStep::new(&format!("unpack {archive}"), "dpkg-deb", &["-x", &archive, &root])
-                .captured()?;
+                .captured_output()?;
         }
         Ok(Self { root })
     }
@@ -43,13 +43,13 @@ impl Unpacked {
         self.root.join(name)
     }
 
-    pub(crate) fn libraries(&self) -> PathBuf {
+    pub(crate) fn library_directory(&self) -> PathBuf {
         self.path(&format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))
     }
 
     /// Environment variables with which the unpacked programs find each other and their libraries.
-    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
-        let libraries = self.libraries();
+    pub(crate) fn environment_variables(&self) -> Vec<(&'static str, String)> {
+        let libraries = self.library_directory();
         let joined = |paths: &[PathBuf]| {
             let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
             names.join(":")
@@ -67,20 +67,21 @@ impl Unpacked {
         ]
     }
 
-    pub(crate) fn version(&self, package: &str) -> Result<String, Failed> {
+    pub(crate) fn package_version(&self, package: &str) -> Result<String, Failed> {
         let archives = self.root.with_file_name("archives");
         let is_its = |path: &&PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.split_once('_').is_some_and(|(first, _)| first == package)
         };
-        let all = files(archives.to_str().unwrap_or_default(), ".deb")?;
+        let all = files_with_ending(archives.to_str().unwrap_or_default(), ".deb")?;
         let archive = all.iter().find(is_its).ok_or_else(|| Failed(format!("{package}: was not fetched")))?;
-        version_of(archive)
+        archive_version(archive)
     }
 }
 
-fn version_of(archive: &Path) -> Result<String, Failed> {
+fn archive_version(archive: &Path) -> Result<String, Failed> {
     let archive = archive.display().to_string();
-    let field = CommandStep::new("version", "dpkg-deb", &["--field", &archive, "Version"]).captured()?;
+    let field =
+        CommandStep::new("version", "dpkg-deb", &["--field", &archive, "Version"]).captured_output()?;
     Ok(field.trim().to_owned())
 }

@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::Pid;
 
-pub(crate) fn below(root: Pid) -> Vec<Pid> {
+pub(crate) fn process_and_descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -38,13 +38,13 @@ mod tests {
     #[test]
     fn a_process_and_its_descendants_are_found() {
         let mut child = Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
-        let is_found = || below(Pid::from_child(&child)).len() == 1;
+        let is_found = || process_and_descendants(Pid::from_child(&child)).len() == 1;
         while !is_found() {
             thread::sleep(Duration::from_millis(5));
         }
-        let all = below(rustix::process::getpid());
+        let all = process_and_descendants(rustix::process::getpid());
         assert!(all.contains(&Pid::from_child(&child)));
-        for process in below(Pid::from_child(&child)) {
+        for process in process_and_descendants(Pid::from_child(&child)) {
             kill_process(process, Signal::KILL).unwrap();
         }
         assert!(child.wait().is_ok());

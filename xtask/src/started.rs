@@ -23,14 +23,14 @@ const END_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunningProgram {
     child: Child,
     group: Pid,
     line: String,
     printed: PathBuf,
 }
 
-impl Started {
+impl RunningProgram {
     pub(crate) fn start(
         namespace: &Namespace,
         directory: &Path,
@@ -50,27 +50,27 @@ impl Started {
     }
 
     /// Waits until it has ended, successfully.
-    pub(crate) fn wait(&mut self) -> Result<(), Failed> {
-        match self.ended()? {
+    pub(crate) fn wait_for_success(&mut self) -> Result<(), Failed> {
+        match self.wait_for_end()? {
             status if status.success() => Ok(()),
-            status => Err(self.failed(&status.to_string())),
+            status => Err(self.error(&status.to_string())),
         }
     }
 
     /// Waits until it has ended.
-    pub(crate) fn ended(&mut self) -> Result<ExitStatus, Failed> {
-        let status = self.ended_within(TIME_MAX);
-        status.ok_or_else(|| self.failed(&format!("has not ended after {} s", TIME_MAX.as_secs())))
+    pub(crate) fn wait_for_end(&mut self) -> Result<ExitStatus, Failed> {
+        let status = self.wait_at_most(TIME_MAX);
+        status.ok_or_else(|| self.error(&format!("has not ended after {} s", TIME_MAX.as_secs())))
     }
 
     /// What it printed, once it has ended successfully.
-    pub(crate) fn output(mut self) -> Result<String, Failed> {
-        self.wait()?;
-        Ok(self.printed())
+    pub(crate) fn wait_for_output(mut self) -> Result<String, Failed> {
+        self.wait_for_success()?;
+        Ok(self.output_so_far())
     }
 
     /// The process of the line itself.
-    pub(crate) fn process(&self) -> Pid {
+    pub(crate) fn process_id(&self) -> Pid {
         self.group
     }
 
@@ -88,10 +88,10 @@ impl Started {
     /// Asks its processes to end.
     pub(crate) fn stop(&mut self) {
         let _ = kill_process_group(self.group, Signal::TERM);
-        self.ended_within(END_MAX);
+        self.wait_at_most(END_MAX);
     }
 
-    fn ended_within(&mut self, time: Duration) -> Option<ExitStatus> {
+    fn wait_at_most(&mut self, time: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while start.elapsed() < time {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -103,16 +103,16 @@ impl Started {
     }
 
     /// What it has printed so far.
-    pub(crate) fn printed(&self) -> String {
+    pub(crate) fn output_so_far(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.printed).unwrap_or_default()).into_owned()
     }
 
-    pub(crate) fn failed(&self, why: &str) -> Failed {
-        Failed(format!("'{}': {why}\n{}", self.line, self.printed()))
+    pub(crate) fn error(&self, why: &str) -> Failed {
+        Failed(format!("'{}': {why}\n{}", self.line, self.output_so_far()))
     }
 }
 
-impl Drop for Started {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         // Fails if all have ended.
         let _ = kill_process_group(self.group, Signal::KILL);
@@ -121,7 +121,7 @@ impl Drop for Started {
 }
 
 /// Waits until a UDP port, or a listening TCP port, is open in a namespace.
-pub(crate) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) -> Result<(), Failed> {
+pub(crate) fn wait_for_port(namespace: &Namespace, port: u16, opener: &RunningProgram) -> Result<(), Failed> {
     let is_open = || {
         ["udp", "udp6", "tcp", "tcp6"].iter().any(|kind| {
             let sockets = fs::read_to_string(format!("/proc/thread-self/net/{kind}")).unwrap_or_default();
@@ -135,7 +135,7 @@ pub(crate) fn wait_for_port(namespace: &Namespace, port: u16, opener: &Started) 
         }
         sleep(LOOK);
     }
-    Err(opener.failed(&format!("has not opened port {port}")))
+    Err(opener.error(&format!("has not opened port {port}")))
 }
 
 /// The second field of a line is the local address, as hexadecimal digits.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use crate::processes;
-use crate::suite::processors;
+use crate::suite::processor_count;
 
 /// How long a process is stopped.
 const STOP_MS: std::ops::Range<u64> = 100..280;
@@ -18,12 +18,12 @@ const STOP_MS: std::ops::Range<u64> = 100..280;
 const GAP_MS: std::ops::Range<u64> = 50..200;
 
 /// Threads that do the same thing again and again, until this is dropped.
-struct Threads {
+struct RepeatingThreads {
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Threads {
+impl RepeatingThreads {
     fn begin(count: usize, work: fn()) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let worker = || {
@@ -39,7 +39,7 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
+impl Drop for RepeatingThreads {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
         for thread in self.threads.drain(..) {
@@ -49,17 +49,19 @@ impl Drop for Threads {
 }
 
 /// Stops descendants of this process, one at a time per processor, until it is dropped.
-pub(crate) struct Stops(#[expect(dead_code, reason = "ends them when dropped")] Threads);
+pub(crate) struct RandomProcessStops(
+    #[expect(dead_code, reason = "ends them when dropped")] RepeatingThreads,
+);
 
-impl Stops {
+impl RandomProcessStops {
     pub(crate) fn begin() -> Self {
-        Self(Threads::begin(processors(), stop_one))
+        Self(RepeatingThreads::begin(processor_count(), stop_random_process))
     }
 }
 
-fn stop_one() {
+fn stop_random_process() {
     thread::sleep(Duration::from_millis(fastrand::u64(GAP_MS)));
-    let processes = processes::below(rustix::process::getpid());
+    let processes = processes::process_and_descendants(rustix::process::getpid());
     if let Some(process) = fastrand::choice(processes) {
         // The process may end at any moment, which is no error.
         let _ = kill_process(process, Signal::STOP);
@@ -69,10 +71,10 @@ fn stop_one() {
 }
 
 /// Two busy threads per processor, until it is dropped.
-pub(crate) struct Busy(#[expect(dead_code, reason = "ends them when dropped")] Threads);
+pub(crate) struct BusyThreads(#[expect(dead_code, reason = "ends them when dropped")] RepeatingThreads);
 
-impl Busy {
+impl BusyThreads {
     pub(crate) fn begin() -> Self {
-        Self(Threads::begin(2 * processors(), std::hint::spin_loop))
+        Self(RepeatingThreads::begin(2 * processor_count(), std::hint::spin_loop))
     }
 }

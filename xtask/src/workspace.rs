@@ -37,7 +37,7 @@ impl Workspace {
     pub(crate) fn read() -> Result<Self, Failed> {
         let what = ["metadata", "--no-deps", "--format-version", "1", "--offline"];
         let name = "crates of the workspace";
-        let text = CommandStep::cargo(name, &what).captured()?;
+        let text = CommandStep::cargo(name, &what).captured_output()?;
         Self::parse(&text).map_err(|error| Failed(format!("{name}: {error}")))
     }
 
@@ -49,15 +49,16 @@ impl Workspace {
     /// and tested with, and the files that decide how all are built.
     pub(crate) fn with_dependencies(&self, paths: &[&str]) -> Vec<String> {
         let mut found: BTreeSet<String> = paths.iter().map(|&path| path.to_owned()).collect();
-        let named: Vec<&Crate> = paths.iter().filter_map(|path| self.at(path)).collect();
+        let named: Vec<&Crate> = paths.iter().filter_map(|path| self.crate_in_directory(path)).collect();
         if !named.is_empty() {
             found.extend(FILES_OF_ALL.map(str::to_owned));
         }
-        let mut next: Vec<String> = named.iter().flat_map(|member| self.below(member, true)).collect();
+        let mut next: Vec<String> =
+            named.iter().flat_map(|member| self.dependency_directories(member, true)).collect();
         while let Some(directory) = next.pop() {
-            let member = self.at(&directory);
+            let member = self.crate_in_directory(&directory);
             if found.insert(directory) {
-                next.extend(member.into_iter().flat_map(|member| self.below(member, false)));
+                next.extend(member.into_iter().flat_map(|member| self.dependency_directories(member, false)));
             }
         }
         found.into_iter().collect()
@@ -84,26 +85,26 @@ impl Workspace {
 
     /// The directories of all crates, below the root of the repository.
     pub(crate) fn directories(&self) -> impl Iterator<Item = String> {
-        self.crates.iter().map(|member| self.inside(member.manifest_path.parent()))
+        self.crates.iter().map(|member| self.path_in_workspace(member.manifest_path.parent()))
     }
 
-    fn at(&self, directory: &str) -> Option<&Crate> {
-        self.crates.iter().find(|member| self.inside(member.manifest_path.parent()) == directory)
+    fn crate_in_directory(&self, directory: &str) -> Option<&Crate> {
+        self.crates.iter().find(|member| self.path_in_workspace(member.manifest_path.parent()) == directory)
     }
 
     /// The directories of the crates that one depends on; with `for_tests` also of those that only its tests
     /// use.
-    fn below(&self, member: &Crate, for_tests: bool) -> Vec<String> {
+    fn dependency_directories(&self, member: &Crate, for_tests: bool) -> Vec<String> {
         let used = member
             .dependencies
             .iter()
             .filter(|dependency| for_tests || dependency.kind.as_deref() != Some("dev"))
             .filter_map(|dependency| dependency.path.as_deref());
-        used.map(|path| self.inside(Some(path))).collect()
+        used.map(|path| self.path_in_workspace(Some(path))).collect()
     }
 
     /// A path below the root of the repository.
-    fn inside(&self, path: Option<&Path>) -> String {
+    fn path_in_workspace(&self, path: Option<&Path>) -> String {
         let inside = path.and_then(|path| path.strip_prefix(&self.workspace_root).ok());
         inside.unwrap_or(Path::new("")).display().to_string()
     }
@@ -113,7 +114,7 @@ impl Workspace {
 mod tests {
     use super::*;
 
-    fn workspace(rust_version_of_base: &str) -> Workspace {
+    fn example_workspace(rust_version_of_base: &str) -> Workspace {
         let dependency = |kind: &str, name: &str| format!(r#"{{"kind":{kind},"path":"/r/crates/{name}"}}"#);
         let member = |name: &str, rust_version: &str, dependencies: &[String]| {
             format!(
@@ -136,29 +137,29 @@ mod tests {
 
     #[test]
     fn a_crate_includes_its_dependencies() {
-        let all = workspace(r#""1.88""#).with_dependencies(&["crates/top", "docs"]);
+        let all = example_workspace(r#""1.88""#).with_dependencies(&["crates/top", "docs"]);
         let crates = ["base", "for-tests", "middle", "top"].map(|name| format!("crates/{name}"));
         assert_eq!(
             all,
             [&["Cargo.lock".into(), "Cargo.toml".into()], &crates[..], &["docs".into()]].concat()
         );
         let crates = ["base", "for-tests-of-base"].map(|name| format!("crates/{name}"));
-        assert_eq!(workspace("null").with_dependencies(&["crates/base"])[2..], crates);
+        assert_eq!(example_workspace("null").with_dependencies(&["crates/base"])[2..], crates);
     }
 
     #[test]
     fn paths_outside_of_crates_are_unchanged() {
         assert_eq!(
-            workspace(r#""1.88""#).with_dependencies(&["crates", "crates/top/src"]),
+            example_workspace(r#""1.88""#).with_dependencies(&["crates", "crates/top/src"]),
             ["crates", "crates/top/src"]
         );
     }
 
     #[test]
     fn crates_with_different_rust_versions_are_refused() {
-        assert_eq!(workspace(r#""1.88""#).rust_version().unwrap(), "1.88");
+        assert_eq!(example_workspace(r#""1.88""#).rust_version().unwrap(), "1.88");
         for other in ["null", r#""1.89""#] {
-            let Failed(text) = workspace(other).rust_version().unwrap_err();
+            let Failed(text) = example_workspace(other).rust_version().unwrap_err();
             assert!(text.contains("rust-version.workspace = true"), "{text}");
         }
     }

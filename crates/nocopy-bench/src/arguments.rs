@@ -32,7 +32,7 @@ pub struct BenchArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// How long every method runs in a round, whatever the time allows; 50 ms at least. For tests.
-    #[arg(long, value_name = "TIME", value_parser = window, hide = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_window, hide = true)]
     pub window: Option<Duration>,
     /// Write the results to FILE too, as JSON.
     #[arg(long, value_name = "FILE")]
@@ -56,12 +56,12 @@ pub struct BenchArguments {
     pub methods: Vec<String>,
 }
 
-fn window(text: &str) -> Result<Duration, String> {
-    let window = quantity::duration(text)?;
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = quantity::parse_duration(text)?;
     let is_enough = window >= WINDOW_MIN;
     is_enough
         .then_some(window)
-        .ok_or_else(|| format!("less than {}: write more", quantity::time(WINDOW_MIN.as_secs_f64())))
+        .ok_or_else(|| format!("less than {}: write more", quantity::time_text(WINDOW_MIN.as_secs_f64())))
 }
 
 fn workload_parser() -> impl TypedValueParser<Value = &'static Workload> {

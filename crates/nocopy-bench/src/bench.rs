@@ -6,11 +6,11 @@ use nocopy_report::figure::Figure;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 use nocopy_report::result::{Report, Row};
-use nocopy_report::result_lines::{Completeness, Header, ResultLines};
+use nocopy_report::result_lines::{Completeness, ResultLines, RunHeader};
 use nocopy_report::{Interrupt, ResultFile};
 
 use crate::cpu;
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 use crate::series::{self, Sample, Series, Trial};
 use crate::{Failure, WINDOW_MIN};
 
@@ -22,7 +22,7 @@ const WINDOW_MAX: Duration = Duration::from_millis(500);
 const INTERRUPTIONS_MAX: u32 = 100;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rounds {
+pub(crate) struct RoundLimits {
     /// The most rounds.
     pub count: u32,
     pub window: Duration,
@@ -31,13 +31,13 @@ pub(crate) struct Rounds {
 }
 
 /// By series, trial and round.
-type Samples = Vec<Vec<Vec<Sample>>>;
+type SamplesByTrial = Vec<Vec<Vec<Sample>>>;
 
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
-    pub plan: &'a Plan,
+    pub plan: &'a BenchPlan,
     interrupt: &'a Interrupt,
-    header: Header,
+    header: RunHeader,
     pub rows: Vec<Row>,
     receive_analysis: Option<ReceiveAnalysis>,
     /// A file that also receives the rows.
@@ -48,12 +48,12 @@ pub(crate) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// Begins a bench, which also writes its results to a file, if given.
     pub(crate) fn begin(
-        plan: &'a Plan,
-        header: Header,
+        plan: &'a BenchPlan,
+        header: RunHeader,
         file: Option<ResultFile>,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Failure> {
-        let lines = file.map(|file| ResultLines::begin(file, &header)).transpose()?;
+        let lines = file.map(|file| ResultLines::begin_with_header(file, &header)).transpose()?;
         Ok(Self {
             plan,
             interrupt,
@@ -83,45 +83,45 @@ impl<'a> Bench<'a> {
                 Completeness::Interrupted
             }
         };
-        let written = self.lines.map_or(Ok(()), |lines| lines.end(ended, &notes));
+        let written = self.lines.map_or(Ok(()), |lines| lines.write_end(ended, &notes));
         let report =
-            Report { receive_analysis: self.receive_analysis, ..self.header.report(notes, self.rows) };
+            Report { receive_analysis: self.receive_analysis, ..self.header.into_report(notes, self.rows) };
         (report, written.map_err(Failure::from))
     }
 
     pub(crate) fn add_receive_analysis(&mut self, analysis: ReceiveAnalysis) -> Result<(), Failure> {
-        self.lines.as_mut().map_or(Ok(()), |lines| lines.receive_analysis(&analysis))?;
+        self.lines.as_mut().map_or(Ok(()), |lines| lines.write_receive_analysis(&analysis))?;
         self.receive_analysis = Some(analysis);
         Ok(())
     }
 
     /// Measures series in rounds, each of all series, within about `seconds`.
     pub(crate) fn run_series(&mut self, all: Vec<Series<'_>>, seconds: u64) -> Result<(), Failure> {
-        self.run_named(all, seconds, |_| {})
+        self.run_series_renamed(all, seconds, |_| {})
     }
 
     /// As `run_series`, with rows renamed by `name`.
-    pub(crate) fn run_named(
+    pub(crate) fn run_series_renamed(
         &mut self,
         mut all: Vec<Series<'_>>,
         seconds: u64,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
-        match self.prepare(&mut all, seconds) {
+        match self.plan_rounds(&mut all, seconds) {
             Some(rounds) => self.run_rounds(&all, rounds, name),
             None => Ok(()),
         }
     }
 
     /// As `run_series`, with rows of the same rounds for several figures, whatever the series measure.
-    pub(crate) fn run_figures(
+    pub(crate) fn run_series_for_figures(
         &mut self,
         mut all: Vec<Series<'_>>,
         figures: &[Figure],
         seconds: u64,
     ) -> Result<(), Failure> {
-        let Some(rounds) = self.prepare(&mut all, seconds) else { return Ok(()) };
-        let (samples, outcome) = self.run_samples(&all, rounds);
+        let Some(rounds) = self.plan_rounds(&mut all, seconds) else { return Ok(()) };
+        let (samples, outcome) = self.collect_samples(&all, rounds);
         for figure in figures {
             all.iter_mut().for_each(|series| series.figure = *figure);
             self.add_rows(&all, &samples, |_| {})?;
@@ -130,55 +130,66 @@ impl<'a> Bench<'a> {
     }
 
     /// Removes what is not to be measured, and returns the rounds of each series; `None`: nothing is left.
-    fn prepare(&self, all: &mut Vec<Series<'_>>, seconds: u64) -> Option<Rounds> {
-        let (plan, time) = (self.plan, self.plan.halved(Duration::from_secs(seconds)));
+    fn plan_rounds(&self, all: &mut Vec<Series<'_>>, seconds: u64) -> Option<RoundLimits> {
+        let (plan, time) = (self.plan, self.plan.halve_if_quick(Duration::from_secs(seconds)));
         for series in &mut *all {
-            series.trials.retain(|trial| plan.wants(trial.method));
+            series.trials.retain(|trial| plan.includes_method(trial.method));
         }
         all.retain(|series| !series.trials.is_empty());
-        let trials = Some(trials(all)).filter(|trials| *trials > 0)?;
+        let trials = Some(count_trials(all)).filter(|trials| *trials > 0)?;
         let by_time = || window_length(time, plan.rounds, trials);
         let window = plan.window.unwrap_or_else(by_time);
-        self.progress.expect(u64::from(plan.rounds) * trials as u64);
-        Some(Rounds { count: plan.rounds, window, time })
+        self.progress.add_expected_steps(u64::from(plan.rounds) * trials as u64);
+        Some(RoundLimits { count: plan.rounds, window, time })
     }
 
     /// Adds the rows of the rounds, named by `name`; also after an interruption.
     pub(crate) fn run_rounds(
         &mut self,
         all: &[Series<'_>],
-        rounds: Rounds,
+        rounds: RoundLimits,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
-        let (samples, outcome) = self.run_samples(all, rounds);
+        let (samples, outcome) = self.collect_samples(all, rounds);
         self.add_rows(all, &samples, name)?;
         outcome
     }
 
     /// The samples of each trial of each series, also after an interruption.
-    fn run_samples(&self, all: &[Series<'_>], rounds: Rounds) -> (Samples, Result<(), Failure>) {
-        let mut samples: Samples =
+    fn collect_samples(
+        &self,
+        all: &[Series<'_>],
+        rounds: RoundLimits,
+    ) -> (SamplesByTrial, Result<(), Failure>) {
+        let mut samples: SamplesByTrial =
             all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
-        let outcome = self.take_samples(all, rounds, &mut samples);
+        let outcome = self.measure_rounds(all, rounds, &mut samples);
         (samples, outcome)
     }
 
     fn add_rows(
         &mut self,
         all: &[Series<'_>],
-        samples: &Samples,
+        samples: &SamplesByTrial,
         name: impl Fn(&mut Row),
     ) -> Result<(), Failure> {
-        for mut row in all.iter().zip(samples).flat_map(|(series, samples)| series::rows(series, samples)) {
+        for mut row in
+            all.iter().zip(samples).flat_map(|(series, samples)| series::result_rows(series, samples))
+        {
             name(&mut row);
-            self.lines.as_mut().map_or(Ok(()), |lines| lines.row(&row))?;
+            self.lines.as_mut().map_or(Ok(()), |lines| lines.write_row(&row))?;
             self.rows.push(row);
         }
         Ok(())
     }
 
     /// At least one round; fewer than planned rather than longer than allowed.
-    fn take_samples(&self, all: &[Series<'_>], rounds: Rounds, samples: &mut Samples) -> Result<(), Failure> {
+    fn measure_rounds(
+        &self,
+        all: &[Series<'_>],
+        rounds: RoundLimits,
+        samples: &mut SamplesByTrial,
+    ) -> Result<(), Failure> {
         let start = Instant::now();
         for round in 0..rounds.count {
             for (series, samples) in all.iter().zip(&mut *samples) {
@@ -186,7 +197,7 @@ impl<'a> Bench<'a> {
             }
             let a_round = start.elapsed() / (round + 1);
             if start.elapsed() + a_round > rounds.time + rounds.time / 10 {
-                self.progress.skip(u64::from(rounds.count - 1 - round) * trials(all) as u64);
+                self.progress.skip_steps(u64::from(rounds.count - 1 - round) * count_trials(all) as u64);
                 break;
             }
         }
@@ -204,16 +215,16 @@ impl<'a> Bench<'a> {
         for index in (0..count).map(|offset| (round + offset) % count) {
             let trial = &series.trials[index];
             let variant = trial.variant.as_deref().unwrap_or_default();
-            self.progress.start(format!("{}: {} {variant}", series.title, trial.method));
-            samples[index].push(self.sample(trial, window)?);
-            self.progress.step();
+            self.progress.show_current_step(format!("{}: {} {variant}", series.title, trial.method));
+            samples[index].push(self.take_sample(trial, window)?);
+            self.progress.complete_step();
         }
         Ok(())
     }
 
     /// One sample. If a signal interrupted a call in the window (the bench was stopped and continued), the
     /// window is measured again.
-    fn sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
+    fn take_sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
         let mut interruptions = 0;
         loop {
             let (start, stolen) = (Instant::now(), cpu::stolen_time());
@@ -234,7 +245,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn trials(all: &[Series<'_>]) -> usize {
+fn count_trials(all: &[Series<'_>]) -> usize {
     all.iter().map(|series| series.trials.len()).sum()
 }
 

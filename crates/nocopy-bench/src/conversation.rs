@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 
 use super::frame;
 use super::series::{Latency, Sample};
-use super::stage::Stage;
-use super::traffic::{StreamFacts, Traffic, Work, run_trial};
-use super::window::{Gauge, Phase};
+use super::stage::SitePair;
+use super::traffic::{StreamFacts, ThreadWork, TrafficReadings, run_trial};
+use super::window::{TrialPhase, WindowGauge};
 use crate::Failure;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::{Exchange, WaitMode};
@@ -27,7 +27,7 @@ const POLLS_PER_CLOCK_READ: u32 = 256;
 pub(crate) const NUMBER_BYTES: usize = 8;
 
 /// What the asking side measured.
-struct RoundTrips {
+struct RoundTripResults {
     times: Histogram<u64>,
     /// Messages with an answer, in all phases. The last message, which the end of the trial interrupts, is
     /// not counted.
@@ -38,8 +38,8 @@ struct RoundTrips {
 /// Messages of `bytes` from the stage's sender to its receiver and back, each after the answer to the one
 /// before. The evidence is what is known in advance; a method with a ledger reports better evidence
 /// afterwards.
-pub(crate) fn converse<E: Exchange>(
-    stage: &Stage,
+pub(crate) fn measure_round_trips<E: Exchange>(
+    stage: &SitePair,
     method: &'static str,
     (mut asking, mut answering): (E, E),
     bytes: usize,
@@ -47,23 +47,30 @@ pub(crate) fn converse<E: Exchange>(
     duration: Duration,
     evidence: Evidence,
 ) -> Result<Sample, Failure> {
-    let round_trips = Mutex::new(RoundTrips { times: empty_histogram(), answered: 0, lost: 0 });
+    let round_trips = Mutex::new(RoundTripResults { times: empty_histogram(), answered: 0, lost: 0 });
     // Borrowed, so that both stay open until both threads are done: a closed UDP socket refuses the last
     // answer, and the refusal is an error at the other end.
-    let ask_all: Work<'_> = Box::new(|gauge| {
-        ask(&mut asking, bytes, waiting, gauge, &mut round_trips.lock().expect("nobody panicked with it"))
+    let ask_all: ThreadWork<'_> = Box::new(|gauge| {
+        send_requests(
+            &mut asking,
+            bytes,
+            waiting,
+            gauge,
+            &mut round_trips.lock().expect("nobody panicked with it"),
+        )
     });
-    let answer_all: Work<'_> = Box::new(|gauge| answer(&mut answering, gauge));
+    let answer_all: ThreadWork<'_> = Box::new(|gauge| answer_requests(&mut answering, gauge));
     run_trial(stage, duration, None, vec![ask_all], vec![answer_all]).map_err(Failure::step(
         method,
         "exchange messages",
         "check that both interfaces are still up",
     ))?;
-    let RoundTrips { times, answered, lost } = round_trips.into_inner().expect("nobody panicked with it");
-    let evidence = asking.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
-    let latency = percentiles(&times).map(|latency| Latency { answered, lost, ..latency });
+    let RoundTripResults { times, answered, lost } =
+        round_trips.into_inner().expect("nobody panicked with it");
+    let evidence = asking.ledger().map_or(evidence, |ledger| evidence::ledger_evidence(&ledger));
+    let latency = latency_percentiles(&times).map(|latency| Latency { answered, lost, ..latency });
     let stream = StreamFacts { receiver_user_copies: answering.user_copies(), ..StreamFacts::default() };
-    let traffic = Traffic { stream, ..Traffic::default() };
+    let traffic = TrafficReadings { stream, ..TrafficReadings::default() };
     Ok(Sample { traffic, latency, evidence, wanted_share: 1.0 })
 }
 
@@ -72,7 +79,7 @@ pub(crate) fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("the bounds are constant and valid")
 }
 
-pub(crate) fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
+pub(crate) fn latency_percentiles(times: &Histogram<u64>) -> Option<Latency> {
     let us = |quantile| Some(times.value_at_quantile(quantile) as f64 / 1e3);
     (!times.is_empty()).then(|| Latency {
         mean_us: times.mean() / 1e3,
@@ -84,12 +91,12 @@ pub(crate) fn percentiles(times: &Histogram<u64>) -> Option<Latency> {
     })
 }
 
-fn ask(
+fn send_requests(
     exchange: &mut impl Exchange,
     bytes: usize,
     waiting: WaitMode,
-    gauge: &mut Gauge<'_>,
-    round_trips: &mut RoundTrips,
+    gauge: &mut WindowGauge<'_>,
+    round_trips: &mut RoundTripResults,
 ) -> io::Result<()> {
     let polls_per_clock_read = if waiting == WaitMode::Spinning { POLLS_PER_CLOCK_READ } else { 1 };
     let mut message: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
@@ -100,17 +107,17 @@ fn ask(
         let pending = PendingRequest { number, bytes, start, polls_per_clock_read };
         let answered = await_answer(exchange, gauge, &pending)?;
         let elapsed = start.elapsed();
-        if !gauge.sending() {
+        if !gauge.may_send() {
             break;
         }
         match answered {
             true => round_trips.answered += 1,
             false => round_trips.lost += 1,
         }
-        if answered && gauge.phase() == Phase::Measure {
+        if answered && gauge.phase() == TrialPhase::Measure {
             round_trips.times.saturating_record(elapsed.as_nanos() as u64);
         }
-        gauge.count(answered.into());
+        gauge.count_packets(answered.into());
     }
     Ok(())
 }
@@ -125,36 +132,36 @@ struct PendingRequest {
 /// False when the answer is lost or the trial over.
 fn await_answer(
     exchange: &mut impl Exchange,
-    gauge: &Gauge<'_>,
+    gauge: &WindowGauge<'_>,
     pending: &PendingRequest,
 ) -> io::Result<bool> {
     let mut answer = PartialMessage::default();
     for poll in 1_u32.. {
-        if exchange.receive(|piece| answer.take(piece))? {
+        if exchange.receive(|piece| answer.take_piece(piece))? {
             // An answer to an earlier message, which was given up.
-            if answer.number() == Some(pending.number) && answer.bytes == pending.bytes {
+            if answer.message_number() == Some(pending.number) && answer.bytes == pending.bytes {
                 return Ok(true);
             }
             answer = PartialMessage::default();
         }
         let lost = poll.is_multiple_of(pending.polls_per_clock_read) && pending.start.elapsed() > LOST_AFTER;
-        if lost || !gauge.sending() {
+        if lost || !gauge.may_send() {
             return Ok(false);
         }
     }
     Ok(false)
 }
 
-fn answer(exchange: &mut impl Exchange, gauge: &mut Gauge<'_>) -> io::Result<()> {
+fn answer_requests(exchange: &mut impl Exchange, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
     let mut message = Vec::new();
-    while gauge.receiving() {
+    while gauge.may_receive() {
         // Every method copies here: the answer is built by this side, as if it had made it.
         let asked = exchange.receive(|piece| message.extend_from_slice(piece))?;
         if asked {
             exchange.send(&message)?;
             message.clear();
         }
-        gauge.count(asked.into());
+        gauge.count_packets(asked.into());
     }
     Ok(())
 }
@@ -168,8 +175,8 @@ pub(crate) struct PartialMessage {
 
 impl PartialMessage {
     #[inline]
-    pub(crate) fn take(&mut self, piece: &[u8]) {
-        frame::read(piece);
+    pub(crate) fn take_piece(&mut self, piece: &[u8]) {
+        frame::read_every_byte(piece);
         if self.bytes < NUMBER_BYTES {
             let missing = piece.len().min(NUMBER_BYTES - self.bytes);
             self.head[self.bytes..self.bytes + missing].copy_from_slice(&piece[..missing]);
@@ -177,7 +184,7 @@ impl PartialMessage {
         self.bytes += piece.len();
     }
 
-    pub(crate) fn number(&self) -> Option<u64> {
+    pub(crate) fn message_number(&self) -> Option<u64> {
         (self.bytes >= NUMBER_BYTES).then(|| u64::from_be_bytes(self.head))
     }
 }
@@ -187,12 +194,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_may_arrive_in_pieces() {
+    fn a_message_number_is_read_from_pieces() {
         let mut message = PartialMessage::default();
-        assert_eq!(message.number(), None);
+        assert_eq!(message.message_number(), None);
         for piece in [&[0, 0, 0][..], &[], &[0, 0, 0, 1], &[2, 9, 9], &[7]] {
-            message.take(piece);
+            message.take_piece(piece);
         }
-        assert_eq!((message.number(), message.bytes), (Some(258), 11));
+        assert_eq!((message.message_number(), message.bytes), (Some(258), 11));
     }
 }

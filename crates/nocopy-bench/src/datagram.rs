@@ -19,12 +19,12 @@ const NUMBER_BYTES: usize = 8;
 const PATTERN_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Datagrams {
+pub(crate) struct DatagramSpec {
     pub bytes: usize,
     pub a_burst: usize,
 }
 
-impl Datagrams {
+impl DatagramSpec {
     pub(crate) fn in_bursts(bytes: usize) -> Self {
         Self { bytes, a_burst: (BURST_BYTES_MAX / bytes).clamp(1, BURST_DATAGRAMS_MAX) }
     }
@@ -38,45 +38,45 @@ impl Datagrams {
         self.bytes * self.a_burst
     }
 
-    pub(crate) fn in_source(self) -> usize {
+    pub(crate) fn count_in_source(self) -> usize {
         self.a_burst * BURSTS
     }
 
-    pub(crate) fn fill(bytes: &mut [u8]) {
+    pub(crate) fn fill_pattern(bytes: &mut [u8]) {
         bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     }
 
     #[inline]
-    pub(crate) fn number(self, datagrams: &mut [u8], first: u64) {
+    pub(crate) fn number_datagrams(self, datagrams: &mut [u8], first: u64) {
         for (datagram, number) in datagrams.chunks_exact_mut(self.bytes).zip(first..) {
-            Self::number_one(datagram, number);
+            Self::number_datagram(datagram, number);
         }
     }
 
     #[inline]
-    pub(crate) fn number_one(start: &mut [u8], number: u64) {
+    pub(crate) fn number_datagram(start: &mut [u8], number: u64) {
         start[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Expected {
-    datagrams: Datagrams,
+pub(crate) struct DatagramChecker {
+    datagrams: DatagramSpec,
     /// The bytes of a burst, repeated: a datagram has the bytes from its offset in the burst.
     pattern: Vec<u8>,
 }
 
-impl Expected {
-    pub(crate) fn new(datagrams: Datagrams) -> Self {
+impl DatagramChecker {
+    pub(crate) fn new(datagrams: DatagramSpec) -> Self {
         let mut pattern = vec![0; PATTERN_BYTES + datagrams.bytes];
-        Datagrams::fill(&mut pattern);
+        DatagramSpec::fill_pattern(&mut pattern);
         Self { datagrams, pattern }
     }
 
     /// # Errors
     /// `InvalidData`: the length, or a byte after the number, differs from the sent datagram.
-    pub(crate) fn check(&self, datagram: &[u8]) -> io::Result<()> {
-        let Datagrams { bytes, a_burst } = self.datagrams;
+    pub(crate) fn check_datagram(&self, datagram: &[u8]) -> io::Result<()> {
+        let DatagramSpec { bytes, a_burst } = self.datagrams;
         let number = datagram.first_chunk().map(|number| u64::from_be_bytes(*number));
         let is_right = number.is_some_and(|number| {
             let place = (number % a_burst as u64) as usize * bytes % PATTERN_BYTES;
@@ -96,31 +96,31 @@ mod tests {
 
     #[test]
     fn a_datagram_with_another_byte_or_length_is_refused() {
-        let datagrams = Datagrams { bytes: 300, a_burst: 3 };
+        let datagrams = DatagramSpec { bytes: 300, a_burst: 3 };
         let mut burst = vec![0; datagrams.burst_bytes()];
-        Datagrams::fill(&mut burst);
-        datagrams.number(&mut burst, 6);
-        let expected = Expected::new(datagrams);
+        DatagramSpec::fill_pattern(&mut burst);
+        datagrams.number_datagrams(&mut burst, 6);
+        let expected = DatagramChecker::new(datagrams);
         for datagram in burst.chunks_exact_mut(300) {
-            expected.check(datagram).unwrap();
-            assert!(expected.check(&datagram[..299]).is_err());
+            expected.check_datagram(datagram).unwrap();
+            assert!(expected.check_datagram(&datagram[..299]).is_err());
             datagram[299] ^= 1;
-            assert!(expected.check(datagram).is_err());
+            assert!(expected.check_datagram(datagram).is_err());
         }
-        assert!(expected.check(&[0; 3]).is_err());
+        assert!(expected.check_datagram(&[0; 3]).is_err());
     }
 
     #[test]
     fn bursts_fit_the_kernel_limits() {
-        let bursts = [64, 1400, 8192].map(|bytes| Datagrams::in_bursts(bytes).a_burst);
+        let bursts = [64, 1400, 8192].map(|bytes| DatagramSpec::in_bursts(bytes).a_burst);
         assert_eq!(bursts, [64, 46, 7]);
     }
 
     #[test]
-    fn each_datagram_has_its_number() {
-        let datagrams = Datagrams { bytes: 10, a_burst: 2 };
+    fn consecutive_datagrams_get_consecutive_numbers() {
+        let datagrams = DatagramSpec { bytes: 10, a_burst: 2 };
         let mut burst = [7; 20];
-        datagrams.number(&mut burst, 258);
+        datagrams.number_datagrams(&mut burst, 258);
         assert_eq!(burst, [0, 0, 0, 0, 0, 0, 1, 2, 7, 7, 0, 0, 0, 0, 0, 0, 1, 3, 7, 7]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use nocopy_report::headline_table::{OF_VETH, wrapped};
+use nocopy_report::headline_table::{OF_VETH, wrap_text};
 use nocopy_report::result_table;
 use nocopy_report::table::Table;
 
@@ -18,22 +18,22 @@ const HEADLINE: &str = "Without a workload, the main jobs are measured, a line f
     TCP gathered copies many messages into one buffer and writes it by one call.";
 
 /// The text for these workloads; if there are none, for all, with a common introduction.
-pub(crate) fn text(workloads: &[&'static Workload]) -> String {
+pub(crate) fn explanation_text(workloads: &[&'static Workload]) -> String {
     if !workloads.is_empty() {
-        return workloads.iter().copied().map(one).collect::<Vec<_>>().join("\n");
+        return workloads.iter().copied().map(workload_text).collect::<Vec<_>>().join("\n");
     }
-    let how = result_table::how();
-    let general = [HOW, OF_VETH, &how, HEADLINE].map(wrapped).join("\n\n") + "\n";
-    let all = list::ALL.into_iter().chain(founding::ALL).map(one);
+    let how = result_table::column_explanation();
+    let general = [HOW, OF_VETH, &how, HEADLINE].map(wrap_text).join("\n\n") + "\n";
+    let all = list::ALL.into_iter().chain(founding::ALL).map(workload_text);
     std::iter::once(general).chain(all).collect::<Vec<_>>().join("\n")
 }
 
-fn one(workload: &Workload) -> String {
+fn workload_text(workload: &Workload) -> String {
     let mut text = format!("{}: {}\n", workload.name, workload.about);
     let methods = workload.methods.iter().map(|(name, about)| vec![(*name).into(), (*about).into()]);
     text.push_str(&Table::new(&[], 0..0, methods.collect()).text());
     for note in workload.notes {
-        let _ = writeln!(text, "{}", wrapped(note));
+        let _ = writeln!(text, "{}", wrap_text(note));
     }
     text
 }
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn every_method_is_explained() {
-        let all = text(&[]);
+        let all = explanation_text(&[]);
         assert!(all.contains("Below 1 nocopy is worse") && all.contains("veth has no zero-copy"), "{all}");
         for workload in list::ALL.into_iter().chain(founding::ALL) {
-            let alone = text(&[workload]);
+            let alone = explanation_text(&[workload]);
             assert!(all.contains(&alone), "{alone}");
             assert!(
                 workload.methods.iter().all(|(name, about)| alone.contains(name) && alone.contains(about))

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
-use super::stage::{Site, Stage};
+use super::stage::{NetworkSite, SitePair};
 
 /// Most packets a sender hands over at a time.
 const BATCH_MAX: usize = 64;
@@ -32,33 +32,33 @@ pub(crate) const FILTER: &str = "16,40 0 0 12,21 0 4 34525,48 0 0 20,21 0 11 17,
 
 /// The bytes of a frame before its sequence number.
 #[derive(Debug, Clone)]
-pub(crate) struct Template {
+pub(crate) struct FrameTemplate {
     bytes: Vec<u8>,
 }
 
-impl Template {
+impl FrameTemplate {
     /// To the other side.
-    pub(crate) fn to_peer(stage: &Stage, frame_bytes: usize) -> Self {
-        Self::udp(&stage.sender, &stage.receiver, stage.receiver.mac, frame_bytes)
+    pub(crate) fn to_peer(stage: &SitePair, frame_bytes: usize) -> Self {
+        Self::udp_frame(&stage.sender, &stage.receiver, stage.receiver.mac, frame_bytes)
     }
 
     /// From the other side to this one.
-    pub(crate) fn from_peer(stage: &Stage, frame_bytes: usize) -> Self {
-        Self::udp(&stage.receiver, &stage.sender, stage.sender.mac, frame_bytes)
+    pub(crate) fn from_peer(stage: &SitePair, frame_bytes: usize) -> Self {
+        Self::udp_frame(&stage.receiver, &stage.sender, stage.sender.mac, frame_bytes)
     }
 
     /// To a host that does not exist.
-    pub(crate) fn to_other_host(stage: &Stage, frame_bytes: usize) -> Self {
-        Self::udp(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
+    pub(crate) fn to_other_host(stage: &SitePair, frame_bytes: usize) -> Self {
+        Self::udp_frame(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
     }
 
-    pub(crate) fn wanted_by_filter(stage: &Stage, frame_bytes: usize) -> Self {
+    pub(crate) fn wanted_by_filter(stage: &SitePair, frame_bytes: usize) -> Self {
         let mut template = Self::to_other_host(stage, frame_bytes);
         template.bytes[DESTINATION_PORT_AT..][..2].copy_from_slice(&WANTED_PORT.to_be_bytes());
         template
     }
 
-    fn udp(from: &Site, to: &Site, destination_mac: [u8; 6], frame_bytes: usize) -> Self {
+    fn udp_frame(from: &NetworkSite, to: &NetworkSite, destination_mac: [u8; 6], frame_bytes: usize) -> Self {
         let headers = UdpFrame {
             source_mac: MacAddress(from.mac),
             destination_mac: MacAddress(destination_mac),
@@ -81,26 +81,26 @@ impl Template {
     }
 
     /// Packets that a sender hands over at once, with every method.
-    pub(crate) fn batch(&self) -> usize {
+    pub(crate) fn batch_size(&self) -> usize {
         (BATCH_BYTES / self.bytes.len()).clamp(1, BATCH_MAX)
     }
 
     #[inline]
-    pub(crate) fn write(&self, buffer: &mut [u8], sequence: u64) {
+    pub(crate) fn write_frame(&self, buffer: &mut [u8], sequence: u64) {
         buffer.copy_from_slice(&self.bytes);
         buffer[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sequence.to_be_bytes());
     }
 }
 
-/// [`read`], for receivers that may find something wrong with a packet.
-pub(crate) fn read_any(frame: &[u8]) -> std::io::Result<()> {
-    read(frame);
+/// [`read_every_byte`], for receivers that may find something wrong with a packet.
+pub(crate) fn try_read_every_byte(frame: &[u8]) -> std::io::Result<()> {
+    read_every_byte(frame);
     Ok(())
 }
 
 /// Reads every byte, in a way the compiler cannot skip.
 #[inline]
-pub(crate) fn read(frame: &[u8]) {
+pub(crate) fn read_every_byte(frame: &[u8]) {
     let words = frame.chunks_exact(8);
     let rest = words.remainder().iter().fold(0_u64, |sum, &byte| sum.wrapping_add(byte.into()));
     let sum = words.fold(rest, |sum, word| {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use nocopy::integration::xdp::Generator;
 
-use super::stage::Site;
-use super::window::Gauge;
+use super::stage::NetworkSite;
+use super::window::WindowGauge;
 use crate::Failure;
 
 pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
@@ -19,7 +19,7 @@ const FULL_BURST: u32 = 16_384;
 const INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Load {
+pub(crate) enum GeneratorLoad {
     /// As fast as the kernel makes them.
     Full,
     /// That many thousands a second, in bursts, as packets usually arrive; a receiver that sleeps between
@@ -27,16 +27,16 @@ pub(crate) enum Load {
     Paced { kpps: u32 },
 }
 
-impl Load {
+impl GeneratorLoad {
     pub(crate) fn name(self) -> String {
         match self {
-            Load::Full => "full-rate".into(),
-            Load::Paced { kpps } => format!("{kpps}-kpps"),
+            GeneratorLoad::Full => "full-rate".into(),
+            GeneratorLoad::Paced { kpps } => format!("{kpps}-kpps"),
         }
     }
 }
 
-pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
+pub(crate) fn open_generator(site: &NetworkSite) -> Result<Generator, Failure> {
     Ok(site.run(|| Generator::new(&site.interface))?)
 }
 
@@ -45,11 +45,11 @@ pub(crate) const WANTED_ONE_IN: u32 = 100;
 
 /// Sends until the gauge ends it, including the wanted frames, if they differ; must run on a thread that
 /// entered the generator's site.
-pub(crate) fn generate(
+pub(crate) fn generate_frames(
     generator: &Generator,
     (frame, wanted): (&[u8], Option<&[u8]>),
-    load: Load,
-    gauge: &mut Gauge<'_>,
+    load: GeneratorLoad,
+    gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
     let send = |burst: u32| {
         let Some(wanted) = wanted else { return generator.send(frame, burst) };
@@ -57,17 +57,17 @@ pub(crate) fn generate(
         generator.send(wanted, burst / WANTED_ONE_IN)
     };
     match load {
-        Load::Full => {
-            while gauge.sending() {
+        GeneratorLoad::Full => {
+            while gauge.may_send() {
                 send(FULL_BURST)?;
-                gauge.count(FULL_BURST.into());
+                gauge.count_packets(FULL_BURST.into());
             }
         }
-        Load::Paced { kpps: burst } => {
+        GeneratorLoad::Paced { kpps: burst } => {
             let mut next = Instant::now();
-            while gauge.sending() {
+            while gauge.may_send() {
                 send(burst)?;
-                gauge.count(burst.into());
+                gauge.count_packets(burst.into());
                 next += INTERVAL;
                 sleep(next.saturating_duration_since(Instant::now()));
             }

@@ -51,7 +51,7 @@ pub use arguments::BenchArguments;
 use baseline::{datagram_program, injector, nfs_client, nfs_server};
 use bench::Bench;
 pub use child::ChildKind;
-use choice::{Choice, SelectionKind};
+use choice::{SelectionKind, WorkloadSelection};
 pub use failure::Failure;
 
 /// The shortest time that is measured.
@@ -64,33 +64,33 @@ const BUSY_PERCENT_MAX: f64 = 15.0;
 pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     if arguments.explain {
         capability::drop_all_but(capability::NONE)?;
-        print::text(&explain::text(&arguments.workloads))?;
+        print::print_text(&explain::explanation_text(&arguments.workloads))?;
         return Ok(Outcome::Positive);
     }
     let open = |path| ResultFile::open(path, arguments.force);
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
-    let choice = Choice::new(arguments);
+    let choice = WorkloadSelection::new(arguments);
     let plan = choice.plan();
     // Only now, because writing to the directory of the files may need another capability.
-    capability::drop_all_but(choice.capabilities())?;
-    choice.check(&plan)?;
+    capability::drop_all_but(choice.required_capabilities())?;
+    choice.check_measurable(&plan)?;
     // Impossible settings fail now, not after the first workload, and before a warning is printed.
-    drop(plan.stage(Lab::builder())?);
+    drop(plan.make_site_pair(Lab::builder())?);
     warn_if_busy();
     let interrupt = Interrupt::catch()?;
-    let mut bench = Bench::begin(&plan, choice.header(&plan), json, &interrupt)?;
+    let mut bench = Bench::begin(&plan, choice.result_header(&plan), json, &interrupt)?;
     let measured = choice.measure(&mut bench);
     capability::drop_all_but(capability::NONE)?;
     let (report, written) = bench.end(&measured, choice.notes(&plan));
     if !report.results.is_empty() || report.receive_analysis.is_some() {
         if let Some(html) = html {
-            html.write(&page::of_bench(&report))?;
+            html.write(&page::bench_page(&report))?;
         }
         // The lines of the headline are printed already.
         match choice.kind {
             SelectionKind::Headline => headline::print_footer(&report)?,
-            SelectionKind::Founding | SelectionKind::Workloads => result_table::print(&report)?,
+            SelectionKind::Founding | SelectionKind::Workloads => result_table::print_report(&report)?,
         }
     }
     if let Err(failure) = measured.and(written) {
@@ -100,20 +100,20 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         }
         return Err(failure);
     }
-    Ok(if report.has_empty_round() { Outcome::Negative } else { Outcome::Positive })
+    Ok(if report.has_zero_figure() { Outcome::Negative } else { Outcome::Positive })
 }
 
 /// The main function of a process that the bench started.
-pub fn child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
-    fn read<'task, T: Deserialize<'task>>(task: &'task str) -> Result<T, Failure> {
+pub fn run_child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
+    fn parse_task<'task, T: Deserialize<'task>>(task: &'task str) -> Result<T, Failure> {
         serde_json::from_str(task).map_err(Failure::Task)
     }
     match kind {
-        ChildKind::Stream => stream::run(read(task)?),
-        ChildKind::Inject => injector::run(read(task)?),
-        ChildKind::Sendto => datagram_program::run(read(task)?),
-        ChildKind::ReadNfs => nfs_client::run(&read(task)?),
-        ChildKind::ServeNfs => nfs_server::run(read(task)?),
+        ChildKind::Stream => stream::child_main(parse_task(task)?),
+        ChildKind::Inject => injector::child_main(parse_task(task)?),
+        ChildKind::Sendto => datagram_program::child_main(parse_task(task)?),
+        ChildKind::ReadNfs => nfs_client::child_main(&parse_task(task)?),
+        ChildKind::ServeNfs => nfs_server::child_main(parse_task(task)?),
     }
 }
 

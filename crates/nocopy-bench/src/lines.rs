@@ -11,19 +11,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct ChildOutputLines {
     output: ChildStdout,
     /// The read part of a line that is incomplete.
     heard: Vec<u8>,
 }
 
-impl Lines {
+impl ChildOutputLines {
     /// Each line is waited for [this long](PATIENCE).
     pub(crate) fn new(output: ChildStdout) -> Self {
         Self { output, heard: Vec::new() }
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<Vec<u8>> {
+    pub(crate) fn next_line(&mut self) -> io::Result<Vec<u8>> {
         let start = Instant::now();
         loop {
             if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {

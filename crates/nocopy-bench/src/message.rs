@@ -2,10 +2,10 @@
 
 use nocopy::message::Endpoint;
 
-use super::stage::{Site, Stage};
+use super::stage::{NetworkSite, SitePair};
 use crate::Failure;
 use nocopy_transfer::exchange::WaitMode;
-use nocopy_transfer::exchange::message::{EndpointSettings, Message};
+use nocopy_transfer::exchange::message::{EndpointSettings, MessageExchange};
 use nocopy_transfer::ping;
 
 /// Headers of IPv4 and UDP.
@@ -15,17 +15,17 @@ const HEADER_BYTES: u32 = 20 + 8;
 const MESSAGE_BYTES_MIN: usize = (1 << 20) + 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum CarrierKind {
     Sockets,
     Port,
     /// Sockets, and streams beside them where the library finds them better.
     Auto,
 }
 
-impl Carrier {
+impl CarrierKind {
     pub(crate) const ALL: [Self; 3] = [Self::Port, Self::Sockets, Self::Auto];
 
-    pub(crate) fn method(self) -> &'static str {
+    pub(crate) fn method_name(self) -> &'static str {
         match self {
             Self::Sockets => "message-udp",
             Self::Port => "message-xdp",
@@ -35,10 +35,10 @@ impl Carrier {
 }
 
 /// An endpoint at a site, for messages of this length or of 1 MiB.
-pub(crate) fn open(
-    stage: &Stage,
-    site: &Site,
-    carrier: Carrier,
+pub(crate) fn open_endpoint(
+    stage: &SitePair,
+    site: &NetworkSite,
+    carrier: CarrierKind,
     waiting: WaitMode,
     message_bytes: usize,
 ) -> Result<Endpoint, Failure> {
@@ -46,27 +46,27 @@ pub(crate) fn open(
     let datagram_bytes = u16::try_from(stage.mtu_bytes().saturating_sub(HEADER_BYTES)).unwrap_or(u16::MAX);
     let setting = EndpointSettings {
         at: (site.ipv4, 0).into(),
-        interface: (carrier == Carrier::Port).then_some(&site.interface),
+        interface: (carrier == CarrierKind::Port).then_some(&site.interface),
         waiting,
         message_bytes_max: message_bytes.max(MESSAGE_BYTES_MIN),
         datagram_bytes: Some(datagram_bytes),
         accept: true,
-        streams: carrier == Carrier::Auto,
+        streams: carrier == CarrierKind::Auto,
     };
     Ok(site.run(|| setting.open())?)
 }
 
 /// The asking or sending, and the answering or receiving side, connected.
-pub(crate) fn pair(
-    stage: &Stage,
-    carrier: Carrier,
+pub(crate) fn connected_pair(
+    stage: &SitePair,
+    carrier: CarrierKind,
     waiting: WaitMode,
     message_bytes: usize,
-) -> Result<(Message, Message), Failure> {
-    let open = |site| open(stage, site, carrier, waiting, message_bytes);
+) -> Result<(MessageExchange, MessageExchange), Failure> {
+    let open = |site| open_endpoint(stage, site, carrier, waiting, message_bytes);
     let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
     Ok(stage
         .sender
-        .run(|| Message::pair(from, to))
+        .run(|| MessageExchange::connected_pair(from, to))
         .map_err(|error| nocopy_transfer::Failure::from(ping::Error::Message(error)))?)
 }

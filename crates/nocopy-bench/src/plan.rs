@@ -7,10 +7,10 @@ use nocopy::udp::{Method, Socket};
 use nocopy_lab::{Builder, Lab};
 
 use crate::Failure;
-use crate::stage::{LONG_MTU_BYTES, Stage};
+use crate::stage::{LONG_MTU_BYTES, SitePair};
 
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     /// The methods to measure; if empty, all.
     pub methods: Vec<String>,
     /// The most rounds.
@@ -26,15 +26,15 @@ pub(crate) struct Plan {
     pub without_io_uring: Option<String>,
 }
 
-impl Plan {
+impl BenchPlan {
     /// Half of a time, if it is to be quick.
-    pub(crate) fn halved(&self, whole: Duration) -> Duration {
+    pub(crate) fn halve_if_quick(&self, whole: Duration) -> Duration {
         if self.quick { whole / 2 } else { whole }
     }
 
-    pub(crate) fn wants(&self, method: &str) -> bool {
+    pub(crate) fn includes_method(&self, method: &str) -> bool {
         match self.methods.is_empty() {
-            true => !(is_of_io_uring(method) && self.without_io_uring.is_some()),
+            true => !(uses_io_uring(method) && self.without_io_uring.is_some()),
             false => self.methods.iter().any(|wanted| wanted == method),
         }
     }
@@ -45,20 +45,20 @@ impl Plan {
     }
 
     /// A private stage made by `lab`, or that of the given interfaces.
-    pub(crate) fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
+    pub(crate) fn make_site_pair(&self, lab: Builder) -> Result<SitePair, Failure> {
         match &self.interfaces {
-            Some((interface, peer)) => Stage::given(interface, peer),
-            None => Stage::private(lab),
+            Some((interface, peer)) => SitePair::between_interfaces(interface, peer),
+            None => SitePair::in_private_lab(lab),
         }
     }
 
     /// A stage for long frames; `None` if the given interfaces do not allow them.
-    pub(crate) fn long_stage(&self) -> Result<Option<Stage>, Failure> {
-        let stage = self.stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
-        Ok(Some(stage).filter(Stage::is_long))
+    pub(crate) fn make_long_frame_site_pair(&self) -> Result<Option<SitePair>, Failure> {
+        let stage = self.make_site_pair(Lab::builder().mtu(LONG_MTU_BYTES))?;
+        Ok(Some(stage).filter(SitePair::fits_long_frames))
     }
 
-    pub(crate) fn network(&self) -> String {
+    pub(crate) fn network_name(&self) -> String {
         match &self.interfaces {
             Some((interface, peer)) => format!("{interface} to {peer}"),
             None => "private veth pair".into(),
@@ -66,12 +66,12 @@ impl Plan {
     }
 }
 
-pub(crate) fn is_of_io_uring(method: &str) -> bool {
+pub(crate) fn uses_io_uring(method: &str) -> bool {
     method.starts_with("uring-")
 }
 
 /// Asks by opening a socket that sends by io_uring.
-pub(crate) fn without_io_uring() -> Option<String> {
+pub(crate) fn io_uring_refusal() -> Option<String> {
     let socket = Socket::builder().method(Method::UringZeroCopy).bind((Ipv4Addr::LOCALHOST, 0).into());
     socket.err().map(|error| error.to_string())
 }

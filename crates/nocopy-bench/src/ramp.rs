@@ -10,9 +10,9 @@ use nocopy::integration::xdp::Generator;
 use super::baseline::recorder::RunningRecorder;
 use super::cpu;
 use super::series::Sample;
-use super::stage::Stage;
-use super::traffic::Traffic;
-use super::window::Reading;
+use super::stage::SitePair;
+use super::traffic::TrafficReadings;
+use super::window::WindowReading;
 use crate::Failure;
 use nocopy_report::result::Evidence;
 
@@ -25,14 +25,14 @@ const SETTLE: Duration = Duration::from_millis(100);
 const INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rates {
+pub(crate) struct RateRange {
     pub kpps_min: f64,
     pub kpps_max: f64,
 }
 
 /// A rate, with its duration and frames.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rate<'a> {
+pub(crate) struct RateStep<'a> {
     pub kpps: f64,
     pub step: Duration,
     pub frame: &'a [u8],
@@ -42,7 +42,7 @@ pub(crate) struct Rate<'a> {
 pub(crate) struct Throughput {
     /// Packets that reached the interface.
     offered: u64,
-    reading: Reading,
+    reading: WindowReading,
     machine_busy: Duration,
 }
 
@@ -52,25 +52,29 @@ impl Throughput {
     }
 
     /// Reduces the counted packets to `packets`, if the program claims more.
-    pub(crate) fn limit(&mut self, packets: u64) {
+    pub(crate) fn limit_packets(&mut self, packets: u64) {
         self.reading.packets = self.reading.packets.min(packets);
         self.reading.packets_total = self.reading.packets;
     }
 
-    pub(crate) fn sample(self, cause: &str) -> Sample {
+    pub(crate) fn into_sample(self, cause: &str) -> Sample {
         let Self { offered, reading, machine_busy } = self;
-        let sender = Reading { packets_total: offered, ..Reading::default() };
-        let traffic =
-            Traffic { senders: vec![sender], receivers: vec![reading], machine_busy, ..Traffic::default() };
+        let sender = WindowReading { packets_total: offered, ..WindowReading::default() };
+        let traffic = TrafficReadings {
+            senders: vec![sender],
+            receivers: vec![reading],
+            machine_busy,
+            ..TrafficReadings::default()
+        };
         Sample { traffic, latency: None, evidence: Evidence::copied(cause), wanted_share: 1.0 }
     }
 }
 
-impl Rates {
+impl RateRange {
     /// Halves the range of rates, by ratio, until it is narrow.
     ///
     /// If even the lowest rate loses packets, its losses are shown.
-    pub(crate) fn find_highest(
+    pub(crate) fn find_highest_lossless(
         self,
         at: impl Fn(f64) -> Result<Throughput, Failure>,
     ) -> Result<Throughput, Failure> {
@@ -95,28 +99,28 @@ impl Rates {
 
 /// Makes a program count what arrives at a rate, until it is ended. Called on a thread that entered the
 /// receiver's site.
-pub(crate) fn measure(
-    stage: &Stage,
+pub(crate) fn measure_rate(
+    stage: &SitePair,
     generator: &Generator,
-    rate: Rate<'_>,
+    rate: RateStep<'_>,
     running: RunningRecorder,
 ) -> io::Result<Throughput> {
     let interface = &stage.receiver.interface;
     sleep(SETTLE);
-    let (cpu, idle, before) = (running.cpu()?, cpu::machine_idle_time()?.0, arrived(interface)?);
-    let elapsed = stage.sender.run_pinned(|| send(generator, rate))?;
-    let delay = running.delay();
+    let (cpu, idle, before) = (running.cpu_time()?, cpu::machine_idle_time()?.0, packets_arrived(interface)?);
+    let elapsed = stage.sender.run_pinned(|| send_at_rate(generator, rate))?;
+    let delay = running.capture_delay();
     sleep(delay);
-    let offered = arrived(interface)? - before;
-    let (cpu, (idle_then, processors)) = (running.cpu()?.saturating_sub(cpu), cpu::machine_idle_time()?);
+    let offered = packets_arrived(interface)? - before;
+    let (cpu, (idle_then, processors)) = (running.cpu_time()?.saturating_sub(cpu), cpu::machine_idle_time()?);
     let packets = running.stop()?.packets;
     let machine_busy = ((elapsed + delay) * processors).saturating_sub(idle_then.saturating_sub(idle));
-    let reading = Reading { packets, elapsed, cpu, packets_total: packets };
+    let reading = WindowReading { packets, elapsed, cpu, packets_total: packets };
     Ok(Throughput { offered, reading, machine_busy })
 }
 
-fn send(generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
-    let Rate { kpps, step, frame } = rate;
+fn send_at_rate(generator: &Generator, rate: RateStep<'_>) -> io::Result<Duration> {
+    let RateStep { kpps, step, frame } = rate;
     let (start, mut sent) = (Instant::now(), 0_u64);
     loop {
         let elapsed = start.elapsed();
@@ -139,7 +143,7 @@ fn send(generator: &Generator, rate: Rate<'_>) -> io::Result<Duration> {
 
 /// Packets that have arrived on an interface of this thread's network namespace, whichever program received
 /// them: packets lost before it are no program's loss.
-fn arrived(interface: &str) -> io::Result<u64> {
+fn packets_arrived(interface: &str) -> io::Result<u64> {
     let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
     let of_interface =
         counts.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));

@@ -24,7 +24,7 @@ const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// One side: an interface, the namespace it is in, and the processors its threads run on.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct NetworkSite {
     /// `None`: the namespace the command was started in.
     namespace: Option<Namespace>,
     pub interface: String,
@@ -35,7 +35,7 @@ pub(crate) struct Site {
     processors: [usize; 2],
 }
 
-impl Site {
+impl NetworkSite {
     /// Runs `work` where the interface is visible. Sockets opened there stay there.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.namespace {
@@ -49,7 +49,7 @@ impl Site {
     pub(crate) fn run_pinned<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let pinned = scope.spawn(|| {
-                self.enter(0)?;
+                self.enter_thread(0)?;
                 work()
             });
             pinned.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -57,41 +57,41 @@ impl Site {
     }
 
     /// Moves the calling thread, the side's first or second, to this side for good.
-    pub(crate) fn enter(&self, place: usize) -> io::Result<()> {
+    pub(crate) fn enter_thread(&self, place: usize) -> io::Result<()> {
         if let Some(namespace) = &self.namespace {
             namespace.enter()?;
         }
-        cpu::pin(self.processor(place))
+        cpu::pin_thread(self.processor_of_thread(place))
     }
 
     /// The processor of the side's first or second thread.
-    pub(crate) fn processor(&self, place: usize) -> usize {
+    pub(crate) fn processor_of_thread(&self, place: usize) -> usize {
         self.processors[place % 2]
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct SitePair {
     /// Held for as long as the sites are in use.
     lab: Option<Lab>,
-    pub sender: Site,
-    pub receiver: Site,
+    pub sender: NetworkSite,
+    pub receiver: NetworkSite,
 }
 
-impl Stage {
-    pub(crate) fn private(lab: Builder) -> Result<Self, Failure> {
+impl SitePair {
+    pub(crate) fn in_private_lab(lab: Builder) -> Result<Self, Failure> {
         let lab = lab.build()?;
-        let [first, second] = processors()?;
+        let [first, second] = two_processors()?;
         let sender = lab_site(lab.left(), [first, second])?;
         let receiver = lab_site(lab.right(), [second, first])?;
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
-    /// As [`private`](Self::private), with single TCP segments on the wire: the kernel cuts data before the
-    /// sender's interface. Otherwise the interface would pass it on whole, and GRO would have nothing to
-    /// join.
-    pub(crate) fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
-        let stage = Self::private(lab)?;
+    /// As [`in_private_lab`](Self::in_private_lab), with single TCP segments on the wire: the kernel cuts
+    /// data before the sender's interface. Otherwise the interface would pass it on whole, and GRO would
+    /// have nothing to join.
+    pub(crate) fn with_single_segments(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::in_private_lab(lab)?;
         if let Some(lab) = &stage.lab {
             lab.left().set_tcp_segmentation(false)?;
         }
@@ -120,9 +120,9 @@ impl Stage {
     }
 
     /// The loopback interface of a private namespace: both sides are on it.
-    pub(crate) fn loopback() -> Result<Self, Failure> {
+    pub(crate) fn on_loopback() -> Result<Self, Failure> {
         let lab = Lab::builder().build()?;
-        let [first, second] = processors()?;
+        let [first, second] = two_processors()?;
         let sender = loopback_site(lab.left(), [first, second])?;
         let receiver = loopback_site(lab.left(), [second, first])?;
         Ok(Self { lab: Some(lab), sender, receiver })
@@ -130,18 +130,18 @@ impl Stage {
 
     /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor
     /// that its packets come in on: on veth, the sender's.
-    pub(crate) fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
-        let stage = Self::private(lab.queues(2))?;
-        let receiver = Site { processors: stage.sender.processors, ..stage.receiver };
+    pub(crate) fn with_two_queues(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::in_private_lab(lab.queues(2))?;
+        let receiver = NetworkSite { processors: stage.sender.processors, ..stage.receiver };
         Ok(Self { receiver, ..stage })
     }
 
     /// Two interfaces of the namespace the command was started in.
-    pub(crate) fn given(interface: &str, peer: &str) -> Result<Self, Failure> {
+    pub(crate) fn between_interfaces(interface: &str, peer: &str) -> Result<Self, Failure> {
         if interface == peer {
             return Err(Failure::SameInterface { interface: interface.into() });
         }
-        let [first, second] = processors()?;
+        let [first, second] = two_processors()?;
         Ok(Self {
             lab: None,
             sender: given_site(interface, [first, second], 1)?,
@@ -150,7 +150,7 @@ impl Stage {
     }
 
     /// Whether frames of [`LONG_MTU_BYTES`] fit.
-    pub(crate) fn is_long(&self) -> bool {
+    pub(crate) fn fits_long_frames(&self) -> bool {
         self.mtu_bytes() >= LONG_MTU_BYTES
     }
 
@@ -163,22 +163,22 @@ impl Stage {
     }
 }
 
-fn processors() -> Result<[usize; 2], Failure> {
-    cpu::pair().map_err(Failure::step("bench", "ask which processors it may use", "mount /proc"))
+fn two_processors() -> Result<[usize; 2], Failure> {
+    cpu::processor_pair().map_err(Failure::step("bench", "ask which processors it may use", "mount /proc"))
 }
 
-fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+fn lab_site(end: &End, processors: [usize; 2]) -> Result<NetworkSite, Failure> {
     let found = end.namespace().run(|| Interface::find(end.interface()))?;
-    Ok(site(found, Some(end.namespace()), end.ipv4(), processors))
+    Ok(new_site(found, Some(end.namespace()), end.ipv4(), processors))
 }
 
-fn loopback_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+fn loopback_site(end: &End, processors: [usize; 2]) -> Result<NetworkSite, Failure> {
     let found = end.namespace().run(|| Interface::find(LOOPBACK))?;
-    Ok(site(found, Some(end.namespace()), Ipv4Addr::LOCALHOST, processors))
+    Ok(new_site(found, Some(end.namespace()), Ipv4Addr::LOCALHOST, processors))
 }
 
-fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Failure> {
-    let found = Interface::find(name).map_err(nocopy_transfer::Failure::lookup(name))?;
+fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<NetworkSite, Failure> {
+    let found = Interface::find(name).map_err(nocopy_transfer::Failure::from_interface_lookup(name))?;
     if !found.carrier {
         return Err(Failure::NoCarrier { interface: name.into() });
     }
@@ -189,10 +189,15 @@ fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Fail
     // Addresses from the range reserved for benchmarks (RFC 2544), used in frames only: the interfaces'
     // own addresses do not matter, and may be missing.
     let ipv4 = Ipv4Addr::new(198, 18, 0, host);
-    Ok(site(found, None, ipv4, processors))
+    Ok(new_site(found, None, ipv4, processors))
 }
 
-fn site(found: Interface, namespace: Option<&Namespace>, ipv4: Ipv4Addr, processors: [usize; 2]) -> Site {
+fn new_site(
+    found: Interface,
+    namespace: Option<&Namespace>,
+    ipv4: Ipv4Addr,
+    processors: [usize; 2],
+) -> NetworkSite {
     let Interface { name: interface, index, mac, mtu_bytes, .. } = found;
-    Site { namespace: namespace.cloned(), interface, index, mac, ipv4, mtu_bytes, processors }
+    NetworkSite { namespace: namespace.cloned(), interface, index, mac, ipv4, mtu_bytes, processors }
 }

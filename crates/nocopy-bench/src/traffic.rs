@@ -6,8 +6,8 @@ use std::thread::{self, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use super::cpu;
-use super::stage::{Site, Stage};
-use super::window::{Gauge, Phase, Reading, Window};
+use super::stage::{NetworkSite, SitePair};
+use super::window::{TrialPhase, TrialWindow, WindowGauge, WindowReading};
 use nocopy_report::capability;
 
 /// Long enough for the caches, the branch predictor and a sleeping receiver.
@@ -19,16 +19,16 @@ const START_POLL: Duration = Duration::from_millis(1);
 const DRAIN: Duration = Duration::from_millis(25);
 
 /// A thread's work: continues until its gauge says stop.
-pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Send + 'a>;
+pub(crate) type ThreadWork<'a> = Box<dyn FnOnce(&mut WindowGauge<'_>) -> io::Result<()> + Send + 'a>;
 
 /// A count kept by the kernel, such as the packets an XDP program dropped.
-pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
+pub(crate) type SinkCounter<'a> = &'a dyn Fn() -> io::Result<u64>;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Traffic {
-    pub senders: Vec<Reading>,
+pub(crate) struct TrafficReadings {
+    pub senders: Vec<WindowReading>,
     /// Empty if there is only a sink.
-    pub receivers: Vec<Reading>,
+    pub receivers: Vec<WindowReading>,
     /// Packets the sink counted in the window, and how long that was.
     pub sink: Option<(u64, Duration)>,
     pub machine_busy: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Traffic {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StreamFacts {
     /// The times of the proxy's process.
-    pub proxy: Option<Reading>,
+    pub proxy: Option<WindowReading>,
     /// The fraction of received bytes that were mapped, not copied.
     pub mapped_fraction: Option<f64>,
     /// How often the receiver copied each byte in user space.
@@ -55,26 +55,26 @@ pub(crate) struct StreamFacts {
 }
 
 /// The counters around the window, read as close together as can be.
-pub(crate) struct Probe {
+pub(crate) struct CounterProbe {
     at: Instant,
     idle: Duration,
     processors: u32,
     packets: u64,
 }
 
-impl Probe {
-    pub(crate) fn take(sink: Option<Sink<'_>>) -> io::Result<Self> {
+impl CounterProbe {
+    pub(crate) fn take(sink: Option<SinkCounter<'_>>) -> io::Result<Self> {
         let (idle, processors) = cpu::machine_idle_time()?;
         let packets = sink.map_or(Ok(0), |count| count())?;
         Ok(Self { at: Instant::now(), idle, processors, packets })
     }
 
     /// The time since `start`, and the sink's increase meanwhile.
-    pub(crate) fn counted_since(&self, before: &Probe) -> (Duration, u64) {
+    pub(crate) fn counted_since(&self, before: &CounterProbe) -> (Duration, u64) {
         (self.at - before.at, self.packets.saturating_sub(before.packets))
     }
 
-    pub(crate) fn machine_busy_since(&self, before: &Probe) -> Duration {
+    pub(crate) fn machine_busy_since(&self, before: &CounterProbe) -> Duration {
         let whole = (self.at - before.at) * self.processors;
         whole.saturating_sub(self.idle.saturating_sub(before.idle))
     }
@@ -82,13 +82,13 @@ impl Probe {
 
 /// The threads of each side start on their processors one after another.
 pub(crate) fn run_trial(
-    stage: &Stage,
+    stage: &SitePair,
     duration: Duration,
-    sink: Option<Sink<'_>>,
-    send: Vec<Work<'_>>,
-    receive: Vec<Work<'_>>,
-) -> io::Result<Traffic> {
-    let window = Window::new();
+    sink: Option<SinkCounter<'_>>,
+    send: Vec<ThreadWork<'_>>,
+    receive: Vec<ThreadWork<'_>>,
+) -> io::Result<TrafficReadings> {
+    let window = TrialWindow::new();
     thread::scope(|scope| {
         let window = &window;
         let start =
@@ -101,15 +101,15 @@ pub(crate) fn run_trial(
         wait_for_workers(window, &all);
         let probes = open_window(window, duration, sink);
         // No early return from here on: the threads wait for the stop, and the scope for the threads.
-        let senders: Vec<_> = senders.into_iter().map(join).collect();
+        let senders: Vec<_> = senders.into_iter().map(join_worker).collect();
         if !receivers.is_empty() {
             sleep(DRAIN);
         }
-        window.advance(Phase::Stop);
+        window.advance(TrialPhase::Stop);
         // Its errors first: after a receiver has failed, its sender fails too.
-        let receivers = receivers.into_iter().map(join).collect::<Result<_, _>>()?;
+        let receivers = receivers.into_iter().map(join_worker).collect::<Result<_, _>>()?;
         let (before, after) = probes?;
-        Ok(Traffic {
+        Ok(TrafficReadings {
             senders: senders.into_iter().collect::<Result<_, _>>()?,
             receivers,
             sink: sink.map(|_| {
@@ -117,16 +117,16 @@ pub(crate) fn run_trial(
                 (packets, elapsed)
             }),
             machine_busy: after.machine_busy_since(&before),
-            ..Traffic::default()
+            ..TrafficReadings::default()
         })
     })
 }
 
 /// Waits until every thread has done some work: on a busy machine the window could otherwise end before one
 /// begins.
-fn wait_for_workers<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
+fn wait_for_workers<T>(window: &TrialWindow, threads: &[&ScopedJoinHandle<'_, T>]) {
     let start = Instant::now();
-    while window.under_way() < threads.len()
+    while window.threads_under_way() < threads.len()
         && !threads.iter().any(|thread| thread.is_finished())
         && start.elapsed() < START_MAX
     {
@@ -136,12 +136,12 @@ fn wait_for_workers<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
 
 fn run_worker(
     role: &CStr,
-    site: &Site,
+    site: &NetworkSite,
     place: usize,
-    work: Work<'_>,
-    window: &Window,
-) -> io::Result<Reading> {
-    site.enter(place)?;
+    work: ThreadWork<'_>,
+    window: &TrialWindow,
+) -> io::Result<WindowReading> {
+    site.enter_thread(place)?;
     // Everything is open: reading packets needs no privileges any more.
     capability::drop_others(capability::NONE)?;
     rustix::thread::set_name(role)?; // as top(1) and the tests show it
@@ -150,17 +150,21 @@ fn run_worker(
     Ok(gauge.finish())
 }
 
-/// Opens the window for `duration`; leaves it in [`Phase::Drain`] in every case.
-fn open_window(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
+/// Opens the window for `duration`; leaves it in [`TrialPhase::Drain`] in every case.
+fn open_window(
+    window: &TrialWindow,
+    duration: Duration,
+    sink: Option<SinkCounter<'_>>,
+) -> io::Result<(CounterProbe, CounterProbe)> {
     sleep(WARM_UP);
-    window.advance(Phase::Measure);
-    let before = Probe::take(sink);
+    window.advance(TrialPhase::Measure);
+    let before = CounterProbe::take(sink);
     sleep(duration);
-    let after = Probe::take(sink);
-    window.advance(Phase::Drain);
+    let after = CounterProbe::take(sink);
+    window.advance(TrialPhase::Drain);
     Ok((before?, after?))
 }
 
-fn join(thread: ScopedJoinHandle<'_, io::Result<Reading>>) -> io::Result<Reading> {
+fn join_worker(thread: ScopedJoinHandle<'_, io::Result<WindowReading>>) -> io::Result<WindowReading> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

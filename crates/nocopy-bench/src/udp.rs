@@ -11,10 +11,10 @@ use nocopy::{Buffer, Ledger, Pool};
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
-use super::datagram::{BURSTS, Datagrams};
+use super::datagram::{BURSTS, DatagramSpec};
 use super::frame;
-use super::stage::{Site, Stage};
-use super::window::Gauge;
+use super::stage::{NetworkSite, SitePair};
+use super::window::WindowGauge;
 use nocopy_report::result::Evidence;
 
 const BUFFER_BYTES: usize = 64 << 10;
@@ -37,14 +37,14 @@ pub(crate) struct SharedLedger(Mutex<Ledger>);
 
 impl SharedLedger {
     pub(crate) fn evidence(&self) -> Evidence {
-        evidence::of(&self.0.lock().expect("nobody panicked with it"))
+        evidence::ledger_evidence(&self.0.lock().expect("nobody panicked with it"))
     }
 }
 
-pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
+pub(crate) fn open_sender(stage: &SitePair, method: Option<Method>) -> Result<Sender, OpenError> {
     let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
     let builder = Socket::builder().send_pool(&pool);
-    connect(
+    connect_sender(
         stage,
         match method {
             Some(method) => builder.method(method),
@@ -54,11 +54,11 @@ pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, Open
 }
 
 /// The same, returning sent messages: for memory of the program.
-pub(crate) fn open_returning(stage: &Stage, method: Method) -> Result<Sender, OpenError> {
-    connect(stage, Socket::builder().method(method).return_buffers(true))
+pub(crate) fn open_returning_sender(stage: &SitePair, method: Method) -> Result<Sender, OpenError> {
+    connect_sender(stage, Socket::builder().method(method).return_buffers(true))
 }
 
-fn connect(stage: &Stage, builder: Builder) -> Result<Sender, OpenError> {
+fn connect_sender(stage: &SitePair, builder: Builder) -> Result<Sender, OpenError> {
     let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0).into()))?;
     let to = (stage.receiver.ipv4, PORT).into();
     socket.connect(to).map_err(|source| OpenError::Setting { setting: "the peer", source })?;
@@ -67,21 +67,21 @@ fn connect(stage: &Stage, builder: Builder) -> Result<Sender, OpenError> {
 }
 
 /// Sends bursts in reused buffers, whatever the socket does with them.
-pub(crate) fn send(
+pub(crate) fn send_bursts(
     mut sender: Sender,
-    datagrams: Datagrams,
+    datagrams: DatagramSpec,
     ledger: &SharedLedger,
-    gauge: &mut Gauge<'_>,
+    gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
     let flushes_a_look = (DATAGRAMS_A_LOOK / (BURSTS_A_FLUSH * datagrams.a_burst)).max(1);
-    let mut home = fill(&mut sender, datagrams);
+    let mut home = fill_free_buffers(&mut sender, datagrams);
     let mut sequence = 0;
-    while gauge.sending() {
+    while gauge.may_send() {
         let first = sequence;
         for _ in 0..flushes_a_look {
             let bursts = BURSTS_A_FLUSH.min(home.len());
             for buffer in home.drain(..bursts) {
-                queue(&mut sender, datagrams, buffer, sequence)?;
+                queue_burst(&mut sender, datagrams, buffer, sequence)?;
                 sequence += datagrams.a_burst as u64;
             }
             sender.flush()?;
@@ -93,28 +93,28 @@ pub(crate) fn send(
         if home.is_empty() {
             sender.drain(PATIENCE)?;
         }
-        gauge.count(sequence - first);
+        gauge.count_packets(sequence - first);
     }
     drop(home);
-    close(sender, ledger)
+    close_sender(sender, ledger)
 }
 
 /// Sends bursts of the program's own memory, cyclically.
-pub(crate) fn send_foreign(
+pub(crate) fn send_program_memory(
     mut sender: Sender,
-    datagrams: Datagrams,
+    datagrams: DatagramSpec,
     ledger: &SharedLedger,
-    gauge: &mut Gauge<'_>,
+    gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
     let mut burst = vec![0; datagrams.burst_bytes()];
-    Datagrams::fill(&mut burst);
+    DatagramSpec::fill_pattern(&mut burst);
     let mut home: VecDeque<Vec<u8>> = (0..BURSTS).map(|_| burst.clone()).collect();
     let mut sequence = 0;
-    while gauge.sending() {
+    while gauge.may_send() {
         let first = sequence;
         let bursts = BURSTS_A_FLUSH.min(home.len());
         for mut burst in home.drain(..bursts) {
-            datagrams.number(&mut burst, sequence);
+            datagrams.number_datagrams(&mut burst, sequence);
             let message = Message::segments(Buffer::from_owner(burst), datagrams.bytes);
             sender.send(message, None).map_err(|rejected| rejected.reason)?;
             sequence += datagrams.a_burst as u64;
@@ -124,29 +124,31 @@ pub(crate) fn send_foreign(
         if home.is_empty() {
             sender.drain(PATIENCE)?;
         }
-        home.extend(std::iter::from_fn(|| sender.completed()).flat_map(|completed| owned(completed.item)));
-        gauge.count(sequence - first);
+        home.extend(
+            std::iter::from_fn(|| sender.completed()).flat_map(|completed| owned_buffers(completed.item)),
+        );
+        gauge.count_packets(sequence - first);
     }
-    close(sender, ledger)
+    close_sender(sender, ledger)
 }
 
-fn owned(message: Message) -> impl Iterator<Item = Vec<u8>> {
+fn owned_buffers(message: Message) -> impl Iterator<Item = Vec<u8>> {
     message.into_iter().map(|buffer| buffer.into_owner().expect("every message here is made of a Vec"))
 }
 
 pub(crate) fn send_singly(
     mut sender: Sender,
-    datagrams: Datagrams,
+    datagrams: DatagramSpec,
     ledger: &SharedLedger,
-    gauge: &mut Gauge<'_>,
+    gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
-    let mut home = fill(&mut sender, datagrams);
+    let mut home = fill_free_buffers(&mut sender, datagrams);
     let mut sequence = 0;
-    while gauge.sending() {
+    while gauge.may_send() {
         for _ in 0..DATAGRAMS_A_LOOK {
             let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
             buffer.resize(datagrams.bytes);
-            buffer.as_mut().into_iter().for_each(|bytes| Datagrams::number_one(bytes, sequence));
+            buffer.as_mut().into_iter().for_each(|bytes| DatagramSpec::number_datagram(bytes, sequence));
             sender.send(buffer, None).map_err(|rejected| rejected.reason)?;
             sender.flush()?;
             home.extend(sender.buffer());
@@ -156,52 +158,57 @@ pub(crate) fn send_singly(
             sender.drain(PATIENCE)?;
             home.extend(std::iter::from_fn(|| sender.buffer()));
         }
-        gauge.count(DATAGRAMS_A_LOOK as u64);
+        gauge.count_packets(DATAGRAMS_A_LOOK as u64);
     }
     drop(home);
-    close(sender, ledger)
+    close_sender(sender, ledger)
 }
 
-fn close(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
+fn close_sender(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
     let closed = sender.close(PATIENCE);
     *ledger.0.lock().expect("nobody panicked with it") = sender.ledger();
     closed.map(drop)
 }
 
 /// A receiving socket with default settings except the kernel's buffer.
-pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
+pub(crate) fn open_receiver(site: &NetworkSite) -> Result<Receiver, OpenError> {
     let builder = Socket::builder().receive_buffer(RECEIVE_BUFFER_BYTES);
     let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT).into()))?.split();
     Ok(receiver)
 }
 
-pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    while gauge.receiving() {
+pub(crate) fn receive_datagrams(mut receiver: Receiver, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+    while gauge.may_receive() {
         let batch = receiver.receive_timeout(RECEIVE_PATIENCE)?;
         let mut datagrams = 0;
         batch.for_each(|datagram| {
-            frame::read(&datagram);
+            frame::read_every_byte(&datagram);
             datagrams += 1;
         });
-        gauge.count(datagrams);
+        gauge.count_packets(datagrams);
     }
     Ok(())
 }
 
-fn fill(sender: &mut Sender, datagrams: Datagrams) -> VecDeque<Buffer> {
+fn fill_free_buffers(sender: &mut Sender, datagrams: DatagramSpec) -> VecDeque<Buffer> {
     let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {
         buffer.resize(datagrams.burst_bytes());
-        buffer.as_mut().into_iter().for_each(Datagrams::fill);
+        buffer.as_mut().into_iter().for_each(DatagramSpec::fill_pattern);
     }
     home
 }
 
 #[inline]
-fn queue(sender: &mut Sender, datagrams: Datagrams, mut buffer: Buffer, first: u64) -> io::Result<()> {
+fn queue_burst(
+    sender: &mut Sender,
+    datagrams: DatagramSpec,
+    mut buffer: Buffer,
+    first: u64,
+) -> io::Result<()> {
     buffer.resize(datagrams.burst_bytes());
     if let Some(bytes) = buffer.as_mut() {
-        datagrams.number(bytes, first);
+        datagrams.number_datagrams(bytes, first);
     }
     let message = Message::segments(buffer, datagrams.bytes);
     sender.send(message, None).map_err(|rejected| rejected.reason)?;

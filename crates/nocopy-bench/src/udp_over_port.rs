@@ -11,9 +11,9 @@ use nocopy::udp::{Message, Method, OpenError, Sender, Socket, UdpChecksum};
 use nocopy::{Buffer, Frame, Port, Reason};
 
 use super::baseline::datagram_sender::PORT;
-use super::datagram::Datagrams;
-use super::stage::Stage;
-use super::window::Gauge;
+use super::datagram::DatagramSpec;
+use super::stage::SitePair;
+use super::window::WindowGauge;
 use nocopy_report::result::Evidence;
 
 /// Entries of the tx ring, with a frame for each: as many datagrams of 1,400 bytes are 2.8 MB.
@@ -29,59 +29,59 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A socket over a port on the sender's interface, and its destination.
 #[derive(Debug)]
-pub(crate) struct Path {
+pub(crate) struct PortSender {
     sender: Sender,
     to: SocketAddr,
-    datagrams: Datagrams,
+    datagrams: DatagramSpec,
 }
 
-pub(crate) fn open(
-    stage: &Stage,
-    datagrams: Datagrams,
+pub(crate) fn open_port_sender(
+    stage: &SitePair,
+    datagrams: DatagramSpec,
     checksum: UdpChecksum,
-) -> Result<(Path, Evidence), OpenError> {
+) -> Result<(PortSender, Evidence), OpenError> {
     let site = &stage.sender;
     let port = Port::builder(&site.interface)
-        .multi_buffer(stage.is_long())
+        .multi_buffer(stage.fits_long_frames())
         .send_metadata(checksum == UdpChecksum::Offloaded)
         .ring_sizes(RX_RING, TX_RING)
         .frame_count(RX_RING, TX_RING);
     let builder = Socket::builder().port(port).method(Method::Xdp).checksum(checksum);
     let (_receiver, sender) = site.run(|| builder.bind((site.ipv4, 0).into()))?.split();
-    let evidence = evidence::reported(sender.explain().evidence);
-    Ok((Path { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
+    let evidence = evidence::result_evidence(sender.explain().evidence);
+    Ok((PortSender { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
 }
 
-impl Path {
-    pub(crate) fn send(mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        let mut home = self.fill();
+impl PortSender {
+    pub(crate) fn send_from_frames(mut self, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+        let mut home = self.fill_free_frames();
         let mut sequence = 0;
-        while gauge.sending() {
+        while gauge.may_send() {
             let first = sequence;
-            while sequence - first < BATCH && self.queue(&mut home, sequence)? {
+            while sequence - first < BATCH && self.queue_datagram(&mut home, sequence)? {
                 sequence += 1;
             }
             self.sender.flush()?;
             self.sender.reap();
             // After the free ones: a program that takes the last returned frame first sends from the cache.
-            home.extend(frames(&mut self.sender));
-            gauge.count(sequence - first);
+            home.extend(take_free_frames(&mut self.sender));
+            gauge.count_packets(sequence - first);
         }
         drop(home);
         self.sender.drain(PATIENCE).map(drop)
     }
 
     /// Sends datagrams in the program's memory, as the socket calls do, by copying them into frames.
-    pub(crate) fn send_copied(mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    pub(crate) fn send_copied(mut self, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
         let Self { sender, to, datagrams } = &mut self;
-        let mut source = vec![0; datagrams.in_source() * datagrams.bytes];
-        source.chunks_exact_mut(datagrams.burst_bytes()).for_each(Datagrams::fill);
+        let mut source = vec![0; datagrams.count_in_source() * datagrams.bytes];
+        source.chunks_exact_mut(datagrams.burst_bytes()).for_each(DatagramSpec::fill_pattern);
         let (mut place, mut sequence) = (0, 0);
-        while gauge.sending() {
+        while gauge.may_send() {
             let first = sequence;
             while sequence - first < BATCH {
                 let datagram = &mut source[place..place + datagrams.bytes];
-                datagrams.number(datagram, sequence);
+                datagrams.number_datagrams(datagram, sequence);
                 match sender.send_copy(datagram, *to) {
                     Ok(()) => {}
                     Err(Reason::Full) => break,
@@ -91,28 +91,28 @@ impl Path {
                 place = (place + datagrams.bytes) % source.len();
             }
             sender.flush()?;
-            gauge.count(sequence - first);
+            gauge.count_packets(sequence - first);
         }
         sender.drain(PATIENCE).map(drop)
     }
 
-    fn fill(&mut self) -> VecDeque<Buffer> {
-        let mut home: VecDeque<_> = frames(&mut self.sender).collect();
+    fn fill_free_frames(&mut self) -> VecDeque<Buffer> {
+        let mut home: VecDeque<_> = take_free_frames(&mut self.sender).collect();
         for frame in &mut home {
             frame.resize(frame.capacity());
-            frame.as_mut().into_iter().for_each(Datagrams::fill);
+            frame.as_mut().into_iter().for_each(DatagramSpec::fill_pattern);
         }
         home
     }
 
     /// Queues the next datagram, with the current contents of a frame. `false`: no frame is free.
-    fn queue(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
+    fn queue_datagram(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
         let Some(mut frame) = home.pop_front() else { return Ok(false) };
         let bytes = self.datagrams.bytes.min(frame.capacity());
         frame.resize(bytes);
-        frame.as_mut().into_iter().for_each(|payload| Datagrams::number_one(payload, number));
+        frame.as_mut().into_iter().for_each(|payload| DatagramSpec::number_datagram(payload, number));
         let message = match bytes < self.datagrams.bytes {
-            true => self.chain(frame, home),
+            true => self.chain_frames(frame, home),
             false => Some(frame.into()),
         };
         let Some(message) = message else { return Ok(false) };
@@ -122,7 +122,7 @@ impl Path {
 
     /// A datagram longer than a frame, beginning in this one.
     #[cold]
-    fn chain(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
+    fn chain_frames(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
         let mut left = self.datagrams.bytes - first.len();
         let mut pieces = vec![first];
         while left > 0 {
@@ -135,6 +135,6 @@ impl Path {
     }
 }
 
-fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
+fn take_free_frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }

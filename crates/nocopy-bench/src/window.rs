@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu;
 
-/// The parts of a trial, in order. Only [`Phase::Measure`] counts.
+/// The parts of a trial, in order. Only [`TrialPhase::Measure`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Phase {
+pub(crate) enum TrialPhase {
     WarmUp,
     Measure,
     /// Senders stop; receivers receive what is in flight, so that only really lost packets are missing.
@@ -18,77 +18,77 @@ pub(crate) enum Phase {
     Stop,
 }
 
-impl Phase {
-    pub(crate) fn of(number: u8) -> Self {
+impl TrialPhase {
+    pub(crate) fn from_number(number: u8) -> Self {
         match number {
-            0 => Phase::WarmUp,
-            1 => Phase::Measure,
-            2 => Phase::Drain,
-            _ => Phase::Stop,
+            0 => TrialPhase::WarmUp,
+            1 => TrialPhase::Measure,
+            2 => TrialPhase::Drain,
+            _ => TrialPhase::Stop,
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct TrialWindow {
     phase: AtomicU8,
     under_way: AtomicUsize,
     /// The processor time of the thread that counts.
     cpu: fn() -> Duration,
 }
 
-impl Window {
+impl TrialWindow {
     pub(crate) fn new() -> Self {
-        Self::with_clock(cpu::thread_time)
+        Self::with_clock(cpu::thread_cpu_time)
     }
 
     /// A gauge for a process of its own, with all its threads.
-    pub(crate) fn of_process() -> Self {
-        Self::with_clock(cpu::process_time)
+    pub(crate) fn for_process() -> Self {
+        Self::with_clock(cpu::process_cpu_time)
     }
 
     fn with_clock(cpu: fn() -> Duration) -> Self {
-        Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0), cpu }
+        Self { phase: AtomicU8::new(TrialPhase::WarmUp as u8), under_way: AtomicUsize::new(0), cpu }
     }
 
     // Relaxed, as are the loads below: only the phase itself is communicated; joining the threads orders
     // everything else.
-    pub(crate) fn advance(&self, phase: Phase) {
+    pub(crate) fn advance(&self, phase: TrialPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        Phase::of(self.phase.load(Ordering::Relaxed))
+    pub(crate) fn phase(&self) -> TrialPhase {
+        TrialPhase::from_number(self.phase.load(Ordering::Relaxed))
     }
 
     /// True until senders shall stop.
     pub(crate) fn is_open(&self) -> bool {
-        self.phase() < Phase::Drain
+        self.phase() < TrialPhase::Drain
     }
 
     /// The number of threads that have finished at least one batch, possibly an empty one.
-    pub(crate) fn under_way(&self) -> usize {
+    pub(crate) fn threads_under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn gauge(&self) -> Gauge<'_> {
-        Gauge { window: self, is_under_way: false, packets: 0, first: None, last: None }
+    pub(crate) fn gauge(&self) -> WindowGauge<'_> {
+        WindowGauge { window: self, is_under_way: false, packets: 0, first: None, last: None }
     }
 }
 
 /// One thread's count, marked by that thread itself when it sees the phase change: a thread that wakes
 /// every 10 ms then measures a window that starts and ends where it was awake.
 #[derive(Debug)]
-pub(crate) struct Gauge<'w> {
-    window: &'w Window,
+pub(crate) struct WindowGauge<'w> {
+    window: &'w TrialWindow,
     is_under_way: bool,
     packets: u64,
-    first: Option<Mark>,
-    last: Option<Mark>,
+    first: Option<WindowMark>,
+    last: Option<WindowMark>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Mark {
+struct WindowMark {
     at: Instant,
     cpu: Duration,
     packets: u64,
@@ -96,7 +96,7 @@ struct Mark {
 
 /// The work of one thread or process within the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Reading {
+pub(crate) struct WindowReading {
     /// Of a stream: bytes.
     pub packets: u64,
     pub elapsed: Duration,
@@ -105,17 +105,17 @@ pub(crate) struct Reading {
     pub packets_total: u64,
 }
 
-impl Gauge<'_> {
+impl WindowGauge<'_> {
     /// Adds packets, or bytes of a stream. Called once per batch, also for an empty one.
-    pub(crate) fn count(&mut self, packets: u64) {
+    pub(crate) fn count_packets(&mut self, packets: u64) {
         self.packets += packets;
         if !self.is_under_way {
             self.is_under_way = true;
             self.window.under_way.fetch_add(1, Ordering::Relaxed);
         }
         match (self.window.phase(), self.first, self.last) {
-            (Phase::Measure, None, _) => self.first = Some(self.mark()),
-            (Phase::Drain | Phase::Stop, _, None) => self.last = Some(self.mark()),
+            (TrialPhase::Measure, None, _) => self.first = Some(self.mark_now()),
+            (TrialPhase::Drain | TrialPhase::Stop, _, None) => self.last = Some(self.mark_now()),
             _ => {}
         }
     }
@@ -124,26 +124,26 @@ impl Gauge<'_> {
         self.first.is_some()
     }
 
-    pub(crate) fn sending(&self) -> bool {
+    pub(crate) fn may_send(&self) -> bool {
         self.window.is_open()
     }
 
-    pub(crate) fn receiving(&self) -> bool {
-        self.window.phase() < Phase::Stop
+    pub(crate) fn may_receive(&self) -> bool {
+        self.window.phase() < TrialPhase::Stop
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> TrialPhase {
         self.window.phase()
     }
 
-    fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), cpu: (self.window.cpu)(), packets: self.packets }
+    fn mark_now(&self) -> WindowMark {
+        WindowMark { at: Instant::now(), cpu: (self.window.cpu)(), packets: self.packets }
     }
 
-    pub(crate) fn finish(self) -> Reading {
-        let last = self.last.unwrap_or_else(|| self.mark());
+    pub(crate) fn finish(self) -> WindowReading {
+        let last = self.last.unwrap_or_else(|| self.mark_now());
         let first = self.first.unwrap_or(last);
-        Reading {
+        WindowReading {
             packets: last.packets - first.packets,
             elapsed: last.at - first.at,
             cpu: last.cpu.saturating_sub(first.cpu),
@@ -157,21 +157,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_window_counts() {
-        let window = Window::new();
+    fn only_packets_within_the_window_are_counted() {
+        let window = TrialWindow::new();
         let mut gauge = window.gauge();
-        assert_eq!(window.under_way(), 0);
-        gauge.count(10);
-        assert_eq!(window.under_way(), 1);
-        window.advance(Phase::Measure);
-        gauge.count(1); // The batch during which the phase changed belongs to the warm-up.
-        gauge.count(20);
-        window.advance(Phase::Drain);
-        assert!(!gauge.sending() && gauge.receiving());
-        gauge.count(5);
-        gauge.count(7);
-        window.advance(Phase::Stop);
-        assert!(!gauge.receiving());
+        assert_eq!(window.threads_under_way(), 0);
+        gauge.count_packets(10);
+        assert_eq!(window.threads_under_way(), 1);
+        window.advance(TrialPhase::Measure);
+        gauge.count_packets(1); // The batch during which the phase changed belongs to the warm-up.
+        gauge.count_packets(20);
+        window.advance(TrialPhase::Drain);
+        assert!(!gauge.may_send() && gauge.may_receive());
+        gauge.count_packets(5);
+        gauge.count_packets(7);
+        window.advance(TrialPhase::Stop);
+        assert!(!gauge.may_receive());
         let reading = gauge.finish();
         assert_eq!((reading.packets, reading.packets_total), (25, 43));
     }

@@ -8,12 +8,12 @@ use nocopy::integration::{Fanout, PortTuning};
 use nocopy::port::{OpenError, Port, PortBuilder, Purpose, Receiver, Sender, Wait};
 use nocopy::{Mode, Reason};
 
-use super::frame::{self, HEADER_BYTES, Template};
-use super::generator::Load;
-use super::stage::{Site, Stage};
-use super::window::Gauge;
+use super::frame::{self, FrameTemplate, HEADER_BYTES};
+use super::generator::GeneratorLoad;
+use super::stage::{NetworkSite, SitePair};
+use super::window::WindowGauge;
 use crate::Failure;
-use nocopy_report::result::{Copies, Evidence};
+use nocopy_report::result::{CopyEvidence, Evidence};
 use nocopy_transfer::exchange::{self, Exchange};
 
 const TX_RING: u32 = 2048;
@@ -35,44 +35,44 @@ const OPENINGS: usize = 6;
 const PATIENCE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitMode {
+pub(crate) enum PortWaitMode {
     Poll,
     Spinning,
     /// Spinning for a while, then asleep.
     Adaptive,
     /// Deliberate sleep, whose length depends on the load.
-    Coalesced(Load),
+    Coalesced(GeneratorLoad),
 }
 
-impl WaitMode {
+impl PortWaitMode {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            WaitMode::Poll => "poll",
-            WaitMode::Spinning => "spinning",
-            WaitMode::Adaptive => "adaptive",
-            WaitMode::Coalesced(_) => "coalesced",
+            PortWaitMode::Poll => "poll",
+            PortWaitMode::Spinning => "spinning",
+            PortWaitMode::Adaptive => "adaptive",
+            PortWaitMode::Coalesced(_) => "coalesced",
         }
     }
 
     /// Entries of the rx ring, with a frame for each: few, so that frames are still in a cache when they are
     /// used again, unless the receiver is to sleep long.
-    fn rx_ring(self) -> u32 {
+    fn rx_ring_entries(self) -> u32 {
         match self {
-            WaitMode::Coalesced(Load::Paced { .. }) => 8192,
+            PortWaitMode::Coalesced(GeneratorLoad::Paced { .. }) => 8192,
             _ => 2048,
         }
     }
 
-    fn wait(self) -> Wait {
+    fn library_wait(self) -> Wait {
         match self {
-            WaitMode::Poll => Wait::Interrupt,
-            WaitMode::Spinning => Wait::Spin,
-            WaitMode::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
+            PortWaitMode::Poll => Wait::Interrupt,
+            PortWaitMode::Spinning => Wait::Spin,
+            PortWaitMode::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
             // Half a ring of packets would do; at millions a second it fills in a fraction of a millisecond.
-            WaitMode::Coalesced(Load::Full) => {
+            PortWaitMode::Coalesced(GeneratorLoad::Full) => {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
             }
-            WaitMode::Coalesced(Load::Paced { .. }) => {
+            PortWaitMode::Coalesced(GeneratorLoad::Paced { .. }) => {
                 // The same delay as the packet ring's blocks.
                 Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
             }
@@ -83,7 +83,7 @@ impl WaitMode {
 /// How long to sleep if one packet in a hundred matches.
 const SPARSE_DELAY: Duration = Duration::from_millis(10);
 
-fn filter() -> Program {
+fn wanted_filter() -> Program {
     Program::parse(frame::FILTER).expect("what tcpdump compiled")
 }
 
@@ -98,39 +98,39 @@ pub(crate) struct PortSpec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PortMode {
-    Xdp(WaitMode),
-    Ring(WaitMode),
+    Xdp(PortWaitMode),
+    Ring(PortWaitMode),
     Default(Purpose),
 }
 
 impl PortSpec {
-    const fn of(mode: PortMode) -> Self {
+    const fn with_mode(mode: PortMode) -> Self {
         Self { mode, long: false, filtered: false }
     }
 
-    pub(crate) const fn xdp(waiting: WaitMode) -> Self {
-        Self::of(PortMode::Xdp(waiting))
+    pub(crate) const fn in_xdp_mode(waiting: PortWaitMode) -> Self {
+        Self::with_mode(PortMode::Xdp(waiting))
     }
 
     /// In packet ring mode. At full rate blocks fill before a reader has to wait; at a steady pace they wait
     /// as long as the baseline's.
-    pub(crate) const fn ring(load: Load) -> Self {
+    pub(crate) const fn in_ring_mode(load: GeneratorLoad) -> Self {
         let waiting = match load {
-            Load::Full => WaitMode::Poll,
-            Load::Paced { .. } => WaitMode::Coalesced(load),
+            GeneratorLoad::Full => PortWaitMode::Poll,
+            GeneratorLoad::Paced { .. } => PortWaitMode::Coalesced(load),
         };
-        Self::of(PortMode::Ring(waiting))
+        Self::with_mode(PortMode::Ring(waiting))
     }
 
-    pub(crate) const fn default_for(purpose: Purpose) -> Self {
-        Self::of(PortMode::Default(purpose))
+    pub(crate) const fn with_defaults_for(purpose: Purpose) -> Self {
+        Self::with_mode(PortMode::Default(purpose))
     }
 
-    pub(crate) const fn long(self, long: bool) -> Self {
+    pub(crate) const fn with_long_packets(self, long: bool) -> Self {
         Self { long, ..self }
     }
 
-    pub(crate) const fn filtered(self) -> Self {
+    pub(crate) const fn with_filter(self) -> Self {
         Self { filtered: true, ..self }
     }
 
@@ -142,35 +142,37 @@ impl PortSpec {
         matches!(self.mode, PortMode::Ring(_))
     }
 
-    pub(crate) fn waiting(self) -> Option<WaitMode> {
+    pub(crate) fn waiting(self) -> Option<PortWaitMode> {
         match self.mode {
             PortMode::Xdp(waiting) | PortMode::Ring(waiting) => Some(waiting),
             PortMode::Default(_) => None,
         }
     }
 
-    fn builder(self, site: &Site) -> PortBuilder {
+    fn builder(self, site: &NetworkSite) -> PortBuilder {
         // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
         let builder = Port::builder(&site.interface).multi_buffer(self.long).promiscuous(true);
         let (builder, waiting, rx_ring) = match self.mode {
             PortMode::Default(purpose) => return builder.purpose(purpose),
-            PortMode::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
+            PortMode::Xdp(waiting) => (builder, waiting, waiting.rx_ring_entries()),
             PortMode::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
         };
         let (builder, wait) = match self.filtered {
             // Few packets match: the ring has room for those of a longer sleep.
-            true => (builder.filter(&filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY }),
-            false => (builder, waiting.wait()),
+            true => {
+                (builder.filter(&wanted_filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY })
+            }
+            false => (builder, waiting.library_wait()),
         };
         builder.wait(wait).ring_sizes(rx_ring, TX_RING).frame_count(rx_ring, TX_RING).batch(RX_BATCH)
     }
 
-    pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {
+    pub(crate) fn open(self, site: &NetworkSite) -> Result<Port, Failure> {
         Ok(site.run(|| open_when_released(|| self.builder(site).open()))?)
     }
 
     /// Opens a port on each queue; in packet ring mode each receives the packets of one processor.
-    pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
+    pub(crate) fn open_queues(self, site: &NetworkSite) -> Result<Vec<Port>, Failure> {
         let builder = self
             .builder(site)
             .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
@@ -191,42 +193,46 @@ fn open_when_released<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, O
     opened
 }
 
-pub(crate) fn evidence(port: &Port) -> Evidence {
+pub(crate) fn port_evidence(port: &Port) -> Evidence {
     match port.explain().evidence {
-        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+        nocopy::Evidence::ZeroCopy => Evidence { copies: CopyEvidence::ZeroCopy, cause: None },
         nocopy::Evidence::Copied(cause) => Evidence::copied(format!("{cause} ({})", port.mode())),
         _ => Evidence::unknown(format!("the kernel does not say ({})", port.mode())),
     }
 }
 
-pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+pub(crate) fn send_packets(
+    port: Port,
+    template: &FrameTemplate,
+    gauge: &mut WindowGauge<'_>,
+) -> io::Result<()> {
     let (_receiver, mut sender) = port.split();
     let length = template.bytes().len();
     let mut sequence = 0;
     if sender.drafts(1, length).is_err() {
         return send_chains(&mut sender, template, gauge);
     }
-    while gauge.sending() {
-        let mut drafts = sender.drafts(template.batch(), length)?;
+    while gauge.may_send() {
+        let mut drafts = sender.drafts(template.batch_size(), length)?;
         let first = sequence;
         while let Some(mut draft) = drafts.next_draft() {
-            template.write(&mut draft, sequence);
+            template.write_frame(&mut draft, sequence);
             draft.queue();
             sequence += 1;
         }
         drop(drafts);
         sender.try_flush()?;
-        gauge.count(sequence - first);
+        gauge.count_packets(sequence - first);
     }
     Ok(())
 }
 
-fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+fn send_chains(sender: &mut Sender, template: &FrameTemplate, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
     let mut sequence: u64 = 0;
     let mut packet = template.bytes().to_vec();
-    while gauge.sending() {
+    while gauge.may_send() {
         let first = sequence;
-        for _ in 0..template.batch() {
+        for _ in 0..template.batch_size() {
             packet[HEADER_BYTES..][..8].copy_from_slice(&sequence.to_be_bytes());
             match sender.send_copy(&packet) {
                 Ok(()) => sequence += 1,
@@ -235,7 +241,7 @@ fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) 
             }
         }
         sender.try_flush()?;
-        gauge.count(sequence - first);
+        gauge.count_packets(sequence - first);
     }
     Ok(())
 }
@@ -244,30 +250,30 @@ fn frame_too_small() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the port's frames are too small for the packet")
 }
 
-pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+pub(crate) fn receive_packets(port: Port, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
-    while gauge.receiving() {
+    while gauge.may_receive() {
         let mut count = 0;
         for packet in receiver.receive_timeout(PATIENCE)? {
-            frame::read(&packet);
+            frame::read_every_byte(&packet);
             count += 1;
         }
-        gauge.count(count);
+        gauge.count_packets(count);
     }
     Ok(())
 }
 
-pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+pub(crate) fn receive_chains(port: Port, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
     let (mut receiver, _sender) = port.split();
-    while gauge.receiving() {
+    while gauge.may_receive() {
         let mut count = 0;
         let mut batch = receiver.receive_timeout(PATIENCE)?;
         while let Some(packet) = batch.next_chain() {
-            packet.as_ref().iter().for_each(|piece| frame::read(piece));
+            packet.as_ref().iter().for_each(|piece| frame::read_every_byte(piece));
             count += 1;
         }
         drop(batch);
-        gauge.count(count);
+        gauge.count_packets(count);
     }
     Ok(())
 }
@@ -276,30 +282,30 @@ pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()
 pub(crate) struct PortExchange {
     receiver: Receiver,
     sender: Sender,
-    template: Template,
+    template: FrameTemplate,
     waiting: exchange::WaitMode,
 }
 
 /// The asking and the answering side, with messages of that length.
-pub(crate) fn pair(
-    stage: &Stage,
+pub(crate) fn port_pair(
+    stage: &SitePair,
     waiting: exchange::WaitMode,
     payload_bytes: usize,
 ) -> Result<((PortExchange, PortExchange), Evidence), Failure> {
-    let spec = PortSpec::xdp(match waiting {
-        exchange::WaitMode::Blocking => WaitMode::Poll,
-        exchange::WaitMode::Spinning => WaitMode::Spinning,
-        exchange::WaitMode::Adaptive => WaitMode::Adaptive,
+    let spec = PortSpec::in_xdp_mode(match waiting {
+        exchange::WaitMode::Blocking => PortWaitMode::Poll,
+        exchange::WaitMode::Spinning => PortWaitMode::Spinning,
+        exchange::WaitMode::Adaptive => PortWaitMode::Adaptive,
     });
     let (asking, answering) = (spec.open(&stage.sender)?, spec.open(&stage.receiver)?);
-    let evidence = evidence(&asking);
+    let evidence = port_evidence(&asking);
     let frame_bytes = HEADER_BYTES + payload_bytes;
     let exchange_over = |port: Port, template| {
         let (receiver, sender) = port.split();
         PortExchange { receiver, sender, template, waiting }
     };
-    let asking = exchange_over(asking, Template::to_peer(stage, frame_bytes));
-    let answering = exchange_over(answering, Template::from_peer(stage, frame_bytes));
+    let asking = exchange_over(asking, FrameTemplate::to_peer(stage, frame_bytes));
+    let answering = exchange_over(answering, FrameTemplate::from_peer(stage, frame_bytes));
     Ok(((asking, answering), evidence))
 }
 

@@ -17,13 +17,15 @@ use nocopy::filter::{self, Program};
 use nocopy_bench::{BenchArguments, ChildKind};
 use nocopy_nfs::command::{CatArguments, CpArguments, LsArguments};
 use nocopy_profile::ProfileArguments;
-use nocopy_transfer::arguments::{CallArguments, ModeName, PingArguments, RecvArguments, SendArguments};
+use nocopy_transfer::arguments::{
+    CallArguments, PingArguments, PortModeArgument, RecvArguments, SendArguments,
+};
 
 use crate::Failure;
 use crate::record::sequence::SequenceField;
 use nocopy_report::{input_file, quantity};
 pub(crate) use run::RunArguments;
-pub(crate) use serve::{ServeChoice, Service};
+pub(crate) use serve::{ServeChoice, ServiceArguments};
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -35,26 +37,27 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// The arguments of this process. Wrong arguments end the process with exit code 2.
-    pub(crate) fn read() -> Self {
-        Self::try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    pub(crate) fn parse_or_exit() -> Self {
+        Self::try_parse_words(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
-    fn try_read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+    fn try_parse_words(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
         let mut all = Self::command();
         let typed: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let name = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
         let Some(command) = all.find_subcommand(name) else {
-            let matches = all.try_get_matches_from_mut(&typed).map_err(foreign_options::with_program)?;
+            let matches =
+                all.try_get_matches_from_mut(&typed).map_err(foreign_options::add_foreign_program_advice)?;
             return Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all));
         };
-        let translated = foreign_options::translate(&typed, command);
+        let translated = foreign_options::translate_words(&typed, command);
         let as_options: Vec<OsString> =
-            translated.words.iter().map(|word| target::as_option(word, command)).collect();
+            translated.words.iter().map(|word| target::target_url_as_option(word, command)).collect();
         let matches = all.try_get_matches_from_mut(&as_options);
         let matches = matches.map_err(|error| match all.find_subcommand(name) {
             Some(command) => {
-                let error = target::with_tip(error, command, &as_options);
-                foreign_options::with_hint(error, command, &typed, &translated)
+                let error = target::add_target_tip(error, command, &as_options);
+                foreign_options::add_foreign_option_hint(error, command, &typed, &translated)
             }
             None => error,
         })?;
@@ -235,7 +238,7 @@ pub(crate) struct StatsArguments {
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
     /// From one refresh to the next: 1s, 500ms, 1m.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = refresh_interval)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_refresh_interval)]
     pub(crate) interval: Duration,
     /// End after N refreshes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -269,17 +272,17 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
-    pub(crate) fn words(&self) -> Option<String> {
+    pub(crate) fn filter_expression(&self) -> Option<String> {
         (!self.words.is_empty()).then(|| self.words.join(" "))
     }
 
-    pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
+    pub(crate) fn filter_program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
-            let text = input_file::read_all(path, BYTECODE_BYTES_MAX)?;
+            let text = input_file::read_or_refuse_long(path, BYTECODE_BYTES_MAX)?;
             let parsed = Program::parse(&String::from_utf8_lossy(&text));
             return parsed
                 .map(Some)
-                .map_err(|source| Failure::Bytecode { path: input_file::name(path), source });
+                .map_err(|source| Failure::Bytecode { path: input_file::display_name(path), source });
         }
         match self.words.join(" ") {
             words if words.trim().is_empty() => Ok(None),
@@ -291,18 +294,18 @@ impl FilterArguments {
 #[derive(Debug, Args)]
 pub(crate) struct SniffArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    #[arg(value_name = "INTERFACE", value_parser = parse_interface_name)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
     /// End after N packets.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::parse_count)]
     pub(crate) count: Option<u64>,
     /// End after this time: 10s, 200ms, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub(crate) duration: Option<Duration>,
     /// Read no more than N bytes of each packet.
-    #[arg(short, long, value_name = "N", value_parser = quantity::bytes)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::parse_bytes)]
     pub(crate) snap: Option<u64>,
     /// Print the link-level header.
     #[arg(short = 'e', long)]
@@ -338,8 +341,8 @@ pub(crate) struct SniffArguments {
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) take: bool,
     /// With --take: use this mode, and fail if it is not available (default: the fastest that is).
-    #[arg(long, value_name = "MODE", requires = "take", value_parser = take_mode())]
-    pub(crate) mode: Option<ModeName>,
+    #[arg(long, value_name = "MODE", requires = "take", value_parser = take_mode_parser())]
+    pub(crate) mode: Option<PortModeArgument>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -357,7 +360,7 @@ pub(crate) enum TimeFormat {
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// The interface, of this network namespace.
-    #[arg(value_name = "INTERFACE", value_parser = interface_name)]
+    #[arg(value_name = "INTERFACE", value_parser = parse_interface_name)]
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
@@ -369,7 +372,7 @@ pub(crate) struct RecordArguments {
     #[arg(long)]
     pub(crate) force: bool,
     /// Permissions of the files, octal, such as 640 (default: 600, only the owner may read them).
-    #[arg(long, value_name = "OCTAL", value_parser = quantity::permissions)]
+    #[arg(long, value_name = "OCTAL", value_parser = quantity::parse_permissions)]
     pub(crate) permissions: Option<u32>,
     /// What is written.
     #[arg(long, value_enum, default_value_t = RecordFormat::Pcapng)]
@@ -388,25 +391,25 @@ pub(crate) struct RecordArguments {
     #[arg(long)]
     pub(crate) no_promiscuous: bool,
     /// Keep at most this many bytes of each packet.
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u32>(1..=256 << 10), default_value = "256KiB")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_parser_within::<u32>(1..=256 << 10), default_value = "256KiB")]
     pub(crate) snap: u32,
     /// End after N packets.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::parse_count)]
     pub(crate) count: Option<u64>,
     /// End after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub(crate) duration: Option<Duration>,
     /// Begin a new file before the file is larger than this; at least 1MiB.
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=1 << 60))]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_parser_within::<u64>(1 << 20..=1 << 60))]
     pub(crate) rotate_size: Option<u64>,
     /// Begin a new file after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub(crate) rotate_time: Option<Duration>,
     /// Keep the last N files, and delete older ones.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) files: Option<u32>,
     /// Memory for packets that are received and not written yet.
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=3 << 30), default_value = "256MiB")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_parser_within::<u64>(1 << 20..=3 << 30), default_value = "256MiB")]
     pub(crate) buffer: u64,
     /// Print the summary as JSON; on standard error if --output is '-'.
     #[arg(long)]
@@ -422,7 +425,7 @@ pub(crate) enum RecordFormat {
 }
 
 /// An interface whose packets are captured.
-fn interface_name(name: &str) -> Result<String, String> {
+fn parse_interface_name(name: &str) -> Result<String, String> {
     match name {
         "any" => {
             Err("all interfaces together are not captured: name one, or start one command for each".into())
@@ -432,14 +435,15 @@ fn interface_name(name: &str) -> Result<String, String> {
 }
 
 /// The modes in which packets are taken from the host.
-fn take_mode() -> impl TypedValueParser<Value = ModeName> {
-    let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
+fn take_mode_parser() -> impl TypedValueParser<Value = PortModeArgument> {
+    let taking =
+        PortModeArgument::value_variants().iter().filter(|mode| **mode != PortModeArgument::PacketRing);
     let names = PossibleValuesParser::new(taking.filter_map(ValueEnum::to_possible_value));
-    names.map(|name| ModeName::from_str(&name, false).expect("one of them"))
+    names.map(|name| PortModeArgument::from_str(&name, false).expect("one of them"))
 }
 
-fn refresh_interval(text: &str) -> Result<Duration, String> {
-    quantity::duration(text).and_then(|interval| match interval.as_millis() {
+fn parse_refresh_interval(text: &str) -> Result<Duration, String> {
+    quantity::parse_duration(text).and_then(|interval| match interval.as_millis() {
         10..=86_400_000 => Ok(interval),
         _ => Err("not from 10ms to 1d".into()),
     })
@@ -449,17 +453,17 @@ fn refresh_interval(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    use nocopy_transfer::arguments::MethodName;
+    use nocopy_transfer::arguments::SendMethodArgument;
 
     /// The error of a command line; `None` if it is accepted.
-    fn refusal(line: &str) -> Option<String> {
-        let error = Arguments::try_read(["nocopy"].into_iter().chain(line.split(' '))).err()?;
+    fn parse_error_text(line: &str) -> Option<String> {
+        let error = Arguments::try_parse_words(["nocopy"].into_iter().chain(line.split(' '))).err()?;
         assert_eq!(error.exit_code(), 2, "{line}: {error}");
         Some(error.to_string())
     }
 
     #[test]
-    fn options_work_with_their_kind_of_target_only() {
+    fn options_of_another_kind_of_target_are_refused() {
         let (frames, host) = ("packets on an interface", "datagrams and streams to a host");
         let (datagrams, stream) = ("datagrams to a host", "streams to a host");
         for (line, words) in [
@@ -483,7 +487,7 @@ mod tests {
             ("recv tcp://:9 -c1", &["--count", "--tcp", "datagrams"]),
             ("recv tcp://:9 --interface=x", &["--interface", "--tcp", "datagrams"]),
         ] {
-            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            let said = parse_error_text(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(said.contains("cannot be used with '") && said.contains("tip: "), "{line}: {said}");
             assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
         }
@@ -499,20 +503,20 @@ mod tests {
             ("send udp://a:9 --method=published", &["--tcp <HOST:PORT>", "--method"]),
             ("send tcp://a:9 --method=sendfile", &["--file <FILE>"]),
         ] {
-            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            let said = parse_error_text(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(said.contains("not provided"), "{line}: {said}");
             assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
         }
-        let methods = MethodName::value_variants().iter().map(|method| method.name());
+        let methods = SendMethodArgument::value_variants().iter().map(|method| method.name());
         for method in methods {
-            let goes = |target: &str| refusal(&format!("send {target} --method={method}")).is_none();
+            let goes = |target: &str| parse_error_text(&format!("send {target} --method={method}")).is_none();
             let targets = ["udp://a:9", "udp://a:9 --interface=x", "tcp://a:9", "tcp://a:9 --file=x"];
             assert!(targets.into_iter().any(goes), "{method} goes nowhere");
         }
     }
 
     #[test]
-    fn one_target_is_required() {
+    fn exactly_one_valid_target_is_required() {
         for (line, word) in [
             ("send", "<INTERFACE|--udp <HOST:PORT>|--tcp <HOST:PORT>>"),
             ("send eth0 udp://a:9", "cannot be used with"),
@@ -528,21 +532,21 @@ mod tests {
             ("recv xdp://:9", "udp://[ADDRESS]:PORT"),
             ("recv udp://:9 tcp://:9", "cannot be used with"),
         ] {
-            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            let said = parse_error_text(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(said.contains(word), "{line}: {said}");
         }
     }
 
     #[test]
-    fn a_missing_target_is_reported_without_the_method() {
+    fn the_error_for_a_missing_target_omits_the_method() {
         for line in ["send", "recv", "ping", "call", "serve"] {
-            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            let said = parse_error_text(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(said.contains("not provided") && !said.contains("--method"), "{line}: {said}");
         }
     }
 
     #[test]
-    fn options_of_one_target_are_checked_together() {
+    fn conflicting_or_incomplete_options_are_refused() {
         for (line, words) in [
             ("send tcp://a:9 --streams=2 --raw", ["--streams", "--raw"]),
             ("send tcp://a:9 --streams=2 --stdin", ["--streams", "--stdin"]),
@@ -553,7 +557,7 @@ mod tests {
             ("recv udp://:9 --raw --verify", ["--raw", "--verify"]),
             ("recv udp://:9 --force", ["--output", "not provided"]),
         ] {
-            let said = refusal(line).unwrap_or_else(|| panic!("{line} is accepted"));
+            let said = parse_error_text(line).unwrap_or_else(|| panic!("{line} is accepted"));
             assert!(words.iter().all(|word| said.contains(word)), "{line}: {said}");
         }
     }
@@ -579,30 +583,30 @@ mod tests {
             "cat nfs://server/srv/file?nfsport=1&mountport=2 --connections 4 --timeout 1s --hard",
             "cp -r --resume --verify --json nfs://server/srv/a nfs://server/srv/b /tmp",
         ] {
-            assert_eq!(refusal(line), None, "{line}");
+            assert_eq!(parse_error_text(line), None, "{line}");
         }
     }
 
     #[test]
-    fn the_definitions_are_consistent() {
+    fn clap_accepts_the_argument_definitions() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn every_mode_takes_packets_except_the_observing_one() {
-        for mode in ModeName::value_variants() {
+    fn take_accepts_every_mode_but_the_packet_ring() {
+        for mode in PortModeArgument::value_variants() {
             let name = mode.to_possible_value().unwrap();
             let parsed =
                 Arguments::try_parse_from(["nocopy", "sniff", "a", "--take", "--mode", name.get_name()]);
             match parsed.map(|arguments| arguments.command) {
                 Ok(Command::Sniff(sniff)) => assert_eq!(sniff.mode, Some(*mode)),
-                _ => assert_eq!(*mode, ModeName::PacketRing),
+                _ => assert_eq!(*mode, PortModeArgument::PacketRing),
             }
         }
     }
 
     #[test]
-    fn interface_requires_peer() {
+    fn bench_interface_requires_a_peer() {
         assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a"]).is_err());
         assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a", "--peer", "b"]).is_ok());
     }

@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     RotatedOutput,
     #[error("{option}: cannot be used alone; it needs {needed}; {action}")]
     Needs { option: &'static str, needed: &'static str, action: &'static str },
-    #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", advice(source), path = path.display(), cause = ErrorCause(.source))]
+    #[error("{path}: the recording ended early{cause}; {}; the packets in the file are complete", write_failure_advice(source), path = path.display(), cause = ErrorCause(.source))]
     RecordWrite { path: PathBuf, source: io::Error },
     #[error("{path}: the recording ended early{cause}; the last packet may be incomplete; check the program that reads it", path = path.display(), cause = ErrorCause(.source))]
     RecordStream { path: PathBuf, source: io::Error },
@@ -72,7 +72,7 @@ impl Failure {
 }
 
 /// Advice for a recording that cannot be written.
-fn advice(error: &io::Error) -> &'static str {
+fn write_failure_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "free space, or keep only the last files with --rotate-size and --files"

@@ -18,32 +18,32 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arguments::{Arguments, Command, Service};
+use arguments::{Arguments, Command, ServiceArguments};
 use failure::Failure;
 use nocopy_profile::ProfileCommand;
 use nocopy_report::{Outcome, capability, print};
 use nocopy_transfer::{call, ping, recv, send, serve};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::read();
-    if let Err(failure) = survive_file_limits() {
-        return failed(&failure);
+    let arguments = Arguments::parse_or_exit();
+    if let Err(failure) = handle_file_size_signal() {
+        return print_failure(&failure);
     }
     let outcome = match arguments.command {
         Command::Bench(arguments) => nocopy_bench::run(&arguments).map_err(Failure::from),
-        Command::BenchChild { kind, task } => nocopy_bench::child(kind, &task).map_err(Failure::from),
+        Command::BenchChild { kind, task } => nocopy_bench::run_child(kind, &task).map_err(Failure::from),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Sniff(arguments) => sniff::run(&arguments),
         Command::Record(arguments) => record::run(&arguments),
-        Command::RecordGuard => unprivileged(record::guard::run),
+        Command::RecordGuard => run_unprivileged(record::guard::run_guard_process),
         Command::Send(arguments) => send::run(&arguments).map_err(Failure::from),
         Command::Recv(arguments) => recv::run(&arguments).map_err(Failure::from),
         Command::Ping(arguments) => ping::run(&arguments).map_err(Failure::from),
-        Command::Serve(arguments) => match arguments.service() {
-            Service::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
-            Service::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
+        Command::Serve(arguments) => match arguments.service_arguments() {
+            ServiceArguments::Messages(arguments) => serve::run(arguments).map_err(Failure::from),
+            ServiceArguments::Nfs(arguments) => nocopy_nfs::command::run(arguments).map_err(Failure::from),
         },
         Command::Ls(arguments) => nocopy_nfs::command::ls(&arguments).map_err(Failure::from),
         Command::Cat(arguments) => nocopy_nfs::command::cat(&arguments).map_err(Failure::from),
@@ -53,37 +53,39 @@ fn main() -> ExitCode {
             Some(ProfileCommand::Sweep(sweep)) => nocopy_bench::sweep::run(sweep).map_err(Failure::from),
             None => nocopy_profile::run(&arguments).map_err(Failure::from),
         },
-        Command::ProfileStart { command } => nocopy_profile::start(&command).map_err(Failure::from),
+        Command::ProfileStart { command } => {
+            nocopy_profile::become_profiled_command(&command).map_err(Failure::from)
+        }
         // Its exit codes are the program's.
         Command::Run(arguments) => return run::run(&arguments),
-        Command::Man { command, output } => unprivileged(|| match &output {
-            Some(directory) => manual::write_pages(directory),
-            None => manual::print_page(command.as_deref()),
+        Command::Man { command, output } => run_unprivileged(|| match &output {
+            Some(directory) => manual::write_manual_pages(directory),
+            None => manual::print_manual_page(command.as_deref()),
         }),
-        Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
+        Command::Completions { shell } => run_unprivileged(|| manual::print_completions(shell)),
     };
     match outcome {
         Ok(Outcome::Positive) => ExitCode::SUCCESS,
         Ok(Outcome::Negative) => ExitCode::from(1),
         // `nocopy bench | head`: the reader has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => failed(&failure),
+        Err(failure) => print_failure(&failure),
     }
 }
 
-fn failed(failure: &Failure) -> ExitCode {
+fn print_failure(failure: &Failure) -> ExitCode {
     print::print_status(format_args!("nocopy: {failure}"));
     ExitCode::from(2)
 }
 
-fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
+fn run_unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NONE)?;
     print()
 }
 
 /// Makes a file that becomes longer than `ulimit -f` allows an error of the write, and not the end of the
 /// process (SIGXFSZ). For every command: any output may be a file.
-fn survive_file_limits() -> Result<(), Failure> {
+fn handle_file_size_signal() -> Result<(), Failure> {
     let noted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted)
         .map(drop)

@@ -6,7 +6,7 @@ use nocopy::port::{OpenError, PortBuilder, Queues};
 use crate::Failure;
 
 /// Opens ports on all queues of an interface; refuses a mode in which the host keeps its packets.
-pub(crate) fn open_queues(builder: PortBuilder, interface: &str) -> Result<Queues, Failure> {
+pub(crate) fn open_taking_queues(builder: PortBuilder, interface: &str) -> Result<Queues, Failure> {
     let mut queues = match builder.clone().open_queues(..) {
         // Only if the MTU requires it: it needs a newer kernel, and not every driver supports it in zero-copy
         // mode.

@@ -1,4 +1,4 @@
-use crate::lab::{LEFT_IPV4, RIGHT_IPV4, quiet_namespace, wait_for_carrier};
+use crate::lab::{LEFT_IPV4, RIGHT_IPV4, new_quiet_namespace, wait_for_carrier};
 use crate::missing::require_capabilities;
 use crate::netlink::link;
 use crate::{End, Error, Interface, Lab, Namespace};
@@ -14,7 +14,7 @@ use crate::{End, Error, Interface, Lab, Namespace};
 /// and compute their checksums themselves, since no device on the path would complete them. Removed with the
 /// process, like a [`Lab`].
 #[derive(Debug)]
-pub struct Chain {
+pub struct ThreeNodeLab {
     left: End,
     middle: Namespace,
     right: End,
@@ -22,7 +22,7 @@ pub struct Chain {
 
 const NAMES: [&str; 4] = ["nc0", "nc1", "nc2", "nc3"];
 
-impl Chain {
+impl ThreeNodeLab {
     /// The interfaces in the middle: toward the left, and toward the right.
     pub const MIDDLE: [&str; 2] = [NAMES[1], NAMES[2]];
 
@@ -33,11 +33,11 @@ impl Chain {
     pub fn new() -> Result<Self, Error> {
         require_capabilities()?;
         let (options, number) = (Lab::builder(), |number| [0x02, 0x6e, 0x63, 0, 0, number]);
-        let plan = |at: usize| options.plan(NAMES[at], number(at as u8 + 1));
-        let plans: [link::Plan; 4] = std::array::from_fn(plan);
-        let (left, middle, right) = (quiet_namespace()?, quiet_namespace()?, quiet_namespace()?);
-        link::create_pair(&left, &plans[0], &middle, &plans[1])?;
-        link::create_pair(&middle, &plans[2], &right, &plans[3])?;
+        let plan = |at: usize| options.veth_end_settings(NAMES[at], number(at as u8 + 1));
+        let plans: [link::VethEndSettings; 4] = std::array::from_fn(plan);
+        let (left, middle, right) = (new_quiet_namespace()?, new_quiet_namespace()?, new_quiet_namespace()?);
+        link::create_veth_pair(&left, &plans[0], &middle, &plans[1])?;
+        link::create_veth_pair(&middle, &plans[2], &right, &plans[3])?;
         let macs = [plans[0].mac, plans[3].mac];
         let chain = Self {
             left: End::configure(left, NAMES[0], macs[0], LEFT_IPV4, (RIGHT_IPV4, macs[1]))?,
@@ -46,10 +46,10 @@ impl Chain {
         };
         for name in Self::MIDDLE {
             let index = chain.middle.run(|| Interface::find(name))?.index;
-            link::set_up(&chain.middle, name, index, true)?;
+            link::set_link_up_or_down(&chain.middle, name, index, true)?;
         }
         for end in [&chain.left, &chain.right] {
-            end.set_up()?;
+            end.bring_interface_up()?;
             end.set_tx_checksum(false)?;
         }
         chain.left.wait_for_carrier()?;
@@ -65,7 +65,7 @@ impl Chain {
         &self.left
     }
 
-    /// The namespace with the address [`Chain::MIDDLE`].
+    /// The namespace with the address [`ThreeNodeLab::MIDDLE`].
     pub fn middle(&self) -> &Namespace {
         &self.middle
     }

@@ -51,7 +51,7 @@ pub enum Error {
     /// A library that is preloaded is nowhere.
     #[error(
         "{file}: not found; it is not at {}; build it with 'cargo build --release', install it there, or name it with --library",
-        list(places)
+        join_paths(places)
     )]
     NoLibrary {
         /// Its name.
@@ -72,7 +72,7 @@ pub enum Error {
     },
 }
 
-fn list(places: &[PathBuf]) -> String {
+fn join_paths(places: &[PathBuf]) -> String {
     let names: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
     names.join(", ")
 }
@@ -87,7 +87,7 @@ impl Error {
     }
 
     /// Whether the error is that an interface does not exist, or that its name is too long (`ERANGE`).
-    pub fn is_no_interface(&self) -> bool {
+    pub fn is_missing_interface(&self) -> bool {
         let errno = match self {
             Error::Netlink { source, .. } => source.raw_os_error(),
             _ => None,
@@ -102,7 +102,7 @@ mod tests {
 
     /// The errors of namespaces and netlink are provoked by tests of the command; these take other machines.
     #[test]
-    fn machine_errors_have_the_common_form() {
+    fn errors_print_fact_cause_and_action() {
         for (error, expected) in [
             (
                 Error::NoCarrier { interface: "nc0", waited_ms: 5000 },

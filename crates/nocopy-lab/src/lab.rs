@@ -75,15 +75,15 @@ impl Lab {
     pub fn of_interfaces(left: &str, right: &str) -> Result<Self, Error> {
         require_capabilities()?;
         let (left, right) = (Interface::find(left)?, Interface::find(right)?);
-        let ends = (quiet_namespace()?, quiet_namespace()?);
+        let ends = (new_quiet_namespace()?, new_quiet_namespace()?);
         link::move_and_rename(&left, &ends.0, NAMES[0])?;
         link::move_and_rename(&right, &ends.1, NAMES[1])?;
         let lab = Lab {
             left: End::configure(ends.0, NAMES[0], left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
             right: End::configure(ends.1, NAMES[1], right.mac, RIGHT_IPV4, (LEFT_IPV4, left.mac))?,
         };
-        lab.left.set_up()?;
-        lab.right.set_up()?;
+        lab.left.bring_interface_up()?;
+        lab.right.bring_interface_up()?;
         lab.wait_for_carrier()?;
         Ok(lab)
     }
@@ -103,10 +103,10 @@ impl Lab {
     /// # Errors
     /// [`Error::Netlink`]; `ENODEV` if the pair has been deleted already.
     pub fn delete_pair(&self) -> Result<(), Error> {
-        link::delete(&self.left.namespace, self.left.interface, self.left.index)
+        link::delete_link(&self.left.namespace, self.left.interface, self.left.index)
     }
 
-    /// Waits until both ends have carrier, as after [`End::set_up`].
+    /// Waits until both ends have carrier, as after [`End::bring_interface_up`].
     ///
     /// # Errors
     /// [`Error::NoCarrier`] after 10 s.
@@ -148,16 +148,16 @@ impl Builder {
     /// [`Error::Missing`] names what this machine lacks; other errors come from the kernel.
     pub fn build(self) -> Result<Lab, Error> {
         require_capabilities()?;
-        let left = self.plan(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1]);
-        let right = self.plan(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2]);
-        let ends = (quiet_namespace()?, quiet_namespace()?);
-        link::create_pair(&ends.0, &left, &ends.1, &right)?;
+        let left = self.veth_end_settings(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1]);
+        let right = self.veth_end_settings(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2]);
+        let ends = (new_quiet_namespace()?, new_quiet_namespace()?);
+        link::create_veth_pair(&ends.0, &left, &ends.1, &right)?;
         let lab = Lab {
             left: End::configure(ends.0, left.name, left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
             right: End::configure(ends.1, right.name, right.mac, RIGHT_IPV4, (LEFT_IPV4, left.mac))?,
         };
         for (end, gro) in [(&lab.left, self.gro[0]), (&lab.right, self.gro[1])] {
-            end.set_up()?;
+            end.bring_interface_up()?;
             // In this order: veth tells its peer that frames may be redirected to this end only when GRO is
             // switched on while the end is up.
             end.set_gro(gro)?;
@@ -166,8 +166,8 @@ impl Builder {
         Ok(lab)
     }
 
-    pub(crate) fn plan(&self, name: &'static str, mac: [u8; 6]) -> link::Plan {
-        link::Plan::new(name, mac, self.mtu, self.queues)
+    pub(crate) fn veth_end_settings(&self, name: &'static str, mac: [u8; 6]) -> link::VethEndSettings {
+        link::VethEndSettings::new(name, mac, self.mtu, self.queues)
     }
 }
 
@@ -180,7 +180,7 @@ impl End {
         neighbour: (Ipv4Addr, [u8; 6]),
     ) -> Result<Self, Error> {
         let index = namespace.run(|| Interface::find(interface))?.index;
-        address::add(&namespace, interface, index, ipv4, PREFIX_BITS)?;
+        address::add_address(&namespace, interface, index, ipv4, PREFIX_BITS)?;
         Ok(Self { namespace, interface, index, mac, ipv4, neighbour })
     }
 
@@ -213,8 +213,8 @@ impl End {
     ///
     /// # Errors
     /// [`Error::Netlink`].
-    pub fn set_up(&self) -> Result<(), Error> {
-        link::set_up(&self.namespace, self.interface, self.index, true)?;
+    pub fn bring_interface_up(&self) -> Result<(), Error> {
+        link::set_link_up_or_down(&self.namespace, self.interface, self.index, true)?;
         // Each time, since going down flushes an interface's neighbours, even permanent ones.
         let (ipv4, mac) = self.neighbour;
         address::add_neighbour(&self.namespace, self.interface, self.index, ipv4, mac)
@@ -225,7 +225,7 @@ impl End {
     /// # Errors
     /// [`Error::Netlink`].
     pub fn set_down(&self) -> Result<(), Error> {
-        link::set_up(&self.namespace, self.interface, self.index, false)
+        link::set_link_up_or_down(&self.namespace, self.interface, self.index, false)
     }
 
     /// Renames the interface; this end keeps the old name, which then does not exist.
@@ -233,7 +233,7 @@ impl End {
     /// # Errors
     /// [`Error::Netlink`]; `EBUSY` while it is up, before Linux 6.2.
     pub fn rename(&self, name: &str) -> Result<(), Error> {
-        link::rename(&self.namespace, self.interface, self.index, name)
+        link::rename_link(&self.namespace, self.interface, self.index, name)
     }
 
     /// Moves the interface into another namespace, where it is down; this end then has no interface.
@@ -252,7 +252,7 @@ impl End {
     /// # Errors
     /// [`Error::Netlink`]; `EINVAL` outside 68..=65535 or when an XDP program cannot take it.
     pub fn set_mtu(&self, mtu_bytes: u32) -> Result<(), Error> {
-        link::set_mtu(&self.namespace, self.interface, self.index, mtu_bytes)
+        link::set_link_mtu(&self.namespace, self.interface, self.index, mtu_bytes)
     }
 
     /// Switches generic receive offload; see [`Builder::gro_left`].
@@ -279,7 +279,7 @@ impl End {
     ///
     /// # Errors
     /// [`Error::Missing`] on a kernel without bonding, [`Error::Netlink`], [`Error::NoCarrier`].
-    pub fn bond(&self) -> Result<&'static str, Error> {
+    pub fn move_into_bond(&self) -> Result<&'static str, Error> {
         self.set_down()?;
         link::create_bond(&self.namespace, BOND, self.interface, self.index)?;
         wait_for_carrier(&self.namespace, BOND)?;
@@ -363,10 +363,10 @@ pub(crate) fn wait_for_carrier(namespace: &Namespace, interface: &'static str) -
 }
 
 /// A new namespace with its loopback up, in which the kernel itself sends nothing.
-pub(crate) fn quiet_namespace() -> Result<Namespace, Error> {
+pub(crate) fn new_quiet_namespace() -> Result<Namespace, Error> {
     let namespace = Namespace::new()?;
     silence_ipv6(&namespace)?;
-    link::set_up(&namespace, "lo", 1, true)?;
+    link::set_link_up_or_down(&namespace, "lo", 1, true)?;
     Ok(namespace)
 }
 

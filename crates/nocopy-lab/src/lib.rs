@@ -39,14 +39,14 @@ mod skip;
 pub mod suspended;
 pub mod witness;
 
-pub use chain::Chain;
+pub use chain::ThreeNodeLab;
 pub use error::Error;
 pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::Missing;
 pub use namespace::{Namespace, SYSCTLS};
 pub use netlink::link::Interface;
-pub use preload::{Preloaded, preloadable};
-pub use program::ProgramForAll;
+pub use preload::{PreloadLibrary, preloadable_path};
+pub use program::ProgramForAnyUser;
 pub use skip::{
     ALLOWED_SKIPS, AllowedSkip, REMOVED, descriptors_or_skip, has_io_uring, has_ipv6, has_ipv6_sockets,
     io_uring_or_skip, ipv6_or_skip, ipv6_sockets_or_skip, lab_or_skip, skip, without_missing_ipv6,

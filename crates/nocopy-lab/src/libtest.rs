@@ -26,9 +26,9 @@ pub enum Verdict {
 ///
 /// # Errors
 /// The program cannot be started, or does not list its tests.
-pub fn tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
-    let mut all = listed(program, directory, &[])?;
-    let ignored = ignored(program, directory)?;
+pub fn list_tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
+    let mut all = list_tests_with(program, directory, &[])?;
+    let ignored = list_ignored_tests(program, directory)?;
     all.retain(|test| !ignored.contains(test));
     Ok(all)
 }
@@ -36,12 +36,12 @@ pub fn tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
 /// The tests of a program that only other tests, or suites of their own, start.
 ///
 /// # Errors
-/// As [`tests`].
-pub fn ignored(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
-    listed(program, directory, &["--ignored"])
+/// As [`list_tests`].
+pub fn list_ignored_tests(program: &Path, directory: &Path) -> io::Result<Vec<String>> {
+    list_tests_with(program, directory, &["--ignored"])
 }
 
-fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<String>> {
+fn list_tests_with(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<String>> {
     let mut command = Command::new(program);
     let output = command.args(["--list", "--format", "terse"]).args(which).current_dir(directory).output()?;
     if !output.status.success() {
@@ -52,7 +52,7 @@ fn listed(program: &Path, directory: &Path, which: &[&str]) -> io::Result<Vec<St
 }
 
 /// The arguments that make a program run one test, ignored or not, and print its output.
-pub fn command_line(test: &str) -> [&str; 4] {
+pub fn single_test_arguments(test: &str) -> [&str; 4] {
     ["--exact", test, "--nocapture", "--include-ignored"]
 }
 
@@ -81,7 +81,7 @@ mod tests {
     const OK: &str = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
 
     #[test]
-    fn a_program_that_ran_no_test_has_not_passed() {
+    fn a_program_that_ran_no_test_gives_a_failed_verdict() {
         let success = ExitStatus::from_raw(0);
         assert_eq!(verdict(success, OK), Verdict::Passed);
         let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_names_what_is_missing() {
+    fn a_skip_line_gives_a_skipped_verdict() {
         let output = format!("test a ... SKIP: needs a card: there is none\n{OK}");
         let skipped = verdict(ExitStatus::from_raw(0), &output);
         assert_eq!(skipped, Verdict::Skipped("needs a card: there is none".into()));
@@ -100,9 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn this_program_lists_this_test() {
+    fn a_test_program_lists_its_own_tests() {
         let program = std::env::current_exe().unwrap();
-        let tests = tests(&program, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
-        assert!(tests.iter().any(|test| test == "libtest::tests::this_program_lists_this_test"), "{tests:?}");
+        let tests = list_tests(&program, Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert!(
+            tests.iter().any(|test| test == "libtest::tests::a_test_program_lists_its_own_tests"),
+            "{tests:?}"
+        );
     }
 }

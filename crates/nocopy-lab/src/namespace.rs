@@ -34,11 +34,11 @@ impl Namespace {
         // A thread of its own, because unshare moves the calling thread, and there is no way back without
         // a descriptor of the old namespace.
         let maker =
-            thread::Builder::new().name("namespace".into()).spawn(Self::make).map_err(Error::Thread)?;
+            thread::Builder::new().name("namespace".into()).spawn(Self::enter_new).map_err(Error::Thread)?;
         maker.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn make() -> Result<Self, Error> {
+    fn enter_new() -> Result<Self, Error> {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             nix::errno::Errno::EPERM => Error::Missing(Missing::Capability("CAP_SYS_ADMIN")),
             nix::errno::Errno::EINVAL => {

@@ -18,16 +18,16 @@ const INSTALLED: [&str; 3] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy", "/usr/
 
 /// The libraries of this project that are preloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preloaded {
+pub enum PreloadLibrary {
     /// In front of libpcap.
     Pcap,
     /// In front of the C library: it joins datagrams to bursts.
     Sockets,
 }
 
-impl Preloaded {
+impl PreloadLibrary {
     /// The name of its file.
-    pub fn file(self) -> &'static str {
+    pub fn file_name(self) -> &'static str {
         match self {
             Self::Pcap => "libnocopy_pcap.so",
             Self::Sockets => "libnocopy_sockets.so",
@@ -38,23 +38,23 @@ impl Preloaded {
     ///
     /// # Errors
     /// It is in none of them.
-    pub fn find(self) -> Result<PathBuf, Error> {
+    pub fn find_library(self) -> Result<PathBuf, Error> {
         let own = env::current_exe().ok();
         let directory = own.as_deref().and_then(Path::parent);
         let beside = directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place)));
-        let places = beside.chain(INSTALLED.map(PathBuf::from)).map(|place| place.join(self.file()));
+        let places = beside.chain(INSTALLED.map(PathBuf::from)).map(|place| place.join(self.file_name()));
         let places: Vec<PathBuf> = places.collect();
         let found = places.iter().find(|place| place.is_file()).cloned();
-        found.ok_or(Error::NoLibrary { file: self.file(), places })
+        found.ok_or(Error::NoLibrary { file: self.file_name(), places })
     }
 
     /// Its name in `LD_PRELOAD`, found in the usual places.
     ///
     /// # Errors
-    /// As of [`find`](Self::find) and [`preloadable`].
-    pub fn name(self) -> Result<PathBuf, Error> {
-        let path = self.find()?;
-        preloadable(&path.canonicalize().unwrap_or(path))
+    /// As of [`find_library`](Self::find_library) and [`preloadable_path`].
+    pub fn ld_preload_path(self) -> Result<PathBuf, Error> {
+        let path = self.find_library()?;
+        preloadable_path(&path.canonicalize().unwrap_or(path))
     }
 }
 
@@ -67,26 +67,26 @@ impl Preloaded {
 ///
 /// # Errors
 /// There is no such directory, or the link cannot be made.
-pub fn preloadable(library: &Path) -> Result<PathBuf, Error> {
-    if !is_split(library) {
+pub fn preloadable_path(library: &Path) -> Result<PathBuf, Error> {
+    if !has_separators(library) {
         return Ok(library.to_owned());
     }
-    link_to(library).map_err(|source| Error::LibraryPath { path: library.into(), source })
+    create_link_to(library).map_err(|source| Error::LibraryPath { path: library.into(), source })
 }
 
-fn link_to(library: &Path) -> io::Result<PathBuf> {
+fn create_link_to(library: &Path) -> io::Result<PathBuf> {
     let directory = if geteuid().is_root() {
         PathBuf::from("/run")
     } else {
         env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| io::Error::other("XDG_RUNTIME_DIR is not set"))?.into()
     };
-    link_in(&directory, library)
+    create_link_in(&directory, library)
 }
 
-fn link_in(directory: &Path, library: &Path) -> io::Result<PathBuf> {
+fn create_link_in(directory: &Path, library: &Path) -> io::Result<PathBuf> {
     let metadata = directory.metadata()?;
     let others_may_write = Mode::from_raw_mode(metadata.mode()).intersects(Mode::WGRP | Mode::WOTH);
-    if is_split(directory) || metadata.uid() != geteuid().as_raw() || others_may_write {
+    if has_separators(directory) || metadata.uid() != geteuid().as_raw() || others_may_write {
         let shown = directory.display();
         return Err(io::Error::other(format!("{shown} has a blank or a colon, or others can write there")));
     }
@@ -103,7 +103,7 @@ fn link_in(directory: &Path, library: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether `LD_PRELOAD` would have more than one name in this path (ld.so(8)).
-fn is_split(path: &Path) -> bool {
+fn has_separators(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte))
 }
 
@@ -114,9 +114,9 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
-    struct Directory(PathBuf);
+    struct TestDirectory(PathBuf);
 
-    impl Directory {
+    impl TestDirectory {
         fn new(name: &str) -> Self {
             let path = PathBuf::from(format!("/tmp/nocopy-lab-{}-{name}", std::process::id()));
             fs::create_dir(&path).unwrap();
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    impl Drop for Directory {
+    impl Drop for TestDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -133,45 +133,45 @@ mod tests {
 
     #[test]
     fn a_path_without_separators_is_unchanged() {
-        assert_eq!(preloadable(Path::new("/lib/x.so")).unwrap(), Path::new("/lib/x.so"));
+        assert_eq!(preloadable_path(Path::new("/lib/x.so")).unwrap(), Path::new("/lib/x.so"));
     }
 
     #[test]
     fn a_path_with_a_blank_or_a_colon_gets_one_link() {
-        let directory = Directory::new("links");
+        let directory = TestDirectory::new("links");
         for path in ["/a b/x.so", "/a:b/x.so", "/a\tb/x.so"] {
             let library = Path::new(path);
-            let link = link_in(&directory.0, library).unwrap();
-            assert!(!is_split(&link) && link.read_link().unwrap() == library, "{link:?}");
-            assert_eq!(link_in(&directory.0, library).unwrap(), link);
+            let link = create_link_in(&directory.0, library).unwrap();
+            assert!(!has_separators(&link) && link.read_link().unwrap() == library, "{link:?}");
+            assert_eq!(create_link_in(&directory.0, library).unwrap(), link);
         }
         assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 3);
     }
 
     #[test]
     fn a_link_to_another_file_is_not_used() {
-        let directory = Directory::new("other");
+        let directory = TestDirectory::new("other");
         let library = Path::new("/a b/x.so");
-        let link = link_in(&directory.0, library).unwrap();
+        let link = create_link_in(&directory.0, library).unwrap();
         for other in ["file", "link"] {
             fs::remove_file(&link).unwrap();
             match other {
                 "file" => fs::write(&link, "").unwrap(),
                 _ => symlink("/elsewhere.so", &link).unwrap(),
             }
-            assert!(link_in(&directory.0, library).is_err(), "{other}");
+            assert!(create_link_in(&directory.0, library).is_err(), "{other}");
         }
     }
 
     #[test]
     fn a_directory_where_others_can_write_is_not_used() {
-        let directory = Directory::new("others");
+        let directory = TestDirectory::new("others");
         let library = Path::new("/a b/x.so");
         for mode in [0o775, 0o757, 0o1777] {
             fs::set_permissions(&directory.0, Permissions::from_mode(mode)).unwrap();
-            let error = link_in(&directory.0, library).unwrap_err().to_string();
+            let error = create_link_in(&directory.0, library).unwrap_err().to_string();
             assert!(error.ends_with("others can write there"), "{mode:o}: {error}");
         }
-        assert!(link_in(Path::new("/nowhere"), library).is_err());
+        assert!(create_link_in(Path::new("/nowhere"), library).is_err());
     }
 }

@@ -11,9 +11,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 /// the directories above it matter. A checkout may lie in root's home, or have been built with a umask
 /// of 077.
 #[derive(Debug)]
-pub struct ProgramForAll(OwnedFd);
+pub struct ProgramForAnyUser(OwnedFd);
 
-impl ProgramForAll {
+impl ProgramForAnyUser {
     /// Copies the program.
     ///
     /// # Errors

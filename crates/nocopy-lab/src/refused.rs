@@ -42,7 +42,7 @@ impl Refused {
     ///
     /// # Panics
     /// The kernel refuses the filter, or has none for this architecture.
-    pub fn apply(self) {
+    pub fn install_filter(self) {
         let conditions = self.argument.map(|(index, value)| {
             let length = SeccompCmpArgLen::Dword;
             SeccompCondition::new(index, length, SeccompCmpOp::Eq, value.cast_unsigned().into()).unwrap()
@@ -66,11 +66,11 @@ impl fmt::Display for Refused {
 /// Runs `work` on a thread of its own, where these system calls fail.
 ///
 /// # Panics
-/// As [`Refused::apply`], or if `work` panics.
+/// As [`Refused::install_filter`], or if `work` panics.
 pub fn with_refused_calls<T: Send>(refused: &[Refused], work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            refused.iter().copied().for_each(Refused::apply);
+            refused.iter().copied().for_each(Refused::install_filter);
             work()
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -78,7 +78,7 @@ pub fn with_refused_calls<T: Send>(refused: &[Refused], work: impl FnOnce() -> T
 }
 
 /// Whether it is the expected sentence, in which `…` stands for words that differ between machines.
-pub fn is_sentence(text: &str, expected: &str) -> bool {
+pub fn matches_sentence(text: &str, expected: &str) -> bool {
     match expected.split_once('…') {
         Some((start, end)) => {
             text.len() >= start.len() + end.len() && text.starts_with(start) && text.ends_with(end)

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Builder, Chain, Error, Lab, Missing};
+use crate::{Builder, Error, Lab, Missing, ThreeNodeLab};
 
 /// A skip that continuous integration accepts, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn has_io_uring() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn io_uring_or_skip() -> bool {
-    or_skip(has_io_uring(), &Missing::Kernel(IO_URING))
+    skip_if_missing(has_io_uring(), &Missing::Kernel(IO_URING))
 }
 
 /// The values; where io_uring is refused, without those that need it. What is missing is printed at the end
@@ -98,7 +98,7 @@ pub fn without_refused_io_uring<T>(
     values: impl IntoIterator<Item = T>,
     needs_io_uring: impl Fn(&T) -> bool,
 ) -> impl Iterator<Item = T> {
-    without_missing(IO_URING, has_io_uring(), values, needs_io_uring)
+    without_values_needing(IO_URING, has_io_uring(), values, needs_io_uring)
 }
 
 /// The values; where no IPv6 socket can be bound, without those that need one. What is missing is printed at
@@ -110,7 +110,7 @@ pub fn without_missing_ipv6<T>(
     values: impl IntoIterator<Item = T>,
     needs_ipv6: impl Fn(&T) -> bool,
 ) -> impl Iterator<Item = T> {
-    without_missing(IPV6, has_ipv6(), values, needs_ipv6)
+    without_values_needing(IPV6, has_ipv6(), values, needs_ipv6)
 }
 
 /// As [`without_missing_ipv6`], but only where the kernel has no IPv6 at all: it can be enabled for an
@@ -122,17 +122,17 @@ pub fn without_missing_ipv6_sockets<T>(
     values: impl IntoIterator<Item = T>,
     needs_ipv6: impl Fn(&T) -> bool,
 ) -> impl Iterator<Item = T> {
-    without_missing(IPV6, has_ipv6_sockets(), values, needs_ipv6)
+    without_values_needing(IPV6, has_ipv6_sockets(), values, needs_ipv6)
 }
 
-fn or_skip(is_there: bool, missing: &Missing) -> bool {
+fn skip_if_missing(is_there: bool, missing: &Missing) -> bool {
     if !is_there {
         skip(missing);
     }
     is_there
 }
 
-fn without_missing<T>(
+fn without_values_needing<T>(
     feature: &'static str,
     is_there: bool,
     values: impl IntoIterator<Item = T>,
@@ -159,7 +159,10 @@ pub fn descriptors_or_skip() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let is_enough = limit.current.is_none_or(|current| current >= 1024);
     let raised = Rlimit { current: Some(1024), maximum: limit.maximum };
-    or_skip(is_enough || setrlimit(Resource::Nofile, raised).is_ok(), &Missing::Capability(DESCRIPTORS))
+    skip_if_missing(
+        is_enough || setrlimit(Resource::Nofile, raised).is_ok(),
+        &Missing::Capability(DESCRIPTORS),
+    )
 }
 
 /// Whether IPv6 sockets can be bound to the loopback interface.
@@ -172,7 +175,7 @@ pub fn has_ipv6() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn ipv6_or_skip() -> bool {
-    or_skip(has_ipv6(), &Missing::Kernel(IPV6))
+    skip_if_missing(has_ipv6(), &Missing::Kernel(IPV6))
 }
 
 /// Whether the kernel has IPv6 sockets, even if no interface has an IPv6 address.
@@ -185,7 +188,7 @@ pub fn has_ipv6_sockets() -> bool {
 /// # Panics
 /// As [`skip`].
 pub fn ipv6_sockets_or_skip() -> bool {
-    or_skip(has_ipv6_sockets(), &Missing::Kernel(IPV6))
+    skip_if_missing(has_ipv6_sockets(), &Missing::Kernel(IPV6))
 }
 
 /// A default lab for a test, or `None` after printing what is missing: `let Some(lab) = lab_or_skip() else {
@@ -208,7 +211,7 @@ impl Builder {
     }
 }
 
-impl Chain {
+impl ThreeNodeLab {
     /// A chain for a test, or `None` after printing what is missing.
     ///
     /// # Panics
@@ -236,7 +239,7 @@ mod tests {
     const UNLISTED: Missing = Missing::Capability("CAP_NET_ADMIN");
 
     #[test]
-    fn a_developer_may_skip_anything() {
+    fn outside_ci_every_skip_is_allowed() {
         assert!(judge(&UNLISTED, false).unwrap().starts_with("SKIP: needs CAP_NET_ADMIN"));
     }
 

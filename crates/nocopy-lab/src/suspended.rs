@@ -22,7 +22,7 @@ const SUSPENDED: &str = "NOCOPY_TEST_SUSPENDED";
 ///
 /// # Panics
 /// If `work` panics there, or there is no such test.
-pub fn suspended_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
+pub fn run_as_after_suspension_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     if std::env::var_os(SUSPENDED).is_some() {
         return work();
     }
@@ -36,7 +36,7 @@ pub fn suspended_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
     }
     let mut command = Command::new(std::env::current_exe().expect("the tests"));
     command.args(["--exact", name, "--nocapture"]).env(SUSPENDED, "1");
-    let again = run_suspended(&mut command, seconds).expect("a time namespace");
+    let again = run_with_advanced_boot_clock(&mut command, seconds).expect("a time namespace");
     let output =
         [again.stdout, again.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(again.status.success() && output.contains("1 passed"), "{output}");
@@ -44,7 +44,7 @@ pub fn suspended_or_skip(seconds: Duration, name: &str, work: impl FnOnce()) {
 
 /// Runs a program in a time namespace (time_namespaces(7)), from a thread of its own: all later children of
 /// that one have its clocks.
-fn run_suspended(command: &mut Command, seconds: Duration) -> io::Result<Output> {
+fn run_with_advanced_boot_clock(command: &mut Command, seconds: Duration) -> io::Result<Output> {
     let run = || {
         // nix has no name for it.
         unshare(CloneFlags::from_bits_retain(UnshareFlags::NEWTIME.bits().cast_signed()))?;

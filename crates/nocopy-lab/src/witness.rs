@@ -1,8 +1,8 @@
 //! Detects whether this machine stood still while a test ran.
 //!
 //! The host of a virtual machine may stop one of its processors for a second, and a loaded machine may let a
-//! thread wait as long. A test that fails meanwhile has proven nothing. A [`Witness`] beside the tests says
-//! whether that happened:
+//! thread wait as long. A test that fails meanwhile has proven nothing. A [`StallWitness`] beside the tests
+//! says whether that happened:
 //!
 //! - **oversleep**: on each processor a thread sleeps for [`NAP`] again and again. How much later it wakes is
 //!   how long nothing of its priority ran there.
@@ -14,9 +14,9 @@
 //! end.
 //!
 //! ```
-//! # use nocopy_lab::witness::{STALL_LIMIT, Witness};
+//! # use nocopy_lab::witness::{STALL_LIMIT, StallWitness};
 //! # use std::time::Instant;
-//! let witness = Witness::start()?;
+//! let witness = StallWitness::start()?;
 //! let start = Instant::now();
 //! // … a test runs, and fails …
 //! let stall = witness.worst_between(start, Instant::now());
@@ -53,7 +53,7 @@ const OVERSLEEPS: usize = 65_536;
 /// Readings of the accounts remembered: two hours.
 const READINGS: usize = 72_000;
 
-/// The worst that a [`Witness`] saw in a span of time.
+/// The worst that a [`StallWitness`] saw in a span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stall {
     /// The longest time that a thread was prevented from running on any processor.
@@ -88,14 +88,14 @@ impl fmt::Display for Stall {
 
 /// Watches for stalls of the machine until it is dropped, which takes a tenth of a second at most.
 #[derive(Debug)]
-pub struct Witness {
-    naps: Vec<Arc<Mutex<Naps>>>,
-    accounts: Arc<Mutex<Accounts>>,
+pub struct StallWitness {
+    naps: Vec<Arc<Mutex<NapHistory>>>,
+    accounts: Arc<Mutex<CpuAccountHistory>>,
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Witness {
+impl StallWitness {
     /// Starts one thread on each processor that this process may use, and one that reads the kernel's
     /// accounts.
     ///
@@ -105,18 +105,18 @@ impl Witness {
         let ended = Arc::new(AtomicBool::new(false));
         let mut witness = Self {
             naps: Vec::new(),
-            accounts: Arc::new(Mutex::new(Accounts::new(read_accounts()))),
+            accounts: Arc::new(Mutex::new(CpuAccountHistory::new(read_cpu_accounts()))),
             ended,
             threads: Vec::new(),
         };
-        for processor in processors() {
-            let naps = Arc::new(Mutex::new(Naps::new(Instant::now())));
+        for processor in allowed_processors() {
+            let naps = Arc::new(Mutex::new(NapHistory::new(Instant::now())));
             witness.naps.push(Arc::clone(&naps));
             let ended = Arc::clone(&witness.ended);
-            witness.spawn(move || watch_processor(processor, &naps, &ended))?;
+            witness.spawn(move || record_naps_on(processor, &naps, &ended))?;
         }
         let (accounts, ended) = (Arc::clone(&witness.accounts), Arc::clone(&witness.ended));
-        witness.spawn(move || watch_accounts(&accounts, &ended))?;
+        witness.spawn(move || record_cpu_accounts(&accounts, &ended))?;
         Ok(witness)
     }
 
@@ -124,9 +124,10 @@ impl Witness {
     /// one that began before `start` or lasted beyond `end`, the part between them counts.
     pub fn worst_between(&self, start: Instant, end: Instant) -> Stall {
         let now = Instant::now();
-        let oversleep = self.naps.iter().map(|naps| lock(naps).worst_between(start, end, now)).max();
-        let mut accounts = lock(&self.accounts);
-        accounts.record(read_accounts());
+        let oversleep =
+            self.naps.iter().map(|naps| lock_ignoring_poison(naps).worst_between(start, end, now)).max();
+        let mut accounts = lock_ignoring_poison(&self.accounts);
+        accounts.record(read_cpu_accounts());
         let (steal, pressure) = accounts.worst_between(start, end);
         Stall { oversleep: oversleep.unwrap_or_default(), steal, pressure }
     }
@@ -137,7 +138,7 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for StallWitness {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
         for thread in self.threads.drain(..) {
@@ -146,27 +147,27 @@ impl Drop for Witness {
     }
 }
 
-fn watch_processor(processor: usize, naps: &Mutex<Naps>, ended: &AtomicBool) {
+fn record_naps_on(processor: usize, naps: &Mutex<NapHistory>, ended: &AtomicBool) {
     let mut only = CpuSet::new();
     only.set(processor);
     // The processor may be removed meanwhile: then the thread watches the one it runs on.
     let _ = rustix::thread::sched_setaffinity(None, &only);
     while !ended.load(Ordering::Relaxed) {
-        lock(naps).begin(Instant::now());
+        lock_ignoring_poison(naps).begin_nap(Instant::now());
         thread::sleep(NAP);
-        lock(naps).finish(Instant::now());
+        lock_ignoring_poison(naps).finish_nap(Instant::now());
     }
 }
 
-fn watch_accounts(accounts: &Mutex<Accounts>, ended: &AtomicBool) {
+fn record_cpu_accounts(accounts: &Mutex<CpuAccountHistory>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
-        lock(accounts).record(read_accounts());
+        lock_ignoring_poison(accounts).record(read_cpu_accounts());
         thread::sleep(ACCOUNT_EVERY);
     }
 }
 
 /// The processors that this process may use; only the first if the kernel does not report them.
-fn processors() -> Vec<usize> {
+fn allowed_processors() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect(),
         Err(_) => vec![0],
@@ -174,29 +175,29 @@ fn processors() -> Vec<usize> {
 }
 
 /// The value is a history, which a panicking thread cannot have left half written.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Naps on one processor that ended late.
 #[derive(Debug)]
-struct Naps {
+struct NapHistory {
     /// When the current nap should end.
     due: Instant,
     /// When each should have ended, and when it did, oldest first.
     late: VecDeque<(Instant, Instant)>,
 }
 
-impl Naps {
+impl NapHistory {
     fn new(now: Instant) -> Self {
         Self { due: now + NAP, late: VecDeque::new() }
     }
 
-    fn begin(&mut self, now: Instant) {
+    fn begin_nap(&mut self, now: Instant) {
         self.due = now + NAP;
     }
 
-    fn finish(&mut self, now: Instant) {
+    fn finish_nap(&mut self, now: Instant) {
         if now.saturating_duration_since(self.due) >= RECORDED_FROM {
             if self.late.len() == OVERSLEEPS {
                 self.late.pop_front();
@@ -216,24 +217,24 @@ impl Naps {
 
 /// A reading of the kernel's accounts, since the start of the machine.
 #[derive(Debug, Clone)]
-struct Reading {
+struct CpuAccountReading {
     at: Instant,
     steal: Option<Vec<Duration>>,
     pressure: Option<Duration>,
 }
 
-fn read_accounts() -> Reading {
+fn read_cpu_accounts() -> CpuAccountReading {
     let ticks_per_second = rustix::param::clock_ticks_per_second();
     let read = |path: &str| fs::read_to_string(path).ok();
-    Reading {
-        steal: read("/proc/stat").and_then(|stat| steal_in(&stat, ticks_per_second)),
-        pressure: read("/proc/pressure/cpu").and_then(|pressure| pressure_in(&pressure)),
+    CpuAccountReading {
+        steal: read("/proc/stat").and_then(|stat| parse_steal_times(&stat, ticks_per_second)),
+        pressure: read("/proc/pressure/cpu").and_then(|pressure| parse_cpu_pressure(&pressure)),
         at: Instant::now(),
     }
 }
 
 /// The eighth number of each `cpuN` line of `/proc/stat`.
-fn steal_in(stat: &str, ticks_per_second: u64) -> Option<Vec<Duration>> {
+fn parse_steal_times(stat: &str, ticks_per_second: u64) -> Option<Vec<Duration>> {
     let processor = |line: &str| {
         let ticks = line.split_ascii_whitespace().nth(8)?.parse::<u64>().ok()?;
         Some(Duration::from_millis(ticks * 1000 / ticks_per_second))
@@ -244,21 +245,21 @@ fn steal_in(stat: &str, ticks_per_second: u64) -> Option<Vec<Duration>> {
 }
 
 /// The microseconds after `total=` in the line `some` of `/proc/pressure/cpu`.
-fn pressure_in(pressure: &str) -> Option<Duration> {
+fn parse_cpu_pressure(pressure: &str) -> Option<Duration> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
     let total = some.split_ascii_whitespace().find_map(|field| field.strip_prefix("total="))?;
     Some(Duration::from_micros(total.parse().ok()?))
 }
 
 #[derive(Debug)]
-struct Accounts {
-    last: Reading,
-    spans: VecDeque<Span>,
+struct CpuAccountHistory {
+    last: CpuAccountReading,
+    spans: VecDeque<AccountInterval>,
 }
 
 /// The time between two readings.
 #[derive(Debug)]
-struct Span {
+struct AccountInterval {
     from: Instant,
     to: Instant,
     /// Stolen time of the processor that lost most.
@@ -266,12 +267,12 @@ struct Span {
     pressure: Option<Duration>,
 }
 
-impl Accounts {
-    fn new(first: Reading) -> Self {
+impl CpuAccountHistory {
+    fn new(first: CpuAccountReading) -> Self {
         Self { last: first, spans: VecDeque::new() }
     }
 
-    fn record(&mut self, reading: Reading) {
+    fn record(&mut self, reading: CpuAccountReading) {
         // The number of processors has changed: readings do not match any more.
         let steal = match (&self.last.steal, &reading.steal) {
             (Some(before), Some(after)) if before.len() == after.len() => {
@@ -284,7 +285,7 @@ impl Accounts {
         if self.spans.len() == READINGS {
             self.spans.pop_front();
         }
-        self.spans.push_back(Span { from: self.last.at, to: reading.at, steal, pressure });
+        self.spans.push_back(AccountInterval { from: self.last.at, to: reading.at, steal, pressure });
         self.last = reading;
     }
 
@@ -304,35 +305,35 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Naps from `start`: one on time, and one that ended at 500 ms instead of 20 ms.
-    fn late_once(start: Instant) -> Naps {
-        let mut naps = Naps::new(start);
-        naps.finish(start + 10 * MS);
-        naps.begin(start + 10 * MS);
-        naps.finish(start + 500 * MS);
-        naps.begin(start + 500 * MS);
+    fn history_with_late_nap(start: Instant) -> NapHistory {
+        let mut naps = NapHistory::new(start);
+        naps.finish_nap(start + 10 * MS);
+        naps.begin_nap(start + 10 * MS);
+        naps.finish_nap(start + 500 * MS);
+        naps.begin_nap(start + 500 * MS);
         naps
     }
 
     #[test]
     fn a_nap_in_time_is_no_stall() {
         let start = Instant::now();
-        let mut naps = Naps::new(start);
-        naps.finish(start + 12 * MS);
-        naps.begin(start + 12 * MS);
+        let mut naps = NapHistory::new(start);
+        naps.finish_nap(start + 12 * MS);
+        naps.begin_nap(start + 12 * MS);
         assert_eq!(naps.worst_between(start, start + 20 * MS, start + 20 * MS), Duration::ZERO);
     }
 
     #[test]
     fn a_late_nap_counts_from_its_due_time() {
         let start = Instant::now();
-        let naps = late_once(start);
+        let naps = history_with_late_nap(start);
         assert_eq!(naps.worst_between(start, start + 505 * MS, start + 505 * MS), 480 * MS);
     }
 
     #[test]
     fn only_the_part_of_a_stall_in_the_window_counts() {
         let start = Instant::now();
-        let naps = late_once(start);
+        let naps = history_with_late_nap(start);
         let now = start + 505 * MS;
         assert_eq!(naps.worst_between(start, start + 100 * MS, now), 80 * MS, "its beginning");
         assert_eq!(naps.worst_between(start + 450 * MS, now, now), 50 * MS, "its end");
@@ -343,43 +344,43 @@ mod tests {
     #[test]
     fn an_unfinished_nap_counts_up_to_now() {
         let start = Instant::now();
-        let naps = late_once(start); // the next nap is due at 510 ms
+        let naps = history_with_late_nap(start); // the next nap is due at 510 ms
         assert_eq!(naps.worst_between(start + 500 * MS, start + 710 * MS, start + 710 * MS), 200 * MS);
     }
 
     #[test]
     fn a_stall_between_two_naps_counts() {
         let start = Instant::now();
-        let mut naps = Naps::new(start);
-        naps.finish(start + 10 * MS); // and then the thread does not run
+        let mut naps = NapHistory::new(start);
+        naps.finish_nap(start + 10 * MS); // and then the thread does not run
         assert_eq!(naps.worst_between(start, start + 320 * MS, start + 320 * MS), 300 * MS);
     }
 
     #[test]
-    fn the_oldest_naps_are_forgotten() {
+    fn the_oldest_late_naps_are_forgotten_beyond_the_capacity() {
         let start = Instant::now();
-        let mut naps = late_once(start);
+        let mut naps = history_with_late_nap(start);
         let mut now = start + 500 * MS;
         for _ in 0..OVERSLEEPS {
-            naps.begin(now);
+            naps.begin_nap(now);
             now += 30 * MS;
-            naps.finish(now);
+            naps.finish_nap(now);
         }
         assert_eq!(naps.late.len(), OVERSLEEPS);
         assert_eq!(naps.worst_between(start, now, now), 20 * MS);
     }
 
-    fn reading(at: Instant, steal: [Duration; 2], pressure: Duration) -> Reading {
-        Reading { at, steal: Some(steal.to_vec()), pressure: Some(pressure) }
+    fn cpu_account_reading(at: Instant, steal: [Duration; 2], pressure: Duration) -> CpuAccountReading {
+        CpuAccountReading { at, steal: Some(steal.to_vec()), pressure: Some(pressure) }
     }
 
     #[test]
-    fn steal_is_of_the_worst_span_and_processor() {
+    fn reported_steal_is_that_of_the_worst_interval_and_processor() {
         let start = Instant::now();
-        let mut accounts = Accounts::new(reading(start, [900 * MS, 40 * MS], 10 * MS));
-        accounts.record(reading(start + 100 * MS, [900 * MS, 50 * MS], 20 * MS));
-        accounts.record(reading(start + 400 * MS, [920 * MS, 320 * MS], 50 * MS));
-        accounts.record(reading(start + 500 * MS, [930 * MS, 330 * MS], 60 * MS));
+        let mut accounts = CpuAccountHistory::new(cpu_account_reading(start, [900 * MS, 40 * MS], 10 * MS));
+        accounts.record(cpu_account_reading(start + 100 * MS, [900 * MS, 50 * MS], 20 * MS));
+        accounts.record(cpu_account_reading(start + 400 * MS, [920 * MS, 320 * MS], 50 * MS));
+        accounts.record(cpu_account_reading(start + 500 * MS, [930 * MS, 330 * MS], 60 * MS));
         let between = |from: u32, to: u32| accounts.worst_between(start + from * MS, start + to * MS);
         assert_eq!(between(0, 500), (Some(270 * MS), Some(50 * MS)));
         assert_eq!(between(0, 100), (Some(10 * MS), Some(10 * MS)));
@@ -389,31 +390,32 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_processor_count_is_no_steal() {
+    fn a_changed_processor_count_gives_no_steal() {
         let start = Instant::now();
-        let mut accounts = Accounts::new(reading(start, [Duration::ZERO; 2], Duration::ZERO));
-        let one = Reading { at: start + 100 * MS, steal: Some(vec![900 * MS]), pressure: None };
+        let mut accounts =
+            CpuAccountHistory::new(cpu_account_reading(start, [Duration::ZERO; 2], Duration::ZERO));
+        let one = CpuAccountReading { at: start + 100 * MS, steal: Some(vec![900 * MS]), pressure: None };
         accounts.record(one);
         assert_eq!(accounts.worst_between(start, start + 100 * MS), (None, None));
     }
 
     #[test]
-    fn the_accounts_of_the_kernel_are_read() {
+    fn steal_and_pressure_are_parsed_from_proc_files() {
         let stat = "cpu  34600 0 5936 26973 358 0 35 43 0 0\n\
                     cpu0 17030 0 2790 14122 33 0 6 20 0 0\n\
                     cpu1 17570 0 3146 12851 325 0 28 23 0 0\n\
                     intr 1234 0 9\nctxt 99\n";
-        assert_eq!(steal_in(stat, 100), Some(vec![200 * MS, 230 * MS]));
-        assert_eq!(steal_in("cpu0 1 2 3\n", 100), None);
-        assert_eq!(steal_in("", 100), None);
+        assert_eq!(parse_steal_times(stat, 100), Some(vec![200 * MS, 230 * MS]));
+        assert_eq!(parse_steal_times("cpu0 1 2 3\n", 100), None);
+        assert_eq!(parse_steal_times("", 100), None);
         let pressure = "some avg10=9.47 avg60=11.14 avg300=5.85 total=25711107\n\
                         full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
-        assert_eq!(pressure_in(pressure), Some(Duration::from_micros(25_711_107)));
-        assert_eq!(pressure_in("full avg10=0.00 total=0\n"), None);
+        assert_eq!(parse_cpu_pressure(pressure), Some(Duration::from_micros(25_711_107)));
+        assert_eq!(parse_cpu_pressure("full avg10=0.00 total=0\n"), None);
     }
 
     #[test]
-    fn oversleep_and_steal_excuse_but_pressure_does_not() {
+    fn oversleep_and_steal_exceed_the_limit_but_pressure_does_not() {
         let stall = |oversleep, steal, pressure| Stall { oversleep, steal, pressure };
         assert!(stall(101 * MS, None, None).exceeds(STALL_LIMIT));
         assert!(stall(Duration::ZERO, Some(110 * MS), None).exceeds(STALL_LIMIT));
@@ -423,10 +425,10 @@ mod tests {
     }
 
     #[test]
-    fn every_processor_has_its_witness() {
-        let witness = Witness::start().unwrap();
-        assert_eq!(witness.naps.len(), processors().len());
-        assert_eq!(witness.threads.len(), processors().len() + 1);
+    fn every_processor_has_a_witness_thread() {
+        let witness = StallWitness::start().unwrap();
+        assert_eq!(witness.naps.len(), allowed_processors().len());
+        assert_eq!(witness.threads.len(), allowed_processors().len() + 1);
         let stall = witness.worst_between(Instant::now(), Instant::now());
         assert!(stall.steal.is_some(), "Linux counts steal in /proc/stat: {stall}");
     }

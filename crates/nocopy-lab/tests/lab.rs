@@ -14,19 +14,19 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy_lab::patience::{PATIENCE, uninterrupted, wait_until};
-use nocopy_lab::{Chain, Error, Interface, Lab, Missing, Namespace, lab_or_skip};
+use nocopy_lab::{Error, Interface, Lab, Missing, Namespace, ThreeNodeLab, lab_or_skip};
 
 const PORT: u16 = 7007;
 
-fn bind(end: &nocopy_lab::End) -> UdpSocket {
+fn bind_udp_socket(end: &nocopy_lab::End) -> UdpSocket {
     let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), PORT))).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
 /// Sends a datagram to the right and its answer to the left.
-fn ping(lab: &Lab) -> std::io::Result<()> {
-    let (left, right) = (bind(lab.left()), bind(lab.right()));
+fn exchange_datagrams(lab: &Lab) -> std::io::Result<()> {
+    let (left, right) = (bind_udp_socket(lab.left()), bind_udp_socket(lab.right()));
     let mut bytes = [0; 16];
     left.send_to(b"ping", (lab.right().ipv4(), PORT))?;
     let (length, from) = uninterrupted(|| right.recv_from(&mut bytes))?;
@@ -38,44 +38,44 @@ fn ping(lab: &Lab) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_datagram_goes_there_and_back() {
+fn a_datagram_and_its_answer_cross_a_default_lab() {
     let Some(lab) = lab_or_skip() else { return };
-    ping(&lab).unwrap();
+    exchange_datagrams(&lab).unwrap();
 }
 
 #[test]
-fn a_chain_has_a_middle_that_forwards_nothing() {
-    let Some(chain) = Chain::new_or_skip() else { return };
-    assert_eq!(names(chain.middle()), ["lo", "nc1", "nc2"]);
+fn the_middle_of_a_three_node_lab_forwards_nothing() {
+    let Some(chain) = ThreeNodeLab::new_or_skip() else { return };
+    assert_eq!(interface_names(chain.middle()), ["lo", "nc1", "nc2"]);
     assert!(chain.middle().interfaces().unwrap().iter().all(|interface| interface.carrier));
-    let (left, right) = (bind(chain.left()), bind(chain.right()));
+    let (left, right) = (bind_udp_socket(chain.left()), bind_udp_socket(chain.right()));
     right.set_nonblocking(true).unwrap();
     left.send_to(b"lost", (chain.right().ipv4(), PORT)).unwrap();
     // Behind it one for all hosts of the link: when the middle has that, it has had the other.
     left.set_broadcast(true).unwrap();
     left.send_to(b"to all", (Ipv4Addr::new(10, 77, 0, 255), PORT)).unwrap();
     wait_until("received in the middle", || ip_counter(chain.middle(), "InReceives") == 1);
-    assert_eq!((ip_counter(chain.middle(), "ForwDatagrams"), packets(chain.right())), (0, (0, 0)));
+    assert_eq!((ip_counter(chain.middle(), "ForwDatagrams"), packet_counts(chain.right())), (0, (0, 0)));
     assert_eq!(right.recv(&mut [0; 16]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]
-fn lab_options_reach_the_kernel() {
+fn lab_options_are_applied_to_its_interfaces() {
     let Some(lab) = Lab::builder().mtu(9000).queues(2).gro_right(true).build_or_skip() else { return };
     for (end, name) in [(lab.left(), "nc0"), (lab.right(), "nc1")] {
         let interface = end.namespace().run(|| Interface::find(name)).unwrap();
         assert_eq!((interface.mac, interface.mtu_bytes, interface.index), (end.mac(), 9000, end.index()));
         assert!(interface.carrier);
         assert_eq!(interface.queue_count, 2);
-        assert_eq!(names(end.namespace()), ["lo", name]);
+        assert_eq!(interface_names(end.namespace()), ["lo", name]);
     }
-    let (left, right) = (bind(lab.left()), bind(lab.right()));
+    let (left, right) = (bind_udp_socket(lab.left()), bind_udp_socket(lab.right()));
     let jumbo = [7; 9000 - 28];
     left.send_to(&jumbo, (lab.right().ipv4(), PORT)).unwrap();
     assert_eq!(uninterrupted(|| right.recv(&mut [0; 9000])).unwrap(), jumbo.len());
     drop((left, right));
     lab.right().set_gro(false).unwrap();
-    ping(&lab).unwrap();
+    exchange_datagrams(&lab).unwrap();
 }
 
 /// A counter of IPv4 in a namespace, under the kernel's name.
@@ -88,7 +88,7 @@ fn ip_counter(namespace: &Namespace, name: &str) -> u64 {
 }
 
 /// Packets that an interface has received and sent.
-fn packets(end: &nocopy_lab::End) -> (u64, u64) {
+fn packet_counts(end: &nocopy_lab::End) -> (u64, u64) {
     let text = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
     let prefix = format!("{}:", end.interface());
     let counters = text.lines().find_map(|line| line.trim_start().strip_prefix(&prefix)).unwrap();
@@ -96,23 +96,23 @@ fn packets(end: &nocopy_lab::End) -> (u64, u64) {
     (counters[1], counters[9])
 }
 
-fn names(namespace: &Namespace) -> Vec<String> {
+fn interface_names(namespace: &Namespace) -> Vec<String> {
     namespace.interfaces().unwrap().into_iter().map(|interface| interface.name).collect()
 }
 
 #[test]
-fn an_end_goes_down_and_comes_back() {
+fn an_end_set_down_and_up_again_carries_datagrams() {
     let Some(lab) = lab_or_skip() else { return };
     lab.left().set_down().unwrap();
     assert!(!lab.right().has_carrier().unwrap());
-    lab.left().set_up().unwrap();
+    lab.left().bring_interface_up().unwrap();
     lab.wait_for_carrier().unwrap();
     lab.left().set_mtu(1400).unwrap();
-    ping(&lab).unwrap();
+    exchange_datagrams(&lab).unwrap();
 }
 
 #[test]
-fn existing_interfaces_become_a_lab() {
+fn existing_interfaces_are_moved_into_a_lab() {
     let Some(first_lab) = lab_or_skip() else { return };
     // Both ends into one namespace first, as on a machine with two cards wired to each other.
     let machine = Namespace::new().unwrap();
@@ -123,12 +123,12 @@ fn existing_interfaces_become_a_lab() {
         assert!(end.namespace().run(|| mover.status()).unwrap().success());
     }
     let lab = machine.run(|| Lab::of_interfaces("card0", "card1")).unwrap();
-    assert_eq!(names(&machine), ["lo"]);
+    assert_eq!(interface_names(&machine), ["lo"]);
     assert_eq!(
-        (names(lab.left().namespace()), lab.left().mac()),
+        (interface_names(lab.left().namespace()), lab.left().mac()),
         (vec!["lo".into(), "nc0".into()], first_lab.left().mac())
     );
-    ping(&lab).unwrap();
+    exchange_datagrams(&lab).unwrap();
     let Err(Error::Netlink { source, .. }) = machine.run(|| Lab::of_interfaces("card0", "card1")) else {
         panic!("they are gone")
     };
@@ -136,10 +136,10 @@ fn existing_interfaces_become_a_lab() {
 }
 
 #[test]
-fn a_deleted_pair_is_no_such_device() {
+fn changing_a_deleted_interface_fails_with_enodev() {
     let Some(lab) = lab_or_skip() else { return };
     lab.delete_pair().unwrap();
-    assert_eq!(names(lab.right().namespace()), ["lo"]);
+    assert_eq!(interface_names(lab.right().namespace()), ["lo"]);
     let Err(Error::Netlink { source, operation }) = lab.left().set_mtu(1400) else { panic!("it is gone") };
     assert_eq!(source.raw_os_error(), Some(19), "ENODEV, for: {operation}");
 }
@@ -148,7 +148,7 @@ fn a_deleted_pair_is_no_such_device() {
 /// idle: what the kernel sends on its own, and when it likes, is not there, namely IPv6, ARP, and memberships
 /// to report.
 #[test]
-fn an_idle_lab_is_silent() {
+fn an_idle_lab_sends_no_packets() {
     let Some(lab) = lab_or_skip() else { return };
     for end in [lab.left(), lab.right()] {
         let read = |path: &str| end.namespace().run(|| std::fs::read_to_string(path)).unwrap();
@@ -167,13 +167,13 @@ fn an_idle_lab_is_silent() {
     }
     // At least so long; and then a conversation is all there is.
     sleep(Duration::from_millis(300));
-    assert_eq!((packets(lab.left()), packets(lab.right())), ((0, 0), (0, 0)), "received, sent");
-    ping(&lab).unwrap();
-    assert_eq!((packets(lab.left()), packets(lab.right())), ((1, 1), (1, 1)), "received, sent");
+    assert_eq!((packet_counts(lab.left()), packet_counts(lab.right())), ((0, 0), (0, 0)), "received, sent");
+    exchange_datagrams(&lab).unwrap();
+    assert_eq!((packet_counts(lab.left()), packet_counts(lab.right())), ((1, 1), (1, 1)), "received, sent");
 }
 
 #[test]
-fn a_missing_capability_is_named() {
+fn lab_creation_names_a_missing_capability() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     if lab_or_skip().is_none() {
         return;
@@ -204,25 +204,25 @@ fn a_panic_in_a_namespace_propagates() {
 /// A namespace cannot be looked up once nobody refers to it. But the parent may keep *one* of the two: when
 /// the other one is destroyed its end of the pair goes, and with it the end in the one that is kept.
 #[test]
-fn sigkill_leaves_nothing() {
+fn a_killed_process_leaves_no_namespace_or_interface() {
     if lab_or_skip().is_none() {
         return;
     }
     let host = Namespace::current().unwrap();
     let before = host.interfaces().unwrap();
     for side in ["left", "right"] {
-        let mut holder = Holder::start();
-        let path = format!("/proc/{}/fd/{}", holder.child.id(), holder.descriptor(side));
-        let keeper = namespace_of(File::open(path).unwrap());
+        let mut holder = RunningLabHolder::start();
+        let path = format!("/proc/{}/fd/{}", holder.child.id(), holder.read_namespace_descriptor(side));
+        let keeper = namespace_from_descriptor(File::open(path).unwrap());
         assert_eq!(keeper.interfaces().unwrap().len(), 2, "lo and one end while the child lives");
         assert!(holder.child.try_wait().unwrap().is_none(), "it must die of the kill");
         drop(holder);
-        wait_until("rid of the other namespace", || names(&keeper) == ["lo"]);
+        wait_until("rid of the other namespace", || interface_names(&keeper) == ["lo"]);
     }
     assert_eq!(host.interfaces().unwrap(), before);
 }
 
-fn namespace_of(descriptor: File) -> Namespace {
+fn namespace_from_descriptor(descriptor: File) -> Namespace {
     std::thread::spawn(move || {
         use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
         move_into_link_name_space(descriptor.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -232,17 +232,17 @@ fn namespace_of(descriptor: File) -> Namespace {
     .unwrap()
 }
 
-/// This test binary again, as [`child_holds_a_lab`].
-struct Holder {
+/// This test binary again, as [`child_process_holds_a_lab_until_killed`].
+struct RunningLabHolder {
     child: Child,
     /// Kept open: a child that cannot print any more would die of that instead of the kill.
     output: BufReader<ChildStdout>,
 }
 
-impl Holder {
+impl RunningLabHolder {
     fn start() -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_holds_a_lab", "--ignored", "--nocapture"])
+            .args(["--exact", "child_process_holds_a_lab_until_killed", "--ignored", "--nocapture"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -251,7 +251,7 @@ impl Holder {
     }
 
     /// The descriptor number of one of its namespaces.
-    fn descriptor(&mut self, side: &str) -> i32 {
+    fn read_namespace_descriptor(&mut self, side: &str) -> i32 {
         let prefix = format!("{side}=");
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
@@ -264,17 +264,17 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for RunningLabHolder {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// Not a test: the child of [`sigkill_leaves_nothing`].
+/// Not a test: the child of [`a_killed_process_leaves_no_namespace_or_interface`].
 #[test]
-#[ignore = "run by sigkill_leaves_nothing, and killed by it"]
-fn child_holds_a_lab() {
+#[ignore = "run by a_killed_process_leaves_no_namespace_or_interface, and killed by it"]
+fn child_process_holds_a_lab_until_killed() {
     let lab = Lab::new().unwrap();
     println!("\nleft={}", lab.left().namespace().as_fd().as_raw_fd());
     println!("right={}", lab.right().namespace().as_fd().as_raw_fd());

@@ -68,7 +68,7 @@ impl Endpoint {
     }
 
     fn work(&mut self) {
-        let (messages, events) = poll::take();
+        let (messages, events) = poll::take_arrived();
         self.messages += messages;
         self.events += events;
     }
@@ -96,7 +96,7 @@ impl Endpoint {
 
     pub(crate) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
         self.work();
-        if messages && self.messages > 0 || self.events > 0 || poll::has_any() {
+        if messages && self.messages > 0 || self.events > 0 || poll::has_arrived() {
             return Ok(true);
         }
         self.descriptor.arm(&self.carrier, None)?;
@@ -137,8 +137,8 @@ mod tests {
                 let shared = shared.clone();
                 thread::spawn(move || receive(&shared))
             });
-            poll::arrive(1, 0);
-            poll::arrive(1, 0);
+            poll::simulate_arrival(1, 0);
+            poll::simulate_arrival(1, 0);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
@@ -151,7 +151,7 @@ mod tests {
             let shared = Shared::from(Endpoint::new());
             let waiting = shared.clone();
             let thread = thread::spawn(move || receive(&waiting));
-            poll::arrive(1, 0);
+            poll::simulate_arrival(1, 0);
             shared.lock().work();
             thread.join().unwrap();
         });
@@ -188,7 +188,7 @@ mod tests {
             while begun.load(loom::sync::atomic::Ordering::SeqCst) < 2 {
                 thread::yield_now();
             }
-            poll::arrive(0, 1);
+            poll::simulate_arrival(0, 1);
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }

@@ -16,7 +16,7 @@ pub(crate) mod poll {
 
     /// What makes the descriptor readable.
     #[derive(Debug, Default)]
-    struct Causes {
+    struct ReadinessCauses {
         /// Messages that came and were not taken.
         messages: usize,
         /// Events that came, the same.
@@ -24,16 +24,17 @@ pub(crate) mod poll {
         is_timer_due: bool,
     }
 
-    struct Kernel {
-        causes: Mutex<Causes>,
+    struct SimulatedKernel {
+        causes: Mutex<ReadinessCauses>,
         changed: Condvar,
     }
 
     loom::lazy_static! {
-        static ref KERNEL: Kernel = Kernel { causes: Mutex::new(Causes::default()), changed: Condvar::new() };
+        static ref KERNEL: SimulatedKernel =
+            SimulatedKernel { causes: Mutex::new(ReadinessCauses::default()), changed: Condvar::new() };
     }
 
-    impl Causes {
+    impl ReadinessCauses {
         fn is_readable(&self) -> bool {
             self.messages + self.events > 0 || self.is_timer_due
         }
@@ -48,7 +49,7 @@ pub(crate) mod poll {
     }
 
     /// Messages and events come.
-    pub(crate) fn arrive(messages: usize, events: usize) {
+    pub(crate) fn simulate_arrival(messages: usize, events: usize) {
         let mut causes = KERNEL.causes.lock().unwrap();
         causes.messages += messages;
         causes.events += events;
@@ -56,13 +57,13 @@ pub(crate) mod poll {
     }
 
     /// Takes what came: messages and events.
-    pub(crate) fn take() -> (usize, usize) {
+    pub(crate) fn take_arrived() -> (usize, usize) {
         let mut causes = KERNEL.causes.lock().unwrap();
         (std::mem::take(&mut causes.messages), std::mem::take(&mut causes.events))
     }
 
     /// Whether anything waits to be taken.
-    pub(crate) fn has_any() -> bool {
+    pub(crate) fn has_arrived() -> bool {
         let causes = KERNEL.causes.lock().unwrap();
         causes.messages + causes.events > 0
     }

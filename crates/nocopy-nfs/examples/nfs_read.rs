@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         // Replies arrive in any order, which does not matter for a sum.
         let Some(filled) = client.receive()? else { break };
-        let (buffer, _) = filled.read()?;
+        let (buffer, _) = filled.into_result()?;
         sum += buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>();
         read += buffer.len() as u64;
     }

@@ -21,7 +21,7 @@ receives! {
 
 /// Receives into given memory, and returns it.
 #[expect(dead_code, reason = "it is enough that it compiles")]
-fn posts(client: &mut Client, place: FilePosition) -> Result<(), Box<dyn Error>> {
+fn check_post_signatures(client: &mut Client, place: FilePosition) -> Result<(), Box<dyn Error>> {
     let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;
     let posted: Result<Ticket, Rejected<Buffer>> = client.post(buffer, place);
     posted?;

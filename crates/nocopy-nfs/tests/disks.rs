@@ -33,8 +33,8 @@ impl Scene {
         fs::create_dir_all(scene.path("exported/a")).unwrap();
         fs::create_dir_all(scene.path("exported/b")).unwrap();
         let is_possible = scene
-            .make("probe", &[])
-            .and_then(|()| scene.attach("probe"))
+            .make_disk("probe", &[])
+            .and_then(|()| scene.attach_disk("probe"))
             .is_some_and(|attached| scene.try_mount(&attached, "exported").is_some());
         if !is_possible {
             nocopy_lab::skip(&nocopy_lab::Missing::Device("loop devices and mkfs.ext4"));
@@ -47,14 +47,14 @@ impl Scene {
         self.around.path().join(below)
     }
 
-    fn make(&self, disk: &str, options: &[&str]) -> Option<()> {
+    fn make_disk(&self, disk: &str, options: &[&str]) -> Option<()> {
         let disk = self.path(disk);
         fs::File::create(&disk).unwrap().set_len(16 << 20).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(&disk).status();
         made.is_ok_and(|status| status.success()).then_some(())
     }
 
-    fn attach(&self, disk: &str) -> Option<LoopDevice> {
+    fn attach_disk(&self, disk: &str) -> Option<LoopDevice> {
         let done = Command::new("losetup").args(["-f", "--show"]).arg(self.path(disk)).output().ok()?;
         let device = String::from_utf8(done.stdout).ok()?;
         done.status.success().then(|| LoopDevice(device.trim().into()))
@@ -67,12 +67,12 @@ impl Scene {
     }
 
     /// A disk at a place below.
-    fn mounted(&self, disk: &str, at: &str) -> (MountGuard, LoopDevice) {
-        let attached = self.attach(disk).unwrap();
+    fn mount_disk(&self, disk: &str, at: &str) -> (MountGuard, LoopDevice) {
+        let attached = self.attach_disk(disk).unwrap();
         (self.try_mount(&attached, at).unwrap(), attached)
     }
 
-    fn export(&self) -> Export {
+    fn open_export(&self) -> Export {
         let mut opened = None;
         // The processes that other tests start have this one's descriptors for a moment, and with them the
         // lock of the state.
@@ -86,7 +86,7 @@ impl Scene {
         opened.expect("it is open")
     }
 
-    fn device(&self, below: &str) -> u64 {
+    fn device_number(&self, below: &str) -> u64 {
         fs::metadata(self.path(below)).unwrap().dev()
     }
 }
@@ -103,13 +103,13 @@ impl Drop for MountGuard {
     }
 }
 
-fn handle(export: &Export, path: &str) -> FileHandle {
+fn saved_handle(export: &Export, path: &str) -> FileHandle {
     let handle = export.walk(&Caller::Server, Path::new(path)).unwrap();
-    export.save().unwrap();
+    export.save_index().unwrap();
     handle
 }
 
-fn read(export: &Export, handle: &FileHandle) -> Result<String, Status> {
+fn read_file(export: &Export, handle: &FileHandle) -> Result<String, Status> {
     let file = export.readable_file(&Caller::Server, handle)?;
     file.attributes()?;
     let mut bytes = [0; 64];
@@ -119,25 +119,26 @@ fn read(export: &Export, handle: &FileHandle) -> Result<String, Status> {
 
 /// As after a reboot, of the exported file system itself, and of one mounted below it.
 #[test]
-fn handles_are_valid_on_another_device_number() {
+fn handles_stay_valid_when_the_device_number_changes() {
     let Some(scene) = Scene::new() else { return };
     for at in ["exported", "exported/a"] {
-        scene.make("disk", &[]).unwrap();
-        let first = scene.mounted("disk", at);
+        scene.make_disk("disk", &[]).unwrap();
+        let first = scene.mount_disk("disk", at);
         fs::write(scene.path(at).join("file"), "content").unwrap();
         let name = if at == "exported" { "file" } else { "a/file" };
-        let export = scene.export();
-        let (known, root, device) = (handle(&export, name), export.root(), scene.device(at));
-        let number = export.file(&known).unwrap().attributes().unwrap().file_system;
+        let export = scene.open_export();
+        let (known, root, device) =
+            (saved_handle(&export, name), export.root_handle(), scene.device_number(at));
+        let number = export.file_by_handle(&known).unwrap().attributes().unwrap().file_system;
         drop(export);
-        let other = scene.attach("disk").unwrap();
+        let other = scene.attach_disk("disk").unwrap();
         drop(first);
         let second = scene.try_mount(&other, at).unwrap();
-        assert_ne!(scene.device(at), device);
-        let export = scene.export();
-        assert_eq!(read(&export, &known).as_deref(), Ok("content"), "{at}");
-        assert_eq!(export.root(), root);
-        assert_eq!(export.file(&known).unwrap().attributes().unwrap().file_system, number);
+        assert_ne!(scene.device_number(at), device);
+        let export = scene.open_export();
+        assert_eq!(read_file(&export, &known).as_deref(), Ok("content"), "{at}");
+        assert_eq!(export.root_handle(), root);
+        assert_eq!(export.file_by_handle(&known).unwrap().attributes().unwrap().file_system, number);
         drop((export, second, other));
         fs::remove_dir_all(scene.path("state")).unwrap();
     }
@@ -145,16 +146,16 @@ fn handles_are_valid_on_another_device_number() {
 
 /// The same disk with the number of another one that had it before.
 #[test]
-fn handles_are_stale_on_another_disk_with_the_device_number() {
+fn handles_are_stale_when_another_disk_has_the_device_number() {
     let Some(scene) = Scene::new() else { return };
     for disk in ["one", "other"] {
-        scene.make(disk, &["-E", "hash_seed=01234567-0123-4567-89ab-0123456789ab"]).unwrap();
+        scene.make_disk(disk, &["-E", "hash_seed=01234567-0123-4567-89ab-0123456789ab"]).unwrap();
     }
     let at = "exported";
-    let (mounted, attached) = scene.mounted("one", at);
+    let (mounted, attached) = scene.mount_disk("one", at);
     fs::write(scene.path("exported/file"), "content").unwrap();
-    let export = scene.export();
-    let known = handle(&export, "file");
+    let export = scene.open_export();
+    let known = saved_handle(&export, "file");
     drop((export, mounted));
     let device = attached.0.clone();
     drop(attached);
@@ -169,7 +170,7 @@ fn handles_are_stale_on_another_disk_with_the_device_number() {
     let attached = LoopDevice(device);
     let mounted = scene.try_mount(&attached, at).unwrap();
     fs::write(scene.path("exported/file"), "other").unwrap();
-    assert_eq!(read(&scene.export(), &known), Err(Status::Stale));
+    assert_eq!(read_file(&scene.open_export(), &known), Err(Status::Stale));
     drop((mounted, attached));
 }
 
@@ -177,61 +178,61 @@ fn handles_are_stale_on_another_disk_with_the_device_number() {
 #[test]
 fn snapshots_are_distinguished_from_their_origin() {
     let Some(scene) = Scene::new() else { return };
-    scene.make("disk", &[]).unwrap();
-    let first = scene.mounted("disk", "exported/a");
+    scene.make_disk("disk", &[]).unwrap();
+    let first = scene.mount_disk("disk", "exported/a");
     fs::write(scene.path("exported/a/file"), "original").unwrap();
     drop(first);
     fs::copy(scene.path("disk"), scene.path("snapshot")).unwrap();
-    let both = (scene.mounted("disk", "exported/a"), scene.mounted("snapshot", "exported/b"));
+    let both = (scene.mount_disk("disk", "exported/a"), scene.mount_disk("snapshot", "exported/b"));
     fs::write(scene.path("exported/b/file"), "snapshot").unwrap();
-    let export = scene.export();
-    let known = ["a/file", "b/file"].map(|name| handle(&export, name));
+    let export = scene.open_export();
+    let known = ["a/file", "b/file"].map(|name| saved_handle(&export, name));
     assert_ne!(known[0], known[1]);
     drop((export, both));
     // In the other order, so that each has the device number of the other, and the other place is seen first.
-    let both = (scene.mounted("snapshot", "exported/b"), scene.mounted("disk", "exported/a"));
-    let export = scene.export();
-    handle(&export, "b/file");
-    assert_eq!(known.map(|known| read(&export, &known).unwrap()), ["original", "snapshot"]);
+    let both = (scene.mount_disk("snapshot", "exported/b"), scene.mount_disk("disk", "exported/a"));
+    let export = scene.open_export();
+    saved_handle(&export, "b/file");
+    assert_eq!(known.map(|known| read_file(&export, &known).unwrap()), ["original", "snapshot"]);
     drop((export, both));
-    let alone = scene.mounted("snapshot", "exported/b");
-    let export = scene.export();
-    handle(&export, "b/file");
-    assert_eq!(read(&export, &known[0]), Err(Status::Stale));
+    let alone = scene.mount_disk("snapshot", "exported/b");
+    let export = scene.open_export();
+    saved_handle(&export, "b/file");
+    assert_eq!(read_file(&export, &known[0]), Err(Status::Stale));
     drop((export, alone));
 }
 
 /// A program of this host replaces what is mounted while the server runs.
 #[test]
-fn replaced_mounts_are_detected() {
+fn handles_are_stale_while_another_disk_is_mounted() {
     let Some(scene) = Scene::new() else { return };
-    scene.make("disk", &[]).unwrap();
-    scene.make("other", &[]).unwrap();
-    let export = scene.export();
-    let first = scene.mounted("disk", "exported/a");
+    scene.make_disk("disk", &[]).unwrap();
+    scene.make_disk("other", &[]).unwrap();
+    let export = scene.open_export();
+    let first = scene.mount_disk("disk", "exported/a");
     fs::write(scene.path("exported/a/file"), "content").unwrap();
-    let known = handle(&export, "a/file");
+    let known = saved_handle(&export, "a/file");
     drop(first);
-    export.close_idle();
-    export.close_idle();
-    let second = scene.mounted("other", "exported/a");
+    export.run_maintenance();
+    export.run_maintenance();
+    let second = scene.mount_disk("other", "exported/a");
     fs::write(scene.path("exported/a/file"), "other").unwrap();
-    assert_eq!(read(&export, &known), Err(Status::Stale));
-    let other = handle(&export, "a/file");
-    assert_eq!(read(&export, &other).as_deref(), Ok("other"));
+    assert_eq!(read_file(&export, &known), Err(Status::Stale));
+    let other = saved_handle(&export, "a/file");
+    assert_eq!(read_file(&export, &other).as_deref(), Ok("other"));
     drop(second);
-    export.close_idle();
-    export.close_idle();
-    let again = scene.mounted("disk", "exported/a");
+    export.run_maintenance();
+    export.run_maintenance();
+    let again = scene.mount_disk("disk", "exported/a");
     assert_eq!(
-        (read(&export, &known).as_deref(), read(&export, &other)),
+        (read_file(&export, &known).as_deref(), read_file(&export, &other)),
         (Ok("content"), Err(Status::Stale))
     );
     drop((export, again));
 }
 
 #[test]
-fn handles_in_memory_file_systems_end_at_unmount() {
+fn handles_of_tmpfs_expire_at_unmount() {
     let Some(scene) = Scene::new() else { return };
     let point = scene.path("exported");
     let mount = || {
@@ -240,27 +241,27 @@ fn handles_in_memory_file_systems_end_at_unmount() {
         MountGuard(point.clone())
     };
     let mounted = mount();
-    let export = scene.export();
-    let known = handle(&export, "file");
-    assert!(export.handle_expiry().is_some());
+    let export = scene.open_export();
+    let known = saved_handle(&export, "file");
+    assert!(export.handle_expiry_text().is_some());
     drop(export);
-    assert_eq!(read(&scene.export(), &known).as_deref(), Ok("content"), "the next server");
+    assert_eq!(read_file(&scene.open_export(), &known).as_deref(), Ok("content"), "the next server");
     drop(mounted);
     let mounted = mount();
-    assert_eq!(read(&scene.export(), &known), Err(Status::Stale));
+    assert_eq!(read_file(&scene.open_export(), &known), Err(Status::Stale));
     drop(mounted);
 }
 
 /// An overlay has a UUID since Linux 6.6, which is stored beside the upper layer; without one it is known
 /// until the machine is restarted.
 #[test]
-fn handles_of_an_overlay_are_valid_or_stale() {
+fn overlay_handles_survive_a_remount_only_with_a_uuid() {
     let Some(scene) = Scene::new() else { return };
-    scene.make("disk", &[]).unwrap();
+    scene.make_disk("disk", &[]).unwrap();
     for place in ["layers", "other"] {
         fs::create_dir(scene.path(place)).unwrap();
     }
-    let layers = scene.mounted("disk", "layers");
+    let layers = scene.mount_disk("disk", "layers");
     for place in ["lower", "upper", "work"] {
         fs::create_dir(scene.path("layers").join(place)).unwrap();
     }
@@ -277,41 +278,44 @@ fn handles_of_an_overlay_are_valid_or_stale() {
     let Some(overlay) = mount_overlay() else {
         return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("overlayfs"));
     };
-    let export = scene.export();
-    let (known, device, stays) =
-        (handle(&export, "file"), scene.device("exported"), export.handle_expiry().is_none());
+    let export = scene.open_export();
+    let (known, device, stays) = (
+        saved_handle(&export, "file"),
+        scene.device_number("exported"),
+        export.handle_expiry_text().is_none(),
+    );
     drop((export, overlay));
     // Something else has its device number.
     let other = scene.path("other");
     mount("none", &other, "tmpfs", MountFlags::empty(), None).unwrap();
     let other = MountGuard(other);
     let overlay = mount_overlay().unwrap();
-    let export = scene.export();
+    let export = scene.open_export();
     let expected = if stays { Ok("content".to_owned()) } else { Err(Status::Stale) };
-    assert!(read(&export, &known) == expected || !stays && scene.device("exported") == device);
+    assert!(read_file(&export, &known) == expected || !stays && scene.device_number("exported") == device);
     drop((export, overlay, other, layers));
 }
 
 /// As ext3, with times of whole seconds.
 #[test]
-fn exclusive_files_are_found_again_with_coarse_times() {
+fn exclusive_creates_are_recognised_with_whole_second_times() {
     let Some(scene) = Scene::new() else { return };
-    scene.make("disk", &["-I", "128"]).unwrap();
-    let mounted = scene.mounted("disk", "exported");
+    scene.make_disk("disk", &["-I", "128"]).unwrap();
+    let mounted = scene.mount_disk("disk", "exported");
     let how = CreateMode::Exclusive([0x81, 2, 3, 4, 5, 6, 7, 8]);
     let create = |export: &Export, how: &CreateMode| {
-        let root = export.file(&export.root()).unwrap();
+        let root = export.file_by_handle(&export.root_handle()).unwrap();
         export.create(&Caller::Server, &root, b"file", how).0.map(|found| found.handle)
     };
-    let export = scene.export();
+    let export = scene.open_export();
     let made = create(&export, &how).unwrap();
     assert_eq!(create(&export, &how), Ok(made));
-    export.save().unwrap();
+    export.save_index().unwrap();
     drop(export);
-    let export = scene.export();
+    let export = scene.open_export();
     assert_eq!(create(&export, &how), Ok(made), "the next server");
     assert_eq!(create(&export, &CreateMode::Exclusive([1; 8])), Err(Status::Exists));
-    let file = export.file(&made).unwrap();
+    let file = export.file_by_handle(&made).unwrap();
     let new = NewAttributes { accessed: SetTime::Now, modified: SetTime::Now, ..NewAttributes::NONE };
     export.set_attributes(&Caller::Server, &file, &new, None).0.unwrap();
     assert_eq!(create(&export, &how), Err(Status::Exists), "the client has its file");
@@ -322,7 +326,9 @@ fn exclusive_files_are_found_again_with_coarse_times() {
 fn case_insensitive_directories_are_reported() {
     let Some(scene) = Scene::new() else { return };
     let missing = || nocopy_lab::skip(&nocopy_lab::Missing::Kernel("casefold of ext4 (CONFIG_UNICODE)"));
-    let Some(attached) = scene.make("disk", &["-O", "casefold"]).and_then(|()| scene.attach("disk")) else {
+    let Some(attached) =
+        scene.make_disk("disk", &["-O", "casefold"]).and_then(|()| scene.attach_disk("disk"))
+    else {
         return missing();
     };
     let Some(mounted) = scene.try_mount(&attached, "exported") else { return missing() };
@@ -332,9 +338,9 @@ fn case_insensitive_directories_are_reported() {
         return missing();
     }
     fs::write(scene.path("exported/ignores/File"), "").unwrap();
-    let export = scene.export();
+    let export = scene.open_export();
     for (name, expected) in [("", false), ("ignores", true), ("ignores/file", true)] {
-        let file = export.file(&handle(&export, name)).unwrap();
+        let file = export.file_by_handle(&saved_handle(&export, name)).unwrap();
         let limits = export.limits(&file).unwrap();
         assert_eq!((limits.ignores_case, limits.preserves_case), (expected, true), "{name}");
         drop(file);

@@ -18,7 +18,7 @@ const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
 const TAKE: &str = "NOCOPY_TAKE";
 
 /// A variable; `None` in a process that was started setuid, or from a file with capabilities.
-pub(crate) fn variable(name: &str) -> Option<OsString> {
+pub(crate) fn secure_getenv(name: &str) -> Option<OsString> {
     // SAFETY: takes a number.
     let is_elevated = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_elevated { None } else { std::env::var_os(name) }
@@ -26,12 +26,12 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 
 /// Whether to take packets from the host if possible.
 pub(crate) fn is_take_requested() -> bool {
-    variable(TAKE).is_some_and(|value| value == "1")
+    secure_getenv(TAKE).is_some_and(|value| value == "1")
 }
 
 /// How to reach `nocopy run`.
 #[derive(Debug)]
-pub(crate) struct Runner {
+pub(crate) struct RunnerAddress {
     /// The socket that this process inherited. The program may have closed it, and opened something else with
     /// the same descriptor: so the inode and the kind of the file were checked.
     pub(crate) inherited: Option<BorrowedFd<'static>>,
@@ -41,8 +41,8 @@ pub(crate) struct Runner {
 }
 
 /// The `nocopy run` that has started this program, if it has.
-pub(crate) fn runner() -> Option<Runner> {
-    let value = variable(RUN_SOCKET)?;
+pub(crate) fn runner_address() -> Option<RunnerAddress> {
+    let value = secure_getenv(RUN_SOCKET)?;
     let mut parts = value.to_str()?.split(':');
     let number: RawFd = parts.next()?.parse().ok().filter(|number| *number >= 0)?;
     let inode: u64 = parts.next()?.parse().ok()?;
@@ -56,5 +56,5 @@ pub(crate) fn runner() -> Option<Runner> {
             && sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
     });
-    Some(Runner { inherited: is_ours.then_some(socket), name, key })
+    Some(RunnerAddress { inherited: is_ours.then_some(socket), name, key })
 }

@@ -27,23 +27,23 @@ unsafe extern "C-unwind" {
 ///
 /// # Safety
 /// The handle is open, or null.
-pub(crate) unsafe fn entry<R: Copy>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
+pub(crate) unsafe fn run_entry_point<R: Copy>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
     let mut before = CANCEL_DISABLE;
     // SAFETY: the pointer is to a number.
     unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
     // SAFETY: by contract.
-    let result = unsafe { quick(handle, fallback, run) };
+    let result = unsafe { catch_panic(handle, fallback, run) };
     // SAFETY: as above, and nothing here has to be dropped.
     unsafe { pthread_setcancelstate(before, null_mut()) };
     result
 }
 
-/// As [`entry`], for a body that calls no function of the C library that is a cancellation point.
+/// As [`run_entry_point`], for a body that calls no function of the C library that is a cancellation point.
 ///
 /// # Safety
-/// As [`entry`].
+/// As [`run_entry_point`].
 #[inline]
-pub(crate) unsafe fn quick<R: Copy>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
+pub(crate) unsafe fn catch_panic<R: Copy>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
     // `AssertUnwindSafe`: a panic may leave the state of a handle incomplete, but memory stays safe: later
     // calls fail or go on.
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -51,7 +51,7 @@ pub(crate) unsafe fn quick<R: Copy>(handle: *mut Pcap, fallback: R, run: impl Fn
         Err(panic) => {
             if !handle.is_null() {
                 // SAFETY: by contract.
-                unsafe { explain(handle, &*panic) };
+                unsafe { set_panic_text(handle, &*panic) };
             }
             fallback
         }
@@ -61,14 +61,16 @@ pub(crate) unsafe fn quick<R: Copy>(handle: *mut Pcap, fallback: R, run: impl Fn
 /// # Safety
 /// The handle is open.
 #[cold]
-unsafe fn explain(handle: *mut Pcap, panic: &(dyn Any + Send)) {
-    let text =
-        format!("nocopy: internal fault; {}; report it, and run the program without nocopy", words(panic));
+unsafe fn set_panic_text(handle: *mut Pcap, panic: &(dyn Any + Send)) {
+    let text = format!(
+        "nocopy: internal fault; {}; report it, and run the program without nocopy",
+        panic_message(panic)
+    );
     // SAFETY: by contract.
-    unsafe { text::set(handle, &text) };
+    unsafe { text::set_error_text(handle, &text) };
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
@@ -80,8 +82,8 @@ mod tests {
     #[test]
     fn a_panic_returns_the_fallback() {
         // SAFETY: the handle is null.
-        assert_eq!(unsafe { entry(std::ptr::null_mut(), -1, || panic!("as expected")) }, -1);
+        assert_eq!(unsafe { run_entry_point(std::ptr::null_mut(), -1, || panic!("as expected")) }, -1);
         // SAFETY: the handle is null.
-        assert_eq!(unsafe { entry(std::ptr::null_mut(), -1, || 7) }, 7);
+        assert_eq!(unsafe { run_entry_point(std::ptr::null_mut(), -1, || 7) }, 7);
     }
 }

@@ -15,15 +15,15 @@ use nocopy::integration::Generation;
 
 use crate::abi::{ERROR, Pcap, Statistics};
 use crate::capture::receive_off::stop_receiving;
-use crate::capture::{Capture, Counts, Opened, Refusal, Settings};
-use crate::report::{self, Library, Opener};
-use crate::system::system;
+use crate::capture::{Capture, Counts, OpenedCapture, Refusal, Settings};
+use crate::report::{self, CapturingLibrary, ReportingProcess};
+use crate::system::system_libpcap;
 use crate::text;
 use crate::timed_wait::lock_within;
 
-pub(crate) use claim::{CallSite, Claim, StackMark};
-pub(crate) use live::Live;
-pub(crate) use reading::{ReadCall, ReadFunction, ReadStep};
+pub(crate) use claim::{Claim, StackMark, StackPosition};
+pub(crate) use live::LiveCapture;
+pub(crate) use reading::{ReadAction, ReadCall, ReadCallKind};
 
 /// The buffer of the system's handle if this library captures: as few blocks as a ring may have.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
@@ -41,12 +41,12 @@ pub(crate) struct Handle {
     device: CString,
     settings: Mutex<Settings>,
     /// Set once the handle is activated with this library.
-    live: OnceLock<Live>,
+    live: OnceLock<LiveCapture>,
     /// True once the handle is activated and the system's libpcap captures for it.
     is_system_capture: AtomicBool,
     generation: Generation,
     /// Set once the handle is activated under `nocopy run`.
-    opener: OnceLock<Opener>,
+    opener: OnceLock<ReportingProcess>,
 }
 
 impl Handle {
@@ -67,27 +67,27 @@ impl Handle {
     /// The settings that the program asked for. Fails in the child of a fork during another thread's call,
     /// and after such a call was left.
     pub(crate) fn settings(&self) -> Result<Settings, &'static str> {
-        self.with_settings(|settings| settings.clone())
+        self.change_settings(|settings| settings.clone())
     }
 
     /// Changes the settings; fails likewise.
-    pub(crate) fn with_settings<R>(&self, run: impl FnOnce(&mut Settings) -> R) -> Result<R, &'static str> {
+    pub(crate) fn change_settings<R>(&self, run: impl FnOnce(&mut Settings) -> R) -> Result<R, &'static str> {
         lock_within(&self.settings, LOCK_TIMEOUT).map(|mut settings| run(&mut settings)).ok_or(IN_USE)
     }
 
     /// The capture, if this library activated the handle.
     #[inline]
-    pub(crate) fn live(&self) -> Option<&Live> {
+    pub(crate) fn live_capture(&self) -> Option<&LiveCapture> {
         self.live.get()
     }
 
     /// Whether it is activated, with this library or the system's.
     pub(crate) fn is_activated(&self) -> bool {
-        self.live().is_some() || self.is_system_capture.load(Ordering::Relaxed)
+        self.live_capture().is_some() || self.is_system_capture.load(Ordering::Relaxed)
     }
 
     /// Opens our capture. The error is the reason why the system's libpcap has to capture instead.
-    pub(crate) fn open(&self) -> Result<Opened, Refusal> {
+    pub(crate) fn open_capture(&self) -> Result<OpenedCapture, Refusal> {
         let settings = self.settings().map_err(|why| Refusal(why.into()))?;
         Capture::open(&self.device, &settings)
     }
@@ -98,8 +98,8 @@ impl Handle {
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap to which this state belongs.
-    pub(crate) unsafe fn activate(&self, real: *mut Pcap, opened: Opened) -> c_int {
-        let Opened { capture, control, library } = opened;
+    pub(crate) unsafe fn activate(&self, real: *mut Pcap, opened: OpenedCapture) -> c_int {
+        let OpenedCapture { capture, control, library } = opened;
         // Before the system's handle is activated: an error then leaves it unchanged.
         let settings = self.settings().map_err(str::to_owned).and_then(|settings| {
             if settings.nonblocking {
@@ -111,28 +111,28 @@ impl Handle {
             Ok(settings) => settings,
             Err(words) => {
                 // SAFETY: by contract.
-                unsafe { text::set(real, &words) };
+                unsafe { text::set_error_text(real, &words) };
                 return ERROR;
             }
         };
         // SAFETY: by contract.
         let status = unsafe {
-            (system().pcap_set_buffer_size)(real, SMALL_BUFFER_BYTES);
-            (system().pcap_set_immediate_mode)(real, 1);
-            (system().pcap_activate)(real)
+            (system_libpcap().pcap_set_buffer_size)(real, SMALL_BUFFER_BYTES);
+            (system_libpcap().pcap_set_immediate_mode)(real, 1);
+            (system_libpcap().pcap_activate)(real)
         };
         if status < 0 {
             return status;
         }
         // SAFETY: the handle is activated.
         let live = unsafe {
-            stop_receiving((system().pcap_fileno)(real));
-            Live::new(real, self.number, &self.device, &settings, (capture, control))
+            stop_receiving((system_libpcap().pcap_fileno)(real));
+            LiveCapture::new(real, self.number, &self.device, &settings, (capture, control))
         };
         if self.live.set(live).is_ok() {
             self.report_opened(library);
-            if let Some(live) = self.live() {
-                live.control.share_with_runner(self.number);
+            if let Some(live) = self.live_capture() {
+                live.control.share_filter_with_runner(self.number);
             }
         }
         status
@@ -141,14 +141,14 @@ impl Handle {
     /// Notes that the system's libpcap captures.
     pub(crate) fn record_system_capture(&self, why: &Refusal) {
         self.is_system_capture.store(true, Ordering::Relaxed);
-        self.report_opened(Library::System { why: why.to_string() });
+        self.report_opened(CapturingLibrary::System { why: why.to_string() });
     }
 
-    fn report_opened(&self, library: Library) {
+    fn report_opened(&self, library: CapturingLibrary) {
         let Ok(settings) = self.settings() else { return };
         let snap_bytes = settings.snap_bytes().cast_unsigned();
         let device = self.device.to_string_lossy();
-        let opener = report::opened(self.number, &device, library, settings.promiscuous, snap_bytes);
+        let opener = report::report_opened(self.number, &device, library, settings.promiscuous, snap_bytes);
         if let Some(opener) = opener {
             let _ = self.opener.set(opener); // a handle is activated once
         }
@@ -156,7 +156,7 @@ impl Handle {
 
     /// The counts, if it was activated.
     fn counts(&self, real: *mut Pcap) -> Option<Counts> {
-        match self.live() {
+        match self.live_capture() {
             Some(live) => Some(live.control.counts().unwrap_or_default()),
             None if self.is_system_capture.load(Ordering::Relaxed) => Some(system_counts(real)),
             None => None,
@@ -166,12 +166,12 @@ impl Handle {
     /// Sends queued frames, reports the counters, and ends the calls that wait; does less in a forked child
     /// whose parent continues. `real` is closed afterwards.
     pub(crate) fn stop(&self, real: *mut Pcap) {
-        if let Some(live) = self.live() {
+        if let Some(live) = self.live_capture() {
             live.finish_sending();
         }
         self.report_closed(real);
-        if let Some(live) = self.live() {
-            live.abandon();
+        if let Some(live) = self.live_capture() {
+            live.end_waiting_calls();
         }
     }
 
@@ -179,7 +179,7 @@ impl Handle {
     /// gets its packets.
     pub(crate) fn stop_in_use(&self, real: *mut Pcap) {
         self.stop(real);
-        if let Some(live) = self.live().filter(|_| !self.is_inherited()) {
+        if let Some(live) = self.live_capture().filter(|_| !self.is_inherited_by_fork()) {
             live.control.stop_receiving();
         }
     }
@@ -187,19 +187,19 @@ impl Handle {
     /// Reports the counts, as the handle is closed or the program ends; not in a forked child, unless that is
     /// a daemon, which has the handle alone.
     pub(crate) fn report_closed(&self, real: *mut Pcap) {
-        if self.is_inherited() {
-            let Some(&opener) = self.opener.get().filter(|opener| opener.has_ended()) else { return };
-            report::inherited(self.number, opener);
+        if self.is_inherited_by_fork() {
+            let Some(&opener) = self.opener.get().filter(|opener| opener.has_exited()) else { return };
+            report::report_inherited(self.number, opener);
         }
         // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to
         // read.
         let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
-        let (sent, sending) = self.live().map_or((0, None), Live::sent);
-        let counts = report::Counts { received, dropped, interface_dropped, sent };
-        report::closed(self.number, counts, sending.as_deref());
+        let (sent, sending) = self.live_capture().map_or((0, None), LiveCapture::sent_totals);
+        let counts = report::HandleCounts { received, dropped, interface_dropped, sent };
+        report::report_closed(self.number, counts, sending.as_deref());
     }
 
-    fn is_inherited(&self) -> bool {
+    fn is_inherited_by_fork(&self) -> bool {
         self.generation.is_outdated()
     }
 
@@ -207,10 +207,10 @@ impl Handle {
     ///
     /// # Safety
     /// Only the caller has it, it comes from a box, and it is invalid afterwards.
-    pub(crate) unsafe fn free(handle: NonNull<Self>) {
+    pub(crate) unsafe fn close_and_free(handle: NonNull<Self>) {
         // SAFETY: by contract.
         let handle = unsafe { Box::from_raw(handle.as_ptr()) };
-        let is_inherited = handle.is_inherited();
+        let is_inherited = handle.is_inherited_by_fork();
         if let Some(live) = handle.live.into_inner() {
             live.close(is_inherited);
         }
@@ -221,7 +221,7 @@ impl Handle {
 fn system_counts(real: *mut Pcap) -> Counts {
     let mut statistics = Statistics::default();
     // SAFETY: the handle is open, and the statistics are there to be written.
-    unsafe { (system().pcap_stats)(real, &raw mut statistics) };
+    unsafe { (system_libpcap().pcap_stats)(real, &raw mut statistics) };
     Counts {
         received: statistics.received.into(),
         dropped: statistics.dropped.into(),
@@ -237,7 +237,7 @@ mod tests {
     fn settings_that_stay_locked_are_an_error() {
         let handle = Handle::new(Some(c"lo"));
         std::mem::forget(handle.settings.lock());
-        assert_eq!(handle.with_settings(|settings| settings.promiscuous = true), Err(IN_USE));
-        assert_eq!(handle.open().err().map(|why| why.to_string()).as_deref(), Some(IN_USE));
+        assert_eq!(handle.change_settings(|settings| settings.promiscuous = true), Err(IN_USE));
+        assert_eq!(handle.open_capture().err().map(|why| why.to_string()).as_deref(), Some(IN_USE));
     }
 }

@@ -9,7 +9,7 @@
 //!                    │                                 loaded at run time
 //!      table: pcap_t* → Handle                              │
 //!                    │                          compiler, savefiles, devices, names,
-//!          handle::Live: reading, sending, stop      what ours cannot do
+//!   handle::LiveCapture: reading, sending, stop      what ours cannot do
 //!            │                    │
 //!     capture::{Passive}      injection
 //! ```

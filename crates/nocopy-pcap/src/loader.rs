@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use nocopy_proto::distribution::libpcap_install;
+use nocopy_proto::distribution::libpcap_install_command;
 
 use crate::environment;
 
@@ -45,47 +45,50 @@ const OWN_FUNCTIONS: c_int = 0;
 
 /// A loaded library, which is never closed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Library(NonNull<c_void>);
+pub(crate) struct LoadedLibrary(NonNull<c_void>);
 
-impl Library {
+impl LoadedLibrary {
     /// Opens the library that the environment names, or the first that is found: the one that the program was
     /// linked with, one in a usual directory, or one that the loader finds by its name.
     pub(crate) fn open() -> Result<Self, String> {
-        if let Some(named) = environment::variable(environment::SYSTEM_LIBPCAP) {
-            return Self::open_named(&named);
+        if let Some(named) = environment::secure_getenv(environment::SYSTEM_LIBPCAP) {
+            return Self::open_from_variable(&named);
         }
         let mut refusal = None;
-        let found =
-            NAMES.iter().find_map(|name| open(name, libc::RTLD_NOLOAD).filter(|found| found.is_other()));
+        let found = NAMES
+            .iter()
+            .find_map(|name| open_library(name, libc::RTLD_NOLOAD).filter(|found| found.is_system_libpcap()));
         let found = found.or_else(|| {
-            let ours = own_file();
+            let ours = own_library_file();
             let is_other = |path: &PathBuf| path.exists() && path.canonicalize().ok() != ours;
-            let open = |path: PathBuf| Self::open_at(&path).map_err(|reason| refusal = Some(reason)).ok();
-            paths().filter(is_other).find_map(open)
+            let open = |path: PathBuf| Self::open_path(&path).map_err(|reason| refusal = Some(reason)).ok();
+            candidate_paths().filter(is_other).find_map(open)
         });
-        let found =
-            found.or_else(|| NAMES.iter().find_map(|name| open(name, 0).filter(|found| found.is_other())));
+        let found = found.or_else(|| {
+            NAMES.iter().find_map(|name| open_library(name, 0).filter(|found| found.is_system_libpcap()))
+        });
         // What the loader said of names that are not there is not for the program to read.
         drop(loader_error());
         found.ok_or_else(|| refusal.unwrap_or_else(not_found_error))
     }
 
-    fn open_named(path: &OsString) -> Result<Self, String> {
+    fn open_from_variable(path: &OsString) -> Result<Self, String> {
         let path = Path::new(path);
         let variable = environment::SYSTEM_LIBPCAP;
-        if path.canonicalize().ok().is_some_and(|file| Some(file) == own_file()) {
+        if path.canonicalize().ok().is_some_and(|file| Some(file) == own_library_file()) {
             let path = path.display();
             return Err(format!(
                 "{path}: cannot be the system's libpcap; it is this library itself; name another in {variable}"
             ));
         }
-        Self::open_at(path).map_err(|reason| format!("{reason}; name the system's libpcap in {variable}"))
+        Self::open_path(path).map_err(|reason| format!("{reason}; name the system's libpcap in {variable}"))
     }
 
-    fn open_at(path: &Path) -> Result<Self, String> {
+    fn open_path(path: &Path) -> Result<Self, String> {
         let file = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| format!("{}: cannot be loaded; its path has a zero byte", path.display()))?;
-        open(&file, 0).ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_error()))
+        open_library(&file, 0)
+            .ok_or_else(|| format!("{}: cannot be loaded; {}", path.display(), loader_error()))
     }
 
     /// The address of a symbol of the library; the name ends with a zero byte.
@@ -97,13 +100,13 @@ impl Library {
     }
 
     /// Whether it is libpcap, and not this library under that name.
-    fn is_other(self) -> bool {
-        let file = self.symbol("pcap_create\0").and_then(file_of);
-        file.is_some_and(|file| Some(file) != own_name())
+    fn is_system_libpcap(self) -> bool {
+        let file = self.symbol("pcap_create\0").and_then(library_name_of);
+        file.is_some_and(|file| Some(file) != own_library_name())
     }
 }
 
-fn paths() -> impl Iterator<Item = PathBuf> {
+fn candidate_paths() -> impl Iterator<Item = PathBuf> {
     let names = |directory: &'static str| {
         NAMES.iter().map(move |name| Path::new(directory).join(OsStr::from_bytes(name.to_bytes())))
     };
@@ -113,7 +116,7 @@ fn paths() -> impl Iterator<Item = PathBuf> {
 /// Why there is none, in the words of this distribution.
 fn not_found_error() -> String {
     let directories = DIRECTORIES.join(", ");
-    let install = libpcap_install(|path| std::fs::read_to_string(path).ok());
+    let install = libpcap_install_command(|path| std::fs::read_to_string(path).ok());
     format!(
         "libpcap: not found; the system's libpcap, which compiles filters and reads files, is in none of {directories}; \
          install it ({install}), or name its path in {}",
@@ -121,20 +124,21 @@ fn not_found_error() -> String {
     )
 }
 
-fn open(name: &CStr, flags: c_int) -> Option<Library> {
+fn open_library(name: &CStr, flags: c_int) -> Option<LoadedLibrary> {
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | OWN_FUNCTIONS | flags;
     // SAFETY: the C library's function, which has this type. Opening a library runs its initialisers; those
     // of libpcap and what it needs do nothing that matters here.
     let library = unsafe {
-        let open =
-            std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, c_int) -> *mut c_void>(dlopen());
+        let open = std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, c_int) -> *mut c_void>(
+            real_dlopen_address(),
+        );
         open(name.as_ptr(), flags)
     };
-    NonNull::new(library).map(Library)
+    NonNull::new(library).map(LoadedLibrary)
 }
 
 /// The address of the C library's dlopen(3): this library has a function of that name, too.
-pub(crate) fn dlopen() -> *mut c_void {
+pub(crate) fn real_dlopen_address() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let known = FOUND.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -143,7 +147,7 @@ pub(crate) fn dlopen() -> *mut c_void {
     // The C library comes after this one, unless a program was linked with both in the other order: then it
     // is the first of all. SAFETY: the name ends with a zero.
     let lookup = |scope: *mut c_void| unsafe { libc::dlsym(scope, c"dlopen".as_ptr()) };
-    let is_other = |found: &*mut c_void| !found.is_null() && file_of(*found) != own_name();
+    let is_other = |found: &*mut c_void| !found.is_null() && library_name_of(*found) != own_library_name();
     let found = [libc::RTLD_NEXT, libc::RTLD_DEFAULT].map(lookup).into_iter().find(is_other);
     // A program without a C library that opens libraries does not get so far.
     let found = found.unwrap_or_else(|| std::process::abort());
@@ -152,19 +156,19 @@ pub(crate) fn dlopen() -> *mut c_void {
 }
 
 /// Whether a program that opens this file wants libpcap: a name, which the loader searches for, or a path.
-pub(crate) fn is_libpcap(file: &CStr) -> bool {
+pub(crate) fn is_libpcap_name(file: &CStr) -> bool {
     let name = file.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     name.strip_prefix(b"libpcap.so").is_some_and(|version| matches!(version.first(), None | Some(b'.')))
 }
 
 /// The name by which the loader knows this library; it stays valid.
-pub(crate) fn own_name() -> Option<&'static CStr> {
-    file_of(own_name as *mut c_void)
+pub(crate) fn own_library_name() -> Option<&'static CStr> {
+    library_name_of(own_library_name as *mut c_void)
 }
 
 /// The name by which the loader knows the library of a function; it stays valid as long as the library is
 /// loaded.
-fn file_of(function: *mut c_void) -> Option<&'static CStr> {
+fn library_name_of(function: *mut c_void) -> Option<&'static CStr> {
     let mut found = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -179,8 +183,8 @@ fn file_of(function: *mut c_void) -> Option<&'static CStr> {
 }
 
 /// The file that contains this code.
-fn own_file() -> Option<PathBuf> {
-    Path::new(OsStr::from_bytes(own_name()?.to_bytes())).canonicalize().ok()
+fn own_library_file() -> Option<PathBuf> {
+    Path::new(OsStr::from_bytes(own_library_name()?.to_bytes())).canonicalize().ok()
 }
 
 fn loader_error() -> String {
@@ -206,12 +210,12 @@ mod tests {
             c"/usr/lib64/libpcap.so.1.10.4",
             c"./libpcap.so",
         ] {
-            assert!(is_libpcap(name), "{name:?}");
+            assert!(is_libpcap_name(name), "{name:?}");
         }
         for name in
             [c"", c"/", c"libpcap", c"libpcap.so/", c"libpcap.so2", c"libpcapnav.so.0", c"xlibpcap.so"]
         {
-            assert!(!is_libpcap(name), "{name:?}");
+            assert!(!is_libpcap_name(name), "{name:?}");
         }
     }
 }

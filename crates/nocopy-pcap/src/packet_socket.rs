@@ -14,7 +14,7 @@ pub(crate) fn open(device: &CStr, protocol: u16) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    let mut address = no_address();
+    let mut address = zeroed_address();
     (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, protocol.to_be());
     address.sll_ifindex = index.cast_signed();
     let bytes = size_of_val(&address) as libc::socklen_t;
@@ -26,8 +26,8 @@ pub(crate) fn open(device: &CStr, protocol: u16) -> io::Result<OwnedFd> {
 }
 
 /// The index of the interface that a packet socket is bound to; -1 if the interface was removed.
-pub(crate) fn index_of(socket: BorrowedFd<'_>) -> io::Result<i32> {
-    let mut address = no_address();
+pub(crate) fn bound_interface_index(socket: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut address = zeroed_address();
     let mut bytes = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the pointers are to the address and to its length, which outlive the call.
     match unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut bytes) } {
@@ -36,7 +36,7 @@ pub(crate) fn index_of(socket: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
-fn no_address() -> libc::sockaddr_ll {
+fn zeroed_address() -> libc::sockaddr_ll {
     // SAFETY: all-zero is a valid `sockaddr_ll`.
     unsafe { std::mem::zeroed() }
 }

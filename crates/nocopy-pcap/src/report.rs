@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use nocopy::integration::Generation;
 use nocopy_proto::filter::Program;
-use nocopy_proto::run::{Closed, Join, Message, Opened, VERSION, clip};
+use nocopy_proto::run::{ClosedHandle, JoinRequest, LibraryMessage, OpenedHandle, VERSION, clip_text};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::environment;
 use crate::timed_wait::lock_within;
-use channel::Channel;
-pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterLocation, Library};
+use channel::RunnerChannel;
+pub(crate) use nocopy_proto::run::{CaptureMode, CapturingLibrary, FilterLocation, HandleCounts};
 
 /// Why a filter is not in front of the packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,52 +45,58 @@ impl fmt::Display for FilterRefusal {
 
 /// The process that has reported a handle.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opener {
+pub(crate) struct ReportingProcess {
     process: Pid,
     channel: u64,
 }
 
-impl Opener {
-    pub(crate) fn has_ended(self) -> bool {
+impl ReportingProcess {
+    pub(crate) fn has_exited(self) -> bool {
         test_kill_process(self.process) == Err(Errno::SRCH)
     }
 }
 
 /// Reports a handle; returns by whom, if `nocopy run` has started this program.
-pub(crate) fn opened(
+pub(crate) fn report_opened(
     handle: u64,
     interface: &str,
-    library: Library,
+    library: CapturingLibrary,
     promiscuous: bool,
     snap_bytes: u32,
-) -> Option<Opener> {
-    let channel = channel()?;
-    let interface = clip(interface);
-    let library = clipped(library);
-    channel.send_message(&Message::Opened(Opened { handle, interface, library, promiscuous, snap_bytes }));
-    Some(Opener { process: getpid(), channel: channel.number })
+) -> Option<ReportingProcess> {
+    let channel = open_channel()?;
+    let interface = clip_text(interface);
+    let library = clip_texts(library);
+    channel.send_message(&LibraryMessage::Opened(OpenedHandle {
+        handle,
+        interface,
+        library,
+        promiscuous,
+        snap_bytes,
+    }));
+    Some(ReportingProcess { process: getpid(), channel: channel.number })
 }
 
 /// Reports that a handle is this process's now: it was forked by the one that has opened it, and that has
 /// ended.
-pub(crate) fn inherited(handle: u64, opener: Opener) {
-    send_message(|| Message::Inherited { handle, channel: opener.channel });
+pub(crate) fn report_inherited(handle: u64, opener: ReportingProcess) {
+    send_message(|| LibraryMessage::Inherited { handle, channel: opener.channel });
 }
 
 /// Reports where a handle's filter runs from now on; `None`: it has none.
-pub(crate) fn filter(handle: u64, place: Option<FilterLocation>) {
+pub(crate) fn report_filter(handle: u64, place: Option<FilterLocation>) {
     let place = place.map(|place| match place {
-        FilterLocation::UserSpace { why } => FilterLocation::UserSpace { why: clip(&why) },
+        FilterLocation::UserSpace { why } => FilterLocation::UserSpace { why: clip_text(&why) },
         other => other,
     });
-    send_message(|| Message::Filter { handle, place });
+    send_message(|| LibraryMessage::Filter { handle, place });
 }
 
 /// Sends `nocopy run` a control that can replace the filter of a handle's packets, for the time when this
 /// process may no longer do that: `put` sends it through a socket (`FilterControl::send`), and returns
 /// whether that succeeded.
-pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
-    if let Some(channel) = channel() {
+pub(crate) fn share_filter_control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
+    if let Some(channel) = open_channel() {
         channel.send_control(handle, put);
     }
 }
@@ -98,80 +104,89 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
 /// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer, but
 /// not without end. Errors: it could not be installed.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), FilterRefusal> {
-    let channel = channel().ok_or_else(|| {
+    let channel = open_channel().ok_or_else(|| {
         FilterRefusal::Unchanged(
             "loading it takes privileges that the program has given up; start it with 'nocopy run'".into(),
         )
     })?;
-    channel.request(handle, filter)
+    channel.request_filter(handle, filter)
 }
 
-pub(crate) fn closed(handle: u64, counts: Counts, sending: Option<&str>) {
-    send_message(|| Message::Closed(Closed { handle, counts, sending: sending.map(clip) }));
+pub(crate) fn report_closed(handle: u64, counts: HandleCounts, sending: Option<&str>) {
+    send_message(|| LibraryMessage::Closed(ClosedHandle { handle, counts, sending: sending.map(clip_text) }));
 }
 
-fn clipped(library: Library) -> Library {
+fn clip_texts(library: CapturingLibrary) -> CapturingLibrary {
     match library {
-        Library::System { why } => Library::System { why: clip(&why) },
-        Library::Ours { mode, note } => Library::Ours { mode: mode.clip(), note: note.as_deref().map(clip) },
+        CapturingLibrary::System { why } => CapturingLibrary::System { why: clip_text(&why) },
+        CapturingLibrary::Ours { mode, note } => {
+            CapturingLibrary::Ours { mode: mode.clip(), note: note.as_deref().map(clip_text) }
+        }
     }
 }
 
-fn send_message(message: impl FnOnce() -> Message) {
-    if let Some(channel) = channel() {
+fn send_message(message: impl FnOnce() -> LibraryMessage) {
+    if let Some(channel) = open_channel() {
         channel.send_message(&message());
     }
 }
 
 /// This process's connection to `nocopy run`, as far as it is known.
 #[derive(Debug)]
-enum Connection {
+enum RunnerConnection {
     Unknown,
     /// No `nocopy run` listens to processes of this generation.
     Absent(Generation),
-    Open(Generation, Arc<Channel>),
+    Open(Generation, Arc<RunnerChannel>),
 }
 
-static CONNECTION: Mutex<Connection> = Mutex::new(Connection::Unknown);
+static CONNECTION: Mutex<RunnerConnection> = Mutex::new(RunnerConnection::Unknown);
 
 /// How long another thread may have the channel: it waits for nothing. In the child of a fork it may be held
 /// without end.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The channel, opened at first use, and again if it was lost; the child of a fork has its own.
-fn channel() -> Option<Arc<Channel>> {
+fn open_channel() -> Option<Arc<RunnerChannel>> {
     let mut connection = lock_within(&CONNECTION, LOCK_TIMEOUT)?;
     let lost = match &*connection {
-        Connection::Open(generation, channel) if !generation.is_outdated() => {
+        RunnerConnection::Open(generation, channel) if !generation.is_outdated() => {
             if channel.is_open() {
                 return Some(Arc::clone(channel));
             }
             // The program has closed it, among descriptors that it does not know.
             Some(channel.number)
         }
-        Connection::Absent(generation) if !generation.is_outdated() => return None,
+        RunnerConnection::Absent(generation) if !generation.is_outdated() => return None,
         _ => None,
     };
     let now = Generation::current();
-    let opened = environment::runner().and_then(|runner| {
-        let (key, channel) = (runner.key, lost.unwrap_or_else(new_number));
-        let join = Join { version: VERSION, process: std::process::id(), program: program(), key, channel };
-        Channel::open(&runner, join).ok()
+    let opened = environment::runner_address().and_then(|runner| {
+        let (key, channel) = (runner.key, lost.unwrap_or_else(new_channel_number));
+        let join = JoinRequest {
+            version: VERSION,
+            process: std::process::id(),
+            program: program_name(),
+            key,
+            channel,
+        };
+        RunnerChannel::open(&runner, join).ok()
     });
     let opened = opened.map(Arc::new);
-    *connection =
-        opened.as_ref().map_or(Connection::Absent(now), |channel| Connection::Open(now, Arc::clone(channel)));
+    *connection = opened
+        .as_ref()
+        .map_or(RunnerConnection::Absent(now), |channel| RunnerConnection::Open(now, Arc::clone(channel)));
     opened
 }
 
 /// A number for a channel, which no other program has had in this process: the time.
-fn new_number() -> u64 {
+fn new_channel_number() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
-fn program() -> String {
+fn program_name() -> String {
     let path = std::env::args_os().next().unwrap_or_default();
     let name = std::path::Path::new(&path).file_name().unwrap_or(&path);
-    clip(&name.to_string_lossy())
+    clip_text(&name.to_string_lossy())
 }

@@ -8,23 +8,23 @@ use std::sync::OnceLock;
 use nocopy_proto::filter::Instruction;
 
 use crate::abi::{BpfProgram, Handler, Opaque, PacketHeader, Pcap, Statistics};
-use crate::loader::Library;
+use crate::loader::LoadedLibrary;
 
 /// Functions of the library, by name: a pointer to each, or to one that ends the program and names the
 /// missing function.
 macro_rules! functions {
     ($($name:ident($($type:ty),*) $(-> $result:ty)?;)*) => {
         #[derive(Debug)]
-        pub(crate) struct System {
+        pub(crate) struct SystemLibpcap {
             $(pub(crate) $name: unsafe extern "C-unwind" fn($($type),*) $(-> $result)?,)*
         }
 
-        impl System {
-            fn of(library: Library) -> Self {
+        impl SystemLibpcap {
+            fn from_library(library: LoadedLibrary) -> Self {
                 Self {
                     $($name: {
                         unsafe extern "C-unwind" fn missing() {
-                            end(concat!("libpcap: has no function ", stringify!($name), "; the system's libpcap is another version; install libpcap 1.10"))
+                            exit_with_error(concat!("libpcap: has no function ", stringify!($name), "; the system's libpcap is another version; install libpcap 1.10"))
                         }
                         let found = library.symbol(concat!(stringify!($name), "\0"));
                         let found = found.unwrap_or(missing as *mut c_void);
@@ -137,39 +137,39 @@ functions! {
     pcap_tstamp_type_val_to_name(c_int) -> *const c_char;
 }
 
-static SYSTEM: OnceLock<System> = OnceLock::new();
+static SYSTEM: OnceLock<SystemLibpcap> = OnceLock::new();
 
 /// Loads the system's libpcap before the program starts, while descriptors are free and the root directory is
 /// unchanged. A program that never calls libpcap also runs without it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
-    extern "C" fn load_early() {
-        if let Ok(library) = Library::open() {
-            SYSTEM.get_or_init(|| System::of(library));
+    extern "C" fn load_before_main() {
+        if let Ok(library) = LoadedLibrary::open() {
+            SYSTEM.get_or_init(|| SystemLibpcap::from_library(library));
         }
     }
-    load_early
+    load_before_main
 };
 
 /// The system's libpcap. Without one the program ends here with a message, as it would have in the loader.
 #[inline]
-pub(crate) fn system() -> &'static System {
-    SYSTEM.get().unwrap_or_else(load)
+pub(crate) fn system_libpcap() -> &'static SystemLibpcap {
+    SYSTEM.get().unwrap_or_else(load_or_exit)
 }
 
 /// Whether there is one: a program that can do without libpcap finds none otherwise.
-pub(crate) fn is_loaded() -> bool {
+pub(crate) fn is_libpcap_loaded() -> bool {
     SYSTEM.get().is_some()
 }
 
 #[cold]
-fn load() -> &'static System {
+fn load_or_exit() -> &'static SystemLibpcap {
     // A program's call must not change errno if libpcap would not.
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    let system = SYSTEM.get_or_init(|| match Library::open() {
-        Ok(library) => System::of(library),
-        Err(reason) => end(&reason),
+    let system = SYSTEM.get_or_init(|| match LoadedLibrary::open() {
+        Ok(library) => SystemLibpcap::from_library(library),
+        Err(reason) => exit_with_error(&reason),
     });
     // SAFETY: this thread's errno.
     unsafe { *libc::__errno_location() = errno };
@@ -177,7 +177,7 @@ fn load() -> &'static System {
 }
 
 /// Ends the program as the loader ends one whose library is missing.
-fn end(reason: &str) -> ! {
+fn exit_with_error(reason: &str) -> ! {
     let _ = writeln!(std::io::stderr(), "nocopy: {reason}");
     std::process::exit(127)
 }

@@ -25,7 +25,7 @@ pub struct ProfileArguments {
     #[arg(long, value_name = "NAME", conflicts_with = "pid")]
     pub comm: Vec<String>,
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub duration: Option<Duration>,
     /// Samples per second and processor; more samples are more precise, and slow the target down.
     #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -53,10 +53,10 @@ pub enum ProfileCommand {
 #[derive(Debug, Args)]
 pub struct SweepArguments {
     /// Bytes that each transfer moves.
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<u64>(1 << 20..=64 << 30), default_value = "256MiB")]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_parser_within::<u64>(1 << 20..=64 << 30), default_value = "256MiB")]
     pub bytes: u64,
     /// Only user buffers of this length, such as 64KiB; may be repeated (default: 1KiB, 2KiB, … 4MiB).
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_within::<usize>(64..=64 << 20), value_delimiter = ',')]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes_parser_within::<usize>(64..=64 << 20), value_delimiter = ',')]
     pub buffer: Vec<usize>,
     /// Rounds, each with and without profiling.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -77,7 +77,7 @@ pub struct SweepArguments {
 
 impl SweepArguments {
     /// The command line that repeats this.
-    pub fn words(&self) -> String {
+    pub fn command_line(&self) -> String {
         let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
         let quick = if self.quick { " --quick" } else { "" };
         let buffers: String = self.buffer.iter().map(|bytes| format!(" --buffer {bytes}")).collect();

@@ -30,7 +30,7 @@ const START_BYTE: u8 = 1;
 
 /// A command whose process waits until it is released, and is killed if it never is.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct ProfiledCommand {
     name: String,
     child: Child,
     descriptor: OwnedFd,
@@ -38,7 +38,7 @@ pub(crate) struct Command {
     connection: Option<UnixStream>,
 }
 
-impl Command {
+impl ProfiledCommand {
     /// Starts the process, and returns when it has connected and waits for the start byte. If `aside`, its
     /// output goes to standard error, so that standard output has only the results.
     pub(crate) fn start(words: &[OsString], aside: bool) -> Result<Self, Error> {
@@ -48,10 +48,10 @@ impl Command {
         if aside {
             own.stdout(std::io::stderr());
         }
-        let (listener, socket_name) = listen().map_err(failed)?;
+        let (listener, socket_name) = listen_on_random_name().map_err(failed)?;
         own.arg("profile-start").arg("--").args(words).env(START_SOCKET, socket_name);
         let mut child = own.spawn().map_err(failed)?;
-        match accept(&listener, &child) {
+        match accept_from_child(&listener, &child) {
             Ok(Some((descriptor, connection))) => {
                 Ok(Self { name, child, descriptor, connection: Some(connection) })
             }
@@ -67,28 +67,28 @@ impl Command {
         }
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn release(&mut self) -> Result<(), Error> {
+    pub(crate) fn release_to_run(&mut self) -> Result<(), Error> {
         let sent =
             self.connection.take().map_or(Ok(()), |mut connection| connection.write_all(&[START_BYTE]));
         sent.map_err(|source| Error::Start { program: self.name.clone(), source })
     }
 
     /// Waits for this time, or until a signal arrives, and returns whether the process has ended.
-    pub(crate) fn has_ended_within(&self, time: Duration) -> bool {
+    pub(crate) fn has_exited_within(&self, time: Duration) -> bool {
         let mut ends = [PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut ends, Some(time)).is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
-    pub(crate) fn end(mut self) -> Result<ExitStatus, Error> {
+    pub(crate) fn wait_for_exit(mut self) -> Result<ExitStatus, Error> {
         self.child.wait().map_err(|source| Error::Wait { program: self.name.clone(), source })
     }
 }
 
-impl Drop for Command {
+impl Drop for ProfiledCommand {
     fn drop(&mut self) {
         if self.connection.is_some() {
             let _ = self.child.kill();
@@ -98,7 +98,7 @@ impl Drop for Command {
 }
 
 /// A listening socket with a random abstract name, and that name.
-fn listen() -> io::Result<(UnixListener, String)> {
+fn listen_on_random_name() -> io::Result<(UnixListener, String)> {
     let mut number = [0; 8];
     getrandom(&mut number, GetRandomFlags::empty())?;
     let name = format!("nocopy-profile-{:016x}", u64::from_ne_bytes(number));
@@ -106,7 +106,7 @@ fn listen() -> io::Result<(UnixListener, String)> {
 }
 
 /// Waits until that process connects; `None` if it ends before.
-fn accept(listener: &UnixListener, child: &Child) -> io::Result<Option<(OwnedFd, UnixStream)>> {
+fn accept_from_child(listener: &UnixListener, child: &Child) -> io::Result<Option<(OwnedFd, UnixStream)>> {
     let process = Pid::from_child(child);
     let descriptor = pidfd_open(process, PidfdFlags::empty())?;
     loop {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_early_is_reported() {
         // Starts this test program itself, with a filter that matches no test.
-        let error = Command::start(&["no-test".into()], true).unwrap_err();
+        let error = ProfiledCommand::start(&["no-test".into()], true).unwrap_err();
         assert_eq!(
             error.to_string(),
             "no-test: not started; the process that was to run it ended early (exit status: 0); look at what it printed, or which signal ended it, and try again"

@@ -22,17 +22,17 @@ pub enum Error {
     Capability { name: &'static str },
     #[error(
         "profile: cannot read the kernel's type information{cause}; use a kernel built with CONFIG_DEBUG_INFO_BTF",
-        cause = Cause(.0)
+        cause = RootCause(.0)
     )]
     Types(#[source] BtfError),
     #[error(
         "profile: the kernel refused the BPF programs{cause}; 'nocopy doctor' shows what this kernel lacks",
-        cause = Cause(.0)
+        cause = RootCause(.0)
     )]
     Load(#[source] EbpfError),
-    #[error("profile: cannot attach to the tracepoint {tracepoint}{cause}; use Linux 5.15 or later, with CAP_BPF and CAP_PERFMON", cause = Cause(.source))]
+    #[error("profile: cannot attach to the tracepoint {tracepoint}{cause}; use Linux 5.15 or later, with CAP_BPF and CAP_PERFMON", cause = RootCause(.source))]
     Attach { tracepoint: &'static str, source: ProgramError },
-    #[error("profile: the counters cannot be read{cause}; start it again", cause = Cause(.0))]
+    #[error("profile: the counters cannot be read{cause}; start it again", cause = RootCause(.0))]
     Read(#[source] MapError),
     #[error(
         "profile: cannot name the kernel's functions; /proc/kallsyms hides their addresses; grant CAP_SYSLOG, and set \
@@ -64,11 +64,11 @@ pub enum Error {
 }
 
 /// The innermost error, as [`ErrorCause`] writes it, because aya's own errors name only the system call.
-struct Cause<'a>(&'a (dyn StdError + 'static));
+struct RootCause<'a>(&'a (dyn StdError + 'static));
 
-impl fmt::Display for Cause<'_> {
+impl fmt::Display for RootCause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = first(self.0);
+        let first = root_cause(self.0);
         match first.downcast_ref() {
             Some(error) => ErrorCause(error).fmt(f),
             None => write!(f, "; {first}"),
@@ -77,13 +77,13 @@ impl fmt::Display for Cause<'_> {
 }
 
 /// The innermost error, for a note: `permission denied (EACCES)`.
-pub(crate) fn cause(error: &(dyn StdError + 'static)) -> String {
-    let first = first(error);
+pub(crate) fn root_cause_text(error: &(dyn StdError + 'static)) -> String {
+    let first = root_cause(error);
     first.downcast_ref().map_or_else(|| first.to_string(), |error| ErrorName(error).to_string())
 }
 
-fn first<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    error.source().map_or(error, first)
+fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    error.source().map_or(error, root_cause)
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_errors_have_the_common_form() {
+    fn the_architecture_error_names_cause_and_action() {
         assert_eq!(
             Error::Architecture { architecture: "riscv64" }.to_string(),
             "profile: not available on riscv64; its BPF programs know only the registers of x86_64 and aarch64; profile on one of these"

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::category::{SampleCategory, TimeCategory};
-use super::measured::{self, Copied, Drops, Measured, Owner, Stack};
+use super::measured::{self, CopiedBytes, DroppedPackets, SampleOwner, SampledStack, WindowMeasurement};
 
 /// Two-sided 95 % of a normal distribution, to which a binomial distribution of some dozen samples is close.
 const DEVIATIONS: f64 = 1.96;
@@ -49,25 +49,25 @@ pub struct Figures {
     pub threads: u32,
     pub received_bytes: u64,
     pub sent_bytes: u64,
-    pub time: Time,
-    pub calls: Vec<Calls>,
-    pub copies: Copies,
+    pub time: TimeFigures,
+    pub calls: Vec<CallFigures>,
+    pub copies: CopyFigures,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Queue>,
+    pub queue: Option<ReceiveQueueFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tcp: Option<Tcp>,
-    pub drops: Vec<Drops>,
-    pub overhead: Overhead,
+    pub tcp: Option<TcpFigures>,
+    pub drops: Vec<DroppedPackets>,
+    pub overhead: OverheadFigures,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Time {
+pub struct TimeFigures {
     /// Categories with samples, in the order of [`TimeCategory::ALL`].
     pub categories: Vec<CategoryTime>,
     /// Off the processor: a call waited.
-    pub sleeping: Off,
+    pub sleeping: OffProcessorTime,
     /// Time off the processor while runnable, because another task ran.
-    pub runnable: Off,
+    pub runnable: OffProcessorTime,
     /// Processor time of the target's threads: by samples, with half of its 95 % interval, and as the kernel
     /// accounts it.
     pub sampled_seconds: f64,
@@ -99,17 +99,17 @@ pub struct CategoryTime {
     /// Samples as taken; for softirqs, before the target's share is computed.
     pub samples: u64,
     /// The innermost functions, most samples first.
-    pub functions: Vec<Function>,
+    pub functions: Vec<FunctionSamples>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Function {
+pub struct FunctionSamples {
     pub name: String,
     pub samples: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Off {
+pub struct OffProcessorTime {
     pub seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_mb: Option<f64>,
@@ -124,7 +124,7 @@ pub enum CallKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Calls {
+pub struct CallFigures {
     pub kind: CallKind,
     pub count: u64,
     pub bytes: u64,
@@ -138,7 +138,7 @@ pub struct Calls {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Copies {
+pub struct CopyFigures {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<ReceivedCopies>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,7 +151,7 @@ pub struct ReceivedCopies {
     /// Copies per received byte between socket and program, including mapped bytes.
     pub per_byte: f64,
     #[serde(flatten)]
-    pub bytes: Copied,
+    pub bytes: CopiedBytes,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -175,7 +175,7 @@ pub struct OtherCopy {
 
 /// The receive queue at the beginning of TCP receive calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Queue {
+pub struct ReceiveQueueFigures {
     pub depth_mean_bytes: f64,
     pub depth_max_bytes: u64,
     /// The depth in queued packets, each of which may be several joined segments.
@@ -188,7 +188,7 @@ pub struct Queue {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tcp {
+pub struct TcpFigures {
     pub sockets: u32,
     pub segments_in: u64,
     pub packets_in: u64,
@@ -215,7 +215,7 @@ pub struct Tcp {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Overhead {
+pub struct OverheadFigures {
     pub seconds: f64,
     /// A share of the processor time that the kernel accounts to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,8 +225,8 @@ pub struct Overhead {
 }
 
 impl Figures {
-    pub fn of(measured: &Measured) -> Self {
-        let Measured { receives, sends, polls, .. } = measured;
+    pub fn from_measurement(measured: &WindowMeasurement) -> Self {
+        let WindowMeasurement { receives, sends, polls, .. } = measured;
         let megabytes = (receives.bytes + sends.bytes) as f64 / 1e6;
         let accounted = measured.tasks.user + measured.tasks.system;
         let calls = [(CallKind::Receive, receives), (CallKind::Send, sends), (CallKind::Poll, polls)];
@@ -237,13 +237,16 @@ impl Figures {
             threads: measured.tasks.threads,
             received_bytes: receives.bytes,
             sent_bytes: sends.bytes,
-            time: Time::of(measured, megabytes),
-            calls: calls.into_iter().filter_map(|(kind, calls)| Calls::of(kind, calls, megabytes)).collect(),
-            copies: Copies::of(measured),
-            queue: Queue::of(receives),
-            tcp: Tcp::of(&measured.tcp),
+            time: TimeFigures::from_measurement(measured, megabytes),
+            calls: calls
+                .into_iter()
+                .filter_map(|(kind, calls)| CallFigures::from_counts(kind, calls, megabytes))
+                .collect(),
+            copies: CopyFigures::from_measurement(measured),
+            queue: ReceiveQueueFigures::from_call_counts(receives),
+            tcp: TcpFigures::from_counters(&measured.tcp),
             drops,
-            overhead: Overhead {
+            overhead: OverheadFigures {
                 seconds: measured.overhead.programs.as_secs_f64(),
                 share: ratio(measured.overhead.programs.as_secs_f64(), accounted.as_secs_f64()),
                 program_runs: measured.overhead.program_runs,
@@ -252,18 +255,18 @@ impl Figures {
         }
     }
 
-    pub fn calls(&self, kind: CallKind) -> Option<&Calls> {
+    pub fn calls_of_kind(&self, kind: CallKind) -> Option<&CallFigures> {
         self.calls.iter().find(|calls| calls.kind == kind)
     }
 
     /// Share of the time of all categories; 0 without samples.
-    pub fn share(&self, category: TimeCategory) -> f64 {
+    pub fn category_share(&self, category: TimeCategory) -> f64 {
         self.time.categories.iter().find(|time| time.category == category).map_or(0.0, |time| time.share)
     }
 }
 
 #[derive(Debug, Default)]
-struct Tally<'a> {
+struct SampleTally<'a> {
     /// Samples of the target's own work.
     own: u64,
     /// Samples of softirqs and interrupts, whichever thread they interrupted.
@@ -271,31 +274,34 @@ struct Tally<'a> {
     functions: BTreeMap<&'a str, u64>,
 }
 
-impl Time {
-    fn of(measured: &Measured, megabytes: f64) -> Self {
-        let Measured { sampling, stacks, .. } = measured;
-        let tallies = tally(stacks);
+impl TimeFigures {
+    fn from_measurement(measured: &WindowMeasurement, megabytes: f64) -> Self {
+        let WindowMeasurement { sampling, stacks, .. } = measured;
+        let tallies = tally_by_category(stacks);
         let machine_share = match measured.machine_packets {
             0 => 1.0,
             all => (measured.delivered_packets as f64 / all as f64).min(1.0),
         };
         let period = sampling.period.as_secs_f64();
-        let weight = |tally: &Tally<'_>| tally.own as f64 + machine_share * tally.machine as f64;
+        let weight = |tally: &SampleTally<'_>| tally.own as f64 + machine_share * tally.machine as f64;
         let whole: f64 = tallies.values().map(weight).sum();
         let counted: u64 = tallies.values().map(|tally| tally.own + tally.machine).sum();
         let categories = tallies.iter().map(|(&category, tally)| CategoryTime {
             category,
             seconds: weight(tally) * period,
-            error_seconds: category_error(tally, counted, machine_share) * period,
+            error_seconds: category_error_samples(tally, counted, machine_share) * period,
             share: ratio(weight(tally), whole).unwrap_or(0.0),
             us_per_mb: ratio(weight(tally) * period * 1e6, megabytes),
             samples: tally.own + tally.machine,
-            functions: top(&tally.functions),
+            functions: top_functions(&tally.functions),
         });
-        let of_target: u64 =
-            stacks.iter().filter(|stack| stack.owner != Owner::OtherTask).map(|stack| stack.samples).sum();
+        let of_target: u64 = stacks
+            .iter()
+            .filter(|stack| stack.owner != SampleOwner::OtherTask)
+            .map(|stack| stack.samples)
+            .sum();
         let accounted_seconds = (measured.tasks.user + measured.tasks.system).as_secs_f64();
-        let off = |time: Duration| Off {
+        let off = |time: Duration| OffProcessorTime {
             seconds: time.as_secs_f64(),
             us_per_mb: ratio(time.as_secs_f64() * 1e6, megabytes),
         };
@@ -305,8 +311,8 @@ impl Time {
             runnable: off(measured.receives.runnable + measured.sends.runnable + measured.polls.runnable),
             sampled_seconds: of_target as f64 * period,
             accounted_seconds,
-            error_seconds: count_error(measured, of_target) * period,
-            stalled_seconds: accounted_seconds * missed_ticks(sampling),
+            error_seconds: count_error_samples(measured, of_target) * period,
+            stalled_seconds: accounted_seconds * missed_tick_share(sampling),
             late_seconds: (measured.tasks.switches as f64 * LATE_SECONDS)
                 .min(LATE_SHARE_MAX * accounted_seconds),
             switches: measured.tasks.switches,
@@ -319,10 +325,11 @@ impl Time {
     }
 }
 
-fn tally(stacks: &[Stack]) -> BTreeMap<TimeCategory, Tally<'_>> {
-    let mut tallies: BTreeMap<TimeCategory, Tally<'_>> = BTreeMap::new();
+fn tally_by_category(stacks: &[SampledStack]) -> BTreeMap<TimeCategory, SampleTally<'_>> {
+    let mut tallies: BTreeMap<TimeCategory, SampleTally<'_>> = BTreeMap::new();
     for stack in stacks {
-        let Some(SampleCategory { category, is_machine }) = SampleCategory::of(stack.owner, &stack.functions)
+        let Some(SampleCategory { category, is_machine }) =
+            SampleCategory::from_stack(stack.owner, &stack.functions)
         else {
             continue;
         };
@@ -336,13 +343,13 @@ fn tally(stacks: &[Stack]) -> BTreeMap<TimeCategory, Tally<'_>> {
 }
 
 /// The standard error in samples: both counts of a category are binomial.
-fn category_error(tally: &Tally<'_>, counted: u64, machine_share: f64) -> f64 {
+fn category_error_samples(tally: &SampleTally<'_>, counted: u64, machine_share: f64) -> f64 {
     let variance = |count: u64| count as f64 * (1.0 - count as f64 / counted.max(1) as f64);
     DEVIATIONS * (variance(tally.own) + machine_share * machine_share * variance(tally.machine)).sqrt()
 }
 
 /// The standard error in samples of a count of the target, among all samples that the clocks could take.
-fn count_error(measured: &Measured, count: u64) -> f64 {
+fn count_error_samples(measured: &WindowMeasurement, count: u64) -> f64 {
     let period = measured.sampling.period.as_secs_f64();
     let most = ratio(measured.elapsed.as_secs_f64() * f64::from(measured.tasks.threads.max(1)), period);
     let chance = most.map_or(0.0, |most| (count as f64 / most).min(1.0));
@@ -353,19 +360,19 @@ fn count_error(measured: &Measured, count: u64) -> f64 {
 }
 
 /// The share of the due clock ticks that did not happen.
-fn missed_ticks(sampling: &measured::Sampling) -> f64 {
+fn missed_tick_share(sampling: &measured::SamplingCounts) -> f64 {
     1.0 - ratio(sampling.ticks as f64, sampling.ticks_due as f64).unwrap_or(1.0).min(1.0)
 }
 
-fn top(functions: &BTreeMap<&str, u64>) -> Vec<Function> {
+fn top_functions(functions: &BTreeMap<&str, u64>) -> Vec<FunctionSamples> {
     let mut all: Vec<_> = functions.iter().map(|(&name, &samples)| (samples, name)).collect();
     all.sort_by_key(|&(samples, name)| (std::cmp::Reverse(samples), name));
     let named = all.into_iter().take(FUNCTIONS_MAX);
-    named.map(|(samples, name)| Function { name: name.into(), samples }).collect()
+    named.map(|(samples, name)| FunctionSamples { name: name.into(), samples }).collect()
 }
 
-impl Calls {
-    fn of(kind: CallKind, calls: &measured::Calls, megabytes: f64) -> Option<Self> {
+impl CallFigures {
+    fn from_counts(kind: CallKind, calls: &measured::CallCounts, megabytes: f64) -> Option<Self> {
         let count = calls.count as f64;
         (calls.count > 0).then(|| Self {
             kind,
@@ -380,22 +387,22 @@ impl Calls {
     }
 }
 
-impl Copies {
-    fn of(measured: &Measured) -> Self {
-        let Measured { copied, sends, stacks, .. } = measured;
+impl CopyFigures {
+    fn from_measurement(measured: &WindowMeasurement) -> Self {
+        let WindowMeasurement { copied, sends, stacks, .. } = measured;
         let copied_bytes = copied.to_user_bytes + copied.udp_bytes;
         let received = ratio(copied_bytes as f64, measured.receives.bytes as f64);
         let received = received.map(|per_byte| ReceivedCopies { per_byte, bytes: copied.clone() });
-        let sent = (sends.bytes > 0).then(|| SentCopies::of(stacks));
+        let sent = (sends.bytes > 0).then(|| SentCopies::from_stacks(stacks));
         Self { received, sent, others: other_copies(measured) }
     }
 }
 
 impl SentCopies {
-    fn of(stacks: &[Stack]) -> Self {
-        let sending = || stacks.iter().filter(|stack| stack.owner == Owner::Sending);
-        let is_copy = |stack: &&Stack| {
-            SampleCategory::of(stack.owner, &stack.functions)
+    fn from_stacks(stacks: &[SampledStack]) -> Self {
+        let sending = || stacks.iter().filter(|stack| stack.owner == SampleOwner::Sending);
+        let is_copy = |stack: &&SampledStack| {
+            SampleCategory::from_stack(stack.owner, &stack.functions)
                 .is_some_and(|spot| spot.category == TimeCategory::CopyFromUser)
         };
         let samples = sending().map(|stack| stack.samples).sum();
@@ -410,10 +417,11 @@ impl SentCopies {
     }
 }
 
-fn other_copies(measured: &Measured) -> Vec<OtherCopy> {
+fn other_copies(measured: &WindowMeasurement) -> Vec<OtherCopy> {
     let samples_in = |function: &str| -> u64 {
-        let has =
-            |stack: &&Stack| stack.functions.iter().any(|name| name.split('.').next() == Some(function));
+        let has = |stack: &&SampledStack| {
+            stack.functions.iter().any(|name| name.split('.').next() == Some(function))
+        };
         measured.stacks.iter().filter(has).map(|stack| stack.samples).sum()
     };
     let all =
@@ -428,8 +436,8 @@ fn other_copies(measured: &Measured) -> Vec<OtherCopy> {
     .collect()
 }
 
-impl Queue {
-    fn of(receives: &measured::Calls) -> Option<Self> {
+impl ReceiveQueueFigures {
+    fn from_call_counts(receives: &measured::CallCounts) -> Option<Self> {
         let depth_mean_bytes = ratio(receives.depth_sum_bytes as f64, receives.depth_count as f64)?;
         let depth_mean_packets = ratio(receives.depth_sum_packets as f64, receives.depth_count as f64)?;
         let both = receives.queued_bytes + receives.waited_bytes;
@@ -445,8 +453,8 @@ impl Queue {
     }
 }
 
-impl Tcp {
-    fn of(tcp: &measured::Tcp) -> Option<Self> {
+impl TcpFigures {
+    fn from_counters(tcp: &measured::TcpCounters) -> Option<Self> {
         let acks = tcp.segments_out.saturating_sub(tcp.data_segments_out);
         // Otherwise the packets are of other sockets than the segments.
         let is_whole = tcp.segments_in > 0 && tcp.lost_sockets == 0;
@@ -477,22 +485,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fixture::{bulk_receive, stack};
+    use crate::fixture::{bulk_receive_measurement, sampled_stack};
 
-    fn time_of(figures: &Figures, category: TimeCategory) -> &CategoryTime {
+    fn category_time(figures: &Figures, category: TimeCategory) -> &CategoryTime {
         figures.time.categories.iter().find(|time| time.category == category).unwrap()
     }
 
     #[test]
-    fn time_is_samples_and_softirqs_are_shared() {
-        let figures = Figures::of(&bulk_receive());
-        let copy = time_of(&figures, TimeCategory::CopyToUser);
+    fn category_time_is_sampled_and_softirqs_are_split_by_packets() {
+        let figures = Figures::from_measurement(&bulk_receive_measurement());
+        let copy = category_time(&figures, TimeCategory::CopyToUser);
         assert!((copy.seconds - 0.5).abs() < 1e-12, "{copy:?}");
         assert!((copy.us_per_mb.unwrap() - 0.5e6 / 1_073.741_824).abs() < 1e-6, "{copy:?}");
-        assert_eq!(copy.functions, [Function { name: "_copy_to_iter".into(), samples: 1_000 }]);
+        assert_eq!(copy.functions, [FunctionSamples { name: "_copy_to_iter".into(), samples: 1_000 }]);
         // Half of the machine's packets were its own.
         assert_eq!(figures.time.machine_share, 0.5);
-        assert!((time_of(&figures, TimeCategory::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
+        assert!((category_time(&figures, TimeCategory::SoftirqReceive).seconds - 0.25).abs() < 1e-12);
         assert!((figures.time.machine_seconds - 0.5).abs() < 1e-12);
         // Softirqs on stacks of other threads do not count as time of the target's threads.
         assert!((figures.time.sampled_seconds - 0.9).abs() < 1e-12);
@@ -501,11 +509,11 @@ mod tests {
     }
 
     #[test]
-    fn counts_become_means() {
-        let figures = Figures::of(&bulk_receive());
-        let receives = figures.calls(CallKind::Receive).unwrap();
+    fn counts_are_reported_as_means_and_shares() {
+        let figures = Figures::from_measurement(&bulk_receive_measurement());
+        let receives = figures.calls_of_kind(CallKind::Receive).unwrap();
         assert_eq!(receives.bytes_per_call, 65_536.0);
-        assert_eq!(figures.calls(CallKind::Send), None);
+        assert_eq!(figures.calls_of_kind(CallKind::Send), None);
         let queue = figures.queue.as_ref().unwrap();
         assert_eq!(
             (queue.depth_mean_bytes, queue.depth_max_bytes, queue.queued_share),
@@ -521,41 +529,46 @@ mod tests {
 
     #[test]
     fn an_empty_window_has_no_figures() {
-        let figures = Figures::of(&Measured::default());
+        let figures = Figures::from_measurement(&WindowMeasurement::default());
         assert!(figures.time.categories.is_empty() && figures.calls.is_empty());
         assert!(figures.queue.is_none() && figures.tcp.is_none() && figures.copies.received.is_none());
         assert!(serde_json::to_string(&figures).unwrap().find("null").is_none());
     }
 
     #[test]
-    fn copies_are_counted_at_the_copy() {
-        let mut measured = bulk_receive();
-        assert_eq!(Figures::of(&measured).copies.received.unwrap().per_byte, 1.0);
+    fn copies_per_byte_come_from_copied_bytes_and_samples() {
+        let mut measured = bulk_receive_measurement();
+        assert_eq!(Figures::from_measurement(&measured).copies.received.unwrap().per_byte, 1.0);
         measured.copied.mapped_bytes = measured.copied.to_user_bytes;
         measured.receives.bytes *= 2;
-        assert_eq!(Figures::of(&measured).copies.received.unwrap().per_byte, 0.5);
+        assert_eq!(Figures::from_measurement(&measured).copies.received.unwrap().per_byte, 0.5);
         measured.copied.to_user_bytes *= 3;
-        assert_eq!(Figures::of(&measured).copies.received.unwrap().per_byte, 1.5, "two of three were peeks");
+        assert_eq!(
+            Figures::from_measurement(&measured).copies.received.unwrap().per_byte,
+            1.5,
+            "two of three were peeks"
+        );
         measured.sends.bytes = 1_000;
-        let sent = |measured: &Measured| Figures::of(measured).copies.sent.unwrap().per_byte;
+        let sent =
+            |measured: &WindowMeasurement| Figures::from_measurement(measured).copies.sent.unwrap().per_byte;
         assert_eq!(sent(&measured), None, "no sample tells");
-        measured.stacks.push(stack(
-            Owner::Sending,
+        measured.stacks.push(sampled_stack(
+            SampleOwner::Sending,
             "skb_copy_ubufs.part.0 handle_softirqs",
             SENDING_SAMPLES_MIN,
         ));
         assert_eq!(sent(&measured), Some(0.0));
-        let others = Figures::of(&measured).copies.others;
+        let others = Figures::from_measurement(&measured).copies.others;
         assert_eq!((others.len(), others[0].function.as_str()), (1, "skb_copy_ubufs"));
-        measured.stacks.push(stack(Owner::Sending, "_copy_from_iter tcp_sendmsg", 1));
+        measured.stacks.push(sampled_stack(SampleOwner::Sending, "_copy_from_iter tcp_sendmsg", 1));
         assert_eq!(sent(&measured), None, "it may be the copy of a part");
-        measured.stacks.push(stack(Owner::Sending, "_copy_from_iter tcp_sendmsg", 10));
+        measured.stacks.push(sampled_stack(SampleOwner::Sending, "_copy_from_iter tcp_sendmsg", 10));
         assert_eq!(sent(&measured), Some(1.0));
     }
 
     /// Tests the printed error: over random samples it covers the true time in 95 of 100 cases.
     #[test]
-    fn the_printed_error_covers_the_true_value() {
+    fn the_printed_error_covers_the_true_time_in_95_percent() {
         let mut state = 1_u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -565,14 +578,14 @@ mod tests {
         let mut covered = 0;
         for _ in 0..tries {
             let copies = (0..taken).filter(|_| uniform() < chance).count() as u64;
-            let mut measured = Measured::default();
+            let mut measured = WindowMeasurement::default();
             measured.sampling.period = Duration::from_millis(1);
             measured.stacks = vec![
-                stack(Owner::Receiving, "_copy_to_iter", copies),
-                stack(Owner::Receiving, "tcp_recvmsg", taken - copies),
+                sampled_stack(SampleOwner::Receiving, "_copy_to_iter", copies),
+                sampled_stack(SampleOwner::Receiving, "tcp_recvmsg", taken - copies),
             ];
-            let figures = Figures::of(&measured);
-            let time = time_of(&figures, TimeCategory::CopyToUser);
+            let figures = Figures::from_measurement(&measured);
+            let time = category_time(&figures, TimeCategory::CopyToUser);
             covered += u32::from((time.seconds - chance).abs() <= time.error_seconds);
         }
         let share = f64::from(covered) / f64::from(tries);
@@ -582,13 +595,17 @@ mod tests {
     proptest! {
         /// With any stacks, every sample of the target has exactly one category, and no figure is NaN.
         #[test]
-        fn no_sample_is_lost(counts in prop::collection::vec(0_u64..10_000, 5), delivered in 0_u64..9, machine in 0_u64..9) {
-            let mut measured = bulk_receive();
+        fn every_sample_of_the_stacks_has_one_category(
+            counts in prop::collection::vec(0_u64..10_000, 5),
+            delivered in 0_u64..9,
+            machine in 0_u64..9,
+        ) {
+            let mut measured = bulk_receive_measurement();
             for (stack, count) in measured.stacks.iter_mut().zip(&counts) {
                 stack.samples = *count;
             }
             (measured.delivered_packets, measured.machine_packets) = (delivered, machine);
-            let figures = Figures::of(&measured);
+            let figures = Figures::from_measurement(&measured);
             let samples: u64 = figures.time.categories.iter().map(|time| time.samples).sum();
             prop_assert_eq!(samples, counts.iter().sum::<u64>());
             prop_assert!((0.0..=1.0).contains(&figures.time.machine_share));

@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
-use super::measured::{Calls, Copied, Measured, Overhead, Owner, Sampling, Stack, Tasks, Tcp};
+use super::measured::{
+    CallCounts, CopiedBytes, ProgramOverhead, SampleOwner, SampledStack, SamplingCounts, TaskTimes,
+    TcpCounters, WindowMeasurement,
+};
 
-pub(crate) fn stack(owner: Owner, functions: &str, samples: u64) -> Stack {
+pub(crate) fn sampled_stack(owner: SampleOwner, functions: &str, samples: u64) -> SampledStack {
     let functions = functions.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    Stack { owner, functions, samples }
+    SampledStack { owner, functions, samples }
 }
 
 /// One busy thread that reads 1 GiB in calls of 64 KiB within a second, sampled each 0.5 ms: 1,800 samples of
 /// its own.
-pub(crate) fn bulk_receive() -> Measured {
+pub(crate) fn bulk_receive_measurement() -> WindowMeasurement {
     let bytes = 1 << 30;
-    let receives = Calls {
+    let receives = CallCounts {
         count: bytes >> 16,
         bytes,
         socket_bytes: bytes,
@@ -29,15 +32,15 @@ pub(crate) fn bulk_receive() -> Measured {
         waited_bytes: bytes / 2,
     };
     let softirq = "tcp_v4_rcv ip_rcv net_rx_action handle_softirqs __dev_queue_xmit";
-    Measured {
+    WindowMeasurement {
         elapsed: Duration::from_secs(1),
-        tasks: Tasks {
+        tasks: TaskTimes {
             threads: 1,
             user: Duration::from_millis(100),
             system: Duration::from_millis(800),
             switches: 500,
         },
-        sampling: Sampling {
+        sampling: SamplingCounts {
             period: Duration::from_micros(500),
             taken: 2_800,
             ticks: 4_000,
@@ -45,15 +48,19 @@ pub(crate) fn bulk_receive() -> Measured {
             without_stack: 0,
         },
         stacks: vec![
-            stack(Owner::Receiving, "_copy_to_iter skb_copy_datagram_iter tcp_recvmsg_locked", 1_000),
-            stack(Owner::Receiving, "tcp_recvmsg_locked tcp_recvmsg", 400),
-            stack(Owner::Receiving, "do_syscall_64", 200),
-            stack(Owner::Elsewhere, "", 200),
-            stack(Owner::OtherTask, softirq, 1_000),
+            sampled_stack(
+                SampleOwner::Receiving,
+                "_copy_to_iter skb_copy_datagram_iter tcp_recvmsg_locked",
+                1_000,
+            ),
+            sampled_stack(SampleOwner::Receiving, "tcp_recvmsg_locked tcp_recvmsg", 400),
+            sampled_stack(SampleOwner::Receiving, "do_syscall_64", 200),
+            sampled_stack(SampleOwner::Elsewhere, "", 200),
+            sampled_stack(SampleOwner::OtherTask, softirq, 1_000),
         ],
-        copied: Copied { to_user_bytes: receives.bytes, ..Copied::default() },
+        copied: CopiedBytes { to_user_bytes: receives.bytes, ..CopiedBytes::default() },
         receives,
-        tcp: Tcp {
+        tcp: TcpCounters {
             sockets: 1,
             segments_in: bytes / 1_448,
             packets_in: bytes / 65_160,
@@ -62,11 +69,15 @@ pub(crate) fn bulk_receive() -> Measured {
             window_sum_bytes: 3_000_000 * 16_000,
             window_count: 16_000,
             receive_buffer_bytes: 131_072,
-            ..Tcp::default()
+            ..TcpCounters::default()
         },
         delivered_packets: 500,
         machine_packets: 1_000,
-        overhead: Overhead { programs: Duration::from_millis(9), program_runs: 30_000, lost_events: 0 },
-        ..Measured::default()
+        overhead: ProgramOverhead {
+            programs: Duration::from_millis(9),
+            program_runs: 30_000,
+            lost_events: 0,
+        },
+        ..WindowMeasurement::default()
     }
 }

@@ -33,15 +33,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub use arguments::{ProfileArguments, ProfileCommand, SweepArguments};
-use command::Command;
+use command::ProfiledCommand;
 pub use error::Error as Failure;
 use error::Error;
-pub use instrument::{CAPABILITIES, Instrument, Kernel, SAMPLES_PER_SECOND};
-pub use measured::Measured;
+pub use instrument::{CAPABILITIES, KernelTypes, ProfilingWindow, SAMPLES_PER_SECOND};
+pub use measured::WindowMeasurement;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, print};
 use report::Report;
-pub use target::Targets;
+pub use target::ProfileTargets;
 
 /// If neither a time nor a command is given.
 const DURATION: Duration = Duration::from_secs(5);
@@ -55,62 +55,65 @@ pub fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     // Before capabilities are dropped: the command keeps the capabilities of this process.
     let mut command = match &*arguments.command {
         [] => None,
-        words => Some(Command::start(words, arguments.json)?),
+        words => Some(ProfiledCommand::start(words, arguments.json)?),
     };
     capability::drop_all_but(CAPABILITIES)?;
-    let targets = targets(arguments, command.as_ref())?;
-    let kernel = Kernel::read()?;
-    let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
-    print::print_status(format_args!("nocopy: profiling {}", words(arguments)));
+    let targets = resolve_targets(arguments, command.as_ref())?;
+    let kernel = KernelTypes::read()?;
+    let instrument = ProfilingWindow::open(&kernel, &targets, arguments.frequency)?;
+    print::print_status(format_args!("nocopy: profiling {}", target_words(arguments)));
     if let Some(command) = &mut command {
-        command.release()?;
+        command.release_to_run()?;
     }
     let duration = arguments.duration.or(command.is_none().then_some(DURATION));
-    wait(duration, command.as_ref(), &interrupt);
-    let measured = instrument.read()?;
-    let report = Report::of(words(arguments), &measured);
-    let text = if arguments.json { report.json() } else { report.text() };
+    wait_for_window_end(duration, command.as_ref(), &interrupt);
+    let measured = instrument.close_and_read()?;
+    let report = Report::from_measurement(target_words(arguments), &measured);
+    let text = if arguments.json { report.to_json() } else { report.to_text() };
     // Before the command ends: the caller may not wait for that.
-    let outcome = print::summary::<Error>(&text, false, None, report.outcome())?;
+    let outcome = print::print_summary_text::<Error>(&text, false, None, report.outcome())?;
     if let Some(command) = command {
-        print::print_status(format_args!("nocopy: the command ended with {}", command.end()?));
+        print::print_status(format_args!("nocopy: the command ended with {}", command.wait_for_exit()?));
     }
     Ok(outcome)
 }
 
 /// Names the processes and ports whose traffic is measured.
-fn words(arguments: &ProfileArguments) -> String {
+fn target_words(arguments: &ProfileArguments) -> String {
     let ProfileArguments { pid, port, comm, command, .. } = arguments;
     let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let words = [
-        (!pid.is_empty()).then(|| format!("process {}", list(pid))),
+        (!pid.is_empty()).then(|| format!("process {}", comma_separated(pid))),
         (!comm.is_empty()).then(|| comm.join(", ")),
         (!command.is_empty()).then(|| command.join(" ")),
-        (!port.is_empty()).then(|| format!("port {}", list(port))),
+        (!port.is_empty()).then(|| format!("port {}", comma_separated(port))),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn list(numbers: &[impl ToString]) -> String {
+fn comma_separated(numbers: &[impl ToString]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Part of `profile`: the process that becomes the command.
-pub fn start(words: &[OsString]) -> Result<Outcome, Failure> {
+pub fn become_profiled_command(words: &[OsString]) -> Result<Outcome, Failure> {
     command::become_command(words)
 }
 
-fn targets(arguments: &ProfileArguments, command: Option<&Command>) -> Result<Targets, Error> {
+fn resolve_targets(
+    arguments: &ProfileArguments,
+    command: Option<&ProfiledCommand>,
+) -> Result<ProfileTargets, Error> {
     let mut processes = arguments.pid.clone();
     for name in &arguments.comm {
-        processes.extend(target::processes_called(name)?);
+        processes.extend(target::processes_named(name)?);
     }
-    processes.extend(command.map(Command::id));
-    Ok(Targets { processes, ports: arguments.port.clone() })
+    processes.extend(command.map(ProfiledCommand::process_id));
+    Ok(ProfileTargets { processes, ports: arguments.port.clone() })
 }
 
 /// Waits until the time is over, the command has ended, or the user interrupts.
-fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Interrupt) {
+fn wait_for_window_end(duration: Option<Duration>, command: Option<&ProfiledCommand>, interrupt: &Interrupt) {
     let start = Instant::now();
     while !interrupt.was_interrupted() {
         let left = duration.map_or(LOOK, |duration| duration.saturating_sub(start.elapsed()));
@@ -118,7 +121,7 @@ fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Inter
             return;
         }
         match command {
-            Some(command) if command.has_ended_within(left.min(LOOK)) => return,
+            Some(command) if command.has_exited_within(left.min(LOOK)) => return,
             Some(_) => {}
             None => sleep(left.min(LOOK)),
         }

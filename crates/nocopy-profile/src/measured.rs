@@ -5,33 +5,33 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Default)]
-pub struct Measured {
+pub struct WindowMeasurement {
     pub elapsed: Duration,
-    pub tasks: Tasks,
-    pub sampling: Sampling,
-    pub stacks: Vec<Stack>,
-    pub receives: Calls,
-    pub sends: Calls,
+    pub tasks: TaskTimes,
+    pub sampling: SamplingCounts,
+    pub stacks: Vec<SampledStack>,
+    pub receives: CallCounts,
+    pub sends: CallCounts,
     /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes`
     /// are 0.
-    pub polls: Calls,
-    pub copied: Copied,
+    pub polls: CallCounts,
+    pub copied: CopiedBytes,
     /// All TCP sockets of the target together.
-    pub tcp: Tcp,
+    pub tcp: TcpCounters,
     /// Packets that reached the target's TCP sockets, after GRO, and datagrams that it received.
     pub delivered_packets: u64,
     /// Packets that the machine's receive softirq handled during the window, after GRO, for any process
     /// (`/proc/net/softnet_stat`).
     pub machine_packets: u64,
-    pub drops: Vec<Drops>,
-    pub overhead: Overhead,
+    pub drops: Vec<DroppedPackets>,
+    pub overhead: ProgramOverhead,
     /// Quantities that this machine cannot measure: their figures are 0, without meaning.
-    pub absent: Vec<Absent>,
+    pub absent: Vec<UnmeasuredQuantity>,
 }
 
 /// A quantity that could not be measured on this machine.
 #[derive(Debug, Clone)]
-pub struct Absent {
+pub struct UnmeasuredQuantity {
     pub what: &'static str,
     pub why: String,
 }
@@ -43,7 +43,7 @@ pub(crate) const SENT_BY_SOCKET: &str =
     "bytes sent as the socket layer counts them; for sendmmsg, all bytes sent";
 
 #[derive(Debug, Clone, Default)]
-pub struct Tasks {
+pub struct TaskTimes {
     pub threads: u32,
     /// Processor time of all threads together, as the kernel accounts it.
     pub user: Duration,
@@ -53,7 +53,7 @@ pub struct Tasks {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Sampling {
+pub struct SamplingCounts {
     pub period: Duration,
     /// Samples that belong to the target or to the kernel's receive softirq.
     pub taken: u64,
@@ -67,7 +67,7 @@ pub struct Sampling {
 
 /// To whom the time of a sample belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Owner {
+pub enum SampleOwner {
     /// A thread of the target, inside a receiving call.
     Receiving,
     /// A thread of the target, inside a sending call.
@@ -79,8 +79,8 @@ pub enum Owner {
 }
 
 #[derive(Debug, Clone)]
-pub struct Stack {
-    pub owner: Owner,
+pub struct SampledStack {
+    pub owner: SampleOwner,
     /// Names of the kernel's functions, innermost first; empty in user space.
     pub functions: Vec<String>,
     pub samples: u64,
@@ -88,7 +88,7 @@ pub struct Stack {
 
 /// System calls of one kind on the target's sockets.
 #[derive(Debug, Clone, Default)]
-pub struct Calls {
+pub struct CallCounts {
     pub count: u64,
     pub bytes: u64,
     /// Bytes moved as counted by the socket layer (`sock:sock_recv_length`, `sock:sock_send_length`), to
@@ -115,7 +115,7 @@ pub struct Calls {
 
 /// Bytes counted at the copy itself, not at the call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copied {
+pub struct CopiedBytes {
     /// Bytes of `skb:skb_copy_datagram_iovec` in the target's threads. UDP does not use this tracepoint.
     #[serde(rename = "tcp_bytes")]
     pub to_user_bytes: u64,
@@ -133,7 +133,7 @@ pub struct Copied {
 
 /// TCP's own counters over the window, summed over the target's sockets.
 #[derive(Debug, Clone, Default)]
-pub struct Tcp {
+pub struct TcpCounters {
     pub sockets: u32,
     /// Segments as they were on the wire, with payload or without (`segs_in`).
     pub segments_in: u64,
@@ -157,7 +157,7 @@ pub struct Tcp {
 
 /// Packets dropped for one reason (`skb:kfree_skb`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drops {
+pub struct DroppedPackets {
     /// The kernel's name.
     pub reason: String,
     pub packets: u64,
@@ -166,7 +166,7 @@ pub struct Drops {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Overhead {
+pub struct ProgramOverhead {
     /// Time of the BPF programs on all processors in the window.
     pub programs: Duration,
     pub program_runs: u64,

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::advice::{self, Advice};
 use super::category::TimeCategory;
 use super::check;
-use super::figures::{CallKind, CategoryTime, Figures, LATE_SECONDS, Time};
-use super::measured::Measured;
+use super::figures::{CallKind, CategoryTime, Figures, LATE_SECONDS, TimeFigures};
+use super::measured::WindowMeasurement;
 use nocopy_report::Outcome;
-use nocopy_report::check::Check;
+use nocopy_report::check::CountCheck;
 use nocopy_report::machine;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::result::Machine;
 use nocopy_report::table::Table;
 
@@ -27,23 +27,23 @@ pub(crate) struct Report {
     pub target: String,
     #[serde(flatten)]
     pub figures: Figures,
-    pub checks: Vec<Check>,
+    pub checks: Vec<CountCheck>,
     pub advice: Vec<Advice>,
     /// Quantities that could not be measured here, and why.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn of(target: String, measured: &Measured) -> Self {
-        let figures = Figures::of(measured);
+    pub(crate) fn from_measurement(target: String, measured: &WindowMeasurement) -> Self {
+        let figures = Figures::from_measurement(measured);
         let absent =
             measured.absent.iter().map(|absent| format!("{}: not known: {}", absent.what, absent.why));
         Self {
             schema: SCHEMA.into(),
-            machine: machine::describe("as it is".into()),
+            machine: machine::describe_machine("as it is".into()),
             target,
-            checks: check::all(measured, &figures),
-            advice: advice::all(measured, &figures),
+            checks: check::all_checks(measured, &figures),
+            advice: advice::all_advice(measured, &figures),
             figures,
             notes: absent.collect(),
         }
@@ -58,20 +58,23 @@ impl Report {
         }
     }
 
-    pub(crate) fn json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = self.headline();
         for part in [
             time_table(&self.figures.time),
             calls_table(&self.figures),
-            self.facts(),
-            list("check", self.checks.iter().map(Check::words)),
-            list("advice", self.advice.iter().map(|piece| format!("{} ({})", piece.text, piece.evidence))),
-            list("note", self.notes.iter().cloned()),
-            list("machine", [self.machine.line()]),
+            self.fact_table(),
+            labelled_lines("check", self.checks.iter().map(CountCheck::description)),
+            labelled_lines(
+                "advice",
+                self.advice.iter().map(|piece| format!("{} ({})", piece.text, piece.evidence)),
+            ),
+            labelled_lines("note", self.notes.iter().cloned()),
+            labelled_lines("machine", [self.machine.description()]),
         ] {
             if !part.is_empty() {
                 let _ = write!(text, "\n{part}");
@@ -84,13 +87,13 @@ impl Report {
         let Figures { seconds, threads, received_bytes, sent_bytes, .. } = &self.figures;
         let bytes = |word: &str, bytes: u64| {
             let gbit_per_s = bytes as f64 * 8e-9 / seconds.max(f64::MIN_POSITIVE);
-            format!(" · {word} {}B ({gbit_per_s:.2} Gbit/s)", spaced(short(bytes as f64)))
+            format!(" · {word} {}B ({gbit_per_s:.2} Gbit/s)", with_prefix_space(short_number(bytes as f64)))
         };
         let both = bytes("received", *received_bytes) + &bytes("sent", *sent_bytes);
         format!("{} · {seconds:.3} s · {threads} threads{both}\n", self.target)
     }
 
-    fn facts(&self) -> String {
+    fn fact_table(&self) -> String {
         let figures = &self.figures;
         let mut facts = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -98,34 +101,34 @@ impl Report {
                 facts.push(vec![name.to_owned(), value]);
             }
         };
-        add("processor time", Some(processor_time(&figures.time)));
-        add("softirqs", Some(softirqs(&figures.time)));
-        add("copies", copies(figures));
+        add("processor time", Some(processor_time_text(&figures.time)));
+        add("softirqs", Some(softirq_text(&figures.time)));
+        add("copies", copies_text(figures));
         for copy in &figures.copies.others {
             add("", Some(format!("{}: {} ({} samples)", copy.function, copy.description, copy.samples)));
         }
-        add("receive queue", queue(figures));
-        add("tcp", tcp(figures));
+        add("receive queue", queue_text(figures));
+        add("tcp", tcp_text(figures));
         for drops in &figures.drops {
             let whose = if drops.of_target { "of its sockets" } else { "of other programs on this machine" };
             add("dropped", Some(format!("{} packets, {}, {whose}", drops.packets, drops.reason)));
         }
-        add("overhead", Some(overhead(figures)));
+        add("overhead", Some(overhead_text(figures)));
         Table::new(&[], 0..0, facts).text()
     }
 }
 
-fn time_table(time: &Time) -> String {
+fn time_table(time: &TimeFigures) -> String {
     let mut rows = Vec::new();
     for part in &time.categories {
         let CategoryTime { category, seconds, error_seconds, share, us_per_mb, .. } = part;
         rows.push(vec![
-            category.words().to_owned(),
+            category.long_name().to_owned(),
             format!("{seconds:.3}"),
             format!("{error_seconds:.3}"),
             format!("{:.1} %", 100.0 * share),
-            optional(*us_per_mb, 2),
-            functions(part),
+            number_or_dash(*us_per_mb, 2),
+            top_functions_text(part),
         ]);
     }
     let sum: f64 = time.categories.iter().map(|part| part.seconds).sum();
@@ -135,19 +138,19 @@ fn time_table(time: &Time) -> String {
         format!("{sum:.3}"),
         String::new(),
         String::new(),
-        optional(sum_per_mb, 2),
+        number_or_dash(sum_per_mb, 2),
     ]);
     let missed = (time.accounted_seconds - time.sampled_seconds).max(0.0);
     rows.push(vec!["missed by samples".into(), format!("{missed:.3}")]);
     for (name, off) in [("sleeping in calls", time.sleeping), ("runnable, not running", time.runnable)] {
         let seconds = format!("{:.3}", off.seconds);
-        rows.push(vec![name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
+        rows.push(vec![name.into(), seconds, String::new(), String::new(), number_or_dash(off.us_per_mb, 2)]);
     }
     Table::new(&["category", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
 }
 
 /// The functions with most samples; for the category `other` all known ones, so that nothing is hidden in it.
-fn functions(time: &CategoryTime) -> String {
+fn top_functions_text(time: &CategoryTime) -> String {
     let count = if time.category == TimeCategory::Other { usize::MAX } else { 2 };
     let percent = |samples: u64| 100.0 * samples as f64 / time.samples.max(1) as f64;
     let named = time.functions.iter().take(count);
@@ -169,9 +172,9 @@ fn calls_table(figures: &Figures) -> String {
         rows.push(vec![
             name.to_owned(),
             calls.count.to_string(),
-            short(calls.bytes_per_call.round()),
+            short_number(calls.bytes_per_call.round()),
             format!("{:.2}", calls.us_per_call),
-            optional(calls.calls_per_mb, 1),
+            number_or_dash(calls.calls_per_mb, 1),
             format!("{:.3}", calls.inside_seconds),
             format!("{:.3}", calls.sleeping_seconds),
         ]);
@@ -180,8 +183,10 @@ fn calls_table(figures: &Figures) -> String {
         .text()
 }
 
-fn processor_time(time: &Time) -> String {
-    let Time { sampled_seconds, accounted_seconds, error_seconds, switches, period_us, samples, .. } = time;
+fn processor_time_text(time: &TimeFigures) -> String {
+    let TimeFigures {
+        sampled_seconds, accounted_seconds, error_seconds, switches, period_us, samples, ..
+    } = time;
     let may_miss = time.late_seconds + time.stalled_seconds;
     let without = match time.samples_without_stack {
         0 => String::new(),
@@ -195,7 +200,7 @@ fn processor_time(time: &Time) -> String {
     )
 }
 
-fn softirqs(time: &Time) -> String {
+fn softirq_text(time: &TimeFigures) -> String {
     format!(
         "{:.3} s with device interrupts on all processors; accounted here: {:.1} %, its share of the machine's \
          packets",
@@ -204,7 +209,7 @@ fn softirqs(time: &Time) -> String {
     )
 }
 
-fn copies(figures: &Figures) -> Option<String> {
+fn copies_text(figures: &Figures) -> Option<String> {
     let received = figures.copies.received.as_ref().map(|received| {
         let bytes = [
             ("by TCP's receives", received.bytes.to_user_bytes),
@@ -214,8 +219,9 @@ fn copies(figures: &Figures) -> Option<String> {
             ("discarded", received.bytes.discarded_bytes),
         ];
         let bytes = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
-        let words: Vec<_> =
-            bytes.map(|(what, bytes)| format!("{}B {what}", spaced(short(bytes as f64)))).collect();
+        let words: Vec<_> = bytes
+            .map(|(what, bytes)| format!("{}B {what}", with_prefix_space(short_number(bytes as f64))))
+            .collect();
         format!("{:.2} a byte received ({})", received.per_byte, words.join(", "))
     });
     let sent = figures.copies.sent.as_ref().map(|sent| {
@@ -230,22 +236,22 @@ fn copies(figures: &Figures) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-fn queue(figures: &Figures) -> Option<String> {
+fn queue_text(figures: &Figures) -> Option<String> {
     let queue = figures.queue.as_ref()?;
     Some(format!(
         "{}B in {:.1} packets when a receive begins, {}B and {} packets at most; {:.1} % of the bytes lay ready, the \
          others were waited for",
-        spaced(short(queue.depth_mean_bytes.round())),
+        with_prefix_space(short_number(queue.depth_mean_bytes.round())),
         queue.depth_mean_packets,
-        spaced(short(queue.depth_max_bytes as f64)),
+        with_prefix_space(short_number(queue.depth_max_bytes as f64)),
         queue.depth_max_packets,
         100.0 * queue.queued_share
     ))
 }
 
-fn tcp(figures: &Figures) -> Option<String> {
+fn tcp_text(figures: &Figures) -> Option<String> {
     let tcp = figures.tcp.as_ref()?;
-    let mut line = format!("{} sockets, {} segments in", tcp.sockets, short(tcp.segments_in as f64));
+    let mut line = format!("{} sockets, {} segments in", tcp.sockets, short_number(tcp.segments_in as f64));
     let mut add = |what: Option<String>| {
         if let Some(what) = what {
             let _ = write!(line, ", {what}");
@@ -254,9 +260,14 @@ fn tcp(figures: &Figures) -> Option<String> {
     add(tcp.segments_per_packet.map(|joined| format!("{joined:.1} a packet")));
     add(tcp.backlog_share.map(|share| format!("{:.1} % of packets by the backlog", 100.0 * share)));
     add(tcp.acks_per_segment.map(|acks| format!("{acks:.3} ACKs a segment")));
-    add(tcp.window_mean_bytes.map(|bytes| format!("window {}B on average", spaced(short(bytes.round())))));
+    add(tcp
+        .window_mean_bytes
+        .map(|bytes| format!("window {}B on average", with_prefix_space(short_number(bytes.round())))));
     let fixed = if tcp.receive_buffer_fixed { "fixed" } else { "the kernel's choice" };
-    add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
+    add(Some(format!(
+        "receive buffer {}B, {fixed}",
+        with_prefix_space(short_number(tcp.receive_buffer_bytes as f64))
+    )));
     add((tcp.segments_retransmitted > 0)
         .then(|| format!("{} segments retransmitted", tcp.segments_retransmitted)));
     add((tcp.lost_sockets > 0).then(|| {
@@ -268,7 +279,7 @@ fn tcp(figures: &Figures) -> Option<String> {
     Some(line)
 }
 
-fn overhead(figures: &Figures) -> String {
+fn overhead_text(figures: &Figures) -> String {
     let overhead = &figures.overhead;
     let share = overhead.share.map(|share| format!(", {:.1} % of its processor time", 100.0 * share));
     let lost = match overhead.lost_events {
@@ -279,52 +290,52 @@ fn overhead(figures: &Figures) -> String {
         "{:.3} s in this measurement's programs{}, {} runs{lost}",
         overhead.seconds,
         share.unwrap_or_default(),
-        short(overhead.program_runs as f64)
+        short_number(overhead.program_runs as f64)
     )
 }
 
-fn list(name: &str, lines: impl IntoIterator<Item = String>) -> String {
+fn labelled_lines(name: &str, lines: impl IntoIterator<Item = String>) -> String {
     lines.into_iter().fold(String::new(), |text, line| format!("{text}{name}: {line}\n"))
 }
 
-pub(crate) fn optional(value: Option<f64>, digits: usize) -> String {
+pub(crate) fn number_or_dash(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "–".into(), |value| format!("{value:.digits$}"))
 }
 
 /// A number and a space, if its prefix has none.
-fn spaced(number: String) -> String {
+fn with_prefix_space(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{bulk_receive, stack};
-    use crate::measured::{Absent, Owner};
+    use crate::fixture::{bulk_receive_measurement, sampled_stack};
+    use crate::measured::{SampleOwner, UnmeasuredQuantity};
 
-    fn report(measured: &Measured) -> Report {
-        Report::of("process 7 (reader)".into(), measured)
+    fn example_report(measured: &WindowMeasurement) -> Report {
+        Report::from_measurement("process 7 (reader)".into(), measured)
     }
 
     #[test]
     fn json_round_trips_the_report() {
-        let report = report(&bulk_receive());
-        let read: Report = serde_json::from_str(&report.json()).unwrap();
+        let report = example_report(&bulk_receive_measurement());
+        let read: Report = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(read.checks, report.checks);
         assert_eq!((read.schema.as_str(), &read.target), (SCHEMA, &report.target));
         assert_eq!(read.figures.time.categories.len(), report.figures.time.categories.len());
-        assert!(!report.json().contains("null"));
+        assert!(!report.to_json().contains("null"));
     }
 
     #[test]
     fn text_lists_every_category_and_the_rest() {
-        let mut measured = bulk_receive();
-        measured.absent.push(Absent { what: "drops", why: "no tracepoint".into() });
-        measured.stacks.push(stack(Owner::Elsewhere, "ext4_write vfs_write", 100));
-        measured.stacks.push(stack(Owner::Elsewhere, "btrfs_write vfs_write", 50));
-        let text = report(&measured).text();
-        for time in &report(&measured).figures.time.categories {
-            assert!(text.contains(time.category.words()), "{text}");
+        let mut measured = bulk_receive_measurement();
+        measured.absent.push(UnmeasuredQuantity { what: "drops", why: "no tracepoint".into() });
+        measured.stacks.push(sampled_stack(SampleOwner::Elsewhere, "ext4_write vfs_write", 100));
+        measured.stacks.push(sampled_stack(SampleOwner::Elsewhere, "btrfs_write vfs_write", 50));
+        let text = example_report(&measured).to_text();
+        for time in &example_report(&measured).figures.time.categories {
+            assert!(text.contains(time.category.long_name()), "{text}");
         }
         for expected in [
             "ext4_write 67 %, btrfs_write 33 %",
@@ -340,12 +351,16 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_fails_the_report() {
-        let mut measured = bulk_receive();
-        assert_eq!(report(&measured).outcome(), Outcome::Positive);
+    fn a_failed_check_makes_the_outcome_negative() {
+        let mut measured = bulk_receive_measurement();
+        assert_eq!(example_report(&measured).outcome(), Outcome::Positive);
         measured.copied.to_user_bytes = 5;
-        assert_eq!(report(&measured).outcome(), Outcome::Negative);
-        assert!(report(&measured).text().contains("DO NOT AGREE"));
-        assert_eq!(report(&Measured::default()).outcome(), Outcome::Negative, "nothing was moved");
+        assert_eq!(example_report(&measured).outcome(), Outcome::Negative);
+        assert!(example_report(&measured).to_text().contains("DO NOT AGREE"));
+        assert_eq!(
+            example_report(&WindowMeasurement::default()).outcome(),
+            Outcome::Negative,
+            "nothing was moved"
+        );
     }
 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use super::measured::{Calls, Copied, Drops, Measured, Overhead, Owner, Sampling, Stack, Tasks, Tcp};
+use super::measured::{
+    CallCounts, CopiedBytes, DroppedPackets, ProgramOverhead, SampleOwner, SampledStack, SamplingCounts,
+    TaskTimes, TcpCounters, WindowMeasurement,
+};
 
-impl AddAssign for Measured {
+impl AddAssign for WindowMeasurement {
     /// Counts and times are added; for maxima the larger one is kept; the sampling periods must be equal.
     fn add_assign(&mut self, other: Self) {
         self.elapsed += other.elapsed;
@@ -29,17 +32,22 @@ impl AddAssign for Measured {
     }
 }
 
-fn add_stacks(sum: &mut Vec<Stack>, more: Vec<Stack>) {
-    let mut counts: BTreeMap<(Owner, Vec<String>), u64> = BTreeMap::new();
-    for Stack { owner, functions, samples } in sum.drain(..).chain(more) {
+fn add_stacks(sum: &mut Vec<SampledStack>, more: Vec<SampledStack>) {
+    let mut counts: BTreeMap<(SampleOwner, Vec<String>), u64> = BTreeMap::new();
+    for SampledStack { owner, functions, samples } in sum.drain(..).chain(more) {
         *counts.entry((owner, functions)).or_default() += samples;
     }
-    sum.extend(counts.into_iter().map(|((owner, functions), samples)| Stack { owner, functions, samples }));
+    sum.extend(counts.into_iter().map(|((owner, functions), samples)| SampledStack {
+        owner,
+        functions,
+        samples,
+    }));
 }
 
-fn add_drops(sum: &mut Vec<Drops>, more: Vec<Drops>) {
+fn add_drops(sum: &mut Vec<DroppedPackets>, more: Vec<DroppedPackets>) {
     for drops in more {
-        let is_same = |known: &&mut Drops| known.reason == drops.reason && known.of_target == drops.of_target;
+        let is_same =
+            |known: &&mut DroppedPackets| known.reason == drops.reason && known.of_target == drops.of_target;
         match sum.iter_mut().find(is_same) {
             Some(known) => known.packets += drops.packets,
             None => sum.push(drops),
@@ -47,7 +55,7 @@ fn add_drops(sum: &mut Vec<Drops>, more: Vec<Drops>) {
     }
 }
 
-impl AddAssign for Tasks {
+impl AddAssign for TaskTimes {
     fn add_assign(&mut self, other: Self) {
         let Self { threads, user, system, switches } = other;
         self.threads = self.threads.max(threads);
@@ -57,7 +65,7 @@ impl AddAssign for Tasks {
     }
 }
 
-impl AddAssign for Sampling {
+impl AddAssign for SamplingCounts {
     fn add_assign(&mut self, other: Self) {
         let Self { period, taken, ticks, ticks_due, without_stack } = other;
         self.period = period;
@@ -68,7 +76,7 @@ impl AddAssign for Sampling {
     }
 }
 
-impl AddAssign for Calls {
+impl AddAssign for CallCounts {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;
         self.bytes += other.bytes;
@@ -86,7 +94,7 @@ impl AddAssign for Calls {
     }
 }
 
-impl AddAssign for Copied {
+impl AddAssign for CopiedBytes {
     fn add_assign(&mut self, other: Self) {
         let Self { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes } = other;
         self.to_user_bytes += to_user_bytes;
@@ -97,7 +105,7 @@ impl AddAssign for Copied {
     }
 }
 
-impl AddAssign for Tcp {
+impl AddAssign for TcpCounters {
     fn add_assign(&mut self, other: Self) {
         self.sockets += other.sockets;
         self.segments_in += other.segments_in;
@@ -114,7 +122,7 @@ impl AddAssign for Tcp {
     }
 }
 
-impl AddAssign for Overhead {
+impl AddAssign for ProgramOverhead {
     fn add_assign(&mut self, other: Self) {
         let Self { programs, program_runs, lost_events } = other;
         self.programs += programs;
@@ -127,16 +135,16 @@ impl AddAssign for Overhead {
 mod tests {
     use super::*;
     use crate::figures::Figures;
-    use crate::fixture::bulk_receive;
+    use crate::fixture::bulk_receive_measurement;
 
     /// Twice the same is the same: shares, means, ratios, and costs per byte.
     #[test]
     fn a_sum_of_equal_windows_has_their_figures() {
-        let one = Figures::of(&bulk_receive());
-        let mut sum = Measured::default();
-        sum += bulk_receive();
-        sum += bulk_receive();
-        let both = Figures::of(&sum);
+        let one = Figures::from_measurement(&bulk_receive_measurement());
+        let mut sum = WindowMeasurement::default();
+        sum += bulk_receive_measurement();
+        sum += bulk_receive_measurement();
+        let both = Figures::from_measurement(&sum);
         assert_eq!(both.received_bytes, 2 * one.received_bytes);
         assert_eq!(both.threads, one.threads);
         let depths = both.queue.as_ref().map(|queue| (queue.depth_mean_bytes, queue.depth_mean_packets));
@@ -145,7 +153,7 @@ mod tests {
             both.tcp.as_ref().unwrap().segments_per_packet,
             one.tcp.as_ref().unwrap().segments_per_packet
         );
-        assert_eq!(sum.stacks.len(), bulk_receive().stacks.len());
+        assert_eq!(sum.stacks.len(), bulk_receive_measurement().stacks.len());
         for (both, one) in both.time.categories.iter().zip(&one.time.categories) {
             assert_eq!((both.category, both.samples), (one.category, 2 * one.samples));
             assert!((both.us_per_mb.unwrap() - one.us_per_mb.unwrap()).abs() < 1e-9);
@@ -154,7 +162,7 @@ mod tests {
 
     #[test]
     fn drops_are_kept_apart_by_reason_and_owner() {
-        let drops = |reason: &str, of_target| Drops { reason: reason.into(), packets: 2, of_target };
+        let drops = |reason: &str, of_target| DroppedPackets { reason: reason.into(), packets: 2, of_target };
         let mut sum = vec![drops("A", true)];
         add_drops(&mut sum, vec![drops("A", true), drops("A", false), drops("B", true)]);
         assert_eq!(sum.iter().map(|drops| drops.packets).collect::<Vec<_>>(), [4, 2, 2]);

@@ -24,7 +24,7 @@ const INDEX_AT: usize = HEADER_BYTES + 4;
 const KIND: u16 = 1;
 
 /// The request for the disciplines of all interfaces of a network namespace.
-pub fn request() -> [u8; HEADER_BYTES + BODY_BYTES] {
+pub fn dump_request() -> [u8; HEADER_BYTES + BODY_BYTES] {
     let mut request = [0; HEADER_BYTES + BODY_BYTES];
     let bytes = request.len() as u32;
     request[..4].copy_from_slice(&bytes.to_ne_bytes());
@@ -35,7 +35,7 @@ pub fn request() -> [u8; HEADER_BYTES + BODY_BYTES] {
 
 /// One message of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entry<'a> {
+pub enum DumpEntry<'a> {
     /// The discipline of an interface does more than queue.
     Meddles {
         /// The interface's number.
@@ -52,21 +52,21 @@ pub enum Entry<'a> {
 }
 
 /// The complete messages in a datagram of the answer.
-pub fn entries(mut answer: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+pub fn dump_entries(mut answer: &[u8]) -> impl Iterator<Item = DumpEntry<'_>> {
     std::iter::from_fn(move || {
         let bytes = u32::from_ne_bytes(*answer.first_chunk()?) as usize;
         let message = answer.get(..bytes).filter(|message| message.len() >= HEADER_BYTES)?;
         answer = answer.get(bytes.next_multiple_of(4)..).unwrap_or_default();
         Some(match u16::from_ne_bytes([message[TYPE_AT], message[TYPE_AT + 1]]) {
-            DONE => Entry::Done,
-            ERROR => Entry::Refused,
-            _ => discipline(message).unwrap_or(Entry::Harmless),
+            DONE => DumpEntry::Done,
+            ERROR => DumpEntry::Refused,
+            _ => parse_discipline_entry(message).unwrap_or(DumpEntry::Harmless),
         })
     })
 }
 
 /// The discipline in a message, if it does more than queue.
-fn discipline(message: &[u8]) -> Option<Entry<'_>> {
+fn parse_discipline_entry(message: &[u8]) -> Option<DumpEntry<'_>> {
     let index = u32::from_ne_bytes(*message.get(INDEX_AT..)?.first_chunk()?);
     let mut attributes = message.get(HEADER_BYTES + BODY_BYTES..)?;
     loop {
@@ -75,7 +75,7 @@ fn discipline(message: &[u8]) -> Option<Entry<'_>> {
         let value = attributes.get(4..bytes)?;
         if u16::from_ne_bytes([kind_low, kind_high]) == KIND {
             let kind = value.strip_suffix(&[0]).unwrap_or(value);
-            return (!HARMLESS.contains(&kind)).then_some(Entry::Meddles { index, kind });
+            return (!HARMLESS.contains(&kind)).then_some(DumpEntry::Meddles { index, kind });
         }
         attributes = attributes.get(bytes.next_multiple_of(4)..)?;
     }
@@ -85,7 +85,7 @@ fn discipline(message: &[u8]) -> Option<Entry<'_>> {
 mod tests {
     use super::*;
 
-    fn message(index: u32, kind: &str) -> Vec<u8> {
+    fn discipline_message(index: u32, kind: &str) -> Vec<u8> {
         let mut message = vec![0; HEADER_BYTES + BODY_BYTES];
         message[INDEX_AT..][..4].copy_from_slice(&index.to_ne_bytes());
         message.extend([8, 0, 0xff, 0, 1, 2, 3, 4]); // another attribute
@@ -97,33 +97,36 @@ mod tests {
         message
     }
 
-    fn only(message: &[u8]) -> Option<Entry<'_>> {
-        entries(message).next()
+    fn first_entry(message: &[u8]) -> Option<DumpEntry<'_>> {
+        dump_entries(message).next()
     }
 
     #[test]
     fn queueing_disciplines_that_only_queue_are_harmless() {
-        assert_eq!(only(&message(4, "fq_codel")), Some(Entry::Harmless));
-        assert_eq!(only(&message(4, "netem")), Some(Entry::Meddles { index: 4, kind: b"netem" }));
-        let whole = message(4, "clsact");
+        assert_eq!(first_entry(&discipline_message(4, "fq_codel")), Some(DumpEntry::Harmless));
+        assert_eq!(
+            first_entry(&discipline_message(4, "netem")),
+            Some(DumpEntry::Meddles { index: 4, kind: b"netem" })
+        );
+        let whole = discipline_message(4, "clsact");
         for end in 0..whole.len() {
-            assert_eq!(only(&whole[..end]), None, "cut at {end}");
+            assert_eq!(first_entry(&whole[..end]), None, "cut at {end}");
         }
     }
 
     #[test]
     fn netlink_replies_are_split_into_entries() {
-        let (one, mut answer) = (message(4, "tbf"), message(5, "tbf"));
+        let (one, mut answer) = (discipline_message(4, "tbf"), discipline_message(5, "tbf"));
         answer.resize(answer.len().next_multiple_of(4), 0);
         answer.extend(&one);
-        let indices: Vec<_> = entries(&answer)
+        let indices: Vec<_> = dump_entries(&answer)
             .map(|entry| match entry {
-                Entry::Meddles { index, .. } => index,
+                DumpEntry::Meddles { index, .. } => index,
                 other => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(indices, [5, 4]);
-        assert_eq!(entries(&answer[..one.len() - 1]).count(), 0);
-        assert_eq!(entries(&[0; 64]).count(), 0, "no message is that short");
+        assert_eq!(dump_entries(&answer[..one.len() - 1]).count(), 0);
+        assert_eq!(dump_entries(&[0; 64]).count(), 0, "no message is that short");
     }
 }

@@ -15,11 +15,11 @@ const INSTALLS: [(&[&str], &str); 7] = [
 ];
 
 /// How libpcap is installed on the system whose files are read: the command in quotes, or what to look for.
-pub fn libpcap_install(read: impl Fn(&str) -> Option<String>) -> &'static str {
-    of_os_release(&OS_RELEASE.iter().find_map(|path| read(path)).unwrap_or_default())
+pub fn libpcap_install_command(read: impl Fn(&str) -> Option<String>) -> &'static str {
+    install_command_for(&OS_RELEASE.iter().find_map(|path| read(path)).unwrap_or_default())
 }
 
-fn of_os_release(os_release: &str) -> &'static str {
+fn install_command_for(os_release: &str) -> &'static str {
     let field = |name: &str| {
         let value = os_release.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
         value.unwrap_or_default().trim_matches(['"', '\'']).split_whitespace()
@@ -53,9 +53,9 @@ mod tests {
             ("VARIANT_ID=debian\nID=plan9\n", "the package libpcap"),
             ("", "the package libpcap"),
         ] {
-            assert_eq!(of_os_release(os_release), command, "{os_release}");
+            assert_eq!(install_command_for(os_release), command, "{os_release}");
         }
         let vendors = |path: &str| path.starts_with("/usr/").then(|| "ID=alpine".into());
-        assert_eq!(libpcap_install(vendors), "'apk add libpcap'");
+        assert_eq!(libpcap_install_command(vendors), "'apk add libpcap'");
     }
 }

@@ -44,7 +44,7 @@ pub const FRAME_POINTER: Register = Register(10);
 /// Functions of the kernel, by their number in `linux/bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Helper {
+pub enum HelperFunction {
     /// `bpf_map_lookup_elem`
     MapLookup = 1,
     /// `bpf_ktime_get_ns`: `CLOCK_MONOTONIC`
@@ -70,126 +70,135 @@ pub enum Helper {
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
 
-const fn instruction(code: u8, to: Register, from: Register, offset: i16, immediate: i32) -> Instruction {
+const fn encode_instruction(
+    code: u8,
+    to: Register,
+    from: Register,
+    offset: i16,
+    immediate: i32,
+) -> Instruction {
     Instruction { code, registers: from.0 << 4 | to.0, offset, immediate }
 }
 
 /// `to = value`
 pub const fn set(to: Register, value: i32) -> Instruction {
-    instruction(0xb7, to, R0, 0, value)
+    encode_instruction(0xb7, to, R0, 0, value)
 }
 
 /// `to = from`
 pub const fn copy(to: Register, from: Register) -> Instruction {
-    instruction(0xbf, to, from, 0, 0)
+    encode_instruction(0xbf, to, from, 0, 0)
 }
 
 /// `to = value`, of 64 bits: two instructions, the second carries the upper half.
 pub const fn set_u64(to: Register, value: u64) -> [Instruction; 2] {
     [
-        instruction(0x18, to, R0, 0, value.cast_signed() as i32),
-        instruction(0, R0, R0, 0, (value >> 32).cast_signed() as i32),
+        encode_instruction(0x18, to, R0, 0, value.cast_signed() as i32),
+        encode_instruction(0, R0, R0, 0, (value >> 32).cast_signed() as i32),
     ]
 }
 
 /// `to += value`
 pub const fn add(to: Register, value: i32) -> Instruction {
-    instruction(0x07, to, R0, 0, value)
+    encode_instruction(0x07, to, R0, 0, value)
 }
 
 /// `register = -register`
 pub const fn negate(register: Register) -> Instruction {
-    instruction(0x87, register, R0, 0, 0)
+    encode_instruction(0x87, register, R0, 0, 0)
 }
 
 /// `to = *(u32 *)(from + offset)`
 pub const fn load_u32(to: Register, from: Register, offset: i16) -> Instruction {
-    instruction(0x61, to, from, offset, 0)
+    encode_instruction(0x61, to, from, offset, 0)
 }
 
 /// `to = *(u64 *)(from + offset)`
 pub const fn load_u64(to: Register, from: Register, offset: i16) -> Instruction {
-    instruction(0x79, to, from, offset, 0)
+    encode_instruction(0x79, to, from, offset, 0)
 }
 
 /// `*(u8 *)(to + offset) = from`
 pub const fn store_u8(to: Register, offset: i16, from: Register) -> Instruction {
-    instruction(0x73, to, from, offset, 0)
+    encode_instruction(0x73, to, from, offset, 0)
 }
 
 /// `*(u32 *)(to + offset) = from`
 pub const fn store_u32(to: Register, offset: i16, from: Register) -> Instruction {
-    instruction(0x63, to, from, offset, 0)
+    encode_instruction(0x63, to, from, offset, 0)
 }
 
 /// `*(u64 *)(to + offset) = from`
 pub const fn store_u64(to: Register, offset: i16, from: Register) -> Instruction {
-    instruction(0x7b, to, from, offset, 0)
+    encode_instruction(0x7b, to, from, offset, 0)
 }
 
 /// `if tested == 0 skip `count` instructions`
 pub const fn skip_if_zero(tested: Register, count: i16) -> Instruction {
-    instruction(0x15, tested, R0, count, 0)
+    encode_instruction(0x15, tested, R0, count, 0)
 }
 
 /// `if tested != value skip `count` instructions`
 pub const fn skip_unless(tested: Register, value: i32, count: i16) -> Instruction {
-    instruction(0x55, tested, R0, count, value)
+    encode_instruction(0x55, tested, R0, count, value)
 }
 
 /// `if left == right skip `count` instructions`
 pub const fn skip_if_equal(left: Register, right: Register, count: i16) -> Instruction {
-    instruction(0x1d, left, right, count, 0)
+    encode_instruction(0x1d, left, right, count, 0)
 }
 
 /// `if left != right skip `count` instructions`
 pub const fn skip_unless_equal(left: Register, right: Register, count: i16) -> Instruction {
-    instruction(0x5d, left, right, count, 0)
+    encode_instruction(0x5d, left, right, count, 0)
 }
 
 /// `if left > right skip `count` instructions`
 pub const fn skip_if_greater(left: Register, right: Register, count: i16) -> Instruction {
-    instruction(0x2d, left, right, count, 0)
+    encode_instruction(0x2d, left, right, count, 0)
 }
 
 /// `r0 = function(r1, …)`, by its number in the kernel's type information
-pub const fn call_kernel(function: i32) -> Instruction {
-    instruction(0x85, R0, Register(BPF_PSEUDO_KFUNC_CALL), 0, function)
+pub const fn call_kernel_function(function: i32) -> Instruction {
+    encode_instruction(0x85, R0, Register(BPF_PSEUDO_KFUNC_CALL), 0, function)
 }
 
 /// `to = map`: two instructions, the second carries the upper half of a value that a map does not have.
-pub const fn map(to: Register, descriptor: i32) -> [Instruction; 2] {
-    [instruction(0x18, to, Register(BPF_PSEUDO_MAP_FD), 0, descriptor), instruction(0, R0, R0, 0, 0)]
+pub const fn load_map(to: Register, descriptor: i32) -> [Instruction; 2] {
+    [
+        encode_instruction(0x18, to, Register(BPF_PSEUDO_MAP_FD), 0, descriptor),
+        encode_instruction(0, R0, R0, 0, 0),
+    ]
 }
 
 /// `r0 = helper(r1, …)`
-pub const fn call(helper: Helper) -> Instruction {
-    instruction(0x85, R0, R0, 0, helper as i32)
+pub const fn call_helper(helper: HelperFunction) -> Instruction {
+    encode_instruction(0x85, R0, R0, 0, helper as i32)
 }
 
 /// `return r0`
 pub const fn exit() -> Instruction {
-    instruction(0x95, R0, R0, 0, 0)
+    encode_instruction(0x95, R0, R0, 0, 0)
 }
 
 /// `to += from`
 pub const fn add_register(to: Register, from: Register) -> Instruction {
-    instruction(0x0f, to, from, 0, 0)
+    encode_instruction(0x0f, to, from, 0, 0)
 }
 
 /// `to = *(u8 *)(from + offset)`
 pub const fn load_u8(to: Register, from: Register, offset: i16) -> Instruction {
-    instruction(0x71, to, from, offset, 0)
+    encode_instruction(0x71, to, from, offset, 0)
 }
 
 /// `to = *(u16 *)(from + offset)`
 pub const fn load_u16(to: Register, from: Register, offset: i16) -> Instruction {
-    instruction(0x69, to, from, offset, 0)
+    encode_instruction(0x69, to, from, offset, 0)
 }
 
 /// `register = ` its lowest 16 or 32 `bits`, swapped between network and host byte order
 pub const fn network_order(register: Register, bits: i32) -> Instruction {
-    instruction(0xdc, register, R0, 0, bits)
+    encode_instruction(0xdc, register, R0, 0, bits)
 }
 
 /// 32-bit operations; each value is its bits in the opcode. The upper half of the result is 0.
@@ -212,12 +221,12 @@ pub enum Arithmetic {
 
 /// `to = to operation value`, of 32 bits
 pub const fn compute_u32(operation: Arithmetic, to: Register, value: u32) -> Instruction {
-    instruction(0x04 | operation as u8, to, R0, 0, value.cast_signed())
+    encode_instruction(0x04 | operation as u8, to, R0, 0, value.cast_signed())
 }
 
 /// `to = to operation from`, of 32 bits
-pub const fn compute_u32_with(operation: Arithmetic, to: Register, from: Register) -> Instruction {
-    instruction(0x0c | operation as u8, to, from, 0, 0)
+pub const fn compute_u32_with_register(operation: Arithmetic, to: Register, from: Register) -> Instruction {
+    encode_instruction(0x0c | operation as u8, to, from, 0, 0)
 }
 
 /// Conditions; each value is its bits in the opcode. Unsigned unless named otherwise.
@@ -236,25 +245,25 @@ pub enum Condition {
 
 /// `if the lower halves of tested condition value skip `count` instructions`
 pub const fn skip_if_u32(condition: Condition, tested: Register, value: u32, count: i16) -> Instruction {
-    instruction(0x06 | condition as u8, tested, R0, count, value.cast_signed())
+    encode_instruction(0x06 | condition as u8, tested, R0, count, value.cast_signed())
 }
 
 /// `if the lower halves of left condition right skip `count` instructions`
-pub const fn skip_if_u32_with(
+pub const fn skip_if_u32_registers(
     condition: Condition,
     left: Register,
     right: Register,
     count: i16,
 ) -> Instruction {
-    instruction(0x0e | condition as u8, left, right, count, 0)
+    encode_instruction(0x0e | condition as u8, left, right, count, 0)
 }
 
 /// `skip `count` instructions`
 pub const fn skip(count: i16) -> Instruction {
-    instruction(0x05, R0, R0, count, 0)
+    encode_instruction(0x05, R0, R0, count, 0)
 }
 
 /// `if tested > value skip `count` instructions`, of 64 bits
 pub const fn skip_if_above(tested: Register, value: i32, count: i16) -> Instruction {
-    instruction(0x25, tested, R0, count, value)
+    encode_instruction(0x25, tested, R0, count, value)
 }

@@ -15,7 +15,7 @@ pub struct ErrorCause<'a>(pub &'a io::Error);
 
 impl fmt::Display for ErrorCause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match name_and_words(self.0) {
+        match name_and_description(self.0) {
             (Some(name), words) => write!(f, " ({name}); {words}"),
             (None, words) => write!(f, "; {words}"),
         }
@@ -28,25 +28,25 @@ pub struct ErrorName<'a>(pub &'a io::Error);
 
 impl fmt::Display for ErrorName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match name_and_words(self.0) {
+        match name_and_description(self.0) {
             (Some(name), words) => write!(f, "{words} ({name})"),
             (None, words) => f.write_str(&words),
         }
     }
 }
 
-fn name_and_words(error: &io::Error) -> (Option<String>, String) {
+fn name_and_description(error: &io::Error) -> (Option<String>, String) {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        return name_and_words(inner);
+        return name_and_description(inner);
     }
     let text = error.to_string();
     let Some(number) = error.raw_os_error() else { return (None, text) };
     let words = uncapitalized(text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text));
-    (Some(name(number)), words)
+    (Some(errno_name(number)), words)
 }
 
 /// The kernel's number of an error, also of one inside another error.
-pub fn number(error: &io::Error) -> Option<i32> {
+pub fn errno_number(error: &io::Error) -> Option<i32> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
         let Some(io_error) = error.downcast_ref::<io::Error>() else {
@@ -64,8 +64,8 @@ pub fn number(error: &io::Error) -> Option<i32> {
 
 /// Whether the interface is down: a port and a capture go on when it is up again, and a wait for packets is
 /// no error until then.
-pub fn is_down(error: &io::Error) -> bool {
-    match number(error) {
+pub fn is_interface_down(error: &io::Error) -> bool {
+    match errno_number(error) {
         Some(number) => Errno::from_raw(number) == Errno::ENETDOWN,
         None => error.kind() == io::ErrorKind::NetworkDown,
     }
@@ -75,8 +75,8 @@ pub fn is_down(error: &io::Error) -> bool {
 /// one may pass: links, routes, addresses, neighbours, packet filters, tunnels and queues change while a
 /// program runs. Any other error is a fault that waiting does not mend, and ends a run; so does a stream's
 /// error.
-pub fn is_passing(error: &io::Error) -> bool {
-    let Some(number) = number(error) else { return is_down(error) };
+pub fn is_transient(error: &io::Error) -> bool {
+    let Some(number) = errno_number(error) else { return is_interface_down(error) };
     matches!(
         Errno::from_raw(number),
         // No route, or one of the kinds `unreachable`, `prohibit` and `blackhole`; also an address of this
@@ -110,12 +110,12 @@ pub fn is_passing(error: &io::Error) -> bool {
 
 /// How often each error of the kernel was met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(BTreeMap<i32, u64>);
+pub struct ErrorCounts(BTreeMap<i32, u64>);
 
-impl Counts {
+impl ErrorCounts {
     /// Counts an error; one without a number means that there was no room.
     pub fn add(&mut self, error: &io::Error, count: u64) {
-        *self.0.entry(number(error).unwrap_or(0)).or_default() += count;
+        *self.0.entry(errno_number(error).unwrap_or(0)).or_default() += count;
     }
 
     /// Whether there was none.
@@ -129,27 +129,27 @@ impl Counts {
     }
 
     /// The counts by the errors' names.
-    pub fn by_name(&self) -> BTreeMap<String, u64> {
-        self.0.iter().map(|(number, count)| (name(*number), *count)).collect()
+    pub fn counts_by_name(&self) -> BTreeMap<String, u64> {
+        self.0.iter().map(|(number, count)| (errno_name(*number), *count)).collect()
     }
 
     /// The counts by the errors' names and meanings, as [`ErrorName`] prints them.
-    pub fn by_meaning(&self) -> BTreeMap<String, u64> {
+    pub fn counts_by_description(&self) -> BTreeMap<String, u64> {
         let meaning = |number| ErrorName(&io::Error::from_raw_os_error(number)).to_string();
         self.0.iter().map(|(number, count)| (meaning(*number), *count)).collect()
     }
 }
 
 /// `ENETUNREACH 1234, EPERM 2`.
-impl fmt::Display for Counts {
+impl fmt::Display for ErrorCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<_> =
-            self.0.iter().map(|(number, count)| format!("{} {count}", name(*number))).collect();
+            self.0.iter().map(|(number, count)| format!("{} {count}", errno_name(*number))).collect();
         f.write_str(&words.join(", "))
     }
 }
 
-fn name(number: i32) -> String {
+fn errno_name(number: i32) -> String {
     match Errno::from_raw(number) {
         Errno::UnknownErrno if number == 0 => "no-room".into(),
         Errno::UnknownErrno => format!("errno {number}"),
@@ -158,7 +158,7 @@ fn name(number: i32) -> String {
 }
 
 /// Advice for a kernel error where nothing better is known.
-pub fn remedy(error: &io::Error) -> &'static str {
+pub fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root, or where no sandbox forbids the call",
         io::ErrorKind::OutOfMemory => "free memory, or ask for less",
@@ -197,16 +197,16 @@ fn uncapitalized(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn cause(number: i32) -> String {
+    fn cause_text(number: i32) -> String {
         ErrorCause(&io::Error::from_raw_os_error(number)).to_string()
     }
 
     #[test]
     fn an_error_has_its_name_and_description() {
-        assert_eq!(cause(2), " (ENOENT); no such file or directory");
-        assert_eq!(cause(1), " (EPERM); operation not permitted");
-        assert_eq!(cause(72), " (EMULTIHOP); multihop attempted");
-        assert_eq!(cause(73), " (EDOTDOT); RFS specific error");
+        assert_eq!(cause_text(2), " (ENOENT); no such file or directory");
+        assert_eq!(cause_text(1), " (EPERM); operation not permitted");
+        assert_eq!(cause_text(72), " (EMULTIHOP); multihop attempted");
+        assert_eq!(cause_text(73), " (EDOTDOT); RFS specific error");
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_error_without_a_name_keeps_its_number() {
-        assert_eq!(cause(9999), " (errno 9999); unknown error 9999");
+        assert_eq!(cause_text(9999), " (errno 9999); unknown error 9999");
     }
 
     #[test]
@@ -234,51 +234,57 @@ mod tests {
     #[test]
     fn a_number_is_found_in_wrapped_errors() {
         #[derive(Debug)]
-        struct Wrapped(io::Error);
-        impl fmt::Display for Wrapped {
+        struct WrappedError(io::Error);
+        impl fmt::Display for WrappedError {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "wrapped")
             }
         }
-        impl Error for Wrapped {
+        impl Error for WrappedError {
             fn source(&self) -> Option<&(dyn Error + 'static)> {
                 Some(&self.0)
             }
         }
         let down = || io::Error::from_raw_os_error(100);
         let once = io::Error::new(io::ErrorKind::NetworkDown, down());
-        let twice = io::Error::other(Wrapped(io::Error::other(Wrapped(down()))));
+        let twice = io::Error::other(WrappedError(io::Error::other(WrappedError(down()))));
         for error in [down(), once, twice] {
-            assert_eq!((number(&error), is_down(&error), is_passing(&error)), (Some(100), true, true));
+            assert_eq!(
+                (errno_number(&error), is_interface_down(&error), is_transient(&error)),
+                (Some(100), true, true)
+            );
         }
-        assert_eq!(number(&io::Error::other("words")), None);
+        assert_eq!(errno_number(&io::Error::other("words")), None);
         assert!(
-            is_down(&io::ErrorKind::NetworkDown.into()) && is_passing(&io::ErrorKind::NetworkDown.into())
+            is_interface_down(&io::ErrorKind::NetworkDown.into())
+                && is_transient(&io::ErrorKind::NetworkDown.into())
         );
     }
 
     #[test]
     fn permanent_errors_are_not_transient() {
         for errno in [Errno::EBADF, Errno::ENODEV, Errno::ENXIO, Errno::EAFNOSUPPORT, Errno::ENOTCONN] {
-            assert!(!is_passing(&io::Error::from_raw_os_error(errno as i32)), "{errno}");
+            assert!(!is_transient(&io::Error::from_raw_os_error(errno as i32)), "{errno}");
         }
-        assert!(!is_passing(&io::Error::other("words")) && !is_passing(&io::ErrorKind::WouldBlock.into()));
+        assert!(
+            !is_transient(&io::Error::other("words")) && !is_transient(&io::ErrorKind::WouldBlock.into())
+        );
     }
 
     #[test]
     fn counted_errors_have_their_names() {
-        let mut counts = Counts::default();
+        let mut counts = ErrorCounts::default();
         for (number, count) in [(101, 3), (1, 2), (101, 4)] {
             counts.add(&io::Error::from_raw_os_error(number), count);
         }
         assert_eq!((counts.total(), &*counts.to_string()), (9, "EPERM 2, ENETUNREACH 7"));
-        assert_eq!(counts.by_name(), BTreeMap::from([("ENETUNREACH".into(), 7), ("EPERM".into(), 2)]));
-        assert_eq!(counts.by_meaning().get("network is unreachable (ENETUNREACH)"), Some(&7));
+        assert_eq!(counts.counts_by_name(), BTreeMap::from([("ENETUNREACH".into(), 7), ("EPERM".into(), 2)]));
+        assert_eq!(counts.counts_by_description().get("network is unreachable (ENETUNREACH)"), Some(&7));
     }
 
     #[test]
     fn every_error_has_its_own_remedy() {
-        let of = |errno: Errno| remedy(&io::Error::from_raw_os_error(errno as i32));
+        let of = |errno: Errno| advice(&io::Error::from_raw_os_error(errno as i32));
         assert!(of(Errno::EPERM).contains("root"));
         assert!(of(Errno::ENOMEM).contains("memory"));
         assert!(of(Errno::ENOBUFS).contains("memory"));

@@ -7,14 +7,14 @@
 //!   Opened, Filter, Inherited, Closed, by that channel ─────▶ kept for the report
 //!   Control, with descriptors ──────────────────────────────▶ kept until the handle is closed
 //!   Call ───────────────────────────────────────────────────▶
-//!        ◀─────────────────────────────────────────────────── Reply::Here: only then a filter is asked for
+//!        ◀─────────────────────────────────────────────────── Reply::Ready: only then a filter is asked for
 //!   FilterRequest ──────────────────────────────────────────▶ loaded for that handle, or not
 //!                 ◀────────────────────────────────────────── Reply
 //! ```
 //!
 //! All processes of a command inherit one socket, and any of them could read an answer there: hence the
 //! channels. Any process of the network namespace can send to the address: hence the key, which a datagram to
-//! it [begins with](by_address). Without it, the kernel drops the datagram where it is sent: with descriptors
+//! it [begins with](with_key). Without it, the kernel drops the datagram where it is sent: with descriptors
 //! in it, a stranger could make the process that closes them wait for as long as it likes. A process that
 //! lost its channel joins again, with the same number. This module checks each message, because an attacker's
 //! packet may have taken over a process that reads packets: a parsed message has no text that is too long,
@@ -50,7 +50,7 @@ pub const MODE_BYTES_MAX: usize = 64;
 pub const KEY_BYTES: usize = size_of::<u64>();
 
 /// A datagram that joins, in the form in which it is sent to the address.
-pub fn by_address(key: u64, datagram: &[u8]) -> Vec<u8> {
+pub fn with_key(key: u64, datagram: &[u8]) -> Vec<u8> {
     [&key.to_be_bytes(), datagram].concat()
 }
 
@@ -68,11 +68,11 @@ pub fn key_filter(key: u64) -> Program {
 /// A message of the library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Message {
+pub enum LibraryMessage {
     /// A process joins. Comes with one descriptor: the other end of its channel.
-    Join(Join),
+    Join(JoinRequest),
     /// A handle has been activated.
-    Opened(Opened),
+    Opened(OpenedHandle),
     /// The means to replace the filter of a handle. Comes with descriptors, which other code handles.
     Control {
         /// Which handle.
@@ -86,12 +86,12 @@ pub enum Message {
         place: Option<FilterLocation>,
     },
     /// Asks whether `nocopy run` answers, before a filter is requested: a request without a waiting process
-    /// would still be granted once it is read. [`Reply::Here`] follows.
+    /// would still be granted once it is read. [`CommandReply::Ready`] follows.
     Call {
         /// A number that the reply repeats.
         request: u64,
     },
-    /// Asks for a filter in front of a handle's packets. A [`Reply`] follows.
+    /// Asks for a filter in front of a handle's packets. A [`CommandReply`] follows.
     FilterRequest(FilterRequest),
     /// A process goes on with a handle of another process, which has forked it and has ended, as daemons do.
     Inherited {
@@ -101,12 +101,12 @@ pub enum Message {
         channel: u64,
     },
     /// A handle has been closed.
-    Closed(Closed),
+    Closed(ClosedHandle),
 }
 
 /// A process that joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Join {
+pub struct JoinRequest {
     /// [`VERSION`].
     pub version: u32,
     /// The process's number in its own namespace.
@@ -123,13 +123,13 @@ pub struct Join {
 
 /// A handle that has been activated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct OpenedHandle {
     /// A number of the process's choice, which it does not use again.
     pub handle: u64,
     /// The interface it captures from.
     pub interface: String,
     /// The library that captures.
-    pub library: Library,
+    pub library: CapturingLibrary,
     /// Whether packets for other hosts were requested.
     pub promiscuous: bool,
     /// Captured bytes of a packet.
@@ -139,7 +139,7 @@ pub struct Opened {
 /// The library that captures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Library {
+pub enum CapturingLibrary {
     /// nocopy.
     Ours {
         /// How.
@@ -199,7 +199,7 @@ impl CaptureMode {
     pub fn clip(mut self) -> Self {
         if let Self::Take { queues } = &mut self {
             queues.truncate(QUEUES_MAX);
-            queues.iter_mut().for_each(|mode| *mode = beginning(mode, MODE_BYTES_MAX));
+            queues.iter_mut().for_each(|mode| *mode = text_prefix(mode, MODE_BYTES_MAX));
         }
         self
     }
@@ -210,25 +210,25 @@ impl FilterRequest {
     ///
     /// # Errors
     /// The kernel would refuse it.
-    pub fn program(&self) -> Result<Option<Program>, InvalidProgram> {
+    pub fn checked_program(&self) -> Result<Option<Program>, InvalidProgram> {
         self.instructions.clone().map(Program::new).transpose()
     }
 }
 
 /// A handle that was closed, and its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct ClosedHandle {
     /// Which handle.
     pub handle: u64,
     /// Its counts.
-    pub counts: Counts,
+    pub counts: HandleCounts,
     /// How it sent, if it did.
     pub sending: Option<String>,
 }
 
 /// Packet counts of a handle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct HandleCounts {
     /// Received (`ps_recv`).
     pub received: u64,
     /// Lost for want of room (`ps_drop`).
@@ -242,9 +242,10 @@ pub struct Counts {
 /// The answer of `nocopy run` to a [`FilterRequest`] or a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Reply {
+pub enum CommandReply {
     /// The command answers.
-    Here {
+    #[serde(rename = "here")]
+    Ready {
         /// To which call.
         request: u64,
     },
@@ -265,7 +266,7 @@ pub enum Reply {
 /// Why a datagram is not a message, or a message not a datagram.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Malformed {
+pub enum MalformedDatagram {
     /// The datagram is too long.
     #[error(
         "datagram of {bytes} B: refused; none has more than {DATAGRAM_BYTES_MAX}; send less in one message"
@@ -297,33 +298,33 @@ pub enum Malformed {
     },
 }
 
-impl Message {
+impl LibraryMessage {
     /// Reads a datagram.
     ///
     /// # Errors
     /// It is not a message, or one that exceeds the limits.
-    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(datagram: &[u8]) -> Result<Self, MalformedDatagram> {
         let message: Self = from_json(datagram)?;
-        message.check()?;
+        message.check_limits()?;
         Ok(message)
     }
 
     /// Makes a datagram.
     ///
     /// # Errors
-    /// The message exceeds the limits of [`parse`](Self::parse). [`clip`] shortens texts.
-    pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
-        self.check()?;
+    /// The message exceeds the limits of [`parse`](Self::parse). [`clip_text`] shortens texts.
+    pub fn datagram(&self) -> Result<Vec<u8>, MalformedDatagram> {
+        self.check_limits()?;
         to_json(self)
     }
 
-    fn check(&self) -> Result<(), Malformed> {
+    fn check_limits(&self) -> Result<(), MalformedDatagram> {
         match self {
-            Self::Join(Join { version, .. }) if *version != VERSION => {
-                Err(Malformed::Version { theirs: *version })
+            Self::Join(JoinRequest { version, .. }) if *version != VERSION => {
+                Err(MalformedDatagram::Version { theirs: *version })
             }
             Self::Join(join) => check_text("program", &join.program),
-            Self::Opened(opened) => opened.check(),
+            Self::Opened(opened) => opened.check_limits(),
             Self::Filter { place: Some(FilterLocation::UserSpace { why }), .. } => check_text("reason", why),
             Self::FilterRequest(request) => {
                 let count = request.instructions.as_ref().map_or(0, Vec::len);
@@ -335,12 +336,12 @@ impl Message {
     }
 }
 
-impl Opened {
-    fn check(&self) -> Result<(), Malformed> {
+impl OpenedHandle {
+    fn check_limits(&self) -> Result<(), MalformedDatagram> {
         check_text("interface", &self.interface)?;
         match &self.library {
-            Library::System { why } => check_text("reason", why),
-            Library::Ours { mode, note } => {
+            CapturingLibrary::System { why } => check_text("reason", why),
+            CapturingLibrary::Ours { mode, note } => {
                 note.iter().try_for_each(|note| check_text("note", note))?;
                 let CaptureMode::Take { queues } = mode else { return Ok(()) };
                 check_count("list of queues", queues.len(), QUEUES_MAX)?;
@@ -350,36 +351,36 @@ impl Opened {
     }
 }
 
-impl Reply {
+impl CommandReply {
     /// Reads a datagram.
     ///
     /// # Errors
     /// It is not a reply, or one that exceeds the limits.
-    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(datagram: &[u8]) -> Result<Self, MalformedDatagram> {
         let reply: Self = from_json(datagram)?;
-        reply.check()?;
+        reply.check_limits()?;
         Ok(reply)
     }
 
     /// Makes a datagram.
     ///
     /// # Errors
-    /// The reply exceeds the limits of [`parse`](Self::parse). [`clip`] shortens texts.
-    pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
-        self.check()?;
+    /// The reply exceeds the limits of [`parse`](Self::parse). [`clip_text`] shortens texts.
+    pub fn datagram(&self) -> Result<Vec<u8>, MalformedDatagram> {
+        self.check_limits()?;
         to_json(self)
     }
 
     /// To which request.
-    pub fn request(&self) -> u64 {
+    pub fn request_number(&self) -> u64 {
         match self {
-            Self::Here { request } | Self::Loaded { request } | Self::Refused { request, .. } => *request,
+            Self::Ready { request } | Self::Loaded { request } | Self::Refused { request, .. } => *request,
         }
     }
 
-    fn check(&self) -> Result<(), Malformed> {
+    fn check_limits(&self) -> Result<(), MalformedDatagram> {
         match self {
-            Self::Here { .. } | Self::Loaded { .. } => Ok(()),
+            Self::Ready { .. } | Self::Loaded { .. } => Ok(()),
             Self::Refused { why, .. } => check_text("reason", why),
         }
     }
@@ -396,39 +397,39 @@ impl fmt::Display for FilterLocation {
 }
 
 /// The text, shortened to the limit of a message.
-pub fn clip(text: &str) -> String {
-    beginning(text, TEXT_BYTES_MAX)
+pub fn clip_text(text: &str) -> String {
+    text_prefix(text, TEXT_BYTES_MAX)
 }
 
-fn beginning(text: &str, bytes_max: usize) -> String {
+fn text_prefix(text: &str, bytes_max: usize) -> String {
     let end = (0..=text.len().min(bytes_max)).rev().find(|&end| text.is_char_boundary(end));
     text[..end.unwrap_or(0)].to_owned()
 }
 
-fn from_json<T: for<'a> Deserialize<'a>>(datagram: &[u8]) -> Result<T, Malformed> {
+fn from_json<T: for<'a> Deserialize<'a>>(datagram: &[u8]) -> Result<T, MalformedDatagram> {
     check_length(datagram)?;
     Ok(serde_json::from_slice(datagram)?)
 }
 
-fn to_json(message: &impl Serialize) -> Result<Vec<u8>, Malformed> {
+fn to_json(message: &impl Serialize) -> Result<Vec<u8>, MalformedDatagram> {
     let datagram = serde_json::to_vec(message)?;
     check_length(&datagram)?;
     Ok(datagram)
 }
 
-fn check_length(datagram: &[u8]) -> Result<(), Malformed> {
+fn check_length(datagram: &[u8]) -> Result<(), MalformedDatagram> {
     match datagram.len() {
         ..=DATAGRAM_BYTES_MAX => Ok(()),
-        bytes => Err(Malformed::TooLong { bytes }),
+        bytes => Err(MalformedDatagram::TooLong { bytes }),
     }
 }
 
-fn check_text(field: &'static str, text: &str) -> Result<(), Malformed> {
+fn check_text(field: &'static str, text: &str) -> Result<(), MalformedDatagram> {
     check_count(field, text.len(), TEXT_BYTES_MAX)
 }
 
-fn check_count(field: &'static str, found: usize, max: usize) -> Result<(), Malformed> {
-    if found > max { Err(Malformed::TooMuch { field, found, max }) } else { Ok(()) }
+fn check_count(field: &'static str, found: usize, max: usize) -> Result<(), MalformedDatagram> {
+    if found > max { Err(MalformedDatagram::TooMuch { field, found, max }) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -439,21 +440,21 @@ mod tests {
 
     use super::*;
 
-    fn text() -> impl Strategy<Value = String> {
-        ".{0,300}".prop_map(|text| clip(&text))
+    fn any_text() -> impl Strategy<Value = String> {
+        ".{0,300}".prop_map(|text| clip_text(&text))
     }
 
-    fn opened() -> impl Strategy<Value = Opened> {
+    fn any_opened_handle() -> impl Strategy<Value = OpenedHandle> {
         let mode = prop_oneof![
             Just(CaptureMode::Passive),
-            vec(text(), 0..3).prop_map(|queues| CaptureMode::Take { queues }.clip()),
+            vec(any_text(), 0..3).prop_map(|queues| CaptureMode::Take { queues }.clip()),
         ];
         let library = prop_oneof![
-            (mode, option::of(text())).prop_map(|(mode, note)| Library::Ours { mode, note }),
-            text().prop_map(|why| Library::System { why }),
+            (mode, option::of(any_text())).prop_map(|(mode, note)| CapturingLibrary::Ours { mode, note }),
+            any_text().prop_map(|why| CapturingLibrary::System { why }),
         ];
-        (any::<u64>(), text(), library, any::<bool>(), any::<u32>()).prop_map(
-            |(handle, interface, library, promiscuous, snap_bytes)| Opened {
+        (any::<u64>(), any_text(), library, any::<bool>(), any::<u32>()).prop_map(
+            |(handle, interface, library, promiscuous, snap_bytes)| OpenedHandle {
                 handle,
                 interface,
                 library,
@@ -463,7 +464,7 @@ mod tests {
         )
     }
 
-    fn instructions(
+    fn any_instructions(
         count: impl Into<proptest::collection::SizeRange>,
     ) -> impl Strategy<Value = Vec<Instruction>> {
         let one = any::<(u16, u8, u8, u32)>().prop_map(|(code, jump_true, jump_false, constant)| {
@@ -472,53 +473,54 @@ mod tests {
         vec(one, count)
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn any_message() -> impl Strategy<Value = LibraryMessage> {
         let place = prop_oneof![
             Just(FilterLocation::Xdp),
             Just(FilterLocation::Socket),
-            text().prop_map(|why| FilterLocation::UserSpace { why }),
+            any_text().prop_map(|why| FilterLocation::UserSpace { why }),
         ];
-        let request = (any::<u64>(), any::<u64>(), option::of(instructions(0..20)));
-        let closed = (any::<u64>(), any::<[u64; 4]>(), option::of(text()));
+        let request = (any::<u64>(), any::<u64>(), option::of(any_instructions(0..20)));
+        let closed = (any::<u64>(), any::<[u64; 4]>(), option::of(any_text()));
         prop_oneof![
-            (any::<u32>(), text(), any::<[u64; 2]>()).prop_map(|(process, program, [key, channel])| {
-                Message::Join(Join { version: VERSION, process, program, key, channel })
+            (any::<u32>(), any_text(), any::<[u64; 2]>()).prop_map(|(process, program, [key, channel])| {
+                LibraryMessage::Join(JoinRequest { version: VERSION, process, program, key, channel })
             }),
-            opened().prop_map(Message::Opened),
-            any::<u64>().prop_map(|handle| Message::Control { handle }),
-            any::<u64>().prop_map(|request| Message::Call { request }),
-            any::<[u64; 2]>().prop_map(|[handle, channel]| Message::Inherited { handle, channel }),
-            (any::<u64>(), option::of(place)).prop_map(|(handle, place)| Message::Filter { handle, place }),
+            any_opened_handle().prop_map(LibraryMessage::Opened),
+            any::<u64>().prop_map(|handle| LibraryMessage::Control { handle }),
+            any::<u64>().prop_map(|request| LibraryMessage::Call { request }),
+            any::<[u64; 2]>().prop_map(|[handle, channel]| LibraryMessage::Inherited { handle, channel }),
+            (any::<u64>(), option::of(place))
+                .prop_map(|(handle, place)| LibraryMessage::Filter { handle, place }),
             request.prop_map(|(handle, request, instructions)| {
-                Message::FilterRequest(FilterRequest { handle, request, instructions })
+                LibraryMessage::FilterRequest(FilterRequest { handle, request, instructions })
             }),
             closed.prop_map(|(handle, [received, dropped, interface_dropped, sent], sending)| {
-                let counts = Counts { received, dropped, interface_dropped, sent };
-                Message::Closed(Closed { handle, counts, sending })
+                let counts = HandleCounts { received, dropped, interface_dropped, sent };
+                LibraryMessage::Closed(ClosedHandle { handle, counts, sending })
             }),
         ]
     }
 
     proptest! {
         #[test]
-        fn messages_survive_json_round_trips(message in message()) {
-            prop_assert_eq!(Message::parse(&message.datagram().unwrap()).unwrap(), message);
+        fn messages_survive_json_round_trips(message in any_message()) {
+            prop_assert_eq!(LibraryMessage::parse(&message.datagram().unwrap()).unwrap(), message);
         }
 
         #[test]
-        fn replies_survive_json_round_trips(request: u64, is_here: bool, why in option::of(text())) {
+        fn replies_survive_json_round_trips(request: u64, is_here: bool, why in option::of(any_text())) {
             let reply = match why {
-                None if is_here => Reply::Here { request },
-                None => Reply::Loaded { request },
-                Some(why) => Reply::Refused { request, why },
+                None if is_here => CommandReply::Ready { request },
+                None => CommandReply::Loaded { request },
+                Some(why) => CommandReply::Refused { request, why },
             };
-            prop_assert_eq!(Reply::parse(&reply.datagram().unwrap()).unwrap(), reply);
+            prop_assert_eq!(CommandReply::parse(&reply.datagram().unwrap()).unwrap(), reply);
         }
 
         /// Messages with a byte changed come closer to being messages than noise does.
         #[test]
         fn arbitrary_datagrams_are_refused_or_parsed(
-            message in message(), place: prop::sample::Index, byte: u8, noise: Vec<u8>,
+            message in any_message(), place: prop::sample::Index, byte: u8, noise: Vec<u8>,
         ) {
             oracle::check_round_trip(&noise);
             let mut datagram = message.datagram().unwrap();
@@ -534,10 +536,10 @@ mod tests {
             Instruction { code: u16::MAX, jump_true: u8::MAX, jump_false: u8::MAX, constant: u32::MAX };
         let of = |count| {
             let instructions = Some(vec![longest; count]);
-            Message::FilterRequest(FilterRequest { handle: u64::MAX, request: u64::MAX, instructions })
+            LibraryMessage::FilterRequest(FilterRequest { handle: u64::MAX, request: u64::MAX, instructions })
         };
         let datagram = of(INSTRUCTIONS_MAX).datagram().unwrap();
-        assert_eq!(Message::parse(&datagram).unwrap(), of(INSTRUCTIONS_MAX));
+        assert_eq!(LibraryMessage::parse(&datagram).unwrap(), of(INSTRUCTIONS_MAX));
         let refused = of(INSTRUCTIONS_MAX + 1).datagram().unwrap_err().to_string();
         assert_eq!(
             refused,
@@ -549,37 +551,47 @@ mod tests {
     fn long_fields_are_refused_in_both_directions() {
         let long = "x".repeat(TEXT_BYTES_MAX + 1);
         let program = long.clone();
-        let message = Message::Join(Join { version: VERSION, process: 1, program, key: 2, channel: 3 });
-        assert!(matches!(message.datagram(), Err(Malformed::TooMuch { field: "program", .. })));
+        let message =
+            LibraryMessage::Join(JoinRequest { version: VERSION, process: 1, program, key: 2, channel: 3 });
+        assert!(matches!(message.datagram(), Err(MalformedDatagram::TooMuch { field: "program", .. })));
         let forged = serde_json::to_vec(&message).unwrap();
-        assert!(matches!(Message::parse(&forged), Err(Malformed::TooMuch { field: "program", .. })));
-        assert_eq!(clip(&long).len(), TEXT_BYTES_MAX);
-        assert_eq!(clip(&"ä".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
+        assert!(matches!(
+            LibraryMessage::parse(&forged),
+            Err(MalformedDatagram::TooMuch { field: "program", .. })
+        ));
+        assert_eq!(clip_text(&long).len(), TEXT_BYTES_MAX);
+        assert_eq!(clip_text(&"ä".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
         let spaces = vec![b' '; DATAGRAM_BYTES_MAX + 1];
-        assert!(matches!(Reply::parse(&spaces), Err(Malformed::TooLong { .. })));
+        assert!(matches!(CommandReply::parse(&spaces), Err(MalformedDatagram::TooLong { .. })));
     }
 
     #[test]
     fn many_queues_are_clipped_to_the_limit() {
         let of = |mode| {
-            let library = Library::Ours { mode, note: None };
+            let library = CapturingLibrary::Ours { mode, note: None };
             let interface = "eth0".into();
-            Message::Opened(Opened { handle: 0, interface, library, promiscuous: true, snap_bytes: 96 })
+            LibraryMessage::Opened(OpenedHandle {
+                handle: 0,
+                interface,
+                library,
+                promiscuous: true,
+                snap_bytes: 96,
+            })
         };
         let long = CaptureMode::Take { queues: vec!["x".repeat(MODE_BYTES_MAX + 1)] };
         let many = CaptureMode::Take { queues: vec!["xdp copy native".into(); QUEUES_MAX + 1] };
-        assert!(matches!(of(long.clone()).datagram(), Err(Malformed::TooMuch { field: "mode", .. })));
-        assert!(matches!(of(many.clone()).datagram(), Err(Malformed::TooMuch { .. })));
+        assert!(matches!(of(long.clone()).datagram(), Err(MalformedDatagram::TooMuch { field: "mode", .. })));
+        assert!(matches!(of(many.clone()).datagram(), Err(MalformedDatagram::TooMuch { .. })));
         assert_eq!(long.clip(), CaptureMode::Take { queues: vec!["x".repeat(MODE_BYTES_MAX)] });
         let first = CaptureMode::Take { queues: vec!["xdp copy native".into(); QUEUES_MAX] };
-        assert_eq!(Message::parse(&of(many.clip()).datagram().unwrap()).unwrap(), of(first));
+        assert_eq!(LibraryMessage::parse(&of(many.clip()).datagram().unwrap()).unwrap(), of(first));
     }
 
     #[test]
     fn another_version_is_refused_by_name() {
         let forged = br#"{"kind":"join","version":2,"process":1,"program":"x","more":true}"#;
         assert_eq!(
-            Message::parse(forged).unwrap_err().to_string(),
+            LibraryMessage::parse(forged).unwrap_err().to_string(),
             "library of version 2: refused; this command speaks version 1; install both of the same nocopy"
         );
     }

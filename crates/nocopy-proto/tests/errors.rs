@@ -17,7 +17,7 @@ fn error_text<T>(tried: Result<T, impl Display>) -> String {
     tried.map_or_else(|error| error.to_string(), |_| "no error".to_owned())
 }
 
-fn assert_sentences(all: &[(String, &str)]) {
+fn assert_error_texts(all: &[(String, &str)]) {
     let wrong: Vec<_> = all.iter().filter(|(error_text, expected)| error_text != expected).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -31,18 +31,18 @@ fn padded<const BYTES: usize>(first: &[u8]) -> [u8; BYTES] {
 
 const DESTINATION_OPTIONS: u8 = 60;
 
-fn extensions(packet: &[u8]) -> String {
+fn extension_error_text(packet: &[u8]) -> String {
     error_text(ipv6::Packet::parse(packet).unwrap().upper_layer())
 }
 
-fn option(option: [u8; 4]) -> String {
+fn option_error_text(option: [u8; 4]) -> String {
     let mut segment = padded::<24>(&[0; 20]);
     segment[12] = 0x60;
     segment[20..].copy_from_slice(&option);
     error_text(tcp::Segment::parse(&segment).unwrap().options().next().unwrap())
 }
 
-fn checksum(checksum: [u8; 2], address: impl Into<IpAddr> + Copy) -> String {
+fn checksum_error_text(checksum: [u8; 2], address: impl Into<IpAddr> + Copy) -> String {
     let bytes = [[0; 2], [0; 2], [0, 8], checksum].concat();
     let addresses = IpAddresses::new(address.into(), address.into()).unwrap();
     error_text(udp::Datagram::parse(&bytes).unwrap().verify_checksum(&addresses))
@@ -53,7 +53,7 @@ fn errors_of_headers_state_facts() {
     let mut udp_over_ipv4 = padded::<60>(&[0; 12]);
     udp_over_ipv4[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
     udp_over_ipv4[17] = 46;
-    assert_sentences(&[
+    assert_error_texts(&[
         (error_text(ethernet::Frame::parse(&[0; 13])), "the Ethernet header has 14 bytes, the frame has 13"),
         (
             error_text(ethernet::Frame::parse(&padded::<20>(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 100]))),
@@ -106,11 +106,11 @@ fn errors_of_headers_state_facts() {
             "the IPv6 payload length is 0, and the hop-by-hop options that follow have no jumbo payload length above 65535",
         ),
         (
-            extensions(&padded::<48>(&[0x60, 0, 0, 0, 0, 8, DESTINATION_OPTIONS])),
+            extension_error_text(&padded::<48>(&[0x60, 0, 0, 0, 0, 8, DESTINATION_OPTIONS])),
             "hop-by-hop options follow another extension header, they may only be the first",
         ),
         (
-            extensions(&padded::<44>(&[0x60, 0, 0, 0, 0, 4, DESTINATION_OPTIONS])),
+            extension_error_text(&padded::<44>(&[0x60, 0, 0, 0, 0, 4, DESTINATION_OPTIONS])),
             "the IPv6 destination options header needs 8 bytes, 4 are left of the packet",
         ),
         (error_text(icmp::Message::parse(&[8; 7])), "the ICMP header has 8 bytes, the message has 7"),
@@ -127,8 +127,8 @@ fn errors_of_headers_state_facts() {
             "the TCP header says 0 bytes, it has at least 20",
         ),
         (error_text(tcp::Segment::parse(&[0x60; 20])), "the TCP header says 24 bytes, the segment has 20"),
-        (option([2, 5, 0, 0]), "TCP option 2 is cut"),
-        (option([2, 3, 0, 0]), "TCP option 2: its length of 3 bytes is not valid for that option"),
+        (option_error_text([2, 5, 0, 0]), "TCP option 2 is cut"),
+        (option_error_text([2, 3, 0, 0]), "TCP option 2: its length of 3 bytes is not valid for that option"),
         (error_text(udp::Datagram::parse(&[0; 7])), "the UDP header has 8 bytes, the datagram has 7"),
         (
             error_text(udp::Datagram::parse(&[0; 8])),
@@ -142,8 +142,14 @@ fn errors_of_headers_state_facts() {
             error_text(udp::Datagram::parse(&padded::<8>(&[0, 0, 0, 0, 0, 9]))),
             "the UDP length says 9 bytes, the datagram has 8",
         ),
-        (checksum([1, 2], Ipv4Addr::UNSPECIFIED), "the UDP checksum is 0x0102, the datagram sums to 0xffde"),
-        (checksum([0, 0], Ipv6Addr::UNSPECIFIED), "the datagram has no UDP checksum, which IPv6 demands"),
+        (
+            checksum_error_text([1, 2], Ipv4Addr::UNSPECIFIED),
+            "the UDP checksum is 0x0102, the datagram sums to 0xffde",
+        ),
+        (
+            checksum_error_text([0, 0], Ipv6Addr::UNSPECIFIED),
+            "the datagram has no UDP checksum, which IPv6 demands",
+        ),
         (error_text(UdpPacket::parse(&[0; 60])), "the frame holds neither IPv4 nor IPv6"),
         (error_text(UdpPacket::parse(&udp_over_ipv4)), "the IPv4 header's checksum is wrong"),
         (
@@ -168,7 +174,7 @@ fn errors_of_messages_state_facts() {
         crc::seal(&mut datagram);
         error_text(messages::Datagram::parse(&datagram))
     };
-    assert_sentences(&[
+    assert_error_texts(&[
         (error_text(messages::Datagram::parse(&[])), "the datagram has 0 bytes, its kind has at least 16"),
         (error_text(messages::Datagram::parse(&[0xff; 64])), "255 is not a kind of datagram"),
         (
@@ -213,13 +219,13 @@ fn errors_of_messages_state_facts() {
 
 #[test]
 fn invalid_messages_of_the_command_channel_are_named() {
-    assert_sentences(&[
+    assert_error_texts(&[
         (
-            error_text(run::Message::parse(&[b' '; 1 << 20])),
+            error_text(run::LibraryMessage::parse(&[b' '; 1 << 20])),
             "datagram of 1048576 B: refused; none has more than 131072; send less in one message",
         ),
         (
-            error_text(run::Message::parse(b"{")),
+            error_text(run::LibraryMessage::parse(b"{")),
             "datagram: not a message; EOF while parsing an object at line 1 column 1; use the library and the command of the same nocopy",
         ),
     ]);
@@ -229,8 +235,9 @@ fn invalid_messages_of_the_command_channel_are_named() {
 fn impossible_headers_and_blocks_are_not_written() {
     let tag = |vlan_id, priority| error_text(vlan::TagControl::new(vlan_id, priority, false));
     let udp = |bytes| udp::Repr::without_checksum(1, 2, bytes);
-    let packet = pcapng::Packet { time_ns: 0, original_bytes: 10, direction: pcapng::Direction::In };
-    assert_sentences(&[
+    let packet =
+        pcapng::PacketHeader { time_ns: 0, original_bytes: 10, direction: pcapng::PacketDirection::In };
+    assert_error_texts(&[
         (tag(4096, 0), "VLAN 4096: no such number; it has 12 bits; give one from 0 to 4095"),
         (tag(0, 8), "VLAN priority 8: no such number; it has 3 bits; give one from 0 to 7"),
         (
@@ -242,7 +249,7 @@ fn impossible_headers_and_blocks_are_not_written() {
             "header of 8 bytes: cannot be written; the buffer has 7; give a larger one",
         ),
         (
-            error_text(InPlaceWriter::new(&mut [0; 100], None, 100).add(&packet, 0..10)),
+            error_text(InPlaceWriter::new(&mut [0; 100], None, 100).add_packet(&packet, 0..10)),
             "packet: no block can be written around it; it lies too close to the one before it, or outside the memory; write it elsewhere",
         ),
     ]);
@@ -254,7 +261,7 @@ fn unusable_filters_name_their_cause() {
     // is no such byte.
     let long = format!("4001\n{}6 0 0 1\n", "72 0 0 14\n".repeat(4000));
     let refused = Program::parse(&long).unwrap().to_xdp(false);
-    assert_sentences(&[
+    assert_error_texts(&[
         (
             error_text(Program::parse("1\nret")),
             "instruction 0 is \"ret\"; it must be 'code jt jf k' in decimal; give the output of 'tcpdump -ddd EXPRESSION'",

@@ -5,16 +5,16 @@
 
 use std::collections::HashSet;
 
-use nocopy_proto::describe::{CapturedBytes, Style};
+use nocopy_proto::describe::{CapturedBytes, DescriptionStyle};
 
 const PACKETS: &str = include_str!("tcpdump.txt");
 
-fn bytes(hex: &str) -> Vec<u8> {
+fn bytes_of_hex(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
 /// Addresses, numbers and names, without what stands between them.
-fn words(line: &str) -> HashSet<String> {
+fn words_of_line(line: &str) -> HashSet<String> {
     let separators = [' ', ',', '(', ')', '|', '[', ']'];
     line.split(separators)
         .map(|word| word.trim_end_matches(':').to_owned())
@@ -32,13 +32,13 @@ fn descriptions_have_tcpdumps_fields() {
     for pair in lines.chunks(2) {
         let [packet, theirs] = pair else { panic!("a line is missing") };
         let (length, hex) = packet.split_once(' ').unwrap();
-        let (bytes, packet_bytes) = (bytes(hex), length.parse().unwrap());
+        let (bytes, packet_bytes) = (bytes_of_hex(hex), length.parse().unwrap());
         let mut ours = String::new();
-        CapturedBytes { bytes: &bytes, packet_bytes }.describe(Style::default(), &mut ours);
+        CapturedBytes { bytes: &bytes, packet_bytes }.describe(DescriptionStyle::default(), &mut ours);
         packets += 1;
         equal += u32::from(ours == *theirs);
-        let known = words(&ours);
-        for word in words(theirs) {
+        let known = words_of_line(&ours);
+        for word in words_of_line(theirs) {
             let other = OTHERWISE.iter().find(|(theirs, _)| *theirs == word);
             let word = other.map_or(word.as_str(), |(_, ours)| ours);
             // Of a first fragment, ports stand with the addresses here.

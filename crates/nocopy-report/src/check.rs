@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Check {
+pub struct CountCheck {
     pub name: String,
     pub passed: bool,
     /// The compared values in `unit`, by the first and the second count, and the allowed difference.
@@ -15,8 +15,8 @@ pub struct Check {
     pub about: String,
 }
 
-impl Check {
-    pub fn bytes(name: &str, first: u64, second: u64, about: String) -> Self {
+impl CountCheck {
+    pub fn of_equal_bytes(name: &str, first: u64, second: u64, about: String) -> Self {
         Self {
             name: name.into(),
             passed: first == second,
@@ -29,7 +29,7 @@ impl Check {
     }
 
     /// A line for a reader.
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         let Self { first, second, allowed, unit, about, .. } = self;
         let number = |value: &f64| match unit.as_str() {
             "bytes" => format!("{value:.0}"),

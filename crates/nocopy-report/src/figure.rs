@@ -57,7 +57,7 @@ impl Figure {
     }
 
     /// The displayed value: streams in bits.
-    pub fn shown(self, value: f64) -> f64 {
+    pub fn displayed_value(self, value: f64) -> f64 {
         if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::figure::Figure;
 use crate::quantity;
-use crate::result::{Headline, Report, Row};
+use crate::result::{HeadlineNames, Report, Row};
 
 /// The least width of a terminal.
 pub const COLUMNS: usize = 100;
@@ -20,36 +20,39 @@ const WIDTHS: [usize; 4] = [26, 20, 21, 16];
 pub(crate) const HEADER: [&str; 5] = ["what", "nocopy", "the other method", "ratio [interval]", "copies"];
 
 /// The first line.
-pub fn header() -> String {
-    line(HEADER.map(str::to_owned))
+pub fn header_line() -> String {
+    format_columns(HEADER.map(str::to_owned))
 }
 
 /// A line for each headline row among `rows`, with its baseline.
-pub fn lines(rows: &[Row]) -> Vec<String> {
+pub fn headline_text_lines(rows: &[Row]) -> Vec<String> {
     let of_headline = rows.iter().filter_map(|row| Some((row, row.headline.as_ref()?)));
-    of_headline.map(|(row, names)| cells(row, baseline(row, rows), names)).map(line).collect()
+    of_headline
+        .map(|(row, names)| headline_cells(row, baseline_row(row, rows), names))
+        .map(format_columns)
+        .collect()
 }
 
 /// The whole table of a finished run; empty if it was no headline.
-pub fn text(report: &Report) -> String {
-    let lines = lines(&report.results);
-    if lines.is_empty() { String::new() } else { header() + &lines.concat() + &footer(report) }
+pub fn format_headline(report: &Report) -> String {
+    let lines = headline_text_lines(&report.results);
+    if lines.is_empty() { String::new() } else { header_line() + &lines.concat() + &headline_footer(report) }
 }
 
 /// Rounds, machine, and notes on this run.
-pub fn footer(report: &Report) -> String {
-    let measured = format!("rounds: {} · {}", report.rounds(), report.machine.line());
-    let mut text = format!("\n{}\n", wrapped(&measured));
+pub fn headline_footer(report: &Report) -> String {
+    let measured = format!("rounds: {} · {}", report.rounds(), report.machine.description());
+    let mut text = format!("\n{}\n", wrap_text(&measured));
     for note in report.notes.iter().filter(|note| *note != OF_VETH) {
-        let _ = writeln!(text, "{}", wrapped(note));
+        let _ = writeln!(text, "{}", wrap_text(note));
     }
     text
 }
 
 /// The text, broken between words to fit the width, and within words that are longer.
-pub fn wrapped(text: &str) -> String {
+pub fn wrap_text(text: &str) -> String {
     let mut lines = vec![String::new()];
-    for part in text.split_whitespace().flat_map(parts) {
+    for part in text.split_whitespace().flat_map(split_long_word) {
         let line = lines.last_mut().expect("there is one from the start");
         match line.chars().count() {
             0 => line.push_str(&part),
@@ -64,34 +67,36 @@ pub fn wrapped(text: &str) -> String {
 }
 
 /// A word in parts that fit a line.
-fn parts(word: &str) -> Vec<String> {
+fn split_long_word(word: &str) -> Vec<String> {
     let characters: Vec<char> = word.chars().collect();
     characters.chunks(COLUMNS).map(|part| part.iter().collect()).collect()
 }
 
-fn baseline<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
+fn baseline_row<'a>(row: &Row, rows: &'a [Row]) -> Option<&'a Row> {
     let key = |row: &Row| (row.workload.clone(), row.series.clone(), row.sink.clone());
     rows.iter().find(|other| key(other) == key(row) && Some(&other.method) == row.baseline.as_ref())
 }
 
-pub(crate) fn cells(row: &Row, other: Option<&Row>, names: &Headline) -> [String; 5] {
-    let figure = |row: &Row, name: &str| match row.figure.of(row) {
-        Some(value) => format!("{} {name}", shown(row.figure, value)),
+pub(crate) fn headline_cells(row: &Row, other: Option<&Row>, names: &HeadlineNames) -> [String; 5] {
+    let figure = |row: &Row, name: &str| match row.figure.value_in(row) {
+        Some(value) => format!("{} {name}", figure_text(row.figure, value)),
         None => format!("– {name}"),
     };
     [
         names.what.clone(),
         figure(row, &names.nocopy),
         other.map_or_else(|| "–".into(), |other| figure(other, &names.other)),
-        ratio(row),
+        ratio_with_interval(row),
         row.evidence.map_or("–", |copies| copies.name()).into(),
     ]
 }
 
-fn shown(figure: Figure, value: f64) -> String {
+fn figure_text(figure: Figure, value: f64) -> String {
     match figure {
-        Figure::PacketsPerSecond | Figure::MessagesPerSecond => format!("{}/s", quantity::short(value)),
-        Figure::BytesPerSecond => format!("{:.1} Gbit/s", figure.shown(value)),
+        Figure::PacketsPerSecond | Figure::MessagesPerSecond => {
+            format!("{}/s", quantity::short_number(value))
+        }
+        Figure::BytesPerSecond => format!("{:.1} Gbit/s", figure.displayed_value(value)),
         Figure::ReceiverCpuPerPacket | Figure::MachineCpuPerPacket => format!("{value:.0} ns"),
         Figure::ReceiverCpu => format!("{value:.1} %"),
         Figure::SenderCpuPerMegabyte
@@ -101,7 +106,7 @@ fn shown(figure: Figure, value: f64) -> String {
     }
 }
 
-fn ratio(row: &Row) -> String {
+fn ratio_with_interval(row: &Row) -> String {
     match (row.ratio, row.ratio_interval()) {
         (Some(ratio), Some((low, high))) => {
             format!("{} [{}–{}]", three_digits(ratio), three_digits(low), three_digits(high))
@@ -121,7 +126,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-fn line([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
+fn format_columns([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
     let [a, b, c, d] = WIDTHS;
     format!("{what:<a$}  {nocopy:<b$}  {other:<c$}  {ratio:<d$}  {copies}\n")
 }
@@ -129,40 +134,40 @@ fn line([what, nocopy, other, ratio, copies]: [String; 5]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Copies;
+    use crate::result::CopyEvidence;
     use crate::sample;
 
-    fn headline(row: Row) -> Row {
+    fn headline_row(row: Row) -> Row {
         let [what, nocopy, other] =
             ["messages one way, 64 bytes", "packet ring", "packet ring"].map(str::to_owned);
-        Row { headline: Some(Headline { what, nocopy, other }), ..row }
+        Row { headline: Some(HeadlineNames { what, nocopy, other }), ..row }
     }
 
     #[test]
     fn a_line_has_both_methods_and_fits() {
-        let xdp = sample::against("packet-ring", 12.5, sample::row("capture", "xdp", 912e6));
-        let xdp = Row { evidence: Some(Copies::ZeroCopy), ..headline(xdp) };
-        let rows = [sample::row("capture", "packet-ring", 73e6), xdp];
-        let lines = lines(&rows);
+        let xdp = sample::row_with_ratio("packet-ring", 12.5, sample::row_with_rate("capture", "xdp", 912e6));
+        let xdp = Row { evidence: Some(CopyEvidence::ZeroCopy), ..headline_row(xdp) };
+        let rows = [sample::row_with_rate("capture", "packet-ring", 73e6), xdp];
+        let lines = headline_text_lines(&rows);
         assert_eq!(lines.len(), 1, "only rows of the headline have one");
         for words in ["912 M/s packet ring", "73.0 M/s packet ring", "12.5 [11.2–13.8]", "zero-copy"] {
             assert!(lines[0].contains(words), "{words}: {lines:?}");
         }
-        let widest = lines.iter().chain([&header()]).map(|line| line.trim_end().chars().count()).max();
+        let widest = lines.iter().chain([&header_line()]).map(|line| line.trim_end().chars().count()).max();
         assert!(widest.unwrap() <= COLUMNS, "{widest:?}");
     }
 
     #[test]
     fn large_bounds_have_no_decimals() {
-        let row = sample::row("capture", "xdp", 1e6);
+        let row = sample::row_with_rate("capture", "xdp", 1e6);
         let row = Row { ratio: Some(2.05), ratio_low: Some(0.02), ratio_high: Some(1957.3), ..row };
-        assert_eq!(ratio(&row), "2.05 [0.02–1957]");
+        assert_eq!(ratio_with_interval(&row), "2.05 [0.02–1957]");
     }
 
     #[test]
     fn missing_figures_are_dashes() {
-        let without_baseline = headline(sample::row("capture", "xdp", 1e6));
-        assert!(lines(&[without_baseline])[0].contains("–"));
+        let without_baseline = headline_row(sample::row_with_rate("capture", "xdp", 1e6));
+        assert!(headline_text_lines(&[without_baseline])[0].contains("–"));
     }
 
     /// Names of processors have up to 48 characters, those of boards have no limit.
@@ -171,10 +176,10 @@ mod tests {
         let words = |length| "Processor ".repeat(20)[..length].to_owned();
         let names = [0, 12, 48, 130].into_iter().flat_map(|length| [words(length), "x".repeat(length)]);
         for name in names {
-            let mut report = sample::report(Vec::new());
+            let mut report = sample::report_with_rows(Vec::new());
             report.machine.processor = Some(name.clone());
             report.notes = vec!["A note.".into()];
-            let footer = footer(&report);
+            let footer = headline_footer(&report);
             let lines: Vec<_> = footer.lines().collect();
             assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{footer}");
             assert!(lines[0].is_empty() && lines[1].starts_with("rounds: "), "{footer}");
@@ -187,11 +192,17 @@ mod tests {
 
     #[test]
     fn the_whole_text_fits() {
-        let report = sample::report(vec![headline(sample::row("capture", "xdp", 1e6))]);
+        let report =
+            sample::report_with_rows(vec![headline_row(sample::row_with_rate("capture", "xdp", 1e6))]);
         let report = Report { notes: vec!["word ".repeat(100), OF_VETH.into()], ..report };
-        let text = text(&report);
+        let text = format_headline(&report);
         assert!(text.contains("rounds: 9 · private veth pair") && !text.contains("zero-copy:"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
-        assert!(super::text(&sample::report(vec![sample::row("capture", "xdp", 1e6)])).is_empty());
+        assert!(
+            super::format_headline(&sample::report_with_rows(vec![sample::row_with_rate(
+                "capture", "xdp", 1e6
+            )]))
+            .is_empty()
+        );
     }
 }

@@ -31,8 +31,8 @@ impl Interrupt {
     pub fn catch() -> Result<Self, Failure> {
         let is_requested = Arc::new(AtomicBool::new(false));
         let last_signal = Arc::new(AtomicUsize::new(0));
-        let caught = TERM_SIGNALS.iter().chain(Some(&SIGHUP).filter(|_| !is_ignored(SIGHUP)));
-        while_blocked(|| {
+        let caught = TERM_SIGNALS.iter().chain(Some(&SIGHUP).filter(|_| !is_signal_ignored(SIGHUP)));
+        with_signals_blocked(|| {
             for &signal in caught {
                 if signal != SIGHUP {
                     flag::register_conditional_default(signal, Arc::clone(&is_requested))?;
@@ -81,7 +81,7 @@ impl Interrupt {
 
 /// Sets up what catches signals, which wait meanwhile: one that came between its handler and what this is to
 /// do would be lost.
-pub fn while_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub fn with_signals_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let result = set_up();
     before.thread_set_mask()?;
@@ -90,7 +90,7 @@ pub fn while_blocked<T>(set_up: impl FnOnce() -> io::Result<T>) -> io::Result<T>
 
 /// Whether this process ignores a signal, as it does from the start under nohup(1); false if `/proc` cannot
 /// be read.
-pub fn is_ignored(signal: i32) -> bool {
+pub fn is_signal_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

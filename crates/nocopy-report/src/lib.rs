@@ -46,7 +46,7 @@ pub mod wall_clock;
 
 pub use failure::{Failure, input_advice};
 pub use interrupt::Interrupt;
-pub use result_file::{ResultFile, json};
+pub use result_file::{ResultFile, json_text};
 pub use summary::{CommandEnd, Summary};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

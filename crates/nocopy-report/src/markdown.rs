@@ -6,30 +6,35 @@ use crate::founding;
 use crate::headline;
 use crate::print;
 use crate::result::{Report, Section};
-use crate::result_table::{self, Causes};
+use crate::result_table::{self, NumberedCauses};
 use crate::table::Table;
 
-pub fn of_bench(report: &Report) -> String {
+pub fn bench_page(report: &Report) -> String {
     let mut page = String::from(
         "# Measurements\n\nWritten by `nocopy report RUN --markdown FILE`: to change this page, measure again.\n\n",
     );
-    let _ = writeln!(page, "Measured at {}, by this command:\n", plain(&report.measured_at));
+    let _ = writeln!(page, "Measured at {}, by this command:\n", escape_markdown(&report.measured_at));
     // Indented, no line of it can end the block.
-    let _ = writeln!(page, "    {}\n", one_line(&report.command));
+    let _ = writeln!(page, "    {}\n", join_whitespace(&report.command));
     let _ = writeln!(
         page,
         "nocopy {}: {}\n",
-        plain(&report.machine.nocopy_version),
-        plain(&report.machine.line())
+        escape_markdown(&report.machine.nocopy_version),
+        escape_markdown(&report.machine.description())
     );
-    let (founding, lines) = (founding::parts(report), headline::of(report));
+    let (founding, lines) = (founding::measured_systems(report), headline::headline_lines(report));
     if !lines.is_empty() && founding.is_empty() {
-        let _ = writeln!(page, "## Headline\n\n{}", table(&headline::table(&lines)));
+        let _ = writeln!(page, "## Headline\n\n{}", markdown_table(&headline::table_of_headline(&lines)));
     }
     for (system, part) in founding {
-        let _ =
-            writeln!(page, "## {}\n\n{}\n\n{}", plain(system.title), plain(system.about), table(&part.table));
-        part.words.iter().for_each(|words| page.push_str(&format!("- {}\n", plain(words))));
+        let _ = writeln!(
+            page,
+            "## {}\n\n{}\n\n{}",
+            escape_markdown(system.title),
+            escape_markdown(system.about),
+            markdown_table(&part.table)
+        );
+        part.words.iter().for_each(|words| page.push_str(&format!("- {}\n", escape_markdown(words))));
         page.push('\n');
     }
     let sections: Vec<_> = report.sections().collect();
@@ -37,29 +42,29 @@ pub fn of_bench(report: &Report) -> String {
         write_workload(&mut page, sections);
     }
     page.push_str("## How to read it\n");
-    for note in result_table::notes(report) {
-        let _ = writeln!(page, "\n{}", plain(&note));
+    for note in result_table::report_notes(report) {
+        let _ = writeln!(page, "\n{}", escape_markdown(&note));
     }
-    print::printable(&page)
+    print::replace_control_characters(&page)
 }
 
 /// A table for each series, with the causes of copies, and of unknown evidence, under it.
 fn write_workload(page: &mut String, sections: &[Section<'_>]) {
-    let mut causes = Causes::default();
-    let _ = writeln!(page, "## {}\n", plain(sections[0].workload()));
+    let mut causes = NumberedCauses::default();
+    let _ = writeln!(page, "## {}\n", escape_markdown(sections[0].workload()));
     for &section in sections {
-        let _ = writeln!(page, "### {}\n", plain(&result_table::heading(section)));
-        let rows = result_table::table(section, &mut causes);
-        let _ = writeln!(page, "Ratio: {}.\n\n{}", section.figure().name(), table(&rows));
+        let _ = writeln!(page, "### {}\n", escape_markdown(&result_table::section_heading(section)));
+        let rows = result_table::section_table(section, &mut causes);
+        let _ = writeln!(page, "Ratio: {}.\n\n{}", section.figure().name(), markdown_table(&rows));
     }
-    for cause in causes.lines() {
-        let _ = writeln!(page, "{}\n", plain(&cause));
+    for cause in causes.numbered_lines() {
+        let _ = writeln!(page, "{}\n", escape_markdown(&cause));
     }
 }
 
-fn table(table: &Table) -> String {
+fn markdown_table(table: &Table) -> String {
     let line = |cells: &[String]| {
-        let cells: Vec<_> = cells.iter().map(|cell| plain(cell)).collect();
+        let cells: Vec<_> = cells.iter().map(|cell| escape_markdown(cell)).collect();
         format!("| {} |\n", cells.join(" | "))
     };
     let rule = |index: usize| if table.figures.contains(&index) { "--:" } else { "---" };
@@ -69,9 +74,9 @@ fn table(table: &Table) -> String {
 }
 
 /// The text in one line, escaped so that Markdown shows it unchanged.
-fn plain(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     let mut plain = String::new();
-    for character in one_line(text).chars() {
+    for character in join_whitespace(text).chars() {
         let begins_a_link = character == '(' && plain.ends_with(']');
         if begins_a_link || matches!(character, '\\' | '|' | '<' | '&' | '`' | '*') {
             plain.push('\\');
@@ -81,7 +86,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-fn one_line(text: &str) -> String {
+fn join_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -94,9 +99,17 @@ mod tests {
     #[test]
     fn a_page_has_command_machine_and_a_table_per_series() {
         let because = |row| Row { cause: Some("socket call".into()), ..row };
-        let baseline = because(sample::row("capture, short", "packet-ring", 1e6));
-        let xdp = sample::against("packet-ring", 2.0, because(sample::row("capture, short", "xdp", 2e6)));
-        let page = of_bench(&sample::report(vec![baseline, xdp, sample::row("capture, long", "xdp", 3e6)]));
+        let baseline = because(sample::row_with_rate("capture, short", "packet-ring", 1e6));
+        let xdp = sample::row_with_ratio(
+            "packet-ring",
+            2.0,
+            because(sample::row_with_rate("capture, short", "xdp", 2e6)),
+        );
+        let page = bench_page(&sample::report_with_rows(vec![
+            baseline,
+            xdp,
+            sample::row_with_rate("capture, long", "xdp", 3e6),
+        ]));
         let lines: Vec<_> = page.lines().collect();
         for expected in [
             "Measured at 2026-01-31T12:00:00Z, by this command:",
@@ -118,7 +131,7 @@ mod tests {
 
     #[test]
     fn founding_systems_come_before_their_rows() {
-        let page = of_bench(&sample::founding_run());
+        let page = bench_page(&sample::founding_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(
             headings.len(),
@@ -130,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_headline_comes_before_the_workloads() {
-        let page = of_bench(&sample::full_run());
+        let page = bench_page(&sample::full_run());
         let headings: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(headings[0], "## Headline");
         assert_eq!(headings.last(), Some(&"## How to read it"));
@@ -141,7 +154,7 @@ mod tests {
     /// If it fails: `nocopy report docs/headline.jsonl --markdown FILE` writes the table for README.md.
     #[test]
     fn the_readme_shows_the_committed_headline() {
-        let page = of_bench(&sample::measured_headline());
+        let page = bench_page(&sample::measured_headline());
         let (_, headline) = page.split_once("## Headline\n\n").unwrap();
         let (headline, _) = headline.split_once("\n\n").unwrap();
         let readme = include_str!("../../../README.md");
@@ -151,9 +164,9 @@ mod tests {
     #[test]
     fn text_of_results_is_escaped() {
         let odd = "a|b\n## odd <script> `d` [e](f) \u{1b}[2J";
-        let mut report = sample::report(vec![sample::row(odd, odd, 1.0)]);
+        let mut report = sample::report_with_rows(vec![sample::row_with_rate(odd, odd, 1.0)]);
         report.command = odd.into();
-        let page = of_bench(&report);
+        let page = bench_page(&report);
         assert!(!page.contains("\n## odd") && !page.contains('\u{1b}'), "{page}");
         assert!(page.contains("a\\|b ## odd \\<script> \\`d\\` [e]\\(f)"), "{page}");
         let cells = |line: &&str| line.replace("\\|", "").matches('|').count();

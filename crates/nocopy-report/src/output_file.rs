@@ -36,9 +36,10 @@ impl CreateOptions {
     /// [`io::ErrorKind::WouldBlock`].
     ///
     /// # Errors
-    /// As [`open`].
+    /// As [`open_with_options`].
     pub fn open(self, path: &Path, options: &mut OpenOptions, interrupt: &Interrupt) -> io::Result<File> {
-        let (file, existing) = open(path, options.mode(OWNER_ONLY), |_| self.force, Some(interrupt))?;
+        let (file, existing) =
+            open_with_options(path, options.mode(OWNER_ONLY), |_| self.force, Some(interrupt))?;
         let is_shared = |existing: Metadata| existing.mode() & 0o777 & !OWNER_ONLY != 0;
         let permissions = self.permissions.or(existing.is_some_and(is_shared).then_some(OWNER_ONLY));
         if file.metadata()?.is_file() {
@@ -59,10 +60,10 @@ pub struct OutputFile {
     pub file: File,
     /// Whether it is a file that can be written at any offset, in any order. Everything else is written in
     /// order.
-    pub has_places: bool,
+    pub is_seekable: bool,
     /// Whether writing may wait for a reader: a socket or terminal, or the pipe of another program that
     /// cannot be opened again.
-    pub may_wait: bool,
+    pub may_block: bool,
 }
 
 impl OutputFile {
@@ -76,26 +77,26 @@ impl OutputFile {
         options: &mut OpenOptions,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
-        if input_file::is_standard(path) {
+        if input_file::is_standard_stream(path) {
             let file = standard_output()?;
             let file = reopen_nonblocking(&file).unwrap_or(file);
-            return Ok(Self { has_places: false, ..Self::of("standard output".into(), file) });
+            return Ok(Self { is_seekable: false, ..Self::from_open_file("standard output".into(), file) });
         }
         let file = creation.open(path, options, interrupt).map_err(|source| Failure::output(path, source))?;
-        Ok(Self::of(path.into(), file))
+        Ok(Self::from_open_file(path.into(), file))
     }
 
-    fn of(path: PathBuf, file: File) -> Self {
+    fn from_open_file(path: PathBuf, file: File) -> Self {
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         let is_nonblocking = fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        Self { path, file, has_places: is_file, may_wait: !is_file && !is_nonblocking }
+        Self { path, file, is_seekable: is_file, may_block: !is_file && !is_nonblocking }
     }
 }
 
 /// Standard output for data: text goes to standard error from now on.
 pub(crate) fn standard_output() -> Result<File, Failure> {
     let output = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?;
-    print::leave_standard_output();
+    print::send_text_to_standard_error();
     Ok(output.into())
 }
 
@@ -118,7 +119,7 @@ fn reopen_nonblocking(pipe: &File) -> io::Result<File> {
 /// leads to a file. Links to anything else, such as those in `/dev/fd`, are followed, because nothing can be
 /// overwritten. `EACCES`, if a pipe or device belongs to another user than this process's and root, and was
 /// not inherited: that user would read what is written.
-pub fn open(
+pub fn open_with_options(
     path: &Path,
     options: &OpenOptions,
     may_overwrite: impl FnOnce(&Metadata) -> bool,
@@ -135,7 +136,7 @@ pub fn open(
         _ => open_existing(path, options, may_overwrite)?,
     };
     if is_standard_output(&metadata) {
-        print::leave_standard_output();
+        print::send_text_to_standard_error();
     }
     Ok((file, Some(metadata)))
 }
@@ -143,10 +144,10 @@ pub fn open(
 /// Whether text on standard output would be between the data of this file.
 fn is_standard_output(file: &Metadata) -> bool {
     !file.file_type().is_char_device()
-        && [fstat(io::stdout())].into_iter().flatten().any(|stat| is_same(stat, file))
+        && [fstat(io::stdout())].into_iter().flatten().any(|stat| is_same_file(stat, file))
 }
 
-fn is_same(stat: Stat, file: &Metadata) -> bool {
+fn is_same_file(stat: Stat, file: &Metadata) -> bool {
     (stat.st_dev, stat.st_ino) == (file.dev(), file.ino())
 }
 
@@ -202,7 +203,7 @@ fn open_existing(
 }
 
 fn is_own_output(file: &Metadata) -> bool {
-    [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(|stat| is_same(stat, file))
+    [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(|stat| is_same_file(stat, file))
 }
 
 /// Whether no other user reads what is written to this pipe or device.
@@ -233,9 +234,9 @@ mod tests {
     use super::*;
 
     /// A directory that is removed with the test.
-    struct Scratch(PathBuf);
+    struct ScratchDirectory(PathBuf);
 
-    impl Scratch {
+    impl ScratchDirectory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("nocopy-output-{name}-{}", std::process::id()));
             fs::create_dir(&path).unwrap();
@@ -247,7 +248,7 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for ScratchDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -258,26 +259,26 @@ mod tests {
         CreateOptions { force, permissions }.open(path, File::options().write(true), &interrupt)
     }
 
-    fn mode(path: &Path) -> u32 {
+    fn permission_bits(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o7777
     }
 
     #[test]
     fn files_are_private_by_default() {
-        let scratch = Scratch::new("owner");
+        let scratch = ScratchDirectory::new("owner");
         let path = scratch.join("file");
         open_private(&path, false, None).unwrap();
-        assert_eq!(mode(&path), 0o600);
+        assert_eq!(permission_bits(&path), 0o600);
         open_private(&path, true, Some(0o664)).unwrap();
-        assert_eq!(mode(&path), 0o664, "whatever the umask");
+        assert_eq!(permission_bits(&path), 0o664, "whatever the umask");
         fs::write(&path, "of before").unwrap();
         open_private(&path, true, None).unwrap();
-        assert_eq!((mode(&path), fs::metadata(&path).unwrap().len()), (0o600, 0));
+        assert_eq!((permission_bits(&path), fs::metadata(&path).unwrap().len()), (0o600, 0));
     }
 
     #[test]
     fn existing_files_are_kept_without_force() {
-        let scratch = Scratch::new("force");
+        let scratch = ScratchDirectory::new("force");
         let path = scratch.join("file");
         fs::write(&path, "precious").unwrap();
         assert_eq!(open_private(&path, false, None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn symbolic_links_to_files_are_refused() {
-        let scratch = Scratch::new("link");
+        let scratch = ScratchDirectory::new("link");
         let (file, link) = (scratch.join("file"), scratch.join("link"));
         symlink(&file, &link).unwrap();
         open_private(&link, true, None).unwrap_err();
@@ -300,7 +301,7 @@ mod tests {
     /// Its reader would get what is written. Pipes of a shell are this process's own, whoever made them.
     #[test]
     fn fifos_of_other_users_are_refused() {
-        let scratch = Scratch::new("fifo");
+        let scratch = ScratchDirectory::new("fifo");
         let (fifo, link) = (scratch.join("fifo"), scratch.join("link"));
         mkfifoat(rustix::fs::CWD, &fifo, OWNER_ONLY.into()).unwrap();
         let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_the_wait_for_a_reader() {
-        let scratch = Scratch::new("reader");
+        let scratch = ScratchDirectory::new("reader");
         let fifo = scratch.join("fifo");
         mkfifoat(rustix::fs::CWD, &fifo, OWNER_ONLY.into()).unwrap();
         let interrupt = Interrupt::catch().unwrap();
@@ -345,13 +346,13 @@ mod tests {
 
     #[test]
     fn devices_are_opened_unchanged() {
-        let scratch = Scratch::new("device");
+        let scratch = ScratchDirectory::new("device");
         let link = scratch.join("link");
         symlink("/dev/null", &link).unwrap();
-        let before = mode(Path::new("/dev/null"));
+        let before = permission_bits(Path::new("/dev/null"));
         for path in [Path::new("/dev/null"), &link] {
             open_private(path, false, Some(0o640)).unwrap();
         }
-        assert_eq!(mode(Path::new("/dev/null")), before);
+        assert_eq!(permission_bits(Path::new("/dev/null")), before);
     }
 }

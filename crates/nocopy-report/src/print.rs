@@ -14,16 +14,16 @@ use crate::{Failure, Outcome, Summary};
 static STANDARD_OUTPUT_HAS_DATA: AtomicBool = AtomicBool::new(false);
 
 /// From now on text goes to standard error, because standard output is for data.
-pub(crate) fn leave_standard_output() {
+pub(crate) fn send_text_to_standard_error() {
     // Relaxed, as where it is read: no other memory depends on it.
     STANDARD_OUTPUT_HAS_DATA.store(true, Ordering::Relaxed);
 }
 
 /// Prints lines that may contain text of a file, a peer or another process.
-pub fn text(text: &str) -> Result<(), Failure> {
+pub fn print_text(text: &str) -> Result<(), Failure> {
     let printed = match STANDARD_OUTPUT_HAS_DATA.load(Ordering::Relaxed) {
-        true => write(io::stderr().lock(), text),
-        false => write(io::stdout().lock(), text),
+        true => write_printable(io::stderr().lock(), text),
+        false => write_printable(io::stdout().lock(), text),
     };
     printed.map_err(Failure::Print)
 }
@@ -31,19 +31,19 @@ pub fn text(text: &str) -> Result<(), Failure> {
 /// Prints a line on standard error. A failure (a closed pipe, a full disk) is ignored, where `eprintln!`
 /// would panic.
 pub fn print_status(line: impl fmt::Display) {
-    let _ = write(io::stderr().lock(), &format!("{line}\n"));
+    let _ = write_printable(io::stderr().lock(), &format!("{line}\n"));
 }
 
 /// Prints a summary, apart from what is written to standard output, and returns the exit code.
-pub fn summary<F: From<Failure>>(
+pub fn print_summary_text<F: From<Failure>>(
     text: &str,
     to_stderr: bool,
     failure: Option<F>,
     outcome: Outcome,
 ) -> Result<Outcome, F> {
     let printed = match to_stderr {
-        true => write(io::stderr().lock(), text).map_err(Failure::Print),
-        false => self::text(text),
+        true => write_printable(io::stderr().lock(), text).map_err(Failure::Print),
+        false => self::print_text(text),
     };
     match (failure, printed) {
         (Some(failure), _) => Err(failure),
@@ -54,39 +54,44 @@ pub fn summary<F: From<Failure>>(
 }
 
 /// Prints a summary as JSON or as a table, and returns the exit code.
-pub fn finish<S: Summary, F: From<Failure>>(done: &S, json: bool, failure: Option<F>) -> Result<Outcome, F> {
-    summary(&crate::summary::text(done, json), false, failure, done.outcome())
+pub fn print_summary<S: Summary, F: From<Failure>>(
+    done: &S,
+    json: bool,
+    failure: Option<F>,
+) -> Result<Outcome, F> {
+    print_summary_text(&crate::summary::summary_text(done, json), false, failure, done.outcome())
 }
 
 /// The text without control characters except tabs and newlines: others would control the terminal.
-pub fn printable(text: &str) -> String {
+pub fn replace_control_characters(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
 }
 
 /// A name, without any control character: with a newline it would look like several.
-pub fn one_line(name: &str) -> String {
+pub fn replace_all_control_characters(name: &str) -> String {
     name.replace(|c: char| c.is_control(), "\u{fffd}")
 }
 
-/// Reads JSON that anybody may have written: each of its strings is [one line](one_line).
+/// Reads JSON that anybody may have written: each of its strings is [one
+/// line](replace_all_control_characters).
 ///
 /// # Errors
 /// It is no JSON, or not of this type.
-pub fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
+pub fn parse_untrusted_json<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
     let mut value: Value = serde_json::from_slice(json)?;
-    join_lines(&mut value);
+    clean_json_strings(&mut value);
     serde_json::from_value(value)
 }
 
-fn join_lines(value: &mut Value) {
+fn clean_json_strings(value: &mut Value) {
     match value {
-        Value::String(text) => *text = one_line(text),
-        Value::Array(values) => values.iter_mut().for_each(join_lines),
-        Value::Object(fields) => fields.values_mut().for_each(join_lines),
+        Value::String(text) => *text = replace_all_control_characters(text),
+        Value::Array(values) => values.iter_mut().for_each(clean_json_strings),
+        Value::Object(fields) => fields.values_mut().for_each(clean_json_strings),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-fn write(mut output: impl Write, text: &str) -> io::Result<()> {
-    output.write_all(printable(text).as_bytes()).and_then(|()| output.flush())
+fn write_printable(mut output: impl Write, text: &str) -> io::Result<()> {
+    output.write_all(replace_control_characters(text).as_bytes()).and_then(|()| output.flush())
 }

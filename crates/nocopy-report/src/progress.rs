@@ -24,7 +24,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    pub fn expect(&self, steps: u64) {
+    pub fn add_expected_steps(&self, steps: u64) {
         self.bar.inc_length(steps);
     }
 
@@ -33,23 +33,23 @@ impl Progress {
         self.bar.suspend(work)
     }
 
-    pub fn start(&self, what: String) {
+    pub fn show_current_step(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    pub fn step(&self) {
+    pub fn complete_step(&self) {
         self.bar.inc(1);
     }
 
     /// Prints that a part is done, if no bar shows it.
-    pub fn finished(&self, what: impl Display) {
+    pub fn report_part_done(&self, what: impl Display) {
         if self.bar.is_hidden() {
             print::print_status(what);
         }
     }
 
     /// Skips steps that will not be made, because the time is up.
-    pub fn skip(&self, steps: u64) {
+    pub fn skip_steps(&self, steps: u64) {
         self.bar.inc(steps);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use nocopy_proto::quantity::time;
+pub use nocopy_proto::quantity::time_text;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
@@ -14,7 +14,7 @@ pub enum Rate {
 
 /// A number with the prefix of a unit behind it: powers of 1000 (`k`, `M`, `G`, `T`), or of 1024 (`Ki`, `Mi`,
 /// …).
-fn number(text: &str) -> Option<(f64, &str)> {
+fn parse_prefixed_number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let value: f64 = text[..end].parse().ok()?;
     let (base, rest) = match text[end..].split_at_checked(2) {
@@ -37,41 +37,42 @@ pub fn parse_digits<T: FromStr>(digits: &str) -> Option<T> {
 }
 
 /// Parses a count: `1000`, `10k`, `1.5M`.
-pub fn count(text: &str) -> Result<u64, String> {
-    let value = number(text).filter(|(value, unit)| unit.is_empty() && *value >= 1.0 && *value < 1e19);
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let value =
+        parse_prefixed_number(text).filter(|(value, unit)| unit.is_empty() && *value >= 1.0 && *value < 1e19);
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a count from 1: write 1000, 10k, 1.5M".into())
 }
 
 /// An amount of memory or of a file: `4096`, `64MiB`, `1G`.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let value =
-        number(text).filter(|(value, unit)| matches!(*unit, "" | "B") && *value >= 1.0 && *value < 1e19);
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let value = parse_prefixed_number(text)
+        .filter(|(value, unit)| matches!(*unit, "" | "B") && *value >= 1.0 && *value < 1e19);
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a number of bytes: write 4096, 64MiB, 1G".into())
 }
 
-/// As `bytes`, within inclusive limits.
-pub fn bytes_within<T: TryFrom<u64>>(
+/// As `parse_bytes`, within inclusive limits.
+pub fn bytes_parser_within<T: TryFrom<u64>>(
     limits: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
-        let value = Some(bytes(text)?).filter(|bytes| limits.contains(bytes));
+        let value = Some(parse_bytes(text)?).filter(|bytes| limits.contains(bytes));
         let value = value.and_then(|bytes| T::try_from(bytes).ok());
         value.ok_or_else(|| {
-            let [least, most] = [limits.start(), limits.end()].map(|bytes| length(*bytes as usize));
+            let [least, most] = [limits.start(), limits.end()].map(|bytes| length_text(*bytes as usize));
             format!("not from {least} to {most}")
         })
     }
 }
 
 /// Permissions of a file, as chmod(1) writes them: `640`.
-pub fn permissions(text: &str) -> Result<u32, String> {
+pub fn parse_permissions(text: &str) -> Result<u32, String> {
     let permissions = parse_digits::<u64>(text).and_then(|_| u32::from_str_radix(text, 8).ok());
     let permissions = permissions.filter(|permissions| *permissions <= 0o777);
     permissions.ok_or_else(|| "not permissions from 0 to 777: write 640, 644".into())
 }
 
 /// A time: `10`, `1.5s`, `200ms`, `5m`, `1h`.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let unit = match &text[end..] {
         "us" => 1e-6,
@@ -88,8 +89,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A rate: `300kpps`, `1.5Mpps`, `10Gbit`, `900Mbit/s`.
-pub fn rate(text: &str) -> Result<Rate, String> {
-    let parsed = number(text).filter(|(value, _)| *value > 0.0 && *value < 1e15);
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    let parsed = parse_prefixed_number(text).filter(|(value, _)| *value > 0.0 && *value < 1e15);
     let rate = parsed.and_then(|(value, unit)| match unit {
         "pps" | "p/s" => Some(Rate::Packets(value)),
         "bit" | "bit/s" | "bps" | "b/s" => Some(Rate::Bits(value)),
@@ -99,7 +100,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 }
 
 /// A number for people: `0.50`, `842`, `1.23 M`, `45.6 k`.
-pub fn short(value: f64) -> String {
+pub fn short_number(value: f64) -> String {
     let (value, prefix) = match value {
         _ if value < 9.995 && value.fract() != 0.0 => (value, ""),
         _ if value >= 999.5e9 => (value / 1e12, " T"),
@@ -119,12 +120,12 @@ pub fn short(value: f64) -> String {
 }
 
 /// The end of a sentence: ` in 1.50 s`, or nothing for a time of zero.
-pub fn in_time(seconds: f64) -> String {
-    if seconds > 0.0 { format!(" in {}", time(seconds)) } else { String::new() }
+pub fn in_time_suffix(seconds: f64) -> String {
+    if seconds > 0.0 { format!(" in {}", time_text(seconds)) } else { String::new() }
 }
 
 /// A length in the largest fitting unit, rounded down: `64 B`, `64 KiB`, `4 MiB`.
-pub fn length(bytes: usize) -> String {
+pub fn length_text(bytes: usize) -> String {
     match bytes {
         bytes if bytes >= 1 << 40 => format!("{} TiB", bytes >> 40),
         bytes if bytes >= 1 << 30 => format!("{} GiB", bytes >> 30),
@@ -143,42 +144,42 @@ mod tests {
         let times = [842e-6, 0.9996e-3, 12.34e-3, 0.5, 0.9996, 1.5, 83.42, 1234.5];
         let words = ["842 us", "1.00 ms", "12.3 ms", "500 ms", "1.00 s", "1.50 s", "83.4 s", "1234 s"];
         for (seconds, word) in times.into_iter().zip(words) {
-            assert_eq!(time(seconds), word);
-            let read = duration(&word.replace(' ', "")).unwrap().as_secs_f64();
+            assert_eq!(time_text(seconds), word);
+            let read = parse_duration(&word.replace(' ', "")).unwrap().as_secs_f64();
             assert!((read - seconds).abs() <= seconds / 100.0, "{word}");
         }
     }
 
     #[test]
     fn a_time_of_zero_is_left_out() {
-        assert_eq!((in_time(1.5), in_time(0.0)), (" in 1.50 s".into(), String::new()));
+        assert_eq!((in_time_suffix(1.5), in_time_suffix(0.0)), (" in 1.50 s".into(), String::new()));
     }
 
     #[test]
     fn sizes_are_refused_outside_their_limits() {
-        let parse = bytes_within::<u32>(64..=64 << 20);
+        let parse = bytes_parser_within::<u32>(64..=64 << 20);
         assert_eq!(parse("64"), Ok(64));
         assert_eq!(parse("64MiB"), Ok(64 << 20));
         for outside in ["63", "65MiB", "8GiB"] {
             assert_eq!(parse(outside), Err("not from 64 B to 64 MiB".into()));
         }
         assert!(parse("many").is_err());
-        assert!(bytes_within::<u32>(1..=u64::MAX)("8GiB").is_err());
+        assert!(bytes_parser_within::<u32>(1..=u64::MAX)("8GiB").is_err());
     }
 
     #[test]
     fn amounts_are_read_as_written() {
-        assert_eq!(count("10k"), Ok(10_000));
-        assert_eq!(count("1.5M"), Ok(1_500_000));
-        assert_eq!(bytes("64MiB"), Ok(64 << 20));
-        assert_eq!(bytes("1G"), Ok(1_000_000_000));
-        assert_eq!(bytes("2KB"), Ok(2000));
-        assert_eq!(duration("200ms"), Ok(Duration::from_millis(200)));
-        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(rate("300kpps"), Ok(Rate::Packets(300_000.0)));
-        assert_eq!(rate("10Gbit/s"), Ok(Rate::Bits(1e10)));
-        assert_eq!(rate("5pps"), Ok(Rate::Packets(5.0)));
+        assert_eq!(parse_count("10k"), Ok(10_000));
+        assert_eq!(parse_count("1.5M"), Ok(1_500_000));
+        assert_eq!(parse_bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(parse_bytes("1G"), Ok(1_000_000_000));
+        assert_eq!(parse_bytes("2KB"), Ok(2000));
+        assert_eq!(parse_duration("200ms"), Ok(Duration::from_millis(200)));
+        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_rate("300kpps"), Ok(Rate::Packets(300_000.0)));
+        assert_eq!(parse_rate("10Gbit/s"), Ok(Rate::Bits(1e10)));
+        assert_eq!(parse_rate("5pps"), Ok(Rate::Packets(5.0)));
     }
 
     #[test]
@@ -190,33 +191,33 @@ mod tests {
         for text in ["", "256", "+7", "-7", "7 ", "0x7", "1_0", "\u{663}"] {
             assert_eq!(parse_digits::<u8>(text), None, "{text}");
         }
-        assert_eq!((permissions("640"), permissions("0777")), (Ok(0o640), Ok(0o777)));
+        assert_eq!((parse_permissions("640"), parse_permissions("0777")), (Ok(0o640), Ok(0o777)));
         for text in ["", "+640", "-1", "8", "1000", "644 "] {
-            assert!(permissions(text).is_err(), "{text}");
+            assert!(parse_permissions(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn invalid_quantities_are_refused() {
         for text in ["", "0", "k", "-1", "1x", "1e5", "NaN", "inf", "1.2.3", "99999999999999999999"] {
-            assert!(count(text).is_err() && rate(text).is_err(), "{text}");
-            assert!(text == "99999999999999999999" || bytes(text).is_err(), "{text}");
+            assert!(parse_count(text).is_err() && parse_rate(text).is_err(), "{text}");
+            assert!(text == "99999999999999999999" || parse_bytes(text).is_err(), "{text}");
         }
         for text in ["", "0", "s", "-1s", "5x", "99999999999h", "NaN"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn lengths_are_in_binary_units() {
-        assert_eq!([64, 64 << 10, 4 << 20].map(length), ["64 B", "64 KiB", "4 MiB"]);
+        assert_eq!([64, 64 << 10, 4 << 20].map(length_text), ["64 B", "64 KiB", "4 MiB"]);
     }
 
     #[test]
     fn numbers_are_short_for_people() {
         let printed =
             [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 999_499.0, 999_999.0, 1_234_567.0, 99.4e6, 456e9]
-                .map(short);
+                .map(short_number);
         assert_eq!(
             printed,
             ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "999 k", "1.00 M", "1.23 M", "99.4 M", "456 G"]

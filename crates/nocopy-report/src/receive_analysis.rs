@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::Check;
-use crate::quantity::{length, short};
-use crate::statistics::Range;
+use crate::check::CountCheck;
+use crate::quantity::{length_text, short_number};
+use crate::statistics::MedianRange;
 use crate::table::Table;
 
 /// The processor time of a TCP receiver by row of the study, and figures of its socket, for each length of
@@ -28,12 +28,12 @@ pub struct BufferAnalysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_buffer_bytes: Option<usize>,
     /// Without profiling.
-    pub gbit_per_s: Range,
+    pub gbit_per_s: MedianRange,
     /// The loss of throughput by profiling.
-    pub overhead_percent: Range,
-    /// Every row of the study once, in the order of [`StudyRow::ALL`].
-    pub rows: Vec<RowTime>,
-    /// The copy to the program, a part of [`StudyRow::ReceiveInProcess`], as a share of all rows.
+    pub overhead_percent: MedianRange,
+    /// Every row of the study once, in the order of [`ProcessorTimeRow::ALL`].
+    pub rows: Vec<ProcessorTimeShare>,
+    /// The copy to the program, a part of [`ProcessorTimeRow::ReceiveInProcess`], as a share of all rows.
     pub copy_share: f64,
     /// All rows together, per 10^6 received bytes; `None` if nothing was received.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,13 +66,13 @@ pub struct BufferAnalysis {
     pub queue_mean_packets: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_max_packets: Option<u64>,
-    pub checks: Vec<Check>,
+    pub checks: Vec<CountCheck>,
 }
 
 /// A row of the study's table of processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum StudyRow {
+pub enum ProcessorTimeRow {
     DriverInInterrupt,
     DriverOutsideInterrupt,
     ReceiveInSoftirq,
@@ -86,8 +86,8 @@ pub enum StudyRow {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RowTime {
-    pub row: StudyRow,
+pub struct ProcessorTimeShare {
+    pub row: ProcessorTimeRow,
     /// The row's share of the time of all rows, and half of its 95 % interval.
     pub share: f64,
     pub error_share: f64,
@@ -96,7 +96,7 @@ pub struct RowTime {
     pub us_per_mb: Option<f64>,
 }
 
-impl StudyRow {
+impl ProcessorTimeRow {
     pub const ALL: [Self; 10] = [
         Self::DriverInInterrupt,
         Self::DriverOutsideInterrupt,
@@ -110,7 +110,7 @@ impl StudyRow {
         Self::EverythingElse,
     ];
 
-    pub fn words(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match self {
             Self::DriverInInterrupt => "driver in interrupt",
             Self::DriverOutsideInterrupt => "driver outside interrupt",
@@ -130,10 +130,10 @@ impl ReceiveAnalysis {
     /// A column for each buffer, and a line for each row and figure.
     pub fn table(&self) -> Table {
         let header = std::iter::once("buffer".to_owned());
-        let header = header.chain(self.buffers.iter().map(|buffer| length(buffer.buffer_bytes)));
+        let header = header.chain(self.buffers.iter().map(|buffer| length_text(buffer.buffer_bytes)));
         let header: Vec<_> = header.collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let columns: Vec<_> = self.buffers.iter().map(BufferAnalysis::column).collect();
+        let columns: Vec<_> = self.buffers.iter().map(BufferAnalysis::column_of_table).collect();
         // The buffers of a file that anybody wrote may have different rows: those of the longest, and a dash
         // for each that is missing.
         let names =
@@ -148,7 +148,7 @@ impl ReceiveAnalysis {
         Table::new(&header, 1..header.len(), rows.collect())
     }
 
-    pub fn failed_checks(&self) -> impl Iterator<Item = (&BufferAnalysis, &Check)> {
+    pub fn failed_checks(&self) -> impl Iterator<Item = (&BufferAnalysis, &CountCheck)> {
         let all =
             self.buffers.iter().flat_map(|buffer| buffer.checks.iter().map(move |check| (buffer, check)));
         all.filter(|(_, check)| !check.passed)
@@ -157,19 +157,19 @@ impl ReceiveAnalysis {
 
 impl BufferAnalysis {
     /// Names and values of [`ReceiveAnalysis::table`].
-    fn column(&self) -> Vec<(String, String)> {
+    fn column_of_table(&self) -> Vec<(String, String)> {
         let percent = |share: f64| format!("{:.1}", 100.0 * share);
         let optional =
             |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
-        let bytes = |bytes: f64| short(bytes.round());
-        let Range { median, low, high } = self.gbit_per_s;
+        let bytes = |bytes: f64| short_number(bytes.round());
+        let MedianRange { median, low, high } = self.gbit_per_s;
         let mut column = vec![
             ("Gbit/s".into(), format!("{median:.2}")),
             ("  its interval".into(), format!("{low:.1}–{high:.1}")),
         ];
-        for RowTime { row, share, .. } in &self.rows {
-            column.push((format!("{}, %", row.words()), percent(*share)));
-            if *row == StudyRow::ReceiveInProcess {
+        for ProcessorTimeShare { row, share, .. } in &self.rows {
+            column.push((format!("{}, %", row.title()), percent(*share)));
+            if *row == ProcessorTimeRow::ReceiveInProcess {
                 column.push(("  of it copying, %".into(), percent(self.copy_share)));
             }
         }
@@ -200,9 +200,14 @@ impl BufferAnalysis {
 mod tests {
     use super::*;
 
-    fn buffer(rows: &[StudyRow]) -> BufferAnalysis {
-        let range = || Range { median: 1.0, low: 1.0, high: 1.0 };
-        let row = |row: &StudyRow| RowTime { row: *row, share: 0.5, error_share: 0.0, us_per_mb: None };
+    fn buffer_with_rows(rows: &[ProcessorTimeRow]) -> BufferAnalysis {
+        let range = || MedianRange { median: 1.0, low: 1.0, high: 1.0 };
+        let row = |row: &ProcessorTimeRow| ProcessorTimeShare {
+            row: *row,
+            share: 0.5,
+            error_share: 0.0,
+            us_per_mb: None,
+        };
         BufferAnalysis {
             buffer_bytes: 4096,
             receive_buffer_bytes: None,
@@ -228,7 +233,7 @@ mod tests {
 
     #[test]
     fn fields_of_earlier_versions_are_read() {
-        let analysis = BufferAnalysis { sampled_share: Some(0.5), ..buffer(&[]) };
+        let analysis = BufferAnalysis { sampled_share: Some(0.5), ..buffer_with_rows(&[]) };
         let text = serde_json::to_string(&analysis).unwrap();
         let read: BufferAnalysis =
             serde_json::from_str(&text.replace("sampled_share", "seen_share")).unwrap();
@@ -238,7 +243,8 @@ mod tests {
     /// A file that anybody may have written.
     #[test]
     fn buffers_may_have_different_rows() {
-        let (shorter, longer) = (buffer(&[StudyRow::EverythingElse]), buffer(&StudyRow::ALL));
+        let (shorter, longer) =
+            (buffer_with_rows(&[ProcessorTimeRow::EverythingElse]), buffer_with_rows(&ProcessorTimeRow::ALL));
         for buffers in [vec![shorter.clone(), longer.clone()], vec![longer, shorter]] {
             let analysis =
                 ReceiveAnalysis { bytes: 1, rounds: 1, congestion_control: "cubic".into(), buffers };

@@ -44,12 +44,12 @@ impl Report {
 
     /// The rows, grouped by comparison.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
-        let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);
+        let same = |one: &Row, other: &Row| Section::series_key(one) == Section::series_key(other);
         self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
     }
 
     /// Whether the figure of any row is 0: nothing was moved.
-    pub fn has_empty_round(&self) -> bool {
+    pub fn has_zero_figure(&self) -> bool {
         let figure = |row: &Row| {
             let rate = row.packets_per_s.or(row.messages_per_s).or(row.bytes_per_s);
             rate.or(row.p50_us).or(row.mean_us).unwrap_or(0.0)
@@ -66,7 +66,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    fn key(row: &Row) -> (&str, &str, Option<&str>, Figure) {
+    fn series_key(row: &Row) -> (&str, &str, Option<&str>, Figure) {
         (&row.workload, &row.series, row.sink.as_deref(), row.figure)
     }
 
@@ -103,7 +103,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn line(&self) -> String {
+    pub fn description(&self) -> String {
         let Self { network, kernel, processors, .. } = self;
         let processor = self.processor.as_deref().unwrap_or("unknown processor");
         let shared = if self.virtual_machine { " (a virtual machine)" } else { "" };
@@ -113,13 +113,13 @@ impl Machine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Copies {
+pub enum CopyEvidence {
     ZeroCopy,
     Copied,
     Unknown,
 }
 
-impl Copies {
+impl CopyEvidence {
     pub fn name(self) -> &'static str {
         match self {
             Self::ZeroCopy => "zero-copy",
@@ -132,23 +132,23 @@ impl Copies {
 /// Evidence about copies, and its cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    pub copies: Copies,
+    pub copies: CopyEvidence,
     pub cause: Option<String>,
 }
 
 impl Evidence {
     pub fn copied(cause: impl Into<String>) -> Self {
-        Self { copies: Copies::Copied, cause: Some(cause.into()) }
+        Self { copies: CopyEvidence::Copied, cause: Some(cause.into()) }
     }
 
     pub fn unknown(cause: impl Into<String>) -> Self {
-        Self { copies: Copies::Unknown, cause: Some(cause.into()) }
+        Self { copies: CopyEvidence::Unknown, cause: Some(cause.into()) }
     }
 }
 
 /// The path of a stream or of messages, and the size of the memory that is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct LinkDescription {
     pub link: String,
     pub mtu_bytes: u32,
     pub congestion_control: String,
@@ -158,7 +158,7 @@ pub struct Link {
 
 /// The headline's names of a row and its baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Headline {
+pub struct HeadlineNames {
     pub what: String,
     pub nocopy: String,
     pub other: String,
@@ -178,7 +178,7 @@ pub struct Row {
     pub payload_bytes: usize,
     /// For streams: the interface, its MTU, and the congestion control.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
+    pub link: Option<LinkDescription>,
     /// The receiver's buffer, if its length is fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_bytes: Option<usize>,
@@ -256,7 +256,7 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_9_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Copies>,
+    pub evidence: Option<CopyEvidence>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -276,7 +276,7 @@ pub struct Row {
     pub rounds: usize,
     /// For a row of the headline.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub headline: Option<Headline>,
+    pub headline: Option<HeadlineNames>,
 }
 
 impl Row {
@@ -297,7 +297,7 @@ impl Row {
 }
 
 impl Figure {
-    pub fn of(self, row: &Row) -> Option<f64> {
+    pub fn value_in(self, row: &Row) -> Option<f64> {
         match self {
             Figure::PacketsPerSecond => row.packets_per_s,
             Figure::MessagesPerSecond => row.messages_per_s,
@@ -327,7 +327,7 @@ mod tests {
             payload_bytes: 64,
             figure: Figure::MedianLatency,
             p50_us: Some(2.5),
-            evidence: Some(Copies::ZeroCopy),
+            evidence: Some(CopyEvidence::ZeroCopy),
             rounds: 3,
             ..Row::default()
         };
@@ -345,7 +345,7 @@ mod tests {
         let row = Row {
             lost_percent: Some(12.5),
             segments_retransmitted: Some(7),
-            ..sample::row("capture", "xdp", 1e6)
+            ..sample::row_with_rate("capture", "xdp", 1e6)
         };
         let mut text = serde_json::to_string(&row).unwrap();
         for (present, earlier) in [
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_link_survives_a_round_trip() {
-        let link = Link {
+        let link = LinkDescription {
             link: "lo".into(),
             mtu_bytes: 1500,
             congestion_control: "cubic".into(),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_fields() {
+    fn each_figure_is_read_from_the_row_field_of_its_name() {
         let figures = [
             Figure::PacketsPerSecond,
             Figure::MessagesPerSecond,
@@ -390,15 +390,16 @@ mod tests {
             let mut row = serde_json::to_value(Row::default()).unwrap();
             let name = serde_json::to_value(figure).unwrap().as_str().unwrap().to_owned();
             row[name] = 7.0.into();
-            assert_eq!(figure.of(&serde_json::from_value(row).unwrap()), Some(7.0), "{figure:?}");
+            assert_eq!(figure.value_in(&serde_json::from_value(row).unwrap()), Some(7.0), "{figure:?}");
         }
     }
 
     #[test]
     fn rows_of_one_series_are_a_section() {
-        let row = |series, figure| Row { figure, ..sample::row(series, "xdp", 1.0) };
+        let row = |series, figure| Row { figure, ..sample::row_with_rate(series, "xdp", 1.0) };
         let (rate, cpu) = (Figure::PacketsPerSecond, Figure::ReceiverCpu);
-        let report = sample::report(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
+        let report =
+            sample::report_with_rows(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
         let sections: Vec<_> = report
             .sections()
             .map(|section| (section.title(), section.figure(), section.rows.len()))

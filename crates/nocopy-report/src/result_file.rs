@@ -20,26 +20,26 @@ impl ResultFile {
     /// Makes or opens the file (`-`: standard output); opens a file with content only if `force`. An
     /// interrupted command leaves an empty file.
     pub fn open(path: &Path, force: bool) -> Result<Self, Failure> {
-        if input_file::is_standard(path) {
+        if input_file::is_standard_stream(path) {
             return Ok(Self { path: "standard output".into(), file: output_file::standard_output()? });
         }
         let may_overwrite = |existing: &Metadata| force || existing.len() == 0;
-        let opened = output_file::open(path, File::options().write(true), may_overwrite, None);
+        let opened = output_file::open_with_options(path, File::options().write(true), may_overwrite, None);
         let (file, _) = opened.map_err(|source| Failure::output(path, source))?;
         Ok(Self { path: path.into(), file })
     }
 
     pub fn write(self, text: &str) -> Result<(), Failure> {
-        self.emptied()?.append(text)
+        self.truncated()?.append(text)
     }
 
     /// A file for lines that are written one by one.
-    pub fn lines(self) -> Result<LineFile, Failure> {
-        Ok(LineFile(self.emptied()?))
+    pub fn into_line_file(self) -> Result<LineFile, Failure> {
+        Ok(LineFile(self.truncated()?))
     }
 
     /// Empties a regular file; a pipe or device stays unchanged.
-    fn emptied(self) -> Result<Self, Failure> {
+    fn truncated(self) -> Result<Self, Failure> {
         let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
         match if is_plain { self.file.set_len(0) } else { Ok(()) } {
             Ok(()) => Ok(self),
@@ -66,7 +66,7 @@ impl LineFile {
 }
 
 /// The JSON of results, as written and printed.
-pub fn json(results: &impl Serialize) -> Result<String, Failure> {
+pub fn json_text(results: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(results).map_err(|source| Failure::Print(source.into()))?;
     Ok(text + "\n")
 }

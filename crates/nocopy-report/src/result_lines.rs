@@ -16,10 +16,10 @@ const KILLED: &str =
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "kebab-case")]
 enum ResultLine {
-    Header(Box<Header>),
+    Header(Box<RunHeader>),
     Row(Box<Row>),
     ReceiveAnalysis(Box<ReceiveAnalysis>),
-    End(End),
+    End(RunEnd),
     /// A line of a later version.
     #[serde(other)]
     Unknown,
@@ -27,30 +27,30 @@ enum ResultLine {
 
 /// The first line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Header {
+pub struct RunHeader {
     pub schema: String,
     /// The command that repeats the measurement.
     pub command: String,
-    pub arguments: Arguments,
+    pub arguments: RunArguments,
     /// UTC, to the second: when it began.
     pub measured_at: String,
     pub machine: Machine,
 }
 
-impl Header {
+impl RunHeader {
     /// The header of a run that begins now.
-    pub fn new(command: String, arguments: Arguments, measured_at: String, machine: Machine) -> Self {
+    pub fn new(command: String, arguments: RunArguments, measured_at: String, machine: Machine) -> Self {
         Self { schema: SCHEMA.into(), command, arguments, measured_at, machine }
     }
 
-    pub fn report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
+    pub fn into_report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
         let Self { schema, command, measured_at, machine, .. } = self;
         Report { schema, command, measured_at, machine, notes, results, receive_analysis: None }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Arguments {
+pub struct RunArguments {
     pub workloads: Vec<String>,
     /// Empty: all.
     pub methods: Vec<String>,
@@ -60,7 +60,7 @@ pub struct Arguments {
 
 /// The last line.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct End {
+pub struct RunEnd {
     pub ended: Completeness,
     /// Measurements that were not possible, and other remarks for the reader.
     pub notes: Vec<String>,
@@ -80,25 +80,25 @@ pub enum Completeness {
 pub struct ResultLines(LineFile);
 
 impl ResultLines {
-    pub fn begin(file: ResultFile, header: &Header) -> Result<Self, Failure> {
-        let mut lines = Self(file.lines()?);
-        lines.write(&ResultLine::Header(Box::new(header.clone())))?;
+    pub fn begin_with_header(file: ResultFile, header: &RunHeader) -> Result<Self, Failure> {
+        let mut lines = Self(file.into_line_file()?);
+        lines.write_line(&ResultLine::Header(Box::new(header.clone())))?;
         Ok(lines)
     }
 
-    pub fn row(&mut self, row: &Row) -> Result<(), Failure> {
-        self.write(&ResultLine::Row(Box::new(row.clone())))
+    pub fn write_row(&mut self, row: &Row) -> Result<(), Failure> {
+        self.write_line(&ResultLine::Row(Box::new(row.clone())))
     }
 
-    pub fn receive_analysis(&mut self, analysis: &ReceiveAnalysis) -> Result<(), Failure> {
-        self.write(&ResultLine::ReceiveAnalysis(Box::new(analysis.clone())))
+    pub fn write_receive_analysis(&mut self, analysis: &ReceiveAnalysis) -> Result<(), Failure> {
+        self.write_line(&ResultLine::ReceiveAnalysis(Box::new(analysis.clone())))
     }
 
-    pub fn end(mut self, ended: Completeness, notes: &[String]) -> Result<(), Failure> {
-        self.write(&ResultLine::End(End { ended, notes: notes.into() }))
+    pub fn write_end(mut self, ended: Completeness, notes: &[String]) -> Result<(), Failure> {
+        self.write_line(&ResultLine::End(RunEnd { ended, notes: notes.into() }))
     }
 
-    fn write(&mut self, line: &ResultLine) -> Result<(), Failure> {
+    fn write_line(&mut self, line: &ResultLine) -> Result<(), Failure> {
         self.0.write(&serde_json::to_string(line).map_err(|source| Failure::Print(source.into()))?)
     }
 }
@@ -107,12 +107,12 @@ impl ResultLines {
 ///
 /// # Errors
 /// The error for a line that is not one of these, with its number.
-pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
+pub fn read_report(text: &[u8]) -> Result<Report, serde_json::Error> {
     let (mut header, mut results, mut receive_analysis, mut end) = (None, Vec::new(), None, None);
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
         let is_cut = number > 1 && !line.ends_with(b"\n");
         let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
-        match print::parse(line) {
+        match print::parse_untrusted_json(line) {
             Ok(ResultLine::Header(_)) if header.is_some() => {
                 return Err(wrong(&"a second header, where results of one run belong"));
             }
@@ -125,9 +125,9 @@ pub fn read(text: &[u8]) -> Result<Report, serde_json::Error> {
             Err(error) => return Err(wrong(&error)),
         }
     }
-    let header: Header = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
-    let notes = end.map_or_else(|| vec![KILLED.into()], |end: End| end.notes);
-    Ok(Report { receive_analysis, ..header.report(notes, results) })
+    let header: RunHeader = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
+    let notes = end.map_or_else(|| vec![KILLED.into()], |end: RunEnd| end.notes);
+    Ok(Report { receive_analysis, ..header.into_report(notes, results) })
 }
 
 #[cfg(test)]
@@ -138,63 +138,66 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    fn header() -> Header {
-        let Report { command, measured_at, machine, .. } = sample::report(Vec::new());
-        let arguments = Arguments { workloads: vec!["capture".into()], methods: Vec::new(), rounds: 9 };
-        Header::new(command, arguments, measured_at, machine)
+    fn sample_header() -> RunHeader {
+        let Report { command, measured_at, machine, .. } = sample::report_with_rows(Vec::new());
+        let arguments = RunArguments { workloads: vec!["capture".into()], methods: Vec::new(), rounds: 9 };
+        RunHeader::new(command, arguments, measured_at, machine)
     }
 
     /// The text of the file that `write` writes, complete or not.
-    fn written(name: &str, write: impl FnOnce(ResultLines)) -> String {
+    fn written_text(name: &str, write: impl FnOnce(ResultLines)) -> String {
         let name = format!("nocopy-lines-{name}-{}", std::process::id());
         let path: PathBuf = std::env::temp_dir().join(name);
-        write(ResultLines::begin(ResultFile::open(&path, false).unwrap(), &header()).unwrap());
+        write(
+            ResultLines::begin_with_header(ResultFile::open(&path, false).unwrap(), &sample_header())
+                .unwrap(),
+        );
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(&path).unwrap();
         text
     }
 
-    fn row(method: &str) -> Row {
-        sample::row("capture", method, 1e6)
+    fn sample_row(method: &str) -> Row {
+        sample::row_with_rate("capture", method, 1e6)
     }
 
     #[test]
     fn results_survive_a_round_trip() {
         let notes = ["Not measured.".to_owned()];
-        let text = written("whole", |mut lines| {
-            lines.row(&row("xdp")).unwrap();
-            lines.row(&row("ring")).unwrap();
-            lines.end(Completeness::Complete, &notes).unwrap();
+        let text = written_text("whole", |mut lines| {
+            lines.write_row(&sample_row("xdp")).unwrap();
+            lines.write_row(&sample_row("ring")).unwrap();
+            lines.write_end(Completeness::Complete, &notes).unwrap();
         });
         assert_eq!(text.lines().count(), 4);
         assert!(text.starts_with(r#"{"line":"header","schema":"nocopy.bench/3","#), "{text}");
         assert!(text.ends_with("{\"line\":\"end\",\"ended\":\"complete\",\"notes\":[\"Not measured.\"]}\n"));
-        let report = read(text.as_bytes()).unwrap();
+        let report = read_report(text.as_bytes()).unwrap();
         let methods: Vec<_> = report.results.iter().map(|row| row.method.as_str()).collect();
         assert_eq!((methods, report.notes.as_slice()), (vec!["xdp", "ring"], &notes[..]));
-        assert_eq!((report.results[0].packets_per_s, report.machine), (Some(1e6), header().machine));
+        assert_eq!((report.results[0].packets_per_s, report.machine), (Some(1e6), sample_header().machine));
     }
 
     #[test]
     fn rows_of_a_killed_run_are_read() {
-        let text = written("killed", |mut lines| lines.row(&row("xdp")).unwrap());
+        let text = written_text("killed", |mut lines| lines.write_row(&sample_row("xdp")).unwrap());
         for cut_text in [text.clone(), text.clone() + r#"{"line":"row","workl"#] {
-            let report = read(cut_text.as_bytes()).unwrap();
+            let report = read_report(cut_text.as_bytes()).unwrap();
             assert_eq!((report.results.len(), report.notes), (1, vec![KILLED.to_owned()]));
         }
     }
 
     #[test]
     fn unknown_lines_are_ignored() {
-        let text = written("later", |lines| lines.end(Completeness::Complete, &[]).unwrap());
+        let text = written_text("later", |lines| lines.write_end(Completeness::Complete, &[]).unwrap());
         let text = text.replace("{\"line\":\"end\"", "{\"line\":\"weather\",\"sun\":1}\n{\"line\":\"end\"");
-        assert_eq!(read(text.as_bytes()).unwrap().notes, [""; 0]);
+        assert_eq!(read_report(text.as_bytes()).unwrap().notes, [""; 0]);
     }
 
     #[test]
     fn an_invalid_line_is_named() {
-        let text = written("wrong", |mut lines| lines.row(&row("xdp")).unwrap());
-        let wrong = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
+        let text = written_text("wrong", |mut lines| lines.write_row(&sample_row("xdp")).unwrap());
+        let wrong = |text: &str| read_report(text.as_bytes()).unwrap_err().to_string();
         assert!(wrong(&text.replace("\"method\":\"xdp\"", "\"method\":1")).starts_with("line 2: "));
         assert!(wrong(&text.repeat(2)).starts_with("line 3: a second header"));
         let without_header = text.lines().nth(1).unwrap().to_owned() + "\n";

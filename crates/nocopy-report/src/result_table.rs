@@ -8,39 +8,39 @@ use crate::statistics::{CONFIDENCE, ENOUGH};
 use crate::table::Table;
 use crate::{Failure, founding, headline_table, print};
 
-pub fn print(report: &Report) -> Result<(), Failure> {
-    for text in [founding::text(report), headline_table::text(report)] {
+pub fn print_report(report: &Report) -> Result<(), Failure> {
+    for text in [founding::format_systems(report), headline_table::format_headline(report)] {
         if !text.is_empty() {
-            return print::text(&text);
+            return print::print_text(&text);
         }
     }
     let mut text = String::new();
-    let mut causes = Causes::default();
+    let mut causes = NumberedCauses::default();
     for section in report.sections() {
-        let _ = writeln!(text, "\n{} · ratio: {}", heading(section), section.figure().name());
-        text.push_str(&table(section, &mut causes).text());
+        let _ = writeln!(text, "\n{} · ratio: {}", section_heading(section), section.figure().name());
+        text.push_str(&section_table(section, &mut causes).text());
     }
     write_notes(&mut text, report, &causes);
-    print::text(&text)
+    print::print_text(&text)
 }
 
 /// The common properties of a section's rows.
-pub fn heading(section: Section<'_>) -> String {
+pub fn section_heading(section: Section<'_>) -> String {
     let sink = section.sink().map(|sink| format!(" · into: {sink}")).unwrap_or_default();
     format!("{}{sink}", section.title())
 }
 
 /// Causes of copies, which are sentences; the table has room only for their numbers.
 #[derive(Debug, Default)]
-pub struct Causes(Vec<String>);
+pub struct NumberedCauses(Vec<String>);
 
-impl Causes {
+impl NumberedCauses {
     /// The causes, each with its number in front.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
+    pub fn numbered_lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().enumerate().map(|(index, cause)| format!("({}) {cause}", index + 1))
     }
 
-    fn number(&mut self, cause: &str) -> usize {
+    fn number_of(&mut self, cause: &str) -> usize {
         let known = self.0.iter().position(|other| other == cause);
         known.unwrap_or_else(|| {
             self.0.push(cause.into());
@@ -49,20 +49,24 @@ impl Causes {
     }
 }
 
-pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
+pub fn section_table(section: Section<'_>, causes: &mut NumberedCauses) -> Table {
     let (rows, title) = (section.rows, section.title());
     let is_shown =
         |(head, cell): &&Column| !SPARSE.contains(head) || rows.iter().any(|row| cell(row).is_some());
-    let columns: Vec<_> = columns(section.figure()).iter().chain([&USER_COPIES]).filter(is_shown).collect();
+    let columns: Vec<_> =
+        columns_for_figure(section.figure()).iter().chain([&USER_COPIES]).filter(is_shown).collect();
     let heads = columns.iter().map(|(head, _)| *head);
     let header: Vec<_> = ["method"].into_iter().chain(heads).chain(["ratio [low–high]", "copies"]).collect();
     let cells = |row: &Row| {
-        let figures = columns.iter().map(|(_, cell)| cell(row).unwrap_or_else(dash));
-        let against =
-            row.ratio.and(baseline(row, title)).map(|baseline| format!(" × {baseline}")).unwrap_or_default();
+        let figures = columns.iter().map(|(_, cell)| cell(row).unwrap_or_else(missing_value_text));
+        let against = row
+            .ratio
+            .and(baseline_label(row, title))
+            .map(|baseline| format!(" × {baseline}"))
+            .unwrap_or_default();
         let mark = if row.is_uncertain() { " *" } else { "" };
-        let last = [ratio(row) + &against + mark, evidence(row, causes)];
-        std::iter::once(name(row, title)).chain(figures).chain(last).collect()
+        let last = [ratio_text(row) + &against + mark, evidence_text(row, causes)];
+        std::iter::once(row_label(row, title)).chain(figures).chain(last).collect()
     };
     Table::new(&header, 1..header.len() - 2, rows.iter().map(cells).collect())
 }
@@ -70,7 +74,7 @@ pub fn table(section: Section<'_>, causes: &mut Causes) -> Table {
 /// A column of figures: its head, and its cell in rows that have the figure.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
-fn columns(figure: Figure) -> &'static [Column] {
+fn columns_for_figure(figure: Figure) -> &'static [Column] {
     match figure {
         Figure::MedianLatency | Figure::TailLatency => &LATENCY_COLUMNS,
         Figure::BytesPerSecond | Figure::SenderCpuPerMegabyte | Figure::ReceiverCpuPerMegabyte => {
@@ -83,48 +87,48 @@ fn columns(figure: Figure) -> &'static [Column] {
 
 const PACKET_COLUMNS: [Column; 6] = [
     ("packets/s", |row| Some(rate_text(row.packets_per_s?, row.lost_percent))),
-    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
-    ("ns/packet", |row| number(row.ns_per_packet, 0)),
-    ("sender", |row| number(row.sender_cpu_ns_per_packet, 0)),
+    ("Gbit/s", |row| number_text(row.gbit_per_s, 2)),
+    ("ns/packet", |row| number_text(row.ns_per_packet, 0)),
+    ("sender", |row| number_text(row.sender_cpu_ns_per_packet, 0)),
     ("receiver", |row| Some(receiver_text(row))),
-    ("machine", |row| number(row.machine_cpu_ns_per_packet, 0)),
+    ("machine", |row| number_text(row.machine_cpu_ns_per_packet, 0)),
 ];
 const MESSAGE_COLUMNS: [Column; 6] = [
     ("messages/s", |row| Some(rate_text(row.messages_per_s?, row.lost_percent))),
-    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
-    ("ns/message", |row| number(row.ns_per_message, 0)),
-    ("sender", |row| number(row.sender_cpu_ns_per_message, 0)),
-    ("receiver", |row| number(row.receiver_cpu_ns_per_message, 0)),
-    ("machine", |row| number(row.machine_cpu_ns_per_message, 0)),
+    ("Gbit/s", |row| number_text(row.gbit_per_s, 2)),
+    ("ns/message", |row| number_text(row.ns_per_message, 0)),
+    ("sender", |row| number_text(row.sender_cpu_ns_per_message, 0)),
+    ("receiver", |row| number_text(row.receiver_cpu_ns_per_message, 0)),
+    ("machine", |row| number_text(row.machine_cpu_ns_per_message, 0)),
 ];
 const STREAM_COLUMNS: [Column; 7] = [
-    ("Gbit/s", |row| number(row.gbit_per_s, 2)),
-    ("sender", |row| number(row.sender_cpu_us_per_mb, 0)),
-    ("proxy", |row| number(row.proxy_cpu_us_per_mb, 0)),
-    ("receiver", |row| number(row.receiver_cpu_us_per_mb, 0)),
-    ("machine", |row| number(row.machine_cpu_us_per_mb, 0)),
+    ("Gbit/s", |row| number_text(row.gbit_per_s, 2)),
+    ("sender", |row| number_text(row.sender_cpu_us_per_mb, 0)),
+    ("proxy", |row| number_text(row.proxy_cpu_us_per_mb, 0)),
+    ("receiver", |row| number_text(row.receiver_cpu_us_per_mb, 0)),
+    ("machine", |row| number_text(row.machine_cpu_us_per_mb, 0)),
     ("mapped", |row| row.mapped_fraction.map(|fraction| format!("{:.1} %", fraction * 100.0))),
-    ("MiB", |row| number(row.receiver_memory_mib, 1)),
+    ("MiB", |row| number_text(row.receiver_memory_mib, 1)),
 ];
 const LATENCY_COLUMNS: [Column; 5] = [
-    ("p50 us", |row| number(row.p50_us, 1)),
-    ("p99 us", |row| number(row.p99_us, 1)),
-    ("p99.9 us", |row| number(row.p99_9_us, 1)),
-    ("mean us", |row| number(row.mean_us, 1)),
+    ("p50 us", |row| number_text(row.p50_us, 1)),
+    ("p99 us", |row| number_text(row.p99_us, 1)),
+    ("p99.9 us", |row| number_text(row.p99_9_us, 1)),
+    ("mean us", |row| number_text(row.mean_us, 1)),
     ("lost", |row| row.lost.map(|lost| lost.to_string())),
 ];
-const USER_COPIES: Column = ("user copies", |row| number(row.receiver_user_copies, 2));
+const USER_COPIES: Column = ("user copies", |row| number_text(row.receiver_user_copies, 2));
 
 /// Columns that a table has only if a row has the figure.
 const SPARSE: [&str; 4] = ["proxy", "mapped", "MiB", USER_COPIES.0];
 
 /// The label of a row in its section.
-pub fn name(row: &Row, title: &str) -> String {
-    name_of(&row.method, row.variant.as_deref(), title)
+pub fn row_label(row: &Row, title: &str) -> String {
+    method_label(&row.method, row.variant.as_deref(), title)
 }
 
 /// Method and variant, without the words of the variant that are in the section's title.
-fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
+fn method_label(method: &str, variant: Option<&str>, title: &str) -> String {
     let words =
         variant.unwrap_or_default().split(' ').filter(|word| !word.is_empty() && !title.contains(word));
     std::iter::once(method).chain(words).collect::<Vec<_>>().join(" ")
@@ -132,7 +136,7 @@ fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
 
 /// The cost of a packet for the receiving threads and, if there are several, how busy the busiest was.
 fn receiver_text(row: &Row) -> String {
-    let cost = number(row.receiver_cpu_ns_per_packet, 0).unwrap_or_else(dash);
+    let cost = number_text(row.receiver_cpu_ns_per_packet, 0).unwrap_or_else(missing_value_text);
     match (row.receivers, row.receiver_cpu_percent) {
         (Some(_), Some(percent)) => format!("{cost} ({percent:.0} % each)"),
         _ => cost,
@@ -155,54 +159,54 @@ pub fn lost_text(lost_percent: Option<f64>) -> String {
 }
 
 /// The baseline of a row, by its name in the table.
-pub fn baseline(row: &Row, title: &str) -> Option<String> {
-    row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
+pub fn baseline_label(row: &Row, title: &str) -> Option<String> {
+    row.baseline.as_deref().map(|baseline| method_label(baseline, row.baseline_variant.as_deref(), title))
 }
 
 /// The ratio to the baseline, with its interval.
-pub fn ratio(row: &Row) -> String {
+pub fn ratio_text(row: &Row) -> String {
     match (row.ratio, row.ratio_interval()) {
         (Some(ratio), Some((low, high))) => format!("{ratio:.2} [{low:.2}–{high:.2}]"),
         (Some(ratio), None) => format!("{ratio:.2}"),
-        _ => dash(),
+        _ => missing_value_text(),
     }
 }
 
-pub fn evidence(row: &Row, causes: &mut Causes) -> String {
-    let Some(copies) = row.evidence else { return dash() };
+pub fn evidence_text(row: &Row, causes: &mut NumberedCauses) -> String {
+    let Some(copies) = row.evidence else { return missing_value_text() };
     let word = copies.name();
     match &row.cause {
-        Some(cause) => format!("{word} ({})", causes.number(cause)),
+        Some(cause) => format!("{word} ({})", causes.number_of(cause)),
         None => word.into(),
     }
 }
 
-fn number(value: Option<f64>, digits: usize) -> Option<String> {
+fn number_text(value: Option<f64>, digits: usize) -> Option<String> {
     value.map(|value| format!("{value:.digits$}"))
 }
 
-fn dash() -> String {
+fn missing_value_text() -> String {
     "–".into()
 }
 
-fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
+fn write_notes(text: &mut String, report: &Report, causes: &NumberedCauses) {
     text.push('\n');
-    for line in causes.lines() {
+    for line in causes.numbered_lines() {
         let _ = writeln!(text, "{line}");
     }
     let rounds = report.rounds();
     let _ = writeln!(text, "Medians of {rounds} rounds; 'nocopy bench --explain' says how it is measured.");
-    let last = [uncertain(report), own_choices(report)];
-    for line in report.notes.iter().chain([&machine(report)]).chain(last.iter().flatten()) {
+    let last = [uncertain_rows_note(report), own_choices_note(report)];
+    for line in report.notes.iter().chain([&machine_note(report)]).chain(last.iter().flatten()) {
         let _ = writeln!(text, "{line}");
     }
 }
 
 /// Which rows are marked, and what was seen that may be the cause. `None` if there are none.
-fn uncertain(report: &Report) -> Option<String> {
+fn uncertain_rows_note(report: &Report) -> Option<String> {
     let marked = report.results.iter().filter(|row| row.is_uncertain());
     let sentences: Vec<String> =
-        marked.map(|row| format!("{}: {}", row_title(row), disturbances(row))).collect();
+        marked.map(|row| format!("{}: {}", row_title(row), disturbances_text(row))).collect();
     let intro = format!(
         "* the ends of an interval are a factor of {UNCERTAIN} or more apart, so the row says little"
     );
@@ -210,7 +214,7 @@ fn uncertain(report: &Report) -> Option<String> {
 }
 
 /// What disturbed a row.
-fn disturbances(row: &Row) -> String {
+fn disturbances_text(row: &Row) -> String {
     let lost = row.lost_percent.filter(|percent| *percent >= 0.05).map(|it| format!("{it:.1} % lost"));
     let retransmitted = row.segments_retransmitted.filter(|count| *count > 0);
     let retransmitted = retransmitted.map(|it| format!("{it} segments retransmitted"));
@@ -223,7 +227,7 @@ fn disturbances(row: &Row) -> String {
 /// The series, figure and method of a row, in a sentence.
 fn row_title(row: &Row) -> String {
     let sink = row.sink.as_ref().map(|sink| format!(" into {sink}")).unwrap_or_default();
-    format!("{}{sink}, {}: {}", row.series, row.figure.name(), name(row, &row.series))
+    format!("{}{sink}, {}: {}", row.series, row.figure.name(), row_label(row, &row.series))
 }
 
 /// Methods that the library chose by itself.
@@ -234,7 +238,7 @@ const GOOD_CHOICE: f64 = 0.95;
 
 /// How many of the library's own choices are worse than what they are compared with, and which. `None` if
 /// there are none.
-fn own_choices(report: &Report) -> Option<String> {
+fn own_choices_note(report: &Report) -> Option<String> {
     let mut worst: Vec<&Row> = Vec::new();
     let is_own = |row: &&Row| OWN_CHOICES.contains(&row.method.as_str()) && row.ratio.is_some();
     for row in report.results.iter().filter(is_own) {
@@ -266,15 +270,15 @@ fn own_choices(report: &Report) -> Option<String> {
 }
 
 /// How to read the tables.
-pub fn notes(report: &Report) -> Vec<String> {
-    let how = format!("Medians of {} rounds. {}", report.rounds(), how());
-    let last = [uncertain(report), own_choices(report)].into_iter().flatten();
-    let notes = report.notes.iter().cloned().chain([machine(report)]).chain(last);
+pub fn report_notes(report: &Report) -> Vec<String> {
+    let how = format!("Medians of {} rounds. {}", report.rounds(), column_explanation());
+    let last = [uncertain_rows_note(report), own_choices_note(report)].into_iter().flatten();
+    let notes = report.notes.iter().cloned().chain([machine_note(report)]).chain(last);
     std::iter::once(how).chain(notes).collect()
 }
 
 /// The meaning of the columns.
-pub fn how() -> String {
+pub fn column_explanation() -> String {
     format!(
         "Rates are counted where packets arrive. sender, receiver: CPU ns per packet (or message) of that thread (of several: and \
          how much of a processor the busiest uses); machine: of all processors, softirqs included. ratio: times better than the \
@@ -283,9 +287,9 @@ pub fn how() -> String {
     )
 }
 
-fn machine(report: &Report) -> String {
+fn machine_note(report: &Report) -> String {
     let shared = if report.machine.virtual_machine { "others share the real machine; " } else { "" };
-    format!("{} · {shared}compare ratios, not times of different hours.", report.machine.line())
+    format!("{} · {shared}compare ratios, not times of different hours.", report.machine.description())
 }
 
 #[cfg(test)]
@@ -302,24 +306,27 @@ mod tests {
 
     #[test]
     fn own_choices_below_the_best_are_counted_and_named() {
-        let choice = |ratio, baseline| sample::against(baseline, ratio, sample::row("udp-send", "auto", 1e6));
-        let report = |rows| sample::report(rows);
-        assert_eq!(own_choices(&report(vec![sample::row("udp-send", "gso", 1e6)])), None);
-        let all_good = own_choices(&report(vec![choice(0.96, "gso")])).unwrap();
+        let choice = |ratio, baseline| {
+            sample::row_with_ratio(baseline, ratio, sample::row_with_rate("udp-send", "auto", 1e6))
+        };
+        let report = |rows| sample::report_with_rows(rows);
+        assert_eq!(own_choices_note(&report(vec![sample::row_with_rate("udp-send", "gso", 1e6)])), None);
+        let all_good = own_choices_note(&report(vec![choice(0.96, "gso")])).unwrap();
         assert_eq!(all_good, "0 of 1 own choices (auto, default) are below 0.95 of the best by hand");
         // Compared with two, it is the worse that counts.
-        let one = own_choices(&report(vec![choice(1.2, "socket"), choice(0.8, "gso")])).unwrap();
+        let one = own_choices_note(&report(vec![choice(1.2, "socket"), choice(0.8, "gso")])).unwrap();
         assert!(one.starts_with("1 of 1 own choices"), "{one}");
         assert!(one.ends_with("auto 0.80 × gso"), "{one}");
     }
 
     #[test]
     fn uncertain_rows_are_marked_with_disturbances() {
-        let sure = sample::against("recv", 1.0, sample::row("tcp", "auto", 1e6));
+        let sure = sample::row_with_ratio("recv", 1.0, sample::row_with_rate("tcp", "auto", 1e6));
         let wide = Row { ratio_low: Some(0.3), ratio_high: Some(1.2), ..sure.clone() };
         let disturbed = Row { segments_retransmitted: Some(7), stolen_percent: Some(12.0), ..wide.clone() };
-        assert_eq!(uncertain(&sample::report(vec![sure.clone()])), None);
-        let text = uncertain(&sample::report(vec![sure, wide.clone(), disturbed])).unwrap();
+        assert_eq!(uncertain_rows_note(&sample::report_with_rows(vec![sure.clone()])), None);
+        let text =
+            uncertain_rows_note(&sample::report_with_rows(vec![sure, wide.clone(), disturbed])).unwrap();
         assert!(
             text.contains("tcp, packets/s: auto: no cause seen; tcp, packets/s: auto: 7 segments"),
             "{text}"
@@ -328,25 +335,26 @@ mod tests {
             text.ends_with("retransmitted, 12 % of a round's processor time taken by another machine"),
             "{text}"
         );
-        let report = sample::report(vec![wide]);
-        let table = table(report.sections().next().unwrap(), &mut Causes::default()).text();
+        let report = sample::report_with_rows(vec![wide]);
+        let table = section_table(report.sections().next().unwrap(), &mut NumberedCauses::default()).text();
         assert!(table.contains("1.00 [0.30–1.20] × recv *"), "{table}");
     }
 
     #[test]
     fn the_same_cause_has_one_number() {
-        let mut causes = Causes::default();
-        assert_eq!((causes.number("a"), causes.number("b"), causes.number("a")), (1, 2, 1));
+        let mut causes = NumberedCauses::default();
+        assert_eq!((causes.number_of("a"), causes.number_of("b"), causes.number_of("a")), (1, 2, 1));
     }
 
     #[test]
     fn a_section_is_aligned() {
         let because = |row| Row { cause: Some("because".into()), ..row };
-        let baseline = because(sample::row("capture", "packet-ring", 1.9e6));
-        let xdp = because(sample::row("capture", "xdp", 4.4e6));
-        let report = sample::report(vec![baseline, sample::against("packet-ring", 2.3, xdp)]);
+        let baseline = because(sample::row_with_rate("capture", "packet-ring", 1.9e6));
+        let xdp = because(sample::row_with_rate("capture", "xdp", 4.4e6));
+        let report =
+            sample::report_with_rows(vec![baseline, sample::row_with_ratio("packet-ring", 2.3, xdp)]);
         let section = report.sections().next().unwrap();
-        let text = table(section, &mut Causes::default()).text();
+        let text = section_table(section, &mut NumberedCauses::default()).text();
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert!(lines[1].contains("2.30 [2.07–2.53] × packet-ring"), "{text}");
         let columns = lines.iter().map(|line| line.chars().position(|c| c == '–'));

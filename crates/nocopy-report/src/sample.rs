@@ -1,40 +1,40 @@
 //! Results made up for tests.
 
 use super::figure::Figure;
-use super::headline::{JOBS, Job, Method};
-use super::result::{Copies, Machine, Report, Row, SCHEMA};
+use super::headline::{ComparedMethod, HeadlineJob, JOBS};
+use super::result::{CopyEvidence, Machine, Report, Row, SCHEMA};
 use super::result_lines;
 
 /// The measured headline of README.md.
 pub(crate) fn measured_headline() -> Report {
-    result_lines::read(include_bytes!("../../../docs/headline.jsonl")).expect("results of a bench")
+    result_lines::read_report(include_bytes!("../../../docs/headline.jsonl")).expect("results of a bench")
 }
 
 /// A run with the rows of every job of the headline.
 pub(crate) fn full_run() -> Report {
-    let of = |job: &Job, row: Row| {
+    let of = |job: &HeadlineJob, row: Row| {
         let workload = job.series.split([',', ' ']).next().unwrap_or_default();
         Row { workload: workload.into(), sink: job.sink.map(str::to_owned), ..row }
     };
     let rows = JOBS.iter().flat_map(|job| {
-        let by = move |method: &Method, rate| Row {
+        let by = move |method: &ComparedMethod, rate| Row {
             variant: method.variant.map(str::to_owned),
-            ..row(job.series, method.method, rate)
+            ..row_with_rate(job.series, method.method, rate)
         };
         let own = by(&job.own, 2e6);
         let baselines = job.baselines.iter().map(move |other| by(other, 1e6));
-        let compared = job.baselines.iter().map(move |other| against(other.method, 2.0, own.clone()));
+        let compared = job.baselines.iter().map(move |other| row_with_ratio(other.method, 2.0, own.clone()));
         baselines.chain(compared).map(move |row| of(job, row))
     });
-    report(rows.collect())
+    report_with_rows(rows.collect())
 }
 
 /// The measured run of docs/founding.md.
 pub(crate) fn founding_run() -> Report {
-    result_lines::read(include_bytes!("../../../docs/founding.jsonl")).expect("results of a bench")
+    result_lines::read_report(include_bytes!("../../../docs/founding.jsonl")).expect("results of a bench")
 }
 
-pub(crate) fn report(results: Vec<Row>) -> Report {
+pub(crate) fn report_with_rows(results: Vec<Row>) -> Report {
     Report {
         schema: SCHEMA.into(),
         command: "nocopy bench capture --quick".into(),
@@ -55,7 +55,7 @@ pub(crate) fn report(results: Vec<Row>) -> Report {
 }
 
 /// Packets, within a tenth of the rate.
-pub(crate) fn row(series: &str, method: &str, packets_per_s: f64) -> Row {
+pub(crate) fn row_with_rate(series: &str, method: &str, packets_per_s: f64) -> Row {
     Row {
         workload: "capture".into(),
         series: series.into(),
@@ -65,14 +65,14 @@ pub(crate) fn row(series: &str, method: &str, packets_per_s: f64) -> Row {
         packets_per_s: Some(packets_per_s),
         figure_low: Some(packets_per_s * 0.9),
         figure_high: Some(packets_per_s * 1.1),
-        evidence: Some(Copies::Copied),
+        evidence: Some(CopyEvidence::Copied),
         rounds: 9,
         ..Row::default()
     }
 }
 
 /// Within a tenth of the ratio.
-pub(crate) fn against(baseline: &str, ratio: f64, row: Row) -> Row {
+pub(crate) fn row_with_ratio(baseline: &str, ratio: f64, row: Row) -> Row {
     Row {
         baseline: Some(baseline.into()),
         ratio: Some(ratio),

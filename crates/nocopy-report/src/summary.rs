@@ -27,7 +27,7 @@ pub enum CommandEnd {
 impl CommandEnd {
     /// This reason, unless the command itself failed.
     #[must_use]
-    pub fn but(self, other: Self) -> Self {
+    pub fn unless_failed(self, other: Self) -> Self {
         if self == Self::Failed { self } else { other }
     }
 
@@ -66,19 +66,19 @@ pub trait Summary: Serialize {
 }
 
 #[derive(Serialize)]
-struct Document<'a, S> {
+struct JsonDocument<'a, S> {
     schema: &'static str,
     #[serde(flatten)]
     summary: &'a S,
 }
 
 /// The summary as it is printed.
-pub fn text<S: Summary>(summary: &S, json: bool) -> String {
+pub fn summary_text<S: Summary>(summary: &S, json: bool) -> String {
     if json { json_text(summary) } else { table_text(summary) }
 }
 
 fn json_text<S: Summary>(summary: &S) -> String {
-    let document = Document { schema: S::SCHEMA, summary };
+    let document = JsonDocument { schema: S::SCHEMA, summary };
     let text = match S::IS_ONE_LINE {
         true => serde_json::to_string(&document),
         false => serde_json::to_string_pretty(&document),
@@ -93,7 +93,7 @@ fn table_text(summary: &impl Summary) -> String {
 }
 
 /// Lines that belong to the line above them.
-pub fn indented(lines: &[String]) -> String {
+pub fn indented_lines(lines: &[String]) -> String {
     lines.iter().map(|line| format!("   {line}\n")).collect()
 }
 
@@ -102,12 +102,12 @@ mod tests {
     use super::*;
 
     #[derive(Serialize)]
-    struct Sent {
+    struct SentSummary {
         ended: CommandEnd,
         bytes: u64,
     }
 
-    impl Summary for Sent {
+    impl Summary for SentSummary {
         const SCHEMA: &'static str = "nocopy.example/1";
 
         fn table(&self) -> Table {
@@ -116,7 +116,7 @@ mod tests {
         }
 
         fn details(&self) -> String {
-            indented(&["why".into()])
+            indented_lines(&["why".into()])
         }
 
         fn outcome(&self) -> Outcome {
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    const SENT: Sent = Sent { ended: CommandEnd::ByReceiver, bytes: 7 };
+    const SENT: SentSummary = SentSummary { ended: CommandEnd::ByReceiver, bytes: 7 };
 
     #[test]
     fn json_has_the_schema_before_the_fields() {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_before_any_other_end() {
-        assert_eq!(CommandEnd::Failed.but(CommandEnd::Disconnected), CommandEnd::Failed);
-        assert_eq!(CommandEnd::Done.but(CommandEnd::Disconnected), CommandEnd::Disconnected);
+        assert_eq!(CommandEnd::Failed.unless_failed(CommandEnd::Disconnected), CommandEnd::Failed);
+        assert_eq!(CommandEnd::Done.unless_failed(CommandEnd::Disconnected), CommandEnd::Disconnected);
     }
 }

@@ -5,12 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 
 /// In UTC, to the second: `2026-01-31T12:00:00Z`.
-pub fn now() -> String {
-    at(i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0))
+pub fn now_text() -> String {
+    text_at_seconds(i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0))
 }
 
 /// The text for this many seconds since 1970.
-pub fn at(seconds: i64) -> String {
+pub fn text_at_seconds(seconds: i64) -> String {
     Timestamp::from_second(seconds).unwrap_or_default().to_string()
 }
 

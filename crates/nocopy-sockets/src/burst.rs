@@ -8,51 +8,52 @@
 //!   handler finds it written, it only notes that the burst has ended, because the interrupted code may never
 //!   continue (siglongjmp(3)).
 //! * A handler that runs before the call hands the burst over itself, and makes the interrupted code's call
-//!   fail (`Message::invalidate`).
+//!   fail (`BurstMessage::invalidate`).
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::sync::atomic::compiler_fence;
 
-use nocopy_proto::run::sockets::{Alone, Flush};
+use nocopy_proto::run::sockets::{BatchingStopCause, Flush};
 
-use crate::run::Shape;
-use crate::shared::{BurstWord, Guard, SHARED, is_vfork_child};
-use crate::slots::{self, Slot};
-use crate::sys::{self, Message};
+use crate::run::DatagramShape;
+use crate::shared::{BurstLockGuard, BurstStateWord, SHARED, is_vfork_child};
+use crate::slots::{self, DescriptorSlot};
+use crate::sys::{self, BurstMessage};
 
 /// Room for a burst, and for the kernel's answers while there is none.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The properties of the burst. Written only while there is no burst.
 #[derive(Debug)]
-pub(crate) struct BurstHead {
+pub(crate) struct BurstProperties {
     pub(crate) descriptor: i32,
     pub(crate) cookie: u64,
-    pub(crate) shape: Shape,
+    pub(crate) shape: DatagramShape,
     pub(crate) room: usize,
-    pub(crate) slot: &'static Slot,
+    pub(crate) slot: &'static DescriptorSlot,
 }
 
-impl BurstHead {
+impl BurstProperties {
     /// Whether another datagram fits, and the kernel had room at the last call.
     #[inline]
-    pub(crate) fn has_room(&self, word: BurstWord) -> bool {
-        word.count() < self.room && !SHARED.is_stuck.load(Relaxed)
+    pub(crate) fn has_room(&self, word: BurstStateWord) -> bool {
+        word.datagram_count() < self.room && !SHARED.is_stuck.load(Relaxed)
     }
 }
 
-struct UnderLock<T>(UnsafeCell<T>);
+struct LockProtected<T>(UnsafeCell<T>);
 
 // SAFETY: written and read under the lock, or by a signal handler that interrupts the holder of the lock.
-unsafe impl<T> Sync for UnderLock<T> {}
+unsafe impl<T> Sync for LockProtected<T> {}
 
-static BUFFER: UnderLock<[u8; BUFFER_BYTES]> = UnderLock(UnsafeCell::new([0; BUFFER_BYTES]));
-static HEAD: UnderLock<MaybeUninit<BurstHead>> = UnderLock(UnsafeCell::new(MaybeUninit::uninit()));
+static BUFFER: LockProtected<[u8; BUFFER_BYTES]> = LockProtected(UnsafeCell::new([0; BUFFER_BYTES]));
+static HEAD: LockProtected<MaybeUninit<BurstProperties>> =
+    LockProtected(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The call of the lock's holder, stored where signal handlers find it.
-static MESSAGE: UnderLock<Message> = UnderLock(UnsafeCell::new(Message::EMPTY));
+static MESSAGE: LockProtected<BurstMessage> = LockProtected(UnsafeCell::new(BurstMessage::EMPTY));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandoverResult {
@@ -63,7 +64,7 @@ pub(crate) enum HandoverResult {
     NotOwner,
 }
 
-enum CallResult {
+enum SendCallResult {
     Accepted,
     Refused(i32),
     /// A signal handler handed the burst over in between.
@@ -71,13 +72,13 @@ enum CallResult {
 }
 
 /// The head of the burst; meaningful only while there is a burst.
-pub(crate) fn head(_guard: &Guard) -> &BurstHead {
+pub(crate) fn burst_properties(_guard: &BurstLockGuard) -> &BurstProperties {
     // SAFETY: written before the first datagram joined the burst; the lock is held.
     unsafe { (*HEAD.0.get()).assume_init_ref() }
 }
 
-/// Sets the head of the burst that begins with the next [added](add) datagram.
-pub(crate) fn set_head(_guard: &Guard, head: BurstHead) {
+/// Sets the head of the burst that begins with the next [added](add_datagram) datagram.
+pub(crate) fn set_burst_properties(_guard: &BurstLockGuard, head: BurstProperties) {
     // SAFETY: the lock is held, and there is no burst, so that a signal handler does not read it.
     unsafe { _ = (*HEAD.0.get()).write(head) };
 }
@@ -87,7 +88,7 @@ pub(crate) fn set_head(_guard: &Guard, head: BurstHead) {
 /// # Safety
 /// There is no burst, and no other reference to it.
 #[expect(clippy::mut_from_ref, reason = "the lock is held")]
-pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
+pub(crate) unsafe fn scratch_memory(_guard: &BurstLockGuard) -> &mut [u8] {
     // SAFETY: by contract; the lock is held.
     unsafe { &mut *BUFFER.0.get() }
 }
@@ -95,21 +96,26 @@ pub(crate) unsafe fn scratch(_guard: &Guard) -> &mut [u8] {
 /// Appends a datagram to the burst, which has room for it, and hands the burst over if it is then full.
 /// Returns whether the datagram joined, because a signal handler may have interfered.
 #[inline]
-pub(crate) fn add(guard: &Guard, word: BurstWord, head: &BurstHead, parts: &[libc::iovec]) -> bool {
+pub(crate) fn add_datagram(
+    guard: &BurstLockGuard,
+    word: BurstStateWord,
+    head: &BurstProperties,
+    parts: &[libc::iovec],
+) -> bool {
     // Before the word: a handler that interrupts here finds the burst without this datagram.
-    copy(word.count() * head.shape.bytes, parts);
-    let joined = word.one_more();
-    if !word.replace(joined) {
+    copy_parts(word.datagram_count() * head.shape.bytes, parts);
+    let joined = word.with_one_more();
+    if !word.try_replace(joined) {
         return false;
     }
-    if joined.count() >= head.room {
+    if joined.datagram_count() >= head.room {
         hand_over(Flush::Full, Some(guard));
     }
     true
 }
 
 #[inline]
-fn copy(mut at: usize, parts: &[libc::iovec]) {
+fn copy_parts(mut at: usize, parts: &[libc::iovec]) {
     let start = BUFFER.0.get().cast::<u8>();
     for part in parts {
         if part.iov_len > 0 {
@@ -124,30 +130,30 @@ fn copy(mut at: usize, parts: &[libc::iovec]) {
 
 /// Gives the kernel the burst. `guard` is `None` in a signal handler that interrupted the lock's holder; then
 /// the state of the socket stays unchanged.
-pub(crate) fn hand_over(why: Flush, guard: Option<&Guard>) -> HandoverResult {
+pub(crate) fn hand_over(why: Flush, guard: Option<&BurstLockGuard>) -> HandoverResult {
     if guard.is_some() {
-        let result = Handover { is_ours: true, message: MESSAGE.0.get() }.run(why);
+        let result = BurstHandover { is_ours: true, message: MESSAGE.0.get() }.hand_over_remaining(why);
         SHARED.sending.store(0, Relaxed);
         return result;
     }
     // Nothing interrupts this one: two that were interrupted would be one too many.
     let signals = sys::block_signals();
-    record_accepted();
+    record_accepted_datagrams();
     // SAFETY: this is the only thread that uses it, and it is interrupted.
-    unsafe { Message::invalidate(MESSAGE.0.get()) };
-    let mut message = Message::EMPTY;
-    let result = Handover { is_ours: false, message: &raw mut message }.run(why);
-    sys::set_signals(signals);
+    unsafe { BurstMessage::invalidate(MESSAGE.0.get()) };
+    let mut message = BurstMessage::EMPTY;
+    let result = BurstHandover { is_ours: false, message: &raw mut message }.hand_over_remaining(why);
+    sys::set_blocked_signals(signals);
     result
 }
 
 /// Notes the datagrams that the kernel got by a call of the interrupted code: the whole burst, or one.
-fn record_accepted() {
-    let word = BurstWord::load();
-    if word.count() > 0 && SHARED.sending.load(Relaxed) == word.bits() {
+fn record_accepted_datagrams() {
+    let word = BurstStateWord::load();
+    if word.datagram_count() > 0 && SHARED.sending.load(Relaxed) == word.bits() {
         // SAFETY: this is the only thread that uses it, and it is interrupted.
-        let accepted = unsafe { Message::accepted(MESSAGE.0.get()) };
-        word.replace(word.from(word.first() + accepted));
+        let accepted = unsafe { BurstMessage::accepted_datagrams(MESSAGE.0.get()) };
+        word.try_replace(word.with_sent_count(word.sent_count() + accepted));
     }
 }
 
@@ -157,116 +163,129 @@ fn record_accepted() {
 const ERRORS_OF_OVERTAKEN: [i32; 6] =
     [libc::EMSGSIZE, libc::EAGAIN, libc::EBADF, libc::ENOTSOCK, libc::EIO, libc::EINVAL];
 
-struct Handover {
+struct BurstHandover {
     /// Whether the caller holds the lock. If not, it is a signal handler that interrupted the holder, and has
     /// blocked signals.
     is_ours: bool,
-    message: *mut Message,
+    message: *mut BurstMessage,
 }
 
-impl Handover {
-    fn run(&self, why: Flush) -> HandoverResult {
-        let word = BurstWord::load();
-        if word.count() == 0 {
+impl BurstHandover {
+    fn hand_over_remaining(&self, why: Flush) -> HandoverResult {
+        let word = BurstStateWord::load();
+        if word.datagram_count() == 0 {
             return HandoverResult::All;
         }
         // SAFETY: the burst has begun; this thread holds the lock, or interrupts itself where it does not
         // write the head.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
         // No underflow: `first` counts datagrams of this burst.
-        let rest = word.count() - word.first();
+        let rest = word.datagram_count() - word.sent_count();
         if rest == 0 {
             // The interrupted code has sent it, and has not noted that it is over.
-            self.finish(word, head, why);
+            self.end_burst(word, head, why);
             return HandoverResult::All;
         }
-        if sys::cookie(head.descriptor) != Some(head.cookie) {
+        if sys::socket_cookie(head.descriptor) != Some(head.cookie) {
             return self.on_replaced_socket(word, head, why);
         }
-        match self.send(head, word, rest) {
-            CallResult::Accepted => {
-                self.finish(word, head, why);
+        match self.send_next(head, word, rest) {
+            SendCallResult::Accepted => {
+                self.end_burst(word, head, why);
                 HandoverResult::All
             }
-            CallResult::Overtaken => overtaken(),
-            CallResult::Refused(errno) => self.on_refused(errno, word, head, why),
+            SendCallResult::Overtaken => result_if_overtaken(),
+            SendCallResult::Refused(errno) => self.on_refused(errno, word, head, why),
         }
     }
 
     /// The descriptor now belongs to another socket, or is closed.
     #[cold]
-    fn on_replaced_socket(&self, word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
+    fn on_replaced_socket(&self, word: BurstStateWord, head: &BurstProperties, why: Flush) -> HandoverResult {
         if is_vfork_child() {
             return HandoverResult::NotOwner;
         }
-        self.discard(word, head, why);
-        slots::forget(head.descriptor);
+        self.discard_remaining(word, head, why);
+        slots::forget_descriptor(head.descriptor);
         HandoverResult::All
     }
 
     #[cold]
-    fn on_refused(&self, errno: i32, word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
+    fn on_refused(
+        &self,
+        errno: i32,
+        word: BurstStateWord,
+        head: &BurstProperties,
+        why: Flush,
+    ) -> HandoverResult {
         match errno {
-            libc::EAGAIN => return no_room(),
+            libc::EAGAIN => return mark_stuck(),
             // Datagrams longer than the path takes are `EINVAL` of older kernels and `EMSGSIZE` of newer ones
             // (seen with 6.18).
             libc::EIO | libc::EINVAL | libc::EMSGSIZE => {
                 if self.is_ours {
                     // SAFETY: the lock is held, and no other reference is alive.
-                    let socket = unsafe { head.slot.socket() };
+                    let socket = unsafe { head.slot.udp_socket_state() };
                     socket
                         .into_iter()
                         .for_each(|socket| socket.run.record_refusal(head.shape.bytes, errno == libc::EIO));
-                    head.slot.record().record_skip(Alone::Route);
+                    head.slot.socket_record().record_skip(BatchingStopCause::Route);
                 }
             }
             // It may be the error of a datagram before these, which the kernel tells once.
             errno => {
                 head.slot.set_pending_error(errno);
-                match self.send(head, word, word.count() - word.first()) {
-                    CallResult::Accepted => {
-                        self.finish(word, head, why);
+                match self.send_next(head, word, word.datagram_count() - word.sent_count()) {
+                    SendCallResult::Accepted => {
+                        self.end_burst(word, head, why);
                         return HandoverResult::All;
                     }
-                    CallResult::Overtaken => return overtaken(),
-                    CallResult::Refused(libc::EAGAIN) => return no_room(),
-                    CallResult::Refused(_) => {}
+                    SendCallResult::Overtaken => return result_if_overtaken(),
+                    SendCallResult::Refused(libc::EAGAIN) => return mark_stuck(),
+                    SendCallResult::Refused(_) => {}
                 }
             }
         }
         self.send_singly(word, head, why)
     }
 
-    fn send_singly(&self, mut word: BurstWord, head: &BurstHead, why: Flush) -> HandoverResult {
-        while word.first() < word.count() {
-            match self.send(head, word, 1) {
-                CallResult::Accepted => {}
-                CallResult::Overtaken => return overtaken(),
-                CallResult::Refused(libc::EAGAIN) => return no_room(),
-                CallResult::Refused(errno) => {
+    fn send_singly(&self, mut word: BurstStateWord, head: &BurstProperties, why: Flush) -> HandoverResult {
+        while word.sent_count() < word.datagram_count() {
+            match self.send_next(head, word, 1) {
+                SendCallResult::Accepted => {}
+                SendCallResult::Overtaken => return result_if_overtaken(),
+                SendCallResult::Refused(libc::EAGAIN) => return mark_stuck(),
+                SendCallResult::Refused(errno) => {
                     head.slot.set_pending_error(errno);
-                    head.slot.record().count_refused(1);
+                    head.slot.socket_record().count_refused(1);
                 }
             }
-            let next = word.from(word.first() + 1);
-            if !word.replace(next) {
-                return overtaken();
+            let next = word.with_sent_count(word.sent_count() + 1);
+            if !word.try_replace(next) {
+                return result_if_overtaken();
             }
             word = next;
         }
-        self.finish(word, head, why);
+        self.end_burst(word, head, why);
         HandoverResult::All
     }
 
     /// Sends the next datagrams that the kernel does not have yet, in one call.
     #[inline]
-    fn send(&self, head: &BurstHead, word: BurstWord, datagrams: usize) -> CallResult {
+    fn send_next(&self, head: &BurstProperties, word: BurstStateWord, datagrams: usize) -> SendCallResult {
         // Fits in 16 bits below: bursts are of datagrams of which two fit into `BURST_BYTES_MAX`.
         let bytes = head.shape.bytes;
-        let payload = payload(word.first() * bytes, datagrams * bytes);
+        let payload = buffered_payload(word.sent_count() * bytes, datagrams * bytes);
         // SAFETY: the lock is held, so that only signal handlers use it meanwhile, as described above; or it
         // is the handler's own.
-        unsafe { (*self.message).set(head.shape.destination.bytes(), payload, bytes as u16, datagrams) };
+        unsafe {
+            (*self.message).set_datagrams(
+                head.shape.destination.sockaddr_bytes(),
+                payload,
+                bytes as u16,
+                datagrams,
+            )
+        };
         // A handler that comes before this point is noticed below, and one that comes after it finds a
         // complete message.
         compiler_fence(Ordering::SeqCst);
@@ -274,71 +293,76 @@ impl Handover {
             // Relaxed: only signal handlers of this thread act on it.
             SHARED.sending.store(word.bits(), Relaxed);
         }
-        if BurstWord::load() != word {
-            return CallResult::Overtaken;
+        if BurstStateWord::load() != word {
+            return SendCallResult::Overtaken;
         }
         // SAFETY: it is complete, and lives longer than the call.
-        let errno = sys::error(unsafe { sys::send(head.descriptor, self.message) });
-        self.outcome(errno, word, head)
+        let errno = sys::result_errno(unsafe { sys::send_message(head.descriptor, self.message) });
+        self.evaluate_result(errno, word, head)
     }
 
     /// Evaluates the kernel's answer to a call.
     #[inline]
-    fn outcome(&self, errno: Option<i32>, word: BurstWord, head: &BurstHead) -> CallResult {
+    fn evaluate_result(
+        &self,
+        errno: Option<i32>,
+        word: BurstStateWord,
+        head: &BurstProperties,
+    ) -> SendCallResult {
         // The word alone does not say it: the handler may have found no room.
-        // SAFETY: as in `send`.
+        // SAFETY: as in `send_next`.
         let is_invalidated =
-            errno == Some(libc::EMSGSIZE) && unsafe { Message::is_invalidated(self.message) };
-        if BurstWord::load() == word && !is_invalidated {
-            return errno.map_or(CallResult::Accepted, CallResult::Refused);
+            errno == Some(libc::EMSGSIZE) && unsafe { BurstMessage::is_invalidated(self.message) };
+        if BurstStateWord::load() == word && !is_invalidated {
+            return errno.map_or(SendCallResult::Accepted, SendCallResult::Refused);
         }
         // The kernel reports an error once.
         if let Some(errno) = errno.filter(|errno| !ERRORS_OF_OVERTAKEN.contains(errno)) {
             head.slot.set_pending_error(errno);
         }
-        CallResult::Overtaken
+        SendCallResult::Overtaken
     }
 
     /// Ends the burst: the kernel has accepted or refused it.
-    fn finish(&self, word: BurstWord, head: &BurstHead, why: Flush) {
-        if !word.replace(word.over()) {
+    fn end_burst(&self, word: BurstStateWord, head: &BurstProperties, why: Flush) {
+        if !word.try_replace(word.ended()) {
             return;
         }
         SHARED.is_stuck.store(false, Relaxed);
         SHARED.waited_ms.store(0, Relaxed);
-        head.slot.record().count_burst(why, word.count() as u64);
+        head.slot.socket_record().count_burst(why, word.datagram_count() as u64);
         if !self.is_ours {
             return;
         }
         // SAFETY: the lock is held, and no other reference is alive.
-        if let Some(socket) = unsafe { head.slot.socket() }
-            && let Some(datagrams) = socket.run.record_burst(why, word.count() as u32)
+        if let Some(socket) = unsafe { head.slot.udp_socket_state() }
+            && let Some(datagrams) = socket.run.record_burst(why, word.datagram_count() as u32)
         {
-            head.slot.skip(Alone::ShortBursts, datagrams);
+            head.slot.skip_datagrams(BatchingStopCause::ShortBursts, datagrams);
         }
     }
 
     /// Discards the datagrams that the kernel has not accepted, and counts them as lost.
     #[cold]
-    fn discard(&self, word: BurstWord, head: &BurstHead, why: Flush) {
-        head.slot.record().count_lost((word.count() - word.first()) as u64);
-        self.finish(word, head, why);
+    fn discard_remaining(&self, word: BurstStateWord, head: &BurstProperties, why: Flush) {
+        head.slot.socket_record().count_lost((word.datagram_count() - word.sent_count()) as u64);
+        self.end_burst(word, head, why);
     }
 }
 
 /// A signal handler handed over the burst, or as much as there was room for.
 #[cold]
-fn overtaken() -> HandoverResult {
-    if BurstWord::load().count() == 0 { HandoverResult::All } else { HandoverResult::Partial }
+fn result_if_overtaken() -> HandoverResult {
+    if BurstStateWord::load().datagram_count() == 0 { HandoverResult::All } else { HandoverResult::Partial }
 }
 
 #[cold]
-fn no_room() -> HandoverResult {
+fn mark_stuck() -> HandoverResult {
     SHARED.is_stuck.store(true, Relaxed);
     HandoverResult::Partial
 }
 
-fn payload(at: usize, bytes: usize) -> &'static [u8] {
+fn buffered_payload(at: usize, bytes: usize) -> &'static [u8] {
     // SAFETY: the lock is held, and these bytes were written before the datagrams joined.
     let buffer: &'static [u8; BUFFER_BYTES] = unsafe { &*BUFFER.0.get() };
     buffer.get(at..at + bytes).unwrap_or_default()
@@ -346,11 +370,11 @@ fn payload(at: usize, bytes: usize) -> &'static [u8] {
 
 /// Gives the burst up; counts datagrams that the kernel has not accepted as lost.
 pub(crate) fn discard_burst(why: Flush, is_ours: bool) {
-    let word = BurstWord::load();
-    if word.count() > 0 {
-        // SAFETY: as in `Handover::run`.
+    let word = BurstStateWord::load();
+    if word.datagram_count() > 0 {
+        // SAFETY: as in `BurstHandover::hand_over_remaining`.
         let head = unsafe { (*HEAD.0.get()).assume_init_ref() };
-        Handover { is_ours, message: MESSAGE.0.get() }.discard(word, head, why);
+        BurstHandover { is_ours, message: MESSAGE.0.get() }.discard_remaining(word, head, why);
     }
 }
 

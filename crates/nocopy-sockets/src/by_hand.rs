@@ -4,27 +4,27 @@
 
 use std::cell::UnsafeCell;
 
-use crate::environment::ByHand;
-use crate::run::Shape;
-use crate::sys::{self, Message};
+use crate::environment::MinimalBurstMode;
+use crate::run::DatagramShape;
+use crate::sys::{self, BurstMessage};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-struct Burst {
+struct MinimalBurst {
     descriptor: i32,
-    shape: Option<Shape>,
+    shape: Option<DatagramShape>,
     count: usize,
     /// Whether the next datagram is sent alone.
     is_first: bool,
     bytes: [u8; BUFFER_BYTES],
 }
 
-struct Cell(UnsafeCell<Burst>);
+struct SingleThreadCell(UnsafeCell<MinimalBurst>);
 
 // SAFETY: the programs for which this is meant send from one thread.
-unsafe impl Sync for Cell {}
+unsafe impl Sync for SingleThreadCell {}
 
-static BURST: Cell = Cell(UnsafeCell::new(Burst {
+static BURST: SingleThreadCell = SingleThreadCell(UnsafeCell::new(MinimalBurst {
     descriptor: -1,
     shape: None,
     count: 0,
@@ -33,7 +33,12 @@ static BURST: Cell = Cell(UnsafeCell::new(Burst {
 }));
 
 /// Sends a datagram; true if it joined the burst, or was sent with it.
-pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], mode: ByHand) -> bool {
+pub(crate) fn send_in_minimal_burst(
+    descriptor: i32,
+    shape: DatagramShape,
+    parts: &[libc::iovec],
+    mode: MinimalBurstMode,
+) -> bool {
     if shape.segments_max() < 2 {
         return false;
     }
@@ -43,7 +48,10 @@ pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], mode: B
         hand_over(burst);
         (burst.descriptor, burst.shape) = (descriptor, Some(shape));
     }
-    if mode == ByHand::FirstSingly && burst.count == 0 && std::mem::replace(&mut burst.is_first, false) {
+    if mode == MinimalBurstMode::FirstSingly
+        && burst.count == 0
+        && std::mem::replace(&mut burst.is_first, false)
+    {
         return false;
     }
     let mut at = burst.count * shape.bytes;
@@ -62,23 +70,23 @@ pub(crate) fn send(descriptor: i32, shape: Shape, parts: &[libc::iovec], mode: B
     true
 }
 
-fn hand_over(burst: &mut Burst) {
+fn hand_over(burst: &mut MinimalBurst) {
     let Some(shape) = burst.shape.filter(|_| burst.count > 0) else { return };
     let bytes = burst.bytes.get(..burst.count * shape.bytes).unwrap_or_default();
-    let mut message = Message::EMPTY;
-    message.set(shape.destination.bytes(), bytes, shape.bytes as u16, burst.count);
+    let mut message = BurstMessage::EMPTY;
+    message.set_datagrams(shape.destination.sockaddr_bytes(), bytes, shape.bytes as u16, burst.count);
     loop {
-        let sent = sys::send_once(burst.descriptor, &message);
-        if sys::error(sent) != Some(libc::EAGAIN) {
+        let sent = sys::send_message_unrecorded(burst.descriptor, &message);
+        if sys::result_errno(sent) != Some(libc::EAGAIN) {
             break;
         }
-        sys::wait_for_room(burst.descriptor, 100);
+        sys::wait_until_writable(burst.descriptor, 100);
     }
     (burst.count, burst.is_first) = (0, true);
 }
 
 /// Sends the rest at the end of the program.
-pub(crate) fn finish() {
+pub(crate) fn flush_minimal_burst() {
     // SAFETY: one thread.
     hand_over(unsafe { &mut *BURST.0.get() });
 }

@@ -30,7 +30,7 @@ impl Destination {
     /// An address that the program gave; `None` if it is neither IPv4 nor IPv6, too short or too long. Its
     /// bytes are read once, because another thread may change them.
     #[inline]
-    pub(crate) fn of(given: &[u8]) -> Option<Self> {
+    pub(crate) fn from_sockaddr(given: &[u8]) -> Option<Self> {
         let mut address = [0; BYTES_MAX];
         let given = given.get(..given.len().min(BYTES_MAX)).filter(|_| given.len() <= KERNEL_BYTES_MAX)?;
         address.get_mut(..given.len())?.copy_from_slice(given);
@@ -60,12 +60,12 @@ impl Destination {
     }
 
     /// The address in the kernel's format; empty for the peer of a connected socket.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn sockaddr_bytes(&self) -> &[u8] {
         &self.address[..self.bytes as usize]
     }
 
     pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
-        let address = self.bytes();
+        let address = self.sockaddr_bytes();
         let port = u16::from_be_bytes(*address.get(2..)?.first_chunk()?);
         if address.len() == V4_BYTES {
             let ip: [u8; 4] = *address.get(4..)?.first_chunk()?;
@@ -80,7 +80,7 @@ impl Destination {
 mod tests {
     use super::*;
 
-    fn v4(port: u16, last: u8, filling: u8) -> [u8; 16] {
+    fn sockaddr_in(port: u16, last: u8, filling: u8) -> [u8; 16] {
         let mut address = [filling; 16];
         address[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         address[2..4].copy_from_slice(&port.to_be_bytes());
@@ -89,42 +89,54 @@ mod tests {
     }
 
     #[test]
-    fn padding_bytes_are_ignored() {
-        assert_eq!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 1, 0xff)));
-        assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(9, 2, 0)));
-        assert_ne!(Destination::of(&v4(9, 1, 0)), Destination::of(&v4(10, 1, 0)));
-        assert_ne!(Destination::of(&v4(0, 0, 0)), Some(Destination::CONNECTED));
-        let one = Destination::of(&v4(9, 1, 0)).unwrap();
-        assert!(
-            one.matches(Some(&v4(9, 1, 7)))
-                && !one.matches(Some(&v4(9, 2, 0)))
-                && !one.matches(Some(&v4(10, 1, 0)))
+    fn padding_bytes_of_an_address_are_ignored() {
+        assert_eq!(
+            Destination::from_sockaddr(&sockaddr_in(9, 1, 0)),
+            Destination::from_sockaddr(&sockaddr_in(9, 1, 0xff))
         );
-        assert!(!one.matches(None) && !one.matches(Some(&v4(9, 1, 0)[..15])));
-        assert!(Destination::CONNECTED.matches(None) && !Destination::CONNECTED.matches(Some(&v4(0, 0, 0))));
-        let address = Destination::of(&v4(9, 1, 7)).unwrap().socket_address();
+        assert_ne!(
+            Destination::from_sockaddr(&sockaddr_in(9, 1, 0)),
+            Destination::from_sockaddr(&sockaddr_in(9, 2, 0))
+        );
+        assert_ne!(
+            Destination::from_sockaddr(&sockaddr_in(9, 1, 0)),
+            Destination::from_sockaddr(&sockaddr_in(10, 1, 0))
+        );
+        assert_ne!(Destination::from_sockaddr(&sockaddr_in(0, 0, 0)), Some(Destination::CONNECTED));
+        let one = Destination::from_sockaddr(&sockaddr_in(9, 1, 0)).unwrap();
+        assert!(
+            one.matches(Some(&sockaddr_in(9, 1, 7)))
+                && !one.matches(Some(&sockaddr_in(9, 2, 0)))
+                && !one.matches(Some(&sockaddr_in(10, 1, 0)))
+        );
+        assert!(!one.matches(None) && !one.matches(Some(&sockaddr_in(9, 1, 0)[..15])));
+        assert!(
+            Destination::CONNECTED.matches(None)
+                && !Destination::CONNECTED.matches(Some(&sockaddr_in(0, 0, 0)))
+        );
+        let address = Destination::from_sockaddr(&sockaddr_in(9, 1, 7)).unwrap().socket_address();
         assert_eq!(address, Some("192.0.2.1:9".parse().unwrap()));
     }
 
     #[test]
     fn short_long_and_foreign_addresses_are_refused() {
-        let whole = v4(9, 1, 0);
+        let whole = sockaddr_in(9, 1, 0);
         let mut long = [0; KERNEL_BYTES_MAX + 1];
         long[..whole.len()].copy_from_slice(&whole);
-        let (longest, known) = (&long[..KERNEL_BYTES_MAX], Destination::of(&whole));
-        assert!(known.unwrap().matches(Some(longest)) && Destination::of(longest) == known);
-        assert!(!known.unwrap().matches(Some(&long)) && Destination::of(&long).is_none());
-        assert!((0..16).all(|end| Destination::of(&whole[..end]).is_none()));
+        let (longest, known) = (&long[..KERNEL_BYTES_MAX], Destination::from_sockaddr(&whole));
+        assert!(known.unwrap().matches(Some(longest)) && Destination::from_sockaddr(longest) == known);
+        assert!(!known.unwrap().matches(Some(&long)) && Destination::from_sockaddr(&long).is_none());
+        assert!((0..16).all(|end| Destination::from_sockaddr(&whole[..end]).is_none()));
         let mut other = whole;
         other[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
-        assert_eq!(Destination::of(&other), None);
+        assert_eq!(Destination::from_sockaddr(&other), None);
         assert_eq!(Destination::CONNECTED.socket_address(), None);
         let mut v6 = [0_u8; 28];
         v6[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
         (v6[3], v6[23]) = (9, 1);
-        let address = Destination::of(&v6).unwrap().socket_address();
+        let address = Destination::from_sockaddr(&v6).unwrap().socket_address();
         assert_eq!(address, Some("[::1]:9".parse().unwrap()));
-        let one = Destination::of(&v6).unwrap();
+        let one = Destination::from_sockaddr(&v6).unwrap();
         assert!(one.matches(Some(&v6)) && !one.matches(Some(&v6[..27])));
         v6[27] = 1;
         assert!(!one.matches(Some(&v6)), "another scope");

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use nocopy_proto::discipline::{Entry, entries, request};
-use nocopy_proto::run::sockets::Alone;
+use nocopy_proto::discipline::{DumpEntry, dump_entries, dump_request};
+use nocopy_proto::run::sockets::BatchingStopCause;
 
 use crate::{isolated_thread, sys};
 
@@ -17,41 +17,48 @@ const LIST_VALID_NS: u64 = 1_000_000_000;
 const ANSWERS_MAX: usize = 256;
 
 /// Checks a socket. `scratch` is memory for the kernel's answers.
-pub(crate) fn check(descriptor: i32, is_v6: bool, now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
-    options(descriptor, is_v6)?;
-    disciplines(now_ns, scratch)
+pub(crate) fn check_eligibility(
+    descriptor: i32,
+    is_v6: bool,
+    now_ns: u64,
+    scratch: &mut [u8],
+) -> Result<(), BatchingStopCause> {
+    check_options(descriptor, is_v6)?;
+    check_disciplines(now_ns, scratch)
 }
 
 /// Refuses sockets with options that give a datagram properties other than its bytes.
-fn options(descriptor: i32, is_v6: bool) -> Result<(), Alone> {
-    let unknown = |_| Alone::UnknownOptions;
-    let refuse_if_set = |level, name, why| match sys::option::<i32>(descriptor, level, name) {
+fn check_options(descriptor: i32, is_v6: bool) -> Result<(), BatchingStopCause> {
+    let unknown = |_| BatchingStopCause::UnknownOptions;
+    let refuse_if_set = |level, name, why| match sys::socket_option::<i32>(descriptor, level, name) {
         Ok(0) => Ok(()),
         Ok(_) => Err(why),
-        Err(_) => Err(Alone::UnknownOptions),
+        Err(_) => Err(BatchingStopCause::UnknownOptions),
     };
-    refuse_if_set(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, Alone::Timestamps)?;
-    let transmit_time = sys::option::<u64>(descriptor, libc::SOL_SOCKET, libc::SO_TXTIME).map_err(unknown)?;
+    refuse_if_set(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, BatchingStopCause::Timestamps)?;
+    let transmit_time =
+        sys::socket_option::<u64>(descriptor, libc::SOL_SOCKET, libc::SO_TXTIME).map_err(unknown)?;
     if transmit_time != 0 {
-        return Err(Alone::TransmitTime);
+        return Err(BatchingStopCause::TransmitTime);
     }
-    let pace = sys::option::<u64>(descriptor, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).map_err(unknown)?;
+    let pace =
+        sys::socket_option::<u64>(descriptor, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).map_err(unknown)?;
     if pace != UNLIMITED {
-        return Err(Alone::Pacing);
+        return Err(BatchingStopCause::Pacing);
     }
-    let send_timeout = sys::option::<libc::timeval>(descriptor, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
+    let send_timeout = sys::socket_option::<libc::timeval>(descriptor, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
     // A wait for the room of a burst does not end by it.
     if send_timeout.map(|time| (time.tv_sec, time.tv_usec)).map_err(unknown)? != (0, 0) {
-        return Err(Alone::SendTimeout);
+        return Err(BatchingStopCause::SendTimeout);
     }
-    refuse_if_set(libc::SOL_SOCKET, libc::SO_NO_CHECK, Alone::NoChecksum)?;
-    refuse_if_set(libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, Alone::NoChecksum)?;
-    refuse_if_set(libc::SOL_UDP, libc::UDP_CORK, Alone::Cork)?;
-    refuse_if_set(libc::SOL_UDP, libc::UDP_SEGMENT, Alone::OwnBursts)?;
-    refuse_if_set(libc::SOL_UDP, libc::UDP_ENCAP, Alone::Encapsulation)?;
-    refuse_if_set(libc::SOL_IP, libc::IP_RECVERR, Alone::ErrorQueue)?;
+    refuse_if_set(libc::SOL_SOCKET, libc::SO_NO_CHECK, BatchingStopCause::NoChecksum)?;
+    refuse_if_set(libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, BatchingStopCause::NoChecksum)?;
+    refuse_if_set(libc::SOL_UDP, libc::UDP_CORK, BatchingStopCause::Cork)?;
+    refuse_if_set(libc::SOL_UDP, libc::UDP_SEGMENT, BatchingStopCause::OwnBursts)?;
+    refuse_if_set(libc::SOL_UDP, libc::UDP_ENCAP, BatchingStopCause::Encapsulation)?;
+    refuse_if_set(libc::SOL_IP, libc::IP_RECVERR, BatchingStopCause::ErrorQueue)?;
     if is_v6 {
-        refuse_if_set(libc::SOL_IPV6, libc::IPV6_RECVERR, Alone::ErrorQueue)?;
+        refuse_if_set(libc::SOL_IPV6, libc::IPV6_RECVERR, BatchingStopCause::ErrorQueue)?;
     }
     Ok(())
 }
@@ -65,18 +72,21 @@ const UNKNOWN: u32 = 2;
 
 /// Whether the disciplines of all interfaces only queue. All are checked, because other interfaces may lie
 /// below the route's (a bond, a VLAN, a tunnel), and marks and rules may change a datagram's route.
-fn disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), Alone> {
+fn check_disciplines(now_ns: u64, scratch: &mut [u8]) -> Result<(), BatchingStopCause> {
     // Relaxed: used under the lock, except by `forget_disciplines`. If that is overlooked, the list is used
     // for `LIST_VALID_NS` at most.
     let at = LIST_READ_AT.load(Relaxed);
     if at == 0 || now_ns.saturating_sub(at) >= LIST_VALID_NS {
-        LIST_RESULT.store(isolated_thread::run(list, scratch).unwrap_or(UNKNOWN), Relaxed);
+        LIST_RESULT.store(
+            isolated_thread::run_in_isolated_thread(query_disciplines, scratch).unwrap_or(UNKNOWN),
+            Relaxed,
+        );
         LIST_READ_AT.store(now_ns.max(1), Relaxed);
     }
     match LIST_RESULT.load(Relaxed) {
         HARMLESS => Ok(()),
-        MEDDLE => Err(Alone::Discipline),
-        _ => Err(Alone::UnknownDiscipline),
+        MEDDLE => Err(BatchingStopCause::Discipline),
+        _ => Err(BatchingStopCause::UnknownDiscipline),
     }
 }
 
@@ -85,18 +95,18 @@ pub(crate) fn forget_disciplines() {
     LIST_READ_AT.store(0, Relaxed);
 }
 
-fn list(scratch: &mut [u8]) -> u32 {
-    let socket = sys::netlink();
-    if sys::error(socket).is_some() {
+fn query_disciplines(scratch: &mut [u8]) -> u32 {
+    let socket = sys::open_netlink_socket();
+    if sys::result_errno(socket).is_some() {
         return UNKNOWN;
     }
-    let found = read_list(socket as i32, scratch);
+    let found = read_discipline_list(socket as i32, scratch);
     sys::close(socket as i32);
     found
 }
 
-fn read_list(socket: i32, scratch: &mut [u8]) -> u32 {
-    if !sys::write_all(socket, &request()) {
+fn read_discipline_list(socket: i32, scratch: &mut [u8]) -> u32 {
+    if !sys::write_all(socket, &dump_request()) {
         return UNKNOWN;
     }
     for _ in 0..ANSWERS_MAX {
@@ -105,12 +115,12 @@ fn read_list(socket: i32, scratch: &mut [u8]) -> u32 {
         let Some(answer) = usize::try_from(bytes).ok().and_then(|bytes| scratch.get(..bytes)) else {
             return UNKNOWN;
         };
-        for entry in entries(answer) {
+        for entry in dump_entries(answer) {
             match entry {
-                Entry::Meddles { .. } => return MEDDLE,
-                Entry::Harmless => {}
-                Entry::Done => return HARMLESS,
-                Entry::Refused => return UNKNOWN,
+                DumpEntry::Meddles { .. } => return MEDDLE,
+                DumpEntry::Harmless => {}
+                DumpEntry::Done => return HARMLESS,
+                DumpEntry::Refused => return UNKNOWN,
             }
         }
     }
@@ -124,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) {
+    fn set_option(socket: &UdpSocket, level: i32, name: i32, value: i32) {
         let (value, bytes) = ((&raw const value).cast(), size_of::<i32>() as u32);
         // SAFETY: the value is as long as said.
         let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, bytes) };
@@ -136,34 +146,34 @@ mod tests {
         let open = || UdpSocket::bind("127.0.0.1:0").unwrap();
         let limited = open();
         limited.set_write_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
-        assert_eq!(options(limited.as_raw_fd(), false), Err(Alone::SendTimeout));
-        assert_eq!(options(open().as_raw_fd(), false), Ok(()));
+        assert_eq!(check_options(limited.as_raw_fd(), false), Err(BatchingStopCause::SendTimeout));
+        assert_eq!(check_options(open().as_raw_fd(), false), Ok(()));
         for (level, name, value, why) in [
-            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 4, Alone::Timestamps),
-            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, 1_000_000, Alone::Pacing),
-            (libc::SOL_SOCKET, libc::SO_NO_CHECK, 1, Alone::NoChecksum),
-            (libc::SOL_UDP, libc::UDP_CORK, 1, Alone::Cork),
-            (libc::SOL_UDP, libc::UDP_SEGMENT, 1000, Alone::OwnBursts),
-            (libc::SOL_IP, libc::IP_RECVERR, 1, Alone::ErrorQueue),
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 4, BatchingStopCause::Timestamps),
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, 1_000_000, BatchingStopCause::Pacing),
+            (libc::SOL_SOCKET, libc::SO_NO_CHECK, 1, BatchingStopCause::NoChecksum),
+            (libc::SOL_UDP, libc::UDP_CORK, 1, BatchingStopCause::Cork),
+            (libc::SOL_UDP, libc::UDP_SEGMENT, 1000, BatchingStopCause::OwnBursts),
+            (libc::SOL_IP, libc::IP_RECVERR, 1, BatchingStopCause::ErrorQueue),
         ] {
             let socket = open();
-            set(&socket, level, name, value);
-            assert_eq!(options(socket.as_raw_fd(), false), Err(why));
+            set_option(&socket, level, name, value);
+            assert_eq!(check_options(socket.as_raw_fd(), false), Err(why));
         }
-        assert_eq!(options(-1, false), Err(Alone::UnknownOptions));
+        assert_eq!(check_options(-1, false), Err(BatchingStopCause::UnknownOptions));
         if !nocopy_lab::ipv6_sockets_or_skip() {
             return;
         }
         let six = UdpSocket::bind("[::]:0").unwrap();
-        assert_eq!(options(six.as_raw_fd(), true), Ok(()));
-        set(&six, libc::SOL_IPV6, libc::IPV6_RECVERR, 1);
-        assert_eq!(options(six.as_raw_fd(), true), Err(Alone::ErrorQueue));
+        assert_eq!(check_options(six.as_raw_fd(), true), Ok(()));
+        set_option(&six, libc::SOL_IPV6, libc::IPV6_RECVERR, 1);
+        assert_eq!(check_options(six.as_raw_fd(), true), Err(BatchingStopCause::ErrorQueue));
     }
 
     #[test]
-    fn queueing_disciplines_are_listed() {
+    fn the_list_of_queueing_disciplines_can_be_read() {
         let mut scratch = vec![0; 64 << 10];
-        assert_ne!(list(&mut scratch), UNKNOWN);
-        assert_eq!(list(&mut []), UNKNOWN, "no room for the answer");
+        assert_ne!(query_disciplines(&mut scratch), UNKNOWN);
+        assert_eq!(query_disciplines(&mut []), UNKNOWN, "no room for the answer");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use nocopy_proto::run::sockets::FILE_BYTES;
 
-use crate::run::{ENTRY, Tuning};
+use crate::run::{BurstTuning, ENTRY};
 use crate::sys;
 
 /// The file for the counts, as `NUMBER:INODE` of a descriptor that the program inherits.
@@ -21,7 +21,7 @@ const TUNING: &CStr = c"NOCOPY_BATCH_TUNING";
 /// How long a burst waits for further datagrams; the kernel's timer may be late by its slack.
 const DEADLINE_US: u64 = 90;
 
-fn variable(name: &CStr) -> Option<&'static str> {
+fn secure_getenv(name: &CStr) -> Option<&'static str> {
     // SAFETY: takes a number.
     let is_elevated = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_elevated {
@@ -36,25 +36,25 @@ fn variable(name: &CStr) -> Option<&'static str> {
 
 /// The descriptor of the shared file, if it still refers to that file. No process can make the file shorter:
 /// a count that is written behind its end would end this one.
-pub(crate) fn report_file() -> Option<i32> {
-    let (number, inode) = variable(REPORT)?.split_once(':')?;
+pub(crate) fn report_file_descriptor() -> Option<i32> {
+    let (number, inode) = secure_getenv(REPORT)?.split_once(':')?;
     let (number, inode): (i32, u64) = (number.parse().ok()?, inode.parse().ok()?);
-    let is_same = sys::inode_and_bytes(number)? == (inode, FILE_BYTES as u64);
+    let is_same = sys::inode_and_length(number)? == (inode, FILE_BYTES as u64);
     (is_same && sys::has_fixed_length(number)).then_some(number)
 }
 
 /// How the library works in this program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: BurstTuning,
     /// How long a burst waits for further datagrams; 0: not at all.
     pub(crate) deadline_us: u64,
-    pub(crate) by_hand: Option<ByHand>,
+    pub(crate) by_hand: Option<MinimalBurstMode>,
 }
 
 /// Bursts of all equal sends, without any of the rules, which the bench measures as the upper limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ByHand {
+pub(crate) enum MinimalBurstMode {
     /// No datagram is sent alone.
     All,
     /// The first datagram of each burst is sent alone.
@@ -64,8 +64,8 @@ pub(crate) enum ByHand {
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// Reads the environment, before the program starts.
-pub(crate) fn read() {
-    let _ = SETTINGS.set(variable(TUNING).map_or(Settings::DEFAULT, Settings::parse));
+pub(crate) fn read_environment() {
+    let _ = SETTINGS.set(secure_getenv(TUNING).map_or(Settings::DEFAULT, Settings::parse));
 }
 
 #[inline]
@@ -74,7 +74,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 impl Settings {
-    const DEFAULT: Self = Self { tuning: Tuning::DEFAULT, deadline_us: DEADLINE_US, by_hand: None };
+    const DEFAULT: Self = Self { tuning: BurstTuning::DEFAULT, deadline_us: DEADLINE_US, by_hand: None };
 
     fn parse(words: &str) -> Self {
         let mut settings = Self::DEFAULT;
@@ -83,8 +83,8 @@ impl Settings {
                 Some(("entry", count)) => settings.tuning.entry = count.parse().unwrap_or(ENTRY).max(1),
                 Some(("deadline", time)) => settings.deadline_us = time.parse().unwrap_or(DEADLINE_US),
                 None if word == "always" => settings.tuning.always = true,
-                None if word == "by-hand" => settings.by_hand = Some(ByHand::All),
-                None if word == "by-hand-first" => settings.by_hand = Some(ByHand::FirstSingly),
+                None if word == "by-hand" => settings.by_hand = Some(MinimalBurstMode::All),
+                None if word == "by-hand-first" => settings.by_hand = Some(MinimalBurstMode::FirstSingly),
                 _ => {}
             }
         }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_words_are_ignored() {
+    fn unknown_words_of_the_tuning_are_ignored() {
         let settings = Settings::parse("entry=1,always,deadline=0,more=2,,entry");
         assert_eq!((settings.tuning.entry, settings.tuning.always, settings.deadline_us), (1, true, 0));
         let settings = Settings::parse("entry=0,deadline=x,by-hand");
@@ -105,7 +105,7 @@ mod tests {
             (settings.tuning.entry, settings.tuning.always, settings.deadline_us),
             (1, false, DEADLINE_US)
         );
-        assert_eq!(settings.by_hand, Some(ByHand::All));
-        assert_eq!(Settings::parse("by-hand-first").by_hand, Some(ByHand::FirstSingly));
+        assert_eq!(settings.by_hand, Some(MinimalBurstMode::All));
+        assert_eq!(Settings::parse("by-hand-first").by_hand, Some(MinimalBurstMode::FirstSingly));
     }
 }

@@ -23,7 +23,7 @@ unsafe extern "C" {
 }
 
 /// Finds the number by which stack pointers are mangled.
-pub(crate) fn find_key() {
+pub(crate) fn find_mangling_key() {
     let mut environment = [MaybeUninit::<usize>::uninit(); WORDS];
     let stack: usize;
     #[cfg(target_arch = "x86_64")]
@@ -51,12 +51,12 @@ pub(crate) fn find_key() {
         );
     }
     // SAFETY: the C library has written it.
-    KEY.store(unsafe { mangled(environment.as_ptr().cast()) } ^ stack, Relaxed);
+    KEY.store(unsafe { mangled_stack_pointer(environment.as_ptr().cast()) } ^ stack, Relaxed);
 }
 
 /// # Safety
 /// `environment` is a `jmp_buf`.
-unsafe fn mangled(environment: *const usize) -> usize {
+unsafe fn mangled_stack_pointer(environment: *const usize) -> usize {
     // SAFETY: by contract.
     unsafe { environment.add(STACK_AT.0).read() }.rotate_right(STACK_AT.1)
 }
@@ -65,7 +65,7 @@ unsafe fn mangled(environment: *const usize) -> usize {
 ///
 /// # Safety
 /// `environment` is a `jmp_buf` that setjmp(3) has written.
-pub(crate) unsafe fn target(environment: *const usize) -> usize {
+pub(crate) unsafe fn jump_target(environment: *const usize) -> usize {
     // SAFETY: by contract.
-    unsafe { mangled(environment) ^ KEY.load(Relaxed) }
+    unsafe { mangled_stack_pointer(environment) ^ KEY.load(Relaxed) }
 }

@@ -8,14 +8,16 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nocopy_proto::run::sockets::{Alone, Flush, Plain};
+use nocopy_proto::run::sockets::{BatchingStopCause, Flush, UnbatchedCause};
 
-use crate::burst::{self, BurstHead, HandoverResult, discard_burst, hand_over, head};
+use crate::burst::{self, BurstProperties, HandoverResult, burst_properties, discard_burst, hand_over};
 use crate::destination::Destination;
 use crate::environment;
-use crate::run::{Run, RunStep, Shape};
-use crate::shared::{BurstWord, Guard, LockError, SHARED, is_off, is_queued, is_vfork_child};
-use crate::slots::{self, Slot, SocketKind};
+use crate::run::{DatagramShape, RunDecision, RunDetector};
+use crate::shared::{
+    BurstLockGuard, BurstStateWord, LockError, SHARED, is_burst_queued, is_library_off, is_vfork_child,
+};
+use crate::slots::{self, DescriptorSlot, SocketKind};
 use crate::{eligibility, sys, ticker};
 
 /// How long other output waits for a socket without room: in total for a burst, and per attempt. After that
@@ -30,50 +32,51 @@ pub(crate) enum SendDecision {
     /// It has joined the burst: the call succeeds.
     Joined,
     Failed(i32),
-    /// The datagrams before it, to this destination, wait for room: wait for it, and [offer] it again.
+    /// The datagrams before it, to this destination, wait for room: wait for it, and [offer](decide_send) it
+    /// again.
     NoRoom(Destination),
-    /// Call the kernel, and report the result to [`sent`].
+    /// Call the kernel, and report the result to [`record_single_send`].
     SendSingly(Option<SingleSend>),
 }
 
-/// What [`sent`] needs to know about a datagram that is sent alone.
+/// What [`record_single_send`] needs to know about a datagram that is sent alone.
 #[derive(Debug)]
 pub(crate) struct SingleSend {
-    slot: &'static Slot,
+    slot: &'static DescriptorSlot,
     /// `None`: it cannot join any burst.
-    shape: Option<Shape>,
-    plain: Plain,
+    shape: Option<DatagramShape>,
+    plain: UnbatchedCause,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Datagram<'a> {
     pub(crate) descriptor: i32,
     /// `None` if it cannot join others: its flags, control data or address.
-    pub(crate) shape: Option<Shape>,
+    pub(crate) shape: Option<DatagramShape>,
     pub(crate) parts: &'a [libc::iovec],
     /// The call must not wait (`MSG_DONTWAIT`).
     pub(crate) dont_wait: bool,
 }
 
 /// Appends a datagram to the current burst, if it has the same shape and there is no obstacle, and returns
-/// its bytes; otherwise [`offer`] decides what to do with it. `parts` compares its shape with the burst's, if
-/// the burst is of the same descriptor.
+/// its bytes; otherwise [`decide_send`] decides what to do with it. `parts` compares its shape with the
+/// burst's, if the burst is of the same descriptor.
 #[inline]
-pub(crate) fn join<P: AsRef<[libc::iovec]>>(
+pub(crate) fn join_current_burst<P: AsRef<[libc::iovec]>>(
     descriptor: i32,
-    parts: impl FnOnce(&Shape) -> Option<P>,
+    parts: impl FnOnce(&DatagramShape) -> Option<P>,
 ) -> Option<usize> {
-    let joined = SHARED.lock.try_with(|guard| {
-        let word = BurstWord::load();
-        if word.count() == 0 {
+    let joined = SHARED.lock.try_run_locked(|guard| {
+        let word = BurstStateWord::load();
+        if word.datagram_count() == 0 {
             return None;
         }
-        let head = head(guard);
+        let head = burst_properties(guard);
         if head.descriptor != descriptor || !head.has_room(word) {
             return None;
         }
         let parts = parts(&head.shape)?;
-        burst::add(guard, word, head, parts.as_ref()).then_some(head.shape.bytes)
+        burst::add_datagram(guard, word, head, parts.as_ref()).then_some(head.shape.bytes)
     });
     joined.flatten()
 }
@@ -81,31 +84,31 @@ pub(crate) fn join<P: AsRef<[libc::iovec]>>(
 /// What a descriptor is, which is found out if it is not known; `None` if it is not tracked, or the library
 /// is off.
 #[inline]
-pub(crate) fn lookup(descriptor: i32) -> Option<(&'static Slot, SocketKind)> {
-    let slot = slots::of(descriptor).filter(|_| !is_off())?;
-    Some((slot, slot.kind().unwrap_or_else(|| identify(slot, descriptor))))
+pub(crate) fn classify_descriptor(descriptor: i32) -> Option<(&'static DescriptorSlot, SocketKind)> {
+    let slot = slots::slot_of(descriptor).filter(|_| !is_library_off())?;
+    Some((slot, slot.known_kind().unwrap_or_else(|| identify_descriptor(slot, descriptor))))
 }
 
 #[cold]
-fn identify(slot: &'static Slot, descriptor: i32) -> SocketKind {
-    let run = Run::new(environment::settings().tuning);
+fn identify_descriptor(slot: &'static DescriptorSlot, descriptor: i32) -> SocketKind {
+    let run = RunDetector::new(environment::settings().tuning);
     // SAFETY: the lock is held, and no other reference is alive.
-    let kind = SHARED.lock.with(|_| unsafe { slot.identify(descriptor, run) });
+    let kind = SHARED.lock.run_locked(|_| unsafe { slot.identify(descriptor, run) });
     kind.unwrap_or(SocketKind::Other)
 }
 
 /// Decides what to do with a datagram of a socket that is not skipped.
-pub(crate) fn offer(datagram: Datagram<'_>) -> SendDecision {
-    let Some(slot) = slots::of(datagram.descriptor) else {
-        flush(Flush::Output);
+pub(crate) fn decide_send(datagram: Datagram<'_>) -> SendDecision {
+    let Some(slot) = slots::slot_of(datagram.descriptor) else {
+        flush_burst(Flush::Output);
         return SendDecision::SendSingly(None);
     };
     loop {
-        match SHARED.lock.with(|guard| try_join(guard, slot, datagram)) {
+        match SHARED.lock.run_locked(|guard| try_join(guard, slot, datagram)) {
             Ok(JoinResult::Done(decision)) => return decision,
             Ok(JoinResult::Again) => {}
             Err(LockError::Interrupted) => {
-                flush(Flush::Changed);
+                flush_burst(Flush::Changed);
                 return SendDecision::SendSingly(None);
             }
             Err(LockError::TimedOut) => return SendDecision::SendSingly(None),
@@ -114,7 +117,7 @@ pub(crate) fn offer(datagram: Datagram<'_>) -> SendDecision {
                 match descriptor == datagram.descriptor {
                     true if may_wait => return SendDecision::NoRoom(to),
                     true => return SendDecision::Failed(libc::EAGAIN),
-                    false if may_wait && has_waited(descriptor) => {}
+                    false if may_wait && wait_briefly_for_room(descriptor) => {}
                     false => return SendDecision::SendSingly(None),
                 }
             }
@@ -133,14 +136,14 @@ enum JoinResult {
     },
 }
 
-fn try_join(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> JoinResult {
-    let word = BurstWord::load();
-    if word.count() > 0 {
-        let head = head(guard);
+fn try_join(guard: &BurstLockGuard, slot: &'static DescriptorSlot, datagram: Datagram<'_>) -> JoinResult {
+    let word = BurstStateWord::load();
+    if word.datagram_count() > 0 {
+        let head = burst_properties(guard);
         let is_own = head.descriptor == datagram.descriptor;
         let is_equal = is_own && Some(head.shape) == datagram.shape;
         if is_equal && head.has_room(word) {
-            let is_joined = burst::add(guard, word, head, datagram.parts);
+            let is_joined = burst::add_datagram(guard, word, head, datagram.parts);
             return if is_joined { JoinResult::Done(SendDecision::Joined) } else { JoinResult::Again };
         }
         let why = if is_equal { Flush::Full } else { Flush::Changed };
@@ -153,126 +156,136 @@ fn try_join(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> JoinR
             HandoverResult::NotOwner => return JoinResult::Done(SendDecision::SendSingly(None)),
         }
     }
-    begin(guard, slot, datagram).map_or(JoinResult::Again, JoinResult::Done)
+    decide_without_burst(guard, slot, datagram).map_or(JoinResult::Again, JoinResult::Done)
 }
 
 /// What to do with a datagram while there is no burst; `None` if a signal handler interfered.
-fn begin(guard: &Guard, slot: &'static Slot, datagram: Datagram<'_>) -> Option<SendDecision> {
+fn decide_without_burst(
+    guard: &BurstLockGuard,
+    slot: &'static DescriptorSlot,
+    datagram: Datagram<'_>,
+) -> Option<SendDecision> {
     // The caller looked before it had the lock.
-    if is_off() {
+    if is_library_off() {
         return Some(SendDecision::SendSingly(None));
     }
     // SAFETY: the lock is held, and no other reference is alive.
-    let kind = unsafe { slot.identify(datagram.descriptor, Run::new(environment::settings().tuning)) };
+    let kind =
+        unsafe { slot.identify(datagram.descriptor, RunDetector::new(environment::settings().tuning)) };
     if let Some(errno) = slot.take_pending_error(datagram.descriptor) {
         return Some(SendDecision::Failed(errno));
     }
     // SAFETY: as above.
-    let socket = unsafe { slot.socket() }.filter(|_| kind == SocketKind::Active);
+    let socket = unsafe { slot.udp_socket_state() }.filter(|_| kind == SocketKind::Active);
     let (Some(socket), Some(shape)) = (socket, datagram.shape) else {
-        let single = SingleSend { slot, shape: None, plain: Plain::Unfit };
+        let single = SingleSend { slot, shape: None, plain: UnbatchedCause::Unfit };
         return Some(SendDecision::SendSingly((kind == SocketKind::Active).then_some(single)));
     };
     if socket.run.is_epoch_over() {
         let (decision, stopped) = socket.run.end_epoch(sys::now_ns());
         if let Some(decision) = decision {
-            slot.record().record_comparison(decision.plain_ns, decision.batched_ns);
+            slot.socket_record().record_cost_comparison(decision.plain_ns, decision.batched_ns);
         }
         if let Some(datagrams) = stopped {
-            return Some(skip(slot, Alone::Slower, datagrams));
+            return Some(skip_socket(slot, BatchingStopCause::Slower, datagrams));
         }
     }
-    let mut step = socket.run.offer(shape, sys::now_ns);
-    if step == RunStep::CheckEligibility {
+    let mut step = socket.run.decide_datagram(shape, sys::now_ns);
+    if step == RunDecision::CheckEligibility {
         let now_ns = sys::now_ns();
         // SAFETY: there is no burst.
-        let scratch = unsafe { burst::scratch(guard) };
-        let eligible = eligibility::check(datagram.descriptor, socket.is_v6, now_ns, scratch);
+        let scratch = unsafe { burst::scratch_memory(guard) };
+        let eligible = eligibility::check_eligibility(datagram.descriptor, socket.is_v6, now_ns, scratch);
         if let Err(datagrams) = socket.run.record_eligibility(eligible, now_ns) {
-            return Some(skip(slot, eligible.err().unwrap_or(Alone::Not), datagrams));
+            return Some(skip_socket(slot, eligible.err().unwrap_or(BatchingStopCause::Not), datagrams));
         }
-        step = socket.run.offer(shape, || now_ns);
+        step = socket.run.decide_datagram(shape, || now_ns);
     }
     match step {
-        RunStep::Join => begin_burst(guard, slot, shape, datagram),
-        RunStep::SendSingly(plain) => {
+        RunDecision::Join => begin_burst(guard, slot, shape, datagram),
+        RunDecision::SendSingly(plain) => {
             Some(SendDecision::SendSingly(Some(SingleSend { slot, shape: Some(shape), plain })))
         }
-        RunStep::CheckEligibility => {
-            Some(SendDecision::SendSingly(Some(SingleSend { slot, shape: Some(shape), plain: Plain::NoRun })))
-        }
+        RunDecision::CheckEligibility => Some(SendDecision::SendSingly(Some(SingleSend {
+            slot,
+            shape: Some(shape),
+            plain: UnbatchedCause::NoRun,
+        }))),
     }
 }
 
 fn begin_burst(
-    guard: &Guard,
-    slot: &'static Slot,
-    shape: Shape,
+    guard: &BurstLockGuard,
+    slot: &'static DescriptorSlot,
+    shape: DatagramShape,
     datagram: Datagram<'_>,
 ) -> Option<SendDecision> {
     let (descriptor, now_ns) = (datagram.descriptor, sys::now_ns());
     let Some(cookie) = slot.verified_cookie(descriptor) else {
         // It is another socket than the one that was looked at, or none.
-        slots::forget(descriptor);
+        slots::forget_descriptor(descriptor);
         return Some(SendDecision::SendSingly(None));
     };
-    slot.record().record_start(shape.destination, shape.bytes);
+    slot.socket_record().record_burst_start(shape.destination, shape.bytes);
     let deadline_ns = environment::settings().deadline_us.saturating_mul(1000);
-    if deadline_ns > 0 && !ticker::is_ticking() && is_vfork_child() {
+    if deadline_ns > 0 && !ticker::is_ticker_running() && is_vfork_child() {
         // The thread would end with this process, and the parent believe that it has one.
         return Some(SendDecision::SendSingly(None));
     }
-    if deadline_ns > 0 && !ticker::is_ready() {
-        return Some(skip(slot, Alone::NoThread, crate::run::ENTRY * 1000));
+    if deadline_ns > 0 && !ticker::ensure_ticker_runs() {
+        return Some(skip_socket(slot, BatchingStopCause::NoThread, crate::run::ENTRY * 1000));
     }
-    let word = BurstWord::load();
-    if word.count() > 0 {
+    let word = BurstStateWord::load();
+    if word.datagram_count() > 0 {
         return None;
     }
     SHARED.started_ns.store(now_ns, Relaxed);
-    burst::set_head(guard, BurstHead { descriptor, cookie, shape, room: shape.segments_max(), slot });
-    if !burst::add(guard, word, head(guard), datagram.parts) {
+    burst::set_burst_properties(
+        guard,
+        BurstProperties { descriptor, cookie, shape, room: shape.segments_max(), slot },
+    );
+    if !burst::add_datagram(guard, word, burst_properties(guard), datagram.parts) {
         return None;
     }
     // A signal handler may have ended the thread meanwhile, or switched the library off.
-    if deadline_ns == 0 || is_off() || !ticker::is_ticking() {
+    if deadline_ns == 0 || is_library_off() || !ticker::is_ticker_running() {
         hand_over(Flush::Deadline, Some(guard));
     } else {
-        ticker::arm(now_ns, deadline_ns);
+        ticker::arm_deadline(now_ns, deadline_ns);
     }
     Some(SendDecision::Joined)
 }
 
-fn skip(slot: &'static Slot, why: Alone, datagrams: u32) -> SendDecision {
-    slot.skip(why, datagrams);
-    slot.record().count_single(Plain::Alone);
+fn skip_socket(slot: &'static DescriptorSlot, why: BatchingStopCause, datagrams: u32) -> SendDecision {
+    slot.skip_datagrams(why, datagrams);
+    slot.socket_record().count_single_send(UnbatchedCause::Alone);
     SendDecision::SendSingly(None)
 }
 
 /// Records whether a datagram that was to go alone was sent.
-pub(crate) fn sent(single: SingleSend, is_sent: bool) {
+pub(crate) fn record_single_send(single: SingleSend, is_sent: bool) {
     let SingleSend { slot, shape, plain } = single;
     if is_sent {
-        slot.record().count_single(plain);
+        slot.socket_record().count_single_send(plain);
     }
-    let shape = shape.unwrap_or(Shape { bytes: 0, destination: Destination::CONNECTED });
-    let _ = SHARED.lock.with(|_| {
+    let shape = shape.unwrap_or(DatagramShape { bytes: 0, destination: Destination::CONNECTED });
+    let _ = SHARED.lock.run_locked(|_| {
         // SAFETY: the lock is held, and no other reference is alive.
-        let Some(socket) = (unsafe { slot.socket() }) else { return };
+        let Some(socket) = (unsafe { slot.udp_socket_state() }) else { return };
         if let Some(datagrams) = socket.run.record_send(shape, plain, is_sent, sys::now_ns) {
-            slot.skip(Alone::NoRuns, datagrams);
+            slot.skip_datagrams(BatchingStopCause::NoRuns, datagrams);
         }
     });
 }
 
 /// Hands over the burst, before the program does something else. If the program only waits, the burst stays
 /// if its socket has no room, or an error that the program waits for, and that the burst would take.
-pub(crate) fn flush(why: Flush) {
-    while is_queued() {
-        let ours = SHARED.lock.with(|guard| {
+pub(crate) fn flush_burst(why: Flush) {
+    while is_burst_queued() {
+        let ours = SHARED.lock.run_locked(|guard| {
             // A burst that is under way has a head, which this thread, interrupted or not, does not write
             // now.
-            let descriptor = head(guard).descriptor;
+            let descriptor = burst_properties(guard).descriptor;
             let must_stay = why == Flush::Wait && sys::has_error(descriptor);
             (!must_stay).then(|| (hand_over(why, Some(guard)), descriptor))
         });
@@ -281,30 +294,32 @@ pub(crate) fn flush(why: Flush) {
             Ok(None) | Err(LockError::TimedOut) => return,
             Err(LockError::Interrupted) => (hand_over(why, None), -1),
         };
-        if result != HandoverResult::Partial || why == Flush::Wait || !has_waited(descriptor) {
+        if result != HandoverResult::Partial || why == Flush::Wait || !wait_briefly_for_room(descriptor) {
             return;
         }
     }
 }
 
 /// Waits a little for room for the burst, unless other output has done that for long enough.
-fn has_waited(descriptor: i32) -> bool {
+fn wait_briefly_for_room(descriptor: i32) -> bool {
     if SHARED.waited_ms.load(Relaxed) >= WAIT_MS_MAX {
         return false;
     }
-    sys::wait_for_room(descriptor, WAIT_STEP_MS);
+    sys::wait_until_writable(descriptor, WAIT_STEP_MS);
     SHARED.waited_ms.fetch_add(WAIT_STEP_MS, Relaxed);
     true
 }
 
 /// Hands over the burst before these descriptors are closed, or if it is still not sent gives it up.
 pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush) {
-    flush(why);
-    if !is_queued() || is_vfork_child() {
+    flush_burst(why);
+    if !is_burst_queued() || is_vfork_child() {
         return;
     }
-    let ours = SHARED.lock.with(|guard| {
-        if BurstWord::load().count() > 0 && descriptors.contains(&head(guard).descriptor) {
+    let ours = SHARED.lock.run_locked(|guard| {
+        if BurstStateWord::load().datagram_count() > 0
+            && descriptors.contains(&burst_properties(guard).descriptor)
+        {
             discard_burst(why, true);
         }
     });
@@ -314,10 +329,10 @@ pub(crate) fn flush_before_closing(descriptors: RangeInclusive<i32>, why: Flush)
 }
 
 /// Hands over the burst for the thread of the deadline.
-pub(crate) fn flush_by_deadline(number: u32) {
-    SHARED.lock.try_with_for_ticker(|guard| {
-        let word = BurstWord::load();
-        if word.count() > 0 && word.number() == number {
+pub(crate) fn flush_at_deadline(number: u32) {
+    SHARED.lock.try_run_locked_for_ticker(|guard| {
+        let word = BurstStateWord::load();
+        if word.datagram_count() > 0 && word.burst_number() == number {
             hand_over(Flush::Deadline, Some(guard));
         }
     });
@@ -325,55 +340,59 @@ pub(crate) fn flush_by_deadline(number: u32) {
 
 /// Forgets the facts about a socket's options or its peer, because they may have changed.
 pub(crate) fn forget_eligibility(descriptor: i32) {
-    let is_known = |slot: &&Slot| matches!(slot.kind(), Some(SocketKind::Active | SocketKind::Skipped));
-    let Some(slot) = slots::of(descriptor).filter(is_known) else { return };
-    let _ = SHARED.lock.with(|_| {
+    let is_known =
+        |slot: &&DescriptorSlot| matches!(slot.known_kind(), Some(SocketKind::Active | SocketKind::Skipped));
+    let Some(slot) = slots::slot_of(descriptor).filter(is_known) else { return };
+    let _ = SHARED.lock.run_locked(|_| {
         // SAFETY: the lock is held, and no other reference is alive.
-        unsafe { slot.socket() }.into_iter().for_each(|socket| socket.run.forget());
+        unsafe { slot.udp_socket_state() }.into_iter().for_each(|socket| socket.run.forget_learned());
     });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::burst::tests::Burst;
+    use crate::burst::tests::TestBurst;
     use crate::shared;
 
     #[test]
     fn no_burst_begins_once_the_library_is_off() {
-        let mut burst = Burst::begin(0);
-        let (descriptor, shape) = (burst.descriptor(), head(burst.guard()).shape);
+        let mut burst = TestBurst::begin(0);
+        let (descriptor, shape) = (burst.descriptor(), burst_properties(burst.guard()).shape);
         // SAFETY: the lock is held, and no other reference is alive.
-        let run = unsafe { &mut burst.slot().socket().unwrap().run };
-        for plain in [Plain::NoRun, Plain::First] {
-            let _ = run.offer(shape, || 0);
+        let run = unsafe { &mut burst.slot().udp_socket_state().unwrap().run };
+        for plain in [UnbatchedCause::NoRun, UnbatchedCause::First] {
+            let _ = run.decide_datagram(shape, || 0);
             run.record_send(shape, plain, true, || 0);
         }
-        assert_eq!(run.offer(shape, || 0), RunStep::Join, "the next datagram begins a burst");
+        assert_eq!(run.decide_datagram(shape, || 0), RunDecision::Join, "the next datagram begins a burst");
         burst.unlock();
-        shared::switch(false);
-        let decision = offer(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
-        assert!(matches!(decision, SendDecision::SendSingly(None)) && !is_queued(), "{decision:?}");
+        shared::switch_library(false);
+        let decision = decide_send(Datagram { descriptor, shape: Some(shape), parts: &[], dont_wait: false });
+        assert!(matches!(decision, SendDecision::SendSingly(None)) && !is_burst_queued(), "{decision:?}");
     }
 
     #[test]
-    fn a_burst_before_a_wait_consumes_no_error() {
-        let mut burst = Burst::begin(2);
-        burst.refuse_one();
+    fn a_flush_before_a_wait_does_not_consume_a_socket_error() {
+        let mut burst = TestBurst::begin(2);
+        burst.cause_refusal();
         burst.unlock();
-        flush(Flush::Wait);
-        assert!(is_queued(), "the wait ends by the error, and the burst leaves at its deadline");
+        flush_burst(Flush::Wait);
+        assert!(is_burst_queued(), "the wait ends by the error, and the burst leaves at its deadline");
         assert_eq!(burst.take_error(), Some(libc::ECONNREFUSED));
-        flush(Flush::Wait);
-        assert!(!is_queued());
+        flush_burst(Flush::Wait);
+        assert!(!is_burst_queued());
         // Other steps hand it over all the same: the error is returned by the next send.
         drop(burst);
-        let mut burst = Burst::begin(2);
-        burst.refuse_one();
+        let mut burst = TestBurst::begin(2);
+        burst.cause_refusal();
         burst.unlock();
-        flush(Flush::Output);
+        flush_burst(Flush::Output);
         assert_eq!(
-            (is_queued(), slots::of(burst.descriptor()).unwrap().take_pending_error(burst.descriptor())),
+            (
+                is_burst_queued(),
+                slots::slot_of(burst.descriptor()).unwrap().take_pending_error(burst.descriptor())
+            ),
             (false, Some(libc::ECONNREFUSED))
         );
     }

@@ -33,7 +33,7 @@ const HOLD_NS_MAX: u64 = 10_000_000_000;
 const CHECK_DATAGRAMS: u32 = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Decision {
+pub(crate) struct BurstDecision {
     /// Whether to continue with bursts.
     pub(crate) batches: bool,
     /// Nanoseconds a datagram, alone and in bursts: the medians.
@@ -44,8 +44,8 @@ pub(crate) struct Decision {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Payoff {
-    stage: Stage,
+pub(crate) struct PayoffMeasurement {
+    stage: MeasurementStage,
     /// Datagrams of this epoch, or since the last look at the clock.
     datagrams: u32,
     since_ns: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Payoff {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum MeasurementStage {
     /// An epoch of bursts begins with the next datagram.
     Fresh,
     Batched,
@@ -71,10 +71,10 @@ enum Stage {
     Always,
 }
 
-impl Payoff {
+impl PayoffMeasurement {
     pub(crate) const fn new() -> Self {
         Self {
-            stage: Stage::Fresh,
+            stage: MeasurementStage::Fresh,
             datagrams: 0,
             since_ns: 0,
             costs: [[0.0; PAIRS]; 2],
@@ -86,19 +86,19 @@ impl Payoff {
     }
 
     /// Always chooses bursts, without measuring.
-    pub(crate) const fn always() -> Self {
-        Self { stage: Stage::Always, ..Self::new() }
+    pub(crate) const fn always_batching() -> Self {
+        Self { stage: MeasurementStage::Always, ..Self::new() }
     }
 
     /// Counts datagrams that were sent, in either way.
     #[inline]
-    pub(crate) fn count(&mut self, datagrams: u32) {
+    pub(crate) fn count_datagrams(&mut self, datagrams: u32) {
         self.datagrams = self.datagrams.wrapping_add(datagrams);
     }
 
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.stage == Stage::Plain
+    pub(crate) fn is_measuring_plain(&self) -> bool {
+        self.stage == MeasurementStage::Plain
     }
 
     /// Whether [`end_epoch`](Self::end_epoch) must be called with the time; checked before each datagram
@@ -106,55 +106,57 @@ impl Payoff {
     #[inline]
     pub(crate) fn is_epoch_over(&self) -> bool {
         match self.stage {
-            Stage::Fresh => true,
-            Stage::Batched => self.datagrams >= BATCHED_DATAGRAMS >> self.halvings(),
-            Stage::Plain => self.datagrams >= PLAIN_DATAGRAMS >> self.halvings(),
-            Stage::Holding { .. } => self.datagrams >= CHECK_DATAGRAMS,
-            Stage::Always => false,
+            MeasurementStage::Fresh => true,
+            MeasurementStage::Batched => self.datagrams >= BATCHED_DATAGRAMS >> self.epoch_halvings(),
+            MeasurementStage::Plain => self.datagrams >= PLAIN_DATAGRAMS >> self.epoch_halvings(),
+            MeasurementStage::Holding { .. } => self.datagrams >= CHECK_DATAGRAMS,
+            MeasurementStage::Always => false,
         }
     }
 
     /// Ends an epoch, and begins the next.
-    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> Option<Decision> {
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> Option<BurstDecision> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         let cost_ns = elapsed_ns as f64 / f64::from(self.datagrams.max(1));
         let (mut decision, pair) = (None, self.pairs.min(PAIRS - 1));
         match self.stage {
-            Stage::Fresh => self.stage = Stage::Batched,
-            Stage::Batched => {
+            MeasurementStage::Fresh => self.stage = MeasurementStage::Batched,
+            MeasurementStage::Batched => {
                 self.costs[0][pair] = cost_ns;
-                self.stage = Stage::Plain;
+                self.stage = MeasurementStage::Plain;
             }
-            Stage::Plain => {
+            MeasurementStage::Plain => {
                 self.costs[1][pair] = cost_ns;
                 self.plain_spent_ns = self.plain_spent_ns.saturating_add(elapsed_ns);
                 self.pairs += 1;
-                self.stage = Stage::Batched;
+                self.stage = MeasurementStage::Batched;
                 if self.pairs == PAIRS {
-                    decision = Some(self.decide(now_ns));
+                    decision = Some(self.decide_from_costs(now_ns));
                 }
             }
-            Stage::Holding { until_ns } if now_ns >= until_ns => self.stage = Stage::Batched,
-            Stage::Holding { .. } | Stage::Always => {}
+            MeasurementStage::Holding { until_ns } if now_ns >= until_ns => {
+                self.stage = MeasurementStage::Batched
+            }
+            MeasurementStage::Holding { .. } | MeasurementStage::Always => {}
         }
         (self.datagrams, self.since_ns) = (0, now_ns);
         decision
     }
 
     /// Discards the current epoch and pair, because the program paused: the measured cost has no meaning.
-    pub(crate) fn interrupt(&mut self) {
-        if matches!(self.stage, Stage::Batched | Stage::Plain) {
-            self.stage = Stage::Fresh;
+    pub(crate) fn interrupt_epoch(&mut self) {
+        if matches!(self.stage, MeasurementStage::Batched | MeasurementStage::Plain) {
+            self.stage = MeasurementStage::Fresh;
             self.interruptions = self.interruptions.saturating_add(1);
         }
     }
 
     #[inline]
-    fn halvings(&self) -> u32 {
+    fn epoch_halvings(&self) -> u32 {
         (self.interruptions / INTERRUPTIONS).min(HALVINGS_MAX)
     }
 
-    fn decide(&mut self, now_ns: u64) -> Decision {
+    fn decide_from_costs(&mut self, now_ns: u64) -> BurstDecision {
         let mut ratios = [0.0; PAIRS];
         for (ratio, (batched, plain)) in ratios.iter_mut().zip(self.costs[0].iter().zip(&self.costs[1])) {
             *ratio = plain / batched.max(1.0);
@@ -164,10 +166,14 @@ impl Payoff {
         let hold_ns = self.plain_spent_ns.saturating_mul(HOLD_TIMES) << self.doublings.min(20);
         let hold_ns = hold_ns.min(HOLD_NS_MAX);
         let doublings = self.doublings + 1;
-        let stage = if batches { Stage::Holding { until_ns: now_ns + hold_ns } } else { Stage::Fresh };
+        let stage = if batches {
+            MeasurementStage::Holding { until_ns: now_ns + hold_ns }
+        } else {
+            MeasurementStage::Fresh
+        };
         *self = Self { stage, doublings, ..Self::new() };
         let retry_after = (hold_ns as f64 / plain_ns.max(1.0)) as u32;
-        Decision { batches, plain_ns: plain_ns as u64, batched_ns: batched_ns as u64, retry_after }
+        BurstDecision { batches, plain_ns: plain_ns as u64, batched_ns: batched_ns as u64, retry_after }
     }
 }
 
@@ -183,27 +189,27 @@ mod tests {
 
     /// Sends datagrams of a given cost; returns the last decision and the share that was sent in bursts.
     fn send_datagrams(
-        payoff: &mut Payoff,
+        payoff: &mut PayoffMeasurement,
         datagrams: u32,
         now_ns: &mut u64,
         costs_ns: [u64; 2],
-    ) -> (Option<Decision>, u32) {
+    ) -> (Option<BurstDecision>, u32) {
         let (mut last, mut batched) = (None, 0);
         for _ in 0..datagrams {
             if payoff.is_epoch_over() {
                 last = payoff.end_epoch(*now_ns).or(last);
             }
-            let is_plain = payoff.is_plain();
+            let is_plain = payoff.is_measuring_plain();
             batched += u32::from(!is_plain);
             *now_ns += costs_ns[usize::from(is_plain)];
-            payoff.count(1);
+            payoff.count_datagrams(1);
         }
         (last, batched)
     }
 
     #[test]
     fn faster_bursts_continue_and_measuring_costs_little() {
-        let (mut payoff, mut now_ns) = (Payoff::new(), 1_000_000);
+        let (mut payoff, mut now_ns) = (PayoffMeasurement::new(), 1_000_000);
         let (decision, _) = send_datagrams(&mut payoff, 1700, &mut now_ns, [70, 900]);
         let decision = decision.unwrap();
         assert!(decision.batches && decision.batched_ns == 70 && decision.plain_ns == 900, "{decision:?}");
@@ -216,7 +222,7 @@ mod tests {
 
     #[test]
     fn slower_bursts_stop_for_longer_each_time() {
-        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        let (mut payoff, mut now_ns) = (PayoffMeasurement::new(), 0);
         let (first, _) = send_datagrams(&mut payoff, 1700, &mut now_ns, [950, 900]);
         let first = first.unwrap();
         assert!(!first.batches && first.retry_after > 10_000, "{first:?}");
@@ -226,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_stall_in_one_epoch_does_not_change_the_decision() {
-        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        let (mut payoff, mut now_ns) = (PayoffMeasurement::new(), 0);
         send_datagrams(&mut payoff, 100, &mut now_ns, [70, 900]);
         now_ns += 50_000_000;
         let (decision, _) = send_datagrams(&mut payoff, 1600, &mut now_ns, [70, 900]);
@@ -235,16 +241,16 @@ mod tests {
 
     #[test]
     fn an_interrupted_epoch_restarts() {
-        let (mut payoff, mut now_ns) = (Payoff::new(), 0);
+        let (mut payoff, mut now_ns) = (PayoffMeasurement::new(), 0);
         for _ in 0..1000 {
             send_datagrams(&mut payoff, 60, &mut now_ns, [70, 900]);
             now_ns += 1_000_000;
-            payoff.interrupt();
+            payoff.interrupt_epoch();
         }
-        assert!(!payoff.is_plain() && payoff.pairs == 0);
+        assert!(!payoff.is_measuring_plain() && payoff.pairs == 0);
         let (decision, _) = send_datagrams(&mut payoff, 420, &mut now_ns, [70, 900]);
         assert!(decision.is_some_and(|decision| decision.batches), "epochs are shorter by now");
-        let mut always = Payoff::always();
+        let mut always = PayoffMeasurement::always_batching();
         assert_eq!(send_datagrams(&mut always, 100_000, &mut now_ns, [950, 900]), (None, 100_000));
     }
 }

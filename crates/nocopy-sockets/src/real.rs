@@ -31,13 +31,13 @@ impl RealFunction {
 
     /// The function's address, if it was looked up and found.
     #[inline(always)]
-    pub(crate) fn resolved(&self) -> Option<NonNull<c_void>> {
+    pub(crate) fn resolved_address(&self) -> Option<NonNull<c_void>> {
         NonNull::new(self.address.load(Relaxed))
     }
 
     /// The address of a function that must exist.
     #[inline]
-    pub(crate) fn address(&self) -> *mut c_void {
+    pub(crate) fn address_or_abort(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
         if known.is_null() { self.resolve_or_abort() } else { known }
     }
@@ -62,7 +62,7 @@ unsafe extern "C" {
 }
 
 /// Looks up all functions, so that no later call has to, which may run in a signal handler.
-pub(crate) fn resolve_all() {
+pub(crate) fn resolve_all_functions() {
     let (first, end) = ((&raw const FIRST).cast::<&RealFunction>(), (&raw const END).cast::<&RealFunction>());
     // SAFETY: the linker puts both around the section of that name, which has nothing but references.
     let all = unsafe { std::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
@@ -72,7 +72,7 @@ pub(crate) fn resolve_all() {
 /// Calls a function of the C library; the caller gives the types of its manual page.
 macro_rules! call {
     ($function:expr, ($($type:ty),*) -> $result:ty, $($argument:expr),*) => {
-        $crate::real::call_at!($function.address(), ($($type),*) -> $result, $($argument),*)
+        $crate::real::call_at!($function.address_or_abort(), ($($type),*) -> $result, $($argument),*)
     };
 }
 
@@ -89,6 +89,6 @@ pub(crate) use {call, call_at};
 
 /// Looks up the address of a function of the C library, for an entry point in assembly that does not know it
 /// yet.
-pub(crate) extern "C" fn resolve(real: &RealFunction) -> *mut c_void {
-    real.address()
+pub(crate) extern "C" fn resolve_for_assembly(real: &RealFunction) -> *mut c_void {
+    real.address_or_abort()
 }

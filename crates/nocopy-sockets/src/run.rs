@@ -9,10 +9,10 @@
 //!      └───────────────────────────── skipped, for so many datagrams
 //! ```
 
-use nocopy_proto::run::sockets::{Alone, Flush, Plain};
+use nocopy_proto::run::sockets::{BatchingStopCause, Flush, UnbatchedCause};
 
 use crate::destination::Destination;
-use crate::payoff::{Decision, Payoff};
+use crate::payoff::{BurstDecision, PayoffMeasurement};
 
 /// Datagrams of a burst: `UDP_MAX_SEGMENTS` of Linux before 6.9.
 pub(crate) const SEGMENTS_MAX: usize = 64;
@@ -45,12 +45,12 @@ const SHORT_BURSTS_MAX: u32 = 16;
 
 /// What two datagrams must share to be in one burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct DatagramShape {
     pub(crate) bytes: usize,
     pub(crate) destination: Destination,
 }
 
-impl Shape {
+impl DatagramShape {
     /// Whether a datagram of this length and destination has this shape; `None` stands for the peer of a
     /// connected socket.
     #[inline]
@@ -65,31 +65,31 @@ impl Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunStep {
-    /// Send it alone, and report the outcome by [`Run::record_send`].
-    SendSingly(Plain),
+pub(crate) enum RunDecision {
+    /// Send it alone, and report the outcome by [`RunDetector::record_send`].
+    SendSingly(UnbatchedCause),
     Join,
-    /// Find out whether the socket is eligible for bursts, report it by [`Run::record_eligibility`], and ask
-    /// again.
+    /// Find out whether the socket is eligible for bursts, report it by [`RunDetector::record_eligibility`],
+    /// and ask again.
     CheckEligibility,
 }
 
 /// Changes to the usual treatment of sockets, for tests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tuning {
+pub(crate) struct BurstTuning {
     /// Equal sends that make a run.
     pub(crate) entry: u32,
     /// Bursts are not measured, and short ones do not end joining.
     pub(crate) always: bool,
 }
 
-impl Tuning {
+impl BurstTuning {
     pub(crate) const DEFAULT: Self = Self { entry: ENTRY, always: false };
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
-    shape: Shape,
+pub(crate) struct RunDetector {
+    shape: DatagramShape,
     /// Equal datagrams sent so far, up to `entry`.
     equal: u32,
     since_ns: u64,
@@ -99,24 +99,28 @@ pub(crate) struct Run {
     /// Sends since the last run.
     sends_without_run: u32,
     eligible: Option<(Destination, u64)>,
-    payoff: Payoff,
+    payoff: PayoffMeasurement,
     shorts: u32,
     /// Bursts of datagrams of at least this many bytes were refused.
     refused_bytes: usize,
     backoff: u32,
-    tuning: Tuning,
+    tuning: BurstTuning,
 }
 
-impl Run {
-    pub(crate) const fn new(tuning: Tuning) -> Self {
+impl RunDetector {
+    pub(crate) const fn new(tuning: BurstTuning) -> Self {
         Self {
-            shape: Shape { bytes: 0, destination: Destination::CONNECTED },
+            shape: DatagramShape { bytes: 0, destination: Destination::CONNECTED },
             equal: 0,
             since_ns: 0,
             is_open: false,
             sends_without_run: 0,
             eligible: None,
-            payoff: if tuning.always { Payoff::always() } else { Payoff::new() },
+            payoff: if tuning.always {
+                PayoffMeasurement::always_batching()
+            } else {
+                PayoffMeasurement::new()
+            },
             shorts: 0,
             refused_bytes: usize::MAX,
             backoff: BACKOFF_MIN,
@@ -125,44 +129,44 @@ impl Run {
     }
 
     /// What to do with a datagram, when no burst is under way that it could join.
-    pub(crate) fn offer(&mut self, shape: Shape, now: impl FnOnce() -> u64) -> RunStep {
+    pub(crate) fn decide_datagram(&mut self, shape: DatagramShape, now: impl FnOnce() -> u64) -> RunDecision {
         if shape.segments_max() < 2 {
-            self.end();
-            return RunStep::SendSingly(Plain::Unfit);
+            self.end_run();
+            return RunDecision::SendSingly(UnbatchedCause::Unfit);
         }
         if shape != self.shape {
             self.shape = shape;
-            self.end();
+            self.end_run();
         }
         if self.equal < self.tuning.entry || shape.bytes >= self.refused_bytes {
-            return RunStep::SendSingly(Plain::NoRun);
+            return RunDecision::SendSingly(UnbatchedCause::NoRun);
         }
-        if self.payoff.is_plain() && !self.payoff.is_epoch_over() {
-            return RunStep::SendSingly(Plain::Measured);
+        if self.payoff.is_measuring_plain() && !self.payoff.is_epoch_over() {
+            return RunDecision::SendSingly(UnbatchedCause::Measured);
         }
         if self.is_open {
-            return RunStep::Join;
+            return RunDecision::Join;
         }
         let now_ns = now();
         let is_known = self.eligible.is_some_and(|(destination, then_ns)| {
             destination == shape.destination && now_ns.saturating_sub(then_ns) < ELIGIBILITY_VALID_NS
         });
-        if is_known { RunStep::SendSingly(Plain::First) } else { RunStep::CheckEligibility }
+        if is_known { RunDecision::SendSingly(UnbatchedCause::First) } else { RunDecision::CheckEligibility }
     }
 
     /// Whether a measured epoch is over, so that [`end_epoch`](Self::end_epoch) must be called before
-    /// [`offer`](Self::offer).
+    /// [`decide_datagram`](Self::decide_datagram).
     #[inline]
     pub(crate) fn is_epoch_over(&self) -> bool {
         self.equal >= self.tuning.entry && self.payoff.is_epoch_over()
     }
 
     /// Ends an epoch. If bursts do not pay, the second value is the number of datagrams to send unjoined.
-    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> (Option<Decision>, Option<u32>) {
+    pub(crate) fn end_epoch(&mut self, now_ns: u64) -> (Option<BurstDecision>, Option<u32>) {
         let decision = self.payoff.end_epoch(now_ns);
         let stopped = decision.filter(|decision| !decision.batches);
         if stopped.is_some() {
-            self.end();
+            self.end_run();
         }
         (decision, stopped.map(|decision| decision.retry_after.clamp(BACKOFF_MIN, BACKOFF_MAX)))
     }
@@ -171,26 +175,26 @@ impl Run {
     /// many datagrams to send unjoined.
     pub(crate) fn record_send(
         &mut self,
-        shape: Shape,
-        plain: Plain,
+        shape: DatagramShape,
+        plain: UnbatchedCause,
         is_sent: bool,
         now: impl FnOnce() -> u64,
     ) -> Option<u32> {
         if !is_sent || shape != self.shape {
-            self.end();
+            self.end_run();
             return self.count_send_without_run();
         }
         match plain {
-            Plain::First | Plain::Measured => {
-                self.payoff.count(1);
+            UnbatchedCause::First | UnbatchedCause::Measured => {
+                self.payoff.count_datagrams(1);
                 self.is_open = true;
                 None
             }
-            _ => self.count_equal(now),
+            _ => self.count_equal_datagram(now),
         }
     }
 
-    fn count_equal(&mut self, now: impl FnOnce() -> u64) -> Option<u32> {
+    fn count_equal_datagram(&mut self, now: impl FnOnce() -> u64) -> Option<u32> {
         self.equal += 1;
         let entry = self.tuning.entry;
         // The clock is read for runs only, and twice: at the second datagram and at the last.
@@ -216,7 +220,11 @@ impl Run {
 
     /// Records whether the socket and the route allow bursts. The error is the number of datagrams to send
     /// unjoined.
-    pub(crate) fn record_eligibility(&mut self, eligible: Result<(), Alone>, now_ns: u64) -> Result<(), u32> {
+    pub(crate) fn record_eligibility(
+        &mut self,
+        eligible: Result<(), BatchingStopCause>,
+        now_ns: u64,
+    ) -> Result<(), u32> {
         match eligible {
             Ok(()) => {
                 self.eligible = Some((self.shape.destination, now_ns));
@@ -229,9 +237,9 @@ impl Run {
     /// Records a burst that was sent. If bursts do not pay, returns how many datagrams to send unjoined.
     pub(crate) fn record_burst(&mut self, why: Flush, datagrams: u32) -> Option<u32> {
         self.is_open = false;
-        self.payoff.count(datagrams);
+        self.payoff.count_datagrams(datagrams);
         if matches!(why, Flush::Wait | Flush::Deadline) {
-            self.payoff.interrupt();
+            self.payoff.interrupt_epoch();
         }
         let is_short = datagrams < SHORT || (why == Flush::Deadline && datagrams < SHORT_BY_DEADLINE);
         if self.tuning.always || !is_short {
@@ -246,18 +254,18 @@ impl Run {
     /// size or more.
     pub(crate) fn record_refusal(&mut self, bytes: usize, is_for_all: bool) {
         self.refused_bytes = self.refused_bytes.min(if is_for_all { 0 } else { bytes });
-        self.end();
+        self.end_run();
     }
 
     /// Forgets what was learned about the socket, because its options or its peer may have changed.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget_learned(&mut self) {
         self.eligible = None;
         self.refused_bytes = usize::MAX;
-        self.end();
+        self.end_run();
     }
 
     /// Ends the run: the next datagram begins a new one.
-    fn end(&mut self) {
+    fn end_run(&mut self) {
         (self.equal, self.is_open) = (0, false);
     }
 
@@ -266,7 +274,7 @@ impl Run {
         let count = self.backoff;
         self.backoff = count.saturating_mul(2).min(BACKOFF_MAX);
         (self.sends_without_run, self.shorts, self.eligible) = (0, 0, None);
-        self.end();
+        self.end_run();
         count
     }
 }

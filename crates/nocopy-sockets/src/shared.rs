@@ -13,12 +13,12 @@ use crate::sys;
 /// The library's state; all zeros at first. It fills the kernel's longest page.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
-pub(crate) struct Shared {
-    /// See [`BurstWord`]. Must be the first field: entry points in assembly look at its lower half, which is
-    /// zero while no burst is under way.
+pub(crate) struct SharedState {
+    /// See [`BurstStateWord`]. Must be the first field: entry points in assembly look at its lower half,
+    /// which is zero while no burst is under way.
     pub(crate) word: AtomicU64,
     /// The second field: entry points in assembly look at its owner.
-    pub(crate) lock: Lock,
+    pub(crate) lock: BurstLock,
     /// The word of the burst for which the holder of the lock calls the kernel; 0 otherwise.
     pub(crate) sending: AtomicU64,
     /// Whether the socket had no room when the burst was last handed over.
@@ -40,9 +40,9 @@ pub(crate) struct Shared {
     pub(crate) fires_ns: AtomicU64,
 }
 
-pub(crate) static SHARED: Shared = Shared {
+pub(crate) static SHARED: SharedState = SharedState {
     word: AtomicU64::new(0),
-    lock: Lock { owner: AtomicUsize::new(0), stack: AtomicUsize::new(0) },
+    lock: BurstLock { owner: AtomicUsize::new(0), stack: AtomicUsize::new(0) },
     sending: AtomicU64::new(0),
     is_stuck: AtomicBool::new(false),
     waited_ms: AtomicU32::new(0),
@@ -61,7 +61,7 @@ static OBSTACLES: AtomicU32 = AtomicU32::new(OFF);
 
 const OFF: u32 = 1 << 31;
 
-pub(crate) fn switch(on: bool) {
+pub(crate) fn switch_library(on: bool) {
     match on {
         true => OBSTACLES.fetch_and(!OFF, Ordering::Relaxed),
         false => OBSTACLES.fetch_or(OFF, Ordering::Relaxed),
@@ -70,7 +70,7 @@ pub(crate) fn switch(on: bool) {
 
 /// Whether datagrams must be sent as without this library.
 #[inline]
-pub(crate) fn is_off() -> bool {
+pub(crate) fn is_library_off() -> bool {
     OBSTACLES.load(Ordering::Relaxed) != 0
 }
 
@@ -78,11 +78,11 @@ pub(crate) fn is_off() -> bool {
 /// children are confined, too.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-pub(crate) fn confine() {
+pub(crate) fn set_confined() {
     IS_CONFINED.store(true, Ordering::Relaxed);
 }
 
-pub(crate) fn is_confined() -> bool {
+pub(crate) fn is_process_confined() -> bool {
     IS_CONFINED.load(Ordering::Relaxed)
 }
 
@@ -91,28 +91,29 @@ pub(crate) fn is_confined() -> bool {
 /// that matters.
 pub(crate) fn is_vfork_child() -> bool {
     let process = SHARED.process.load(Ordering::Relaxed);
-    process != 0 && !is_confined() && process != sys::process() as u32
+    process != 0 && !is_process_confined() && process != sys::process_id() as u32
 }
 
-/// No burst begins from now on, until [`end_pause`]. (If the call in between is left, none begins any more.)
-pub(crate) fn begin_pause() {
+/// No burst begins from now on, until [`end_burst_pause`]. (If the call in between is left, none begins any
+/// more.)
+pub(crate) fn begin_burst_pause() {
     OBSTACLES.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) fn end_pause() {
+pub(crate) fn end_burst_pause() {
     OBSTACLES.fetch_sub(1, Ordering::Relaxed);
 }
 
-pub(crate) const PAGE_BYTES: usize = size_of::<Shared>();
+pub(crate) const PAGE_BYTES: usize = size_of::<SharedState>();
 
 /// The state of the current burst in one word, so that a datagram joins it by one compare-and-exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BurstWord(u64);
+pub(crate) struct BurstStateWord(u64);
 
-impl BurstWord {
+impl BurstStateWord {
     #[inline]
     pub(crate) fn load() -> Self {
-        // Acquire: pairs with the release of `replace`, which publishes the burst's bytes.
+        // Acquire: pairs with the release of `try_replace`, which publishes the burst's bytes.
         Self(SHARED.word.load(Ordering::Acquire))
     }
 
@@ -124,47 +125,47 @@ impl BurstWord {
 
     /// The number of the burst, among all bursts of the process.
     #[inline]
-    pub(crate) fn number(self) -> u32 {
+    pub(crate) fn burst_number(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
     /// Datagrams of the burst that the kernel has already, because they were sent one by one.
     #[inline]
-    pub(crate) fn first(self) -> usize {
+    pub(crate) fn sent_count(self) -> usize {
         usize::from((self.0 >> 16) as u16)
     }
 
     /// All datagrams of the burst, including those that the kernel has.
     #[inline]
-    pub(crate) fn count(self) -> usize {
+    pub(crate) fn datagram_count(self) -> usize {
         usize::from(self.0 as u16)
     }
 
     #[inline]
-    fn with(number: u32, first: usize, count: usize) -> Self {
+    fn from_fields(number: u32, first: usize, count: usize) -> Self {
         Self((u64::from(number) << 32) | ((first as u64 & 0xffff) << 16) | (count as u64 & 0xffff))
     }
 
     #[inline]
-    pub(crate) fn one_more(self) -> Self {
+    pub(crate) fn with_one_more(self) -> Self {
         // No overflow into `first`: a burst has at most `SEGMENTS_MAX` datagrams.
-        Self::with(self.number(), self.first(), self.count() + 1)
+        Self::from_fields(self.burst_number(), self.sent_count(), self.datagram_count() + 1)
     }
 
-    pub(crate) fn from(self, first: usize) -> Self {
-        Self::with(self.number(), first, self.count())
+    pub(crate) fn with_sent_count(self, first: usize) -> Self {
+        Self::from_fields(self.burst_number(), first, self.datagram_count())
     }
 
     /// The state without a burst; the next burst gets another number.
-    pub(crate) fn over(self) -> Self {
-        Self::with(self.number().wrapping_add(1), 0, 0)
+    pub(crate) fn ended(self) -> Self {
+        Self::from_fields(self.burst_number().wrapping_add(1), 0, 0)
     }
 
     /// Replaces the word, unless it has changed because a signal handler of the same thread handed the burst
     /// over. The lock is held.
     #[inline]
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn replace(self, by: Self) -> bool {
+    pub(crate) fn try_replace(self, by: Self) -> bool {
         let found: u64;
         // Without `lock`, which costs as much as a hundred bytes' copy: no other thread writes the word, and
         // a handler of this one cannot come within an instruction. Stores are seen in their order here, which
@@ -187,13 +188,13 @@ impl BurstWord {
     /// over.
     #[inline]
     #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn replace(self, by: Self) -> bool {
+    pub(crate) fn try_replace(self, by: Self) -> bool {
         SHARED.word.compare_exchange(self.0, by.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
 #[inline]
-pub(crate) fn is_queued() -> bool {
+pub(crate) fn is_burst_queued() -> bool {
     // Relaxed: a thread that must see the burst of another has synchronised with it since.
     SHARED.word.load(Ordering::Relaxed) as u32 != 0
 }
@@ -210,7 +211,7 @@ const SLEEP_NS: u64 = 50_000;
 /// One holder at a time. A signal handler does not wait for the call that it interrupted.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Lock {
+pub(crate) struct BurstLock {
     owner: AtomicUsize,
     /// The holder's stack pointer; 0 if it is not stored yet, because that is not done in one instruction.
     stack: AtomicUsize,
@@ -229,51 +230,51 @@ pub(crate) enum LockError {
 /// in a signal handler must have nothing to drop.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Guard {
+pub(crate) struct BurstLockGuard {
     owner: usize,
 }
 
-impl Lock {
+impl BurstLock {
     #[inline]
-    fn acquire(&self, owner: usize) -> Result<Guard, usize> {
+    fn acquire_as(&self, owner: usize) -> Result<BurstLockGuard, usize> {
         // Acquire: pairs with the release of the holder before.
         let acquired = self.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed);
         acquired?;
-        self.stack.store(sys::stack(), Ordering::Relaxed);
+        self.stack.store(sys::stack_pointer(), Ordering::Relaxed);
         // A signal handler that jumped before the stack pointer was stored has released the lock, and may yet
         // have returned here.
         compiler_fence(Ordering::SeqCst);
         match self.owner.load(Ordering::Relaxed) {
-            still if still == owner => Ok(Guard { owner }),
+            still if still == owner => Ok(BurstLockGuard { owner }),
             other => Err(other),
         }
     }
 
     /// `None` if the lock is taken.
     #[inline]
-    pub(crate) fn try_acquire(&self) -> Option<Guard> {
-        self.acquire(sys::thread()).ok()
+    pub(crate) fn try_acquire(&self) -> Option<BurstLockGuard> {
+        self.acquire_as(sys::thread_identity()).ok()
     }
 
     /// Runs code under the lock; `None` if it is taken.
     #[inline]
-    pub(crate) fn try_with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
+    pub(crate) fn try_run_locked<R>(&self, run: impl FnOnce(&BurstLockGuard) -> R) -> Option<R> {
         self.try_acquire().map(|guard| guard.run_and_release(run))
     }
 
     /// Runs code under the lock.
     #[inline]
-    pub(crate) fn with<R>(&self, run: impl FnOnce(&Guard) -> R) -> Result<R, LockError> {
-        let own = sys::thread();
-        match self.acquire(own) {
+    pub(crate) fn run_locked<R>(&self, run: impl FnOnce(&BurstLockGuard) -> R) -> Result<R, LockError> {
+        let own = sys::thread_identity();
+        match self.acquire_as(own) {
             Ok(guard) => Ok(guard.run_and_release(run)),
             Err(owner) if owner == own => Err(LockError::Interrupted),
-            Err(_) => self.wait(own).map(|guard| guard.run_and_release(run)),
+            Err(_) => self.wait_to_acquire(own).map(|guard| guard.run_and_release(run)),
         }
     }
 
     #[cold]
-    fn wait(&self, own: usize) -> Result<Guard, LockError> {
+    fn wait_to_acquire(&self, own: usize) -> Result<BurstLockGuard, LockError> {
         for attempt in 0..ATTEMPTS_MAX {
             match attempt {
                 ..SPINS => std::hint::spin_loop(),
@@ -281,7 +282,7 @@ impl Lock {
                 _ if attempt % 2 == 0 => sys::yield_processor(),
                 _ => sys::sleep_ns(SLEEP_NS),
             }
-            if let Ok(guard) = self.acquire(own) {
+            if let Ok(guard) = self.acquire_as(own) {
                 return Ok(guard);
             }
         }
@@ -289,43 +290,48 @@ impl Lock {
     }
 
     /// Whether this thread holds the lock.
-    pub(crate) fn is_own(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == sys::thread()
+    pub(crate) fn is_held_by_this_thread(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == sys::thread_identity()
     }
 
     /// Whether a jump of this thread to `target`, a stack pointer, leaves a call that holds the lock: it
     /// comes from a signal handler that interrupted the call. (If it only leads to another place in the
     /// handler, the call goes on.)
     pub(crate) fn is_abandoned_by_jump(&self, target: usize) -> bool {
-        if !self.is_own() {
+        if !self.is_held_by_this_thread() {
             return false;
         }
-        leaves_call(self.stack.load(Ordering::Relaxed), sys::stack(), target, &sys::signal_stack())
+        jump_leaves_call(
+            self.stack.load(Ordering::Relaxed),
+            sys::stack_pointer(),
+            target,
+            &sys::signal_stack_range(),
+        )
     }
 
     /// Releases the lock of a call of this thread that never continues, and whose burst is handed over.
     pub(crate) fn release_abandoned(&self) {
         SHARED.sending.store(0, Ordering::Relaxed);
-        Guard { owner: sys::thread() }.release();
+        BurstLockGuard { owner: sys::thread_identity() }.release();
     }
 
     /// Runs code under the lock for the thread of the deadline, which never waits.
-    pub(crate) fn try_with_for_ticker<R>(&self, run: impl FnOnce(&Guard) -> R) -> Option<R> {
-        self.acquire(TICKER).ok().map(|guard| guard.run_and_release(run))
+    pub(crate) fn try_run_locked_for_ticker<R>(&self, run: impl FnOnce(&BurstLockGuard) -> R) -> Option<R> {
+        self.acquire_as(TICKER).ok().map(|guard| guard.run_and_release(run))
     }
 }
 
 /// Whether a jump to `target` leaves a call that had the stack pointer `call`, interrupted by a handler that
 /// has `now`. What a handler jumps to within itself is between the two if it runs on the call's stack, and is
 /// on the stack for signals if it runs there.
-fn leaves_call(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
+fn jump_leaves_call(call: usize, now: usize, target: usize, signals: &Range<usize>) -> bool {
     if signals.contains(&target) {
         return signals.contains(&call) && target > call;
     }
     signals.contains(&call) || signals.contains(&now) || !(now..=call).contains(&target)
 }
 
-impl Guard {
+impl BurstLockGuard {
     #[inline]
     fn run_and_release<R>(self, run: impl FnOnce(&Self) -> R) -> R {
         let result = run(&self);
@@ -367,7 +373,7 @@ mod tests {
             });
             is_taken.wait();
             guard.release();
-            let is_free = SHARED.lock.try_with(|_| ()).is_some();
+            let is_free = SHARED.lock.try_run_locked(|_| ()).is_some();
             is_over.wait();
             assert!(!is_free);
         });
@@ -393,16 +399,16 @@ mod tests {
             // The call has not stored it yet.
             (0, 100, 250, true),
         ] {
-            assert_eq!(leaves_call(call, now, target, &signals), expected, "{call} {now} {target}");
+            assert_eq!(jump_leaves_call(call, now, target, &signals), expected, "{call} {now} {target}");
         }
     }
 
     #[test]
-    fn the_parts_of_a_burst_word_do_not_overlap() {
-        let word = BurstWord::with(u32::MAX, 3, 64);
-        assert_eq!((word.number(), word.first(), word.count()), (u32::MAX, 3, 64));
-        assert_eq!(word.one_more(), BurstWord::with(u32::MAX, 3, 65));
-        assert_eq!(word.from(7), BurstWord::with(u32::MAX, 7, 64));
-        assert_eq!(word.over(), BurstWord::with(0, 0, 0));
+    fn the_fields_of_a_burst_word_do_not_overlap() {
+        let word = BurstStateWord::from_fields(u32::MAX, 3, 64);
+        assert_eq!((word.burst_number(), word.sent_count(), word.datagram_count()), (u32::MAX, 3, 64));
+        assert_eq!(word.with_one_more(), BurstStateWord::from_fields(u32::MAX, 3, 65));
+        assert_eq!(word.with_sent_count(7), BurstStateWord::from_fields(u32::MAX, 7, 64));
+        assert_eq!(word.ended(), BurstStateWord::from_fields(0, 0, 0));
     }
 }

@@ -6,10 +6,10 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use nocopy_proto::run::sockets::{Alone, Plain};
+use nocopy_proto::run::sockets::{BatchingStopCause, UnbatchedCause};
 
-use crate::record::{Record, Words};
-use crate::run::Run;
+use crate::record::{SocketRecord, Words};
+use crate::run::RunDetector;
 use crate::shared::is_vfork_child;
 use crate::sys;
 
@@ -24,7 +24,7 @@ const ACTIVE: u32 = 2;
 const SKIPPED: u32 = 3;
 
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct DescriptorSlot {
     kind: AtomicU32,
     /// The number of datagrams for which it is skipped.
     remaining: AtomicU32,
@@ -34,20 +34,20 @@ pub(crate) struct Slot {
     cookie: AtomicU64,
     record: AtomicPtr<Words>,
     /// Written before `kind` becomes `ACTIVE`, and read and written under the lock only.
-    socket: UnsafeCell<MaybeUninit<Socket>>,
+    socket: UnsafeCell<MaybeUninit<UdpSocketState>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) run: Run,
+pub(crate) struct UdpSocketState {
+    pub(crate) run: RunDetector,
     pub(crate) is_v6: bool,
 }
 
 // SAFETY: `socket` is reached under the lock only; all else is atomic.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for DescriptorSlot {}
 
-static ALL: [Slot; SLOTS] = [const {
-    Slot {
+static ALL: [DescriptorSlot; SLOTS] = [const {
+    DescriptorSlot {
         kind: AtomicU32::new(UNKNOWN),
         remaining: AtomicU32::new(0),
         pending_error: AtomicI32::new(0),
@@ -69,27 +69,27 @@ pub(crate) enum SocketKind {
 }
 
 #[inline]
-pub(crate) fn of(descriptor: i32) -> Option<&'static Slot> {
+pub(crate) fn slot_of(descriptor: i32) -> Option<&'static DescriptorSlot> {
     ALL.get(usize::try_from(descriptor).ok()?)
 }
 
 #[inline]
-pub(crate) fn forget(descriptor: i32) {
-    if let Some(slot) = of(descriptor) {
-        slot.forget();
+pub(crate) fn forget_descriptor(descriptor: i32) {
+    if let Some(slot) = slot_of(descriptor) {
+        slot.forget_socket();
     }
 }
 
-pub(crate) fn forget_from(first: i32, last: i32) {
+pub(crate) fn forget_descriptors(first: i32, last: i32) {
     let first = usize::try_from(first).unwrap_or(0).min(SLOTS);
     let end = usize::try_from(last).map_or(0, |last| last.saturating_add(1)).clamp(first, SLOTS);
-    ALL[first..end].iter().for_each(Slot::forget);
+    ALL[first..end].iter().for_each(DescriptorSlot::forget_socket);
 }
 
-impl Slot {
+impl DescriptorSlot {
     /// `None` if it is not known yet.
     #[inline]
-    pub(crate) fn kind(&self) -> Option<SocketKind> {
+    pub(crate) fn known_kind(&self) -> Option<SocketKind> {
         match self.kind.load(Relaxed) {
             UNKNOWN => None,
             OTHER => Some(SocketKind::Other),
@@ -111,11 +111,11 @@ impl Slot {
         }
         // Two threads may count two datagrams as one, which only lengthens the time alone.
         self.remaining.store(remaining - 1, Relaxed);
-        self.record().count_single(Plain::Alone);
+        self.socket_record().count_single_send(UnbatchedCause::Alone);
         true
     }
 
-    fn forget(&self) {
+    fn forget_socket(&self) {
         // Nothing is written where nothing is known. An error may be: of a burst that was refused after its
         // socket was forgotten.
         match (self.kind.load(Relaxed), self.pending_error.load(Relaxed)) {
@@ -132,7 +132,7 @@ impl Slot {
 
     /// The cookie of the socket, if the descriptor still is this socket.
     pub(crate) fn verified_cookie(&self, descriptor: i32) -> Option<u64> {
-        sys::cookie(descriptor).filter(|cookie| *cookie == self.cookie.load(Relaxed))
+        sys::socket_cookie(descriptor).filter(|cookie| *cookie == self.cookie.load(Relaxed))
     }
 
     /// Counts datagrams of a socket that is skipped. After a number of them, the socket is examined again.
@@ -147,8 +147,8 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn record(&self) -> Record {
-        Record::from_pointer(self.record.load(Relaxed))
+    pub(crate) fn socket_record(&self) -> SocketRecord {
+        SocketRecord::from_pointer(self.record.load(Relaxed))
     }
 
     /// The error that has not been reported to the program yet; returned once, and only if the descriptor
@@ -166,8 +166,8 @@ impl Slot {
         let _ = self.pending_error.compare_exchange(0, errno, Relaxed, Relaxed);
     }
 
-    pub(crate) fn skip(&self, why: Alone, datagrams: u32) {
-        self.record().record_skip(why);
+    pub(crate) fn skip_datagrams(&self, why: BatchingStopCause, datagrams: u32) {
+        self.socket_record().record_skip(why);
         self.remaining.store(datagrams, Relaxed);
         self.kind.store(SKIPPED, Relaxed);
     }
@@ -177,7 +177,7 @@ impl Slot {
     /// # Safety
     /// The caller holds the lock, and no other reference to it.
     #[expect(clippy::mut_from_ref, reason = "the lock is held")]
-    pub(crate) unsafe fn socket(&self) -> Option<&mut Socket> {
+    pub(crate) unsafe fn udp_socket_state(&self) -> Option<&mut UdpSocketState> {
         match self.kind.load(Relaxed) {
             // SAFETY: written before the kind; the caller holds the lock.
             ACTIVE | SKIPPED => Some(unsafe { (*self.socket.get()).assume_init_mut() }),
@@ -188,17 +188,17 @@ impl Slot {
     /// Finds out what the descriptor is, if that is not known.
     ///
     /// # Safety
-    /// As [`socket`](Self::socket).
-    pub(crate) unsafe fn identify(&self, descriptor: i32, run: Run) -> SocketKind {
+    /// As [`udp_socket_state`](Self::udp_socket_state).
+    pub(crate) unsafe fn identify(&self, descriptor: i32, run: RunDetector) -> SocketKind {
         if self.kind.load(Relaxed) == UNKNOWN {
             // An error that is noted here is of a socket that was closed.
             self.pending_error.store(0, Relaxed);
-            match udp_socket(descriptor) {
+            match query_udp_socket(descriptor) {
                 Some((cookie, is_v6)) => {
-                    let record = Record::claim(sys::process() as u32);
-                    self.record.store(record.pointer(), Relaxed);
+                    let record = SocketRecord::claim_record(sys::process_id() as u32);
+                    self.record.store(record.into_pointer(), Relaxed);
                     // SAFETY: the lock is held.
-                    unsafe { (*self.socket.get()).write(Socket { run, is_v6 }) };
+                    unsafe { (*self.socket.get()).write(UdpSocketState { run, is_v6 }) };
                     self.cookie.store(cookie, Relaxed);
                     self.kind.store(ACTIVE, Relaxed);
                 }
@@ -206,26 +206,26 @@ impl Slot {
             }
         }
         // Another thread may have closed it meanwhile.
-        self.kind().unwrap_or(SocketKind::Other)
+        self.known_kind().unwrap_or(SocketKind::Other)
     }
 }
 
 /// The cookie of a UDP socket, and whether it is one of IPv6.
-fn udp_socket(descriptor: i32) -> Option<(u64, bool)> {
-    let number = |name| sys::option::<i32>(descriptor, libc::SOL_SOCKET, name).ok();
+fn query_udp_socket(descriptor: i32) -> Option<(u64, bool)> {
+    let number = |name| sys::socket_option::<i32>(descriptor, libc::SOL_SOCKET, name).ok();
     let domain = number(libc::SO_DOMAIN).filter(|domain| [libc::AF_INET, libc::AF_INET6].contains(domain))?;
     let is_udp =
         number(libc::SO_TYPE)? == libc::SOCK_DGRAM && number(libc::SO_PROTOCOL)? == libc::IPPROTO_UDP;
-    Some((sys::cookie(descriptor).filter(|_| is_udp)?, domain == libc::AF_INET6))
+    Some((sys::socket_cookie(descriptor).filter(|_| is_udp)?, domain == libc::AF_INET6))
 }
 
 /// In the child of a fork: counts its sockets as those of another process, and leaves errors to the parent.
 ///
 /// # Safety
 /// No other thread runs in this process.
-pub(crate) unsafe fn begin_process() {
+pub(crate) unsafe fn forget_all_in_child() {
     for slot in &ALL {
-        slot.forget();
+        slot.forget_socket();
     }
 }
 
@@ -236,16 +236,16 @@ mod tests {
 
     use super::*;
     use crate::burst::tests::lock_for_test;
-    use crate::run::Tuning;
+    use crate::run::BurstTuning;
 
     /// A descriptor that no test opens.
     const UNUSED: i32 = SLOTS as i32 - 1;
 
     #[test]
     fn a_forgotten_socket_loses_its_pending_error() {
-        let slot = of(UNUSED).unwrap();
+        let slot = slot_of(UNUSED).unwrap();
         slot.set_pending_error(libc::ECONNREFUSED);
-        forget(UNUSED);
+        forget_descriptor(UNUSED);
         assert_eq!(slot.pending_error.load(Relaxed), 0);
     }
 
@@ -253,27 +253,27 @@ mod tests {
     fn a_new_socket_has_no_pending_error_of_the_previous() {
         let _test_lock = lock_for_test();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let slot = of(socket.as_raw_fd()).unwrap();
-        slot.forget();
+        let slot = slot_of(socket.as_raw_fd()).unwrap();
+        slot.forget_socket();
         slot.set_pending_error(libc::ECONNREFUSED);
         // SAFETY: the tests take turns, and there is no other reference.
-        let kind = unsafe { slot.identify(socket.as_raw_fd(), Run::new(Tuning::DEFAULT)) };
+        let kind = unsafe { slot.identify(socket.as_raw_fd(), RunDetector::new(BurstTuning::DEFAULT)) };
         assert_eq!((kind, slot.take_pending_error(socket.as_raw_fd())), (SocketKind::Active, None));
     }
     #[test]
     fn a_replaced_descriptor_has_no_pending_error() {
         let _test_lock = lock_for_test();
         let [socket, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-        let (descriptor, slot) = (socket.as_raw_fd(), of(socket.as_raw_fd()).unwrap());
-        slot.forget();
+        let (descriptor, slot) = (socket.as_raw_fd(), slot_of(socket.as_raw_fd()).unwrap());
+        slot.forget_socket();
         // SAFETY: the tests take turns, and there is no other reference.
-        unsafe { slot.identify(descriptor, Run::new(Tuning::DEFAULT)) };
+        unsafe { slot.identify(descriptor, RunDetector::new(BurstTuning::DEFAULT)) };
         slot.set_pending_error(libc::ECONNREFUSED);
         assert_eq!(slot.take_pending_error(descriptor), Some(libc::ECONNREFUSED));
         slot.set_pending_error(libc::ECONNREFUSED);
         // SAFETY: both are sockets of this test.
         unsafe { libc::dup2(other.as_raw_fd(), descriptor) };
         assert_eq!(slot.take_pending_error(descriptor), None);
-        slot.forget();
+        slot.forget_socket();
     }
 }

@@ -12,7 +12,7 @@ use nocopy::udp::{LocalAddress, Sender};
 
 /// Sends a copy of the bytes, by the kernel's socket from that local address if one is given. Does not wait:
 /// the address may be forged, and the kernel keeps what is sent to a host that does not exist.
-pub(crate) fn answer(
+pub(crate) fn send_answer(
     sender: &mut Sender,
     bytes: &[u8],
     to: SocketAddr,
@@ -64,7 +64,7 @@ mod tests {
 
     /// The kernel waits for them, and keeps the answers meanwhile; nobody else waits.
     #[test]
-    fn answers_to_missing_hosts_leave_room_for_others() {
+    fn answers_to_absent_hosts_do_not_fill_the_send_buffer() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, right) = (lab.left(), lab.right());
         let client = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
@@ -83,13 +83,13 @@ mod tests {
                 let network = u32::from(right.ipv4()) & !0xff;
                 for host in (100..150).cycle().take(200) {
                     let forged = SocketAddr::new(std::net::Ipv4Addr::from(network | host).into(), 9);
-                    let _ = answer(&mut sender, b"a", forged, local);
+                    let _ = send_answer(&mut sender, b"a", forged, local);
                 }
                 let socket = sender.kernel_socket().unwrap();
                 let mut half = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
                 assert_eq!(poll(&mut half, Some(&Timespec::default())), Ok(1), "less than half is free");
                 for _ in 0..50 {
-                    answer(&mut sender, b"answer", from, local).unwrap();
+                    send_answer(&mut sender, b"answer", from, local).unwrap();
                     assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6);
                 }
             }
@@ -114,7 +114,7 @@ mod tests {
                 client.connect(to).unwrap(); // takes nothing from other addresses
                 client.send(b"question").unwrap();
                 let question = receiver.receive().unwrap().next().unwrap();
-                answer(&mut sender, b"answer", question.from(), question.local()).unwrap();
+                send_answer(&mut sender, b"answer", question.from(), question.local()).unwrap();
                 assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6, "{asked}");
             }
         }

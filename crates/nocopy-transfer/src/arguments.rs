@@ -10,8 +10,8 @@ use nocopy::Mode;
 pub use ping::{CallArguments, PingArguments, ServeArguments};
 pub use recv::RecvArguments;
 pub use send::{
-    ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
-    SendArguments, SendTarget, TimingName,
+    FrameArguments, HostArguments, PacketGeneratorArgument, PayloadArgument, RepeatCount,
+    ReplayTimingArgument, SendArguments, SendMethodArgument, SendTarget, UdpChecksumArgument,
 };
 
 /// The loopback interface: packets sent on it also arrive on it, and would be seen twice.
@@ -19,7 +19,7 @@ pub const LOOPBACK: &str = "lo";
 
 /// The modes of ports on interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ModeName {
+pub enum PortModeArgument {
     /// AF_XDP: the device reads and writes the frames itself.
     XdpZeroCopy,
     /// AF_XDP, copied by the kernel, XDP in the driver.
@@ -30,13 +30,13 @@ pub enum ModeName {
     PacketRing,
 }
 
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Self {
+impl From<PortModeArgument> for Mode {
+    fn from(name: PortModeArgument) -> Self {
         match name {
-            ModeName::XdpZeroCopy => Self::XdpZeroCopy,
-            ModeName::XdpCopyNative => Self::XdpCopyNative,
-            ModeName::XdpCopyGeneric => Self::XdpCopyGeneric,
-            ModeName::PacketRing => Self::PacketRing,
+            PortModeArgument::XdpZeroCopy => Self::XdpZeroCopy,
+            PortModeArgument::XdpCopyNative => Self::XdpCopyNative,
+            PortModeArgument::XdpCopyGeneric => Self::XdpCopyGeneric,
+            PortModeArgument::PacketRing => Self::PacketRing,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use nocopy::message;
-use nocopy_report::address::Attempts;
+use nocopy_report::address::FailedAttempts;
 
 use crate::Failure;
 
@@ -18,20 +18,20 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// All failed.
-pub(crate) fn try_in_turn<T>(
+pub(crate) fn try_addresses_in_turn<T>(
     addresses: &[SocketAddr],
     within: Duration,
     attempt: impl FnMut(SocketAddr, Duration) -> io::Result<T>,
-) -> Result<T, Attempts> {
-    let mut failed = Attempts::default();
-    try_each(addresses, within, &mut failed, attempt).ok_or(failed)
+) -> Result<T, FailedAttempts> {
+    let mut failed = FailedAttempts::default();
+    try_each_address(addresses, within, &mut failed, attempt).ok_or(failed)
 }
 
 /// The same, with the errors of earlier rounds.
-pub(crate) fn try_each<T>(
+pub(crate) fn try_each_address<T>(
     addresses: &[SocketAddr],
     within: Duration,
-    failed: &mut Attempts,
+    failed: &mut FailedAttempts,
     mut attempt: impl FnMut(SocketAddr, Duration) -> io::Result<T>,
 ) -> Option<T> {
     let start = Instant::now();
@@ -50,8 +50,8 @@ pub(crate) fn try_each<T>(
 ///
 /// # Errors
 /// The refusal, or another error of the network.
-pub(crate) fn check_port(to: SocketAddr) -> io::Result<()> {
-    let socket = UdpSocket::bind((any(to), 0))?;
+pub(crate) fn check_port_is_open(to: SocketAddr) -> io::Result<()> {
+    let socket = UdpSocket::bind((wildcard_address(to), 0))?;
     socket.connect(to)?;
     socket.send(&[])?;
     socket.set_read_timeout(Some(REFUSAL_WAIT))?;
@@ -64,7 +64,7 @@ pub(crate) fn check_port(to: SocketAddr) -> io::Result<()> {
 }
 
 /// The wildcard address of the other's family.
-pub(crate) fn any(to: SocketAddr) -> IpAddr {
+pub(crate) fn wildcard_address(to: SocketAddr) -> IpAddr {
     match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -72,7 +72,7 @@ pub(crate) fn any(to: SocketAddr) -> IpAddr {
 }
 
 /// The kernel's error behind a failure, for a list of attempts.
-pub(crate) fn cause(failure: impl Into<Failure>) -> io::Error {
+pub(crate) fn io_error_from_failure(failure: impl Into<Failure>) -> io::Error {
     let failure = failure.into();
     let source = std::error::Error::source(&failure).and_then(|source| source.downcast_ref::<io::Error>());
     match source.and_then(io::Error::raw_os_error) {
@@ -82,7 +82,7 @@ pub(crate) fn cause(failure: impl Into<Failure>) -> io::Error {
 }
 
 /// The same for a connection of messages.
-pub(crate) fn cause_of_message(error: message::Error) -> io::Error {
+pub(crate) fn io_error_from_message_error(error: message::Error) -> io::Error {
     match error {
         message::Error::ConnectTimedOut { .. } => io::ErrorKind::TimedOut.into(),
         message::Error::NotConnected { reason, .. } => io::Error::other(reason),
@@ -98,7 +98,7 @@ mod tests {
     fn each_address_gets_a_share_of_the_timeout() {
         let addresses = [1, 2, 3].map(|host| SocketAddr::from(([127, 0, 0, host], 9)));
         let mut shares = Vec::new();
-        let found = try_in_turn(&addresses, Duration::from_secs(3600), |to, share| {
+        let found = try_addresses_in_turn(&addresses, Duration::from_secs(3600), |to, share| {
             shares.push(share.as_secs_f64());
             if to == addresses[1] { Ok(to) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
         });
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_port_is_refused() {
+    fn checking_a_closed_udp_port_fails() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let open = socket.local_addr().unwrap();
-        check_port(open).unwrap();
+        check_port_is_open(open).unwrap();
         let closed = SocketAddr::from(([127, 0, 0, 77], open.port()));
         // The kernel limits such refusals to some thousands a second.
-        nocopy_lab::patience::wait_until("a refusal", || check_port(closed).is_err());
+        nocopy_lab::patience::wait_until("a refusal", || check_port_is_open(closed).is_err());
     }
 }

@@ -9,12 +9,14 @@ use nocopy::{Reason, Rejected};
 use nocopy_report::boot_clock::BootInstant;
 
 use crate::arguments::CallArguments;
-use crate::attempts::{cause, cause_of_message, check_port, try_in_turn};
+use crate::attempts::{
+    check_port_is_open, io_error_from_failure, io_error_from_message_error, try_addresses_in_turn,
+};
 use crate::endpoint::Endpoint;
-use crate::exchange::{PATIENCE, unless_down};
+use crate::exchange::{PATIENCE, none_while_interface_down};
 use crate::failure::CommandError;
 use crate::{Failure, ping};
-use nocopy_report::quantity::time;
+use nocopy_report::quantity::time_text;
 use nocopy_report::{Interrupt, Outcome, capability, input_file, print};
 
 #[derive(Debug, thiserror::Error)]
@@ -30,19 +32,19 @@ pub enum Error {
 impl CommandError for Error {}
 
 pub fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
-    let request = request(arguments)?;
+    let request = read_request(arguments)?;
     let interrupt = Interrupt::catch()?;
-    let addresses = ping::resolve(&arguments.target)?;
+    let addresses = ping::resolve_target(&arguments.target)?;
     let start = Instant::now();
     let connected = connect(arguments, &addresses, &interrupt)?;
     capability::drop_all_but(capability::NONE)?;
     let Some((endpoint, peer)) = connected else {
-        return Ok(end_interrupted(arguments, start, "not connected yet, nothing was sent"));
+        return Ok(print_interrupted(arguments, start, "not connected yet, nothing was sent"));
     };
-    let mut call = Call { arguments, interrupt, endpoint };
-    match call.response(request, peer)? {
+    let mut call = PendingCall { arguments, interrupt, endpoint };
+    match call.wait_for_response(request, peer)? {
         Some(response) => print_response(&response).map(|()| Outcome::Positive),
-        None => Ok(end_interrupted(arguments, start, call.sent_words(peer))),
+        None => Ok(print_interrupted(arguments, start, call.request_state_text(peer))),
     }
 }
 
@@ -53,17 +55,18 @@ fn connect(
     interrupt: &Interrupt,
 ) -> Result<Option<(MessageEndpoint, Peer)>, Failure> {
     let interface = arguments.interface.as_deref();
-    let open = |to| ping::open(to, interface, arguments.wait, MESSAGE_BYTES_MAX as usize);
+    let open = |to| ping::open_message_endpoint(to, interface, arguments.wait, MESSAGE_BYTES_MAX as usize);
     if let [to] = addresses {
         let endpoint = open(*to)?;
         capability::drop_all_but(capability::NONE)?;
         let connected = connect_to(endpoint, *to, arguments.timeout, interrupt);
         return Ok(connected.map_err(ping::Error::Message)?);
     }
-    capability::drop_all_but(ping::needed(interface))?;
-    let found = try_in_turn(addresses, arguments.timeout, |to, share| {
-        check_port(to)?;
-        connect_to(open(to).map_err(cause)?, to, share, interrupt).map_err(cause_of_message)
+    capability::drop_all_but(ping::needed_capabilities(interface))?;
+    let found = try_addresses_in_turn(addresses, arguments.timeout, |to, share| {
+        check_port_is_open(to)?;
+        connect_to(open(to).map_err(io_error_from_failure)?, to, share, interrupt)
+            .map_err(io_error_from_message_error)
     });
     Ok(found.map_err(|failed| ping::Error::Connect {
         target: arguments.target.clone(),
@@ -80,7 +83,7 @@ fn connect_to(
     let start = BootInstant::now();
     let peer = endpoint.start_connect(to)?;
     while !interrupt.was_interrupted() {
-        unless_down(endpoint.wait(PATIENCE))?;
+        none_while_interface_down(endpoint.wait(PATIENCE))?;
         while let Some(event) = endpoint.poll_event() {
             match event {
                 Event::Connected(..) => return Ok(Some((endpoint, peer))),
@@ -95,22 +98,22 @@ fn connect_to(
     Ok(None)
 }
 
-fn end_interrupted(arguments: &CallArguments, start: Instant, what: &str) -> Outcome {
-    let after = time(start.elapsed().as_secs_f64());
+fn print_interrupted(arguments: &CallArguments, start: Instant, what: &str) -> Outcome {
+    let after = time_text(start.elapsed().as_secs_f64());
     print::print_status(format_args!("nocopy: {}: interrupted after {after}: {what}", arguments.target));
     Outcome::Negative
 }
 
 /// One call; its waits end early if the user interrupts it.
-struct Call<'a> {
+struct PendingCall<'a> {
     arguments: &'a CallArguments,
     interrupt: Interrupt,
     endpoint: MessageEndpoint,
 }
 
-impl Call<'_> {
+impl PendingCall<'_> {
     /// `None`: interrupted.
-    fn response(&mut self, request: Vec<u8>, peer: Peer) -> Result<Option<Vec<u8>>, Error> {
+    fn wait_for_response(&mut self, request: Vec<u8>, peer: Peer) -> Result<Option<Vec<u8>>, Error> {
         // The user's time limit: it passes while the machine is suspended, too.
         let (start, timeout) = (BootInstant::now(), self.arguments.timeout);
         let (mut request, mut number) = (Some(Payload::from(request)), None);
@@ -120,21 +123,22 @@ impl Call<'_> {
                     Ok(given) => number = Some(given),
                     Err(Rejected { item, reason: Reason::Full }) => request = Some(item),
                     Err(Rejected { reason, .. }) => {
-                        return Err(self.no_response(message::Error::NotSent(reason)));
+                        return Err(self.no_response_error(message::Error::NotSent(reason)));
                     }
                 }
             }
-            let message = unless_down(self.endpoint.receive_timeout(PATIENCE)).map(Option::flatten);
+            let message =
+                none_while_interface_down(self.endpoint.receive_timeout(PATIENCE)).map(Option::flatten);
             match message.map(|message| message.map(|message| (message.kind(), message.to_vec()))) {
                 Ok(Some((Kind::Response(answered), response))) if number == Some(answered) => {
                     return Ok(Some(response));
                 }
                 Ok(Some(_)) => {} // not for this request
                 Ok(None) => self.check_connection()?,
-                Err(error) => return Err(self.no_response(error.into())),
+                Err(error) => return Err(self.no_response_error(error.into())),
             }
             if start.elapsed() >= timeout {
-                return Err(self.no_response(message::Error::TimedOut { timeout }));
+                return Err(self.no_response_error(message::Error::TimedOut { timeout }));
             }
         }
         Ok(None)
@@ -150,11 +154,11 @@ impl Call<'_> {
         why.map_or(Ok(()), |why| Err(Error::Ended { target: self.arguments.target.clone(), why }))
     }
 
-    fn no_response(&self, source: message::Error) -> Error {
+    fn no_response_error(&self, source: message::Error) -> Error {
         Error::Call { target: self.arguments.target.clone(), source }
     }
 
-    fn sent_words(&self, peer: Peer) -> &'static str {
+    fn request_state_text(&self, peer: Peer) -> &'static str {
         match self.endpoint.peer_stats(peer) {
             Some(stats) if stats.in_flight + stats.queued == 0 => {
                 "the request has arrived, no response has come"
@@ -173,8 +177,8 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
     }
     drop(output);
     let words = String::from_utf8_lossy(response);
-    print::text(&words)?;
-    if print::printable(&words).as_bytes() != response {
+    print::print_text(&words)?;
+    if print::replace_control_characters(&words).as_bytes() != response {
         print::print_status(
             "nocopy: the response has bytes that are not for a terminal, shown as \u{fffd}: send standard output to a file to have them",
         );
@@ -183,9 +187,9 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
 }
 
 /// The request, read before anything is opened.
-fn request(arguments: &CallArguments) -> Result<Vec<u8>, Failure> {
-    let Some(path) = &arguments.file else { return Ok(arguments.text().into_bytes()) };
-    let request = input_file::read(path, MESSAGE_BYTES_MAX as usize);
-    let failed = |source| nocopy_report::Failure::Input { path: input_file::name(path), source };
+fn read_request(arguments: &CallArguments) -> Result<Vec<u8>, Failure> {
+    let Some(path) = &arguments.file else { return Ok(arguments.request_text().into_bytes()) };
+    let request = input_file::read_limited(path, MESSAGE_BYTES_MAX as usize);
+    let failed = |source| nocopy_report::Failure::Input { path: input_file::display_name(path), source };
     Ok(request.map_err(failed)?.ok_or(Error::TooLong)?)
 }

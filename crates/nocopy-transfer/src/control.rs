@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::transfer::CONTROL_BYTES;
-use crate::transfer::stream::{Malformed, Message, MessageBuffer};
+use crate::transfer::stream::{ControlMessage, MalformedMessage, MessageBuffer};
 
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlConnection {
     stream: TcpStream,
     buffer: MessageBuffer,
     /// Bytes that the kernel had no room for.
@@ -17,13 +17,13 @@ pub(crate) struct Control {
 
 /// A result of reading from the other end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
-    Message(Result<Message, Malformed>),
+pub(crate) enum ControlReceiveResult {
+    Message(Result<ControlMessage, MalformedMessage>),
     Nothing,
     End,
 }
 
-impl Control {
+impl ControlConnection {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -31,18 +31,18 @@ impl Control {
     }
 
     /// Whether the kernel has accepted all messages; until then a caller should queue no more.
-    pub(crate) fn is_clear(&mut self) -> bool {
-        self.push();
+    pub(crate) fn has_sent_all(&mut self) -> bool {
+        self.write_unsent();
         self.unsent.is_empty()
     }
 
     pub(crate) fn send(&mut self, message: &[u8; CONTROL_BYTES]) {
         self.unsent.extend(message);
-        self.push();
+        self.write_unsent();
     }
 
     /// Writes as much as the kernel has room for. A broken connection is noticed when reading.
-    fn push(&mut self) {
+    fn write_unsent(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
                 Ok(bytes @ 1..) => drop(self.unsent.drain(..bytes)),
@@ -52,18 +52,18 @@ impl Control {
         }
     }
 
-    pub(crate) fn receive(&mut self) -> Incoming {
+    pub(crate) fn receive(&mut self) -> ControlReceiveResult {
         loop {
-            match self.stream.read(self.buffer.room()) {
-                Ok(0) => return Incoming::End,
-                Ok(bytes) => match self.buffer.filled(bytes) {
-                    Some(message) => return Incoming::Message(message),
+            match self.stream.read(self.buffer.unfilled()) {
+                Ok(0) => return ControlReceiveResult::End,
+                Ok(bytes) => match self.buffer.advance_filled(bytes) {
+                    Some(message) => return ControlReceiveResult::Message(message),
                     None => continue,
                 },
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Incoming::Nothing,
+                    io::ErrorKind::WouldBlock => return ControlReceiveResult::Nothing,
                     io::ErrorKind::Interrupted => {}
-                    _ => return Incoming::End,
+                    _ => return ControlReceiveResult::End,
                 },
             }
         }
@@ -75,7 +75,7 @@ impl Control {
     }
 }
 
-impl AsFd for Control {
+impl AsFd for ControlConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -89,46 +89,47 @@ mod tests {
     use rustix::io::ioctl_fionread;
 
     use super::*;
-    use crate::transfer::stream::Head;
+    use crate::transfer::stream::StreamHead;
 
     #[test]
-    fn messages_arrive_unchanged() {
+    fn partial_messages_are_awaited_and_unsent_ones_kept() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut control = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+        let mut control =
+            ControlConnection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();
-        let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
+        let head = StreamHead { run: 1, number: 0, streams: 1, offset: 0, length: None };
         let message = head.emit();
         let give_up = Instant::now() + Duration::from_secs(60);
         other.write_all(&message[..10]).unwrap();
         while ioctl_fionread(&control).unwrap() < 10 {
             assert!(Instant::now() < give_up, "it does not come");
         }
-        assert_eq!(control.receive(), Incoming::Nothing);
+        assert_eq!(control.receive(), ControlReceiveResult::Nothing);
         let mut receive = |bytes: &[u8]| {
             other.write_all(bytes).unwrap();
             loop {
                 match control.receive() {
-                    Incoming::Nothing => assert!(Instant::now() < give_up, "it does not come"),
+                    ControlReceiveResult::Nothing => assert!(Instant::now() < give_up, "it does not come"),
                     incoming => break incoming,
                 }
             }
         };
-        assert_eq!(receive(&message[10..]), Incoming::Message(Ok(Message::Head(head))));
-        assert_eq!(receive(&[0; CONTROL_BYTES]), Incoming::Message(Err(Malformed)));
+        assert_eq!(receive(&message[10..]), ControlReceiveResult::Message(Ok(ControlMessage::Head(head))));
+        assert_eq!(receive(&[0; CONTROL_BYTES]), ControlReceiveResult::Message(Err(MalformedMessage)));
         // Data for which the receiver has no room is kept, and sent later.
         let mut said = 0;
-        while control.is_clear() {
+        while control.has_sent_all() {
             control.send(&message);
             said += CONTROL_BYTES;
         }
         let mut read = 0;
         let mut buffer = vec![0; 1 << 16];
         while read < said {
-            control.is_clear();
+            control.has_sent_all();
             read += other.read(&mut buffer).unwrap();
         }
         assert_eq!(read, said);
         drop(other);
-        assert_eq!(control.receive(), Incoming::End);
+        assert_eq!(control.receive(), ControlReceiveResult::End);
     }
 }

@@ -21,7 +21,7 @@ pub enum Scheme {
 const ROUNDS: &[Scheme] = &[Scheme::Message, Scheme::Udp, Scheme::Tcp, Scheme::Xdp];
 
 impl Scheme {
-    fn prefix(self) -> &'static str {
+    fn url_prefix(self) -> &'static str {
         match self {
             Self::Udp => "udp://",
             Self::Tcp => "tcp://",
@@ -31,7 +31,7 @@ impl Scheme {
     }
 
     pub fn name(self) -> &'static str {
-        self.prefix().trim_end_matches("://")
+        self.url_prefix().trim_end_matches("://")
     }
 }
 
@@ -44,13 +44,13 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Parses `SCHEME://HOST:PORT`; `None` if the text does not begin with one of the schemes.
-    fn read(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
+    fn parse_url(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
         let (scheme, authority) =
-            known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.prefix())?)))?;
-        Some(Self::at(scheme, &address::of_url(authority), scheme.prefix()))
+            known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.url_prefix())?)))?;
+        Some(Self::parse_authority(scheme, &address::host_port_of_url(authority), scheme.url_prefix()))
     }
 
-    fn at(scheme: Scheme, text: &str, prefix: &str) -> Result<Self, String> {
+    fn parse_authority(scheme: Scheme, text: &str, prefix: &str) -> Result<Self, String> {
         let at = text.parse().map_err(|why| {
             format!("{why}; write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000")
         })?;
@@ -59,47 +59,47 @@ impl Endpoint {
 
     /// Parses `HOST:PORT` for receiving: the host, an address of this machine, may be missing, and port 0
     /// chooses a free port.
-    pub fn parse(scheme: Scheme, text: &str) -> Result<Self, String> {
-        Self::at(scheme, text, "")
+    pub fn parse_local(scheme: Scheme, text: &str) -> Result<Self, String> {
+        Self::parse_authority(scheme, text, "")
     }
 
     /// Parses `HOST:PORT` for sending.
     pub fn parse_peer(scheme: Scheme, text: &str) -> Result<Self, String> {
-        Self::parse(scheme, text)?.into_peer()
+        Self::parse_local(scheme, text)?.require_host_and_port()
     }
 
     /// Parses `SCHEME://HOST:PORT` for sending by one of these schemes.
-    fn read_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
-        Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")))?.into_peer()
+    fn parse_peer_url(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
+        Self::parse_url(text, known).unwrap_or_else(|| Err(format!("write {said}")))?.require_host_and_port()
     }
 
     /// Checks that it names a host and a port.
-    fn into_peer(self) -> Result<Self, String> {
+    fn require_host_and_port(self) -> Result<Self, String> {
         match self.at.host.is_none() || self.at.port == 0 {
             true => Err("a host and a port from 1 on are needed".into()),
             false => Ok(self),
         }
     }
 
-    pub fn parse_round(text: &str) -> Result<Self, String> {
+    pub fn parse_ping_target(text: &str) -> Result<Self, String> {
         let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
-        Self::read_peer(text, ROUNDS, said)
+        Self::parse_peer_url(text, ROUNDS, said)
     }
 
-    pub fn parse_call(text: &str) -> Result<Self, String> {
-        Self::read_peer(text, &[Scheme::Message], "message://HOST:PORT")
+    pub fn parse_call_target(text: &str) -> Result<Self, String> {
+        Self::parse_peer_url(text, &[Scheme::Message], "message://HOST:PORT")
     }
 
     /// Parses an address of `serve`; without a scheme, messages and TCP use the port, and UDP the next port,
     /// because messages use UDP as well.
     pub fn parse_services(text: &str) -> Result<Vec<Self>, String> {
-        if let Some(one) = Self::read(text, ROUNDS) {
+        if let Some(one) = Self::parse_url(text, ROUNDS) {
             return one.map(|one| vec![one]);
         }
         if text.contains("://") {
             return Err("only message://, udp://, tcp:// and xdp:// are known".into());
         }
-        let message = Self::at(Scheme::Message, text, "")?;
+        let message = Self::parse_authority(Scheme::Message, text, "")?;
         let next = message.port().checked_add(1).filter(|_| message.port() > 0);
         let next = next.ok_or(
             "UDP is at the next port number: write a port from 1 to 65534, or message://ADDRESS:PORT",
@@ -150,7 +150,7 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}{}", self.scheme.prefix(), self.at)
+        write!(f, "{}{}", self.scheme.url_prefix(), self.at)
     }
 }
 
@@ -170,26 +170,29 @@ mod tests {
 
     #[test]
     fn the_host_of_a_receiver_is_optional() {
-        let own = |text| Endpoint::parse(Scheme::Tcp, text).map(|own| (own.has_host(), own.port()));
+        let own = |text| Endpoint::parse_local(Scheme::Tcp, text).map(|own| (own.has_host(), own.port()));
         assert_eq!((own(":0"), own("[::1]:7")), (Ok((false, 0)), Ok((true, 7))));
         assert!(own("eth0").is_err() && own("9000").is_err());
     }
 
     #[test]
     fn scopes_of_urls_are_decoded() {
-        let peer = Endpoint::parse_round("udp://[fe80::1%25eth0]:9").unwrap();
+        let peer = Endpoint::parse_ping_target("udp://[fe80::1%25eth0]:9").unwrap();
         assert_eq!(peer.to_string(), "udp://[fe80::1%eth0]:9");
     }
 
     #[test]
     fn the_scheme_selects_the_protocol_of_the_peer() {
-        let ask = |text| Endpoint::parse_round(text).map(|peer| (peer.scheme(), peer.port()));
+        let ask = |text| Endpoint::parse_ping_target(text).map(|peer| (peer.scheme(), peer.port()));
         assert_eq!(ask("message://a:7"), Ok((Scheme::Message, 7)));
         assert_eq!(ask("xdp://[::1]:9"), Ok((Scheme::Xdp, 9)));
         for wrong in ["a:7", "message://:7", "udp://a:0", "sctp://a:1", "eth0"] {
             assert!(ask(wrong).is_err(), "{wrong}");
         }
-        assert!(Endpoint::parse_call("message://a:7").is_ok() && Endpoint::parse_call("udp://a:7").is_err());
+        assert!(
+            Endpoint::parse_call_target("message://a:7").is_ok()
+                && Endpoint::parse_call_target("udp://a:7").is_err()
+        );
     }
 
     #[test]

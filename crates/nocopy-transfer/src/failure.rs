@@ -36,8 +36,8 @@ impl<E: CommandError> From<E> for Failure {
 
 impl Failure {
     /// For `map_err`: a failed lookup of an interface.
-    pub fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
-        move |error| match error.is_no_interface() {
+    pub fn from_interface_lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
+        move |error| match error.is_missing_interface() {
             true => Failure::NoInterface { interface: interface.into() },
             false => error.into(),
         }

@@ -6,7 +6,7 @@ use nocopy::{Cause, Evidence, Ledger};
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
-pub(crate) struct LedgerResult {
+pub(crate) struct LedgerSummary {
     pub datagrams: u64,
     pub zero_copy_bytes: u64,
     /// By the name of the cause.
@@ -16,16 +16,16 @@ pub(crate) struct LedgerResult {
     pub words: String,
 }
 
-impl LedgerResult {
-    pub(crate) fn together(all: impl Iterator<Item = Ledger>) -> Self {
+impl LedgerSummary {
+    pub(crate) fn from_ledgers(all: impl Iterator<Item = Ledger>) -> Self {
         all.sum::<Ledger>().into()
     }
 }
 
-impl From<Ledger> for LedgerResult {
+impl From<Ledger> for LedgerSummary {
     fn from(tally: Ledger) -> Self {
         let copied = tally.into_iter().filter_map(|(evidence, bytes)| match evidence {
-            Evidence::Copied(cause) => Some((name(cause), bytes)),
+            Evidence::Copied(cause) => Some((cause_name(cause), bytes)),
             _ => None,
         });
         Self {
@@ -39,7 +39,7 @@ impl From<Ledger> for LedgerResult {
 }
 
 /// That of its variant, in kebab-case.
-fn name(cause: Cause) -> String {
+fn cause_name(cause: Cause) -> String {
     let mut name = String::new();
     for character in format!("{cause:?}").chars() {
         if character.is_ascii_uppercase() && !name.is_empty() {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn causes_have_distinct_names_in_kebab_case() {
-        let names: BTreeSet<String> = Cause::ALL.map(name).into();
+        let names: BTreeSet<String> = Cause::ALL.map(cause_name).into();
         assert_eq!(names.len(), Cause::ALL.len(), "{names:?}");
         let is_kebab = |name: &String| name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         assert!(names.iter().all(is_kebab) && names.contains("part-of-page"), "{names:?}");

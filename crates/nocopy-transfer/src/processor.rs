@@ -7,7 +7,7 @@ use nix::sys::time::TimeValLike;
 use serde::Serialize;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StartTime {
+pub(crate) struct ProcessorTimeSnapshot {
     at: Instant,
     user: Duration,
     system: Duration,
@@ -23,15 +23,15 @@ pub(crate) struct ProcessorUse {
     pub ns_per_datagram: Option<f64>,
 }
 
-impl StartTime {
+impl ProcessorTimeSnapshot {
     pub(crate) fn now() -> Self {
-        let (user, system) = times();
+        let (user, system) = processor_times();
         Self { at: Instant::now(), user, system }
     }
 
     /// The time used since the start, also per datagram.
-    pub(crate) fn used(self, datagrams: u64) -> ProcessorUse {
-        let (user, system) = times();
+    pub(crate) fn usage_since(self, datagrams: u64) -> ProcessorUse {
+        let (user, system) = processor_times();
         let [user, system] = [user.saturating_sub(self.user), system.saturating_sub(self.system)];
         let both = (user + system).as_secs_f64();
         ProcessorUse {
@@ -44,7 +44,7 @@ impl StartTime {
 }
 
 impl ProcessorUse {
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let Self { user_seconds, system_seconds, percent, ns_per_datagram } = self;
         let each = ns_per_datagram.map(|ns| format!(", {ns:.0} ns a datagram")).unwrap_or_default();
         format!("{user_seconds:.3} s user, {system_seconds:.3} s system, {percent:.0} % of a processor{each}")
@@ -52,7 +52,7 @@ impl ProcessorUse {
 }
 
 /// Times in user space and in the kernel. They are 0 only if the kernel refuses to report them.
-fn times() -> (Duration, Duration) {
+fn processor_times() -> (Duration, Duration) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Default::default() };
     let duration = |microseconds: i64| Duration::from_micros(microseconds.unsigned_abs());
     (duration(usage.user_time().num_microseconds()), duration(usage.system_time().num_microseconds()))
@@ -64,16 +64,16 @@ mod tests {
 
     #[test]
     fn used_processor_time_is_measured() {
-        let start = StartTime::now();
+        let start = ProcessorTimeSnapshot::now();
         let give_up = Instant::now() + Duration::from_secs(60);
-        let before = times();
-        while times() == before {
+        let before = processor_times();
+        while processor_times() == before {
             assert!(Instant::now() < give_up, "it is not seen");
         }
-        let used = start.used(10);
+        let used = start.usage_since(10);
         let seconds = used.user_seconds + used.system_seconds;
         assert!(seconds > 0.0 && used.percent > 0.0, "{used:?}");
         assert!((used.ns_per_datagram.unwrap() - seconds * 1e8).abs() < 1.0, "{used:?}");
-        assert!(start.used(0).ns_per_datagram.is_none());
+        assert!(start.usage_since(0).ns_per_datagram.is_none());
     }
 }

@@ -16,9 +16,9 @@ const DAD_FAILED: u32 = 0x08;
 const TENTATIVE: u32 = 0x40;
 
 /// Waits for a limited time for an address to send from, if there is none but a tentative one.
-pub(crate) fn await_address(to: SocketAddr) {
+pub(crate) fn await_source_address(to: SocketAddr) {
     let start = Instant::now();
-    while lacks_source(to) && is_any_tentative() && start.elapsed() < AWAITED_MAX {
+    while lacks_source(to) && is_any_address_tentative() && start.elapsed() < AWAITED_MAX {
         sleep(POLL_INTERVAL);
     }
 }
@@ -41,12 +41,13 @@ fn lacks_source(to: SocketAddr) -> bool {
     }
 }
 
-fn is_any_tentative() -> bool {
-    fs::read_to_string("/proc/net/if_inet6").is_ok_and(|addresses| addresses.lines().any(is_tentative))
+fn is_any_address_tentative() -> bool {
+    fs::read_to_string("/proc/net/if_inet6")
+        .is_ok_and(|addresses| addresses.lines().any(is_address_tentative))
 }
 
 /// A line: address, interface, length of the prefix, scope, flags, name (net/ipv6/addrconf.c).
-fn is_tentative(line: &str) -> bool {
+fn is_address_tentative(line: &str) -> bool {
     let flags = line.split_whitespace().nth(4).and_then(|flags| u32::from_str_radix(flags, 16).ok());
     flags.is_some_and(|flags| flags & (TENTATIVE | DAD_FAILED) == TENTATIVE)
 }
@@ -58,12 +59,12 @@ mod tests {
     #[test]
     fn address_flags_are_parsed() {
         let address = |flags| format!("fd770000000000000000000000000001 05 40 00 {flags}      nc0");
-        let tentative = ["40", "c0", "80", "48", "00", ""].map(|flags| is_tentative(&address(flags)));
+        let tentative = ["40", "c0", "80", "48", "00", ""].map(|flags| is_address_tentative(&address(flags)));
         assert_eq!(tentative, [true, true, false, false, false, false]);
     }
 
     #[test]
-    fn local_addresses_are_not_awaited() {
+    fn local_destinations_never_lack_a_source_address() {
         for to in ["127.0.0.1:9", "192.0.2.1:9", "[::1]:9", "[ff02::1%1]:9"] {
             assert!(!lacks_source(to.parse().unwrap()), "{to}");
         }

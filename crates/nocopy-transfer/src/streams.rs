@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::{in_time, short};
+use nocopy_report::quantity::{in_time_suffix, short_number};
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -17,12 +17,12 @@ pub(crate) struct StreamRow {
 }
 
 /// Rows of a table: none for a single stream.
-pub(crate) fn rows_of_streams(streams: &[StreamRow]) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn stream_table_rows(streams: &[StreamRow]) -> impl Iterator<Item = (String, String)> {
     let rows = if streams.len() > 1 { streams } else { &[] };
     rows.iter().map(|row| {
-        let rate = short(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
+        let rate = short_number(8.0 * row.bytes as f64 / row.seconds.max(1e-9));
         let from = row.offset.map(|offset| format!(" from {offset}")).unwrap_or_default();
-        let said = format!("{} bytes{from}{}, {rate}bit/s", row.bytes, in_time(row.seconds));
+        let said = format!("{} bytes{from}{}, {rate}bit/s", row.bytes, in_time_suffix(row.seconds));
         (format!("stream {}", row.number), said)
     })
 }
@@ -43,9 +43,9 @@ impl LiveBytes {
     pub(crate) fn update(&mut self, now_bytes: u64) {
         let Self { line, bytes, what } = self;
         line.update(Instant::now(), |since: Duration| {
-            let rate = short(8.0 * (now_bytes - *bytes) as f64 / since.as_secs_f64());
+            let rate = short_number(8.0 * (now_bytes - *bytes) as f64 / since.as_secs_f64());
             *bytes = now_bytes;
-            format!("{}B{what}, {rate}bit/s", short(now_bytes as f64))
+            format!("{}B{what}, {rate}bit/s", short_number(now_bytes as f64))
         });
     }
 }

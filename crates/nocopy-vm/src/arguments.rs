@@ -103,7 +103,7 @@ impl FromStr for Seed {
 impl RandomArguments {
     /// The arguments with a seed: of the command line, of the environment, or the fixed one. Fails if the
     /// environment's seed is not valid.
-    pub(crate) fn settled(self) -> Result<Self, String> {
+    pub(crate) fn with_resolved_seed(self) -> Result<Self, String> {
         let of_environment = || match std::env::var(SEED_VARIABLE) {
             Ok(text) => text
                 .parse()
@@ -117,7 +117,7 @@ impl RandomArguments {
         self.seed.unwrap_or(Seed::FIXED).0
     }
 
-    pub(crate) fn words(self) -> Vec<String> {
+    pub(crate) fn to_command_line(self) -> Vec<String> {
         let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.0.to_string()]);
         self.soak.then(|| "--soak".to_owned()).into_iter().chain(seed).collect()
     }
@@ -168,7 +168,7 @@ mod tests {
         let random: [Seed; 2] = ["random", "random"].map(|text| text.parse().unwrap());
         assert_ne!(random[0], random[1]);
         // A second run of a row has the seed of the first.
-        let settled = RandomArguments { soak: true, seed: Some(random[0]) }.settled().unwrap();
-        assert_eq!(settled.words(), ["--soak", "--seed", &random[0].0.to_string()]);
+        let settled = RandomArguments { soak: true, seed: Some(random[0]) }.with_resolved_seed().unwrap();
+        assert_eq!(settled.to_command_line(), ["--soak", "--seed", &random[0].0.to_string()]);
     }
 }

@@ -8,12 +8,12 @@ pub(crate) const FILE: &str = "events";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Event {
+pub(crate) enum GuestEvent {
     Booted {
         /// The output of `uname -r`.
         kernel: String,
         /// The kernel's log of the boot.
-        log: Log,
+        log: KernelLogLines,
     },
     Started {
         test: String,
@@ -22,20 +22,20 @@ pub(crate) enum Event {
     /// Every test has run and the driver is unloaded.
     Done {
         /// The kernel's log after the last test.
-        log: Log,
+        log: KernelLogLines,
     },
 }
 
 /// Lines of the kernel's log that matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Log {
+pub(crate) struct KernelLogLines {
     /// The kernel found something wrong.
     pub(crate) complaints: Vec<String>,
     /// The kernel found that time passed in which it did not run: the host's doing.
     pub(crate) stalls: Vec<String>,
 }
 
-impl Log {
+impl KernelLogLines {
     pub(crate) fn extend(&mut self, later: Self) {
         self.complaints.extend(later.complaints);
         self.stalls.extend(later.stalls);
@@ -49,7 +49,7 @@ pub(crate) struct TestResult {
     /// Why it failed; `None` when it passed.
     pub(crate) failure: Option<String>,
     /// The kernel's log of the test; a test with complaints has failed.
-    pub(crate) log: Log,
+    pub(crate) log: KernelLogLines,
     /// The longest time that a processor of the machine prevented its witness from running.
     pub(crate) oversleep_ms: u64,
     /// The rows recorded by the test.

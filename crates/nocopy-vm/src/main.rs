@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(error) => {
             eprintln!("nocopy-vm: {error}");
-            ExitCode::from(if error.is_of_the_machine() { 3 } else { 2 })
+            ExitCode::from(if error.is_unsupported_machine() { 3 } else { 2 })
         }
     }
 }

@@ -20,19 +20,19 @@ pub(crate) struct Test {
     pub(crate) run: fn(&Guest) -> Result<(), Failure>,
 }
 
-pub(crate) fn find(name: &str) -> Option<&'static Test> {
+pub(crate) fn find_test(name: &str) -> Option<&'static Test> {
     TESTS.iter().find(|(found, _)| *found == name).map(|(_, test)| *test)
 }
 
 /// Runs one test in this process. If it fails, its standard error is the reason.
 pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
-    let result = find(&arguments.name)
+    let result = find_test(&arguments.name)
         .ok_or_else(|| {
             Failure(format!(
                 "test '{}': not found; the lab has no such test; 'nocopy-vm list' lists them",
                 arguments.name
             ))
         })
-        .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
-    guest::exit("nocopy-vm test", result)
+        .and_then(|test| (test.run)(&Guest::set_up(arguments.topology, arguments.random)?));
+    guest::exit_code("nocopy-vm test", result)
 }

@@ -15,7 +15,7 @@ use nocopy::port::OpenError;
 use nocopy::{Area, Port, Reason, Receiver, Rejected, Sender};
 
 /// Forwards in one direction; returns packets forwarded and dropped.
-fn forward(
+fn forward_packets(
     from: &mut Receiver,
     to: &mut Sender,
     is_jumbo: bool,
@@ -28,12 +28,12 @@ fn forward(
         if is_jumbo {
             while let Some(packet) = batch.next_chain() {
                 let sent = to.forward_chain(packet);
-                count(once_more(to, sent, Sender::send_chain)?);
+                count(flush_and_retry_send(to, sent, Sender::send_chain)?);
             }
         } else {
             for packet in batch {
                 let sent = to.forward(packet);
-                count(once_more(to, sent, Sender::send)?);
+                count(flush_and_retry_send(to, sent, Sender::send)?);
             }
         }
         to.flush()?;
@@ -43,7 +43,7 @@ fn forward(
 
 /// Sends a packet that found no room, after those before it; returns whether it was sent. One that is refused
 /// again returns to its pool here.
-fn once_more<T>(
+fn flush_and_retry_send<T>(
     to: &mut Sender,
     sent: Result<(), Rejected<T>>,
     send: fn(&mut Sender, T) -> Result<(), Rejected<T>>,
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{left} ({}) - {right} ({}): forwarding", left_port.mode(), right_port.mode());
     let ((left_in, left_out), (right_in, right_out)) = (left_port.halves(), right_port.halves());
     let run = |from, to| {
-        let ended = forward(from, to, is_jumbo, &stop);
+        let ended = forward_packets(from, to, is_jumbo, &stop);
         stop.store(true, Relaxed); // one way broken is no bridge
         ended
     };

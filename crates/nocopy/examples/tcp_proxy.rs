@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Moves bytes until the stream ends, and passes its end on; returns how many. If that fails, both
 /// connections are reset: no peer shall take a part for the whole.
-fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
+fn forward_until_end(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64> {
     let moved = || {
         let mut pages = pool.take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut bytes = 0;
@@ -28,13 +28,13 @@ fn forward(pool: &PagePool, from: &TcpStream, to: &TcpStream) -> io::Result<u64>
     })
 }
 
-fn pass_on(pool: &PagePool, client: &TcpStream, onwards: SocketAddr) -> io::Result<(u64, u64)> {
+fn proxy_connection(pool: &PagePool, client: &TcpStream, onwards: SocketAddr) -> io::Result<(u64, u64)> {
     let server = TcpStream::connect(onwards)?;
     client.set_nodelay(true)?; // what was sent at once is passed on at once
     server.set_nodelay(true)?;
     thread::scope(|scope| {
-        let back = scope.spawn(|| forward(pool, &server, client));
-        let there = forward(pool, client, &server);
+        let back = scope.spawn(|| forward_until_end(pool, &server, client));
+        let there = forward_until_end(pool, client, &server);
         back.join().expect("it does not panic").and_then(|back| Ok((there?, back)))
     })
 }
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     thread::scope(|scope| {
         for _ in 0..connections {
             let ((client, from), pool) = (listener.accept()?, &pool);
-            scope.spawn(move || match pass_on(pool, &client, onwards) {
+            scope.spawn(move || match proxy_connection(pool, &client, onwards) {
                 Ok((there, back)) => println!("{from}: {there} bytes there, {back} back"),
                 Err(error) => println!("{from}: {error}"),
             });

@@ -18,11 +18,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let interface = arguments.next().ok_or("usage: unprivileged INTERFACE [COUNT]")?;
     let count = arguments.next().unwrap_or_else(|| "10".to_owned());
-    if interface == CLIENT { receive(count.parse()?) } else { grant(&interface, &count) }
+    if interface == CLIENT {
+        receive_packets(count.parse()?)
+    } else {
+        grant_port_to_child(&interface, &count)
+    }
 }
 
 /// Runs with privileges.
-fn grant(interface: &str, count: &str) -> Result<(), Box<dyn Error>> {
+fn grant_port_to_child(interface: &str, count: &str) -> Result<(), Box<dyn Error>> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut client = Command::new("/proc/self/exe");
     client.args([CLIENT, count]).uid(NOBODY).gid(NOBODY).stdin(OwnedFd::from(theirs));
@@ -33,7 +37,7 @@ fn grant(interface: &str, count: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs without privileges.
-fn receive(mut left: usize) -> Result<(), Box<dyn Error>> {
+fn receive_packets(mut left: usize) -> Result<(), Box<dyn Error>> {
     let opener = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let grant = Grant::receive(&opener)?;
     // 4 MiB: such users may lock only little memory ('ulimit -l').

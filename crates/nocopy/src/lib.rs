@@ -115,7 +115,7 @@ pub use counter::Counter;
 pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::process_stats;
 pub use facts::evidence::{Cause, Evidence, Ledger};
-pub use facts::explanation::Explanation;
+pub use facts::method_explanation::Explanation;
 pub use facts::rejected::{Reason, Rejected};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use memory::pool::{Buffer, Pool};

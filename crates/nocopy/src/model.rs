@@ -6,7 +6,7 @@ pub mod filter;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::memory::area::{Area, AreaConfig, Faults, Frame, Half};
+use crate::memory::area::{Area, AreaConfig, Faults, Frame, PoolDirection};
 use crate::ring;
 use crate::sys::xsk::Descriptor;
 
@@ -14,7 +14,7 @@ use crate::sys::xsk::Descriptor;
 ///
 /// # Panics
 /// As there.
-pub fn stream(schedule: &[u8]) {
+pub fn check_message_stream(schedule: &[u8]) {
     crate::message::model::run(schedule);
 }
 
@@ -22,7 +22,7 @@ pub fn stream(schedule: &[u8]) {
 pub type Operation = (u8, u16);
 
 /// Reads a list of operations out of arbitrary bytes.
-pub fn operations(bytes: &[u8]) -> Vec<Operation> {
+pub fn parse_operations(bytes: &[u8]) -> Vec<Operation> {
     bytes.chunks_exact(3).map(|chunk| (chunk[0], u16::from_le_bytes([chunk[1], chunk[2]]))).collect()
 }
 
@@ -31,7 +31,7 @@ pub fn operations(bytes: &[u8]) -> Vec<Operation> {
 ///
 /// # Panics
 /// When ring and queue disagree.
-pub fn ring(operations: &[Operation]) {
+pub fn check_ring(operations: &[Operation]) {
     let (mut producer, mut consumer) = ring::pair::<u64>(8);
     let (mut staged, mut visible) = (VecDeque::new(), VecDeque::new());
     let mut next = 0;
@@ -64,7 +64,7 @@ pub fn ring(operations: &[Operation]) {
                 visible.append(&mut staged);
             }
             3 => {
-                let mut peek = consumer.peek(amount);
+                let mut peek = consumer.ready_entries(amount);
                 assert_eq!(peek.len(), (amount as usize).min(visible.len()));
                 assert_eq!(peek.entry_at(0), visible.front().copied().filter(|_| amount > 0));
                 // Half of what was offered is read; the rest must be offered again.
@@ -76,7 +76,7 @@ pub fn ring(operations: &[Operation]) {
             }
             _ => assert_eq!(consumer.available(u32::MAX) as usize, visible.len()),
         }
-        assert_eq!(producer.staged() as usize, staged.len());
+        assert_eq!(producer.staged_count() as usize, staged.len());
         assert_eq!(producer.bad_indices() + consumer.bad_indices(), 0);
     }
 }
@@ -89,11 +89,12 @@ const FRAMES: u32 = 6;
 ///
 /// # Panics
 /// When one of these is violated.
-pub fn halves(operations: &[Operation]) {
+pub fn check_port_halves(operations: &[Operation]) {
     let config = AreaConfig { frame_count: 3 * FRAMES, ..AreaConfig::default() };
     let area = Area::new(config).expect("a small area");
     let pool = |half| area.pool(half, FRAMES).expect("room for three pools");
-    let (receive, mut send, other) = (pool(Half::Receive), pool(Half::Send), pool(Half::Send));
+    let (receive, mut send, other) =
+        (pool(PoolDirection::Receive), pool(PoolDirection::Send), pool(PoolDirection::Send));
     let (mut fill, mut kernel_fill) = ring::pair::<u64>(8);
     let (mut kernel_rx, mut rx) = ring::pair::<Descriptor>(8);
     let (mut kernel_completion, mut completion) = ring::pair::<u64>(8);
@@ -105,7 +106,7 @@ pub fn halves(operations: &[Operation]) {
             0 => drop(receive.refill(&mut fill)),
             1 => {
                 // A correct delivery, if there is a frame for it.
-                if let Some(address) = kernel_fill.peek(1).next() {
+                if let Some(address) = kernel_fill.ready_entries(1).next() {
                     let _ =
                         kernel_rx.push(Descriptor { address: address + 256, len: amount.into(), options: 0 });
                     kernel_rx.publish();
@@ -118,16 +119,16 @@ pub fn halves(operations: &[Operation]) {
                 kernel_rx.publish();
             }
             3 | 4 => {
-                for descriptor in rx.peek(u32::from(amount % 8)) {
-                    if let Some(packet) = receive.claims().claim(descriptor, &mut faults) {
-                        receive.claimed(1);
+                for descriptor in rx.ready_entries(u32::from(amount % 8)) {
+                    if let Some(packet) = receive.claimer().claim(descriptor, &mut faults) {
+                        receive.count_claimed(1);
                         if what % 10 == 3 {
                             mine.push(packet.take());
                         }
                     }
                 }
             }
-            5 => mine.extend(send.frame()),
+            5 => mine.extend(send.take_frame()),
             6 => {
                 if let Some(mut frame) = mine.pop() {
                     if amount % 2 == 1 {
@@ -139,7 +140,7 @@ pub fn halves(operations: &[Operation]) {
                         let _ = frame.prepend(usize::from(amount % 64));
                     }
                     lent.push(send.lend(frame).expect("of this area").address);
-                    send.sent(1);
+                    send.count_lent(1);
                 }
             }
             7 => {
@@ -164,7 +165,7 @@ pub fn halves(operations: &[Operation]) {
                 }
             }
         }
-        check(&area, &mine, &[&receive, &send, &other]);
+        check_frame_ownership(&area, &mine, &[&receive, &send, &other]);
     }
     drop((receive, send, other));
     let balance = area.balance();
@@ -177,10 +178,10 @@ pub fn halves(operations: &[Operation]) {
     );
 }
 
-fn check(area: &Area, mine: &[Frame], pools: &[&crate::memory::area::Pool]) {
+fn check_frame_ownership(area: &Area, mine: &[Frame], pools: &[&crate::memory::area::FramePool]) {
     let starts: HashSet<usize> = mine.iter().map(|frame| frame.as_ptr().addr() >> 11).collect();
     assert_eq!(starts.len(), mine.len(), "two frames in one place");
-    let (base, bytes) = area.memory();
+    let (base, bytes) = area.memory_range();
     for frame in mine {
         let start = frame.as_ptr().addr() - base.as_ptr().addr();
         assert!(start + frame.len() <= bytes && start % 2048 + frame.len() <= 2048, "bytes outside a frame");

@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, Ordering, Slot};
 /// `XDP_RING_NEED_WAKEUP` of `linux/if_xdp.h`: the kernel sleeps and needs a system call to continue.
 const NEED_WAKEUP: u32 = 1;
 
-struct Shared<T> {
+struct SharedRing<T> {
     /// Entries ever produced, modulo 2^32. Written only by the producer.
     producer: NonNull<AtomicU32>,
     /// Entries ever consumed, modulo 2^32. Written only by the consumer.
@@ -40,7 +40,7 @@ struct Shared<T> {
     memory: Arc<dyn Any + Send + Sync>,
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedRing<T> {
     fn clone(&self) -> Self {
         Self { memory: Arc::clone(&self.memory), ..*self }
     }
@@ -48,20 +48,20 @@ impl<T> Clone for Shared<T> {
 
 // SAFETY: the pointers stay valid wherever `memory` goes, and slots hold plain `Copy` data handed over by the
 // indices.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedRing<T> {}
 
-impl<T: Copy> Shared<T> {
-    fn producer(&self) -> &AtomicU32 {
+impl<T: Copy> SharedRing<T> {
+    fn producer_index(&self) -> &AtomicU32 {
         // SAFETY: valid as long as `memory` exists (constructors).
         unsafe { self.producer.as_ref() }
     }
 
-    fn consumer(&self) -> &AtomicU32 {
+    fn consumer_index(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { self.consumer.as_ref() }
     }
 
-    fn flags(&self) -> &AtomicU32 {
+    fn flags_word(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { self.flags.as_ref() }
     }
@@ -87,13 +87,17 @@ pub(crate) struct RingLayout {
     pub(crate) capacity: u32,
 }
 
-fn mapped<T: Copy>(base: NonNull<u8>, layout: RingLayout, memory: Arc<dyn Any + Send + Sync>) -> Shared<T> {
+fn shared_from_mapping<T: Copy>(
+    base: NonNull<u8>,
+    layout: RingLayout,
+    memory: Arc<dyn Any + Send + Sync>,
+) -> SharedRing<T> {
     // `slot` masks its index, which reaches every slot only if this holds. 0 is refused, too, so `- 1` below
     // is safe.
     assert!(layout.capacity.is_power_of_two(), "the kernel only makes power-of-two rings");
     // SAFETY: the caller of `map_producer`/`map_consumer` vouches that these offsets lie inside the mapping.
     unsafe {
-        Shared {
+        SharedRing {
             producer: base.add(layout.producer_bytes).cast(),
             consumer: base.add(layout.consumer_bytes).cast(),
             flags: base.add(layout.flags_bytes).cast(),
@@ -114,7 +118,7 @@ pub(crate) unsafe fn map_producer<T: Copy>(
     layout: RingLayout,
     memory: Arc<dyn Any + Send + Sync>,
 ) -> Producer<T> {
-    Producer::new(mapped(base, layout, memory))
+    Producer::new(shared_from_mapping(base, layout, memory))
 }
 
 /// The consuming end over memory shared with the kernel (rx and completion rings).
@@ -126,14 +130,14 @@ pub(crate) unsafe fn map_consumer<T: Copy>(
     layout: RingLayout,
     memory: Arc<dyn Any + Send + Sync>,
 ) -> Consumer<T> {
-    Consumer::new(mapped(base, layout, memory))
+    Consumer::new(shared_from_mapping(base, layout, memory))
 }
 
 /// A ring in plain memory; the two indices are on separate cache lines, as in the kernel.
 #[repr(C, align(128))]
 struct PaddedIndex(AtomicU32);
 
-struct PlainMemory<T> {
+struct PlainMemoryRing<T> {
     producer: PaddedIndex,
     consumer: PaddedIndex,
     flags: PaddedIndex,
@@ -141,19 +145,19 @@ struct PlainMemory<T> {
 }
 
 // SAFETY: a slot is touched by one end at a time, decided by the indices (module documentation).
-unsafe impl<T: Send> Sync for PlainMemory<T> {}
+unsafe impl<T: Send> Sync for PlainMemoryRing<T> {}
 
 /// Makes a ring of `capacity` entries in plain memory and returns its two ends.
 /// Panics if `capacity` is not a power of two.
 pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "ring capacity {capacity} is not a power of two");
-    let memory = Arc::new(PlainMemory {
+    let memory = Arc::new(PlainMemoryRing {
         producer: PaddedIndex(AtomicU32::new(0)),
         consumer: PaddedIndex(AtomicU32::new(0)),
         flags: PaddedIndex(AtomicU32::new(0)),
         entries: (0..capacity).map(|_| Slot::new(T::default())).collect(),
     });
-    let shared = Shared {
+    let shared = SharedRing {
         // The pointers stay valid although `memory` moves below: moving an `Arc` does not move its value.
         producer: NonNull::from(&memory.producer.0),
         consumer: NonNull::from(&memory.consumer.0),
@@ -166,17 +170,17 @@ pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Produc
 }
 
 /// The producer of a ring that never has room and always wants a wake-up: for ports that lack this ring.
-pub(crate) fn closed<T: Copy + Default + Send + 'static>() -> Producer<T> {
+pub(crate) fn closed_producer<T: Copy + Default + Send + 'static>() -> Producer<T> {
     let (mut producer, _) = pair(1);
     let _ = producer.push(T::default()); // there is room for one
     producer.publish();
-    producer.shared.flags().store(NEED_WAKEUP, Ordering::Relaxed);
+    producer.shared.flags_word().store(NEED_WAKEUP, Ordering::Relaxed);
     producer
 }
 
 /// The end that writes entries: of the fill and tx rings towards the kernel.
 pub(crate) struct Producer<T> {
-    shared: Shared<T>,
+    shared: SharedRing<T>,
     /// Next slot to write; runs ahead of `published` while entries are staged.
     head: u32,
     published: u32,
@@ -186,9 +190,9 @@ pub(crate) struct Producer<T> {
 }
 
 impl<T: Copy> Producer<T> {
-    fn new(shared: Shared<T>) -> Self {
+    fn new(shared: SharedRing<T>) -> Self {
         // Relaxed: this end alone writes this index.
-        let head = shared.producer().load(Ordering::Relaxed);
+        let head = shared.producer_index().load(Ordering::Relaxed);
         Self { head, published: head, consumed: head, bad_indices: 0, shared }
     }
 
@@ -198,25 +202,25 @@ impl<T: Copy> Producer<T> {
 
     /// Entries written but not yet consumed, including staged ones; reads the other end's index.
     pub(crate) fn in_flight(&mut self) -> u32 {
-        self.refresh();
+        self.refresh_consumer_index();
         self.head.wrapping_sub(self.consumed)
     }
 
     /// Entries written but not yet published.
     #[inline]
-    pub(crate) fn staged(&self) -> u32 {
+    pub(crate) fn staged_count(&self) -> u32 {
         self.head.wrapping_sub(self.published)
     }
 
     /// Entries ever written, including staged ones, modulo 2^32.
     #[inline]
-    pub(crate) fn written(&self) -> u32 {
+    pub(crate) fn written_total(&self) -> u32 {
         self.head
     }
 
     /// Entries that the consumer has not taken yet, including staged ones, oldest first.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = T> + '_ {
-        let consumed = self.shared.consumer().load(Ordering::Acquire);
+    pub(crate) fn pending_entries(&self) -> impl Iterator<Item = T> + '_ {
+        let consumed = self.shared.consumer_index().load(Ordering::Acquire);
         let is_honest = self.published.wrapping_sub(consumed) <= self.published.wrapping_sub(self.consumed);
         // Otherwise the last honest index: slots before it may hold newer entries.
         let first = if is_honest { consumed } else { self.consumed };
@@ -234,27 +238,27 @@ impl<T: Copy> Producer<T> {
     /// Whether the consumer asked to be woken by a system call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
-        self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
+        self.shared.flags_word().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
     /// Free slots, at least `wanted` if there are that many; reads the shared index only if the cached one
     /// does not suffice.
     #[inline]
-    pub(crate) fn free(&mut self, wanted: u32) -> u32 {
-        // No underflow here and below: `head` advances only over free slots, and `refresh` moves `consumed`
-        // only forward.
+    pub(crate) fn free_slots(&mut self, wanted: u32) -> u32 {
+        // No underflow here and below: `head` advances only over free slots, and `refresh_consumer_index`
+        // moves `consumed` only forward.
         let known = self.capacity() - self.head.wrapping_sub(self.consumed);
         if known >= wanted {
             return known;
         }
-        self.refresh();
+        self.refresh_consumer_index();
         self.capacity() - self.head.wrapping_sub(self.consumed)
     }
 
     /// Re-reads the consumer index (acquire: pairs with the consumer's release, so its slots are ours again).
     #[cold]
-    fn refresh(&mut self) {
-        let consumed = self.shared.consumer().load(Ordering::Acquire);
+    fn refresh_consumer_index(&mut self) {
+        let consumed = self.shared.consumer_index().load(Ordering::Acquire);
         // An honest consumer moves forward, and never past what was published.
         if self.published.wrapping_sub(consumed) > self.published.wrapping_sub(self.consumed) {
             self.bad_indices += 1;
@@ -267,7 +271,7 @@ impl<T: Copy> Producer<T> {
     /// entry if the ring is full.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
-        match self.vacant() {
+        match self.vacant_slot() {
             Some(slot) => {
                 slot.write(entry);
                 Ok(())
@@ -278,19 +282,20 @@ impl<T: Copy> Producer<T> {
 
     /// The next slot, if the ring is not full: for entries that must be made only if they can be staged.
     #[inline]
-    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+    pub(crate) fn vacant_slot(&mut self) -> Option<VacantSlot<'_, T>> {
         if self.head.wrapping_sub(self.consumed) > self.shared.mask {
-            self.refresh();
+            self.refresh_consumer_index();
             if self.head.wrapping_sub(self.consumed) > self.shared.mask {
                 return None;
             }
         }
-        Some(Vacant { ring: self })
+        Some(VacantSlot { ring: self })
     }
 
     #[inline]
     fn write(&mut self, entry: T) {
-        // SAFETY: `free` said this slot is ours: consumed (acquire in `refresh`) and not yet published.
+        // SAFETY: `free_slots` said this slot is ours: consumed (acquire in `refresh_consumer_index`) and not
+        // yet published.
         unsafe { self.shared.slot(self.head).write(entry) };
         self.head = self.head.wrapping_add(1);
     }
@@ -299,13 +304,13 @@ impl<T: Copy> Producer<T> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.published = self.head;
-        self.shared.producer().store(self.head, Ordering::Release);
+        self.shared.producer_index().store(self.head, Ordering::Release);
     }
 
     /// Reserves up to `count` slots, fewer if the ring has fewer free; pushed entries are published on drop.
     #[inline]
     pub(crate) fn reserve(&mut self, count: u32) -> Reservation<'_, T> {
-        let left = self.free(count).min(count);
+        let left = self.free_slots(count).min(count);
         let (entries, mask, next) = (self.shared.entries, self.shared.mask as usize, u64::from(self.head));
         Reservation { entries, mask, next, end: next + u64::from(left), ring: self }
     }
@@ -313,17 +318,17 @@ impl<T: Copy> Producer<T> {
     /// Lets a test play a consumer that asks for wake-ups.
     #[cfg(all(test, not(nocopy_loom)))]
     fn set_needs_wakeup(&self, on: bool) {
-        self.shared.flags().store(u32::from(on), Ordering::Relaxed);
+        self.shared.flags_word().store(u32::from(on), Ordering::Relaxed);
     }
 }
 
-/// One free slot of a ring; see [`Producer::vacant`].
+/// One free slot of a ring; see [`Producer::vacant_slot`].
 #[derive(Debug)]
-pub(crate) struct Vacant<'ring, T> {
+pub(crate) struct VacantSlot<'ring, T> {
     ring: &'ring mut Producer<T>,
 }
 
-impl<T: Copy> Vacant<'_, T> {
+impl<T: Copy> VacantSlot<'_, T> {
     #[inline]
     pub(crate) fn write(self, entry: T) {
         self.ring.write(entry);
@@ -360,7 +365,7 @@ impl<T: Copy> Reservation<'_, T> {
     /// # Safety
     /// The iterator's length must be exact.
     #[inline]
-    pub(crate) unsafe fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
+    pub(crate) unsafe fn push_all(&mut self, entries: impl ExactSizeIterator<Item = T>) {
         assert!(entries.len() <= self.remaining() as usize, "more entries than slots");
         for entry in entries {
             // SAFETY: a slot is left for each: asserted, and the iterator's length is right.
@@ -383,7 +388,7 @@ impl<T: Copy> Reservation<'_, T> {
     /// Writes one entry.
     ///
     /// # Safety
-    /// A slot is [`left`](Self::left).
+    /// A slot is left ([`remaining`](Self::remaining)).
     #[inline]
     pub(crate) unsafe fn push_unchecked(&mut self, entry: T) {
         debug_assert!(self.next < self.end);
@@ -404,7 +409,7 @@ impl<T: Copy> Drop for Reservation<'_, T> {
 
 /// The end that reads entries: of the rx and completion rings from the kernel.
 pub(crate) struct Consumer<T> {
-    shared: Shared<T>,
+    shared: SharedRing<T>,
     /// Next slot to read.
     tail: u32,
     /// The producer index as last read; never ahead of the true one.
@@ -413,8 +418,8 @@ pub(crate) struct Consumer<T> {
 }
 
 impl<T: Copy> Consumer<T> {
-    fn new(shared: Shared<T>) -> Self {
-        let tail = shared.consumer().load(Ordering::Relaxed);
+    fn new(shared: SharedRing<T>) -> Self {
+        let tail = shared.consumer_index().load(Ordering::Relaxed);
         Self { tail, produced: tail, bad_indices: 0, shared }
     }
 
@@ -429,7 +434,7 @@ impl<T: Copy> Consumer<T> {
 
     /// Entries ever read, modulo 2^32.
     #[inline]
-    pub(crate) fn read(&self) -> u32 {
+    pub(crate) fn read_total(&self) -> u32 {
         self.tail
     }
 
@@ -441,7 +446,7 @@ impl<T: Copy> Consumer<T> {
             return known;
         }
         // Acquire: pairs with the producer's release, so the entries behind the index are visible.
-        let produced = self.shared.producer().load(Ordering::Acquire);
+        let produced = self.shared.producer_index().load(Ordering::Acquire);
         let ready = produced.wrapping_sub(self.tail);
         // An honest index is at most a ring beyond `tail` and never behind the last one; any other fails one
         // of these.
@@ -455,26 +460,26 @@ impl<T: Copy> Consumer<T> {
 
     /// Takes up to `count` entries; read entries are released to the producer on drop.
     #[inline]
-    pub(crate) fn peek(&mut self, count: u32) -> Peek<'_, T> {
+    pub(crate) fn ready_entries(&mut self, count: u32) -> ReadyEntries<'_, T> {
         let next = self.tail;
         let end = next.wrapping_add(self.available(count).min(count));
         // Everything offered counts as read until drop puts back what was not. So a forgotten iterator loses
         // entries; if the index moved with the iterator, they would be read again.
         self.tail = end;
-        Peek { entries: self.shared.entries, mask: self.shared.mask, next, end, ring: self }
+        ReadyEntries { entries: self.shared.entries, mask: self.shared.mask, next, end, ring: self }
     }
 
     /// Gives every slot read so far back to the producer (release: pairs with the producer's acquire).
     #[inline]
-    fn release(&mut self) {
-        self.shared.consumer().store(self.tail, Ordering::Release);
+    fn release_slots(&mut self) {
+        self.shared.consumer_index().store(self.tail, Ordering::Release);
     }
 }
 
 /// Entries ready in a ring: an iterator that copies each entry out once, and releases the slots it read on
 /// drop.
 #[derive(Debug)]
-pub(crate) struct Peek<'ring, T: Copy> {
+pub(crate) struct ReadyEntries<'ring, T: Copy> {
     ring: &'ring mut Consumer<T>,
     // Copies of the ring's fields, so that a loop over entries keeps them in registers.
     entries: NonNull<Slot<T>>,
@@ -484,9 +489,9 @@ pub(crate) struct Peek<'ring, T: Copy> {
 }
 
 // SAFETY: `entries` points into the ring that `ring` borrows exclusively.
-unsafe impl<T: Copy + Send> Send for Peek<'_, T> {}
+unsafe impl<T: Copy + Send> Send for ReadyEntries<'_, T> {}
 
-impl<T: Copy> Peek<'_, T> {
+impl<T: Copy> ReadyEntries<'_, T> {
     /// Like [`entry_at`](Self::entry_at), but only a hint: the other end may change the entry during the
     /// read.
     #[inline]
@@ -526,7 +531,7 @@ impl<T: Copy> Peek<'_, T> {
     }
 }
 
-impl<T: Copy> Iterator for Peek<'_, T> {
+impl<T: Copy> Iterator for ReadyEntries<'_, T> {
     type Item = T;
 
     #[inline]
@@ -546,13 +551,13 @@ impl<T: Copy> Iterator for Peek<'_, T> {
     }
 }
 
-impl<T: Copy> ExactSizeIterator for Peek<'_, T> {}
+impl<T: Copy> ExactSizeIterator for ReadyEntries<'_, T> {}
 
-impl<T: Copy> Drop for Peek<'_, T> {
+impl<T: Copy> Drop for ReadyEntries<'_, T> {
     #[inline(always)] // a call would keep the iterator in memory
     fn drop(&mut self) {
         self.ring.tail = self.next;
-        self.ring.release();
+        self.ring.release_slots();
     }
 }
 
@@ -602,7 +607,7 @@ mod loom_tests {
             let mut expected = 0;
             while expected < 3 {
                 let before = expected;
-                for value in consumer.peek(2) {
+                for value in consumer.ready_entries(2) {
                     assert_eq!(value, expected);
                     expected += 1;
                 }
@@ -625,7 +630,7 @@ mod loom_tests {
             });
             assert!(matches!(consumer.available(2), 0 | 2));
             writer.join().unwrap();
-            assert_eq!(consumer.peek(4).collect::<Vec<_>>(), [1, 2]);
+            assert_eq!(consumer.ready_entries(4).collect::<Vec<_>>(), [1, 2]);
         });
     }
 }

@@ -42,7 +42,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(crate) fn moved(moved: u64, bytes: u64) -> Self {
+    pub(crate) fn with_moved(moved: u64, bytes: u64) -> Self {
         Self { moved, bytes, ..Self::default() }
     }
 
@@ -62,21 +62,21 @@ impl Stats {
     }
 
     /// Adds counters that are part of no sum.
-    pub(crate) fn with(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
+    pub(crate) fn with_counters(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
         self.counters.extend(counters);
         self
     }
 
     /// Adds counters of a sender, each to its sum.
-    pub(crate) fn with_sender(self, counters: impl IntoIterator<Item = Counter>) -> Self {
+    pub(crate) fn with_sender_counters(self, counters: impl IntoIterator<Item = Counter>) -> Self {
         counters.into_iter().fold(self, |stats, counter| match &*counter.name {
             "refused" | "given_up" => stats.with_dropped([counter]),
             "unknown_completions" => stats.with_faults([counter]),
-            _ => stats.with([counter]),
+            _ => stats.with_counters([counter]),
         })
     }
 
-    pub(crate) fn only(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
+    pub(crate) fn counters_named(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }
 
@@ -162,12 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_counters_agree() {
-        let earlier = Stats::moved(3, 30).with_dropped([counter("full", 1)]);
-        let stats = Stats::moved(10, 100)
+    fn losses_and_faults_are_summed_and_listed_by_name() {
+        let earlier = Stats::with_moved(3, 30).with_dropped([counter("full", 1)]);
+        let stats = Stats::with_moved(10, 100)
             .with_dropped([counter("full", 2), counter("long", 3)])
             .with_faults([counter("index", 4)])
-            .with([counter("seen", 0)]);
+            .with_counters([counter("seen", 0)]);
         assert_eq!((stats.dropped, stats.faults, stats["long"], stats.get("none")), (5, 4, 3, None));
         assert_eq!(
             stats.to_string(),
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no counter 'unknown'")]
-    fn unknown_names_are_refused() {
+    fn indexing_by_an_unknown_counter_name_panics() {
         let _ = Stats::default()["unknown"];
     }
 }

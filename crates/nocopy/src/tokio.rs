@@ -32,13 +32,13 @@ use std::ops::{Deref, DerefMut};
 use crate::engine::half::{ReceiverHalf, SenderHalf};
 use crate::engine::wait::STARVED_INTERVAL;
 use crate::sys::timed_epoll::TimedEpoll;
-use crate::sys::watch::Watched;
+use crate::sys::watch::WatchedDescriptors;
 
 /// A half that receives, in a tokio program. It has all methods of the half, but those that wait would block
 /// the runtime's thread.
 #[derive(Debug)]
 pub struct AsyncReceiver<R> {
-    watched: Watched,
+    watched: WatchedDescriptors,
     half: R,
 }
 
@@ -48,8 +48,8 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     /// # Errors
     /// No descriptor is left, or no tokio reactor runs here.
     pub fn new(half: R) -> io::Result<Self> {
-        let watched = Watched::none()?;
-        watched.add(&half)?;
+        let watched = WatchedDescriptors::new_empty()?;
+        watched.add_descriptor(&half)?;
         Ok(Self { watched, half })
     }
 
@@ -59,7 +59,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     /// Errors of the half.
     pub async fn receive(&mut self) -> io::Result<R::Received<'_>> {
         while !self.half.arm()? {
-            self.watched.event().await?;
+            self.watched.next_event().await?;
         }
         self.half.try_receive()
     }
@@ -69,7 +69,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
 /// runtime's thread.
 #[derive(Debug)]
 pub struct AsyncSender<S> {
-    watched: Watched,
+    watched: WatchedDescriptors,
     /// Ends waits for buffers that other tasks hold, because no event reports their return.
     timed_epoll: TimedEpoll,
     half: S,
@@ -81,10 +81,10 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Errors
     /// No descriptor is left, or no tokio reactor runs here.
     pub fn new(half: S) -> io::Result<Self> {
-        let watched = Watched::none()?;
-        watched.add(&half)?;
+        let watched = WatchedDescriptors::new_empty()?;
+        watched.add_descriptor(&half)?;
         let timed_epoll = TimedEpoll::default();
-        watched.add(timed_epoll.descriptor(None))?;
+        watched.add_descriptor(timed_epoll.descriptor(None))?;
         Ok(Self { watched, timed_epoll, half })
     }
 
@@ -105,7 +105,7 @@ impl<S: SenderHalf> AsyncSender<S> {
             }
             let are_with_others = self.half.in_flight() == 0;
             self.timed_epoll.set_timer(are_with_others.then_some(STARVED_INTERVAL))?;
-            self.event().await?;
+            self.wait_for_event().await?;
         }
     }
 
@@ -116,7 +116,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Errors of [`SenderHalf::try_flush`].
     pub async fn flush(&mut self) -> io::Result<()> {
         while !self.half.try_flush()? {
-            self.event().await?;
+            self.wait_for_event().await?;
         }
         Ok(())
     }
@@ -128,15 +128,15 @@ impl<S: SenderHalf> AsyncSender<S> {
     pub async fn drain(&mut self) -> io::Result<()> {
         self.flush().await?;
         while self.half.in_flight() > 0 {
-            self.event().await?;
+            self.wait_for_event().await?;
         }
         Ok(())
     }
 
     /// Waits for an event (completions, room to send), and handles completions.
-    async fn event(&mut self) -> io::Result<()> {
+    async fn wait_for_event(&mut self) -> io::Result<()> {
         if !self.half.arm()? {
-            self.watched.event().await?;
+            self.watched.next_event().await?;
         }
         self.half.reap();
         Ok(())

@@ -21,9 +21,9 @@ use rustix::process::{Resource, Rlimit, setrlimit, umask};
 use rustix::system::sethostname;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::face::Face;
-use crate::step::{Failed, after_shell, root};
-use crate::suite::program as built;
+use super::face::MachineVariant;
+use crate::step::{Failed, command_after_shell_line, repository_root};
+use crate::suite::built_program as built;
 
 /// What the kernel sets on a machine that nobody has tuned (tcp_init() and Kconfig of Linux 6.18, with 4 GiB
 /// or more). The limits of net/core cannot be set in a private namespace, and of congestion controls only the
@@ -32,8 +32,8 @@ const STOCK: &str = "net/ipv4/tcp_rmem=4096 131072 6291456;net/ipv4/tcp_wmem=409
 
 const WITHOUT_IPV6: &str = "net/ipv6/conf/all/disable_ipv6=1;net/ipv6/conf/default/disable_ipv6=1";
 
-/// What tests may miss because of a factor. A refused system call (`calls`) costs setuid, too: its filter
-/// sets no_new_privs.
+/// What tests may miss because of a factor. A refused system call (`refuse_system_calls`) costs setuid, too:
+/// its filter sets no_new_privs.
 const TAKEN_AWAY_BY: [(&str, &str); 6] = [
     ("io-uring", "io_uring"),
     ("io-uring", SETUID),
@@ -49,55 +49,59 @@ const SETUID: &str = "a temporary directory whose programs may be setuid";
 const HOST_NAME_MAX: usize = 64;
 
 /// Replaces this process by a program for which the machine has this face.
-pub(crate) fn become_with(face: &Face, program: &Path, arguments: &[String]) -> Result<Infallible, Failed> {
+pub(crate) fn exec_with_variant(
+    face: &MachineVariant,
+    program: &Path,
+    arguments: &[String],
+) -> Result<Infallible, Failed> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
-        .map_err(failed("private mounts"))?;
+        .map_err(variant_error("private mounts"))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    mount_change("/", private).map_err(failed("private mounts"))?;
+    mount_change("/", private).map_err(variant_error("private mounts"))?;
     let scratch = built("xtask", "face");
-    fs::create_dir_all(&scratch).map_err(failed("a directory"))?;
-    mount("nocopy", &scratch, "tmpfs", MountFlags::empty(), None).map_err(failed("a file system"))?;
-    files(face, &scratch)?;
-    let mut command = match face.get("interrupt") {
+    fs::create_dir_all(&scratch).map_err(variant_error("a directory"))?;
+    mount("nocopy", &scratch, "tmpfs", MountFlags::empty(), None).map_err(variant_error("a file system"))?;
+    bind_mount_files(face, &scratch)?;
+    let mut command = match face.value_of("interrupt") {
         // Only a shell can ignore a signal without unsafe code.
-        Some(_) => after_shell("trap '' INT; exec \"$@\"", program),
+        Some(_) => command_after_shell_line("trap '' INT; exec \"$@\"", program),
         None => Command::new(program),
     };
     command.args(arguments);
-    directories(face, &scratch, &mut command)?;
-    variables(face, &mut command);
-    limits(face)?;
-    calls(face);
-    Err(failed("exec")(command.exec()))
+    set_up_directories(face, &scratch, &mut command)?;
+    set_variables(face, &mut command);
+    set_limits(face)?;
+    refuse_system_calls(face);
+    Err(variant_error("exec")(command.exec()))
 }
 
-fn failed<E: Display>(what: &str) -> impl FnOnce(E) -> Failed + use<'_, E> {
+fn variant_error<E: Display>(what: &str) -> impl FnOnce(E) -> Failed + use<'_, E> {
     move |error| Failed(format!("a face of the machine: {what}: {error}"))
 }
 
 /// Files of the system that other ones lie over.
-fn files(face: &Face, scratch: &Path) -> Result<(), Failed> {
+fn bind_mount_files(face: &MachineVariant, scratch: &Path) -> Result<(), Failed> {
     let over = |path: &str, name: &str, text: String| {
         let file = scratch.join(name);
-        fs::write(&file, text).map_err(failed(path))?;
-        mount_bind(&file, path).map_err(failed(path))
+        fs::write(&file, text).map_err(variant_error(path))?;
+        mount_bind(&file, path).map_err(variant_error(path))
     };
-    if let Some(length) = face.number("processor-name") {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(failed("/proc/cpuinfo"))?;
+    if let Some(length) = face.numeric_value_of("processor-name") {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").map_err(variant_error("/proc/cpuinfo"))?;
         over("/proc/cpuinfo", "cpuinfo", with_processor_name(&cpuinfo, length))?;
     }
-    if face.get("hosts") == Some("localhost-is-ipv6") {
+    if face.value_of("hosts") == Some("localhost-is-ipv6") {
         over("/etc/hosts", "hosts", "::1 localhost\n127.0.0.1 localhost\n".into())?;
     }
-    if face.get("host-name") == Some("long") {
-        let name = letters("a-host-with-a-long-name-", HOST_NAME_MAX);
-        sethostname(name.as_bytes()).map_err(failed("host name"))?;
+    if face.value_of("host-name") == Some("long") {
+        let name = repeat_to_length("a-host-with-a-long-name-", HOST_NAME_MAX);
+        sethostname(name.as_bytes()).map_err(variant_error("host name"))?;
     }
     Ok(())
 }
 
 fn with_processor_name(cpuinfo: &str, length: usize) -> String {
-    let name = letters("Processor(R) (a virtual one) CPU @ 2.50GHz ", length);
+    let name = repeat_to_length("Processor(R) (a virtual one) CPU @ 2.50GHz ", length);
     let line = |line: &str| match line.starts_with("model name") {
         true => format!("model name\t: {name}\n"),
         false => format!("{line}\n"),
@@ -106,98 +110,102 @@ fn with_processor_name(cpuinfo: &str, length: usize) -> String {
 }
 
 /// So many characters, of this text again and again.
-fn letters(text: &str, count: usize) -> String {
+fn repeat_to_length(text: &str, count: usize) -> String {
     text.chars().cycle().take(count).collect()
 }
 
-fn directories(face: &Face, scratch: &Path, command: &mut Command) -> Result<(), Failed> {
+fn set_up_directories(face: &MachineVariant, scratch: &Path, command: &mut Command) -> Result<(), Failed> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     for (variable, usual) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
         if let (None, Some(home)) = (std::env::var_os(variable), &home) {
             command.env(variable, home.join(usual));
         }
     }
-    if let Some(home) = face.get("home") {
+    if let Some(home) = face.value_of("home") {
         for variable in ["HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"] {
             command.env_remove(variable);
         }
         if home == "read-only" {
             let home = scratch.join("home");
-            fs::create_dir(&home).map_err(failed("a home"))?;
-            read_only(&home)?;
+            fs::create_dir(&home).map_err(variant_error("a home"))?;
+            mount_read_only(&home)?;
             command.env("HOME", home);
         }
     }
-    if face.get("temporary") == Some("elsewhere") {
+    if face.value_of("temporary") == Some("elsewhere") {
         // Where other users may go.
-        mount_bind(scratch, "/media").map_err(failed("/media"))?;
+        mount_bind(scratch, "/media").map_err(variant_error("/media"))?;
         let place = Path::new("/media/temporary files");
-        fs::create_dir(place).map_err(failed("a directory of temporary files"))?;
+        fs::create_dir(place).map_err(variant_error("a directory of temporary files"))?;
         command.env("TMPDIR", place);
     }
-    if face.get("folder") == Some("unwritable") {
+    if face.value_of("folder") == Some("unwritable") {
         // The current folders of tests.
-        ["crates", "xtask", "fuzz"].iter().try_for_each(|name| read_only(&root().join(name)))?;
+        ["crates", "xtask", "fuzz"]
+            .iter()
+            .try_for_each(|name| mount_read_only(&repository_root().join(name)))?;
     }
     Ok(())
 }
 
 /// Permissions do not bind root.
-fn read_only(directory: &Path) -> Result<(), Failed> {
-    mount_bind(directory, directory).map_err(failed("a read-only directory"))?;
+fn mount_read_only(directory: &Path) -> Result<(), Failed> {
+    mount_bind(directory, directory).map_err(variant_error("a read-only directory"))?;
     mount_remount(directory, MountFlags::BIND | MountFlags::RDONLY, "")
-        .map_err(failed("a read-only directory"))
+        .map_err(variant_error("a read-only directory"))
 }
 
-fn variables(face: &Face, command: &mut Command) {
-    if let Some(lang) = face.get("lang") {
+fn set_variables(face: &MachineVariant, command: &mut Command) {
+    if let Some(lang) = face.value_of("lang") {
         for variable in ["LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME"] {
             command.env_remove(variable);
         }
         command.env("LANG", lang);
     }
-    if let Some(zone) = face.get("zone") {
+    if let Some(zone) = face.value_of("zone") {
         command.env("TZ", if zone == "east" { "<+14>-14" } else { "<-12>12" });
     }
-    let settings =
-        [(face.get("sysctls") == Some("stock"), STOCK), (face.get("ipv6") == Some("disabled"), WITHOUT_IPV6)];
+    let settings = [
+        (face.value_of("sysctls") == Some("stock"), STOCK),
+        (face.value_of("ipv6") == Some("disabled"), WITHOUT_IPV6),
+    ];
     let settings = settings.iter().filter(|(is_set, _)| *is_set).map(|(_, settings)| *settings);
-    let taken_away = TAKEN_AWAY_BY.iter().filter(|(factor, _)| face.get(factor).is_some());
+    let taken_away = TAKEN_AWAY_BY.iter().filter(|(factor, _)| face.value_of(factor).is_some());
     let taken_away = taken_away.map(|(_, name)| *name);
     command.env(REMOVED, taken_away.collect::<Vec<_>>().join(";"));
     command.env(SYSCTLS, settings.collect::<Vec<_>>().join(";"));
 }
 
 /// Refuses system calls that another kernel, or its setting, refuses.
-fn calls(face: &Face) {
-    if face.get("io-uring").is_some() {
+fn refuse_system_calls(face: &MachineVariant) {
+    if face.value_of("io-uring").is_some() {
         // As kernel.io_uring_disabled=2 does.
-        Refused::always(libc::SYS_io_uring_setup, libc::EPERM).apply();
+        Refused::always(libc::SYS_io_uring_setup, libc::EPERM).install_filter();
     }
-    if face.get("ipv6") == Some("absent") {
-        Refused::with(libc::SYS_socket, libc::EAFNOSUPPORT, (0, libc::AF_INET6)).apply();
+    if face.value_of("ipv6") == Some("absent") {
+        Refused::with(libc::SYS_socket, libc::EAFNOSUPPORT, (0, libc::AF_INET6)).install_filter();
     }
 }
 
-fn limits(face: &Face) -> Result<(), Failed> {
-    if let Some(count) = face.number("processors") {
-        let usable = sched_getaffinity(None).map_err(failed("processors"))?;
+fn set_limits(face: &MachineVariant) -> Result<(), Failed> {
+    if let Some(count) = face.numeric_value_of("processors") {
+        let usable = sched_getaffinity(None).map_err(variant_error("processors"))?;
         let mut chosen = CpuSet::new();
         let is_usable = |&processor: &usize| usable.is_set(processor);
         let mut processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(is_usable).collect();
-        if face.get("clone").is_some() {
+        if face.value_of("clone").is_some() {
             // The faces of the two checkouts are tried side by side: not both on the first processor.
             processors.rotate_left(1);
         }
         processors.into_iter().take(count).for_each(|processor| chosen.set(processor));
-        sched_setaffinity(None, &chosen).map_err(failed("processors"))?;
+        sched_setaffinity(None, &chosen).map_err(variant_error("processors"))?;
     }
-    if let Some(count) = face.number("descriptors") {
+    if let Some(count) = face.numeric_value_of("descriptors") {
         let limit = Some(count as u64);
         setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })
-            .map_err(failed("descriptors"))?;
+            .map_err(variant_error("descriptors"))?;
     }
-    if face.get("umask").is_some() {
+    if face.value_of("umask").is_some() {
         umask(Mode::RWXG | Mode::RWXO);
     }
     Ok(())

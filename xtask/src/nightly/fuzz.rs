@@ -3,69 +3,70 @@
 use std::fs;
 
 use crate::gate::Outcome;
-use crate::step::{CommandStep, files, install_subcommand, root};
-use crate::suite::{processors, side_by_side};
+use crate::step::{CommandStep, files_with_ending, install_subcommand, repository_root};
+use crate::suite::{map_in_parallel, processor_count};
 
 /// For each target, if nothing else is asked for.
 const SECONDS: u32 = 180;
 
 /// Runs every target for three minutes.
-pub(super) fn outcome() -> Outcome {
-    each_for(|_| SECONDS)
+pub(super) fn fuzz_all_targets() -> Outcome {
+    fuzz_each_target_for(|_| SECONDS)
 }
 
 /// Runs every target for the same share of this time on all processors.
-pub(super) fn for_hours(hours: f64) -> Outcome {
-    let processors = processors();
-    let outcome = each_for(|targets| (hours * 3600.0 * processors as f64 / targets as f64) as u32);
+pub(super) fn fuzz_for_hours(hours: f64) -> Outcome {
+    let processors = processor_count();
+    let outcome =
+        fuzz_each_target_for(|targets| (hours * 3600.0 * processors as f64 / targets as f64) as u32);
     let remark = format!("{hours} h on {processors} processors; {}", outcome.remark);
     outcome.with_remark(remark)
 }
 
 /// Reads hours: more than none, and less than a week.
-pub(super) fn hours(text: &str) -> Result<f64, String> {
+pub(super) fn parse_hours(text: &str) -> Result<f64, String> {
     let hours = text.parse().ok().filter(|hours| (0.01..168.0).contains(hours));
     hours.ok_or_else(|| "a number of hours, such as 0.5".into())
 }
 
 /// Runs every target for that many seconds of their number; the remark has the edges covered at the start and
 /// the end.
-fn each_for(seconds: impl Fn(usize) -> u32) -> Outcome {
+fn fuzz_each_target_for(seconds: impl Fn(usize) -> u32) -> Outcome {
     let built = || {
         install_subcommand("fuzz")?;
-        let targets = files("fuzz/fuzz_targets", ".rs")?;
-        command("build the fuzz targets", &["build"]).run().map(|()| targets)
+        let targets = files_with_ending("fuzz/fuzz_targets", ".rs")?;
+        cargo_fuzz("build the fuzz targets", &["build"]).run().map(|()| targets)
     };
     built().map_or_else(Outcome::from, |targets| {
         let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
         let seconds = seconds(names.len());
-        let outcomes = side_by_side(processors(), &names, |name| run_target(name, seconds));
-        outcomes.into_iter().reduce(Outcome::and).unwrap_or_default()
+        let outcomes = map_in_parallel(processor_count(), &names, |name| run_target(name, seconds));
+        outcomes.into_iter().reduce(Outcome::merged_with).unwrap_or_default()
     })
 }
 
 /// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.
-fn command(name: &str, arguments: &[&str]) -> CommandStep {
+fn cargo_fuzz(name: &str, arguments: &[&str]) -> CommandStep {
     let arguments = [&["fuzz"], arguments].concat();
     // The library's release profile takes minutes for every target.
     CommandStep::cargo(name, &arguments)
-        .with("RUSTC_BOOTSTRAP", "1")
-        .with("CARGO_PROFILE_RELEASE_LTO", "off")
-        .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .with_variable("RUSTC_BOOTSTRAP", "1")
+        .with_variable("CARGO_PROFILE_RELEASE_LTO", "off")
+        .with_variable("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
 }
 
 fn run_target(name: &str, seconds: u32) -> Outcome {
     let time = format!("-max_total_time={seconds}");
     // A corpus of this run alone, so that growth is growth.
-    let corpus = root().join("target/fuzz-corpus").join(name);
+    let corpus = repository_root().join("target/fuzz-corpus").join(name);
     let _ = fs::remove_dir_all(&corpus);
     if let Err(error) = fs::create_dir_all(&corpus) {
         return Outcome::failed(name, error.to_string());
     }
     let corpus = corpus.display().to_string();
-    let step = command(name, &["run", name, &corpus, "--", &time, "-len_control=0"]);
-    match step.status() {
-        Ok((Some(0), output)) => match coverage(&output) {
+    let step = cargo_fuzz(name, &["run", name, &corpus, "--", &time, "-len_control=0"]);
+    match step.run_for_status() {
+        Ok((Some(0), output)) => match first_and_last_coverage(&output) {
             Some((first, last)) => Outcome::passed().with_remark(format!("{name} {first} -> {last} edges; ")),
             None => Outcome::failed(name, format!("no coverage was reported\n{output}")),
         },
@@ -75,7 +76,7 @@ fn run_target(name: &str, seconds: u32) -> Outcome {
 }
 
 /// The first and last number of edges in libFuzzer's lines `#2 INITED cov: 12 ft: 13 …`.
-fn coverage(output: &str) -> Option<(u32, u32)> {
+fn first_and_last_coverage(output: &str) -> Option<(u32, u32)> {
     let mut numbers =
         output.lines().filter_map(|line| line.split_once("cov: ")?.1.split(' ').next()?.parse().ok());
     let first = numbers.next()?;
@@ -87,16 +88,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hours_are_more_than_none() {
-        assert_eq!(hours("0.5"), Ok(0.5));
-        assert!(["0", "-1", "NaN", "inf", "two"].iter().all(|text| hours(text).is_err()));
+    fn zero_and_invalid_hours_are_refused() {
+        assert_eq!(parse_hours("0.5"), Ok(0.5));
+        assert!(["0", "-1", "NaN", "inf", "two"].iter().all(|text| parse_hours(text).is_err()));
     }
 
     #[test]
-    fn coverage_is_the_first_and_the_last() {
+    fn the_first_and_last_coverage_are_read_from_the_output() {
         let output =
             "INFO: seed corpus\n#2\tINITED cov: 12 ft: 13 corp: 1\n#9\tNEW    cov: 40 ft: 50\nDone 9 runs";
-        assert_eq!(coverage(output), Some((12, 40)));
-        assert_eq!(coverage("nothing"), None);
+        assert_eq!(first_and_last_coverage(output), Some((12, 40)));
+        assert_eq!(first_and_last_coverage("nothing"), None);
     }
 }

@@ -9,33 +9,33 @@ const NEVER_RUN: &str = "never run";
 const AND_CHANGES: &str = " and changes";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct VerdictRow {
     pub(super) suite: String,
     /// `None`: never run.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<RecordedRun>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct RecordedRun {
     verdict: String,
     pub(super) commit: String,
     /// Files differed from the commit.
     pub(super) has_changes: bool,
 }
 
-impl Run {
+impl RecordedRun {
     pub(super) fn passed(&self) -> bool {
         self.verdict == "passed"
     }
 
     /// The verdict and the commit.
-    pub(super) fn line(&self) -> String {
+    pub(super) fn verdict_and_commit(&self) -> String {
         let changes = if self.has_changes { AND_CHANGES } else { "" };
         format!("{} at {}{changes}", self.verdict, self.commit)
     }
 }
 
-impl Row {
+impl VerdictRow {
     fn parse(line: &str) -> Option<Self> {
         let cells = line.strip_prefix('|')?.strip_suffix('|')?;
         let (suite, cells) = cells.split_once('|')?;
@@ -49,15 +49,18 @@ impl Row {
         let bare = commit.strip_suffix(AND_CHANGES);
         let (commit, has_changes) = (bare.unwrap_or(commit), bare.is_some());
         let is_commit = commit.len() >= 4 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_commit.then(|| Self { suite, run: Some(Run { verdict, commit: commit.to_owned(), has_changes }) })
+        is_commit.then(|| Self {
+            suite,
+            run: Some(RecordedRun { verdict, commit: commit.to_owned(), has_changes }),
+        })
     }
 }
 
 /// The rows of the table.
-pub(super) fn parse(text: &str) -> Result<Vec<Row>, Failed> {
+pub(super) fn parse_table(text: &str) -> Result<Vec<VerdictRow>, Failed> {
     let lines = text.lines().filter(|line| line.starts_with('|')).skip(2); // its head, and a rule
     let row = |line: &str| {
-        Row::parse(line).ok_or_else(|| {
+        VerdictRow::parse(line).ok_or_else(|| {
             Failed(format!("nightly rows: not '| suite | verdict | commit | date |' or '| suite | {NEVER_RUN} | | |': {line}"))
         })
     };
@@ -65,7 +68,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Row>, Failed> {
 }
 
 /// What is wrong where suites and rows do not belong together.
-pub(super) fn unpaired(rows: &[Row], suites: &[&str]) -> Vec<String> {
+pub(super) fn unpaired_rows_and_suites(rows: &[VerdictRow], suites: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for suite in suites {
         match rows.iter().filter(|row| row.suite == **suite).count() {
@@ -98,21 +101,24 @@ mod tests {
 
     const HEAD: &str = "# Table\n\n| suite | verdict | commit | date |\n|---|---|---|---|\n";
 
-    fn row(line: &str) -> Row {
-        parse(&format!("{HEAD}{line}\n")).unwrap().remove(0)
+    fn parse_row(line: &str) -> VerdictRow {
+        parse_table(&format!("{HEAD}{line}\n")).unwrap().remove(0)
     }
 
     #[test]
     fn a_row_has_its_verdict_and_commit() {
-        let plain = row("| a | passed; 3 passed; a | b | 1c89421 | 2026-11-23 |");
+        let plain = parse_row("| a | passed; 3 passed; a | b | 1c89421 | 2026-11-23 |");
         let run = plain.run.unwrap();
-        assert_eq!((plain.suite.as_str(), run.line().as_str()), ("a", "passed at 1c89421"));
+        assert_eq!((plain.suite.as_str(), run.verdict_and_commit().as_str()), ("a", "passed at 1c89421"));
         assert!(run.passed() && !run.has_changes);
-        let run = row("| a | FAILED; 1 failed | 1c89421 and changes | 2026-11-23 |").run.unwrap();
-        assert_eq!((run.line().as_str(), run.commit.as_str()), ("FAILED at 1c89421 and changes", "1c89421"));
+        let run = parse_row("| a | FAILED; 1 failed | 1c89421 and changes | 2026-11-23 |").run.unwrap();
+        assert_eq!(
+            (run.verdict_and_commit().as_str(), run.commit.as_str()),
+            ("FAILED at 1c89421 and changes", "1c89421")
+        );
         assert!(!run.passed() && run.has_changes);
-        assert_eq!(row("| a | never run | | |"), Row { suite: "a".into(), run: None });
-        assert_eq!(row("| a | never run | – | – |").run, None);
+        assert_eq!(parse_row("| a | never run | | |"), VerdictRow { suite: "a".into(), run: None });
+        assert_eq!(parse_row("| a | never run | – | – |").run, None);
     }
 
     #[test]
@@ -120,17 +126,17 @@ mod tests {
         for line in
             ["| a | passed | |", "| a | passed | main | 2026-11-23 |", "| a | passed | 1c89421 | 2026"]
         {
-            let Failed(text) = parse(&format!("{HEAD}{line}\n")).unwrap_err();
+            let Failed(text) = parse_table(&format!("{HEAD}{line}\n")).unwrap_err();
             assert!(text.ends_with(line), "{text}");
         }
-        assert_eq!(parse(HEAD).unwrap(), []);
+        assert_eq!(parse_table(HEAD).unwrap(), []);
     }
 
     #[test]
     fn rows_and_suites_come_in_pairs() {
-        let rows = ["a", "b", "b"].map(|suite| Row { suite: suite.into(), run: None });
-        assert_eq!(unpaired(&rows[..2], &["b", "a"]), [""; 0]);
-        let found = unpaired(&rows, &["b", "c"]);
+        let rows = ["a", "b", "b"].map(|suite| VerdictRow { suite: suite.into(), run: None });
+        assert_eq!(unpaired_rows_and_suites(&rows[..2], &["b", "a"]), [""; 0]);
+        let found = unpaired_rows_and_suites(&rows, &["b", "c"]);
         let starts = ["suite b: has 2 rows", "suite c: has no row", "row a: there is no such suite"];
         assert_eq!(found.len(), starts.len());
         for (found, start) in found.iter().zip(starts) {

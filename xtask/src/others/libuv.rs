@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::{LibraryMode, PartResult, Tests, Verdicts, run};
-use crate::step::{CommandStep, Failed, root};
+use super::{ForeignTests, LibraryMode, PartResult, Verdicts, run_in_namespace};
+use crate::step::{CommandStep, Failed, repository_root};
 
 /// The crate that holds the sources, as a package that needs nothing else.
 const MANIFEST: &str = "[package]
@@ -26,59 +26,59 @@ const PLACE: &str = "target/libuv";
 const KINDS: [&str; 4] = ["udp_", "tcp_", "fork_", "poll_"];
 
 #[derive(Debug)]
-pub(super) struct Libuv {
+pub(super) struct LibuvTests {
     program: PathBuf,
     directory: PathBuf,
     tests: Vec<String>,
 }
 
-pub(super) fn prepare() -> Result<Libuv, Failed> {
-    let directory = root().join(PLACE);
+pub(super) fn build_libuv_tests() -> Result<LibuvTests, Failed> {
+    let directory = repository_root().join(PLACE);
     let failed = |error: std::io::Error| Failed(format!("{PLACE}: {error}"));
     fs::create_dir_all(&directory).map_err(failed)?;
     fs::write(directory.join("Cargo.toml"), MANIFEST).map_err(failed)?;
     fs::write(directory.join("lib.rs"), "").map_err(failed)?;
-    let sources = sources(&directory)?;
+    let sources = registry_source_directory(&directory)?;
     let (from, to) = (sources.display().to_string(), directory.join("build").display().to_string());
     let configure = ["-S", &from, "-B", &to, "-DCMAKE_BUILD_TYPE=Debug", "-DBUILD_TESTING=ON"];
-    CommandStep::new("configure libuv", "cmake", &configure).captured()?;
+    CommandStep::new("configure libuv", "cmake", &configure).captured_output()?;
     let build = ["--build", &to, "--target", "uv_run_tests", "--parallel", "2"];
-    CommandStep::new("build libuv's tests", "cmake", &build).captured()?;
+    CommandStep::new("build libuv's tests", "cmake", &build).captured_output()?;
     let program = directory.join("build/uv_run_tests");
-    let list =
-        CommandStep::new("tests of libuv", &program.display().to_string(), &["--list"]).with(AS_ROOT, "1");
-    let names = list.captured()?;
+    let list = CommandStep::new("tests of libuv", &program.display().to_string(), &["--list"])
+        .with_variable(AS_ROOT, "1");
+    let names = list.captured_output()?;
     let is_wanted = |name: &&str| KINDS.iter().any(|kind| name.starts_with(kind));
     let tests = names.lines().map(str::trim).filter(is_wanted).map(str::to_owned).collect();
-    Ok(Libuv { program, directory, tests })
+    Ok(LibuvTests { program, directory, tests })
 }
 
 /// Its tests run as root only if this is set.
 const AS_ROOT: &str = "UV_RUN_AS_ROOT";
 
 /// The directory of the sources in cargo's registry.
-fn sources(directory: &Path) -> Result<PathBuf, Failed> {
+fn registry_source_directory(directory: &Path) -> Result<PathBuf, Failed> {
     #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
+    struct CargoMetadata {
+        packages: Vec<CargoPackage>,
     }
     #[derive(Deserialize)]
-    struct Package {
+    struct CargoPackage {
         name: String,
         manifest_path: PathBuf,
     }
     let manifest = directory.join("Cargo.toml").display().to_string();
     let what = ["metadata", "--format-version", "1", "--manifest-path", &manifest];
-    let metadata = CommandStep::cargo("sources of libuv", &what).captured()?;
-    let metadata: Metadata =
+    let metadata = CommandStep::cargo("sources of libuv", &what).captured_output()?;
+    let metadata: CargoMetadata =
         serde_json::from_str(&metadata).map_err(|error| Failed(format!("cargo: {error}")))?;
     let package = metadata.packages.into_iter().find(|package| package.name == "libuv-sys2");
     let package = package.ok_or_else(|| Failed("cargo: has not found the sources of libuv".into()))?;
     Ok(package.manifest_path.with_file_name("libuv"))
 }
 
-impl Tests for Libuv {
-    fn parts(&self) -> Vec<String> {
+impl ForeignTests for LibuvTests {
+    fn part_names(&self) -> Vec<String> {
         self.tests.clone()
     }
 
@@ -86,7 +86,7 @@ impl Tests for Libuv {
         let output_path = self.directory.join("build").join(format!("said-{name}"));
         let mut command = Command::new(&self.program);
         command.arg(name).current_dir(self.directory.join("build")).env(AS_ROOT, "1");
-        let test_run = run(command, mode, &output_path)?;
+        let test_run = run_in_namespace(command, mode, &output_path)?;
         let printed = fs::read_to_string(&output_path).unwrap_or_default();
         let is_skipped = printed.contains("# SKIP");
         let verdict = match test_run.status {

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{CommandStep, Failed};
-use crate::suite::{processors, side_by_side};
-pub(super) use test_run::{LibraryMode, run};
-pub(crate) use test_run::{read_report, report_file};
+use crate::suite::{map_in_parallel, processor_count};
+pub(super) use test_run::{LibraryMode, run_in_namespace};
+pub(crate) use test_run::{create_socket_counters_file, read_socket_counters};
 
 type Verdicts = BTreeMap<String, String>;
 
@@ -26,9 +26,9 @@ struct PartResult {
     joined: u64,
 }
 
-trait Tests: Sync {
+trait ForeignTests: Sync {
     /// Parts that run by themselves.
-    fn parts(&self) -> Vec<String>;
+    fn part_names(&self) -> Vec<String>;
 
     fn run(&self, name: &str, mode: LibraryMode) -> Result<PartResult, Failed>;
 }
@@ -36,16 +36,16 @@ trait Tests: Sync {
 /// How often a test that differs is run again, each time without the library and with it.
 const TRIES: usize = 3;
 
-pub(crate) fn python() -> Outcome {
-    outcome("python", python::prepare)
+pub(crate) fn run_python_tests() -> Outcome {
+    run_foreign_tests("python", python::install_python_tests)
 }
 
-pub(crate) fn libuv() -> Outcome {
-    outcome("libuv", libuv::prepare)
+pub(crate) fn run_libuv_tests() -> Outcome {
+    run_foreign_tests("libuv", libuv::build_libuv_tests)
 }
 
-fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome {
-    if !machine::has_apt() || !machine::has_namespaces() {
+fn run_foreign_tests<T: ForeignTests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome {
+    if !machine::has_apt() || !machine::can_create_namespaces() {
         return Outcome::unavailable(name, "root, network namespaces, and apt-get");
     }
     let ready = || {
@@ -53,24 +53,25 @@ fn outcome<T: Tests>(name: &str, prepare: fn() -> Result<T, Failed>) -> Outcome 
         CommandStep::cargo("build the library that joins datagrams", &library).run()?;
         prepare()
     };
-    ready().map_or_else(Outcome::from, |tests| compare(&tests))
+    ready().map_or_else(Outcome::from, |tests| compare_all_parts(&tests))
 }
 
 /// Runs all parts, with and without the library.
-fn compare(tests: &impl Tests) -> Outcome {
+fn compare_all_parts(tests: &impl ForeignTests) -> Outcome {
     let deadline_us = fastrand::u32(1..200);
     let modes = [LibraryMode::Joining { deadline_us: 0 }, LibraryMode::Joining { deadline_us }];
-    let parts = tests.parts();
+    let parts = tests.part_names();
     // Most tests wait most of the time.
-    let all = side_by_side(2 * processors(), &parts, |part| compare_part(tests, part, &modes));
+    let all = map_in_parallel(2 * processor_count(), &parts, |part| compare_part(tests, part, &modes));
     let joined: u64 = all.iter().map(|(_, joined)| joined).sum();
-    let outcome = all.into_iter().map(|(outcome, _)| outcome).reduce(Outcome::and).unwrap_or_default();
+    let outcome =
+        all.into_iter().map(|(outcome, _)| outcome).reduce(Outcome::merged_with).unwrap_or_default();
     outcome.with_remark(format!("{joined} datagrams joined bursts; deadlines 0 and {deadline_us} us"))
 }
 
 /// The tests of one part that have the same verdict in all ways, those that have not, and how many datagrams
 /// joined.
-fn compare_part(tests: &impl Tests, part: &str, modes: &[LibraryMode]) -> (Outcome, u64) {
+fn compare_part(tests: &impl ForeignTests, part: &str, modes: &[LibraryMode]) -> (Outcome, u64) {
     eprintln!("xtask: {part}");
     let plain = match tests.run(part, LibraryMode::Without) {
         Ok(found) => found.verdicts,
@@ -81,27 +82,27 @@ fn compare_part(tests: &impl Tests, part: &str, modes: &[LibraryMode]) -> (Outco
         match tests.run(part, mode) {
             Ok(found) => {
                 joined += found.joined;
-                differ.extend(differences(&plain, &found.verdicts).into_iter().map(|name| (name, mode)));
+                differ.extend(differing_tests(&plain, &found.verdicts).into_iter().map(|name| (name, mode)));
             }
             Err(failed) => return (failed.into(), joined),
         }
     }
     let mut outcome = Outcome { passed: plain.len() - differ.len().min(plain.len()), ..Outcome::default() };
     for (name, mode) in differ {
-        outcome = outcome.and(repeat_alone(tests, &name, mode));
+        outcome = outcome.merged_with(repeat_test_alone(tests, &name, mode));
     }
     (outcome, joined)
 }
 
 /// Tests with different verdicts, or that only one of the two has.
-fn differences(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
+fn differing_tests(plain: &Verdicts, ours: &Verdicts) -> Vec<String> {
     let names = plain.keys().chain(ours.keys().filter(|name| !plain.contains_key(*name)));
     names.filter(|name| plain.get(*name) != ours.get(*name)).cloned().collect()
 }
 
 /// Repeats one test whose verdicts differ, with the library and without, because such a test may fail now and
 /// then even without it.
-fn repeat_alone(tests: &impl Tests, name: &str, mode: LibraryMode) -> Outcome {
+fn repeat_test_alone(tests: &impl ForeignTests, name: &str, mode: LibraryMode) -> Outcome {
     eprintln!("xtask: {name} differs ({mode:?}); once more, alone");
     let mut seen = String::new();
     for _ in 0..TRIES {
@@ -120,7 +121,7 @@ fn repeat_alone(tests: &impl Tests, name: &str, mode: LibraryMode) -> Outcome {
 mod tests {
     use super::*;
 
-    fn verdicts(all: &[(&str, &str)]) -> Verdicts {
+    fn verdicts_of_pairs(all: &[(&str, &str)]) -> Verdicts {
         all.iter().map(|(name, verdict)| ((*name).into(), (*verdict).into())).collect()
     }
 
@@ -130,8 +131,8 @@ mod tests {
         runs: std::sync::atomic::AtomicUsize,
     }
 
-    impl Tests for FakeTests {
-        fn parts(&self) -> Vec<String> {
+    impl ForeignTests for FakeTests {
+        fn part_names(&self) -> Vec<String> {
             vec!["part".into()]
         }
 
@@ -140,27 +141,30 @@ mod tests {
             let fails = mode != LibraryMode::Without && run < self.fails_with;
             let verdict = if fails { "failed" } else { "passed" };
             Ok(PartResult {
-                verdicts: verdicts(&[("one", verdict)]),
+                verdicts: verdicts_of_pairs(&[("one", verdict)]),
                 joined: u64::from(mode != LibraryMode::Without),
             })
         }
     }
 
-    fn fake_outcome(fails_with: usize) -> Outcome {
-        compare(&FakeTests { fails_with, runs: 0.into() })
+    fn outcome_of_fake_tests(fails_with: usize) -> Outcome {
+        compare_all_parts(&FakeTests { fails_with, runs: 0.into() })
     }
 
     #[test]
     fn a_test_that_always_differs_fails_the_suite() {
-        assert!(fake_outcome(0).is_good());
-        assert!(fake_outcome(3).is_good(), "it did not differ when it was alone");
-        assert_eq!(fake_outcome(usize::MAX).failures.len(), 1);
+        assert!(outcome_of_fake_tests(0).is_good());
+        assert!(outcome_of_fake_tests(3).is_good(), "it did not differ when it was alone");
+        assert_eq!(outcome_of_fake_tests(usize::MAX).failures.len(), 1);
     }
 
     #[test]
     fn tests_that_are_missing_differ() {
-        let plain = verdicts(&[("a", "passed"), ("b", "skipped")]);
-        assert_eq!(differences(&plain, &verdicts(&[("a", "passed"), ("c", "passed")])), ["b", "c"]);
-        assert!(differences(&plain, &plain).is_empty());
+        let plain = verdicts_of_pairs(&[("a", "passed"), ("b", "skipped")]);
+        assert_eq!(
+            differing_tests(&plain, &verdicts_of_pairs(&[("a", "passed"), ("c", "passed")])),
+            ["b", "c"]
+        );
+        assert!(differing_tests(&plain, &plain).is_empty());
     }
 }

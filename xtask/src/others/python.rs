@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::test_run::end_of;
-use super::{LibraryMode, PartResult, Tests, Verdicts, run};
-use crate::packages::Unpacked;
-use crate::step::{Failed, root};
+use super::test_run::last_output_lines;
+use super::{ForeignTests, LibraryMode, PartResult, Verdicts, run_in_namespace};
+use crate::packages::UnpackedPackages;
+use crate::step::{Failed, repository_root};
 
 /// Test modules about descriptors, processes and waits; the long ones first.
 const MODULES: &[&str] = &[
@@ -42,22 +42,22 @@ const PACKAGES: &[&str] =
     &["python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libpython3.11-testsuite"];
 
 #[derive(Debug)]
-pub(super) struct Python {
-    unpacked: Unpacked,
+pub(super) struct PythonTests {
+    unpacked: UnpackedPackages,
     directory: PathBuf,
 }
 
-pub(super) fn prepare() -> Result<Python, Failed> {
-    let unpacked = Unpacked::fetch("python", PACKAGES.iter().copied())?;
-    let directory = root().join("target/python/run");
+pub(super) fn install_python_tests() -> Result<PythonTests, Failed> {
+    let unpacked = UnpackedPackages::fetch("python", PACKAGES.iter().copied())?;
+    let directory = repository_root().join("target/python/run");
     let failed = |error| Failed(format!("{}: {error}", directory.display()));
     fs::create_dir_all(&directory).map_err(failed)?;
     fs::write(directory.join("verdicts.py"), include_str!("verdicts.py")).map_err(failed)?;
-    Ok(Python { unpacked, directory })
+    Ok(PythonTests { unpacked, directory })
 }
 
-impl Tests for Python {
-    fn parts(&self) -> Vec<String> {
+impl ForeignTests for PythonTests {
+    fn part_names(&self) -> Vec<String> {
         MODULES.iter().map(|module| format!("test.{module}")).collect()
     }
 
@@ -67,23 +67,24 @@ impl Tests for Python {
         let _ = fs::remove_file(&file);
         let mut command = Command::new(self.unpacked.path("usr/bin/python3.11"));
         command.arg("verdicts.py").arg(&file).args([name, LEFT_OUT]).current_dir(&self.directory);
-        command.envs(self.unpacked.variables());
-        let test_run = run(command, mode, &output_path)?;
+        command.envs(self.unpacked.environment_variables());
+        let test_run = run_in_namespace(command, mode, &output_path)?;
         let written = fs::read_to_string(&file).unwrap_or_default();
-        let verdicts: Verdicts = written.lines().filter_map(verdict).collect();
+        let verdicts: Verdicts = written.lines().filter_map(parse_verdict).collect();
         match test_run.status {
             Some(status) if status.success() && !verdicts.is_empty() => {
                 Ok(PartResult { verdicts, joined: test_run.joined })
             }
-            status => {
-                Err(Failed(format!("{name} ({mode:?}): ended with {status:?}\n{}", end_of(&output_path))))
-            }
+            status => Err(Failed(format!(
+                "{name} ({mode:?}): ended with {status:?}\n{}",
+                last_output_lines(&output_path)
+            ))),
         }
     }
 }
 
 /// `test.test_socket.Class.test_name passed`
-fn verdict(line: &str) -> Option<(String, String)> {
+fn parse_verdict(line: &str) -> Option<(String, String)> {
     let (name, verdict) = line.split_once(' ')?;
     Some((name.to_owned(), verdict.to_owned()))
 }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nocopy_lab::Namespace;
-use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
+use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, SharedSockets};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::step::Failed;
@@ -36,33 +36,41 @@ pub(crate) struct TestRun {
 }
 
 /// Runs a command to its end. Its output is in the file `output_path`.
-pub(crate) fn run(mut command: Command, mode: LibraryMode, output_path: &Path) -> Result<TestRun, Failed> {
+pub(crate) fn run_in_namespace(
+    mut command: Command,
+    mode: LibraryMode,
+    output_path: &Path,
+) -> Result<TestRun, Failed> {
     let failed = |error: std::io::Error| Failed(format!("{command:?}: {error}"));
-    let namespace = Namespace::with_loopback().map_err(|error| Failed(error.to_string()))?;
+    let namespace = Namespace::new_with_loopback().map_err(|error| Failed(error.to_string()))?;
     // The descriptor is passed even if nothing is counted: some tests check their inherited descriptors.
-    let report = report_file().map_err(failed)?;
+    let report = create_socket_counters_file().map_err(failed)?;
     let output = File::create(output_path).map_err(failed)?;
     let errors = output.try_clone().map_err(failed)?;
     let inode = report.metadata().map_err(failed)?.ino();
     if let LibraryMode::Joining { deadline_us } = mode {
-        command.env("LD_PRELOAD", suite::preloadable(&suite::program("debug", "libnocopy_sockets.so"))?);
+        command
+            .env("LD_PRELOAD", suite::preloadable(&suite::built_program("debug", "libnocopy_sockets.so"))?);
         command.env("NOCOPY_BATCH_TUNING", format!("entry=1,always,deadline={deadline_us}"));
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", report.as_raw_fd()));
     }
     command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
     let child = namespace.run(|| command.spawn());
-    let status = child.and_then(|mut child| suite::wait(&mut child, TIME_MAX));
+    let status = child.and_then(|mut child| suite::wait_or_kill(&mut child, TIME_MAX));
     let status = status.map_err(|error| Failed(format!("{command:?}: {error}")))?;
-    let read = read_report(&report);
+    let read = read_socket_counters(&report);
     if mode != LibraryMode::Without && read.programs == 0 {
-        return Err(Failed(format!("{command:?}: the library was not loaded; {}", end_of(output_path))));
+        return Err(Failed(format!(
+            "{command:?}: the library was not loaded; {}",
+            last_output_lines(output_path)
+        )));
     }
     let joined = read.sockets.iter().map(|socket| socket.joined).sum();
     Ok(TestRun { status, joined })
 }
 
 /// A file that a command inherits, in which the library counts.
-pub(crate) fn report_file() -> std::io::Result<File> {
+pub(crate) fn create_socket_counters_file() -> std::io::Result<File> {
     let file = memfd_create("report", MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, FILE_BYTES as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
@@ -71,13 +79,13 @@ pub(crate) fn report_file() -> std::io::Result<File> {
     Ok(file)
 }
 
-pub(crate) fn read_report(report: &File) -> Sockets {
+pub(crate) fn read_socket_counters(report: &File) -> SharedSockets {
     let mut bytes = vec![0; FILE_BYTES];
-    let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| Sockets::parse(&bytes));
+    let read = report.read_exact_at(&mut bytes, 0).ok().and_then(|()| SharedSockets::parse(&bytes));
     read.unwrap_or_default()
 }
 
-pub(crate) fn end_of(output_path: &Path) -> String {
+pub(crate) fn last_output_lines(output_path: &Path) -> String {
     let text = fs::read(output_path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines: Vec<&str> = text.lines().collect();

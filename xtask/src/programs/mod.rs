@@ -20,13 +20,13 @@ use serde_json::Value;
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::packages::Unpacked;
+use crate::packages::UnpackedPackages;
 use crate::processes;
 use crate::senders::{DOCUMENT, write_table};
-use crate::started::Started;
-use crate::step::{CommandStep, Failed, root};
+use crate::started::RunningProgram;
+use crate::step::{CommandStep, Failed, repository_root};
 use crate::suite;
-use table::{ALL, Program, ProgramEnd};
+use table::{ALL, CapturingProgram, ProgramEnd};
 
 const NAME: &str = "programs";
 
@@ -38,36 +38,36 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A program that has slept at so many polls has seen what there is.
 const SLEEPING_POLLS: usize = 5;
 
-pub(crate) fn outcome() -> Outcome {
-    if !machine::has_apt() || !machine::has_namespaces() {
+pub(crate) fn test_capturing_programs() -> Outcome {
+    if !machine::has_apt() || !machine::can_create_namespaces() {
         return Outcome::unavailable(NAME, "root, network namespaces, and apt-get");
     }
-    prepared().map_or_else(Outcome::from, |unpacked| all(&unpacked))
+    build_and_fetch_packages().map_or_else(Outcome::from, |unpacked| compare_all_programs(&unpacked))
 }
 
-fn prepared() -> Result<Unpacked, Failed> {
+fn build_and_fetch_packages() -> Result<UnpackedPackages, Failed> {
     let build = ["build", "--package", "nocopy-cli", "--package", "nocopy-pcap"];
     CommandStep::cargo("build nocopy and its libpcap", &build).run()?;
     // Daemons become children of this process, which ends them.
     set_child_subreaper(Some(getpid())).map_err(|error| Failed(format!("subreaper: {error}")))?;
     let packages = ALL.iter().map(|program| program.package);
-    Unpacked::fetch(NAME, packages.chain(FURTHER_PACKAGES.iter().copied()))
+    UnpackedPackages::fetch(NAME, packages.chain(FURTHER_PACKAGES.iter().copied()))
 }
 
-fn all(unpacked: &Unpacked) -> Outcome {
+fn compare_all_programs(unpacked: &UnpackedPackages) -> Outcome {
     let mut outcome = Outcome::default();
     let mut table = "| program | version | output | with `--take` | report | compared without |\n|---|---|---|---|---|---|\n".to_owned();
     for program in ALL {
-        let verdict = Verdict::of(unpacked, program);
-        eprintln!("xtask: {}", verdict.line(program));
+        let verdict = ProgramVerdict::judge(unpacked, program);
+        eprintln!("xtask: {}", verdict.status_line(program));
         verdict.faults.iter().for_each(|fault| eprintln!("  {fault}"));
-        table += &verdict.row(program);
-        outcome = outcome.and(match verdict.faults.is_empty() {
+        table += &verdict.table_row(program);
+        outcome = outcome.merged_with(match verdict.faults.is_empty() {
             true => Outcome::passed(),
             false => Outcome::failed(program.name, verdict.faults.join("\n")),
         });
     }
-    outcome.if_good(|| write_table(DOCUMENT, NAME, &table))
+    outcome.checked_if_good(|| write_table(DOCUMENT, NAME, &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ struct RunResult {
 }
 
 #[derive(Default)]
-struct Verdict {
+struct ProgramVerdict {
     version: String,
     is_same: bool,
     taken: u64,
@@ -96,34 +96,38 @@ struct Verdict {
     faults: Vec<String>,
 }
 
-impl Verdict {
-    fn of(unpacked: &Unpacked, program: &Program) -> Self {
+impl ProgramVerdict {
+    fn judge(unpacked: &UnpackedPackages, program: &CapturingProgram) -> Self {
         let mut verdict = Self::default();
-        if let Err(Failed(why)) = verdict.find(unpacked, program) {
+        if let Err(Failed(why)) = verdict.run_all_modes(unpacked, program) {
             verdict.faults.push(why);
         }
         verdict
     }
 
-    fn find(&mut self, unpacked: &Unpacked, program: &Program) -> Result<(), Failed> {
-        self.version = unpacked.version(program.package)?;
-        let run = |mode| Run::of(unpacked, program, mode);
+    fn run_all_modes(
+        &mut self,
+        unpacked: &UnpackedPackages,
+        program: &CapturingProgram,
+    ) -> Result<(), Failed> {
+        self.version = unpacked.package_version(program.package)?;
+        let run = |mode| ProgramRun::start_and_finish(unpacked, program, mode);
         let plain = run(RunMode::Plain)?;
-        self.compare(program, &plain, &run(RunMode::PlainAgain)?, "two runs without nocopy");
+        self.compare_runs(program, &plain, &run(RunMode::PlainAgain)?, "two runs without nocopy");
         let passive = run(RunMode::Passive)?;
-        self.compare(program, &plain, &passive, "without nocopy and with it");
+        self.compare_runs(program, &plain, &passive, "without nocopy and with it");
         self.is_same = self.faults.is_empty();
         let taking = run(RunMode::Taking)?;
         self.taken = taking.packets;
-        self.compare(program, &plain, &taking, "without nocopy and with --take");
+        self.compare_runs(program, &plain, &taking, "without nocopy and with --take");
         let faults = [passive, taking].map(|result| result.faults_of_report).concat();
         self.is_reported = faults.is_empty();
         self.faults.extend(faults);
         Ok(())
     }
 
-    fn compare(&mut self, program: &Program, one: &RunResult, other: &RunResult, what: &str) {
-        let sent = program.packets();
+    fn compare_runs(&mut self, program: &CapturingProgram, one: &RunResult, other: &RunResult, what: &str) {
+        let sent = program.expected_packets();
         if (one.packets, other.packets) != (sent, sent) {
             self.faults.push(format!("{what}: saw {} and {} packets of {sent}", one.packets, other.packets));
         }
@@ -133,12 +137,12 @@ impl Verdict {
         if one.shown.trim().is_empty() {
             self.faults.push(format!("{what}: nothing was shown"));
         }
-        if let Some(difference) = difference(&one.shown, &other.shown) {
+        if let Some(difference) = first_difference(&one.shown, &other.shown) {
             self.faults.push(format!("{what}: {difference}"));
         }
     }
 
-    fn line(&self, program: &Program) -> String {
+    fn status_line(&self, program: &CapturingProgram) -> String {
         let yes = |is: bool| if is { "yes" } else { "NO" };
         format!(
             "{} {}: same output {}, taken {} of {}, report {}",
@@ -146,14 +150,14 @@ impl Verdict {
             self.version,
             yes(self.is_same),
             self.taken,
-            program.packets(),
+            program.expected_packets(),
             yes(self.is_reported)
         )
     }
 
     /// Written only if there are no faults.
-    fn row(&self, program: &Program) -> String {
-        let (name, sent) = (program.name, program.packets());
+    fn table_row(&self, program: &CapturingProgram) -> String {
+        let (name, sent) = (program.name, program.expected_packets());
         let passive = if program.is_passive { ", captured passively" } else { "" };
         format!(
             "| {name} | {} | the same | {} of {sent}{passive} | whole | {} |\n",
@@ -163,7 +167,7 @@ impl Verdict {
 }
 
 /// The first line that differs.
-fn difference(one: &str, other: &str) -> Option<String> {
+fn first_difference(one: &str, other: &str) -> Option<String> {
     let (ones, others): (Vec<&str>, Vec<&str>) = (one.lines().collect(), other.lines().collect());
     let at = (0..ones.len().max(others.len())).find(|&at| ones.get(at) != others.get(at))?;
     let counts = [ones.len(), others.len()];
@@ -171,18 +175,23 @@ fn difference(one: &str, other: &str) -> Option<String> {
 }
 
 /// One run of a program.
-struct Run<'a> {
-    program: &'a Program,
+struct ProgramRun<'a> {
+    program: &'a CapturingProgram,
     mode: RunMode,
     lab: Lab,
     directory: PathBuf,
     variables: Vec<(&'static str, String)>,
 }
 
-impl<'a> Run<'a> {
-    fn of(unpacked: &Unpacked, program: &'a Program, mode: RunMode) -> Result<RunResult, Failed> {
+impl<'a> ProgramRun<'a> {
+    fn start_and_finish(
+        unpacked: &UnpackedPackages,
+        program: &'a CapturingProgram,
+        mode: RunMode,
+    ) -> Result<RunResult, Failed> {
         let name: String = program.name.chars().filter(char::is_ascii_alphanumeric).collect();
-        let directory = root().join("target").join(NAME).join("run").join(format!("{name}-{mode:?}"));
+        let directory =
+            repository_root().join("target").join(NAME).join("run").join(format!("{name}-{mode:?}"));
         let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).map_err(failed)?;
@@ -190,9 +199,9 @@ impl<'a> Run<'a> {
         for (name, text) in scripts {
             fs::write(directory.join(name), text).map_err(failed)?;
         }
-        let mut variables = unpacked.variables();
+        let mut variables = unpacked.environment_variables();
         variables.retain(|(name, _)| *name != "PYTHONHOME"); // Python is the system's
-        let nocopy = suite::program("debug", "nocopy").display().to_string();
+        let nocopy = suite::built_program("debug", "nocopy").display().to_string();
         let run = match mode {
             RunMode::Plain | RunMode::PlainAgain => String::new(),
             RunMode::Passive => format!("{nocopy} run --json --report=report --"),
@@ -204,54 +213,54 @@ impl<'a> Run<'a> {
         variables.extend([("run", run), ("root", unpacked.path("").display().to_string())]);
         variables.extend([("TZ", utc), ("LC_ALL", plain)]);
         let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
-        let run = Run { program, mode, lab, directory, variables };
+        let run = ProgramRun { program, mode, lab, directory, variables };
         let result = run.run_traffic();
         end_daemons();
-        result.map_err(|Failed(why)| Failed(format!("{mode:?}: {why}\n{}", run.files())))
+        result.map_err(|Failed(why)| Failed(format!("{mode:?}: {why}\n{}", run.ends_of_files())))
     }
 
-    fn at_left(&self, line: &str) -> Result<Started, Failed> {
-        Started::start(self.lab.left().namespace(), &self.directory, &self.variables, line)
+    fn start_at_left(&self, line: &str) -> Result<RunningProgram, Failed> {
+        RunningProgram::start(self.lab.left().namespace(), &self.directory, &self.variables, line)
     }
 
-    fn at_right(&self, line: &str) -> Result<Started, Failed> {
-        Started::start(self.lab.right().namespace(), &self.directory, &self.variables, line)
+    fn start_at_right(&self, line: &str) -> Result<RunningProgram, Failed> {
+        RunningProgram::start(self.lab.right().namespace(), &self.directory, &self.variables, line)
     }
 
     fn run_traffic(&self) -> Result<RunResult, Failed> {
         let program = self.program;
-        self.at_left(program.before)?.wait()?;
-        let mut started = self.at_right(program.line)?;
+        self.start_at_left(program.before)?.wait_for_success()?;
+        let mut started = self.start_at_right(program.line)?;
         if program.end != ProgramEnd::Itself {
             self.wait_until_ready(&mut started)?;
-            self.feed(&mut started)?;
+            self.send_traffic(&mut started)?;
         }
         match program.end {
             ProgramEnd::Interrupted => started.interrupt(),
-            ProgramEnd::Asked(line) => self.at_right(line)?.wait()?,
+            ProgramEnd::Asked(line) => self.start_at_right(line)?.wait_for_success()?,
             ProgramEnd::Itself => {}
         }
-        let status = started.ended()?;
+        let status = started.wait_for_end()?;
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or_default();
         let final_count = if program.output.final_count.is_empty() {
             program.output.count
         } else {
             program.output.final_count
         };
-        let packets = self.number(final_count)?;
-        let shown = self.at_right(program.output.shown)?.output()?;
+        let packets = self.number_printed_by(final_count)?;
+        let shown = self.start_at_right(program.output.shown)?.wait_for_output()?;
         let faults_of_report = match self.mode {
             RunMode::Plain | RunMode::PlainAgain => Vec::new(),
-            RunMode::Passive | RunMode::Taking => self.faults_of_report(code),
+            RunMode::Passive | RunMode::Taking => self.report_faults(code),
         };
         Ok(RunResult { packets, shown, code, faults_of_report })
     }
 
-    fn wait_until_ready(&self, started: &mut Started) -> Result<(), Failed> {
+    fn wait_until_ready(&self, started: &mut RunningProgram) -> Result<(), Failed> {
         let ready = self.program.ready;
         let is_ready = || match ready {
             "" => self.has_capture(),
-            words => ["out", "err"].iter().any(|file| self.file(file).contains(words)),
+            words => ["out", "err"].iter().any(|file| self.read_file(file).contains(words)),
         };
         let what = if ready.is_empty() { "a capture" } else { ready };
         wait_until(started, what, is_ready)?;
@@ -268,16 +277,16 @@ impl<'a> Run<'a> {
     }
 
     /// Sends the traffic, and waits until the program has shown it.
-    fn feed(&self, started: &mut Started) -> Result<(), Failed> {
+    fn send_traffic(&self, started: &mut RunningProgram) -> Result<(), Failed> {
         let rounds = table::ROUNDS;
-        self.at_left(&format!("exec python3 -E traffic.py nc0 {rounds}"))?.wait()?;
+        self.start_at_left(&format!("exec python3 -E traffic.py nc0 {rounds}"))?.wait_for_success()?;
         let more = match self.program.needs_more_traffic {
-            true => Some(self.at_left("exec python3 -E traffic.py nc0 more")?),
+            true => Some(self.start_at_left("exec python3 -E traffic.py nc0 more")?),
             false => None,
         };
         let start = Instant::now();
         // How many it has not shown is found out when it has ended.
-        while self.count_shown()? < self.program.packets()
+        while self.count_shown()? < self.program.expected_packets()
             && start.elapsed() < PATIENCE
             && !started.has_ended()
         {
@@ -289,26 +298,26 @@ impl<'a> Run<'a> {
     }
 
     fn count_shown(&self) -> Result<u64, Failed> {
-        self.at_right(self.program.output.query)?.output()?;
-        self.number(self.program.output.count)
+        self.start_at_right(self.program.output.query)?.wait_for_output()?;
+        self.number_printed_by(self.program.output.count)
     }
 
     /// The number that a line prints; 0 if it prints none.
-    fn number(&self, line: &str) -> Result<u64, Failed> {
-        let mut started = self.at_right(line)?;
-        started.ended()?;
-        Ok(started.printed().trim().parse().unwrap_or(0))
+    fn number_printed_by(&self, line: &str) -> Result<u64, Failed> {
+        let mut started = self.start_at_right(line)?;
+        started.wait_for_end()?;
+        Ok(started.output_so_far().trim().parse().unwrap_or(0))
     }
 
-    fn file(&self, name: &str) -> String {
+    fn read_file(&self, name: &str) -> String {
         let bytes = fs::read(self.directory.join(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// The ends of the files that say what went wrong.
-    fn files(&self) -> String {
+    fn ends_of_files(&self) -> String {
         let end = |name: &&str| {
-            let text = self.file(name);
+            let text = self.read_file(name);
             let lines: Vec<&str> = text.lines().collect();
             format!("---- {name}\n{}\n", lines[lines.len().saturating_sub(10)..].join("\n"))
         };
@@ -316,8 +325,8 @@ impl<'a> Run<'a> {
     }
 
     /// What is missing in the report.
-    fn faults_of_report(&self, code: i32) -> Vec<String> {
-        let text = self.file("report");
+    fn report_faults(&self, code: i32) -> Vec<String> {
+        let text = self.read_file("report");
         let Ok(report) = serde_json::from_str::<Value>(&text) else {
             return vec![format!("{:?}: the report is not JSON: {text}", self.mode)];
         };
@@ -347,17 +356,21 @@ impl<'a> Run<'a> {
             );
         }
         let received = handles.iter().filter_map(|handle| handle["counts"]["received"].as_u64()).max();
-        let is_enough = received.is_some_and(|received| received >= self.program.packets());
+        let is_enough = received.is_some_and(|received| received >= self.program.expected_packets());
         expect("handles", &report["handles"], !handles.is_empty() && (is_enough || !self.program.closes));
         faults
     }
 }
 
-fn wait_until(started: &mut Started, what: &str, mut is_true: impl FnMut() -> bool) -> Result<(), Failed> {
+fn wait_until(
+    started: &mut RunningProgram,
+    what: &str,
+    mut is_true: impl FnMut() -> bool,
+) -> Result<(), Failed> {
     let start = Instant::now();
     while !is_true() {
         if start.elapsed() > PATIENCE || started.has_ended() {
-            return Err(started.failed(&format!("waited for '{what}'")));
+            return Err(started.error(&format!("waited for '{what}'")));
         }
         sleep(POLL_INTERVAL);
     }
@@ -365,9 +378,9 @@ fn wait_until(started: &mut Started, what: &str, mut is_true: impl FnMut() -> bo
 }
 
 /// Waits until a program and all its processes sleep, poll after poll.
-fn wait_until_asleep(started: &mut Started) -> Result<(), Failed> {
+fn wait_until_asleep(started: &mut RunningProgram) -> Result<(), Failed> {
     let mut sleeping_polls = 0;
-    let process = started.process();
+    let process = started.process_id();
     wait_until(started, "sleep", || {
         sleeping_polls = if is_asleep(process) { sleeping_polls + 1 } else { 0 };
         sleeping_polls == SLEEPING_POLLS
@@ -383,13 +396,13 @@ fn is_asleep(process: Pid) -> bool {
     let tasks = |process: &Pid| {
         fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten()
     };
-    let all = [vec![process], processes::below(process)].concat();
+    let all = [vec![process], processes::process_and_descendants(process)].concat();
     all.iter().flat_map(tasks).flatten().all(|task| state(task.path()))
 }
 
 /// Ends what a program has left running.
 fn end_daemons() {
-    for process in processes::below(getpid()) {
+    for process in processes::process_and_descendants(getpid()) {
         let _ = kill_process(process, Signal::KILL);
     }
     while let Ok(Some(_)) = wait(WaitOptions::empty()) {}

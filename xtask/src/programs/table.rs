@@ -5,7 +5,7 @@
 pub(super) const ROUNDS: u64 = 60;
 
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct CapturingProgram {
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     /// Run at the left end, before anything else.
@@ -17,7 +17,7 @@ pub(super) struct Program {
     pub(super) ready: &'static str,
     /// Packets that match: of each round, and others.
     pub(super) matching: [u64; 2],
-    pub(super) output: Output,
+    pub(super) output: OutputSource,
     pub(super) end: ProgramEnd,
     /// Whether its handle is closed, by itself or by its exit; otherwise a signal kills it.
     pub(super) closes: bool,
@@ -30,7 +30,7 @@ pub(super) struct Program {
 
 /// Where its output is read.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct OutputSource {
     /// Asks it, while it runs, what it has seen. Empty: its files tell.
     pub(super) query: &'static str,
     /// Prints how many of these packets have been shown so far.
@@ -53,38 +53,38 @@ pub(super) enum ProgramEnd {
     Itself,
 }
 
-impl Program {
-    pub(super) fn packets(&self) -> u64 {
+impl CapturingProgram {
+    pub(super) fn expected_packets(&self) -> u64 {
         let rounds = if self.end == ProgramEnd::Itself { 0 } else { ROUNDS };
         self.matching[0] * rounds + self.matching[1]
     }
 
-    const fn query(mut self, query: &'static str) -> Self {
+    const fn with_query(mut self, query: &'static str) -> Self {
         self.output.query = query;
         self
     }
 
-    const fn final_count(mut self, final_count: &'static str) -> Self {
+    const fn with_final_count(mut self, final_count: &'static str) -> Self {
         self.output.final_count = final_count;
         self
     }
 }
 
-const fn program(
+const fn capturing_program(
     [name, package]: [&'static str; 2],
     matching: [u64; 2],
     [line, ready]: [&'static str; 2],
     [count, shown]: [&'static str; 2],
     without: &'static str,
-) -> Program {
-    Program {
+) -> CapturingProgram {
+    CapturingProgram {
         name,
         package,
         before: "",
         line,
         ready,
         matching,
-        output: Output { query: "", count, final_count: "", shown, without },
+        output: OutputSource { query: "", count, final_count: "", shown, without },
         end: ProgramEnd::Interrupted,
         closes: true,
         is_passive: false,
@@ -113,10 +113,10 @@ macro_rules! daemon {
     };
 }
 
-pub(super) const ALL: &[Program] = &[
-    Program {
+pub(super) const ALL: &[CapturingProgram] = &[
+    CapturingProgram {
         needs_more_traffic: true,
-        ..program(
+        ..capturing_program(
             ["iftop", "iftop"],
             [8, 0],
             [
@@ -133,14 +133,14 @@ pub(super) const ALL: &[Program] = &[
             "rates, the order of lines, the host that is sent more",
         )
     },
-    program(
+    capturing_program(
         ["ngrep", "ngrep"],
         [2, 1],
         ["exec $run ngrep -l -q -d nc1 . 'udp and not port 67' > out 2> err", "match"],
         ["grep -c '^U ' out", "cat out err"],
         "nothing",
     ),
-    program(
+    capturing_program(
         ["tcpflow", "tcpflow"],
         [8, 0],
         ["exec $run tcpflow -i nc1 -o flows tcp > out 2> err", "listening on"],
@@ -150,16 +150,16 @@ pub(super) const ALL: &[Program] = &[
         ],
         "times and resources in report.xml",
     )
-    .final_count("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml"),
-    program(
+    .with_final_count("sed -n 's/.*<total_packets>\\([0-9]*\\)<.*/\\1/p' flows/report.xml"),
+    capturing_program(
         ["p0f", "p0f"],
         [8, 0],
         ["exec $run p0f -i nc1 -f $root/etc/p0f/p0f.fp -o log > out 2> err", "main event loop"],
         ["grep -c 'mod=http response' log | awk '{print 8 * $1}'", "grep -v Closed out; sed 's/^.[^]]*. //' log"],
         "times, the number of descriptors that it closes at its start",
     )
-    .final_count("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out"),
-    program(
+    .with_final_count("sed -n 's/.*Processed \\([0-9]*\\) packets.*/\\1/p' out"),
+    capturing_program(
         ["p0f, as a daemon", "p0f"],
         [4, 0],
         [
@@ -172,7 +172,7 @@ pub(super) const ALL: &[Program] = &[
         ["grep -c -E 'mod=(syn|http)' log", P0F_SHOWN],
         "times",
     ),
-    program(
+    capturing_program(
         ["argus", "argus-server"],
         [13, 1],
         ["exec $run argus -F /dev/null -i nc1 -S 1 -w file > out 2> err", "is up"],
@@ -182,21 +182,21 @@ pub(super) const ALL: &[Program] = &[
         ],
         "times, the order of flows (read by racluster)",
     ),
-    Program {
+    CapturingProgram {
         end: ProgramEnd::Asked("softflowctl -c ctl shutdown"),
         needs_more_traffic: true,
-        ..program(
+        ..capturing_program(
             ["softflowd", "softflowd"],
             [12, 1],
             ["exec $run softflowd -d -i nc1 -c ctl -p pid > out 2> err", "starting data collection"],
             SOFTFLOWD,
             "times, the order of flows, the host that is sent more",
         )
-        .query(SOFTFLOWD_ASKED)
+        .with_query(SOFTFLOWD_ASKED)
     },
-    Program {
+    CapturingProgram {
         needs_more_traffic: true,
-        ..program(
+        ..capturing_program(
             ["softflowd, as a daemon", "softflowd"],
             [12, 1],
             [
@@ -210,9 +210,9 @@ pub(super) const ALL: &[Program] = &[
             SOFTFLOWD,
             "times, the order of flows, the host that is sent more",
         )
-        .query(SOFTFLOWD_ASKED)
+        .with_query(SOFTFLOWD_ASKED)
     },
-    program(
+    capturing_program(
         ["darkstat", "darkstat"],
         [12, 1],
         ["exec $run darkstat -i nc1 --no-daemon --no-dns --verbose -p 667 -b 127.0.0.1 > out 2> err", "set uid/gid"],
@@ -222,22 +222,22 @@ pub(super) const ALL: &[Program] = &[
         ],
         "times",
     )
-    .query("python3 -E -c \"
+    .with_query("python3 -E -c \"
 import urllib.request
 for path in '', 'hosts/?full=yes':
     print(urllib.request.urlopen('http://127.0.0.1:667/' + path).read().decode())\" > page"),
-    program(
+    capturing_program(
         ["arpwatch", "arpwatch"],
         [1, 0],
         ["touch arp.dat; exec $run stdbuf -oL arpwatch -d -i nc1 -f arp.dat > out 2> err", ""],
         ["grep -c 'new station' out", "grep -v timestamp out; cut -f 1,2,4 arp.dat"],
         "times",
     ),
-    Program {
+    CapturingProgram {
         before: "for host in $(seq 101 120); do ip address add 10.77.0.$host/32 dev nc0; done",
         end: ProgramEnd::Itself,
         is_passive: true,
-        ..program(
+        ..capturing_program(
             ["arp-scan", "arp-scan"],
             [0, 20],
             ["exec $run arp-scan -q -x -I nc1 -t 20000 -r 1 10.77.0.101-10.77.0.120 > out 2> err", ""],
@@ -245,9 +245,9 @@ for path in '', 'hosts/?full=yes':
             "the order of answers",
         )
     },
-    Program {
+    CapturingProgram {
         end: ProgramEnd::Itself,
-        ..program(
+        ..capturing_program(
             ["nmap", "nmap"],
             [0, 20],
             [
@@ -262,9 +262,9 @@ for path in '', 'hosts/?full=yes':
             "times, ports and numbers that it chooses, the order of answers",
         )
     },
-    Program {
+    CapturingProgram {
         end: ProgramEnd::Asked("echo q > keys"),
-        ..program(
+        ..capturing_program(
             ["tcptrack", "tcptrack"],
             [1, 0],
             [
@@ -275,9 +275,9 @@ for path in '', 'hosts/?full=yes':
             "idle times and rates, the order of connections",
         )
     },
-    Program {
+    CapturingProgram {
         closes: false,
-        ..program(
+        ..capturing_program(
             ["dhcpdump", "dhcpdump"],
             [1, 0],
             ["exec $run stdbuf -oL dhcpdump -i nc1 > out 2> err", ""],
@@ -285,9 +285,9 @@ for path in '', 'hosts/?full=yes':
             "times",
         )
     },
-    Program {
+    CapturingProgram {
         is_passive: true,
-        ..program(
+        ..capturing_program(
             ["tshark", "tshark"],
             [8, 0],
             [
@@ -299,9 +299,9 @@ for path in '', 'hosts/?full=yes':
             "nothing",
         )
     },
-    Program {
+    CapturingProgram {
         is_passive: true,
-        ..program(
+        ..capturing_program(
             ["dumpcap", "wireshark-common"],
             [12, 1],
             ["exec $run dumpcap -q -i nc1 -f ip -w file > out 2> err", "File: "],
@@ -309,7 +309,7 @@ for path in '', 'hosts/?full=yes':
             "times",
         )
     },
-    program(
+    capturing_program(
         ["tcpdump", "tcpdump"],
         [13, 1],
         ["exec $run tcpdump -l -n -e -t -i nc1 > out 2> err", "listening on"],

@@ -12,14 +12,14 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use super::programs::{FFMPEG_RAW, Program, REDIS, UNBOUND};
+use super::programs::{FFMPEG_RAW, REDIS, SenderProgram, UNBOUND};
 use super::table::write_table;
 use super::{DOCUMENT, WorkingDirectory};
 use crate::gate::Outcome;
 use crate::instructions::PROFILE;
 use crate::machine;
-use crate::others::{read_report, report_file};
-use crate::packages::Unpacked;
+use crate::others::{create_socket_counters_file, read_socket_counters};
+use crate::packages::UnpackedPackages;
 use crate::step::{CommandStep, Failed};
 use crate::suite;
 
@@ -30,112 +30,124 @@ const LIBRARY: &str = "libnocopy_sockets.so";
 /// The largest cost of the library, as a share of the program's own instructions.
 const MORE_MAX: f64 = 0.02;
 
-struct Guest {
-    program: &'static Program,
+struct MeasuredProgram {
+    program: &'static SenderProgram,
     unit: &'static str,
     loads: [u32; 2],
     /// Whether each unit of the load is one request; otherwise the library has counted the datagrams.
     is_of_requests: bool,
 }
 
-const GUESTS: &[Guest] = &[
-    Guest { program: &UNBOUND, unit: "answer", loads: [6400, 19_200], is_of_requests: false },
-    Guest { program: &FFMPEG_RAW, unit: "datagram", loads: [2, 10], is_of_requests: false },
-    Guest { program: &REDIS, unit: "answer", loads: [20_000, 60_000], is_of_requests: true },
+const GUESTS: &[MeasuredProgram] = &[
+    MeasuredProgram { program: &UNBOUND, unit: "answer", loads: [6400, 19_200], is_of_requests: false },
+    MeasuredProgram { program: &FFMPEG_RAW, unit: "datagram", loads: [2, 10], is_of_requests: false },
+    MeasuredProgram { program: &REDIS, unit: "answer", loads: [20_000, 60_000], is_of_requests: true },
 ];
 
 /// Packages that are unpacked beside those of the programs.
 const FURTHER_PACKAGES: &[&str] =
     &["redis-server", "python3.11-minimal", "libpython3.11-stdlib", "libpython3.11-minimal", "socat"];
 
-pub(crate) fn outcome() -> Outcome {
+pub(crate) fn measure_cost_of_unhandled_calls() -> Outcome {
     if !machine::has_apt() {
         return Outcome::unavailable(NAME, "apt-get, for the programs that are measured");
     }
-    machine::valgrind().then(|| prepared().map_or_else(Outcome::from, |unpacked| compare(&unpacked)))
+    machine::install_valgrind().then(|| {
+        build_and_fetch_packages().map_or_else(Outcome::from, |unpacked| measure_all_programs(&unpacked))
+    })
 }
 
-fn prepared() -> Result<Unpacked, Failed> {
+fn build_and_fetch_packages() -> Result<UnpackedPackages, Failed> {
     let build = ["build", "--profile", PROFILE, "--package", "nocopy-sockets"];
     CommandStep::cargo("build the library that joins datagrams", &build).run()?;
     let programs = GUESTS.iter().map(|guest| guest.program.package);
-    Unpacked::fetch(NAME, programs.chain(FURTHER_PACKAGES.iter().copied()))
+    UnpackedPackages::fetch(NAME, programs.chain(FURTHER_PACKAGES.iter().copied()))
 }
 
-fn compare(unpacked: &Unpacked) -> Outcome {
+fn measure_all_programs(unpacked: &UnpackedPackages) -> Outcome {
     let mut outcome = Outcome::default();
     let mut table =
         "| program | for each | instructions in user space | in the library |\n|---|---|---|---|\n"
             .to_owned();
     for guest in GUESTS {
         eprintln!("xtask: {}", guest.program.name);
-        outcome = outcome.and(match cost(unpacked, guest) {
+        outcome = outcome.merged_with(match cost_per_unit(unpacked, guest) {
             Ok(cost) => {
-                eprint!("{}", cost.row(guest));
-                table += &cost.row(guest);
-                cost.verdict(guest)
+                eprint!("{}", cost.table_row(guest));
+                table += &cost.table_row(guest);
+                cost.judge(guest)
             }
             Err(Failed(text)) => Outcome::failed(guest.program.name, text),
         });
     }
-    outcome.if_good(|| write_table(DOCUMENT, NAME, &table))
+    outcome.checked_if_good(|| write_table(DOCUMENT, NAME, &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Cost {
+struct InstructionCost {
     /// Without those in the library.
     instructions: f64,
     in_library: f64,
 }
 
-impl Cost {
-    fn share(self) -> f64 {
+impl InstructionCost {
+    fn library_share(self) -> f64 {
         self.in_library / self.instructions
     }
 
-    fn row(self, guest: &Guest) -> String {
-        let Guest { program, unit, .. } = guest;
-        let percent = 100.0 * self.share();
+    fn table_row(self, guest: &MeasuredProgram) -> String {
+        let MeasuredProgram { program, unit, .. } = guest;
+        let percent = 100.0 * self.library_share();
         let (all, more) = (self.instructions, self.in_library);
         format!("| {} | {unit} | {all:.0} | {more:.0} ({percent:.2} %) |\n", program.name)
     }
 
-    fn verdict(self, guest: &Guest) -> Outcome {
-        if self.share() <= MORE_MAX {
+    fn judge(self, guest: &MeasuredProgram) -> Outcome {
+        if self.library_share() <= MORE_MAX {
             return Outcome::passed();
         }
         let most = 100.0 * MORE_MAX;
-        Outcome::failed(guest.program.name, format!("more than {most} %: {}", self.row(guest)))
+        Outcome::failed(guest.program.name, format!("more than {most} %: {}", self.table_row(guest)))
     }
 }
 
-fn cost(unpacked: &Unpacked, guest: &Guest) -> Result<Cost, Failed> {
-    let [few, many] = [count(unpacked, guest, guest.loads[0])?, count(unpacked, guest, guest.loads[1])?];
+fn cost_per_unit(unpacked: &UnpackedPackages, guest: &MeasuredProgram) -> Result<InstructionCost, Failed> {
+    let [few, many] = [
+        count_instructions(unpacked, guest, guest.loads[0])?,
+        count_instructions(unpacked, guest, guest.loads[1])?,
+    ];
     let units = (many.units - few.units) as f64;
-    let per_unit = |of: fn(&Counted) -> u64| (of(&many) as f64 - of(&few) as f64) / units;
+    let per_unit = |of: fn(&CountedRun) -> u64| (of(&many) as f64 - of(&few) as f64) / units;
     let in_library = per_unit(|counted| counted.instructions.in_library);
-    Ok(Cost { instructions: per_unit(|counted| counted.instructions.all) - in_library, in_library })
+    Ok(InstructionCost {
+        instructions: per_unit(|counted| counted.instructions.all) - in_library,
+        in_library,
+    })
 }
 
-struct Counted {
+struct CountedRun {
     units: u64,
-    instructions: Instructions,
+    instructions: InstructionCounts,
 }
 
-fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Failed> {
-    let Guest { program, .. } = guest;
+fn count_instructions(
+    unpacked: &UnpackedPackages,
+    guest: &MeasuredProgram,
+    load: u32,
+) -> Result<CountedRun, Failed> {
+    let MeasuredProgram { program, .. } = guest;
     let failed = |what: &str| Failed(format!("{}: {what}", program.name));
     let working = WorkingDirectory::make(program)?;
-    let report = report_file().map_err(|error| failed(&error.to_string()))?;
+    let report = create_socket_counters_file().map_err(|error| failed(&error.to_string()))?;
     let inode = report.metadata().map_err(|error| failed(&error.to_string()))?.ino();
     let found = working.directory.join("callgrind");
     let under = format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", found.display());
-    let library = suite::preloadable(&suite::program(PROFILE, LIBRARY))?.display().to_string();
+    let library = suite::preloadable(&suite::built_program(PROFILE, LIBRARY))?.display().to_string();
     let report_at = format!("{}:{inode}", report.as_raw_fd());
     let for_all = [("count", load.to_string())];
     let of_sender = [("under", under), ("LD_PRELOAD", library), ("NOCOPY_BATCH_REPORT", report_at)];
     working.run_program(unpacked, program, &for_all, &of_sender)?;
-    let said = read_report(&report);
+    let said = read_socket_counters(&report);
     let joined: u64 = said.sockets.iter().map(|socket| socket.joined).sum();
     let alone: u64 = said.sockets.iter().flat_map(|socket| &socket.plain).map(|(_, count)| count).sum();
     if said.programs == 0 || joined > 0 {
@@ -146,23 +158,23 @@ fn count(unpacked: &Unpacked, guest: &Guest, load: u32) -> Result<Counted, Faile
     }
     let units = if guest.is_of_requests { load.into() } else { alone };
     let text = fs::read_to_string(&found).map_err(|error| failed(&format!("callgrind: {error}")))?;
-    let instructions =
-        Instructions::of(&text).ok_or_else(|| failed("callgrind wrote another kind of file"))?;
-    Ok(Counted { units, instructions })
+    let instructions = InstructionCounts::parse_callgrind(&text)
+        .ok_or_else(|| failed("callgrind wrote another kind of file"))?;
+    Ok(CountedRun { units, instructions })
 }
 
 /// Instructions of a whole program, and those of them in the library.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Instructions {
+struct InstructionCounts {
     all: u64,
     in_library: u64,
 }
 
-impl Instructions {
+impl InstructionCounts {
     /// Adds up a file of callgrind: lines `ob=(2) /lib/x.so` and later `ob=(2)` say which object the costs
     /// after them are of; a cost is the second number of a line; the line after one that begins with `calls=`
     /// is of the function that is called, which is counted by itself.
-    fn of(text: &str) -> Option<Self> {
+    fn parse_callgrind(text: &str) -> Option<Self> {
         let mut found = Self::default();
         let (mut is_library, mut ours) = (false, None);
         let mut lines = text.lines();
@@ -197,15 +209,18 @@ mod tests {
 
     #[test]
     fn instructions_of_the_library_are_separated() {
-        assert_eq!(Instructions::of(FILE), Some(Instructions { all: 4032, in_library: 25 }));
-        assert_eq!(Instructions::of("nothing\n"), None);
+        assert_eq!(
+            InstructionCounts::parse_callgrind(FILE),
+            Some(InstructionCounts { all: 4032, in_library: 25 })
+        );
+        assert_eq!(InstructionCounts::parse_callgrind("nothing\n"), None);
     }
 
     #[test]
-    fn two_percent_are_allowed() {
+    fn a_library_share_of_two_percent_is_allowed() {
         let guest = &GUESTS[0];
-        let cost = |in_library| Cost { instructions: 1000.0, in_library };
-        assert!(cost(20.0).verdict(guest).is_good() && !cost(21.0).verdict(guest).is_good());
-        assert_eq!(cost(5.0).row(guest), "| unbound, local data | answer | 1000 | 5 (0.50 %) |\n");
+        let cost = |in_library| InstructionCost { instructions: 1000.0, in_library };
+        assert!(cost(20.0).judge(guest).is_good() && !cost(21.0).judge(guest).is_good());
+        assert_eq!(cost(5.0).table_row(guest), "| unbound, local data | answer | 1000 | 5 (0.50 %) |\n");
     }
 }

@@ -17,14 +17,14 @@ use nocopy_lab::Lab;
 
 use crate::gate::Outcome;
 use crate::machine;
-use crate::packages::Unpacked;
-use crate::started::{Started, wait_for_port};
-use crate::step::{CommandStep, Failed, root};
+use crate::packages::UnpackedPackages;
+use crate::started::{RunningProgram, wait_for_port};
+use crate::step::{CommandStep, Failed, repository_root};
 use crate::suite;
-pub(crate) use left_alone::outcome as left_alone;
-use programs::{End, Program};
-use runs::Sent;
-use table::Row;
+pub(crate) use left_alone::measure_cost_of_unhandled_calls;
+use programs::{LinkEnd, SenderProgram};
+use runs::SendRecord;
+use table::SenderRow;
 pub(crate) use table::write_table;
 
 /// The directory for all generated files, below the repository's.
@@ -36,39 +36,39 @@ pub(crate) const DOCUMENT: &str = "docs/run.md";
 /// The least number of datagrams of a process in the table.
 const DATAGRAMS_MIN: u64 = 50;
 
-pub(crate) fn outcome() -> Outcome {
+pub(crate) fn measure_senders() -> Outcome {
     if !machine::has_apt() {
         return Outcome::unavailable("senders", "apt-get, for the programs that are measured");
     }
-    prepared().map_or_else(Outcome::from, |bench| bench.all())
+    fetch_packages_and_build_watch().map_or_else(Outcome::from, |bench| bench.measure_all_programs())
 }
 
 /// Everything that programs need to run.
-struct Bench {
-    unpacked: Unpacked,
+struct SenderBench {
+    unpacked: UnpackedPackages,
     watch: PathBuf,
 }
 
-fn prepared() -> Result<Bench, Failed> {
+fn fetch_packages_and_build_watch() -> Result<SenderBench, Failed> {
     let packages = programs::ALL.iter().map(|program| program.package);
     let packages = packages.chain(programs::FURTHER_PACKAGES.iter().copied());
-    let unpacked = Unpacked::fetch("senders", packages)?;
-    let watch = root().join(DIRECTORY).join("libwatch.so");
+    let unpacked = UnpackedPackages::fetch("senders", packages)?;
+    let watch = repository_root().join(DIRECTORY).join("libwatch.so");
     let path = watch.display().to_string();
     let options = ["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", &path];
     let source = ["xtask/src/senders/watch.c"];
     CommandStep::new("compile the library that watches", "cc", &[&options[..], &source[..]].concat())
         .run()?;
-    Ok(Bench { unpacked, watch })
+    Ok(SenderBench { unpacked, watch })
 }
 
-impl Bench {
-    fn all(&self) -> Outcome {
+impl SenderBench {
+    fn measure_all_programs(&self) -> Outcome {
         let mut rows = Vec::new();
         let mut outcome = Outcome::default();
         for program in programs::ALL {
             eprintln!("xtask: {}", program.name);
-            outcome = outcome.and(match self.one(program) {
+            outcome = outcome.merged_with(match self.measure_program(program) {
                 Ok(mut found) => {
                     rows.append(&mut found);
                     Outcome::passed()
@@ -76,24 +76,24 @@ impl Bench {
                 Err(Failed(text)) => Outcome::failed(program.name, text),
             });
         }
-        outcome.if_good(|| table::write(&rows))
+        outcome.checked_if_good(|| table::write_results(&rows))
     }
 
-    fn one(&self, program: &Program) -> Result<Vec<Row>, Failed> {
+    fn measure_program(&self, program: &SenderProgram) -> Result<Vec<SenderRow>, Failed> {
         let working = WorkingDirectory::make(program)?;
         let (watch, events) = (suite::preloadable(&self.watch)?, &working.events);
         let variables = [("LD_PRELOAD", &watch), ("NOCOPY_WATCH", events)];
         let variables = variables.map(|(name, path)| (name, path.display().to_string()));
         working.run_program(&self.unpacked, program, &[], &variables)?;
-        self.rows(program, working.sent()?)
+        self.table_rows(program, working.sent_by_processes()?)
     }
 
-    fn rows(&self, program: &Program, sent: Vec<Sent>) -> Result<Vec<Row>, Failed> {
-        let version = self.unpacked.version(program.package)?;
-        let rows: Vec<Row> = sent
+    fn table_rows(&self, program: &SenderProgram, sent: Vec<SendRecord>) -> Result<Vec<SenderRow>, Failed> {
+        let version = self.unpacked.package_version(program.package)?;
+        let rows: Vec<SenderRow> = sent
             .into_iter()
             .filter(|sent| sent.datagrams >= DATAGRAMS_MIN)
-            .map(|sent| Row {
+            .map(|sent| SenderRow {
                 program: program.name,
                 package: program.package,
                 version: version.clone(),
@@ -114,9 +114,9 @@ struct WorkingDirectory {
 }
 
 impl WorkingDirectory {
-    fn make(program: &Program) -> Result<Self, Failed> {
+    fn make(program: &SenderProgram) -> Result<Self, Failed> {
         let name = program.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-        let directory = root().join(DIRECTORY).join("run").join(name);
+        let directory = repository_root().join(DIRECTORY).join("run").join(name);
         let events = directory.join("events");
         let failed = |error: std::io::Error| Failed(format!("{}: {error}", directory.display()));
         let _ = fs::remove_dir_all(&directory);
@@ -130,37 +130,38 @@ impl WorkingDirectory {
     /// for what is measured alone.
     fn run_program(
         &self,
-        unpacked: &Unpacked,
-        program: &Program,
+        unpacked: &UnpackedPackages,
+        program: &SenderProgram,
         variables: &[(&'static str, String)],
         of_sender: &[(&'static str, String)],
     ) -> Result<(), Failed> {
         let lab = Lab::new().map_err(|error| Failed(error.to_string()))?;
         let (left, right) = (lab.left().ipv4().to_string(), lab.right().ipv4().to_string());
-        let library = unpacked.libraries().display().to_string();
-        let mut all = unpacked.variables();
+        let library = unpacked.library_directory().display().to_string();
+        let mut all = unpacked.environment_variables();
         all.extend([("left", left), ("right", right), ("lib", library)]);
         all.extend_from_slice(variables);
         let start = |end, line, of_it: &[(&'static str, String)]| {
-            let namespace = if end == End::Left { lab.left().namespace() } else { lab.right().namespace() };
-            Started::start(namespace, &self.directory, &[&all, of_it].concat(), line)
+            let namespace =
+                if end == LinkEnd::Left { lab.left().namespace() } else { lab.right().namespace() };
+            RunningProgram::start(namespace, &self.directory, &[&all, of_it].concat(), line)
         };
-        start(End::Left, program.before, &[])?.wait()?;
+        start(LinkEnd::Left, program.before, &[])?.wait_for_success()?;
         let receiver = match program.receiver {
             "" => None,
-            line => Some(start(End::Right, line, &[])?),
+            line => Some(start(LinkEnd::Right, line, &[])?),
         };
         if let (Some(port), Some(receiver)) = (program.ports[0], &receiver) {
             wait_for_port(lab.right().namespace(), port, receiver)?;
         }
-        let mut sender = start(End::Left, program.sender, of_sender)?;
+        let mut sender = start(LinkEnd::Left, program.sender, of_sender)?;
         match program.load {
-            None => sender.wait()?,
+            None => sender.wait_for_success()?,
             Some((end, load)) => {
                 if let Some(port) = program.ports[1].filter(|port| *port > 0) {
                     wait_for_port(lab.left().namespace(), port, &sender)?;
                 }
-                start(end, load, &[])?.wait()?;
+                start(end, load, &[])?.wait_for_success()?;
                 sender.stop();
             }
         }
@@ -168,14 +169,14 @@ impl WorkingDirectory {
     }
 
     /// What each process sent, the process that sent most first.
-    fn sent(&self) -> Result<Vec<Sent>, Failed> {
+    fn sent_by_processes(&self) -> Result<Vec<SendRecord>, Failed> {
         let failed = |path: &Path| Failed(format!("{}: not a whole file of watch.c", path.display()));
         let read = |entry: std::io::Result<fs::DirEntry>| {
             let path = entry.map_err(|_| failed(&self.events))?.path();
-            fs::read(&path).ok().and_then(|bytes| Sent::parse(&bytes)).ok_or_else(|| failed(&path))
+            fs::read(&path).ok().and_then(|bytes| SendRecord::parse(&bytes)).ok_or_else(|| failed(&path))
         };
         let entries = fs::read_dir(&self.events).map_err(|_| failed(&self.events))?;
-        let mut all = entries.map(read).collect::<Result<Vec<Sent>, _>>()?;
+        let mut all = entries.map(read).collect::<Result<Vec<SendRecord>, _>>()?;
         all.sort_by_key(|sent| std::cmp::Reverse(sent.datagrams));
         let _ = fs::remove_dir_all(&self.events); // 9 MB a process, if all is noted
         Ok(all)

@@ -1,7 +1,7 @@
 //! The measured programs, and their tasks: small and bounded.
 
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct SenderProgram {
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     /// Commands that prepare its directory.
@@ -10,25 +10,25 @@ pub(super) struct Program {
     pub(super) sender: &'static str,
     /// The client that makes a server send; the server is stopped when it has ended. Without it the sender
     /// ends by itself.
-    pub(super) load: Option<(End, &'static str)>,
+    pub(super) load: Option<(LinkEnd, &'static str)>,
     /// Ports of the receiver and of a server that must be open before the measurement begins.
     pub(super) ports: [Option<u16>; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LinkEnd {
     /// The sender is at the left end.
     Left,
     Right,
 }
 
-const fn client(
+const fn program_with_receiver(
     name: &'static str,
     package: &'static str,
     receiver: (&'static str, u16),
     sender: &'static str,
-) -> Program {
-    Program {
+) -> SenderProgram {
+    SenderProgram {
         name,
         package,
         before: "",
@@ -39,22 +39,30 @@ const fn client(
     }
 }
 
-const fn server(
+const fn program_with_client(
     name: &'static str,
     package: &'static str,
     before: &'static str,
     sender: (&'static str, u16),
     load: &'static str,
-) -> Program {
-    let load = Some((End::Right, load));
-    Program { name, package, before, receiver: "", sender: sender.0, load, ports: [None, Some(sender.1)] }
+) -> SenderProgram {
+    let load = Some((LinkEnd::Right, load));
+    SenderProgram {
+        name,
+        package,
+        before,
+        receiver: "",
+        sender: sender.0,
+        load,
+        ports: [None, Some(sender.1)],
+    }
 }
 
 /// A sink that receives everything and prints nothing.
 const SINK: (&str, u16) = ("exec socat -u UDP-RECV:9000,rcvbuf=4000000 OPEN:/dev/null", 9000);
 
 /// `$under` and `$count` are for the suite `left-alone`.
-pub(super) const UNBOUND: Program = server(
+pub(super) const UNBOUND: SenderProgram = program_with_client(
     "unbound, local data",
     "unbound",
     "cat > conf <<END
@@ -74,7 +82,7 @@ END",
     "exec python3.11 queries.py $left ${count:-20000} name.example",
 );
 
-pub(super) const FFMPEG_RAW: Program = client(
+pub(super) const FFMPEG_RAW: SenderProgram = program_with_receiver(
     "ffmpeg, RTP of raw video",
     "ffmpeg",
     SINK,
@@ -82,7 +90,7 @@ pub(super) const FFMPEG_RAW: Program = client(
 );
 
 /// It sends no datagrams.
-pub(super) const REDIS: Program = server(
+pub(super) const REDIS: SenderProgram = program_with_client(
     "redis-server",
     "redis-tools",
     "",
@@ -92,62 +100,62 @@ pub(super) const REDIS: Program = server(
 
 /// The lines are of sh(1). `$left` and `$right` are the addresses of the two ends, `$lib` is where libraries
 /// lie.
-pub(super) const ALL: &[Program] = &[
-    client("iperf3 -u -b 0", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 0 -l 1400 -k 30000"),
-    client("iperf3 -u -b 500M", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 500M -l 1400 -k 30000"),
-    client("iperf -u -b 500m", "iperf", ("exec iperf -s -u", 5001), "exec iperf -c $right -u -b 500m -l 1400 -n 42000000"),
-    client("nuttcp -u -Ru", "nuttcp", ("exec nuttcp -S --nofork", 5000), "exec nuttcp -u -Ru -l1400 -n30000 $right"),
-    client("nuttcp -u -R500m", "nuttcp", ("exec nuttcp -S --nofork", 5000), "exec nuttcp -u -R500m -l1400 -n30000 $right"),
-    client(
+pub(super) const ALL: &[SenderProgram] = &[
+    program_with_receiver("iperf3 -u -b 0", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 0 -l 1400 -k 30000"),
+    program_with_receiver("iperf3 -u -b 500M", "iperf3", ("exec iperf3 -s", 5201), "exec iperf3 -c $right -u -b 500M -l 1400 -k 30000"),
+    program_with_receiver("iperf -u -b 500m", "iperf", ("exec iperf -s -u", 5001), "exec iperf -c $right -u -b 500m -l 1400 -n 42000000"),
+    program_with_receiver("nuttcp -u -Ru", "nuttcp", ("exec nuttcp -S --nofork", 5000), "exec nuttcp -u -Ru -l1400 -n30000 $right"),
+    program_with_receiver("nuttcp -u -R500m", "nuttcp", ("exec nuttcp -S --nofork", 5000), "exec nuttcp -u -R500m -l1400 -n30000 $right"),
+    program_with_receiver(
         "sockperf throughput",
         "sockperf",
         ("exec sockperf server -i $right", 11111),
         "exec sockperf throughput -i $right -m 1400 -t 1",
     ),
-    client(
+    program_with_receiver(
         "sockperf ping-pong",
         "sockperf",
         ("exec sockperf server -i $right", 11111),
         "exec sockperf ping-pong -i $right -m 64 -t 1",
     ),
-    client("socat from a file", "socat", SINK, "exec socat -u -b1400 OPEN:/dev/zero,readbytes=42000000 UDP-SENDTO:$right:9000"),
-    Program {
+    program_with_receiver("socat from a file", "socat", SINK, "exec socat -u -b1400 OPEN:/dev/zero,readbytes=42000000 UDP-SENDTO:$right:9000"),
+    SenderProgram {
         before: "head -c 20000000 /dev/zero > file; mkdir -p got",
-        ..client(
+        ..program_with_receiver(
             "uftp -R -1",
             "uftp",
             ("exec uftpd -d -I nc1 -D $PWD/got -M 239.255.1.1", 1044),
             "exec uftp -R -1 -I nc0 -M 239.255.1.1 -P 239.255.1.2 file",
         )
     },
-    Program {
+    SenderProgram {
         before: "head -c 20000000 /dev/zero > file",
-        ..client(
+        ..program_with_receiver(
             "udp-sender",
             "udpcast",
             ("ip address flush dev nc1; ip address add $right/24 broadcast + dev nc1; exec udp-receiver --interface nc1 --nokbd --file /dev/null", 9000),
             "ip address flush dev nc0; ip address add $left/24 broadcast + dev nc0; exec udp-sender --interface nc0 --nokbd --full-duplex --min-receivers 1 --min-wait 1 --file file",
         )
     },
-    Program {
+    SenderProgram {
         before: "ffmpeg -loglevel error -f lavfi -i testsrc=size=1280x720:rate=25 -t 3 -c:v mpeg2video -b:v 20M -f mpegts file.ts && ingests -p 256 file.ts",
-        ..client("multicat, MPEG-TS of 20 Mbit/s", "multicat", SINK, "exec multicat -U file.ts $right:9000")
+        ..program_with_receiver("multicat, MPEG-TS of 20 Mbit/s", "multicat", SINK, "exec multicat -U file.ts $right:9000")
     },
-    server(
+    program_with_client(
         "turnserver, 4 clients",
         "coturn",
         "",
         ("exec turnserver -n -L $left -E $left -u user:secret -r example -a --no-tls --no-dtls --no-cli --log-file stdout --pidfile $PWD/pid --allow-loopback-peers", 3478),
         "exec turnutils_uclient -y -n 1000 -m 4 -l 1200 -z 1 -u user -w secret $left",
     ),
-    client(
+    program_with_receiver(
         "ffmpeg, RTP of 20 Mbit/s",
         "ffmpeg",
         SINK,
         "exec ffmpeg -loglevel error -re -f lavfi -i testsrc=size=1280x720:rate=25 -t 3 -c:v mpeg2video -b:v 20M -f rtp rtp://$right:9000?pkt_size=1400",
     ),
     FFMPEG_RAW,
-    Program {
+    SenderProgram {
         before: "for i in $(seq 20000); do
     echo \"Nov 24 12:00:00 host program[1]: line $i of a log that is as long as lines of logs are, about\"
 done > log
@@ -158,7 +166,7 @@ action(type=\"omfwd\" target=\"$right\" port=\"9000\" protocol=\"udp\")
 END",
         receiver: SINK.0,
         ports: [Some(SINK.1), None],
-        ..server(
+        ..program_with_client(
             "rsyslog, 20,000 lines from a file",
             "rsyslog",
             "",
@@ -167,7 +175,7 @@ END",
         )
     },
     UNBOUND,
-    server(
+    program_with_client(
         "knotd",
         "knot",
         "mkdir -p zones run; cat > zones/example.zone <<END
@@ -191,11 +199,11 @@ END",
         ("exec knotd -c $PWD/conf", 53),
         "exec python3.11 queries.py $left 20000 name.example",
     ),
-    Program {
+    SenderProgram {
         receiver: "openvpn --dev tun --ifconfig 10.78.0.2 10.78.0.1 --secret key --cipher AES-256-CBC & exec iperf3 -s",
         ports: [Some(1194), Some(1194)],
-        load: Some((End::Left, "sleep 2; exec iperf3 -c 10.78.0.2 -n 20M")),
-        ..server(
+        load: Some((LinkEnd::Left, "sleep 2; exec iperf3 -c 10.78.0.2 -n 20M")),
+        ..program_with_client(
             "openvpn, a TCP stream inside",
             "openvpn",
             "openvpn --genkey secret key",
@@ -203,7 +211,7 @@ END",
             "",
         )
     },
-    client(
+    program_with_receiver(
         "Python, a loop of sendto",
         "python3.11-minimal",
         SINK,
@@ -213,7 +221,7 @@ sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 data = bytes(1400)
 for _ in range(30000): sender.sendto(data, ('$right', 9000))\"",
     ),
-    client(
+    program_with_receiver(
         "Python, asyncio's sendto",
         "python3.11-minimal",
         SINK,
@@ -226,10 +234,10 @@ async def main():
         await asyncio.sleep(0)
 asyncio.run(main())\"",
     ),
-    Program {
+    SenderProgram {
         receiver: SINK.0,
         ports: [Some(SINK.1), None],
-        ..server(
+        ..program_with_client(
             "collectd, network plugin",
             "collectd-core",
             "cat > conf <<END

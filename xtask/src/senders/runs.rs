@@ -19,7 +19,7 @@ const CONTROL: u16 = 1;
 const OWN_BURSTS: u16 = 2;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Datagram {
+struct DatagramEvent {
     start_ns: u64,
     end_ns: u64,
     destination: u64,
@@ -32,7 +32,7 @@ struct Datagram {
 }
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Sent {
+pub(super) struct SendRecord {
     /// The name of the thread that sent first.
     pub(super) process: String,
     /// All sent datagrams, including those after the record was full.
@@ -57,22 +57,22 @@ pub(super) struct Sent {
     pub(super) gap_median_ns: u64,
 }
 
-impl Sent {
+impl SendRecord {
     /// Reads a file; `None` if it is incomplete.
     pub(super) fn parse(file: &[u8]) -> Option<Self> {
         let (head, events) = file.split_at_checked(HEAD_BYTES)?;
         let count = u64::from_ne_bytes(*head.first_chunk()?);
         let name = head.get(8..)?.split(|&byte| byte == 0).next()?;
         let (events, _) = events.as_chunks::<EVENT_BYTES>();
-        let noted = events.iter().take(usize::try_from(count).ok()?).map(datagram);
-        let mut noted: Vec<Datagram> = noted.filter(|datagram| datagram.end_ns > 0).collect();
+        let noted = events.iter().take(usize::try_from(count).ok()?).map(parse_event);
+        let mut noted: Vec<DatagramEvent> = noted.filter(|datagram| datagram.end_ns > 0).collect();
         // Threads write their records when they end. The order of one call's datagrams is kept.
         noted.sort_by_key(|datagram| datagram.start_ns);
         let process = String::from_utf8_lossy(name).into_owned();
-        Some(Self { process, datagrams: count, ..Self::of(&noted) })
+        Some(Self { process, datagrams: count, ..Self::from_events(&noted) })
     }
 
-    fn of(noted: &[Datagram]) -> Self {
+    fn from_events(noted: &[DatagramEvent]) -> Self {
         let mut sent = Self { noted: noted.len(), ..Self::default() };
         let (mut sizes, mut sockets) = (BTreeMap::<u32, usize>::new(), BTreeMap::<u32, ()>::new());
         let (mut length, mut gaps) = (0, Vec::new());
@@ -84,10 +84,10 @@ impl Sent {
             sent.with_control_data += usize::from(datagram.flags & CONTROL != 0);
             sent.own_bursts += usize::from(datagram.flags & OWN_BURSTS != 0);
             length += 1;
-            match noted.get(at + 1).map(|next| datagram.until(next)) {
+            match noted.get(at + 1).map(|next| datagram.gap_until(next)) {
                 Some(Ok(gap_ns)) => gaps.push(gap_ns),
-                Some(Err(why)) => sent.run(std::mem::take(&mut length), why),
-                None => sent.run(length, "end"),
+                Some(Err(why)) => sent.add_run(std::mem::take(&mut length), why),
+                None => sent.add_run(length, "end"),
             }
         }
         gaps.sort_unstable();
@@ -97,7 +97,7 @@ impl Sent {
         sent
     }
 
-    fn run(&mut self, length: usize, why: &'static str) {
+    fn add_run(&mut self, length: usize, why: &'static str) {
         let class = CLASSES.into_iter().rfind(|least| length >= *least).unwrap_or(1);
         *self.runs.entry(class).or_default() += 1;
         *self.datagrams_in_runs.entry(class).or_default() += length;
@@ -106,7 +106,7 @@ impl Sent {
     }
 
     /// The share of the datagrams in runs of at least this length, one of [`CLASSES`].
-    pub(super) fn share(&self, least: usize) -> f64 {
+    pub(super) fn share_in_runs_of(&self, least: usize) -> f64 {
         let long: usize = self.datagrams_in_runs.range(least..).map(|(_, count)| count).sum();
         long as f64 / self.noted.max(1) as f64
     }
@@ -117,9 +117,9 @@ impl Sent {
     }
 }
 
-impl Datagram {
+impl DatagramEvent {
     /// The time until the next datagram of the same run; otherwise the cause of the run's end.
-    fn until(&self, next: &Self) -> Result<u64, &'static str> {
+    fn gap_until(&self, next: &Self) -> Result<u64, &'static str> {
         let gap_ns = next.start_ns.saturating_sub(self.end_ns);
         // Datagrams of one call begin at the same time.
         let is_one_call = next.start_ns == self.start_ns && next.thread == self.thread;
@@ -139,11 +139,11 @@ impl Datagram {
     }
 }
 
-fn datagram(event: &[u8; EVENT_BYTES]) -> Datagram {
+fn parse_event(event: &[u8; EVENT_BYTES]) -> DatagramEvent {
     let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| event[at + byte]));
     let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| event[at + byte]));
     let half = |at: usize| u16::from_ne_bytes([event[at], event[at + 1]]);
-    Datagram {
+    DatagramEvent {
         start_ns: long(0),
         end_ns: long(8),
         destination: long(16),
@@ -161,66 +161,69 @@ mod tests {
     use super::*;
 
     /// Equal datagrams of one socket in quick succession.
-    fn quick(count: u64) -> Vec<Datagram> {
-        let one = |at| Datagram {
+    fn datagrams_in_quick_succession(count: u64) -> Vec<DatagramEvent> {
+        let one = |at| DatagramEvent {
             start_ns: 1000 * at,
             end_ns: 1000 * at + 800,
             bytes: 1400,
             call: 2,
-            ..Datagram::default()
+            ..DatagramEvent::default()
         };
         (1..=count).map(one).collect()
     }
 
-    fn runs(datagrams: &[Datagram]) -> (usize, &'static str) {
-        let sent = Sent::of(datagrams);
+    fn longest_run_and_cause(datagrams: &[DatagramEvent]) -> (usize, &'static str) {
+        let sent = SendRecord::from_events(datagrams);
         let ended = sent.ended.keys().copied().find(|why| *why != "end");
         (sent.longest_run, ended.unwrap_or("end"))
     }
 
     #[test]
     fn quick_equal_datagrams_are_one_run() {
-        let sent = Sent::of(&quick(100));
+        let sent = SendRecord::from_events(&datagrams_in_quick_succession(100));
         assert_eq!((sent.longest_run, sent.gap_median_ns, sent.bytes), (100, 200, 1400));
-        assert_eq!((sent.share(64), sent.share(8), sent.calls["sendto"]), (1.0, 1.0, 100));
-        assert_eq!(Sent::of(&[]).share(1), 0.0);
+        assert_eq!(
+            (sent.share_in_runs_of(64), sent.share_in_runs_of(8), sent.calls["sendto"]),
+            (1.0, 1.0, 100)
+        );
+        assert_eq!(SendRecord::from_events(&[]).share_in_runs_of(1), 0.0);
     }
 
     #[test]
-    fn whatever_differs_ends_a_run() {
-        let change = |by: fn(&mut Datagram)| {
-            let mut all = quick(10);
+    fn a_datagram_that_differs_ends_a_run() {
+        let change = |by: fn(&mut DatagramEvent)| {
+            let mut all = datagrams_in_quick_succession(10);
             by(&mut all[4]);
-            runs(&all)
+            longest_run_and_cause(&all)
         };
         assert_eq!(change(|datagram| datagram.bytes = 1).1, "another size");
         assert_eq!(change(|datagram| datagram.descriptor = 1).1, "another socket");
         assert_eq!(change(|datagram| datagram.destination = 1).1, "another destination");
         assert_eq!(change(|datagram| datagram.waits = (1, 0)), (6, "a wait"));
-        let mut late = quick(10);
+        let mut late = datagrams_in_quick_succession(10);
         late.iter_mut().skip(7).for_each(|datagram| {
             (datagram.start_ns, datagram.end_ns) = (datagram.start_ns + GAP_NS, datagram.end_ns + GAP_NS)
         });
-        assert_eq!(runs(&late), (7, "a gap"));
+        assert_eq!(longest_run_and_cause(&late), (7, "a gap"));
     }
 
     #[test]
     fn datagrams_of_one_call_are_one_run_also_if_it_waited() {
-        let mut all = quick(3);
+        let mut all = datagrams_in_quick_succession(3);
         for datagram in &mut all {
             (datagram.start_ns, datagram.end_ns, datagram.waits) = (1000, 90_000, (3, 4));
         }
-        assert_eq!(runs(&all), (3, "end"));
+        assert_eq!(longest_run_and_cause(&all), (3, "end"));
     }
 
     #[test]
     fn incomplete_files_are_refused() {
-        assert!(Sent::parse(&[0; HEAD_BYTES - 1]).is_none());
+        assert!(SendRecord::parse(&[0; HEAD_BYTES - 1]).is_none());
         let mut file = vec![0; HEAD_BYTES + 2 * EVENT_BYTES];
         file[0] = 2;
         file[8..12].copy_from_slice(b"name");
         file[HEAD_BYTES + 8] = 1;
-        let sent = Sent::parse(&file).unwrap();
+        let sent = SendRecord::parse(&file).unwrap();
         assert_eq!((sent.process.as_str(), sent.datagrams, sent.noted), ("name", 2, 1));
     }
 }

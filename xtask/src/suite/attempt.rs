@@ -11,12 +11,12 @@ use nocopy_lab::libtest::{self, Verdict};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-use super::binaries::Case;
-use super::sanitizer::Sanitizer;
-use super::terminal::Terminal;
-use crate::machines::Face;
+use super::binaries::TestCase;
+use super::sanitizer::SanitizerFiles;
+use super::terminal::PseudoTerminal;
+use crate::machines::MachineVariant;
 use crate::processes;
-use crate::step::after_shell;
+use crate::step::command_after_shell_line;
 
 /// A test that has not ended by then hangs: many times the longest test's time on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
@@ -32,7 +32,7 @@ const SLOW_DISK: &str = "exec strace -f --seccomp-bpf -qq -o /dev/null -e trace=
     -e inject=fsync,fdatasync,syncfs:delay_enter=300ms \"$@\"";
 
 #[derive(Debug)]
-pub(crate) struct Attempt {
+pub(crate) struct TestAttempt {
     pub(crate) verdict: Verdict,
     pub(crate) output: String,
     pub(crate) start: Instant,
@@ -41,47 +41,50 @@ pub(crate) struct Attempt {
 
 /// How the tests of this run are started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Conditions<'a> {
+pub(crate) struct TestConditions<'a> {
     /// Each test in its own network namespace, which needs root.
     pub(crate) isolated: bool,
     /// The seed of random tests, if not the usual one.
     pub(crate) seed: Option<u64>,
     /// Set if the tests are built with the sanitizer.
-    pub(crate) sanitizer: Option<&'a Sanitizer>,
+    pub(crate) sanitizer: Option<&'a SanitizerFiles>,
     /// Which standard streams the tests have; they inherit the rest.
-    pub(crate) face: &'a Face,
+    pub(crate) face: &'a MachineVariant,
     /// Writing files to the disk takes 300 ms each time.
     pub(crate) slow_disk: bool,
 }
 
-impl Attempt {
+impl TestAttempt {
     /// Runs a test to its end, or to its time limit.
-    pub(crate) fn run(case: &Case, conditions: Conditions<'_>) -> Self {
+    pub(crate) fn run(case: &TestCase, conditions: TestConditions<'_>) -> Self {
         let start = Instant::now();
-        let (verdict, output) = match started(case, conditions) {
-            Ok(started) => finished(started, if conditions.slow_disk { SLOW_DISK_LIMIT } else { TIME_LIMIT }),
+        let (verdict, output) = match start_test(case, conditions) {
+            Ok(started) => verdict_of_finished_test(
+                started,
+                if conditions.slow_disk { SLOW_DISK_LIMIT } else { TIME_LIMIT },
+            ),
             Err(error) => (Verdict::Failed, format!("cannot be started: {error}")),
         };
         Self { verdict, output, start, end: Instant::now() }
     }
 }
 
-struct Started {
+struct StartedTest {
     child: Child,
     output: File,
-    terminal: Option<Terminal>,
+    terminal: Option<PseudoTerminal>,
 }
 
-fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> {
+fn start_test(case: &TestCase, conditions: TestConditions<'_>) -> std::io::Result<StartedTest> {
     let output = tempfile::tempfile()?;
     let own = std::env::current_exe()?;
-    let mut command = match conditions.face.get("input") {
-        Some(_) => after_shell("exec \"$@\" <&-", own),
-        None if conditions.slow_disk => after_shell(SLOW_DISK, own),
+    let mut command = match conditions.face.value_of("input") {
+        Some(_) => command_after_shell_line("exec \"$@\" <&-", own),
+        None if conditions.slow_disk => command_after_shell_line(SLOW_DISK, own),
         None => Command::new(own),
     };
     command.arg("start").args(conditions.isolated.then_some("--isolated")).arg(&case.binary.path);
-    command.args(libtest::command_line(&case.test)).current_dir(&case.binary.directory);
+    command.args(libtest::single_test_arguments(&case.test)).current_dir(&case.binary.directory);
     command.env("CARGO_MANIFEST_DIR", &case.binary.directory);
     command.env("PROPTEST_RNG_SEED", conditions.seed.unwrap_or(FIXED_SEED).to_string());
     match conditions.seed {
@@ -94,28 +97,28 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<Started> 
     // Not its own session: its leader would get the first terminal that a test opens as its controlling
     // terminal.
     command.process_group(0);
-    let terminal = match conditions.face.number("terminal") {
+    let terminal = match conditions.face.numeric_value_of("terminal") {
         None => {
             command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
             None
         }
         Some(columns) => {
             let (terminal, end) =
-                Terminal::open(u16::try_from(columns).unwrap_or(u16::MAX), output.try_clone()?)?;
+                PseudoTerminal::open(u16::try_from(columns).unwrap_or(u16::MAX), output.try_clone()?)?;
             command.stdin(end.try_clone()?).stdout(end.try_clone()?).stderr(end);
             Some(terminal)
         }
     };
-    Ok(Started { child: command.spawn()?, output, terminal })
+    Ok(StartedTest { child: command.spawn()?, output, terminal })
 }
 
-fn finished(
-    Started { mut child, output: mut file, terminal }: Started,
+fn verdict_of_finished_test(
+    StartedTest { mut child, output: mut file, terminal }: StartedTest,
     limit: Duration,
 ) -> (Verdict, String) {
-    let ended = wait(&mut child, limit);
+    let ended = wait_or_kill(&mut child, limit);
     let mut output = Vec::new();
-    let copied = terminal.map_or(Ok(()), Terminal::close);
+    let copied = terminal.map_or(Ok(()), PseudoTerminal::close);
     let read = copied.and_then(|()| file.rewind()).and_then(|()| file.read_to_end(&mut output));
     let mut output = String::from_utf8_lossy(&output).into_owned();
     match (ended, read) {
@@ -130,13 +133,13 @@ fn finished(
 
 /// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had
 /// started.
-pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
     let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))?;
     if ended == 0 {
-        for process in processes::below(pid) {
+        for process in processes::process_and_descendants(pid) {
             let _ = kill_process(process, Signal::KILL); // it may have ended by itself
         }
     }
@@ -148,7 +151,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option
 
 /// Replaces this process by `program`, which is killed when xtask ends; if `isolated`, in a network namespace
 /// that has only a loopback interface.
-pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool) -> ExitCode {
+pub(crate) fn exec_test_program(program: &str, arguments: &[String], isolated: bool) -> ExitCode {
     let refused = |what: &str, error: &dyn std::fmt::Display| {
         eprintln!("xtask: {program}: {what}: {error}");
         ExitCode::FAILURE
@@ -158,7 +161,7 @@ pub(crate) fn become_program(program: &str, arguments: &[String], isolated: bool
         return refused("no death signal", &error);
     }
     if isolated {
-        match Namespace::with_loopback().map(|namespace| namespace.enter()) {
+        match Namespace::new_with_loopback().map(|namespace| namespace.enter()) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return refused("cannot enter a network namespace", &error),
             Err(error) => return refused("no network namespace", &error),

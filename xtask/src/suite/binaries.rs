@@ -7,10 +7,10 @@ use nocopy_lab::libtest;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::Outcome;
-use crate::step::{CommandStep, Failed, root};
+use crate::step::{CommandStep, Failed, repository_root};
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Binary {
+pub(crate) struct TestBinary {
     /// `package::target`, as `nocopy::sockets`; of the library's own tests the package.
     pub(crate) name: String,
     #[serde(rename = "program")]
@@ -19,28 +19,31 @@ pub(crate) struct Binary {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
-    pub(crate) binary: Arc<Binary>,
+pub(crate) struct TestCase {
+    pub(crate) binary: Arc<TestBinary>,
     pub(crate) test: String,
 }
 
-impl Case {
+impl TestCase {
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.binary.name, self.test)
     }
 }
 
 /// Builds the tests and the programs that they start, and returns the test binaries.
-pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Vec<Binary>, Outcome> {
+pub(crate) fn build_tests(
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Vec<TestBinary>, Outcome> {
     let fixed = ["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"];
     let arguments = [&fixed[..], arguments].concat();
     let step = variables
         .iter()
         .fold(CommandStep::cargo("build the tests", &arguments), |step, (variable, value)| {
-            step.with(variable, value)
+            step.with_variable(variable, value)
         });
-    let output = step.captured().map_err(Outcome::from)?;
-    let mut binaries: Vec<Binary> = output.lines().filter_map(test_binary).collect();
+    let output = step.captured_output().map_err(Outcome::from)?;
+    let mut binaries: Vec<TestBinary> = output.lines().filter_map(test_binary).collect();
     binaries.sort_by(|a, b| a.name.cmp(&b.name));
     if binaries.is_empty() {
         Err(Outcome::failed("build the tests", "no tests were built"))
@@ -50,60 +53,61 @@ pub(crate) fn build(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Ve
 }
 
 #[derive(Deserialize)]
-struct Artifact {
+struct CargoArtifact {
     executable: Option<PathBuf>,
     manifest_path: PathBuf,
-    target: Target,
-    profile: Profile,
+    target: CargoTarget,
+    profile: CargoProfile,
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct CargoTarget {
     name: String,
     kind: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Profile {
+struct CargoProfile {
     test: bool,
 }
 
 /// The test binary that a line of cargo's output reports, if it does.
-fn test_binary(line: &str) -> Option<Binary> {
-    let artifact: Artifact = serde_json::from_str(line).ok()?;
+fn test_binary(line: &str) -> Option<TestBinary> {
+    let artifact: CargoArtifact = serde_json::from_str(line).ok()?;
     let path = artifact.executable.filter(|_| artifact.profile.test)?;
     let directory = artifact.manifest_path.parent()?.to_owned();
     let package = directory.file_name()?.to_str()?.to_owned();
     let is_of_package = artifact.target.kind.iter().all(|kind| kind != "test");
     let name = if is_of_package { package } else { format!("{package}::{}", artifact.target.name) };
-    Some(Binary { name, path, directory })
+    Some(TestBinary { name, path, directory })
 }
 
 /// The tests of a binary that are ignored (`#[ignore]`), or those that are not.
-pub(crate) fn cases(binary: Binary, ignored: bool) -> Result<Vec<Case>, Failed> {
-    let list = if ignored { libtest::ignored } else { libtest::tests };
+pub(crate) fn test_cases(binary: TestBinary, ignored: bool) -> Result<Vec<TestCase>, Failed> {
+    let list = if ignored { libtest::list_ignored_tests } else { libtest::list_tests };
     let tests = list(&binary.path, &binary.directory)
         .map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;
     let binary = Arc::new(binary);
-    Ok(tests.into_iter().map(|test| Case { binary: Arc::clone(&binary), test }).collect())
+    Ok(tests.into_iter().map(|test| TestCase { binary: Arc::clone(&binary), test }).collect())
 }
 
 /// A program that cargo built in a profile's directory, such as the VM lab beside the tests.
-pub(crate) fn program(profile: &str, name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+pub(crate) fn built_program(profile: &str, name: &str) -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository_root().join("target"), PathBuf::from);
     target.join(profile).join(name)
 }
 
 /// A name in `LD_PRELOAD` for a library that was built.
 pub(crate) fn preloadable(library: &Path) -> Result<PathBuf, Failed> {
-    nocopy_lab::preloadable(library).map_err(|error| Failed(format!("{}: {error}", library.display())))
+    nocopy_lab::preloadable_path(library).map_err(|error| Failed(format!("{}: {error}", library.display())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line(kind: &str, name: &str, test: bool) -> String {
+    fn artifact_line(kind: &str, name: &str, test: bool) -> String {
         format!(
             r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/nocopy/Cargo.toml","target":{{"name":"{name}","kind":["{kind}"]}},"profile":{{"test":{test}}},"executable":"/t/x"}}"#
         )
@@ -111,11 +115,11 @@ mod tests {
 
     #[test]
     fn tests_are_named_by_package_and_target() {
-        assert_eq!(test_binary(&line("lib", "nocopy", true)).unwrap().name, "nocopy");
-        let sockets = test_binary(&line("test", "sockets", true)).unwrap();
+        assert_eq!(test_binary(&artifact_line("lib", "nocopy", true)).unwrap().name, "nocopy");
+        let sockets = test_binary(&artifact_line("test", "sockets", true)).unwrap();
         assert_eq!(sockets.name, "nocopy::sockets");
         assert_eq!(sockets.directory, PathBuf::from("/r/crates/nocopy"));
-        assert!(test_binary(&line("example", "echo", false)).is_none());
+        assert!(test_binary(&artifact_line("example", "echo", false)).is_none());
         assert!(test_binary(r#"{"reason":"build-finished","success":true}"#).is_none());
     }
 }

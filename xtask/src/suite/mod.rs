@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, thread};
 
 use nocopy_lab::libtest::Verdict;
-use nocopy_lab::witness::{STALL_LIMIT, Stall, Witness};
+use nocopy_lab::witness::{STALL_LIMIT, Stall, StallWitness};
 use serde::Serialize;
 
-use attempt::Attempt;
-pub(crate) use attempt::{Conditions, become_program, wait};
-use binaries::Case;
-pub(crate) use binaries::{Binary, build, preloadable, program};
-use sanitizer::Sanitizer;
+use attempt::TestAttempt;
+pub(crate) use attempt::{TestConditions, exec_test_program, wait_or_kill};
+use binaries::TestCase;
+pub(crate) use binaries::{TestBinary, build_tests, built_program, preloadable};
+use sanitizer::SanitizerFiles;
 
-use crate::gate::{Failure, Note, Outcome};
+use crate::gate::{Outcome, StepFailure, TestNote};
 use crate::machine;
-use crate::machines::Face;
-use crate::step::{CommandStep, Failed, root};
+use crate::machines::MachineVariant;
+use crate::step::{CommandStep, Failed, repository_root};
 
 /// The directory of the times of each suite, to find slow tests.
 const RESULTS: &str = "target/xtask";
@@ -36,7 +36,7 @@ pub(crate) const ALL: &[&str] = &["--workspace", "--exclude", "nocopy-loom"];
 
 /// Which tests to build and run, and how.
 #[derive(Debug)]
-pub(crate) struct Suite<'a> {
+pub(crate) struct TestSuite<'a> {
     /// The name of the file with the results.
     pub(crate) name: &'a str,
     /// Arguments of cargo.
@@ -49,21 +49,21 @@ pub(crate) struct Suite<'a> {
     pub(crate) seed: Option<u64>,
     /// A failed test is run again if the machine stalled.
     pub(crate) retry: bool,
-    pub(crate) instrument: Instrument,
+    pub(crate) instrument: Instrumentation,
     /// What this machine is made to look like.
-    pub(crate) face: Face,
+    pub(crate) face: MachineVariant,
     /// Writing files to the disk takes 300 ms each time.
     pub(crate) slow_disk: bool,
 }
 
 /// Instrumentation that the compiler adds to the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Instrument {
+pub(crate) enum Instrumentation {
     Nothing,
     AddressSanitizer,
 }
 
-impl Instrument {
+impl Instrumentation {
     const fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Nothing => &[],
@@ -75,16 +75,16 @@ impl Instrument {
 }
 
 /// A test that ran, and the stall meanwhile.
-struct CaseRun {
-    case: Case,
-    attempt: Attempt,
+struct CaseResult {
+    case: TestCase,
+    attempt: TestAttempt,
     stall: Stall,
     /// The second attempt, after a failure during a stall.
-    again: Option<Attempt>,
+    again: Option<TestAttempt>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct ResultRow {
     test: String,
     verdict: &'static str,
     seconds: f64,
@@ -93,9 +93,9 @@ struct Row {
     pressure_ms: Option<u128>,
 }
 
-impl<'a> Suite<'a> {
+impl<'a> TestSuite<'a> {
     /// All tests that were built, run as the gate runs them.
-    pub(crate) fn of(name: &'a str, built: &'a [&'a str]) -> Self {
+    pub(crate) fn with_gate_settings(name: &'a str, built: &'a [&'a str]) -> Self {
         Self {
             name,
             built,
@@ -103,74 +103,75 @@ impl<'a> Suite<'a> {
             ignored: false,
             seed: None,
             retry: true,
-            instrument: Instrument::Nothing,
-            face: Face::default(),
+            instrument: Instrumentation::Nothing,
+            face: MachineVariant::default(),
             slow_disk: false,
         }
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
-        match build(self.built, self.instrument.variables()) {
+        match build_tests(self.built, self.instrument.variables()) {
             Ok(binaries) => self.run(binaries).unwrap_or_else(Outcome::from),
             Err(outcome) => outcome,
         }
     }
 
-    fn run(&self, binaries: Vec<Binary>) -> Result<Outcome, Failed> {
-        let cases = |binary| binaries::cases(binary, self.ignored);
-        let cases: Result<Vec<Vec<Case>>, Failed> = binaries.into_iter().map(cases).collect();
-        let mut cases: Vec<Case> = cases?.into_iter().flatten().collect();
-        let wanted = |case: &Case| self.filters.iter().any(|filter| case.name().contains(filter.as_str()));
+    fn run(&self, binaries: Vec<TestBinary>) -> Result<Outcome, Failed> {
+        let cases = |binary| binaries::test_cases(binary, self.ignored);
+        let cases: Result<Vec<Vec<TestCase>>, Failed> = binaries.into_iter().map(cases).collect();
+        let mut cases: Vec<TestCase> = cases?.into_iter().flatten().collect();
+        let wanted =
+            |case: &TestCase| self.filters.iter().any(|filter| case.name().contains(filter.as_str()));
         cases.retain(|case| self.filters.is_empty() || wanted(case));
         if cases.is_empty() {
             return Err(Failed("no test has such a name".into()));
         }
-        let witness = Witness::start().map_err(|error| Failed(format!("the witness: {error}")))?;
+        let witness = StallWitness::start().map_err(|error| Failed(format!("the witness: {error}")))?;
         let sanitizer = match self.instrument {
-            Instrument::Nothing => None,
-            Instrument::AddressSanitizer => Some(Sanitizer::prepare()?),
+            Instrumentation::Nothing => None,
+            Instrumentation::AddressSanitizer => Some(SanitizerFiles::prepare()?),
         };
-        let conditions = Conditions {
-            isolated: machine::has_namespaces(),
+        let conditions = TestConditions {
+            isolated: machine::can_create_namespaces(),
             seed: self.seed,
             sanitizer: sanitizer.as_ref(),
             face: &self.face,
             slow_disk: self.slow_disk,
         };
-        let mut ran = run_all(cases, conditions, &witness);
+        let mut ran = run_in_parallel(cases, conditions, &witness);
         if self.retry {
-            ran.iter_mut().for_each(|ran| ran.retry(conditions));
+            ran.iter_mut().for_each(|ran| ran.retry_after_stall(conditions));
         }
         let written = self.write_results(&ran);
         let mut outcome = Outcome::default();
-        ran.into_iter().for_each(|ran| ran.count(&mut outcome));
+        ran.into_iter().for_each(|ran| ran.add_to_outcome(&mut outcome));
         if let Err(failure) = written {
             outcome.failures.push(failure);
         }
         Ok(outcome)
     }
 
-    fn write_results(&self, ran: &[CaseRun]) -> Result<(), Failure> {
-        let rows: Vec<Row> = ran.iter().map(Row::of).collect();
+    fn write_results(&self, ran: &[CaseResult]) -> Result<(), StepFailure> {
+        let rows: Vec<ResultRow> = ran.iter().map(ResultRow::from_result).collect();
         let text = serde_json::to_string_pretty(&rows).expect("strings and numbers");
-        let directory = root().join(RESULTS);
+        let directory = repository_root().join(RESULTS);
         let path = directory.join(format!("{}.json", self.name));
         let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, text));
-        let failure = |error| Failure { name: path.display().to_string(), output: format!("{error}") };
+        let failure = |error| StepFailure { name: path.display().to_string(), output: format!("{error}") };
         written.map_err(failure)
     }
 }
 
-impl CaseRun {
+impl CaseResult {
     /// Runs a test that failed during a stall once more; the others have ended.
-    fn retry(&mut self, conditions: Conditions<'_>) {
+    fn retry_after_stall(&mut self, conditions: TestConditions<'_>) {
         if self.attempt.verdict == Verdict::Failed && self.stall.exceeds(STALL_LIMIT) {
             eprintln!(
                 "xtask: {}: failed while the machine {}; once more, alone",
                 self.case.name(),
                 self.stall
             );
-            self.again = Some(Attempt::run(&self.case, conditions));
+            self.again = Some(TestAttempt::run(&self.case, conditions));
         }
     }
 
@@ -178,46 +179,50 @@ impl CaseRun {
         self.again.as_ref().is_some_and(|again| again.verdict == Verdict::Passed)
     }
 
-    fn count(self, outcome: &mut Outcome) {
+    fn add_to_outcome(self, outcome: &mut Outcome) {
         let name = self.case.name();
         match &self.attempt.verdict {
             Verdict::Passed => outcome.passed += 1,
-            Verdict::Skipped(needs) => outcome.skips.push(Note { name, text: needs.clone() }),
+            Verdict::Skipped(needs) => outcome.skips.push(TestNote { name, text: needs.clone() }),
             Verdict::Failed if self.is_flaky() => {
                 outcome.passed += 1;
-                outcome.flaky.push(Note { name, text: self.stall.to_string() });
+                outcome.flaky.push(TestNote { name, text: self.stall.to_string() });
             }
             Verdict::Failed => {
                 let mut output = format!("{}\n({})", self.attempt.output, self.stall);
                 if let Some(again) = self.again {
                     output.push_str(&format!("\n---- once more, alone ----\n{}", again.output));
                 }
-                outcome.failures.push(Failure { name, output });
+                outcome.failures.push(StepFailure { name, output });
             }
         }
     }
 }
 
 /// Runs tests in parallel; returns them in order, each with the stall during it.
-fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<CaseRun> {
+fn run_in_parallel(
+    cases: Vec<TestCase>,
+    conditions: TestConditions<'_>,
+    witness: &StallWitness,
+) -> Vec<CaseResult> {
     let ended = AtomicUsize::new(0);
-    let ran = side_by_side(2 * processors(), &cases, |case| {
-        let attempt = Attempt::run(case, conditions);
+    let ran = map_in_parallel(2 * processor_count(), &cases, |case| {
+        let attempt = TestAttempt::run(case, conditions);
         let stall = witness.worst_between(attempt.start, attempt.end);
         // ordering: nothing else is handed over by it
-        report(case, &attempt, ended.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
+        print_attempt(case, &attempt, ended.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
         (attempt, stall)
     });
     let ran = cases.into_iter().zip(ran);
-    ran.map(|(case, (attempt, stall))| CaseRun { case, attempt, stall, again: None }).collect()
+    ran.map(|(case, (attempt, stall))| CaseResult { case, attempt, stall, again: None }).collect()
 }
 
-pub(crate) fn processors() -> usize {
+pub(crate) fn processor_count() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Does `work` on all items, some at a time; returns the results in the order of the items.
-pub(crate) fn side_by_side<T: Sync, R: Send>(
+pub(crate) fn map_in_parallel<T: Sync, R: Send>(
     at_a_time: usize,
     items: &[T],
     work: impl Fn(&T) -> R + Sync,
@@ -243,7 +248,7 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
 }
 
 /// Prints the output of a test that failed or was skipped, and now and then a line for the others.
-fn report(case: &Case, attempt: &Attempt, ended: usize, all: usize) {
+fn print_attempt(case: &TestCase, attempt: &TestAttempt, ended: usize, all: usize) {
     match &attempt.verdict {
         Verdict::Failed => eprintln!("xtask: {}: FAILED\n{}", case.name(), attempt.output.trim_end()),
         Verdict::Skipped(needs) => eprintln!("xtask: {}: skipped: {needs}", case.name()),
@@ -254,8 +259,8 @@ fn report(case: &Case, attempt: &Attempt, ended: usize, all: usize) {
     }
 }
 
-impl Row {
-    fn of(ran: &CaseRun) -> Self {
+impl ResultRow {
+    fn from_result(ran: &CaseResult) -> Self {
         Self {
             test: ran.case.name(),
             verdict: match ran.attempt.verdict {
@@ -275,7 +280,7 @@ impl Row {
 /// The examples in the documentation, which only rustdoc compiles; those that are run need no network.
 pub(crate) fn documentation_examples() -> Outcome {
     let what = ["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"];
-    match CommandStep::cargo("documentation examples", &what).status() {
+    match CommandStep::cargo("documentation examples", &what).run_for_status() {
         Ok((Some(0), printed)) => count_examples(&printed),
         Ok((_, printed)) => Outcome::failed("documentation examples", printed),
         Err(failed) => failed.into(),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::step::{CommandStep, Failed, root, write_file};
+use crate::step::{CommandStep, Failed, repository_root, write_file};
 
 /// The libpcap with which tests compare this project's.
 const LIBPCAP: &str = "libpcap.so.0.8";
@@ -17,23 +17,24 @@ const PT_DYNAMIC: u64 = 2;
 
 /// Files that programs are started with that were not built for the sanitizer.
 #[derive(Debug)]
-pub(crate) struct Sanitizer {
+pub(crate) struct SanitizerFiles {
     /// The sanitizer's run-time library, from the C compiler.
     runtime: PathBuf,
     /// A copy of the system's libpcap.
     libpcap: PathBuf,
 }
 
-impl Sanitizer {
+impl SanitizerFiles {
     /// The sanitizer forbids `RTLD_DEEPBIND`, by which nocopy-pcap makes the system's libpcap call itself and
     /// not this library. A copy of libpcap whose file asks for that has the same effect.
     pub(crate) fn prepare() -> Result<Self, Failed> {
-        let runtime = file_of_compiler("libasan.so")?;
-        let system = file_of_compiler(LIBPCAP)?;
+        let runtime = compiler_library_file("libasan.so")?;
+        let system = compiler_library_file(LIBPCAP)?;
         let failed = |error: &str| Failed(format!("{}: {error}", system.display()));
         let bytes = fs::read(&system).map_err(|error| failed(&error.to_string()))?;
-        let bytes = symbolic(bytes).ok_or_else(|| failed("no ELF file with room in its dynamic section"))?;
-        let libpcap = root().join("target/sanitizer").join(LIBPCAP);
+        let bytes = with_symbolic_flag(bytes)
+            .ok_or_else(|| failed("no ELF file with room in its dynamic section"))?;
+        let libpcap = repository_root().join("target/sanitizer").join(LIBPCAP);
         write_file(&libpcap, bytes)?;
         Ok(Self { runtime, libpcap })
     }
@@ -50,16 +51,16 @@ impl Sanitizer {
 }
 
 /// A file in the C compiler's library path.
-fn file_of_compiler(name: &str) -> Result<PathBuf, Failed> {
+fn compiler_library_file(name: &str) -> Result<PathBuf, Failed> {
     let question = format!("-print-file-name={name}");
-    let printed = CommandStep::new(name, "cc", &[&question]).captured()?;
+    let printed = CommandStep::new(name, "cc", &[&question]).captured_output()?;
     let path = PathBuf::from(printed.trim());
     if path.is_absolute() { Ok(path) } else { Err(Failed(format!("the C compiler knows no {name}"))) }
 }
 
 /// The library with `DT_SYMBOLIC` in the first place of its dynamic section that is free, if it is a 64-bit
 /// one with such a place.
-fn symbolic(mut library: Vec<u8>) -> Option<Vec<u8>> {
+fn with_symbolic_flag(mut library: Vec<u8>) -> Option<Vec<u8>> {
     let number = |at: usize| Some(u64::from_le_bytes(library.get(at..at + 8)?.try_into().ok()?));
     let (headers, count) = (usize::try_from(number(32)?).ok()?, (number(56)? & 0xffff) as usize);
     let header = (0..count)
@@ -88,10 +89,10 @@ mod tests {
         library[72] = 128;
         library[96] = 48;
         library[128] = 5; // a string table, then two that are free
-        let changed = symbolic(library.clone()).unwrap();
+        let changed = with_symbolic_flag(library.clone()).unwrap();
         library[144] = 16;
         assert_eq!(changed, library);
-        assert!(symbolic(changed).is_none(), "only the last is left");
-        assert!(symbolic(Vec::new()).is_none());
+        assert!(with_symbolic_flag(changed).is_none(), "only the last is left");
+        assert!(with_symbolic_flag(Vec::new()).is_none());
     }
 }

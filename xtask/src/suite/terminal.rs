@@ -17,12 +17,12 @@ const ROWS: u16 = 24;
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Writes what is printed on a terminal into a file.
-pub(super) struct Terminal {
+pub(super) struct PseudoTerminal {
     ended: Arc<AtomicBool>,
     reader: JoinHandle<io::Result<()>>,
 }
 
-impl Terminal {
+impl PseudoTerminal {
     /// The terminal, and the end of it that is for the test.
     pub(super) fn open(columns: u16, output: File) -> io::Result<(Self, File)> {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
@@ -42,7 +42,7 @@ impl Terminal {
         let ended = Arc::new(AtomicBool::new(false));
         let reader = {
             let ended = Arc::clone(&ended);
-            thread::spawn(move || copy(terminal.into(), output, &ended))
+            thread::spawn(move || copy_to_file(terminal.into(), output, &ended))
         };
         Ok((Self { ended, reader }, of_test.into()))
     }
@@ -56,7 +56,7 @@ impl Terminal {
 
 /// Copies until the last one who has the other end closes it (EIO), or until nothing is left after the test's
 /// end.
-fn copy(mut terminal: File, mut output: File, ended: &AtomicBool) -> io::Result<()> {
+fn copy_to_file(mut terminal: File, mut output: File, ended: &AtomicBool) -> io::Result<()> {
     let mut bytes = [0; 4096];
     loop {
         let has_ended = ended.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_program_sees_the_size_and_its_output_is_saved() {
         let mut output = tempfile::tempfile().unwrap();
-        let (terminal, end) = Terminal::open(97, output.try_clone().unwrap()).unwrap();
+        let (terminal, end) = PseudoTerminal::open(97, output.try_clone().unwrap()).unwrap();
         let mut command = Command::new("stty");
         command.arg("size").stdin(end.try_clone().unwrap()).stdout(end);
         assert!(command.status().unwrap().success());

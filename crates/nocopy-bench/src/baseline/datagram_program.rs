@@ -16,7 +16,7 @@ use nocopy_report::Outcome;
 
 /// Where to, and bytes of a datagram.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct DatagramSendTask {
     to: (Ipv4Addr, u16),
     bytes: usize,
 }
@@ -37,7 +37,7 @@ while True: sender.sendto(data, to)
 const FFMPEG: &str = "ffmpeg";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Program {
+pub(crate) enum SenderProgram {
     /// A loop of `sendto`.
     Loop,
     Python,
@@ -46,10 +46,10 @@ pub(crate) enum Program {
     Ffmpeg,
 }
 
-impl Program {
+impl SenderProgram {
     pub(crate) const ALL: [Self; 4] = [Self::Loop, Self::Python, Self::Nuttcp, Self::Ffmpeg];
 
-    pub(crate) fn sends_runs(self) -> bool {
+    pub(crate) fn sends_equal_datagrams(self) -> bool {
         self != Self::Ffmpeg
     }
 
@@ -83,20 +83,20 @@ impl Program {
     fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {
         let arguments = [to.0.to_string(), to.1.to_string(), bytes.to_string()];
         Ok(match self {
-            Self::Loop => ChildKind::Sendto.command(&Task { to, bytes })?,
+            Self::Loop => ChildKind::Sendto.command(&DatagramSendTask { to, bytes })?,
             Self::Python => {
                 let mut command = Command::new("python3");
                 command.args(["-c", PYTHON]).args(arguments);
                 command
             }
             Self::Nuttcp => nuttcp::command(to, bytes),
-            Self::Ffmpeg => ffmpeg(to, bytes),
+            Self::Ffmpeg => ffmpeg_command(to, bytes),
         })
     }
 }
 
 /// As fast as it can; it ends by itself after an hour of video.
-fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
+fn ffmpeg_command((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
     let mut command = Command::new(FFMPEG);
     command.args(["-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", "testsrc=size=640x360:rate=25"]);
     command.args(["-t", "3600", "-pix_fmt", "yuv420p", "-c:v", "rawvideo", "-f", "rtp"]);
@@ -106,15 +106,15 @@ fn ffmpeg((address, port): (Ipv4Addr, u16), bytes: usize) -> Command {
 
 /// The process, as the bench sees it; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct RunningProgram {
+pub(crate) struct RunningSenderProgram {
     child: ScopedChild,
     _server: Option<ScopedChild>,
 }
 
-impl RunningProgram {
+impl RunningSenderProgram {
     /// Starts it in the calling thread's namespace; returns when datagrams were sent.
     pub(crate) fn start(
-        program: Program,
+        program: SenderProgram,
         to: (Ipv4Addr, u16),
         bytes: usize,
         prepare: impl FnOnce(&mut Command),
@@ -122,10 +122,10 @@ impl RunningProgram {
         let mut command = program.command(to, bytes)?;
         prepare(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        if [Program::Nuttcp, Program::Ffmpeg].contains(&program) {
-            let _server = (program == Program::Nuttcp).then(nuttcp::start_server).transpose()?;
+        if [SenderProgram::Nuttcp, SenderProgram::Ffmpeg].contains(&program) {
+            let _server = (program == SenderProgram::Nuttcp).then(nuttcp::start_server).transpose()?;
             let mut child = ScopedChild(command.stdout(Stdio::null()).spawn()?);
-            wait_until_it_sends(program.name(), &mut child)?;
+            wait_until_sending(program.name(), &mut child)?;
             return Ok(Self { child, _server });
         }
         let mut child = ScopedChild(command.spawn()?);
@@ -133,32 +133,32 @@ impl RunningProgram {
         Ok(Self { child, _server: None })
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        cpu::time_of_process(self.child.id())
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
+        cpu::cpu_time_of_process(self.child.id())
     }
 }
 
 /// Waits until a program's first datagrams have left: nothing else sends any in the network namespace of this
 /// thread.
-fn wait_until_it_sends(name: &str, child: &mut Child) -> io::Result<()> {
+fn wait_until_sending(name: &str, child: &mut Child) -> io::Result<()> {
     let sent = || started::datagrams_sent("thread-self");
     let before = sent()?;
-    let ended = || started::end_of(child);
+    let ended = || started::exit_status_text(child);
     started::wait_until(name, ended, || Ok(sent()? >= before + u64::from(FIRST)))
 }
 
 /// The main function of the process: sends until it is killed.
-pub(crate) fn run(Task { to, bytes }: Task) -> Result<Outcome, Failure> {
+pub(crate) fn child_main(DatagramSendTask { to, bytes }: DatagramSendTask) -> Result<Outcome, Failure> {
     let action = "run 'nocopy bench run-udp', which starts this";
-    send(to.into(), bytes).map_err(Failure::step("sendto", "send", action))?;
+    send_forever(to.into(), bytes).map_err(Failure::step("sendto", "send", action))?;
     Ok(Outcome::Positive)
 }
 
-fn send(to: SocketAddr, bytes: usize) -> io::Result<()> {
+fn send_forever(to: SocketAddr, bytes: usize) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let datagram = vec![0x5a; bytes];
     for _ in 0..FIRST {

@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::datagram_sender::PORT;
-use super::packet_socket::{PATIENCE, set_option_of};
-use crate::stage::Site;
-use crate::window::Gauge;
+use super::packet_socket::{PATIENCE, set_socket_option};
+use crate::stage::NetworkSite;
+use crate::window::WindowGauge;
 
 /// The receive buffer of every socket: at a million datagrams a second, bursts exceed the default of 208 KiB.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
@@ -23,7 +23,7 @@ const JOINED_BYTES_MAX: usize = 64 << 10;
 /// Room for the length of the joined datagrams, which the kernel writes beside them.
 const CONTROL_BYTES: usize = 64;
 
-pub(crate) fn open(site: &Site) -> io::Result<UdpSocket> {
+pub(crate) fn open_receiver_socket(site: &NetworkSite) -> io::Result<UdpSocket> {
     let socket = site.run(|| UdpSocket::bind((site.ipv4, PORT)))?;
     set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -31,27 +31,27 @@ pub(crate) fn open(site: &Site) -> io::Result<UdpSocket> {
 }
 
 /// A socket that gets datagrams of equal length as the kernel joined them.
-pub(crate) fn open_joining(site: &Site) -> io::Result<UdpSocket> {
-    let socket = open(site)?;
-    join(&socket)?;
+pub(crate) fn open_gro_socket(site: &NetworkSite) -> io::Result<UdpSocket> {
+    let socket = open_receiver_socket(site)?;
+    enable_gro(&socket)?;
     Ok(socket)
 }
 
-fn join(socket: &UdpSocket) -> io::Result<()> {
-    set_option_of(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32)
+fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
+    set_socket_option(socket, libc::SOL_UDP, libc::UDP_GRO, &1_i32)
 }
 
 /// Receives by one `recvmsg` for the datagrams that were joined.
 pub(crate) fn receive_joined(
     socket: &UdpSocket,
-    gauge: &mut Gauge<'_>,
+    gauge: &mut WindowGauge<'_>,
     look: impl Fn(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut memory = vec![0; JOINED_BYTES_MAX];
-    while gauge.receiving() {
-        let joined = match joined(socket, &mut memory) {
+    while gauge.may_receive() {
+        let joined = match recv_joined_datagrams(socket, &mut memory) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                gauge.count(0);
+                gauge.count_packets(0);
                 continue;
             }
             joined => joined?,
@@ -61,13 +61,16 @@ pub(crate) fn receive_joined(
             look(datagram)?;
             count += 1;
         }
-        gauge.count(count);
+        gauge.count_packets(count);
     }
     Ok(())
 }
 
 /// The datagrams of one call. An empty one is left out.
-fn joined<'a>(socket: &UdpSocket, memory: &'a mut [u8]) -> io::Result<std::slice::Chunks<'a, u8>> {
+fn recv_joined_datagrams<'a>(
+    socket: &UdpSocket,
+    memory: &'a mut [u8],
+) -> io::Result<std::slice::Chunks<'a, u8>> {
     let mut part = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
     let mut control = [0_usize; CONTROL_BYTES / size_of::<usize>()];
     // SAFETY: msghdr is plain data for which all zeros means no name, no parts and no control.
@@ -80,12 +83,12 @@ fn joined<'a>(socket: &UdpSocket, memory: &'a mut [u8]) -> io::Result<std::slice
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     let received = &memory[..received];
-    let datagram_bytes = datagram_bytes(&header).unwrap_or(received.len());
+    let datagram_bytes = gro_segment_bytes(&header).unwrap_or(received.len());
     Ok(received.chunks(datagram_bytes.max(1)))
 }
 
 /// The length of each joined datagram but the last; `None`: it is a single one.
-fn datagram_bytes(header: &libc::msghdr) -> Option<usize> {
+fn gro_segment_bytes(header: &libc::msghdr) -> Option<usize> {
     // SAFETY: the kernel has filled the control memory of the header, and stated its length.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !control.is_null() {
@@ -109,14 +112,15 @@ mod tests {
     #[test]
     fn joined_datagrams_are_split() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        join(&receiver).unwrap();
+        enable_gro(&receiver).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         let mut memory = vec![0; JOINED_BYTES_MAX];
-        let mut lengths = || joined(&receiver, &mut memory).unwrap().map(<[u8]>::len).collect::<Vec<_>>();
+        let mut lengths =
+            || recv_joined_datagrams(&receiver, &mut memory).unwrap().map(<[u8]>::len).collect::<Vec<_>>();
         sender.send(&[7; 1400]).unwrap();
         assert_eq!(lengths(), [1400]);
-        set_option_of(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, &300_i32).unwrap();
+        set_socket_option(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, &300_i32).unwrap();
         sender.send(&[7; 1000]).unwrap();
         let mut all = Vec::new();
         // How many the kernel joins is its own choice.

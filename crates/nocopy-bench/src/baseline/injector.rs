@@ -21,7 +21,7 @@ use nocopy_report::Outcome;
 
 /// The frame, and the interface to send it on.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct InjectTask {
     interface: String,
     frame: Vec<u8>,
 }
@@ -37,18 +37,18 @@ const BURST: u64 = 256;
 
 /// The process, as the bench sees it.
 #[derive(Debug)]
-pub(crate) struct Injector {
+pub(crate) struct RunningInjector {
     child: ScopedChild,
 }
 
-impl Injector {
+impl RunningInjector {
     /// Starts it in the calling thread's namespace; returns when frames were sent.
     pub(crate) fn start(
         interface: &str,
         frame: &[u8],
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
-        let task = Task { interface: interface.into(), frame: frame.into() };
+        let task = InjectTask { interface: interface.into(), frame: frame.into() };
         let mut command = ChildKind::Inject.command(&task)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         prepare(&mut command);
@@ -57,8 +57,8 @@ impl Injector {
         Ok(Self { child })
     }
 
-    pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        cpu::time_of_process(self.child.id())
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
+        cpu::cpu_time_of_process(self.child.id())
     }
 
     pub(crate) fn stop(mut self) -> io::Result<()> {
@@ -79,19 +79,19 @@ impl Injector {
     }
 }
 
-type Pcap = *mut c_void;
+type PcapHandle = *mut c_void;
 
 /// libpcap's functions, as `pcap/pcap.h` declares them.
-struct Functions {
-    create: unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap,
-    activate: unsafe extern "C" fn(Pcap) -> c_int,
-    inject: unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int,
-    text: unsafe extern "C" fn(Pcap) -> *const c_char,
-    close: unsafe extern "C" fn(Pcap),
+struct PcapFunctions {
+    create: unsafe extern "C" fn(*const c_char, *mut c_char) -> PcapHandle,
+    activate: unsafe extern "C" fn(PcapHandle) -> c_int,
+    inject: unsafe extern "C" fn(PcapHandle, *const c_void, usize) -> c_int,
+    text: unsafe extern "C" fn(PcapHandle) -> *const c_char,
+    close: unsafe extern "C" fn(PcapHandle),
 }
 
-impl Functions {
-    fn find() -> Result<Self, String> {
+impl PcapFunctions {
+    fn load_library() -> Result<Self, String> {
         // SAFETY: a string that ends with a zero; the library stays loaded.
         let open = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         let library = LIBRARIES.into_iter().map(open).find(|library| !library.is_null());
@@ -99,11 +99,11 @@ impl Functions {
         // SAFETY: the functions of those names have these types, in every version of the library.
         unsafe {
             Ok(Self {
-                create: function(library, c"pcap_create")?,
-                activate: function(library, c"pcap_activate")?,
-                inject: function(library, c"pcap_inject")?,
-                text: function(library, c"pcap_geterr")?,
-                close: function(library, c"pcap_close")?,
+                create: find_function(library, c"pcap_create")?,
+                activate: find_function(library, c"pcap_activate")?,
+                inject: find_function(library, c"pcap_inject")?,
+                text: find_function(library, c"pcap_geterr")?,
+                close: find_function(library, c"pcap_close")?,
             })
         }
     }
@@ -114,7 +114,7 @@ impl Functions {
 /// # Safety
 ///
 /// `F` is a pointer to a function, of the type that the library's function has.
-unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Result<F, String> {
+unsafe fn find_function<F: Copy>(library: *mut c_void, name: &CStr) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: an open library, and a string that ends with a zero.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -126,20 +126,20 @@ unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Result<F, Stri
 }
 
 /// The process: injects frames until its standard input ends.
-pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
-    if let Err(words) = inject(task) {
+pub(crate) fn child_main(task: InjectTask) -> Result<Outcome, Failure> {
+    if let Err(words) = inject_until_stdin_ends(task) {
         writeln!(io::stdout(), "{words}").map_err(nocopy_report::Failure::Print)?;
         return Ok(Outcome::Negative);
     }
     Ok(Outcome::Positive)
 }
 
-fn inject(Task { interface, mut frame }: Task) -> Result<(), String> {
+fn inject_until_stdin_ends(InjectTask { interface, mut frame }: InjectTask) -> Result<(), String> {
     if frame.len() < HEADER_BYTES + 8 {
         return Err("not a frame".into());
     }
-    let functions = Functions::find()?;
-    let handle = activated(&functions, &interface)?;
+    let functions = PcapFunctions::load_library()?;
+    let handle = open_activated_handle(&functions, &interface)?;
     // SAFETY: an open handle; the text ends with a zero.
     let error_text = || unsafe { CStr::from_ptr((functions.text)(handle)).to_string_lossy().into_owned() };
     let over = std::thread::spawn(|| drop(io::stdin().read_to_end(&mut Vec::new())));
@@ -162,7 +162,7 @@ fn inject(Task { interface, mut frame }: Task) -> Result<(), String> {
     Ok(())
 }
 
-fn activated(functions: &Functions, interface: &str) -> Result<Pcap, String> {
+fn open_activated_handle(functions: &PcapFunctions, interface: &str) -> Result<PcapHandle, String> {
     let device = CString::new(interface).map_err(|error| error.to_string())?;
     let mut text = [0; ERROR_BYTES];
     // SAFETY: a string that ends with a zero, and a buffer as long as libpcap wants it.

@@ -33,7 +33,7 @@ pub(super) fn start_server() -> io::Result<ScopedChild> {
     let mut command = Command::new(NAME);
     command.args(["-1", "--nofork", &format!("-P{CONTROL_PORT}")]).stdin(Stdio::null()).stdout(Stdio::null());
     let mut server = ScopedChild(command.spawn()?);
-    let ended = || started::end_of(&mut server);
+    let ended = || started::exit_status_text(&mut server);
     started::wait_until(NAME, ended, || Ok(started::is_listening("thread-self", CONTROL_PORT)))?;
     Ok(server)
 }

@@ -7,9 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::packet_socket::{EVERYTHING, PATIENCE, bind, open, receive_everything, set_option};
+use super::packet_socket::{
+    EVERYTHING, PATIENCE, bind_to_interface, open_packet_socket, set_packet_option, set_promiscuous,
+};
 use crate::frame;
-use crate::window::Gauge;
+use crate::window::WindowGauge;
 
 /// The best of what was tried at full rate: blocks of 64 KiB lose a third at 1400 bytes, 256 KiB a tenth, and
 /// with few large ones nothing is won.
@@ -36,8 +38,8 @@ impl PacketRing {
     /// On an interface of the calling thread's namespace; alone, or in a group that shares the packets out by
     /// the processor they came in on.
     pub(crate) fn open(interface_index: u32, fanout_group: Option<u16>) -> io::Result<Self> {
-        let socket = open()?;
-        set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
+        let socket = open_packet_socket()?;
+        set_packet_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
         let request = libc::tpacket_req3 {
             tp_block_size: BLOCK_BYTES as u32,
             tp_block_nr: BLOCKS as u32,
@@ -47,35 +49,35 @@ impl PacketRing {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        set_option(&socket, libc::PACKET_RX_RING, &request)?;
-        let memory = map(&socket, BLOCKS * BLOCK_BYTES)?;
+        set_packet_option(&socket, libc::PACKET_RX_RING, &request)?;
+        let memory = map_ring(&socket, BLOCKS * BLOCK_BYTES)?;
         let ring = Self { socket, memory, next_block: 0 };
-        bind(&ring.socket, interface_index, EVERYTHING)?;
+        bind_to_interface(&ring.socket, interface_index, EVERYTHING)?;
         if let Some(group) = fanout_group {
             let fanout = u32::from(group) | libc::PACKET_FANOUT_CPU << 16;
-            set_option(&ring.socket, libc::PACKET_FANOUT, &fanout)?;
+            set_packet_option(&ring.socket, libc::PACKET_FANOUT, &fanout)?;
         }
-        receive_everything(&ring.socket, interface_index)?;
+        set_promiscuous(&ring.socket, interface_index)?;
         Ok(ring)
     }
 
-    pub(crate) fn receive(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        while gauge.receiving() {
-            if self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
-                self.wait()?;
-                gauge.count(0);
+    pub(crate) fn receive(&mut self, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+        while gauge.may_receive() {
+            if self.next_block_status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+                self.wait_for_block()?;
+                gauge.count_packets(0);
                 continue;
             }
-            gauge.count(self.read_block());
+            gauge.count_packets(self.read_block());
             // Pairs with the kernel's read of the status before it writes into the block again.
-            self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next_block_status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next_block = (self.next_block + 1) % BLOCKS;
         }
         Ok(())
     }
 
     /// The status word of the next block, by which it changes owner.
-    fn status(&self) -> &AtomicU32 {
+    fn next_block_status(&self) -> &AtomicU32 {
         let offset = self.next_block * BLOCK_BYTES + std::mem::offset_of!(libc::tpacket_block_desc, hdr);
         // SAFETY: the status is the first word of the block's header, inside the mapping and aligned, for as
         // long as `self` lives; the kernel and we access it atomically only.
@@ -98,13 +100,13 @@ impl PacketRing {
             // struct tpacket3_hdr: next offset, two of time, captured length, length, status, then u16 mac.
             let (next, captured) = (word(at) as usize, word(at + 12) as usize);
             let mac = at + (word(at + 24) & 0xffff) as usize;
-            frame::read(&block[mac..mac + captured]);
+            frame::read_every_byte(&block[mac..mac + captured]);
             at += next;
         }
         count.into()
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait_for_block(&self) -> io::Result<()> {
         let mut waited =
             libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN | libc::POLLERR, revents: 0 };
         // SAFETY: one live entry.
@@ -117,12 +119,12 @@ impl PacketRing {
 
 impl Drop for PacketRing {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and no reference into it is left.
+        // SAFETY: mapped by `map_ring` with this length, and no reference into it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), BLOCKS * BLOCK_BYTES) };
     }
 }
 
-pub(crate) fn map(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
+pub(crate) fn map_ring(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     // SAFETY: a new mapping where the kernel likes; the ring was asked for with this size.

@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::packet_ring::map;
-use super::packet_socket::{NOTHING, bind, open, set_option};
-use crate::frame::Template;
-use crate::window::Gauge;
+use super::packet_ring::map_ring;
+use super::packet_socket::{NOTHING, bind_to_interface, open_packet_socket, set_packet_option};
+use crate::frame::FrameTemplate;
+use crate::window::WindowGauge;
 
 /// Slots: enough for two batches.
 const SLOTS: usize = 128;
@@ -35,9 +35,9 @@ impl PacketTxRing {
     /// On an interface of the calling thread's namespace, for frames of that many bytes, bypassing the
     /// queueing discipline.
     pub(crate) fn open(interface_index: u32, frame_bytes: usize) -> io::Result<Self> {
-        let socket = open()?;
-        set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
-        set_option(&socket, libc::PACKET_QDISC_BYPASS, &1_i32)?;
+        let socket = open_packet_socket()?;
+        set_packet_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
+        set_packet_option(&socket, libc::PACKET_QDISC_BYPASS, &1_i32)?;
         let slot_bytes = (PACKET_OFFSET + frame_bytes).next_power_of_two();
         // A block consists of whole pages, and holds all slots.
         let request = libc::tpacket_req {
@@ -46,59 +46,59 @@ impl PacketTxRing {
             tp_frame_size: slot_bytes as u32,
             tp_frame_nr: SLOTS as u32,
         };
-        set_option(&socket, libc::PACKET_TX_RING, &request)?;
-        let memory = map(&socket, SLOTS * slot_bytes)?;
+        set_packet_option(&socket, libc::PACKET_TX_RING, &request)?;
+        let memory = map_ring(&socket, SLOTS * slot_bytes)?;
         let ring = Self { socket, memory, slot_bytes, next_slot: 0 };
-        bind(&ring.socket, interface_index, NOTHING)?;
+        bind_to_interface(&ring.socket, interface_index, NOTHING)?;
         Ok(ring)
     }
 
     /// Writes frames in place and sends them in batches.
-    pub(crate) fn send(&mut self, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        let (mut sequence, batch) = (0, template.batch() as u64);
-        while gauge.sending() {
+    pub(crate) fn send(&mut self, template: &FrameTemplate, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+        let (mut sequence, batch) = (0, template.batch_size() as u64);
+        while gauge.may_send() {
             let first = sequence;
-            while sequence - first < batch && self.is_free() {
-                self.write(template, sequence);
+            while sequence - first < batch && self.is_slot_free() {
+                self.write_frame(template, sequence);
                 sequence += 1;
             }
             rustix::net::send(&self.socket, &[], rustix::net::SendFlags::empty())?;
-            gauge.count(sequence - first);
+            gauge.count_packets(sequence - first);
         }
         Ok(())
     }
 
     /// Whether the kernel is done with the next slot.
-    fn is_free(&self) -> bool {
+    fn is_slot_free(&self) -> bool {
         // Pairs with the kernel's write of the status, after its last access to the packet.
-        self.status().load(Ordering::Acquire) == libc::TP_STATUS_AVAILABLE
+        self.slot_status().load(Ordering::Acquire) == libc::TP_STATUS_AVAILABLE
     }
 
-    fn write(&mut self, template: &Template, sequence: u64) {
+    fn write_frame(&mut self, template: &FrameTemplate, sequence: u64) {
         let length = template.bytes().len();
-        let slot = self.slot();
+        let slot = self.slot_address();
         // SAFETY: the slot lies in the mapping and is ours while its status says so (`send`); header and
         // packet fit it (`open`), and nothing else refers to them.
         let packet = unsafe {
             slot.add(offset_of!(libc::tpacket2_hdr, tp_len)).cast::<u32>().write(length as u32);
             std::slice::from_raw_parts_mut(slot.add(PACKET_OFFSET).as_ptr(), length)
         };
-        template.write(packet, sequence);
+        template.write_frame(packet, sequence);
         // Pairs with the kernel's read of the status before it reads the packet.
-        self.status().store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
+        self.slot_status().store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
         self.next_slot = (self.next_slot + 1) % SLOTS;
     }
 
-    fn slot(&self) -> NonNull<u8> {
+    fn slot_address(&self) -> NonNull<u8> {
         // SAFETY: inside the mapping, which is that long.
         unsafe { self.memory.add(self.next_slot * self.slot_bytes) }
     }
 
     /// The status word of the next slot, by which it changes owner.
-    fn status(&self) -> &AtomicU32 {
+    fn slot_status(&self) -> &AtomicU32 {
         // SAFETY: the status is the first word of the slot's header, inside the mapping and aligned, for as
         // long as `self` lives; the kernel and we access it atomically only.
-        unsafe { AtomicU32::from_ptr(self.slot().cast().as_ptr()) }
+        unsafe { AtomicU32::from_ptr(self.slot_address().cast().as_ptr()) }
     }
 }
 

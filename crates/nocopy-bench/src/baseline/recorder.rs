@@ -19,24 +19,24 @@ use crate::lines::PATIENCE;
 const BUFFER_MIB: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Recorder {
+pub(crate) enum RecorderKind {
     Nocopy,
     Tcpdump,
     Dumpcap,
 }
 
-impl Recorder {
+impl RecorderKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Recorder::Nocopy => "record",
-            Recorder::Tcpdump => "tcpdump",
-            Recorder::Dumpcap => "dumpcap",
+            RecorderKind::Nocopy => "record",
+            RecorderKind::Tcpdump => "tcpdump",
+            RecorderKind::Dumpcap => "dumpcap",
         }
     }
 
     pub(crate) fn is_installed(self) -> bool {
         let asked = match self {
-            Recorder::Nocopy => return true,
+            RecorderKind::Nocopy => return true,
             other => Command::new(other.name())
                 .arg("--version")
                 .stdout(Stdio::null())
@@ -48,70 +48,70 @@ impl Recorder {
 
     fn command(self, interface: &str, file: &Path) -> io::Result<Command> {
         let mut command = match self {
-            Recorder::Nocopy => Command::new(std::env::current_exe()?),
+            RecorderKind::Nocopy => Command::new(std::env::current_exe()?),
             other => Command::new(other.name()),
         };
         let mib = BUFFER_MIB.to_string();
         match self {
-            Recorder::Nocopy => command
+            RecorderKind::Nocopy => command
                 .args(["record", interface, "--force", "--json", "--buffer", &format!("{mib}MiB"), "-o"])
                 .arg(file),
             // Its buffer is in KiB; it stays root, or it could not write the file.
-            Recorder::Tcpdump => {
+            RecorderKind::Tcpdump => {
                 let kib = (BUFFER_MIB << 10).to_string();
                 command.args(["-n", "-i", interface, "-B", &kib, "-s", "0", "-Z", "root", "-w"]).arg(file)
             }
-            Recorder::Dumpcap => command.args(["-q", "-P", "-i", interface, "-B", &mib, "-w"]).arg(file),
+            RecorderKind::Dumpcap => command.args(["-q", "-P", "-i", interface, "-B", &mib, "-w"]).arg(file),
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)
     }
 
-    fn recorded(self, text: &str) -> Option<Recorded> {
+    fn parse_counts(self, text: &str) -> Option<RecordedCounts> {
         let before = |words: &str| {
             let line = text.lines().find(|line| line.contains(words))?;
             line.split_whitespace().next()?.parse().ok()
         };
         match self {
-            Recorder::Nocopy => {
+            RecorderKind::Nocopy => {
                 let summary: serde_json::Value =
                     serde_json::from_str(text.lines().find(|line| line.starts_with('{'))?).ok()?;
                 let lost = ["tp_drops", "malformed", "beyond_count", "not_written", "missing"];
                 let lost: Option<u64> = lost.iter().map(|name| summary[*name].as_u64()).sum();
-                Some(Recorded { packets: summary["written"].as_u64()?, dropped: lost? })
+                Some(RecordedCounts { packets: summary["written"].as_u64()?, dropped: lost? })
             }
-            Recorder::Tcpdump => {
-                Some(Recorded { packets: before("captured")?, dropped: before("dropped by kernel")? })
+            RecorderKind::Tcpdump => {
+                Some(RecordedCounts { packets: before("captured")?, dropped: before("dropped by kernel")? })
             }
-            Recorder::Dumpcap => {
+            RecorderKind::Dumpcap => {
                 // Packets received/dropped on interface 'nc1': 300000/0
                 // (pcap:0/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)
                 let line = text.lines().find(|line| line.starts_with("Packets received/dropped"))?;
                 let counts = line.rsplit("': ").next()?.split_whitespace().next()?;
                 let (packets, dropped) = counts.split_once('/')?;
-                Some(Recorded { packets: packets.parse().ok()?, dropped: dropped.parse().ok()? })
+                Some(RecordedCounts { packets: packets.parse().ok()?, dropped: dropped.parse().ok()? })
             }
         }
     }
 
     /// How long packets may wait in the kernel before the program sees them; those it has not seen when it is
     /// asked to end are not in its file.
-    pub(crate) const fn delay(self) -> Duration {
+    pub(crate) const fn capture_delay(self) -> Duration {
         Duration::from_millis(match self {
-            Recorder::Tcpdump => 1100,
-            Recorder::Nocopy | Recorder::Dumpcap => 300,
+            RecorderKind::Tcpdump => 1100,
+            RecorderKind::Nocopy | RecorderKind::Dumpcap => 300,
         })
     }
 
     /// Starts it in the calling thread's namespace; returns when it captures.
     pub(crate) fn start(self, interface: &str, file: &Path) -> io::Result<RunningRecorder> {
-        let before = capturing_sockets()?;
+        let before = count_capturing_sockets()?;
         let child = ScopedChild(self.command(interface, file)?.spawn()?);
         let mut running = RunningRecorder { recorder: self, child };
         let give_up = Instant::now() + PATIENCE;
-        while capturing_sockets()? <= before {
+        while count_capturing_sockets()? <= before {
             if running.child.try_wait()?.is_some() || Instant::now() > give_up {
-                return Err(running.failure("did not begin to capture"));
+                return Err(running.failure_with_output("did not begin to capture"));
             }
             sleep(Duration::from_millis(5));
         }
@@ -121,13 +121,13 @@ impl Recorder {
 
 /// A program's output at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedCounts {
     pub packets: u64,
     pub dropped: u64,
 }
 
 /// Packet sockets of this thread's network namespace that are running, each with a ring.
-fn capturing_sockets() -> io::Result<usize> {
+fn count_capturing_sockets() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     let is_running = |line: &str| line.split_whitespace().nth(5) == Some("1");
     Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
@@ -135,15 +135,15 @@ fn capturing_sockets() -> io::Result<usize> {
 
 #[derive(Debug)]
 pub(crate) struct RunningRecorder {
-    recorder: Recorder,
+    recorder: RecorderKind,
     child: ScopedChild,
 }
 
 impl RunningRecorder {
     /// Starts tcpdump by the given command; returns when it prints that it listens.
-    pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
+    pub(crate) fn start_tcpdump(mut tcpdump: Command) -> io::Result<Self> {
         tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Self { recorder: Recorder::Tcpdump, child: ScopedChild(tcpdump.spawn()?) };
+        let mut running = Self { recorder: RecorderKind::Tcpdump, child: ScopedChild(tcpdump.spawn()?) };
         let (mut text, give_up) = (String::new(), Instant::now() + PATIENCE);
         while !text.contains("listening on ") || !text.ends_with('\n') {
             let Some(output) = &mut running.child.stderr else { unreachable!("piped, as said above") };
@@ -163,21 +163,21 @@ impl RunningRecorder {
         Ok(running)
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn delay(&self) -> Duration {
-        self.recorder.delay()
+    pub(crate) fn capture_delay(&self) -> Duration {
+        self.recorder.capture_delay()
     }
 
     /// Processor time of all its threads so far, including kernel threads started for it.
-    pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        cpu::time_of_process(self.child.id())
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
+        cpu::cpu_time_of_process(self.child.id())
     }
 
     /// Ends it, and returns how many packets it reports as recorded.
-    pub(crate) fn stop(mut self) -> io::Result<Recorded> {
+    pub(crate) fn stop(mut self) -> io::Result<RecordedCounts> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::INT)?;
         let give_up = Instant::now() + PATIENCE;
@@ -185,24 +185,24 @@ impl RunningRecorder {
             if let Some(status) = self.child.try_wait()? {
                 // 1: some packets were dropped.
                 if !matches!(status.code(), Some(0 | 1)) {
-                    return Err(self.failure("ended with an error"));
+                    return Err(self.failure_with_output("ended with an error"));
                 }
                 let mut text = String::new();
                 self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut text))?;
                 self.child.stderr.take().map_or(Ok(0), |mut output| output.read_to_string(&mut text))?;
-                let recorded = self.recorder.recorded(&text);
+                let recorded = self.recorder.parse_counts(&text);
                 return recorded
                     .ok_or_else(|| io::Error::other(format!("{} printed no summary", self.recorder.name())));
             }
             if Instant::now() > give_up {
-                return Err(self.failure("did not end"));
+                return Err(self.failure_with_output("did not end"));
             }
             sleep(Duration::from_millis(5));
         }
     }
 
     /// The error, with the last line that the program printed.
-    fn failure(&mut self, fact: &str) -> io::Error {
+    fn failure_with_output(&mut self, fact: &str) -> io::Error {
         let _ = self.child.kill();
         let mut text = String::new();
         if let Some(output) = &mut self.child.stderr {
@@ -220,9 +220,15 @@ mod tests {
     #[test]
     fn packet_counts_are_parsed_from_program_output() {
         let tcpdump = "tcpdump: listening on nc1\n300007 packets captured\n300010 packets received by filter\n3 packets dropped by kernel\n";
-        assert_eq!(Recorder::Tcpdump.recorded(tcpdump), Some(Recorded { packets: 300_007, dropped: 3 }));
+        assert_eq!(
+            RecorderKind::Tcpdump.parse_counts(tcpdump),
+            Some(RecordedCounts { packets: 300_007, dropped: 3 })
+        );
         let dumpcap = "Capturing on 'nc1'\nFile: x\nPackets captured: 12\nPackets received/dropped on interface 'nc1': 12/4 (pcap:4/dumpcap:0/flushed:0/ps_ifdrop:0) (75.0%)\n";
-        assert_eq!(Recorder::Dumpcap.recorded(dumpcap), Some(Recorded { packets: 12, dropped: 4 }));
-        assert_eq!(Recorder::Dumpcap.recorded("Capturing on 'nc1'"), None);
+        assert_eq!(
+            RecorderKind::Dumpcap.parse_counts(dumpcap),
+            Some(RecordedCounts { packets: 12, dropped: 4 })
+        );
+        assert_eq!(RecorderKind::Dumpcap.parse_counts("Capturing on 'nc1'"), None);
     }
 }

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::started;
 use crate::cpu;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 
 /// Answers after which a server is under way.
 const FIRST: u64 = 256;
@@ -24,12 +24,12 @@ const REDIS_PORT: u16 = 6379;
 const QUERIES: &[u8] = b"name.example A\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum ServerProgram {
     Unbound,
     Redis,
 }
 
-impl Server {
+impl ServerProgram {
     pub(crate) const ALL: [Self; 2] = [Self::Unbound, Self::Redis];
 
     pub(crate) fn name(self) -> &'static str {
@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// The program that keeps it busy.
-    pub(crate) fn load_name(self) -> &'static str {
+    pub(crate) fn load_generator_name(self) -> &'static str {
         match self {
             Self::Unbound => "dnsperf",
             Self::Redis => "redis-benchmark",
@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// The line of sh(1) that starts it, followed by what it reads.
-    fn line(self, at: Ipv4Addr) -> [String; 2] {
+    fn shell_line_and_input(self, at: Ipv4Addr) -> [String; 2] {
         match self {
             Self::Unbound => {
                 let configuration = format!(
@@ -81,7 +81,7 @@ impl Server {
         }
     }
 
-    fn is_open(self, process: u32) -> bool {
+    fn is_serving(self, process: u32) -> bool {
         let process = process.to_string();
         match self {
             Self::Unbound => started::is_bound(&process, DNS_PORT),
@@ -91,7 +91,7 @@ impl Server {
 
     /// The line that keeps it busy until it is killed, as good as for ever. dnsperf reads its file again and
     /// again.
-    fn load(self, at: Ipv4Addr, queries: &File) -> String {
+    fn load_generator_line(self, at: Ipv4Addr, queries: &File) -> String {
         let (process, file) = (std::process::id(), queries.as_raw_fd());
         match self {
             Self::Unbound => {
@@ -152,7 +152,7 @@ impl Drop for SupervisedProcess {
 
 /// Where the answers of a server program are counted.
 #[derive(Debug)]
-pub(crate) enum Counter {
+pub(crate) enum AnswerCounter {
     /// Datagrams that left its network namespace, of which nothing else sends any; by the number of a process
     /// there.
     Datagrams(u32),
@@ -160,23 +160,23 @@ pub(crate) enum Counter {
     Commands(BufReader<TcpStream>),
 }
 
-impl Counter {
-    fn of(server: Server, process: u32) -> io::Result<Self> {
+impl AnswerCounter {
+    fn open_for_server(server: ServerProgram, process: u32) -> io::Result<Self> {
         match server {
-            Server::Unbound => Ok(Self::Datagrams(process)),
-            Server::Redis => {
+            ServerProgram::Unbound => Ok(Self::Datagrams(process)),
+            ServerProgram::Redis => {
                 let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, REDIS_PORT))?;
                 Ok(Self::Commands(BufReader::new(connection)))
             }
         }
     }
 
-    pub(crate) fn read(&mut self) -> io::Result<u64> {
+    pub(crate) fn read_count(&mut self) -> io::Result<u64> {
         match self {
             Self::Datagrams(process) => started::datagrams_sent(&process.to_string()),
             Self::Commands(connection) => {
                 connection.get_mut().write_all(b"INFO stats\r\n")?;
-                commands(connection)?
+                parse_command_count(connection)?
                     .ok_or_else(|| io::Error::other("redis-server answered without a count of commands"))
             }
         }
@@ -185,7 +185,7 @@ impl Counter {
 
 /// Parses the number of processed commands from Redis's answer: `$LENGTH`, then lines of that many bytes in
 /// total.
-fn commands(answer: &mut impl BufRead) -> io::Result<Option<u64>> {
+fn parse_command_count(answer: &mut impl BufRead) -> io::Result<Option<u64>> {
     let mut line = String::new();
     answer.read_line(&mut line)?;
     let Some(bytes) = line.trim().strip_prefix('$').and_then(|bytes| bytes.parse().ok()) else {
@@ -210,32 +210,33 @@ impl RunningServer {
     /// Starts the server at the sender's side, and its load at the receiver's; returns when answers are
     /// given.
     pub(crate) fn start(
-        server: Server,
-        stage: &Stage,
+        server: ServerProgram,
+        stage: &SitePair,
         prepare: impl FnOnce(&mut Command) + Send,
-    ) -> io::Result<(Self, Counter)> {
+    ) -> io::Result<(Self, AnswerCounter)> {
         let (at, from) = (&stage.sender, &stage.receiver);
         let queries = File::from(memfd_create("queries", MemfdFlags::empty())?);
         (&queries).write_all(QUERIES)?;
-        let process = at.run_pinned(|| SupervisedProcess::start(server.line(at.ipv4), prepare))?;
-        process.wait_until(server.name(), || Ok(server.is_open(process.id)))?;
-        let mut counter = at.run(|| Counter::of(server, process.id))?;
-        let before = counter.read()?;
-        let load = [server.load(at.ipv4, &queries), String::new()];
+        let process =
+            at.run_pinned(|| SupervisedProcess::start(server.shell_line_and_input(at.ipv4), prepare))?;
+        process.wait_until(server.name(), || Ok(server.is_serving(process.id)))?;
+        let mut counter = at.run(|| AnswerCounter::open_for_server(server, process.id))?;
+        let before = counter.read_count()?;
+        let load = [server.load_generator_line(at.ipv4, &queries), String::new()];
         let load = from.run_pinned(|| SupervisedProcess::start(load, |_| {}))?;
-        load.wait_until(server.load_name(), || Ok(counter.read()? >= before + FIRST))?;
+        load.wait_until(server.load_generator_name(), || Ok(counter.read_count()? >= before + FIRST))?;
         Ok((Self { server: process, load, _queries: queries }, counter))
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.server.id
     }
 
-    pub(crate) fn cpu(&self) -> io::Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
         if self.load.has_ended() {
             return Err(io::Error::other("the load ended too early"));
         }
-        cpu::time_of_process(self.server.id)
+        cpu::cpu_time_of_process(self.server.id)
     }
 }
 
@@ -248,10 +249,10 @@ mod tests {
         let body = "# Stats\r\ntotal_connections_received:18\r\ntotal_commands_processed:15769\r\n";
         let text = format!("${}\r\n{body}\r\n+OK\r\n", body.len());
         let mut answer = text.as_bytes();
-        assert_eq!(commands(&mut answer).unwrap(), Some(15_769));
+        assert_eq!(parse_command_count(&mut answer).unwrap(), Some(15_769));
         assert_eq!(answer, b"+OK\r\n", "nothing of it is left");
-        assert_eq!(commands(&mut &b"-ERR\r\n"[..]).unwrap(), None);
-        assert_eq!(commands(&mut &b""[..]).unwrap(), None);
+        assert_eq!(parse_command_count(&mut &b"-ERR\r\n"[..]).unwrap(), None);
+        assert_eq!(parse_command_count(&mut &b""[..]).unwrap(), None);
     }
 
     #[test]

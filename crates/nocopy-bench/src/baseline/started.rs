@@ -13,7 +13,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// `LISTEN`, as /proc/net/tcp has it.
 const LISTENING: &str = "0A";
 
-pub(super) fn end_of(child: &mut Child) -> io::Result<Option<String>> {
+pub(super) fn exit_status_text(child: &mut Child) -> io::Result<Option<String>> {
     Ok(child.try_wait()?.map(|status| status.to_string()))
 }
 
@@ -39,21 +39,25 @@ pub(super) fn wait_until(
 /// Whether a TCP socket listens at a port, in the network namespace of a process or thread: its name below
 /// /proc.
 pub(super) fn is_listening(process: &str, port: u16) -> bool {
-    sockets(process, ["tcp", "tcp6"]).lines().any(|line| state_at(line, port) == Some(LISTENING))
+    read_socket_tables(process, ["tcp", "tcp6"])
+        .lines()
+        .any(|line| socket_state_at_port(line, port) == Some(LISTENING))
 }
 
 /// Whether a UDP socket is bound to a port, in the network namespace of a process or thread.
 pub(super) fn is_bound(process: &str, port: u16) -> bool {
-    sockets(process, ["udp", "udp6"]).lines().any(|line| state_at(line, port).is_some())
+    read_socket_tables(process, ["udp", "udp6"])
+        .lines()
+        .any(|line| socket_state_at_port(line, port).is_some())
 }
 
-fn sockets(process: &str, kinds: [&str; 2]) -> String {
+fn read_socket_tables(process: &str, kinds: [&str; 2]) -> String {
     kinds.map(|kind| fs::read_to_string(format!("/proc/{process}/net/{kind}")).unwrap_or_default()).concat()
 }
 
 /// The state of a line's socket; `None` if the socket has another port. The second field is the local
 /// address, in hexadecimal digits; the fourth is the state.
-fn state_at(line: &str, port: u16) -> Option<&str> {
+fn socket_state_at_port(line: &str, port: u16) -> Option<&str> {
     let mut fields = line.split_whitespace().skip(1);
     let (_, found) = fields.next()?.rsplit_once(':')?;
     fields.nth(1).filter(|_| u16::from_str_radix(found, 16) == Ok(port))
@@ -66,12 +70,12 @@ pub(super) fn datagrams_sent(process: &str) -> io::Result<u64> {
 /// A counter of the network namespace of a process, or of `thread-self`.
 pub(crate) fn network_counter(process: &str, protocol: &str, name: &str) -> io::Result<u64> {
     let counters = fs::read_to_string(format!("/proc/{process}/net/snmp"))?;
-    counter_in(&counters, protocol, name)
+    find_counter(&counters, protocol, name)
         .ok_or_else(|| io::Error::other(format!("/proc/net/snmp has no {protocol}{name}")))
 }
 
 /// A line of names is followed by one of numbers.
-fn counter_in(counters: &str, protocol: &str, name: &str) -> Option<u64> {
+fn find_counter(counters: &str, protocol: &str, name: &str) -> Option<u64> {
     let mut lines = counters.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, numbers) = (lines.next()?, lines.next()?);
     let at = names.split(' ').position(|found| found == name)?;
@@ -103,17 +107,17 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert!(is_listening("self", port));
         assert!(is_bound("self", socket.local_addr().unwrap().port()));
-        assert_eq!(state_at("0: 0100007F:14B4 00000000:0000 0A 0", 5300), Some("0A"));
-        assert_eq!(state_at("0: 0100007F:14B4 00000000:0000 0A 0", 5301), None);
-        assert_eq!(state_at("  sl  local_address rem_address   st", 0), None);
+        assert_eq!(socket_state_at_port("0: 0100007F:14B4 00000000:0000 0A 0", 5300), Some("0A"));
+        assert_eq!(socket_state_at_port("0: 0100007F:14B4 00000000:0000 0A 0", 5301), None);
+        assert_eq!(socket_state_at_port("  sl  local_address rem_address   st", 0), None);
     }
 
     #[test]
-    fn datagrams_are_found_by_their_name() {
+    fn a_counter_is_found_by_protocol_and_name() {
         let counters =
             "Ip: A B\nIp: 1 2\nUdp: InDatagrams NoPorts OutDatagrams\nUdp: 1 2 30\nUdpLite: X\nUdpLite: 9\n";
-        assert_eq!(counter_in(counters, "Udp: ", "OutDatagrams"), Some(30));
-        assert_eq!(counter_in("Udp: InDatagrams\nUdp: 1\n", "Udp: ", "OutDatagrams"), None);
-        assert_eq!(counter_in("", "Udp: ", "OutDatagrams"), None);
+        assert_eq!(find_counter(counters, "Udp: ", "OutDatagrams"), Some(30));
+        assert_eq!(find_counter("Udp: InDatagrams\nUdp: 1\n", "Udp: ", "OutDatagrams"), None);
+        assert_eq!(find_counter("", "Udp: ", "OutDatagrams"), None);
     }
 }

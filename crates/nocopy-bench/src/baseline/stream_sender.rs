@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::packet_socket::set_option_of;
+use super::packet_socket::set_socket_option;
 
 /// rustix has no name for it.
 const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
@@ -17,7 +17,7 @@ const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u
 const NOTICE_BYTES: usize = 256;
 
 pub(crate) fn allow_zero_copy(stream: &TcpStream) -> io::Result<()> {
-    set_option_of(stream, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32)
+    set_socket_option(stream, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32)
 }
 
 /// Sends all bytes. They must not be written to while the kernel may read them: completions are only removed,
@@ -32,12 +32,12 @@ pub(crate) fn send_by_reference(stream: &TcpStream, mut bytes: &[u8]) -> io::Res
             }
             Err(error) => return Err(error.into()),
         }
-        take_notices(stream)?;
+        discard_completions(stream)?;
     }
     Ok(())
 }
 
-fn take_notices(stream: &TcpStream) -> io::Result<()> {
+fn discard_completions(stream: &TcpStream) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let mut control = nix::cmsg_space!([u8; NOTICE_BYTES]);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;

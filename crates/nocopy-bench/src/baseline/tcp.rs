@@ -5,9 +5,9 @@ use std::net::{TcpListener, TcpStream};
 
 use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
 
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use nocopy_transfer::exchange::WaitMode;
-use nocopy_transfer::exchange::tcp::Tcp;
+use nocopy_transfer::exchange::tcp::TcpExchange;
 
 const PORT: u16 = 7072;
 
@@ -15,14 +15,18 @@ const PORT: u16 = 7072;
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// The asking or sending, and the answering or receiving side.
-pub(crate) fn pair(stage: &Stage, waiting: WaitMode, congestion_control: &str) -> io::Result<(Tcp, Tcp)> {
+pub(crate) fn connected_pair(
+    stage: &SitePair,
+    waiting: WaitMode,
+    congestion_control: &str,
+) -> io::Result<(TcpExchange, TcpExchange)> {
     let listener = stage.receiver.run(|| TcpListener::bind((stage.receiver.ipv4, PORT)))?;
     let asking = stage.sender.run(|| TcpStream::connect((stage.receiver.ipv4, PORT)))?;
     let (answering, _) = listener.accept()?;
     for stream in [&asking, &answering] {
         set_congestion_control(stream, congestion_control)?;
     }
-    Ok((Tcp::new(asking, waiting)?, Tcp::new(answering, waiting)?))
+    Ok((TcpExchange::new(asking, waiting)?, TcpExchange::new(answering, waiting)?))
 }
 
 /// Sets it, because the results name it.

@@ -3,19 +3,26 @@
 use std::io;
 use std::net::UdpSocket;
 
-use crate::stage::{Site, Stage};
+use crate::stage::{NetworkSite, SitePair};
 use nocopy_transfer::exchange::WaitMode;
-use nocopy_transfer::exchange::udp::Udp;
+use nocopy_transfer::exchange::udp::UdpExchange;
 
 const PORT: u16 = 7071;
 
 /// The asking and the answering side.
-pub(crate) fn pair(stage: &Stage, waiting: WaitMode) -> io::Result<(Udp, Udp)> {
-    Ok((open(&stage.sender, &stage.receiver, waiting)?, open(&stage.receiver, &stage.sender, waiting)?))
+pub(crate) fn connected_pair(stage: &SitePair, waiting: WaitMode) -> io::Result<(UdpExchange, UdpExchange)> {
+    Ok((
+        open_connected_socket(&stage.sender, &stage.receiver, waiting)?,
+        open_connected_socket(&stage.receiver, &stage.sender, waiting)?,
+    ))
 }
 
-fn open(here: &Site, there: &Site, waiting: WaitMode) -> io::Result<Udp> {
+fn open_connected_socket(
+    here: &NetworkSite,
+    there: &NetworkSite,
+    waiting: WaitMode,
+) -> io::Result<UdpExchange> {
     let socket = here.run(|| UdpSocket::bind((here.ipv4, PORT)))?;
     socket.connect((there.ipv4, PORT))?;
-    Udp::new(socket, waiting)
+    UdpExchange::new(socket, waiting)
 }

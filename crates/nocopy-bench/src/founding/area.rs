@@ -5,13 +5,13 @@ use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_transfer::exchange::WaitMode::{self, Blocking, Spinning};
 
-use super::{only, run_series};
+use super::{keep_trials, run_series_as};
 use crate::Failure;
 use crate::baseline::tcp;
 use crate::bench::Bench;
-use crate::message::Carrier;
+use crate::message::CarrierKind;
 use crate::series::Series;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload, messages};
 
@@ -42,11 +42,11 @@ pub(crate) const AREA: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = Stage::private(Lab::builder())?;
-    run_series(NAME, bench, vec![round_trip(&stage), one_way(&stage)], 24)
+    let stage = SitePair::in_private_lab(Lab::builder())?;
+    run_series_as(NAME, bench, vec![round_trip_series(&stage), one_way_series(&stage)], 24)
 }
 
-fn round_trip(stage: &Stage) -> Series<'_> {
+fn round_trip_series(stage: &SitePair) -> Series<'_> {
     let spec = |method, variant, baselines, waiting| RoundTripSpec {
         method,
         variant,
@@ -55,7 +55,8 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         bytes: ROUND_TRIP_BYTES,
     };
     let message = |baselines, waiting: WaitMode| {
-        spec(Carrier::Port.method(), Some(waiting.name()), baselines, waiting).message(stage, Carrier::Port)
+        spec(CarrierKind::Port.method_name(), Some(waiting.name()), baselines, waiting)
+            .message_trial(stage, CarrierKind::Port)
     };
     Series {
         workload: NAME,
@@ -65,20 +66,20 @@ fn round_trip(stage: &Stage) -> Series<'_> {
         link: None,
         figure: Figure::MedianLatency,
         trials: vec![
-            spec("tcp-blocking", None, &[], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
-            spec("udp-blocking", None, &["tcp-blocking"], Blocking).udp(stage),
-            spec("xdp-poll", None, &["tcp-blocking"], Blocking).xdp(stage),
+            spec("tcp-blocking", None, &[], Blocking).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-blocking", None, &["tcp-blocking"], Blocking).udp_trial(stage),
+            spec("xdp-poll", None, &["tcp-blocking"], Blocking).xdp_trial(stage),
             message(&["tcp-blocking"], Blocking),
-            spec("tcp-spinning", None, &[], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
-            spec("udp-spinning", None, &["tcp-spinning"], Spinning).udp(stage),
-            spec("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp(stage),
+            spec("tcp-spinning", None, &[], Spinning).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-spinning", None, &["tcp-spinning"], Spinning).udp_trial(stage),
+            spec("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp_trial(stage),
             message(&["tcp-spinning"], Spinning),
         ],
     }
 }
 
-fn one_way(stage: &Stage) -> Series<'_> {
-    let series = messages::stream::of_length(stage, MESSAGE_BYTES);
+fn one_way_series(stage: &SitePair) -> Series<'_> {
+    let series = messages::stream::series_of_length(stage, MESSAGE_BYTES);
     let named = [("tcp-blocking", None), ("message-xdp", Some("spinning"))];
-    only(series, &named)
+    keep_trials(series, &named)
 }

@@ -24,17 +24,17 @@ pub(crate) const ALL: [&Workload; 5] =
 pub(crate) const ROUNDS: u32 = 7;
 
 /// Plays series of other workloads under the name of this one.
-fn run_series(
+fn run_series_as(
     name: &'static str,
     bench: &mut Bench<'_>,
     all: Vec<Series<'_>>,
     seconds: u64,
 ) -> Result<(), Failure> {
-    bench.run_named(all, seconds, |row: &mut Row| row.workload = name.into())
+    bench.run_series_renamed(all, seconds, |row: &mut Row| row.workload = name.into())
 }
 
 /// Keeps the trials of a series with the given methods and variants.
-fn only<'a>(mut series: Series<'a>, named: &[(&str, Option<&str>)]) -> Series<'a> {
+fn keep_trials<'a>(mut series: Series<'a>, named: &[(&str, Option<&str>)]) -> Series<'a> {
     series.trials.retain(|trial| {
         let variant = trial.variant.as_deref();
         named

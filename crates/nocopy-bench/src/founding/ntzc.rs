@@ -3,12 +3,12 @@
 
 use nocopy_lab::Lab;
 
-use super::{only, run_series};
+use super::{keep_trials, run_series_as};
 use crate::Failure;
 use crate::bench::Bench;
-use crate::generator::Load;
+use crate::generator::GeneratorLoad;
 use crate::series::Series;
-use crate::stage::{FRAME_BYTES_MAX, Stage};
+use crate::stage::{FRAME_BYTES_MAX, SitePair};
 use crate::workload::{Workload, capture, packet_send};
 
 const NAME: &str = "ntzc";
@@ -38,32 +38,34 @@ pub(crate) const NTZC: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
-    let at_full_rate = FRAMES_BYTES.map(|bytes| received(&stage, bytes, Load::Full));
-    run_series(NAME, bench, at_full_rate.into(), 26)?;
+    let stage = SitePair::in_private_lab(Lab::builder().gro_right(capture::WITH_GRO))?;
+    let at_full_rate = FRAMES_BYTES.map(|bytes| receive_series(&stage, bytes, GeneratorLoad::Full));
+    run_series_as(NAME, bench, at_full_rate.into(), 26)?;
     let gigabit = FRAMES_BYTES.into_iter().filter(|&bytes| bytes >= GIGABIT_FRAME_BYTES_MIN);
-    let gigabit = gigabit.map(|bytes| received(&stage, bytes, gigabit_of(bytes)));
-    run_series(NAME, bench, gigabit.collect(), 10)?;
+    let gigabit = gigabit.map(|bytes| receive_series(&stage, bytes, gigabit_load(bytes)));
+    run_series_as(NAME, bench, gigabit.collect(), 10)?;
     drop(stage);
-    let two_queues = Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
+    let two_queues = SitePair::with_two_queues(Lab::builder().gro_right(capture::WITH_GRO))?;
     let named = [("xdp", None), ("packet-ring-fanout", None)];
-    let queues = capture::on_two_queues(&two_queues).into_iter().map(|series| only(series, &named));
-    run_series(NAME, bench, queues.collect(), 8)?;
+    let queues = capture::on_two_queues(&two_queues).into_iter().map(|series| keep_trials(series, &named));
+    run_series_as(NAME, bench, queues.collect(), 8)?;
     drop(two_queues);
-    let stage = Stage::private(Lab::builder())?;
-    let sink = packet_send::Sink::open(&stage)?;
+    let stage = SitePair::in_private_lab(Lab::builder())?;
+    let sink = packet_send::CountingDropSink::open(&stage)?;
     let sent = FRAMES_BYTES.map(|bytes| {
-        let series = packet_send::of_length(&stage, &sink, bytes);
-        only(series, &[("packet-send", None), ("xdp", None)])
+        let series = packet_send::series_of_length(&stage, &sink, bytes);
+        keep_trials(series, &[("packet-send", None), ("xdp", None)])
     });
-    run_series(NAME, bench, sent.into(), 24)
+    run_series_as(NAME, bench, sent.into(), 24)
 }
 
 /// Receives by a port that sleeps between polls; at full rate also by an XDP program that drops everything.
-fn received(stage: &Stage, bytes: usize, load: Load) -> Series<'_> {
+fn receive_series(stage: &SitePair, bytes: usize, load: GeneratorLoad) -> Series<'_> {
     let coalesced = format!("coalesced {}", load.name());
-    let mut series =
-        only(capture::generated(stage, bytes, load), &[("xdp", Some(&coalesced)), ("xdp-drop", None)]);
+    let mut series = keep_trials(
+        capture::generated_series(stage, bytes, load),
+        &[("xdp", Some(&coalesced)), ("xdp-drop", None)],
+    );
     series
         .trials
         .iter_mut()
@@ -73,9 +75,9 @@ fn received(stage: &Stage, bytes: usize, load: Load) -> Series<'_> {
 }
 
 /// The most frames of a 1 Gbit/s wire.
-fn gigabit_of(frame_bytes: usize) -> Load {
+fn gigabit_load(frame_bytes: usize) -> GeneratorLoad {
     let frames_per_s = 1_000_000_000 / (8 * (frame_bytes + WIRE_BYTES));
-    Load::Paced { kpps: (frames_per_s / 1000) as u32 }
+    GeneratorLoad::Paced { kpps: (frames_per_s / 1000) as u32 }
 }
 
 #[cfg(test)]
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn a_gigabit_includes_framing_overhead() {
         for (with_check_sequence, kpps) in [(256, 452), (512, 234), (1518, 81)] {
-            assert_eq!(gigabit_of(with_check_sequence - 4), Load::Paced { kpps });
+            assert_eq!(gigabit_load(with_check_sequence - 4), GeneratorLoad::Paced { kpps });
         }
     }
 }

@@ -27,8 +27,8 @@ pub(crate) const RECEIVE_ANALYSIS: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let time = bench.plan.window.map_or(bench.plan.halved(TIME), |window| window * WINDOWS);
-    let analysis = sweep::founding(time, &bench.progress, &|| !bench.is_interrupted());
+    let time = bench.plan.window.map_or(bench.plan.halve_if_quick(TIME), |window| window * WINDOWS);
+    let analysis = sweep::measure_receive_analysis(time, &bench.progress, &|| !bench.is_interrupted());
     // A signal of the terminal also reaches its processes, which then fail.
     let interrupted = bench.is_interrupted().then_some(Failure::Interrupted);
     match analysis {

@@ -3,10 +3,10 @@
 
 use nocopy_report::capability;
 
-use super::{only, run_series};
+use super::{keep_trials, run_series_as};
 use crate::Failure;
 use crate::bench::Bench;
-use crate::datagram::Datagrams;
+use crate::datagram::DatagramSpec;
 use crate::stage::LONG_MTU_BYTES;
 use crate::workload::{LOOPBACK, Workload, nfs, tcp, udp_send};
 
@@ -35,14 +35,19 @@ pub(crate) const SOCKETS: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let pair = tcp::TcpTestbed::pair(LONG_MTU_BYTES)?;
+    let pair = tcp::TcpTestbed::over_veth(LONG_MTU_BYTES)?;
     let methods = ["plain", "zerocopy", "auto"].map(|method| (method, None));
-    run_series(NAME, bench, vec![only(tcp::send::of_owned(&pair), &methods)], 12)?;
-    let checked = udp_send::checked(LONG_MTU_BYTES)?;
+    run_series_as(NAME, bench, vec![keep_trials(tcp::send::owned_buffer_series(&pair), &methods)], 12)?;
+    let checked = udp_send::checked_testbed(LONG_MTU_BYTES)?;
     let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
-    let datagrams = udp_send::in_bursts(&checked, Datagrams::in_bursts(DATAGRAM_BYTES));
-    run_series(NAME, bench, vec![only(datagrams, &methods)], 12)?;
-    let files = nfs::NfsTestbed::new(LONG_MTU_BYTES, nfs::Contents::FILE)?;
+    let datagrams = udp_send::burst_series(&checked, DatagramSpec::in_bursts(DATAGRAM_BYTES));
+    run_series_as(NAME, bench, vec![keep_trials(datagrams, &methods)], 12)?;
+    let files = nfs::NfsTestbed::new(LONG_MTU_BYTES, nfs::FileSizes::FILE)?;
     let methods = ["pread-writev", "ganesha", "nocopy"].map(|method| (method, None));
-    run_series(NAME, bench, vec![only(nfs::of_length(&files, nfs::LONGEST_BYTES), &methods)], 12)
+    run_series_as(
+        NAME,
+        bench,
+        vec![keep_trials(nfs::series_of_length(&files, nfs::LONGEST_BYTES), &methods)],
+        12,
+    )
 }

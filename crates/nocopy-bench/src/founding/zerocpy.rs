@@ -9,11 +9,11 @@ use nocopy_proto::UdpChecksum::{Computed, Offloaded, Omitted};
 use nocopy_report::figure::Figure;
 
 use crate::Failure;
-use crate::bench::{Bench, Rounds};
-use crate::datagram::Datagrams;
+use crate::bench::{Bench, RoundLimits};
+use crate::datagram::DatagramSpec;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
-use crate::workload::udp_send::{self, Context, SendMethod, SinkTestbed};
+use crate::workload::udp_send::{self, DatagramSendContext, SendMethod, SinkTestbed};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "zerocpy";
@@ -51,22 +51,23 @@ pub(crate) const ZEROCPY: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for (bytes, mtu_bytes) in DATAGRAMS {
-        let testbed = udp_send::delivered(mtu_bytes)?;
-        let series = series(&testbed, bytes);
-        let window = bench.plan.window.unwrap_or(bench.plan.halved(RUN));
+        let testbed = udp_send::delivered_testbed(mtu_bytes)?;
+        let series = build_series(&testbed, bytes);
+        let window = bench.plan.window.unwrap_or(bench.plan.halve_if_quick(RUN));
         let time = RUN_MAX * RUNS * series.trials.len() as u32;
-        let rounds = Rounds { count: bench.plan.rounds.min(RUNS), window, time };
-        bench.progress.expect(u64::from(rounds.count) * series.trials.len() as u64);
+        let rounds = RoundLimits { count: bench.plan.rounds.min(RUNS), window, time };
+        bench.progress.add_expected_steps(u64::from(rounds.count) * series.trials.len() as u64);
         bench.run_rounds(&[series], rounds, |_| {})?;
     }
     Ok(())
 }
 
-fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
+fn build_series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
     let trial = |send_method, variant, baselines| {
-        let context = Context::of(testbed, Datagrams::in_bursts(bytes), send_method);
-        let trial = context.trial(variant, baselines);
-        let run = move |window| at_least(DATAGRAMS_MIN, window, &trial.run);
+        let context =
+            DatagramSendContext::to_own_receiver(testbed, DatagramSpec::in_bursts(bytes), send_method);
+        let trial = context.build_trial(variant, baselines);
+        let run = move |window| run_until_arrived(DATAGRAMS_MIN, window, &trial.run);
         Trial { run: Box::new(run), method: trial.method, variant: trial.variant, baselines }
     };
     let port = |copied, checksum, variant, baselines| {
@@ -99,7 +100,7 @@ fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
 }
 
 /// Runs it for longer and longer, until enough have arrived.
-fn at_least(
+fn run_until_arrived(
     datagrams: u64,
     window: Duration,
     run: &dyn Fn(Duration) -> Result<Sample, Failure>,
@@ -107,11 +108,11 @@ fn at_least(
     let mut window = window;
     loop {
         let sample = run(window)?;
-        if sample.arrived() >= datagrams {
+        if sample.total_arrived() >= datagrams {
             return Ok(sample);
         }
         if window >= RUN_MAX {
-            let few = io::Error::other(format!("only {} arrived in {RUN_MAX:?}", sample.arrived()));
+            let few = io::Error::other(format!("only {} arrived in {RUN_MAX:?}", sample.total_arrived()));
             return Err(Failure::step(
                 NAME,
                 "receive 10,000 datagrams",
@@ -129,22 +130,25 @@ mod tests {
     use nocopy_report::result::Evidence;
 
     use super::*;
-    use crate::traffic::Traffic;
-    use crate::window::Reading;
+    use crate::traffic::TrafficReadings;
+    use crate::window::WindowReading;
 
     #[test]
     fn a_run_continues_until_the_minimum_has_arrived() {
         let runs = Cell::new(0);
         let run = |window: Duration| {
             runs.set(runs.get() + 1);
-            let arrived =
-                Reading { packets: window.as_millis() as u64, elapsed: window, ..Reading::default() };
-            let traffic = Traffic { receivers: vec![arrived], ..Traffic::default() };
+            let arrived = WindowReading {
+                packets: window.as_millis() as u64,
+                elapsed: window,
+                ..WindowReading::default()
+            };
+            let traffic = TrafficReadings { receivers: vec![arrived], ..TrafficReadings::default() };
             Ok(Sample { traffic, latency: None, evidence: Evidence::unknown("made up"), wanted_share: 1.0 })
         };
-        let sample = at_least(350, Duration::from_millis(100), &run).unwrap();
-        assert_eq!((sample.arrived(), runs.get()), (400, 3));
-        let few = at_least(u64::MAX, RUN_MAX, &run).unwrap_err().to_string();
+        let sample = run_until_arrived(350, Duration::from_millis(100), &run).unwrap();
+        assert_eq!((sample.total_arrived(), runs.get()), (400, 3));
+        let few = run_until_arrived(u64::MAX, RUN_MAX, &run).unwrap_err().to_string();
         assert!(few.contains("30000 arrived in 30s"), "{few}");
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::window::Reading;
+use crate::window::WindowReading;
 use nocopy_report::result::Evidence;
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -16,14 +16,14 @@ pub(super) enum PeerMessage {
     Measuring,
     /// All bytes have arrived; it waits until it is ended.
     Received,
-    Done(Report),
+    Done(PeerReport),
     Failed(String),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct PeerReport {
     /// Bytes and times; for a proxy only the times.
-    pub reading: Reading,
+    pub reading: WindowReading,
     /// Evidence from the side that has it; absent from the other.
     pub evidence: Option<Evidence>,
     /// The fraction of received bytes that were mapped, not copied.

@@ -4,23 +4,23 @@ use std::io;
 
 use super::messages::PeerMessage;
 use crate::child::print_message;
-use crate::window::{Gauge, Reading};
+use crate::window::{WindowGauge, WindowReading};
 
 #[derive(Debug)]
-pub(super) struct Meter<'w> {
-    gauge: Gauge<'w>,
+pub(super) struct StreamMeter<'w> {
+    gauge: WindowGauge<'w>,
     is_under_way: bool,
     is_measuring: bool,
 }
 
-impl<'w> Meter<'w> {
-    pub(super) fn new(gauge: Gauge<'w>) -> Self {
+impl<'w> StreamMeter<'w> {
+    pub(super) fn new(gauge: WindowGauge<'w>) -> Self {
         Self { gauge, is_under_way: false, is_measuring: false }
     }
 
     #[inline]
-    pub(super) fn count(&mut self, bytes: usize) -> io::Result<()> {
-        self.gauge.count(bytes as u64);
+    pub(super) fn count_bytes(&mut self, bytes: usize) -> io::Result<()> {
+        self.gauge.count_packets(bytes as u64);
         if !self.is_under_way {
             self.is_under_way = true;
             print_message(&PeerMessage::UnderWay)?;
@@ -32,11 +32,11 @@ impl<'w> Meter<'w> {
         Ok(())
     }
 
-    pub(super) fn sending(&self) -> bool {
-        self.gauge.sending()
+    pub(super) fn may_send(&self) -> bool {
+        self.gauge.may_send()
     }
 
-    pub(super) fn finish(self) -> Reading {
+    pub(super) fn finish(self) -> WindowReading {
         self.gauge.finish()
     }
 }

@@ -23,14 +23,14 @@ mod source;
 mod task;
 mod transfer;
 
-pub(crate) use amount::Amount;
-pub(crate) use process::run;
+pub(crate) use amount::TransferAmount;
+pub(crate) use process::child_main;
 pub(crate) use proxy::ProxyMode;
 pub(crate) use receive::ReceiveMode;
 pub(crate) use send::SendMode;
-pub(crate) use setup::{Side, StreamSetup};
+pub(crate) use setup::{ReportingSide, StreamSetup};
 pub(crate) use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
-pub(crate) use transfer::Transfer;
+pub(crate) use transfer::AmountTransfer;
 
 /// Set explicitly: bbr, a common default, paces, and would be a different competitor.
 pub(crate) const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::{Method, Published, ReceiveMethod, Sender, Stream};
 use nocopy::{Buffer, Pool};
 
-use super::messages::Report;
-use super::meter::Meter;
-use super::source::{CHUNK_BYTES, fill};
+use super::messages::PeerReport;
+use super::meter::StreamMeter;
+use super::source::{CHUNK_BYTES, fill_pattern};
 use crate::frame;
 use nocopy_report::result::Evidence;
 
@@ -23,11 +23,11 @@ const BUFFER_BYTES: usize = 64 << 10;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Sends owned buffers by this method, or by the one that measures best.
-pub(super) fn send(
+pub(super) fn send_owned_buffers(
     stream: TcpStream,
     method: Option<Method>,
     source_bytes: usize,
-    meter: &mut Meter<'_>,
+    meter: &mut StreamMeter<'_>,
 ) -> io::Result<Evidence> {
     let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
     // The limit of locked memory is shared with the ring of the previous trial, which the kernel frees after
@@ -49,12 +49,12 @@ pub(super) fn send(
     };
     drop(stream);
     let sender = socket.sender();
-    send_round(sender, meter)?;
+    send_until_window_closes(sender, meter)?;
     sender.finish()?;
     if !sender.drain(PATIENCE)? {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
     }
-    Ok(evidence::of(&sender.ledger()))
+    Ok(evidence::ledger_evidence(&sender.ledger()))
 }
 
 fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
@@ -64,30 +64,34 @@ fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// Sends published data by the method found best.
-pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    let data = Published::written(source_bytes, fill).map_err(io::Error::other)?;
+pub(super) fn send_published_data(
+    stream: TcpStream,
+    source_bytes: usize,
+    meter: &mut StreamMeter<'_>,
+) -> io::Result<Evidence> {
+    let data = Published::written(source_bytes, fill_pattern).map_err(io::Error::other)?;
     let mut socket = Stream::builder().wrap(stream).map_err(io::Error::other)?;
     let sender = socket.sender();
     let mut offset = 0;
-    while meter.sending() {
+    while meter.may_send() {
         let range = offset..offset + CHUNK_BYTES as u64;
         sender.send_published(&data, range)?;
         sender.flush()?;
-        meter.count(CHUNK_BYTES)?;
+        meter.count_bytes(CHUNK_BYTES)?;
         offset = (offset + CHUNK_BYTES as u64) % source_bytes as u64;
     }
     sender.finish()?;
-    Ok(evidence::of(&sender.ledger()))
+    Ok(evidence::ledger_evidence(&sender.ledger()))
 }
 
 /// Buffers are reused in every case; taking the last returned one first keeps them in the cache.
-fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
+fn send_until_window_closes(sender: &mut Sender, meter: &mut StreamMeter<'_>) -> io::Result<()> {
     let mut free_buffers: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut free_buffers {
         buffer.resize(BUFFER_BYTES);
-        buffer.as_mut().into_iter().for_each(fill);
+        buffer.as_mut().into_iter().for_each(fill_pattern);
     }
-    while meter.sending() {
+    while meter.may_send() {
         for _ in 0..CHUNK_BYTES / BUFFER_BYTES {
             let mut buffer = match free_buffers.pop_front() {
                 Some(buffer) => buffer,
@@ -98,18 +102,18 @@ fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
         }
         sender.flush()?;
         free_buffers.extend(std::iter::from_fn(|| sender.buffer()));
-        meter.count(CHUNK_BYTES)?;
+        meter.count_bytes(CHUNK_BYTES)?;
     }
     free_buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     Ok(())
 }
 
 /// Receives chunks, and reads every byte.
-pub(super) fn receive(
+pub(super) fn receive_chunks(
     stream: TcpStream,
     method: Option<ReceiveMethod>,
-    mut meter: Meter<'_>,
-) -> io::Result<Report> {
+    mut meter: StreamMeter<'_>,
+) -> io::Result<PeerReport> {
     let builder = Stream::builder();
     let builder = match method {
         Some(method) => builder.receive_method(method),
@@ -118,15 +122,15 @@ pub(super) fn receive(
     let mut stream = builder.wrap(stream).map_err(io::Error::other)?;
     let receiver = stream.receiver();
     while let Some(chunk) = receiver.receive()? {
-        chunk.for_each_part(frame::read);
+        chunk.for_each_part(frame::read_every_byte);
         let bytes = chunk.len();
         receiver.recycle(chunk);
-        meter.count(bytes)?;
+        meter.count_bytes(bytes)?;
     }
     let ledger = receiver.ledger();
-    Ok(Report {
+    Ok(PeerReport {
         reading: meter.finish(),
-        evidence: Some(evidence::of(&ledger)),
+        evidence: Some(evidence::ledger_evidence(&ledger)),
         mapped_fraction: Some(
             ledger.bytes_of(nocopy::Evidence::ZeroCopy) as f64 / ledger.bytes().max(1) as f64,
         ),

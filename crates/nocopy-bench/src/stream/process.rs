@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 
-use super::messages::{PeerMessage, Report};
-use super::meter::Meter;
-use super::task::{Role, Task};
+use super::messages::{PeerMessage, PeerReport};
+use super::meter::StreamMeter;
+use super::task::{PeerRole, PeerTask};
 use super::{CONGESTION_CONTROL, amount, proxy, receive, send};
 use crate::Failure;
 use crate::baseline::tcp::set_congestion_control;
 use crate::child::print_message;
 use crate::cpu;
-use crate::window::{Phase, Reading, Window};
+use crate::window::{TrialPhase, TrialWindow, WindowReading};
 use nocopy_report::{Outcome, capability};
 
 /// The interval at which an idle process checks for the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The main function of the process.
-pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
-    let message = match perform(task) {
+pub(crate) fn child_main(task: PeerTask) -> Result<Outcome, Failure> {
+    let message = match perform_role(task) {
         Ok(report) => PeerMessage::Done(report),
         Err(error) => PeerMessage::Failed(error.to_string()),
     };
@@ -31,43 +31,43 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     Ok(Outcome::Positive)
 }
 
-fn perform(task: Task) -> io::Result<Report> {
+fn perform_role(task: PeerTask) -> io::Result<PeerReport> {
     // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not
     // interrupt another processor.
-    cpu::pin(task.processor)?;
-    let phases: &'static TrialPhases = Box::leak(Box::new(TrialPhases::of(&task.role)));
+    cpu::pin_thread(task.processor)?;
+    let phases: &'static TrialPhases = Box::leak(Box::new(TrialPhases::for_role(&task.role)));
     match task.role {
-        Role::Send { to, mode, source_bytes } => {
+        PeerRole::Send { to, mode, source_bytes } => {
             let stream = connect(to)?;
-            phases.begin()?;
-            send::run(stream, mode, source_bytes, phases.meter())
+            phases.begin_following()?;
+            send::send_stream(stream, mode, source_bytes, phases.new_meter())
         }
-        Role::Receive { at, mode } => {
+        PeerRole::Receive { at, mode } => {
             let listener = listen(at)?;
-            phases.begin()?;
-            receive::run(accept(&listener)?, mode, phases.meter())
+            phases.begin_following()?;
+            receive::receive_stream(accept(&listener)?, mode, phases.new_meter())
         }
-        Role::SendAmount { to, bytes } => {
-            let source = amount::source();
+        PeerRole::SendAmount { to, bytes } => {
+            let source = amount::new_source();
             let stream = connect(to)?;
-            phases.begin()?;
-            amount::send(stream, &source, bytes)
+            phases.begin_following()?;
+            amount::send_amount(stream, &source, bytes)
         }
-        Role::ReceiveAmount { at, amount } => {
+        PeerRole::ReceiveAmount { at, amount } => {
             let listener = listen(at)?;
-            phases.begin()?;
-            let report = amount.receive(&listener, || accept(&listener))?;
+            phases.begin_following()?;
+            let report = amount.receive_amount(&listener, || accept(&listener))?;
             print_message(&PeerMessage::Received)?;
             phases.wait_until_over();
             Ok(report)
         }
-        Role::Proxy { at, to, mode } => {
+        PeerRole::Proxy { at, to, mode } => {
             let (listener, onwards) = (listen(at)?, connect(to)?);
-            phases.begin()?;
+            phases.begin_following()?;
             let incoming = accept(&listener)?;
             print_message(&PeerMessage::UnderWay)?;
-            let evidence = Some(proxy::run(&incoming, &onwards, mode)?);
-            Ok(Report { reading: phases.reading(), evidence, mapped_fraction: None })
+            let evidence = Some(proxy::run_proxy(&incoming, &onwards, mode)?);
+            Ok(PeerReport { reading: phases.window_reading(), evidence, mapped_fraction: None })
         }
     }
 }
@@ -95,7 +95,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 /// The phases of the trial, as the bench announces them.
 #[derive(Debug)]
 struct TrialPhases {
-    window: Window,
+    window: TrialWindow,
     /// When the window began and ended, each with the processor time until then, for work that cannot be
     /// interrupted to take counts.
     marks: Mutex<Vec<(Instant, Duration)>>,
@@ -104,21 +104,21 @@ struct TrialPhases {
 }
 
 impl TrialPhases {
-    fn of(role: &Role) -> Self {
-        let is_counted = !matches!(role, Role::Proxy { .. });
-        Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
+    fn for_role(role: &PeerRole) -> Self {
+        let is_counted = !matches!(role, PeerRole::Proxy { .. });
+        Self { window: TrialWindow::for_process(), marks: Mutex::default(), is_counted }
     }
 
     /// Everything is open, and moving bytes needs no privileges. They are dropped before the thread starts,
     /// which would keep them.
-    fn begin(&'static self) -> io::Result<()> {
+    fn begin_following(&'static self) -> io::Result<()> {
         capability::drop_others(capability::NONE)?;
         std::thread::Builder::new().name("phases".into()).spawn(|| self.follow_phases())?;
         Ok(())
     }
 
-    fn meter(&self) -> Meter<'_> {
-        Meter::new(self.window.gauge())
+    fn new_meter(&self) -> StreamMeter<'_> {
+        StreamMeter::new(self.window.gauge())
     }
 
     /// Follows the phases, and ends the process if the bench has ended.
@@ -126,10 +126,12 @@ impl TrialPhases {
         let mut message = [0];
         let mut input = io::stdin();
         while let Ok(1) = input.read(&mut message) {
-            let phase = Phase::of(message[0]);
-            self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
+            let phase = TrialPhase::from_number(message[0]);
+            self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_cpu_time()));
             self.window.advance(phase);
-            if phase == Phase::Measure && !self.is_counted && print_message(&PeerMessage::Measuring).is_err()
+            if phase == TrialPhase::Measure
+                && !self.is_counted
+                && print_message(&PeerMessage::Measuring).is_err()
             {
                 break;
             }
@@ -143,9 +145,13 @@ impl TrialPhases {
         }
     }
 
-    fn reading(&self) -> Reading {
+    fn window_reading(&self) -> WindowReading {
         let marks = self.marks.lock().expect("nobody panics with it");
-        let [(start, cpu_before), (end, cpu_after), ..] = marks[..] else { return Reading::default() };
-        Reading { elapsed: end - start, cpu: cpu_after.saturating_sub(cpu_before), ..Reading::default() }
+        let [(start, cpu_before), (end, cpu_after), ..] = marks[..] else { return WindowReading::default() };
+        WindowReading {
+            elapsed: end - start,
+            cpu: cpu_after.saturating_sub(cpu_before),
+            ..WindowReading::default()
+        }
     }
 }

@@ -18,19 +18,19 @@ const PIECE_BYTES: usize = 256 << 10;
 pub(crate) enum ProxyMode {
     /// `read()` and `write()`, through a buffer.
     ReadWrite { buffer_bytes: usize },
-    /// The library's pages, by `splice()`.
+    /// The library's pages, by `forward_by_splice()`.
     Splice,
 }
 
 /// Moves bytes until the stream ends, then ends the outgoing stream.
-pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, mode: ProxyMode) -> io::Result<Evidence> {
+pub(super) fn run_proxy(incoming: &TcpStream, onwards: &TcpStream, mode: ProxyMode) -> io::Result<Evidence> {
     let evidence = match mode {
         ProxyMode::ReadWrite { buffer_bytes } => {
-            read_write(incoming, onwards, buffer_bytes)?;
+            forward_by_read_write(incoming, onwards, buffer_bytes)?;
             Evidence::copied(READ_WRITE_CAUSE)
         }
         ProxyMode::Splice => {
-            splice(incoming, onwards)?;
+            forward_by_splice(incoming, onwards)?;
             Evidence::unknown(SPLICE_CAUSE)
         }
     };
@@ -38,7 +38,7 @@ pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, mode: ProxyMode) ->
 }
 
 /// As the library's example does.
-fn splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
+fn forward_by_splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
     let mut pages = PagePool::new(1).take(PIECE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     while pages.fill(incoming, None, PIECE_BYTES)? > 0 {
         while pages.buffered() > 0 {
@@ -48,7 +48,11 @@ fn splice(incoming: &TcpStream, onwards: &TcpStream) -> io::Result<()> {
     onwards.shutdown(Shutdown::Write)
 }
 
-fn read_write(mut incoming: &TcpStream, mut onwards: &TcpStream, buffer_bytes: usize) -> io::Result<()> {
+fn forward_by_read_write(
+    mut incoming: &TcpStream,
+    mut onwards: &TcpStream,
+    buffer_bytes: usize,
+) -> io::Result<()> {
     let mut buffer = vec![0; buffer_bytes];
     loop {
         let received = incoming.read(&mut buffer)?;

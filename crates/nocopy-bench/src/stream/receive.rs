@@ -7,8 +7,8 @@ use nocopy::tcp::ReceiveMethod;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
-use super::messages::Report;
-use super::meter::Meter;
+use super::messages::PeerReport;
+use super::meter::StreamMeter;
 use super::ours;
 use crate::frame;
 use nocopy_report::result::Evidence;
@@ -44,22 +44,30 @@ impl ReceiveMode {
     }
 }
 
-pub(super) fn run(mut stream: TcpStream, mode: ReceiveMode, mut meter: Meter<'_>) -> io::Result<Report> {
+pub(super) fn receive_stream(
+    mut stream: TcpStream,
+    mode: ReceiveMode,
+    mut meter: StreamMeter<'_>,
+) -> io::Result<PeerReport> {
     match mode {
-        ReceiveMode::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
-        ReceiveMode::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
-        ReceiveMode::Discard => discard(&stream, &mut meter)?,
-        ReceiveMode::Auto => return ours::receive(stream, None, meter),
-        ReceiveMode::Mapped => return ours::receive(stream, Some(ReceiveMethod::Mapped), meter),
+        ReceiveMode::Unread { buffer_bytes } => {
+            receive_by_read(&mut stream, buffer_bytes, &mut meter, |_| ())?
+        }
+        ReceiveMode::Recv { buffer_bytes } => {
+            receive_by_read(&mut stream, buffer_bytes, &mut meter, frame::read_every_byte)?
+        }
+        ReceiveMode::Discard => discard_stream(&stream, &mut meter)?,
+        ReceiveMode::Auto => return ours::receive_chunks(stream, None, meter),
+        ReceiveMode::Mapped => return ours::receive_chunks(stream, Some(ReceiveMethod::Mapped), meter),
     }
     let evidence = Some(Evidence::copied(SOCKET_CAUSE));
-    Ok(Report { reading: meter.finish(), evidence, ..Report::default() })
+    Ok(PeerReport { reading: meter.finish(), evidence, ..PeerReport::default() })
 }
 
-fn by_hand(
+fn receive_by_read(
     stream: &mut TcpStream,
     buffer_bytes: usize,
-    meter: &mut Meter<'_>,
+    meter: &mut StreamMeter<'_>,
     inspect: impl Fn(&[u8]),
 ) -> io::Result<()> {
     let mut buffer = vec![0; buffer_bytes];
@@ -69,11 +77,11 @@ fn by_hand(
             return Ok(());
         }
         inspect(&buffer[..received]);
-        meter.count(received)?;
+        meter.count_bytes(received)?;
     }
 }
 
-fn discard(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+fn discard_stream(stream: &TcpStream, meter: &mut StreamMeter<'_>) -> io::Result<()> {
     // Never written to: with MSG_TRUNC, TCP only uses the length.
     let mut buffer = vec![0; DISCARD_BYTES];
     loop {
@@ -81,6 +89,6 @@ fn discard(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
         if received == 0 {
             return Ok(());
         }
-        meter.count(received)?;
+        meter.count_bytes(received)?;
     }
 }

@@ -10,10 +10,10 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use serde::{Deserialize, Serialize};
 
-use super::messages::Report;
-use super::meter::Meter;
+use super::messages::PeerReport;
+use super::meter::StreamMeter;
 use super::ours;
-use super::source::{CHUNK_BYTES, Source};
+use super::source::{CHUNK_BYTES, StreamSource};
 use crate::baseline::stream_sender;
 use nocopy_report::result::Evidence;
 
@@ -44,83 +44,103 @@ pub(crate) enum SendMode {
 }
 
 /// Sends until the window closes, then ends the stream.
-pub(super) fn run(
+pub(super) fn send_stream(
     stream: TcpStream,
     mode: SendMode,
     source_bytes: usize,
-    mut meter: Meter<'_>,
-) -> io::Result<Report> {
-    let source = || Source::new(source_bytes);
+    mut meter: StreamMeter<'_>,
+) -> io::Result<PeerReport> {
+    let source = || StreamSource::new(source_bytes);
     let evidence = match mode {
-        SendMode::Plain => by_hand(&stream, &mut meter, source(), send_plainly)?,
-        SendMode::Sendfile => by_hand(&stream, &mut meter, source(), send_file)?,
-        SendMode::Vmsplice => by_hand(&stream, &mut meter, source(), send_by_pipe)?,
-        SendMode::WholePages => by_hand(&stream, &mut meter, source(), send_pages)?,
-        SendMode::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?,
-        SendMode::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?,
-        SendMode::Auto => ours::send(stream, None, source_bytes, &mut meter)?,
-        SendMode::Published => ours::publish(stream, source_bytes, &mut meter)?,
+        SendMode::Plain => send_and_shut_down(&stream, &mut meter, source(), send_by_write)?,
+        SendMode::Sendfile => send_and_shut_down(&stream, &mut meter, source(), send_by_sendfile)?,
+        SendMode::Vmsplice => send_and_shut_down(&stream, &mut meter, source(), send_by_vmsplice)?,
+        SendMode::WholePages => send_and_shut_down(&stream, &mut meter, source(), send_by_zero_copy)?,
+        SendMode::ZeroCopy => {
+            ours::send_owned_buffers(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?
+        }
+        SendMode::UringZeroCopy => {
+            ours::send_owned_buffers(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?
+        }
+        SendMode::Auto => ours::send_owned_buffers(stream, None, source_bytes, &mut meter)?,
+        SendMode::Published => ours::send_published_data(stream, source_bytes, &mut meter)?,
     };
-    Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
+    Ok(PeerReport { reading: meter.finish(), evidence: Some(evidence), ..PeerReport::default() })
 }
 
-fn by_hand(
+fn send_and_shut_down(
     stream: &TcpStream,
-    meter: &mut Meter<'_>,
-    source: Source,
-    send: impl Fn(&TcpStream, Source, &mut Meter<'_>) -> io::Result<Evidence>,
+    meter: &mut StreamMeter<'_>,
+    source: StreamSource,
+    send: impl Fn(&TcpStream, StreamSource, &mut StreamMeter<'_>) -> io::Result<Evidence>,
 ) -> io::Result<Evidence> {
     let evidence = send(stream, source, meter)?;
     stream.shutdown(Shutdown::Write)?;
     Ok(evidence)
 }
 
-fn round(
-    source: &Source,
-    meter: &mut Meter<'_>,
+fn send_chunks(
+    source: &StreamSource,
+    meter: &mut StreamMeter<'_>,
     mut send: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut chunks = source.chunks().cycle();
-    while let Some(chunk) = chunks.next().filter(|_| meter.sending()) {
+    while let Some(chunk) = chunks.next().filter(|_| meter.may_send()) {
         send(chunk)?;
-        meter.count(chunk.len())?;
+        meter.count_bytes(chunk.len())?;
     }
     Ok(())
 }
 
-fn send_plainly(mut stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    round(&source, meter, |chunk| stream.write_all(chunk))?;
+fn send_by_write(
+    mut stream: &TcpStream,
+    source: StreamSource,
+    meter: &mut StreamMeter<'_>,
+) -> io::Result<Evidence> {
+    send_chunks(&source, meter, |chunk| stream.write_all(chunk))?;
     Ok(Evidence::copied(SOCKET_CAUSE))
 }
 
-fn send_pages(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+fn send_by_zero_copy(
+    stream: &TcpStream,
+    source: StreamSource,
+    meter: &mut StreamMeter<'_>,
+) -> io::Result<Evidence> {
     stream_sender::allow_zero_copy(stream)?;
-    round(&source, meter, |chunk| stream_sender::send_by_reference(stream, chunk))?;
+    send_chunks(&source, meter, |chunk| stream_sender::send_by_reference(stream, chunk))?;
     Ok(Evidence::unknown(UNREAD_CAUSE))
 }
 
-fn send_file(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+fn send_by_sendfile(
+    stream: &TcpStream,
+    source: StreamSource,
+    meter: &mut StreamMeter<'_>,
+) -> io::Result<Evidence> {
     let mut file = File::from(memfd_create("nocopy-bench", MemfdFlags::CLOEXEC)?);
     source.chunks().try_for_each(|chunk| file.write_all(chunk))?;
     let source_bytes = source.bytes as u64;
     drop(source);
     let mut offset = 0;
-    while meter.sending() {
+    while meter.may_send() {
         let end = offset + CHUNK_BYTES as u64;
         while offset < end {
             let rest = (end - offset) as usize;
             sendfile(stream, &file, Some(&mut offset), rest)?;
         }
-        meter.count(CHUNK_BYTES)?;
+        meter.count_bytes(CHUNK_BYTES)?;
         offset %= source_bytes;
     }
     Ok(Evidence::unknown(REFERENCE_CAUSE))
 }
 
-fn send_by_pipe(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+fn send_by_vmsplice(
+    stream: &TcpStream,
+    source: StreamSource,
+    meter: &mut StreamMeter<'_>,
+) -> io::Result<Evidence> {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setpipe_size(&to, PIPE_BYTES)?;
-    round(&source, meter, |chunk| {
+    send_chunks(&source, meter, |chunk| {
         let mut rest = chunk;
         while !rest.is_empty() {
             let lent = vmsplice(&to, &[IoSlice::new(rest)], SpliceFFlags::empty())?;

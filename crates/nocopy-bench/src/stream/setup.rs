@@ -4,14 +4,14 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::messages::{PeerMessage, Report};
-use super::peer::Peer;
-use super::task::{Role, Task};
+use super::messages::{PeerMessage, PeerReport};
+use super::peer::PeerProcess;
+use super::task::{PeerRole, PeerTask};
 use super::{ProxyMode, ReceiveMode, SendMode};
 use crate::baseline::started::network_counter;
-use crate::stage::{Site, Stage};
-use crate::traffic::{Probe, StreamFacts, Traffic};
-use crate::window::Phase;
+use crate::stage::{NetworkSite, SitePair};
+use crate::traffic::{CounterProbe, StreamFacts, TrafficReadings};
+use crate::window::TrialPhase;
 use nocopy_report::result::Evidence;
 
 /// Long enough for TCP to adapt its buffers, and for methods that measure first.
@@ -28,43 +28,43 @@ pub(crate) struct StreamSetup {
 
 /// The side whose evidence about copies is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ReportingSide {
     Sender,
     Proxy,
     Receiver,
 }
 
-struct Processes {
-    receiver: Peer,
-    proxy: Option<Peer>,
-    sender: Peer,
+struct StreamProcesses {
+    receiver: PeerProcess,
+    proxy: Option<PeerProcess>,
+    sender: PeerProcess,
 }
 
-struct Reports {
-    receiver: Report,
-    proxy: Option<Report>,
-    sender: Report,
+struct StreamReports {
+    receiver: PeerReport,
+    proxy: Option<PeerReport>,
+    sender: PeerReport,
 }
 
 impl StreamSetup {
-    pub(crate) fn run(
+    pub(crate) fn run_trial(
         self,
-        stage: &Stage,
-        side: Side,
+        stage: &SitePair,
+        side: ReportingSide,
         duration: Duration,
-    ) -> io::Result<(Traffic, Evidence)> {
+    ) -> io::Result<(TrafficReadings, Evidence)> {
         let retransmitted_before = segments_retransmitted(stage)?;
-        let mut processes = self.start(stage)?;
-        processes.all().try_for_each(|peer| peer.wait_for(&PeerMessage::UnderWay))?;
-        let probes = processes.observe(duration);
+        let mut processes = self.start_processes(stage)?;
+        processes.all_peers().try_for_each(|peer| peer.wait_for_message(&PeerMessage::UnderWay))?;
+        let probes = processes.observe_window(duration);
         // Even if a process has ended: it has reported why, and its peers end with it.
-        let reports = processes.reports()?;
+        let reports = processes.collect_reports()?;
         let (before, after) = probes?;
-        reports.check()?;
+        reports.check_all_bytes_arrived()?;
         let reporting = match side {
-            Side::Sender => Some(&reports.sender),
-            Side::Proxy => reports.proxy.as_ref(),
-            Side::Receiver => Some(&reports.receiver),
+            ReportingSide::Sender => Some(&reports.sender),
+            ReportingSide::Proxy => reports.proxy.as_ref(),
+            ReportingSide::Receiver => Some(&reports.receiver),
         };
         let evidence = reporting.and_then(|report| report.evidence.clone());
         let stream = StreamFacts {
@@ -75,63 +75,64 @@ impl StreamSetup {
             memory_bytes: None,
             segments_retransmitted: Some(segments_retransmitted(stage)? - retransmitted_before),
         };
-        let traffic = Traffic {
+        let traffic = TrafficReadings {
             senders: vec![reports.sender.reading],
             receivers: vec![reports.receiver.reading],
             machine_busy: after.machine_busy_since(&before),
             stream,
-            ..Traffic::default()
+            ..TrafficReadings::default()
         };
         Ok((traffic, evidence.unwrap_or_else(|| Evidence::unknown("not reported"))))
     }
 
-    fn start(self, stage: &Stage) -> io::Result<Processes> {
-        let start =
-            |site: &Site, place, role| Peer::start(site, Task { role, processor: site.processor(place) });
+    fn start_processes(self, stage: &SitePair) -> io::Result<StreamProcesses> {
+        let start = |site: &NetworkSite, place, role| {
+            PeerProcess::start(site, PeerTask { role, processor: site.processor_of_thread(place) })
+        };
         // With a proxy, the other two share a processor, so that the proxy is the slowest.
         let ends = if self.proxy.is_some() { 1 } else { 0 };
         let (from, to) = (&stage.sender, &stage.receiver);
-        let mut receiver = start(to, ends, Role::Receive { at: to.ipv4, mode: self.receive })?;
-        let mut address = receiver.address()?;
+        let mut receiver = start(to, ends, PeerRole::Receive { at: to.ipv4, mode: self.receive })?;
+        let mut address = receiver.wait_for_address()?;
         let proxy = match self.proxy {
             None => None,
             Some(mode) => {
-                let mut proxy = start(to, 0, Role::Proxy { at: to.ipv4, to: address, mode })?;
-                address = proxy.address()?;
+                let mut proxy = start(to, 0, PeerRole::Proxy { at: to.ipv4, to: address, mode })?;
+                address = proxy.wait_for_address()?;
                 Some(proxy)
             }
         };
         let sender =
-            start(from, 0, Role::Send { to: address, mode: self.send, source_bytes: self.source_bytes })?;
-        Ok(Processes { receiver, proxy, sender })
+            start(from, 0, PeerRole::Send { to: address, mode: self.send, source_bytes: self.source_bytes })?;
+        Ok(StreamProcesses { receiver, proxy, sender })
     }
 }
 
 /// TCP segments that the sender's network stack, its namespace alone, has retransmitted.
-fn segments_retransmitted(stage: &Stage) -> io::Result<u64> {
+fn segments_retransmitted(stage: &SitePair) -> io::Result<u64> {
     stage.sender.run(|| network_counter("thread-self", "Tcp: ", "RetransSegs"))
 }
 
-impl Processes {
+impl StreamProcesses {
     /// In order from the sender: the first failure is reported first.
-    fn all(&mut self) -> impl Iterator<Item = &mut Peer> {
+    fn all_peers(&mut self) -> impl Iterator<Item = &mut PeerProcess> {
         std::iter::once(&mut self.sender).chain(&mut self.proxy).chain(std::iter::once(&mut self.receiver))
     }
 
     /// Opens the window for `duration`.
-    fn observe(&mut self, duration: Duration) -> io::Result<(Probe, Probe)> {
+    fn observe_window(&mut self, duration: Duration) -> io::Result<(CounterProbe, CounterProbe)> {
         sleep(WARM_UP);
-        self.send_phase(Phase::Measure)?;
+        self.send_phase(TrialPhase::Measure)?;
         // On a busy machine the window could otherwise end before a process has noticed its beginning.
-        self.all().try_for_each(|peer| peer.wait_for(&PeerMessage::Measuring))?;
-        let before = Probe::take(None)?;
+        self.all_peers().try_for_each(|peer| peer.wait_for_message(&PeerMessage::Measuring))?;
+        let before = CounterProbe::take(None)?;
         sleep(duration);
-        let after = Probe::take(None)?;
-        self.send_phase(Phase::Drain)?;
+        let after = CounterProbe::take(None)?;
+        self.send_phase(TrialPhase::Drain)?;
         Ok((before, after))
     }
 
-    fn send_phase(&mut self, phase: Phase) -> io::Result<()> {
+    fn send_phase(&mut self, phase: TrialPhase) -> io::Result<()> {
         // The receiver first: it ends its window while bytes still arrive.
         let peers = std::iter::once(&mut self.receiver)
             .chain(&mut self.proxy)
@@ -139,17 +140,17 @@ impl Processes {
         peers.into_iter().try_for_each(|peer| peer.send_phase(phase))
     }
 
-    fn reports(&mut self) -> io::Result<Reports> {
-        let sender = self.sender.report();
-        let proxy = self.proxy.as_mut().map(Peer::report).transpose();
+    fn collect_reports(&mut self) -> io::Result<StreamReports> {
+        let sender = self.sender.wait_for_report();
+        let proxy = self.proxy.as_mut().map(PeerProcess::wait_for_report).transpose();
         // A failed receiver makes the others fail, so its error comes first.
-        Ok(Reports { receiver: self.receiver.report()?, proxy: proxy?, sender: sender? })
+        Ok(StreamReports { receiver: self.receiver.wait_for_report()?, proxy: proxy?, sender: sender? })
     }
 }
 
-impl Reports {
+impl StreamReports {
     /// A stream that ends in order has arrived whole.
-    fn check(&self) -> io::Result<()> {
+    fn check_all_bytes_arrived(&self) -> io::Result<()> {
         let (sent, received) = (self.sender.reading.packets_total, self.receiver.reading.packets_total);
         if sent != received {
             let text = format!("{sent} bytes were sent, and {received} received");

@@ -14,16 +14,16 @@ pub(crate) const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
 const PAGE_BYTES: usize = 4096;
 
 /// Memory to send from, beginning with a page.
-pub(super) struct Source {
+pub(super) struct StreamSource {
     memory: Vec<u8>,
     start: usize,
     pub(super) bytes: usize,
 }
 
-impl Source {
+impl StreamSource {
     pub(super) fn new(bytes: usize) -> Self {
         let mut memory = vec![0; bytes + PAGE_BYTES];
-        fill(&mut memory);
+        fill_pattern(&mut memory);
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
         Self { memory, start, bytes }
     }
@@ -33,6 +33,6 @@ impl Source {
     }
 }
 
-pub(super) fn fill(bytes: &mut [u8]) {
+pub(super) fn fill_pattern(bytes: &mut [u8]) {
     bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
 }

@@ -4,19 +4,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amount, ProxyMode, ReceiveMode, SendMode};
+use super::{ProxyMode, ReceiveMode, SendMode, TransferAmount};
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Task {
-    pub role: Role,
+pub(crate) struct PeerTask {
+    pub role: PeerRole,
     pub processor: usize,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Role {
+pub(crate) enum PeerRole {
     Send { to: SocketAddr, mode: SendMode, source_bytes: usize },
     Receive { at: Ipv4Addr, mode: ReceiveMode },
     Proxy { at: Ipv4Addr, to: SocketAddr, mode: ProxyMode },
     SendAmount { to: SocketAddr, bytes: u64 },
-    ReceiveAmount { at: Ipv4Addr, amount: Amount },
+    ReceiveAmount { at: Ipv4Addr, amount: TransferAmount },
 }

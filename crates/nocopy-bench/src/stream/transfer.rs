@@ -2,48 +2,49 @@
 
 use std::io;
 
-use super::Amount;
+use super::TransferAmount;
 use super::messages::PeerMessage;
-use super::peer::Peer;
-use super::task::{Role, Task};
-use crate::stage::Stage;
-use crate::window::{Phase, Reading};
+use super::peer::PeerProcess;
+use super::task::{PeerRole, PeerTask};
+use crate::stage::SitePair;
+use crate::window::{TrialPhase, WindowReading};
 
 /// Both processes. The receiver starts before any byte is sent, and stays until it is released, so that it
 /// can be profiled.
 #[derive(Debug)]
-pub(crate) struct Transfer {
-    receiver: Peer,
-    sender: Option<Peer>,
+pub(crate) struct AmountTransfer {
+    receiver: PeerProcess,
+    sender: Option<PeerProcess>,
     bytes: u64,
 }
 
-impl Transfer {
-    pub(crate) fn prepare(stage: &Stage, amount: Amount) -> io::Result<Self> {
+impl AmountTransfer {
+    pub(crate) fn start_receiver(stage: &SitePair, amount: TransferAmount) -> io::Result<Self> {
         let site = &stage.receiver;
-        let role = Role::ReceiveAmount { at: site.ipv4, amount };
-        let receiver = Peer::start(site, Task { role, processor: site.processor(0) })?;
+        let role = PeerRole::ReceiveAmount { at: site.ipv4, amount };
+        let receiver = PeerProcess::start(site, PeerTask { role, processor: site.processor_of_thread(0) })?;
         Ok(Self { receiver, sender: None, bytes: amount.bytes })
     }
 
-    pub(crate) fn receiver_id(&self) -> u32 {
-        self.receiver.id()
+    pub(crate) fn receiver_process_id(&self) -> u32 {
+        self.receiver.process_id()
     }
 
     /// Starts the sender, and waits until everything has arrived.
-    pub(crate) fn run(&mut self, stage: &Stage) -> io::Result<()> {
-        let to = self.receiver.address()?;
-        let role = Role::SendAmount { to, bytes: self.bytes };
+    pub(crate) fn run_sender(&mut self, stage: &SitePair) -> io::Result<()> {
+        let to = self.receiver.wait_for_address()?;
+        let role = PeerRole::SendAmount { to, bytes: self.bytes };
         let site = &stage.sender;
-        self.sender = Some(Peer::start(site, Task { role, processor: site.processor(0) })?);
-        self.receiver.wait_for(&PeerMessage::Received)
+        self.sender =
+            Some(PeerProcess::start(site, PeerTask { role, processor: site.processor_of_thread(0) })?);
+        self.receiver.wait_for_message(&PeerMessage::Received)
     }
 
     /// Ends the receiver, and returns how long it took.
-    pub(crate) fn end(mut self) -> io::Result<Reading> {
-        self.receiver.send_phase(Phase::Stop)?;
-        let reading = self.receiver.report()?.reading;
-        self.sender.as_mut().map(Peer::report).transpose()?;
+    pub(crate) fn end_receiver(mut self) -> io::Result<WindowReading> {
+        self.receiver.send_phase(TrialPhase::Stop)?;
+        let reading = self.receiver.wait_for_report()?.reading;
+        self.sender.as_mut().map(PeerProcess::wait_for_report).transpose()?;
         match reading.packets == self.bytes {
             true => Ok(reading),
             false => {

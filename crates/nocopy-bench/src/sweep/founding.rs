@@ -3,20 +3,20 @@
 //!
 //! ```text
 //!   categories of the profile ─▶ rows of the study ─┐
-//!   cells with SO_RCVBUF fixed ─▶ Sweep ────────────┴▶ ReceiveAnalysis ─▶ table
+//!   cells with SO_RCVBUF fixed ─▶ SweepResult ──────┴▶ ReceiveAnalysis ─▶ table
 //! ```
 
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Lab;
-use nocopy_profile::Kernel;
-use nocopy_profile::sweep::{Cell, analysis_of};
+use nocopy_profile::KernelTypes;
+use nocopy_profile::sweep::{CellSettings, receive_analysis_of};
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
 
-use super::{FIXED_BUFFER_BYTES, Plan, amount, measure_round, run_transfer};
+use super::{FIXED_BUFFER_BYTES, SweepPlan, measure_round, run_transfer, transfer_amount};
 use crate::Failure;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 
 const BUFFERS_BYTES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
@@ -43,38 +43,38 @@ const SAMPLES_PER_SECOND: u32 = 487;
 ///
 /// # Errors
 /// An error of the lab, of the kernel's type information, of the BPF programs or of the two processes.
-pub(crate) fn founding(
+pub(crate) fn measure_receive_analysis(
     budget: Duration,
     progress: &Progress,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ReceiveAnalysis, Failure> {
     let start = Instant::now();
-    let kernel = Kernel::read()?;
-    let stage = Stage::of_single_segments(Lab::builder().gro_right(true))?;
-    let cells: Vec<_> = BUFFERS_BYTES.map(cell).into();
-    let trial = run_transfer(&stage, amount(cells[0], TRIAL_BYTES), None)?;
-    let bytes = amount_bytes(trial.elapsed, budget, cells.len());
-    let mut plan = Plan { bytes, rounds: 0, samples_per_second: SAMPLES_PER_SECOND, cells };
-    let mut measured = plan.samples();
+    let kernel = KernelTypes::read()?;
+    let stage = SitePair::with_single_segments(Lab::builder().gro_right(true))?;
+    let cells: Vec<_> = BUFFERS_BYTES.map(study_cell).into();
+    let trial = run_transfer(&stage, transfer_amount(cells[0], TRIAL_BYTES), None)?;
+    let bytes = choose_amount_bytes(trial.elapsed, budget, cells.len());
+    let mut plan = SweepPlan { bytes, rounds: 0, samples_per_second: SAMPLES_PER_SECOND, cells };
+    let mut measured = plan.empty_samples();
     loop {
         let begin = Instant::now();
-        progress.expect(plan.cells.len() as u64);
+        progress.add_expected_steps(plan.cells.len() as u64);
         measure_round(&plan, plan.rounds, &kernel, |_| &stage, &mut measured, progress)?;
         plan.rounds += 1;
         // The next round would take as long as this one.
         if !go_on() || start.elapsed() + begin.elapsed() > budget {
-            return Ok(analysis_of(&plan.result(String::new(), &measured)));
+            return Ok(receive_analysis_of(&plan.sweep_result(String::new(), &measured)));
         }
     }
 }
 
-fn cell(buffer_bytes: usize) -> Cell {
-    Cell { buffer_bytes, receive_buffer_bytes: Some(FIXED_BUFFER_BYTES), gro: true }
+fn study_cell(buffer_bytes: usize) -> CellSettings {
+    CellSettings { buffer_bytes, receive_buffer_bytes: Some(FIXED_BUFFER_BYTES), gro: true }
 }
 
 /// The bytes that each transfer moves, so that the desired rounds fit into the time: a power of two. `trial`
 /// is how long [`TRIAL_BYTES`] took with the smallest buffer, which is the slowest.
-fn amount_bytes(trial: Duration, budget: Duration, cells: usize) -> u64 {
+fn choose_amount_bytes(trial: Duration, budget: Duration, cells: usize) -> u64 {
     // With profiling and without.
     let transfers = ROUNDS_WANTED * 2 * u32::try_from(cells).expect("a few");
     let fitting =
@@ -93,13 +93,14 @@ mod tests {
     #[test]
     fn the_amount_follows_the_available_time() {
         let minute = Duration::from_secs(60);
-        let bytes = |trial_ms| amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
+        let bytes =
+            |trial_ms| choose_amount_bytes(Duration::from_millis(trial_ms), minute, BUFFERS_BYTES.len());
         // 42 transfers, 1.43 s each.
         assert_eq!(bytes(1), AMOUNT_BYTES);
         assert_eq!(bytes(11), AMOUNT_BYTES);
         assert_eq!(bytes(12), AMOUNT_BYTES / 2);
         assert_eq!(bytes(1_000), 2 << 20);
         assert_eq!(bytes(1_000_000), AMOUNT_BYTES_MIN);
-        assert_eq!(amount_bytes(Duration::ZERO, minute, 7), AMOUNT_BYTES);
+        assert_eq!(choose_amount_bytes(Duration::ZERO, minute, 7), AMOUNT_BYTES);
     }
 }

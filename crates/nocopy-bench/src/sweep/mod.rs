@@ -8,16 +8,18 @@
 mod founding;
 
 use nocopy_lab::Lab;
-use nocopy_profile::sweep::{Cell, SCHEMA, Samples, Sweep, Trial, page_of, text};
-use nocopy_profile::{Instrument, Kernel, SAMPLES_PER_SECOND, SweepArguments, Targets};
+use nocopy_profile::sweep::{
+    CellSamples, CellSettings, SCHEMA, SweepResult, SweepTrial, html_page_of, sweep_text,
+};
+use nocopy_profile::{KernelTypes, ProfileTargets, ProfilingWindow, SAMPLES_PER_SECOND, SweepArguments};
 use nocopy_report::progress::Progress;
 use nocopy_report::{Outcome, ResultFile, capability, machine, print, wall_clock};
 use rustix::thread::CapabilitySet;
 
-use crate::stage::Stage;
-use crate::stream::{Amount, CONGESTION_CONTROL, Transfer};
+use crate::stage::SitePair;
+use crate::stream::{AmountTransfer, CONGESTION_CONTROL, TransferAmount};
 use crate::{Failure, warn_if_busy};
-pub(crate) use founding::founding;
+pub(crate) use founding::measure_receive_analysis;
 
 /// Capabilities for profiling and a private network.
 pub(crate) const CAPABILITIES: CapabilitySet = nocopy_profile::CAPABILITIES.union(capability::NETWORK);
@@ -25,7 +27,7 @@ pub(crate) const CAPABILITIES: CapabilitySet = nocopy_profile::CAPABILITIES.unio
 const NAME: &str = "profile sweep";
 
 /// From the buffer of a program that reads lines to that of a program that copies files.
-const BUFFERS_BYTES: [usize; 13] = buffers();
+const BUFFERS_BYTES: [usize; 13] = buffer_lengths();
 /// Every second one of them, including 64 KiB.
 const QUICK_STEP: usize = 2;
 
@@ -36,7 +38,7 @@ const FIXED_BUFFER_BYTES: usize = 64 << 10;
 const ROUNDS: u32 = 6;
 const ROUNDS_QUICK: u32 = 3;
 
-const fn buffers() -> [usize; 13] {
+const fn buffer_lengths() -> [usize; 13] {
     let mut all = [1 << 10; 13];
     let mut index = 1;
     while index < all.len() {
@@ -46,14 +48,14 @@ const fn buffers() -> [usize; 13] {
     all
 }
 
-struct Plan {
+struct SweepPlan {
     bytes: u64,
     rounds: u32,
     samples_per_second: u32,
-    cells: Vec<Cell>,
+    cells: Vec<CellSettings>,
 }
 
-impl Plan {
+impl SweepPlan {
     fn new(arguments: &SweepArguments) -> Self {
         let (step, rounds) = if arguments.quick { (QUICK_STEP, ROUNDS_QUICK) } else { (1, ROUNDS) };
         let of_groups = [None, Some(FIXED_BUFFER_BYTES)]
@@ -66,7 +68,7 @@ impl Plan {
         buffers.sort_unstable();
         buffers.dedup();
         let cells = of_groups.flat_map(|(receive_buffer_bytes, gro)| {
-            buffers.iter().map(move |&buffer_bytes| Cell { buffer_bytes, receive_buffer_bytes, gro })
+            buffers.iter().map(move |&buffer_bytes| CellSettings { buffer_bytes, receive_buffer_bytes, gro })
         });
         Self {
             bytes: arguments.bytes,
@@ -77,17 +79,17 @@ impl Plan {
     }
 
     /// Empty results for each cell.
-    fn samples(&self) -> Vec<Samples> {
-        self.cells.iter().map(|_| Samples::default()).collect()
+    fn empty_samples(&self) -> Vec<CellSamples> {
+        self.cells.iter().map(|_| CellSamples::default()).collect()
     }
 
-    fn result(&self, command: String, measured: &[Samples]) -> Sweep {
-        let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.figures(*cell));
-        Sweep {
+    fn sweep_result(&self, command: String, measured: &[CellSamples]) -> SweepResult {
+        let cells = self.cells.iter().zip(measured).map(|(cell, samples)| samples.cell_figures(*cell));
+        SweepResult {
             schema: SCHEMA.into(),
             command,
-            measured_at: wall_clock::now(),
-            machine: machine::describe("private veth pair".into()),
+            measured_at: wall_clock::now_text(),
+            machine: machine::describe_machine("private veth pair".into()),
             bytes: self.bytes,
             rounds: self.rounds,
             congestion_control: CONGESTION_CONTROL.into(),
@@ -99,67 +101,71 @@ impl Plan {
 pub fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     let html = arguments.html.as_deref().map(|path| ResultFile::open(path, arguments.force)).transpose()?;
     capability::drop_all_but(CAPABILITIES)?;
-    let plan = Plan::new(arguments);
-    let kernel = Kernel::read()?;
-    let stages = [true, false].map(|gro| Stage::of_single_segments(Lab::builder().gro_right(gro)));
+    let plan = SweepPlan::new(arguments);
+    let kernel = KernelTypes::read()?;
+    let stages = [true, false].map(|gro| SitePair::with_single_segments(Lab::builder().gro_right(gro)));
     let [with_gro, without_gro] = stages;
     let (with_gro, without_gro) = (with_gro?, without_gro?);
     warn_if_busy();
     let progress = Progress::default();
-    progress.expect(u64::from(plan.rounds) * plan.cells.len() as u64);
-    let mut measured = plan.samples();
+    progress.add_expected_steps(u64::from(plan.rounds) * plan.cells.len() as u64);
+    let mut measured = plan.empty_samples();
     for round in 0..plan.rounds {
         let stage = |gro| if gro { &with_gro } else { &without_gro };
         measure_round(&plan, round, &kernel, stage, &mut measured, &progress)?;
     }
     drop(progress);
     capability::drop_all_but(capability::NONE)?;
-    let sweep = plan.result(arguments.words(), &measured);
+    let sweep = plan.sweep_result(arguments.command_line(), &measured);
     if let Some(html) = html {
-        html.write(&page_of(&sweep))?;
+        html.write(&html_page_of(&sweep))?;
     }
-    let text = if arguments.json { sweep.json() } else { text(&sweep) };
-    print::summary(&text, false, None, sweep.outcome())
+    let text = if arguments.json { sweep.to_json() } else { sweep_text(&sweep) };
+    print::print_summary_text(&text, false, None, sweep.outcome())
 }
 
 fn measure_round<'a>(
-    plan: &Plan,
+    plan: &SweepPlan,
     round: u32,
-    kernel: &Kernel,
-    stage: impl Fn(bool) -> &'a Stage,
-    all: &mut [Samples],
+    kernel: &KernelTypes,
+    stage: impl Fn(bool) -> &'a SitePair,
+    all: &mut [CellSamples],
     progress: &Progress,
 ) -> Result<(), Failure> {
     for (cell, samples) in plan.cells.iter().zip(all) {
-        progress.start(cell.words());
+        progress.show_current_step(cell.settings_words());
         // Alternating, so that neither is always the second.
         let first = round.is_multiple_of(2);
         for is_profiled in [first, !first] {
             let profiler = is_profiled.then_some((kernel, plan.samples_per_second));
-            samples.add(run_transfer(stage(cell.gro), amount(*cell, plan.bytes), profiler)?);
+            samples.add_trial(run_transfer(stage(cell.gro), transfer_amount(*cell, plan.bytes), profiler)?);
         }
-        progress.step();
+        progress.complete_step();
     }
     Ok(())
 }
 
-fn amount(cell: Cell, bytes: u64) -> Amount {
-    let Cell { buffer_bytes, receive_buffer_bytes, .. } = cell;
-    Amount { bytes, buffer_bytes, receive_buffer_bytes }
+fn transfer_amount(cell: CellSettings, bytes: u64) -> TransferAmount {
+    let CellSettings { buffer_bytes, receive_buffer_bytes, .. } = cell;
+    TransferAmount { bytes, buffer_bytes, receive_buffer_bytes }
 }
 
 /// One transfer; profiled with that many samples a second, if given.
-fn run_transfer(stage: &Stage, amount: Amount, profiler: Option<(&Kernel, u32)>) -> Result<Trial, Failure> {
+fn run_transfer(
+    stage: &SitePair,
+    amount: TransferAmount,
+    profiler: Option<(&KernelTypes, u32)>,
+) -> Result<SweepTrial, Failure> {
     let moved = || Failure::step(NAME, "move the amount", "look at what its process printed");
-    let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
-    let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };
+    let mut transfer = AmountTransfer::start_receiver(stage, amount).map_err(moved())?;
+    let targets = ProfileTargets { processes: vec![transfer.receiver_process_id()], ports: Vec::new() };
     let instrument = profiler
-        .map(|(kernel, samples_per_second)| Instrument::attach(kernel, &targets, samples_per_second))
+        .map(|(kernel, samples_per_second)| ProfilingWindow::open(kernel, &targets, samples_per_second))
         .transpose()?;
-    transfer.run(stage).map_err(moved())?;
-    let measured = instrument.map(Instrument::read).transpose()?;
-    let reading = transfer.end().map_err(moved())?;
-    Ok(Trial { bytes: amount.bytes, elapsed: reading.elapsed, measured })
+    transfer.run_sender(stage).map_err(moved())?;
+    let measured = instrument.map(ProfilingWindow::close_and_read).transpose()?;
+    let reading = transfer.end_receiver().map_err(moved())?;
+    Ok(SweepTrial { bytes: amount.bytes, elapsed: reading.elapsed, measured })
 }
 
 #[cfg(test)]
@@ -182,21 +188,26 @@ mod tests {
     fn only_named_buffers_are_measured() {
         for quick in [false, true] {
             let arguments = arguments(&[1_000_000, 4096, 4096], quick);
-            let plan = Plan::new(&arguments);
+            let plan = SweepPlan::new(&arguments);
             let buffers: Vec<_> = plan.cells.iter().map(|cell| cell.buffer_bytes).collect();
             assert_eq!(buffers, [4096, 1_000_000].repeat(4));
-            assert!(arguments.words().contains(" --buffer 1000000 --buffer 4096"), "{}", arguments.words());
+            assert!(
+                arguments.command_line().contains(" --buffer 1000000 --buffer 4096"),
+                "{}",
+                arguments.command_line()
+            );
         }
     }
 
     #[test]
     fn cells_are_unique_and_include_64_kib() {
         for (quick, count) in [(false, 13 * 4), (true, 7 * 4)] {
-            let plan = Plan::new(&arguments(&[], quick));
+            let plan = SweepPlan::new(&arguments(&[], quick));
             assert_eq!(plan.cells.len(), count);
             assert_eq!(plan.cells.iter().filter(|cell| cell.buffer_bytes == 64 << 10).count(), 4);
             assert_eq!(plan.cells.iter().map(|cell| cell.buffer_bytes).max(), Some(4 << 20));
-            let names: std::collections::HashSet<_> = plan.cells.iter().map(Cell::words).collect();
+            let names: std::collections::HashSet<_> =
+                plan.cells.iter().map(CellSettings::settings_words).collect();
             assert_eq!(names.len(), count);
         }
     }

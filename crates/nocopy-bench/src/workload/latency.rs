@@ -6,11 +6,11 @@ use super::Workload;
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
-use crate::conversation::converse;
-use crate::message::{self, Carrier};
-use crate::plan::Plan;
+use crate::conversation::measure_round_trips;
+use crate::message::{self, CarrierKind};
+use crate::plan::BenchPlan;
 use crate::series::{Series, Trial};
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use crate::xdp;
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
@@ -33,21 +33,21 @@ pub(crate) const ROUND_TRIP: Workload = Workload {
         ("xdp-poll", "a frame over two ports of AF_XDP; waits in the kernel"),
         ("xdp-spinning", "the same, and both ends spin"),
     ],
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(plan: &Plan) -> Vec<String> {
+fn skip_notes(plan: &BenchPlan) -> Vec<String> {
     let skip = "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; leave out \
                 --interface for them.";
     plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.run_series(series(&bench.plan.stage(Lab::builder())?), 22)
+    bench.run_series(build_series(&bench.plan.make_site_pair(Lab::builder())?), 22)
 }
 
-fn series(stage: &Stage) -> Vec<Series<'_>> {
+fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
     use WaitMode::{Blocking, Spinning};
     let spec = |method, baselines, waiting| RoundTripSpec {
         method,
@@ -59,14 +59,14 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
     let mut trials = Vec::new();
     if stage.is_private() {
         trials.extend([
-            spec("udp-blocking", &[], Blocking).udp(stage),
-            spec("udp-spinning", &[], Spinning).udp(stage),
-            spec("tcp-blocking", &["udp-blocking"], Blocking).tcp(stage, tcp::CONGESTION_CONTROL),
-            spec("tcp-spinning", &["udp-spinning"], Spinning).tcp(stage, tcp::CONGESTION_CONTROL),
+            spec("udp-blocking", &[], Blocking).udp_trial(stage),
+            spec("udp-spinning", &[], Spinning).udp_trial(stage),
+            spec("tcp-blocking", &["udp-blocking"], Blocking).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("tcp-spinning", &["udp-spinning"], Spinning).tcp_trial(stage, tcp::CONGESTION_CONTROL),
         ]);
     }
-    trials.push(spec("xdp-poll", &["udp-blocking"], Blocking).xdp(stage));
-    trials.push(spec("xdp-spinning", &["udp-spinning", "tcp-spinning"], Spinning).xdp(stage));
+    trials.push(spec("xdp-poll", &["udp-blocking"], Blocking).xdp_trial(stage));
+    trials.push(spec("xdp-spinning", &["udp-spinning", "tcp-spinning"], Spinning).xdp_trial(stage));
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, {PAYLOAD_BYTES}-byte payload, there and back"),
@@ -89,48 +89,51 @@ pub(crate) struct RoundTripSpec {
 
 impl RoundTripSpec {
     /// Between two ends that are opened for each run.
-    pub(crate) fn trial<'a, E: Exchange + 'a>(
+    pub(crate) fn build_trial<'a, E: Exchange + 'a>(
         self,
-        stage: &'a Stage,
-        open: impl Fn(&Stage, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
+        stage: &'a SitePair,
+        open: impl Fn(&SitePair, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
     ) -> Trial<'a> {
         let Self { method, variant, baselines, waiting, bytes } = self;
         let run = move |duration| {
             let (pair, evidence) = open(stage, waiting)?;
-            converse(stage, method, pair, bytes, waiting, duration, evidence)
+            measure_round_trips(stage, method, pair, bytes, waiting, duration, evidence)
         };
         Trial { method, variant: variant.map(str::to_owned), baselines, run: Box::new(run) }
     }
 
     fn socket_trial<'a, E: Exchange + 'a>(
         self,
-        stage: &'a Stage,
-        open: impl Fn(&Stage, WaitMode) -> io::Result<(E, E)> + 'a,
+        stage: &'a SitePair,
+        open: impl Fn(&SitePair, WaitMode) -> io::Result<(E, E)> + 'a,
         action: &'static str,
     ) -> Trial<'a> {
-        self.trial(stage, move |stage, waiting| {
+        self.build_trial(stage, move |stage, waiting| {
             let pair =
                 open(stage, waiting).map_err(Failure::step(self.method, "open its sockets", action))?;
             Ok((pair, Evidence::copied(SOCKET_CAUSE)))
         })
     }
 
-    pub(crate) fn udp(self, stage: &Stage) -> Trial<'_> {
-        self.socket_trial(stage, udp::pair, "raise 'ulimit -n', or free memory")
+    pub(crate) fn udp_trial(self, stage: &SitePair) -> Trial<'_> {
+        self.socket_trial(stage, udp::connected_pair, "raise 'ulimit -n', or free memory")
     }
 
-    pub(crate) fn tcp<'a>(self, stage: &'a Stage, congestion_control: &'static str) -> Trial<'a> {
-        let open = move |stage: &Stage, waiting| tcp::pair(stage, waiting, congestion_control);
+    pub(crate) fn tcp_trial<'a>(self, stage: &'a SitePair, congestion_control: &'static str) -> Trial<'a> {
+        let open = move |stage: &SitePair, waiting| tcp::connected_pair(stage, waiting, congestion_control);
         self.socket_trial(stage, open, "check that the kernel has that congestion control")
     }
 
-    pub(crate) fn message(self, stage: &Stage, carrier: Carrier) -> Trial<'_> {
-        self.trial(stage, move |stage, waiting| {
-            Ok((message::pair(stage, carrier, waiting, self.bytes)?, Evidence::unknown("nothing was sent")))
+    pub(crate) fn message_trial(self, stage: &SitePair, carrier: CarrierKind) -> Trial<'_> {
+        self.build_trial(stage, move |stage, waiting| {
+            Ok((
+                message::connected_pair(stage, carrier, waiting, self.bytes)?,
+                Evidence::unknown("nothing was sent"),
+            ))
         })
     }
 
-    pub(crate) fn xdp(self, stage: &Stage) -> Trial<'_> {
-        self.trial(stage, move |stage, waiting| xdp::pair(stage, waiting, self.bytes))
+    pub(crate) fn xdp_trial(self, stage: &SitePair) -> Trial<'_> {
+        self.build_trial(stage, move |stage, waiting| xdp::port_pair(stage, waiting, self.bytes))
     }
 }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique() {
+    fn workload_and_method_names_are_unique() {
         let names: HashSet<_> = ALL.iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), ALL.len());
         for Workload { name, about, methods, .. } in ALL.into_iter().chain(founding::ALL) {

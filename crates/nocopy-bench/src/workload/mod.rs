@@ -21,7 +21,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::Failure;
 use crate::bench::Bench;
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 
 /// Frame lengths of the packet workloads, in bytes: the shortest Ethernet allows, and one that nearly fills
 /// the MTU.
@@ -31,7 +31,7 @@ pub(crate) const FRAME_BYTES: [usize; 2] = [64, 1400];
 pub(crate) const LOOPBACK: &str = "between two interfaces of one namespace the kernel delivers by loopback";
 
 /// Whether a process has loaded this library, which may be named by a link.
-fn has_loaded(process: u32, library: &Path) -> io::Result<bool> {
+fn has_loaded_library(process: u32, library: &Path) -> io::Result<bool> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
     Ok(maps.contains(&*library.canonicalize()?.to_string_lossy()))
 }
@@ -43,7 +43,7 @@ pub(crate) struct Workload {
     /// The measurement, in one line.
     pub about: &'static str,
     /// All methods, in the order of the tables.
-    pub methods: &'static [Method],
+    pub methods: &'static [MethodDescription],
     /// Why it is measured in a private lab only, if it is.
     pub lab_only: Option<&'static str>,
     /// The capabilities of its programs besides those for the network.
@@ -51,7 +51,7 @@ pub(crate) struct Workload {
     /// Paragraphs of the report that explain the workload's tables.
     pub notes: &'static [&'static str],
     /// Parts that cannot be measured here, and why.
-    pub skips: fn(&Plan) -> Vec<String>,
+    pub skips: fn(&BenchPlan) -> Vec<String>,
     /// Makes each stage, and runs its series there.
     pub measure: fn(&mut Bench<'_>) -> Result<(), Failure>,
 }
@@ -72,10 +72,10 @@ impl Workload {
         }
     }
 
-    pub(crate) fn can_run(&self, plan: &Plan) -> bool {
+    pub(crate) fn can_run(&self, plan: &BenchPlan) -> bool {
         !plan.is_between_interfaces() || self.lab_only.is_none()
     }
 }
 
 /// A method's name, as on the command line and in results, and its description.
-pub(crate) type Method = (&'static str, &'static str);
+pub(crate) type MethodDescription = (&'static str, &'static str);

@@ -12,12 +12,12 @@ use crate::Failure;
 use crate::baseline::packet_socket;
 use crate::baseline::packet_tx_ring::PacketTxRing;
 use crate::bench::Bench;
-use crate::frame::Template;
-use crate::generator::{self, Load};
+use crate::frame::FrameTemplate;
+use crate::generator::{self, GeneratorLoad};
 use crate::series::{BEST_MODE, Sample, Series, Trial};
-use crate::stage::Stage;
-use crate::traffic::{Work, run_trial};
-use crate::xdp::{self, PortSpec, WaitMode};
+use crate::stage::SitePair;
+use crate::traffic::{ThreadWork, run_trial};
+use crate::xdp::{self, PortSpec, PortWaitMode};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
@@ -53,28 +53,28 @@ pub(crate) const PACKET_SEND: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.plan.stage(Lab::builder())?;
-    let sink = Sink::open(&stage)?;
-    bench.run_series(series(&stage, &sink), 30)?;
-    if let Some(stage) = bench.plan.long_stage()? {
-        let sink = Sink::open(&stage)?;
+    let stage = bench.plan.make_site_pair(Lab::builder())?;
+    let sink = CountingDropSink::open(&stage)?;
+    bench.run_series(build_series(&stage, &sink), 30)?;
+    if let Some(stage) = bench.plan.make_long_frame_site_pair()? {
+        let sink = CountingDropSink::open(&stage)?;
         bench.run_series(series_of_long_frames(&stage, &sink), 18)?;
     }
     Ok(())
 }
 
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub(crate) struct CountingDropSink {
     _attachment: Attachment,
     counter: Counter,
 }
 
-impl Sink {
+impl CountingDropSink {
     pub(crate) fn packets(&self) -> io::Result<u64> {
         self.counter.packets()
     }
 
-    pub(crate) fn open(stage: &Stage) -> Result<Self, Failure> {
+    pub(crate) fn open(stage: &SitePair) -> Result<Self, Failure> {
         let interface = &stage.receiver.interface;
         let (program, counter) = Program::counting_drop()?;
         let attachment = stage.receiver.run(|| program.attach(interface, Attach::Native))?;
@@ -82,36 +82,40 @@ impl Sink {
     }
 }
 
-fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
-    FRAME_BYTES.iter().map(|&bytes| of_length(stage, sink, bytes)).collect()
+fn build_series<'a>(stage: &'a SitePair, sink: &'a CountingDropSink) -> Vec<Series<'a>> {
+    FRAME_BYTES.iter().map(|&bytes| series_of_length(stage, sink, bytes)).collect()
 }
 
-fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
-    vec![of_length(stage, sink, LONG_FRAME_BYTES)]
+fn series_of_long_frames<'a>(stage: &'a SitePair, sink: &'a CountingDropSink) -> Vec<Series<'a>> {
+    vec![series_of_length(stage, sink, LONG_FRAME_BYTES)]
 }
 
-pub(crate) fn of_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
-    let template = Template::to_peer(stage, frame_bytes);
+pub(crate) fn series_of_length<'a>(
+    stage: &'a SitePair,
+    sink: &'a CountingDropSink,
+    frame_bytes: usize,
+) -> Series<'a> {
+    let template = FrameTemplate::to_peer(stage, frame_bytes);
     let long = frame_bytes == LONG_FRAME_BYTES;
-    let trial = |method, baselines, spec: Option<PortSpec>, run: Run| {
-        let spec = spec.map(|spec| spec.long(long));
-        let context = Context { stage, sink, template: template.clone(), method, spec };
+    let trial = |method, baselines, spec: Option<PortSpec>, run: RunFunction| {
+        let spec = spec.map(|spec| spec.with_long_packets(long));
+        let context = PacketSendContext { stage, sink, template: template.clone(), method, spec };
         let run = Box::new(move |duration| run(&context, duration));
         Trial { method, variant: None, baselines, run }
     };
     let port = |method, baselines, spec| trial(method, baselines, Some(spec), send_by_port);
     let mut trials = vec![
-        trial(BASELINE, &[], None, send_singly as Run),
+        trial(BASELINE, &[], None, send_singly as RunFunction),
         trial("sendmmsg", &[BASELINE], None, send_batches),
         trial("packet-tx-ring", &[BASELINE], None, send_tx_ring),
-        port("ring", &[BASELINE], PortSpec::ring(Load::Full)),
-        port("xdp", &[BASELINE], PortSpec::xdp(WaitMode::Poll)),
+        port("ring", &[BASELINE], PortSpec::in_ring_mode(GeneratorLoad::Full)),
+        port("xdp", &[BASELINE], PortSpec::in_xdp_mode(PortWaitMode::Poll)),
     ];
     if long {
-        trials.push(port("default", &[BASELINE, BEST_MODE], PortSpec::default_for(Purpose::Send)));
+        trials.push(port("default", &[BASELINE, BEST_MODE], PortSpec::with_defaults_for(Purpose::Send)));
     } else {
         // No ratio: no program writes these frames, of which a page is the longest.
-        trials.push(trial("kernel-generator", &[], None, generate));
+        trials.push(trial("kernel-generator", &[], None, send_by_generator));
     }
     Series {
         workload: NAME,
@@ -124,27 +128,32 @@ pub(crate) fn of_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize
     }
 }
 
-type Run = fn(&Context<'_>, Duration) -> Result<Sample, Failure>;
+type RunFunction = fn(&PacketSendContext<'_>, Duration) -> Result<Sample, Failure>;
 
-struct Context<'a> {
-    stage: &'a Stage,
-    sink: &'a Sink,
-    template: Template,
+struct PacketSendContext<'a> {
+    stage: &'a SitePair,
+    sink: &'a CountingDropSink,
+    template: FrameTemplate,
     method: &'static str,
     spec: Option<PortSpec>,
 }
 
-impl Context<'_> {
-    fn run_trial(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
+impl PacketSendContext<'_> {
+    fn run_trial(
+        &self,
+        duration: Duration,
+        send: ThreadWork<'_>,
+        evidence: Evidence,
+    ) -> Result<Sample, Failure> {
         let count = || self.sink.packets();
         let traffic = run_trial(self.stage, duration, Some(&count), vec![send], Vec::new())
             .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
-    fn socket(&self) -> Result<std::os::fd::OwnedFd, Failure> {
+    fn open_socket(&self) -> Result<std::os::fd::OwnedFd, Failure> {
         let sender = &self.stage.sender;
-        sender.run(|| packet_socket::sender(sender.index)).map_err(Failure::step(
+        sender.run(|| packet_socket::open_sender(sender.index)).map_err(Failure::step(
             self.method,
             "open a packet socket",
             "run it as root or grant CAP_NET_RAW",
@@ -152,40 +161,43 @@ impl Context<'_> {
     }
 }
 
-fn send_singly(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let socket = context.socket()?;
-    let work: Work<'_> = Box::new(|gauge| packet_socket::send_singly(&socket, &context.template, gauge));
+fn send_singly(context: &PacketSendContext<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let socket = context.open_socket()?;
+    let work: ThreadWork<'_> =
+        Box::new(|gauge| packet_socket::send_singly(&socket, &context.template, gauge));
     context.run_trial(duration, work, Evidence::copied(SOCKET_CAUSE))
 }
 
-fn send_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let socket = context.socket()?;
-    let work: Work<'_> = Box::new(|gauge| packet_socket::send_batches(&socket, &context.template, gauge));
+fn send_batches(context: &PacketSendContext<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let socket = context.open_socket()?;
+    let work: ThreadWork<'_> =
+        Box::new(|gauge| packet_socket::send_batches(&socket, &context.template, gauge));
     context.run_trial(duration, work, Evidence::copied(SOCKET_CAUSE))
 }
 
-fn send_tx_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+fn send_tx_ring(context: &PacketSendContext<'_>, duration: Duration) -> Result<Sample, Failure> {
     let (sender, bytes) = (&context.stage.sender, context.template.bytes().len());
     let mut ring = sender.run(|| PacketTxRing::open(sender.index, bytes)).map_err(Failure::step(
         context.method,
         "open a packet ring to send",
         "run it as root or grant CAP_NET_RAW",
     ))?;
-    let work: Work<'_> = Box::new(move |gauge| ring.send(&context.template, gauge));
+    let work: ThreadWork<'_> = Box::new(move |gauge| ring.send(&context.template, gauge));
     context.run_trial(duration, work, Evidence::unknown(TX_RING_CAUSE))
 }
 
-fn send_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+fn send_by_port(context: &PacketSendContext<'_>, duration: Duration) -> Result<Sample, Failure> {
     let spec = context.spec.expect("trials of ports want one");
     let port = spec.open(&context.stage.sender)?;
-    let evidence = xdp::evidence(&port);
-    let work: Work<'_> = Box::new(move |gauge| xdp::send(port, &context.template, gauge));
+    let evidence = xdp::port_evidence(&port);
+    let work: ThreadWork<'_> = Box::new(move |gauge| xdp::send_packets(port, &context.template, gauge));
     context.run_trial(duration, work, evidence)
 }
 
-fn generate(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let generator = generator::open(&context.stage.sender)?;
+fn send_by_generator(context: &PacketSendContext<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let generator = generator::open_generator(&context.stage.sender)?;
     let frame = context.template.bytes();
-    let work: Work<'_> = Box::new(|gauge| generator::generate(&generator, (frame, None), Load::Full, gauge));
+    let work: ThreadWork<'_> =
+        Box::new(|gauge| generator::generate_frames(&generator, (frame, None), GeneratorLoad::Full, gauge));
     context.run_trial(duration, work, Evidence::unknown(generator::CAUSE))
 }

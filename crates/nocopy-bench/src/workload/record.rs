@@ -11,14 +11,14 @@ use rustix::fs::statfs;
 
 use super::{Workload, capture};
 use crate::Failure;
-use crate::baseline::recorder::Recorder;
+use crate::baseline::recorder::RecorderKind;
 use crate::bench::Bench;
-use crate::frame::Template;
+use crate::frame::FrameTemplate;
 use crate::generator;
-use crate::plan::Plan;
-use crate::ramp::{self, Rate, Rates, Throughput};
+use crate::plan::BenchPlan;
+use crate::ramp::{self, RateRange, RateStep, Throughput};
 use crate::series::{Sample, Series, Trial};
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use nocopy_lab::Lab;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
@@ -30,7 +30,7 @@ const FRAME_BYTES: usize = 1400;
 const PACE_KPPS: u32 = 300;
 
 /// Rates among which the highest without loss is looked for.
-const RATES: Rates = Rates { kpps_min: 200.0, kpps_max: 1600.0 };
+const RATES: RateRange = RateRange { kpps_min: 200.0, kpps_max: 1600.0 };
 
 /// How long packets arrive at each rate, at least, so that buffers do not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
@@ -62,13 +62,13 @@ pub(crate) const RECORD: Workload = Workload {
         ("record", "nocopy record, with a buffer of 64 MiB"),
     ],
     capabilities: capability::RECORDERS,
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-    bench.run_series(series(&stage), 200)
+    let stage = bench.plan.make_site_pair(Lab::builder().gro_right(capture::WITH_GRO))?;
+    bench.run_series(build_series(&stage), 200)
 }
 
 #[derive(Debug, Clone)]
@@ -95,9 +95,9 @@ fn output_directories() -> Vec<OutputDirectory> {
 }
 
 /// Parts that cannot be measured here, and why.
-fn skips(_plan: &Plan) -> Vec<String> {
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
     let programs =
-        [Recorder::Tcpdump, Recorder::Dumpcap].into_iter().filter(|program| !program.is_installed());
+        [RecorderKind::Tcpdump, RecorderKind::Dumpcap].into_iter().filter(|program| !program.is_installed());
     let programs = programs.map(|program| {
         format!("SKIP: {0}: not installed: 'apt install {0}' or what your system calls it.", program.name())
     });
@@ -109,8 +109,8 @@ fn skips(_plan: &Plan) -> Vec<String> {
     programs.chain(missing).collect()
 }
 
-fn series(stage: &Stage) -> Vec<Series<'_>> {
-    let recorders = [Recorder::Tcpdump, Recorder::Dumpcap, Recorder::Nocopy];
+fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
+    let recorders = [RecorderKind::Tcpdump, RecorderKind::Dumpcap, RecorderKind::Nocopy];
     let recorders: Vec<_> = recorders.into_iter().filter(|recorder| recorder.is_installed()).collect();
     output_directories()
         .into_iter()
@@ -122,8 +122,8 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
 }
 
 fn series_of_output<'a>(
-    stage: &'a Stage,
-    recorders: &[Recorder],
+    stage: &'a SitePair,
+    recorders: &[RecorderKind],
     output: &OutputDirectory,
     figure: Figure,
 ) -> Series<'a> {
@@ -131,18 +131,22 @@ fn series_of_output<'a>(
         Figure::PacketsPerSecond => "highest-rate-without-loss".to_owned(),
         _ => format!("{PACE_KPPS}-kpps"),
     };
-    let template = Template::to_other_host(stage, FRAME_BYTES);
+    let template = FrameTemplate::to_other_host(stage, FRAME_BYTES);
     let variant = format!("{} {case}", output.name);
     let on_disk = output.name == DISK;
-    let trial = |&recorder: &Recorder| {
-        let recording =
-            Recording { stage, recorder, template: template.clone(), directory: own(&output.directory) };
+    let trial = |&recorder: &RecorderKind| {
+        let recording = RecordingTrial {
+            stage,
+            recorder,
+            template: template.clone(),
+            directory: process_directory(&output.directory),
+        };
         let baselines: &'static [&'static str] =
-            if recorder == Recorder::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
+            if recorder == RecorderKind::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
         let step_min = if on_disk { STEP_MIN_DISK } else { STEP_MIN };
         let run = move |window: Duration| match figure {
-            Figure::PacketsPerSecond => recording.highest_rate(window.max(step_min)),
-            _ => recording.at_pace(window.max(STEP_MIN)),
+            Figure::PacketsPerSecond => recording.find_highest_rate(window.max(step_min)),
+            _ => recording.record_at_pace(window.max(STEP_MIN)),
         };
         Trial { method: recorder.name(), variant: Some(variant.clone()), baselines, run: Box::new(run) }
     };
@@ -159,45 +163,47 @@ fn series_of_output<'a>(
 
 /// A directory of this process in one where every user may make files and links; other users have no access
 /// to it.
-fn own(directory: &Path) -> PathBuf {
+fn process_directory(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
 
-struct Recording<'a> {
-    stage: &'a Stage,
-    recorder: Recorder,
-    template: Template,
+struct RecordingTrial<'a> {
+    stage: &'a SitePair,
+    recorder: RecorderKind,
+    template: FrameTemplate,
     directory: PathBuf,
 }
 
-impl Recording<'_> {
-    fn highest_rate(&self, step: Duration) -> Result<Sample, Failure> {
-        RATES.find_highest(|kpps| self.at(kpps, step)).map(|throughput| throughput.sample(CAUSE))
+impl RecordingTrial<'_> {
+    fn find_highest_rate(&self, step: Duration) -> Result<Sample, Failure> {
+        RATES
+            .find_highest_lossless(|kpps| self.record_at_rate(kpps, step))
+            .map(|throughput| throughput.into_sample(CAUSE))
     }
 
-    fn at_pace(&self, step: Duration) -> Result<Sample, Failure> {
-        self.at(f64::from(PACE_KPPS), step).map(|throughput| throughput.sample(CAUSE))
+    fn record_at_pace(&self, step: Duration) -> Result<Sample, Failure> {
+        self.record_at_rate(f64::from(PACE_KPPS), step).map(|throughput| throughput.into_sample(CAUSE))
     }
 
     /// Records for a while at a rate. The program runs on the receiver's processor.
-    fn at(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
+    fn record_at_rate(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
         let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
-        let generator = generator::open(&self.stage.sender)?;
+        let generator = generator::open_generator(&self.stage.sender)?;
         fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
-        let throughput = self.stage.receiver.run_pinned(|| self.record(&generator, kpps, step));
+        let throughput = self.stage.receiver.run_pinned(|| self.run_recorder(&generator, kpps, step));
         let _ = fs::remove_dir_all(&self.directory); // what is left over does no harm
         throughput.map_err(failed)
     }
 
-    fn record(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Throughput> {
-        let rate = Rate { kpps, step, frame: self.template.bytes() };
+    fn run_recorder(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Throughput> {
+        let rate = RateStep { kpps, step, frame: self.template.bytes() };
         let file = self.directory.join("packets.pcap");
         let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
-        let mut throughput = ramp::measure(self.stage, generator, rate, running)?;
+        let mut throughput = ramp::measure_rate(self.stage, generator, rate, running)?;
         // The word of a packet at a place in the file, if the file is long enough. The packet may be of
         // another program.
-        throughput.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
+        throughput.limit_packets(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
         Ok(throughput)
     }
 }

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use nocopy::Cause;
 
-use super::udp_send::{SinkTestbed, delivered, pair};
-use super::{LOOPBACK, Workload, has_loaded};
+use super::udp_send::{SinkTestbed, delivered_testbed, pair_testbed};
+use super::{LOOPBACK, Workload, has_loaded_library};
 use crate::Failure;
-use crate::baseline::datagram_program::{Program, RunningProgram};
+use crate::baseline::datagram_program::{RunningSenderProgram, SenderProgram};
 use crate::baseline::datagram_sender::PORT;
-use crate::baseline::server_program::{self, Server};
+use crate::baseline::server_program::{self, ServerProgram};
 use crate::bench::Bench;
-use crate::datagram::Datagrams;
+use crate::datagram::DatagramSpec;
 use crate::evidence;
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::{Stage, USUAL_MTU_BYTES};
-use crate::traffic::{Traffic, Work, run_trial};
-use crate::window::{Gauge, Reading};
-use nocopy_lab::Preloaded;
+use crate::stage::{SitePair, USUAL_MTU_BYTES};
+use crate::traffic::{ThreadWork, TrafficReadings, run_trial};
+use crate::window::{WindowGauge, WindowReading};
+use nocopy_lab::PreloadLibrary;
 use nocopy_report::figure::Figure;
 
 const NAME: &str = "run-udp";
@@ -50,44 +50,45 @@ pub(crate) const RUN_UDP: Workload = Workload {
         ("by-hand-first", "the same, but the first datagram of each burst goes alone, as with batch-udp"),
     ],
     lab_only: Some(LOOPBACK),
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(_plan: &Plan) -> Vec<String> {
-    let library = Preloaded::Sockets.name().err().map(|error| format!("SKIP: {NAME}: {error}"));
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
+    let library =
+        PreloadLibrary::Sockets.ld_preload_path().err().map(|error| format!("SKIP: {NAME}: {error}"));
     let skip = |name: &str, packages: &str| {
         format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
     };
-    let missing = Program::ALL.into_iter().filter(|program| !program.is_installed());
+    let missing = SenderProgram::ALL.into_iter().filter(|program| !program.is_installed());
     let missing = missing.map(|program| skip(program.name(), program.package()));
-    let servers = Server::ALL.into_iter().filter(|server| !server.is_installed());
+    let servers = ServerProgram::ALL.into_iter().filter(|server| !server.is_installed());
     let servers = servers.map(|server| skip(server.name(), server.packages()));
     library.into_iter().chain(missing).chain(servers).collect()
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let Ok(library) = &Preloaded::Sockets.name() else { return Ok(()) }; // a note says so
-    let testbeds = [delivered(USUAL_MTU_BYTES)?, pair(USUAL_MTU_BYTES)?];
-    let programs = Program::ALL.into_iter().filter(|program| program.is_installed());
+    let Ok(library) = &PreloadLibrary::Sockets.ld_preload_path() else { return Ok(()) }; // a note says so
+    let testbeds = [delivered_testbed(USUAL_MTU_BYTES)?, pair_testbed(USUAL_MTU_BYTES)?];
+    let programs = SenderProgram::ALL.into_iter().filter(|program| program.is_installed());
     let mut all = Vec::new();
     for program in programs {
         // What gains nothing says as much with one receiver as with two.
-        let testbeds = if program.sends_runs() { &testbeds[..] } else { &testbeds[..1] };
-        all.extend(testbeds.iter().map(|testbed| of_sender(testbed, program, library)));
+        let testbeds = if program.sends_equal_datagrams() { &testbeds[..] } else { &testbeds[..1] };
+        all.extend(testbeds.iter().map(|testbed| sender_series(testbed, program, library)));
     }
-    let servers = Server::ALL.into_iter().filter(|server| server.is_installed());
-    all.extend(servers.map(|server| of_server(&testbeds[0].stage, server, library)));
+    let servers = ServerProgram::ALL.into_iter().filter(|server| server.is_installed());
+    all.extend(servers.map(|server| server_series(&testbeds[0].stage, server, library)));
     bench.run_series(all, 75)
 }
 
-fn of_sender<'a>(testbed: &'a SinkTestbed, program: Program, library: &'a Path) -> Series<'a> {
+fn sender_series<'a>(testbed: &'a SinkTestbed, program: SenderProgram, library: &'a Path) -> Series<'a> {
     let trial = |method: &'static str, baselines| {
-        let preload = Preload { library, method };
-        let run = Box::new(move |duration| Sender { testbed, program, preload }.run(duration));
+        let preload = PreloadMethod { library, method };
+        let run = Box::new(move |duration| SenderTrial { testbed, program, preload }.run(duration));
         Trial { method, variant: Some(program.name().into()), baselines, run }
     };
-    let trials = match program.sends_runs() {
+    let trials = match program.sends_equal_datagrams() {
         true => vec![
             trial(PLAIN, &[]),
             trial(CEILING, &[PLAIN]),
@@ -107,16 +108,16 @@ fn of_sender<'a>(testbed: &'a SinkTestbed, program: Program, library: &'a Path) 
     }
 }
 
-fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<'a> {
+fn server_series<'a>(stage: &'a SitePair, server: ServerProgram, library: &'a Path) -> Series<'a> {
     let trial = |method: &'static str, baselines| {
-        let preload = Preload { library, method };
-        let run = Box::new(move |duration| serve(stage, server, preload, duration));
+        let preload = PreloadMethod { library, method };
+        let run = Box::new(move |duration| measure_server(stage, server, preload, duration));
         Trial { method, variant: Some(server.name().into()), baselines, run }
     };
     Series {
         workload: NAME,
         title: format!("{NAME}, {}, answers", server.name()),
-        sink: Some(server.load_name()),
+        sink: Some(server.load_generator_name()),
         payload_bytes: 0,
         link: None,
         figure: Figure::MessagesPerSecond,
@@ -125,13 +126,13 @@ fn of_server<'a>(stage: &'a Stage, server: Server, library: &'a Path) -> Series<
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Preload<'a> {
+struct PreloadMethod<'a> {
     library: &'a Path,
     method: &'static str,
 }
 
-impl Preload<'_> {
-    fn prepare(self, command: &mut Command) {
+impl PreloadMethod<'_> {
+    fn prepare_command(self, command: &mut Command) {
         for variable in ["LD_PRELOAD", "NOCOPY_BATCH_TUNING", "NOCOPY_BATCH_REPORT"] {
             command.env_remove(variable);
         }
@@ -144,8 +145,8 @@ impl Preload<'_> {
     }
 
     /// Checks that a process has loaded the library to be measured: the loader only warns if it cannot.
-    fn check(self, process: u32) -> io::Result<()> {
-        let is_loaded = has_loaded(process, self.library)?;
+    fn check_loaded(self, process: u32) -> io::Result<()> {
+        let is_loaded = has_loaded_library(process, self.library)?;
         let library = self.library.display();
         match (is_loaded, self.method != PLAIN) {
             (false, true) => Err(io::Error::other(format!("{library} was not loaded"))),
@@ -154,42 +155,49 @@ impl Preload<'_> {
         }
     }
 
-    fn failed(self) -> impl FnOnce(io::Error) -> Failure {
+    fn run_failure(self) -> impl FnOnce(io::Error) -> Failure {
         Failure::step(self.method, "run the program", "try 'nocopy run --batch-udp --report' by itself")
     }
 }
 
 /// Answers of a server, as that or the kernel counts them, while its load keeps it busy.
-fn serve(stage: &Stage, server: Server, preload: Preload<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let start = || server_program::RunningServer::start(server, stage, |command| preload.prepare(command));
-    let (running, counter) = start().map_err(preload.failed())?;
-    preload.check(running.id()).map_err(preload.failed())?;
+fn measure_server(
+    stage: &SitePair,
+    server: ServerProgram,
+    preload: PreloadMethod<'_>,
+    duration: Duration,
+) -> Result<Sample, Failure> {
+    let start =
+        || server_program::RunningServer::start(server, stage, |command| preload.prepare_command(command));
+    let (running, counter) = start().map_err(preload.run_failure())?;
+    preload.check_loaded(running.process_id()).map_err(preload.run_failure())?;
     let counter = Mutex::new(counter);
-    let count = || counter.lock().expect("nobody panicked with it").read();
+    let count = || counter.lock().expect("nobody panicked with it").read_count();
     let cpu = Mutex::new(Duration::ZERO);
-    let work: Work<'_> = Box::new(|gauge| watch(gauge, &cpu, || running.cpu()));
+    let work: ThreadWork<'_> =
+        Box::new(|gauge| measure_cpu_while_sending(gauge, &cpu, || running.cpu_time()));
     let mut traffic =
-        run_trial(stage, duration, Some(&count), vec![work], vec![]).map_err(preload.failed())?;
+        run_trial(stage, duration, Some(&count), vec![work], vec![]).map_err(preload.run_failure())?;
     let answers = traffic.sink.map_or(0, |(answers, _)| answers);
     let cpu = *cpu.lock().expect("nobody panicked with it");
-    traffic.senders = vec![Reading { packets: answers, elapsed: duration, cpu, packets_total: 0 }];
-    Ok(sample(traffic))
+    traffic.senders = vec![WindowReading { packets: answers, elapsed: duration, cpu, packets_total: 0 }];
+    Ok(sample_from_traffic(traffic))
 }
 
-fn sample(traffic: Traffic) -> Sample {
-    let evidence = evidence::reported(nocopy::Evidence::Copied(Cause::SocketCall));
+fn sample_from_traffic(traffic: TrafficReadings) -> Sample {
+    let evidence = evidence::result_evidence(nocopy::Evidence::Copied(Cause::SocketCall));
     Sample { traffic, latency: None, evidence, wanted_share: 1.0 }
 }
 
 /// Waits for as long as senders are to send; notes the processor time that a program took within the window.
-fn watch(
-    gauge: &mut Gauge<'_>,
+fn measure_cpu_while_sending(
+    gauge: &mut WindowGauge<'_>,
     cpu: &Mutex<Duration>,
     taken: impl Fn() -> io::Result<Duration>,
 ) -> io::Result<()> {
     let mut before = None;
-    while gauge.sending() {
-        gauge.count(0);
+    while gauge.may_send() {
+        gauge.count_packets(0);
         if before.is_none() && gauge.is_measuring() {
             before = Some(taken()?);
         }
@@ -202,41 +210,42 @@ fn watch(
 
 /// A program that sends, in one of the four ways.
 #[derive(Debug, Clone, Copy)]
-struct Sender<'a> {
+struct SenderTrial<'a> {
     testbed: &'a SinkTestbed,
-    program: Program,
-    preload: Preload<'a>,
+    program: SenderProgram,
+    preload: PreloadMethod<'a>,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> SenderTrial<'a> {
     fn run(self, duration: Duration) -> Result<Sample, Failure> {
         let stage = &self.testbed.stage;
         let receiver_kind = self.testbed.sink.receiver_kind().into_iter();
-        let datagrams = Datagrams::singly(DATAGRAM_BYTES);
+        let datagrams = DatagramSpec::singly(DATAGRAM_BYTES);
         let receive = receiver_kind
             .map(|receiver_kind| receiver_kind.open(&stage.receiver, datagrams))
             .collect::<Result<_, _>>()?;
         let cpu = Arc::new(Mutex::new(Duration::ZERO));
-        let work = vec![self.work(&cpu)];
-        let mut traffic = run_trial(stage, duration, None, work, receive).map_err(self.preload.failed())?;
+        let work = vec![self.sender_work(&cpu)];
+        let mut traffic =
+            run_trial(stage, duration, None, work, receive).map_err(self.preload.run_failure())?;
         // The count of the sink stands for that of the program, which counts nothing.
         let arrived: u64 = traffic.receivers.iter().map(|reading| reading.packets).sum();
         let cpu = *cpu.lock().expect("nobody panicked with it");
-        traffic.senders = vec![Reading { packets: arrived, elapsed: duration, cpu, packets_total: 0 }];
-        Ok(sample(traffic))
+        traffic.senders = vec![WindowReading { packets: arrived, elapsed: duration, cpu, packets_total: 0 }];
+        Ok(sample_from_traffic(traffic))
     }
 
     /// Runs the program for as long as the window is open; notes the processor time that it took within it.
-    fn work(self, cpu: &Arc<Mutex<Duration>>) -> Work<'a> {
+    fn sender_work(self, cpu: &Arc<Mutex<Duration>>) -> ThreadWork<'a> {
         let cpu = Arc::clone(cpu);
         Box::new(move |gauge| {
             let to = (self.testbed.stage.receiver.ipv4, PORT);
-            let prepare = |command: &mut Command| self.preload.prepare(command);
-            let running = RunningProgram::start(self.program, to, DATAGRAM_BYTES, prepare)?;
-            self.preload.check(running.id())?;
-            watch(gauge, &cpu, || running.cpu())?;
+            let prepare = |command: &mut Command| self.preload.prepare_command(command);
+            let running = RunningSenderProgram::start(self.program, to, DATAGRAM_BYTES, prepare)?;
+            self.preload.check_loaded(running.process_id())?;
+            measure_cpu_while_sending(gauge, &cpu, || running.cpu_time())?;
             drop(running);
-            gauge.count(0);
+            gauge.count_packets(0);
             Ok(())
         })
     }

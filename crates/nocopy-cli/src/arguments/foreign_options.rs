@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-pub(crate) use pages::{manual_section, with_synonyms};
+pub(crate) use pages::{manual_section, with_synonyms_as_options};
 use table::{FOREIGN_OPTIONS, PROGRAMS};
 
 /// An option of another program.
@@ -61,7 +61,7 @@ enum ValueMeaning {
 }
 
 impl ForeignOption {
-    fn is_for(&self, command: &str, target: TargetKind) -> bool {
+    fn applies_to(&self, command: &str, target: TargetKind) -> bool {
         let is_for_target =
             self.target == TargetKind::Any || target == TargetKind::Any || self.target == target;
         is_for_target && self.commands.split(' ').any(|name| name == command)
@@ -72,7 +72,7 @@ impl ForeignOption {
     }
 
     /// What to write, as people read it; `None` if it is not accepted.
-    fn accepted(&self) -> Option<String> {
+    fn native_form(&self) -> Option<String> {
         Some(match self.meaning {
             Meaning::Option(option) => format!("{option} {}", self.value),
             Meaning::Value(text, _) => text.to_owned(),
@@ -86,9 +86,9 @@ impl ForeignOption {
     }
 }
 
-fn find(command: &str, typed: &str, target: TargetKind) -> Option<&'static ForeignOption> {
+fn find_foreign_option(command: &str, typed: &str, target: TargetKind) -> Option<&'static ForeignOption> {
     FOREIGN_OPTIONS.iter().find(|foreign| {
-        foreign.is_for(command, target) && foreign.spellings().any(|spelling| spelling == typed)
+        foreign.applies_to(command, target) && foreign.spellings().any(|spelling| spelling == typed)
     })
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Translation {
 }
 
 /// Replaces the synonyms in a command line of `command`, whose name is its second word.
-pub(super) fn translate(words: &[OsString], command: &Command) -> Translation {
+pub(super) fn translate_words(words: &[OsString], command: &Command) -> Translation {
     let (head, rest) = words.split_at(words.len().min(2));
     let text: Vec<&str> = rest.iter().filter_map(|word| word.to_str()).collect();
     let mut translator = Translator {
@@ -111,7 +111,7 @@ pub(super) fn translate(words: &[OsString], command: &Command) -> Translation {
         listen_address: ListenAddress::default(),
         hint: None,
     };
-    translator.translate(rest);
+    translator.translate_all(rest);
     let Translator { words, targets, hint, .. } = translator;
     Translation { words: [head, &targets, &words].concat(), hint }
 }
@@ -153,7 +153,7 @@ struct ListenAddress {
 }
 
 impl Translator<'_> {
-    fn translate(&mut self, words: &[OsString]) {
+    fn translate_all(&mut self, words: &[OsString]) {
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             match word.to_str() {
@@ -161,8 +161,10 @@ impl Translator<'_> {
                     self.words.push(word.clone());
                     self.words.extend(rest.by_ref().cloned());
                 }
-                Some(text) if text.starts_with("--") => self.long(text, &mut rest),
-                Some(text) if text.starts_with('-') && text.len() > 1 => self.short(text, &mut rest),
+                Some(text) if text.starts_with("--") => self.translate_long_option(text, &mut rest),
+                Some(text) if text.starts_with('-') && text.len() > 1 => {
+                    self.translate_short_option(text, &mut rest)
+                }
                 // Which does not listen at a port that is a word.
                 Some(text) if self.command.find_subcommand(text).is_some() => {
                     self.words.push(word.clone());
@@ -182,38 +184,39 @@ impl Translator<'_> {
     }
 
     /// `--name`, `--name=value` or `--name value`.
-    fn long<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
+    fn translate_long_option<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
         let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
         let own = self.command.get_arguments().find(|own| own.get_long() == Some(&name[2..]));
-        if let Some(foreign) = self.foreign_option(name, own.is_some()) {
+        if let Some(foreign) = self.find_replaceable_option(name, own.is_some()) {
             let value = match value {
                 _ if foreign.value.is_empty() => None,
                 Some(value) => Some(value.into()),
                 None => rest.next().cloned(),
             };
-            return self.apply(foreign, name, value);
+            return self.apply_foreign_option(foreign, name, value);
         }
         self.words.push(text.into());
-        if own.is_some_and(takes_next) && value.is_none() {
+        if own.is_some_and(takes_next_word_as_value) && value.is_none() {
             self.words.extend(rest.next().cloned());
         }
     }
 
     /// `-x`, `-xyz`, `-xVALUE`, `-x VALUE`: the same letter more than once is one option, as in `-nn`.
-    fn short<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
+    fn translate_short_option<'w>(&mut self, text: &str, rest: &mut impl Iterator<Item = &'w OsString>) {
         let mut letters = &text[1..];
         while let Some(letter) = letters.chars().next() {
             let own = self.command.get_arguments().find(|own| own.get_short() == Some(letter));
             let run = letters.len() - letters.trim_start_matches(letter).len();
             let all = format!("-{}", &letters[..run]);
             let one = format!("-{letter}");
-            let found = self.foreign_option(&all, own.is_some()).map(|foreign| (foreign, &all, run));
-            let found =
-                found.or_else(|| Some((self.foreign_option(&one, own.is_some())?, &one, letter.len_utf8())));
+            let found = self.find_replaceable_option(&all, own.is_some()).map(|foreign| (foreign, &all, run));
+            let found = found.or_else(|| {
+                Some((self.find_replaceable_option(&one, own.is_some())?, &one, letter.len_utf8()))
+            });
             let after = |used: usize| letters[used..].strip_prefix('=').unwrap_or(&letters[used..]);
             match (found, own) {
                 (Some((foreign, typed, used)), _) if foreign.value.is_empty() => {
-                    self.apply(foreign, typed, None);
+                    self.apply_foreign_option(foreign, typed, None);
                     letters = &letters[used..];
                 }
                 (Some((foreign, typed, used)), _) => {
@@ -221,16 +224,16 @@ impl Translator<'_> {
                         "" => rest.next().cloned(),
                         value => Some(value.into()),
                     };
-                    return self.apply(foreign, typed, value);
+                    return self.apply_foreign_option(foreign, typed, value);
                 }
                 (None, Some(own)) if !own.get_action().takes_values() => {
                     // As a synonym of it would be written.
-                    self.push_once(&own.get_long().map_or(one, |long| format!("--{long}")));
+                    self.push_word_once(&own.get_long().map_or(one, |long| format!("--{long}")));
                     letters = &letters[run..];
                 }
                 (None, own) => {
                     self.words.push(format!("-{letters}").into());
-                    if own.is_some_and(takes_next) && letters.len() == letter.len_utf8() {
+                    if own.is_some_and(takes_next_word_as_value) && letters.len() == letter.len_utf8() {
                         self.words.extend(rest.next().cloned());
                     }
                     return;
@@ -240,8 +243,8 @@ impl Translator<'_> {
     }
 
     /// The synonym of that spelling. What we have ourselves is ours: only its values may be others'.
-    fn foreign_option(&self, typed: &str, is_own: bool) -> Option<&'static ForeignOption> {
-        let found = find(self.command.get_name(), typed, self.target);
+    fn find_replaceable_option(&self, typed: &str, is_own: bool) -> Option<&'static ForeignOption> {
+        let found = find_foreign_option(self.command.get_name(), typed, self.target);
         found.filter(|foreign| match foreign.meaning {
             Meaning::Hint(_) => false,
             Meaning::Value(..) => true,
@@ -250,7 +253,7 @@ impl Translator<'_> {
     }
 
     /// A value may be a name of a file, which is bytes.
-    fn apply(&mut self, foreign: &ForeignOption, typed: &str, value: Option<OsString>) {
+    fn apply_foreign_option(&mut self, foreign: &ForeignOption, typed: &str, value: Option<OsString>) {
         let Some(value) = value.or_else(|| foreign.value.is_empty().then(OsString::new)) else {
             // Its value is missing: clap says so of our option, or of none.
             let option = match foreign.meaning {
@@ -270,7 +273,7 @@ impl Translator<'_> {
                     self.words.push(typed.into());
                 }
             },
-            Meaning::Word(word) => self.push_once(word),
+            Meaning::Word(word) => self.push_word_once(word),
             Meaning::Default(_) => self.listen_address.is_requested = true,
             Meaning::Target => self.targets.push(value),
             Meaning::Port => self.listen_address.port = Some(value.to_string_lossy().into_owned()),
@@ -279,7 +282,7 @@ impl Translator<'_> {
         }
     }
 
-    fn push_once(&mut self, word: &str) {
+    fn push_word_once(&mut self, word: &str) {
         if !self.words.iter().any(|before| before == word) {
             self.words.push(word.into());
         }
@@ -294,7 +297,7 @@ impl Translator<'_> {
         }
         let is_plain =
             |word: &OsString| word.to_str().is_some_and(|word| !word.starts_with('-') && !word.contains(':'));
-        let mut at = self.values();
+        let mut at = self.positional_word_indices();
         at.retain(|at| is_plain(&self.words[*at]));
         let mut plain: Vec<String> =
             at.iter().rev().map(|at| self.words.remove(*at).to_string_lossy().into_owned()).collect();
@@ -312,7 +315,7 @@ impl Translator<'_> {
         if self.command.get_name() != "send" || self.targets.is_empty() {
             return;
         }
-        if let [file] = self.values()[..] {
+        if let [file] = self.positional_word_indices()[..] {
             let mut option = OsString::from("--replay=");
             option.push(&self.words[file]);
             self.words[file] = option;
@@ -320,7 +323,7 @@ impl Translator<'_> {
     }
 
     /// Which words are neither options nor their values.
-    fn values(&self) -> Vec<usize> {
+    fn positional_word_indices(&self) -> Vec<usize> {
         let mut found = Vec::new();
         let mut is_value = false;
         for (at, word) in self.words.iter().enumerate() {
@@ -332,19 +335,19 @@ impl Translator<'_> {
                 own.get_long().is_some_and(|long| text.strip_prefix("--") == Some(long))
                     || own.get_short().is_some_and(|short| text == format!("-{short}"))
             });
-            is_value = own.is_some_and(takes_next);
+            is_value = own.is_some_and(takes_next_word_as_value);
         }
         found
     }
 }
 
 /// Whether the next word is its value.
-fn takes_next(option: &Arg) -> bool {
+fn takes_next_word_as_value(option: &Arg) -> bool {
     option.get_action().takes_values() && !option.is_require_equals_set()
 }
 
 /// Adds advice to an error for what other programs call otherwise. `words` are those that were translated.
-pub(super) fn with_hint(
+pub(super) fn add_foreign_option_hint(
     mut error: clap::Error,
     command: &Command,
     words: &[OsString],
@@ -361,7 +364,9 @@ pub(super) fn with_hint(
     let own = own.into_iter().flat_map(|own| {
         [own.get_short().map(|short| format!("-{short}")), own.get_long().map(|long| format!("--{long}"))]
     });
-    let advice = |typed: &str| match find(command.get_name(), typed, target).map(|foreign| &foreign.meaning) {
+    let advice = |typed: &str| match find_foreign_option(command.get_name(), typed, target)
+        .map(|foreign| &foreign.meaning)
+    {
         Some(Meaning::Hint(hint)) => Some((*hint).to_owned()),
         _ => None,
     };
@@ -390,7 +395,7 @@ fn unknown_word_advice(command: &str, wrong: &str, words: &[&str]) -> Option<Str
     let is_port = wrong.parse::<u16>().is_ok();
     match command {
         _ if wrong.starts_with('-') => None,
-        "send" => match capture_file(words) {
+        "send" => match first_capture_file(words) {
             Some(file) => Some(format!("the packets of a file are sent with --replay {file}")),
             None => is_port.then(|| format!("a host is tcp://HOST:{wrong} or udp://HOST:{wrong}")),
         },
@@ -405,7 +410,7 @@ fn unknown_word_advice(command: &str, wrong: &str, words: &[&str]) -> Option<Str
 fn missing_argument_advice(command: &str, missing: &str, words: &[&str]) -> Option<String> {
     match command {
         "record" if missing.contains("--output") => {
-            capture_file(words).map(|file| format!("use --output {file}"))
+            first_capture_file(words).map(|file| format!("use --output {file}"))
         }
         "sniff" | "record" if missing.contains("INTERFACE") => {
             Some("'nocopy doctor' lists the interfaces".into())
@@ -415,12 +420,12 @@ fn missing_argument_advice(command: &str, missing: &str, words: &[&str]) -> Opti
 }
 
 /// The first word that names a capture file.
-fn capture_file<'a>(words: &[&'a str]) -> Option<&'a str> {
+fn first_capture_file<'a>(words: &[&'a str]) -> Option<&'a str> {
     words.iter().find(|word| [".pcap", ".pcapng", ".cap"].iter().any(|end| word.ends_with(end))).copied()
 }
 
 /// Adds advice to the error for a command that is none of ours.
-pub(super) fn with_program(mut error: clap::Error) -> clap::Error {
+pub(super) fn add_foreign_program_advice(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let found = PROGRAMS.iter().find(|(names, _)| names.split(' ').any(|known| known == name));
     if let Some((_, advice)) = found {

@@ -26,16 +26,16 @@ enum ServeCommand {
 }
 
 /// Messages, or a directory.
-pub(crate) enum Service<'a> {
+pub(crate) enum ServiceArguments<'a> {
     Messages(&'a nocopy_transfer::arguments::ServeArguments),
     Nfs(&'a NfsArguments),
 }
 
 impl ServeChoice {
-    pub(crate) fn service(&self) -> Service<'_> {
+    pub(crate) fn service_arguments(&self) -> ServiceArguments<'_> {
         match (&self.other, &self.messages) {
-            (Some(ServeCommand::Nfs(arguments)), _) => Service::Nfs(arguments),
-            (None, Some(arguments)) => Service::Messages(arguments),
+            (Some(ServeCommand::Nfs(arguments)), _) => ServiceArguments::Nfs(arguments),
+            (None, Some(arguments)) => ServiceArguments::Messages(arguments),
             (None, None) => unreachable!("clap requires one of them"),
         }
     }

@@ -7,13 +7,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
 /// `udp://HOST:PORT` as `--udp=HOST:PORT`, for a command that has this option.
-pub(super) fn as_option(word: &OsStr, command: &Command) -> OsString {
+pub(super) fn target_url_as_option(word: &OsStr, command: &Command) -> OsString {
     let parts = word.to_str().and_then(|text| text.split_once("://"));
     match parts {
         Some((scheme @ ("udp" | "tcp"), place))
             if command.get_arguments().any(|option| option.get_long() == Some(scheme)) =>
         {
-            format!("--{scheme}={}", nocopy_report::address::of_url(place)).into()
+            format!("--{scheme}={}", nocopy_report::address::host_port_of_url(place)).into()
         }
         _ => word.into(),
     }
@@ -22,8 +22,10 @@ pub(super) fn as_option(word: &OsStr, command: &Command) -> OsString {
 const TARGETS: [&str; 3] = ["target", "udp", "tcp"];
 
 /// Adds advice for an option that does not work with the target.
-pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
-    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| names(error.get(kind))).concat();
+pub(super) fn add_target_tip(mut error: clap::Error, command: &Command, words: &[OsString]) -> clap::Error {
+    let named = [ContextKind::InvalidArg, ContextKind::PriorArg]
+        .map(|kind| argument_names_in_context(error.get(kind)))
+        .concat();
     let is_named = |argument: &&Arg| {
         let name = argument.to_string();
         named.contains(&format!("<{name}>")) || named.contains(&name)
@@ -35,7 +37,9 @@ pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsStr
     let tip = match error.kind() {
         ErrorKind::ArgumentConflict => {
             // Clap names all options that the target excludes, or this option first.
-            let Some(option) = options.iter().find(|option| is_present(option, words)) else { return error };
+            let Some(option) = options.iter().find(|option| is_option_typed(option, words)) else {
+                return error;
+            };
             error.insert(ContextKind::InvalidArg, ContextValue::String(option.to_string()));
             error.insert(ContextKind::PriorArg, ContextValue::String(target.to_string()));
             let heading = option.get_help_heading().unwrap_or("another target").to_lowercase();
@@ -51,7 +55,7 @@ pub(super) fn with_tip(mut error: clap::Error, command: &Command, words: &[OsStr
     error
 }
 
-fn names(value: Option<&ContextValue>) -> Vec<String> {
+fn argument_names_in_context(value: Option<&ContextValue>) -> Vec<String> {
     match value {
         Some(ContextValue::String(name)) => vec![name.clone()],
         Some(ContextValue::Strings(names)) => names.clone(),
@@ -59,7 +63,7 @@ fn names(value: Option<&ContextValue>) -> Vec<String> {
     }
 }
 
-fn is_present(option: &Arg, words: &[OsString]) -> bool {
+fn is_option_typed(option: &Arg, words: &[OsString]) -> bool {
     let long = option.get_long().map(|long| format!("--{long}"));
     let short = option.get_short().map(|short| format!("-{short}"));
     words.iter().filter_map(|word| word.to_str()).any(|word| {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use nocopy::integration::probe::{Gate, GateState};
 use serde::Serialize;
 
-use super::probed_interface::{ProbedInterface, blocks};
+use super::probed_interface::{ProbedInterface, is_blocking};
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.doctor-fix/1";
@@ -32,7 +32,7 @@ struct Fix<'a> {
 
 impl<'a> Fixes<'a> {
     /// Each command once, though it may open several gates.
-    pub(super) fn of(machine: &'a [Gate], interfaces: &'a [ProbedInterface]) -> Self {
+    pub(super) fn for_closed_gates(machine: &'a [Gate], interfaces: &'a [ProbedInterface]) -> Self {
         let of_machine = machine.iter().map(|gate| (None, gate));
         let of_interfaces = interfaces
             .iter()
@@ -41,7 +41,9 @@ impl<'a> Fixes<'a> {
         let fixes = of_machine
             .chain(of_interfaces)
             .filter(|(_, gate)| gate.state == GateState::Closed)
-            .filter(|(_, gate)| gate.command.as_ref().map_or(blocks(gate), |command| seen.insert(command)))
+            .filter(|(_, gate)| {
+                gate.command.as_ref().map_or(is_blocking(gate), |command| seen.insert(command))
+            })
             .map(|(interface, gate)| Fix {
                 interface,
                 gate: gate.name,
@@ -53,7 +55,7 @@ impl<'a> Fixes<'a> {
     }
 
     /// Commands for a shell, each after a comment that names its gate.
-    pub(super) fn script(&self) -> String {
+    pub(super) fn shell_script(&self) -> String {
         let mut text = String::new();
         for Fix { interface, gate, found, fix, command } in &self.fixes {
             let subject = interface.map(|name| format!("{name}: ")).unwrap_or_default();
@@ -70,7 +72,7 @@ impl<'a> Fixes<'a> {
         text
     }
 
-    pub(super) fn json(&self) -> String {
+    pub(super) fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("strings are JSON") + "\n"
     }
 }
@@ -78,21 +80,21 @@ impl<'a> Fixes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::probed_interface::tests::{gate, probed_interface};
+    use crate::doctor::probed_interface::tests::{gate_in_state, interface_with_gates};
 
-    fn closed(name: &'static str, command: &str) -> Gate {
+    fn closed_gate_with_command(name: &'static str, command: &str) -> Gate {
         let fix = Some(format!("'{command}'"));
-        Gate { command: Some(command.into()), fix, ..gate(name, GateState::Closed, false) }
+        Gate { command: Some(command.into()), fix, ..gate_in_state(name, GateState::Closed, false) }
     }
 
     #[test]
     fn each_command_is_printed_once_after_its_gate() {
-        let machine = [closed("huge pages", "sysctl vm.nr_hugepages=64")];
-        let interfaces = [probed_interface(vec![
-            closed("header split", "ethtool -G eth0 tcp-data-split on"),
-            closed("zero-copy receive by io_uring", "ethtool -G eth0 tcp-data-split on"),
+        let machine = [closed_gate_with_command("huge pages", "sysctl vm.nr_hugepages=64")];
+        let interfaces = [interface_with_gates(vec![
+            closed_gate_with_command("header split", "ethtool -G eth0 tcp-data-split on"),
+            closed_gate_with_command("zero-copy receive by io_uring", "ethtool -G eth0 tcp-data-split on"),
         ])];
-        let script = Fixes::of(&machine, &interfaces).script();
+        let script = Fixes::for_closed_gates(&machine, &interfaces).shell_script();
         let expected = "# huge pages: as found\nsysctl vm.nr_hugepages=64\n\
                         # eth0: header split: as found\nethtool -G eth0 tcp-data-split on\n";
         assert_eq!(script, expected);
@@ -102,37 +104,46 @@ mod tests {
     fn required_gates_without_a_command_are_comments() {
         let by_hand = |needed| Gate {
             fix: Some("check the cable".into()),
-            ..gate("carrier", GateState::Closed, needed)
+            ..gate_in_state("carrier", GateState::Closed, needed)
         };
-        let interfaces = [probed_interface(vec![by_hand(true)])];
-        let script = Fixes::of(&[], &interfaces).script();
+        let interfaces = [interface_with_gates(vec![by_hand(true)])];
+        let script = Fixes::for_closed_gates(&[], &interfaces).shell_script();
         assert!(script.starts_with("# eth0: carrier: as found; check the cable\n"), "{script}");
         assert!(script.lines().all(|line| line.starts_with('#')), "{script}");
-        assert_eq!(Fixes::of(&[], &[probed_interface(vec![by_hand(false)])]).fixes.len(), 0);
+        assert_eq!(
+            Fixes::for_closed_gates(&[], &[interface_with_gates(vec![by_hand(false)])]).fixes.len(),
+            0
+        );
     }
 
     #[test]
     fn open_gates_need_no_command() {
         let widened = Gate {
             fix: Some("'ethtool -L eth0 combined 1'".into()),
-            ..gate("queues", GateState::Open, true)
+            ..gate_in_state("queues", GateState::Open, true)
         };
-        let interfaces = [probed_interface(vec![widened])];
-        assert_eq!(Fixes::of(&[], &interfaces).script(), "# No command would open more than is open.\n");
+        let interfaces = [interface_with_gates(vec![widened])];
+        assert_eq!(
+            Fixes::for_closed_gates(&[], &interfaces).shell_script(),
+            "# No command would open more than is open.\n"
+        );
     }
 
     #[test]
     fn control_characters_do_not_end_a_comment() {
-        let gate = Gate { found: "odd\nreboot".into(), ..closed("driver", "true") };
+        let gate = Gate { found: "odd\nreboot".into(), ..closed_gate_with_command("driver", "true") };
         let machine = [gate];
-        assert_eq!(Fixes::of(&machine, &[]).script(), "# driver: odd reboot\ntrue\n");
+        assert_eq!(Fixes::for_closed_gates(&machine, &[]).shell_script(), "# driver: odd reboot\ntrue\n");
     }
 
     #[test]
     fn json_lists_commands_with_their_interfaces() {
-        let (machine, interfaces) =
-            ([closed("huge pages", "a")], [probed_interface(vec![closed("up", "b")])]);
-        let json: serde_json::Value = serde_json::from_str(&Fixes::of(&machine, &interfaces).json()).unwrap();
+        let (machine, interfaces) = (
+            [closed_gate_with_command("huge pages", "a")],
+            [interface_with_gates(vec![closed_gate_with_command("up", "b")])],
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&Fixes::for_closed_gates(&machine, &interfaces).to_json()).unwrap();
         assert_eq!(json["schema"], SCHEMA);
         assert!(json["fixes"][0]["interface"].is_null());
         let up = serde_json::json!(

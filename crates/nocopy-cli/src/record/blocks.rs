@@ -9,15 +9,15 @@ use nocopy::filter::Program;
 use nocopy::integration::disk::Sectors;
 use nocopy::integration::{Contents, PcapngLayout};
 use nocopy::{Capture, Cause, Evidence, Stats};
-use nocopy_proto::errno::is_down;
-use nocopy_proto::pcapng::{Counts, Direction, Packet};
+use nocopy_proto::errno::is_interface_down;
+use nocopy_proto::pcapng::{InterfaceCounts, PacketDirection, PacketHeader};
 
-use super::collector::Collector;
-use super::progress::Progress;
-use super::sink::{Amount, BUFFER_BYTES, Piece, Sink};
-use super::summary::Loss;
-use super::target::Target;
-use super::{Description, Recording};
+use super::collector::PacketCollector;
+use super::progress::RecordingProgress;
+use super::sink::{BUFFER_BYTES, FilePiece, PacketAmount, RecordingSink};
+use super::summary::LossCounters;
+use super::target::RecordingTarget;
+use super::{PacketRecorder, RecordingDescription};
 use crate::Failure;
 use crate::arguments::{RecordArguments, RecordFormat};
 use nocopy_report::Interrupt;
@@ -33,17 +33,17 @@ const COUNTS_EVERY: Duration = Duration::from_secs(1);
 
 /// A capture whose blocks become pieces of files.
 #[derive(Debug)]
-pub(super) struct BlockRecording {
+pub(super) struct BlockRecorder {
     blocks: Capture,
     snap_bytes: u32,
-    target: Target,
+    target: RecordingTarget,
     remaining: u64,
     totals: BlockTotals,
     counted_at: Instant,
     /// Counts that are in no block yet.
-    unwritten_counts: Option<Counts>,
+    unwritten_counts: Option<InterfaceCounts>,
     /// Set if blocks are not written in place.
-    collector: Option<Collector>,
+    collector: Option<PacketCollector>,
     buffers_max: usize,
     fill_max: f64,
 }
@@ -56,10 +56,10 @@ struct BlockTotals {
     moved: u64,
 }
 
-pub(super) fn open(
+pub(super) fn open_capture(
     arguments: &RecordArguments,
     filter: Option<&Program>,
-    target: Target,
+    target: RecordingTarget,
 ) -> Result<Capture, Failure> {
     let most = target.block_bytes_max();
     let small = arguments.rotate_size.map_or(most, |bytes| (bytes / 8).clamp(1 << 17, most));
@@ -76,8 +76,8 @@ pub(super) fn open(
     Ok(builder.open()?)
 }
 
-impl BlockRecording {
-    pub(super) fn new(blocks: Capture, arguments: &RecordArguments, target: Target) -> Self {
+impl BlockRecorder {
+    pub(super) fn new(blocks: Capture, arguments: &RecordArguments, target: RecordingTarget) -> Self {
         Self {
             blocks,
             snap_bytes: arguments.snap,
@@ -86,27 +86,28 @@ impl BlockRecording {
             totals: BlockTotals::default(),
             counted_at: Instant::now(),
             unwritten_counts: None,
-            collector: (arguments.format == RecordFormat::Payload).then(|| Collector::new(arguments, target)),
+            collector: (arguments.format == RecordFormat::Payload)
+                .then(|| PacketCollector::new(arguments, target)),
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64 / 4).max(2) as usize,
             fill_max: 0.0,
         }
     }
 
     /// Packets that are neither dropped nor taken yet.
-    fn missing(&self, stats: &Stats) -> u64 {
+    fn missing_packets(&self, stats: &Stats) -> u64 {
         let BlockTotals { packets, malformed, beyond_count, .. } = self.totals;
         stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + malformed + beyond_count)
     }
 
-    fn has_room(&self, sink: &Sink) -> bool {
-        self.collector.is_none() || sink.backlog() < self.buffers_max
+    fn has_buffer_room(&self, sink: &RecordingSink) -> bool {
+        self.collector.is_none() || sink.pending_pieces() < self.buffers_max
     }
 
     /// Takes every block that is ready, and waits for the first.
-    fn receive_blocks(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
+    fn receive_blocks(&mut self, sink: &mut RecordingSink, mut timeout: Duration) -> io::Result<()> {
         // The collected data must not outgrow its memory: packets wait in their blocks instead.
         self.update_fill_max();
-        while self.has_room(sink) {
+        while self.has_buffer_room(sink) {
             match self.blocks.receive_timeout(timeout) {
                 Ok(Some(block)) => match self.collector.take() {
                     Some(mut collector) => {
@@ -119,7 +120,7 @@ impl BlockRecording {
                 },
                 Ok(None) => break,
                 // The interface may come up again.
-                Err(error) if is_down(&error) => return Ok(()),
+                Err(error) if is_interface_down(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
             timeout = Duration::ZERO;
@@ -129,10 +130,15 @@ impl BlockRecording {
     }
 
     fn update_fill_max(&mut self) {
-        self.fill_max = self.fill_max.max(self.blocks.fill().ratio());
+        self.fill_max = self.fill_max.max(self.blocks.fill().used_ratio());
     }
 
-    fn copy_packets(&mut self, block: Block, sink: &mut Sink, collector: &mut Collector) -> io::Result<()> {
+    fn copy_packets(
+        &mut self,
+        block: Block,
+        sink: &mut RecordingSink,
+        collector: &mut PacketCollector,
+    ) -> io::Result<()> {
         let mut reader = block.into_reader();
         while let Some(packet) = reader.next_packet() {
             self.totals.packets += 1;
@@ -141,23 +147,23 @@ impl BlockRecording {
                     (self.totals.packets - 1, self.totals.beyond_count + 1);
                 continue;
             }
-            let direction = if packet.outgoing { Direction::Out } else { Direction::In };
+            let direction = if packet.outgoing { PacketDirection::Out } else { PacketDirection::In };
             let (time_ns, original_bytes) = (packet.time_ns, packet.original_bytes);
-            let header = Packet { time_ns, original_bytes, direction };
-            if collector.add(sink, &header, packet.bytes)? {
+            let header = PacketHeader { time_ns, original_bytes, direction };
+            if collector.add_packet(sink, &header, packet.bytes)? {
                 self.remaining -= 1;
             }
         }
-        self.totals.malformed += u64::from(reader.malformed());
+        self.totals.malformed += u64::from(reader.malformed_count());
         Ok(())
     }
 
-    fn record_block(&mut self, block: Block, sink: &mut Sink) {
+    fn record_block(&mut self, block: Block, sink: &mut RecordingSink) {
         let layout = PcapngLayout {
             counts: self.unwritten_counts.take(),
             snap_bytes: self.snap_bytes,
             packets_max: self.remaining,
-            unit_bytes: self.target.unit_bytes(RecordFormat::Pcapng),
+            unit_bytes: self.target.alignment_bytes(RecordFormat::Pcapng),
         };
         let piece = block.into_pcapng(&layout);
         let Contents { packets, packet_bytes, malformed, left_out: beyond_count, moved, .. } =
@@ -167,14 +173,18 @@ impl BlockRecording {
         self.totals.beyond_count += beyond_count;
         self.totals.moved += moved;
         self.remaining -= packets;
-        let amount = Amount { packets, bytes: packet_bytes };
-        sink.push(Piece { sectors: Sectors::Block(piece), amount, received_at: BootInstant::now() });
+        let amount = PacketAmount { packets, bytes: packet_bytes };
+        sink.push_piece(FilePiece {
+            sectors: Sectors::Block(piece),
+            amount,
+            received_at: BootInstant::now(),
+        });
     }
 
     /// Asks the kernel for its counts, now and then.
-    fn update_counts(&mut self, sink: &mut Sink) -> io::Result<()> {
+    fn update_counts(&mut self, sink: &mut RecordingSink) -> io::Result<()> {
         if sink.counts.time_ns == 0 || self.counted_at.elapsed() >= COUNTS_EVERY {
-            sink.counts = counts(&self.blocks.stats()?);
+            sink.counts = capture_counts(&self.blocks.stats()?);
             self.unwritten_counts = Some(sink.counts);
             self.counted_at = Instant::now();
         }
@@ -182,51 +192,52 @@ impl BlockRecording {
     }
 }
 
-impl Recording for BlockRecording {
-    fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
-        while !progress.is_over() && self.remaining > 0 && sink.failed.is_none() {
+impl PacketRecorder for BlockRecorder {
+    fn run(&mut self, sink: &mut RecordingSink, progress: &mut RecordingProgress) -> io::Result<()> {
+        while !progress.must_end() && self.remaining > 0 && sink.failed.is_none() {
             self.update_counts(sink)?;
-            let wait = self.collector.as_ref().map_or(WAIT_MAX, |collector| collector.wait(WAIT_MAX));
+            let wait = self.collector.as_ref().map_or(WAIT_MAX, |collector| collector.limit_wait(WAIT_MAX));
             let timeout = if sink.is_busy() { Duration::ZERO } else { wait };
             self.receive_blocks(sink, timeout)?;
             if let Some(collector) = &mut self.collector {
                 collector.flush_old(sink)?;
             }
-            sink.advance();
+            sink.advance_writes();
             if sink.is_busy() {
-                sink.wait(POLL_INTERVAL)?;
-                sink.advance();
+                sink.wait_for_write(POLL_INTERVAL)?;
+                sink.advance_writes();
             }
-            progress.show(sink, self.blocks.fill().ratio());
+            progress.show_live_line(sink, self.blocks.fill().used_ratio());
         }
         Ok(())
     }
 
-    fn stop(&mut self, sink: &mut Sink, interrupt: &Interrupt) -> io::Result<Loss> {
+    fn stop(&mut self, sink: &mut RecordingSink, interrupt: &Interrupt) -> io::Result<LossCounters> {
         self.blocks.stop()?;
         // Counted in polls, not in time: while the machine stood still there were none.
-        let polls_max = (3 * Target::Disk.block_timeout() + WAIT_MAX).as_micros() / POLL_INTERVAL.as_micros();
+        let polls_max =
+            (3 * RecordingTarget::Disk.block_timeout() + WAIT_MAX).as_micros() / POLL_INTERVAL.as_micros();
         let mut stats = self.blocks.stats()?;
-        let (mut missing, mut polls, mut progress) = (u64::MAX, 0, sink.progress());
-        while self.remaining > 0 && self.missing(&stats) > 0 && polls < polls_max {
+        let (mut missing, mut polls, mut progress) = (u64::MAX, 0, sink.write_progress());
+        while self.remaining > 0 && self.missing_packets(&stats) > 0 && polls < polls_max {
             polls += 1;
             // Blocks that wait for the disk or a reader are not missing.
-            if self.missing(&stats) < missing || !self.has_room(sink) {
-                (missing, polls) = (self.missing(&stats), 0);
+            if self.missing_packets(&stats) < missing || !self.has_buffer_room(sink) {
+                (missing, polls) = (self.missing_packets(&stats), 0);
             }
             match self.receive_blocks(sink, POLL_INTERVAL) {
                 // Even after the interface was removed there may be another block.
                 Err(_) => sleep(POLL_INTERVAL),
-                Ok(()) => sink.wait_for_reader(POLL_INTERVAL, interrupt, &mut progress),
+                Ok(()) => sink.wait_with_reader_timeout(POLL_INTERVAL, interrupt, &mut progress),
             }
-            sink.advance();
+            sink.advance_writes();
             stats = self.blocks.stats()?;
         }
         if self.remaining == 0 {
-            self.totals.beyond_count += self.missing(&stats);
+            self.totals.beyond_count += self.missing_packets(&stats);
         }
-        sink.counts = counts(&stats);
-        Ok(Loss {
+        sink.counts = capture_counts(&stats);
+        Ok(LossCounters {
             received: stats["tp_packets"],
             tp_drops: stats["tp_drops"],
             tp_freeze_q_cnt: stats["tp_freeze_q_cnt"],
@@ -234,21 +245,21 @@ impl Recording for BlockRecording {
             beyond_count: self.totals.beyond_count,
             moved: self.totals.moved,
             no_payload: self.collector.as_ref().map_or(0, |collector| collector.no_payload),
-            ..Loss::default()
+            ..LossCounters::default()
         })
     }
 
-    fn collector(&mut self) -> Option<&mut Collector> {
+    fn collector(&mut self) -> Option<&mut PacketCollector> {
         self.collector.as_mut()
     }
 
-    fn describe(&mut self) -> Description {
+    fn describe(&mut self) -> RecordingDescription {
         let how = if self.collector.is_some() {
             "; gathered into whole sectors: a copy more"
         } else {
             "; written in place"
         };
-        Description {
+        RecordingDescription {
             mode: "packet ring".into(),
             evidence: format!("{}{how}", Evidence::Copied(Cause::PacketRing)),
             balance: None,
@@ -257,6 +268,6 @@ impl Recording for BlockRecording {
     }
 }
 
-fn counts(stats: &Stats) -> Counts {
-    Counts { time_ns: now_ns(), received: stats["tp_packets"], dropped: stats["tp_drops"] }
+fn capture_counts(stats: &Stats) -> InterfaceCounts {
+    InterfaceCounts { time_ns: now_ns(), received: stats["tp_packets"], dropped: stats["tp_drops"] }
 }

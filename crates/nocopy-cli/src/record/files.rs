@@ -35,7 +35,7 @@ pub(super) struct FileTotals {
 }
 
 impl FileTotals {
-    fn add(&mut self, file: &RecordedFile) {
+    fn add_file(&mut self, file: &RecordedFile) {
         self.files += 1;
         self.bytes += file.bytes;
         self.packets += file.packets;
@@ -43,16 +43,16 @@ impl FileTotals {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Rotation {
+struct RotationLimits {
     bytes: Option<u64>,
     time: Option<Duration>,
 }
 
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct RecordingFiles {
     output: PathBuf,
     creation: CreateOptions,
-    rotation: Rotation,
+    rotation: RotationLimits,
     files_max: Option<u32>,
     opened_count: u64,
     /// The latest files; the last one is being written.
@@ -69,10 +69,10 @@ pub(super) struct Files {
     interrupt: Interrupt,
 }
 
-impl Files {
+impl RecordingFiles {
     pub(super) fn new(arguments: &RecordArguments, interrupt: &Interrupt) -> Self {
         let creation = CreateOptions { force: arguments.force, permissions: arguments.permissions };
-        let rotation = Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time };
+        let rotation = RotationLimits { bytes: arguments.rotate_size, time: arguments.rotate_time };
         Self::with_rotation(arguments.output.clone(), creation, rotation, arguments.files, interrupt.clone())
     }
 
@@ -80,7 +80,7 @@ impl Files {
     fn with_rotation(
         output: PathBuf,
         creation: CreateOptions,
-        rotation: Rotation,
+        rotation: RotationLimits,
         files_max: Option<u32>,
         interrupt: Interrupt,
     ) -> Self {
@@ -99,55 +99,55 @@ impl Files {
         }
     }
 
-    pub(super) fn open_first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
+    pub(super) fn open_first_file(&mut self, now_ns: u64) -> Result<Writer, Failure> {
         let path = self.next_path(now_ns);
-        let OutputFile { path, file, has_places, may_wait } =
-            OutputFile::open(&path, self.creation, &mut read_again(), &self.interrupt)?;
-        let writer = if has_places { Writer::new(file) } else { Ok(Writer::in_order(file, may_wait)) };
+        let OutputFile { path, file, is_seekable, may_block } =
+            OutputFile::open(&path, self.creation, &mut read_and_write_options(), &self.interrupt)?;
+        let writer = if is_seekable { Writer::new(file) } else { Ok(Writer::for_stream(file, may_block)) };
         let writer = writer.map_err(|source| nocopy_report::Failure::output(&path, source))?;
-        self.start_file(path);
+        self.begin_file(path);
         Ok(writer)
     }
 
     /// Continues with the next file, and deletes the oldest if there are too many.
-    pub(super) fn open_next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
+    pub(super) fn open_next_file(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
         let path = self.next_path(now_ns);
-        let opened = self.creation.open(&path, &mut read_again(), &self.interrupt);
+        let opened = self.creation.open(&path, &mut read_and_write_options(), &self.interrupt);
         if let Err(error) = opened.and_then(|file| writer.next_file(file)) {
             self.failed_path = Some(path);
             return Err(error);
         }
-        self.start_file(path);
+        self.begin_file(path);
         Ok(())
     }
 
-    fn start_file(&mut self, path: PathBuf) {
+    fn begin_file(&mut self, path: PathBuf) {
         self.opened_count += 1;
         self.listed.push_back(RecordedFile { path, bytes: 0, packets: 0 });
         self.started = BootInstant::now();
         let listed_max = self.files_max.map_or(LISTED_MAX, |files_max| files_max as usize);
         while self.listed.len() > listed_max {
             let oldest = self.listed.pop_front().expect("more than none");
-            match self.files_max.is_some() && remove(&oldest.path) {
-                true => self.deleted.add(&oldest),
-                false => self.earlier.add(&oldest),
+            match self.files_max.is_some() && remove_if_exists(&oldest.path) {
+                true => self.deleted.add_file(&oldest),
+                false => self.earlier.add_file(&oldest),
             }
         }
     }
 
     /// Whether packets that were taken then belong into the next file. Their own times are of clocks that may
     /// be set meanwhile.
-    pub(super) fn is_full(&self, bytes: u64, more: u64, taken: BootInstant) -> bool {
+    pub(super) fn must_rotate(&self, bytes: u64, more: u64, taken: BootInstant) -> bool {
         let too_large = self.rotation.bytes.is_some_and(|max| bytes + more > max);
         let age = taken.since(self.started);
         too_large || self.rotation.time.is_some_and(|max| age >= max)
     }
 
-    pub(super) fn current(&mut self) -> &mut RecordedFile {
+    pub(super) fn current_file(&mut self) -> &mut RecordedFile {
         self.listed.back_mut().expect("the first is opened before anything is written")
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn current_path(&self) -> &Path {
         let last = self.listed.back().map_or(&self.output, |file| &file.path);
         self.failed_path.as_ref().unwrap_or(last)
     }
@@ -159,7 +159,7 @@ impl Files {
         }
         let number = self.opened_count + 1;
         let mut name = self.output.file_stem().unwrap_or_default().to_owned();
-        name.push(format!("-{number:05}-{}", utc_stamp(now_ns / 1_000_000_000)));
+        name.push(format!("-{number:05}-{}", utc_timestamp(now_ns / 1_000_000_000)));
         if let Some(extension) = self.output.extension() {
             name.push(".");
             name.push(extension);
@@ -169,7 +169,7 @@ impl Files {
 }
 
 /// How a file is opened: it is read again if a killed recording is cut back.
-fn read_again() -> OpenOptions {
+fn read_and_write_options() -> OpenOptions {
     let mut options = File::options();
     options.read(true).write(true);
     options
@@ -177,12 +177,12 @@ fn read_again() -> OpenOptions {
 
 /// Deletes a file, and returns whether it no longer exists: another program may have deleted it before. A
 /// failure does not end the recording, but is in the summary.
-fn remove(path: &Path) -> bool {
+fn remove_if_exists(path: &Path) -> bool {
     std::fs::remove_file(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
 }
 
 /// A time in UTC, such as `20261121T120530Z`.
-fn utc_stamp(seconds: u64) -> String {
+fn utc_timestamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days are counted from 1 March of year 0, so that a leap day is the last of its year.
     let days = days + 719_468;
@@ -204,12 +204,12 @@ mod tests {
     use super::*;
 
     /// Files that do not exist, so that deleting each succeeds.
-    fn files(files_max: Option<u32>) -> Files {
+    fn files_in_missing_directory(files_max: Option<u32>) -> RecordingFiles {
         let creation = CreateOptions { force: false, permissions: None };
-        Files::with_rotation(
+        RecordingFiles::with_rotation(
             "/nonexistent/out.pcapng".into(),
             creation,
-            Rotation { bytes: Some(1 << 20), time: None },
+            RotationLimits { bytes: Some(1 << 20), time: None },
             files_max,
             Interrupt::catch().unwrap(),
         )
@@ -218,16 +218,16 @@ mod tests {
     #[test]
     fn old_files_of_a_long_recording_are_counted_and_not_listed() {
         for (files_max, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
-            let mut files = files(files_max);
+            let mut files = files_in_missing_directory(files_max);
             for _ in 0..5000 {
-                files.start_file(files.next_path(0));
-                (files.current().bytes, files.current().packets) = (100, 3);
+                files.begin_file(files.next_path(0));
+                (files.current_file().bytes, files.current_file().packets) = (100, 3);
             }
             assert_eq!(files.listed.len(), listed_count);
             assert!(
-                files.current().path.ends_with("out-05000-19700101T000000Z.pcapng"),
+                files.current_file().path.ends_with("out-05000-19700101T000000Z.pcapng"),
                 "{:?}",
-                files.current()
+                files.current_file()
             );
             let count = 5000 - listed_count as u64;
             let counted = FileTotals { files: count, bytes: 100 * count, packets: 3 * count };
@@ -243,16 +243,16 @@ mod tests {
     #[test]
     fn file_names_that_are_not_utf8_are_unchanged() {
         let path = |name: &[u8]| PathBuf::from(OsStr::from_bytes(name));
-        let mut files = files(None);
+        let mut files = files_in_missing_directory(None);
         files.output = path(b"/nonexistent/caf\xe9.\xff");
         assert_eq!(files.next_path(0), path(b"/nonexistent/caf\xe9-00001-19700101T000000Z.\xff"));
     }
 
     #[test]
-    fn a_file_that_cannot_be_deleted_is_not_listed() {
-        let mut files = files(Some(1));
-        files.start_file("/".into());
-        files.start_file("/nonexistent/next".into());
+    fn a_file_that_cannot_be_deleted_counts_as_earlier() {
+        let mut files = files_in_missing_directory(Some(1));
+        files.begin_file("/".into());
+        files.begin_file("/nonexistent/next".into());
         assert_eq!((files.deleted.files, files.earlier.files), (0, 1));
     }
 
@@ -260,20 +260,20 @@ mod tests {
     fn rotation_by_time_ignores_the_wall_clock() {
         const HOUR: Duration = Duration::from_secs(3600);
         for now_ns in [0, 1 << 63] {
-            let mut files = files(None);
-            files.rotation = Rotation { bytes: None, time: Some(HOUR) };
-            files.start_file(files.next_path(now_ns));
-            assert!(!files.is_full(0, 1, files.started) && files.is_full(0, 1, files.started + HOUR));
+            let mut files = files_in_missing_directory(None);
+            files.rotation = RotationLimits { bytes: None, time: Some(HOUR) };
+            files.begin_file(files.next_path(now_ns));
+            assert!(!files.must_rotate(0, 1, files.started) && files.must_rotate(0, 1, files.started + HOUR));
         }
     }
 
     #[test]
-    fn stamps_follow_the_calendar() {
-        assert_eq!(utc_stamp(0), "19700101T000000Z");
-        assert_eq!(utc_stamp(951_782_399), "20000228T235959Z");
-        assert_eq!(utc_stamp(951_782_400), "20000229T000000Z");
-        assert_eq!(utc_stamp(1_795_262_730), "20261121T120530Z");
-        assert_eq!(utc_stamp(4_107_542_399), "21000228T235959Z");
-        assert_eq!(utc_stamp(4_107_542_400), "21000301T000000Z");
+    fn timestamps_in_file_names_follow_the_calendar() {
+        assert_eq!(utc_timestamp(0), "19700101T000000Z");
+        assert_eq!(utc_timestamp(951_782_399), "20000228T235959Z");
+        assert_eq!(utc_timestamp(951_782_400), "20000229T000000Z");
+        assert_eq!(utc_timestamp(1_795_262_730), "20261121T120530Z");
+        assert_eq!(utc_timestamp(4_107_542_399), "21000228T235959Z");
+        assert_eq!(utc_timestamp(4_107_542_400), "21000301T000000Z");
     }
 }

@@ -17,13 +17,13 @@ const COMMAND: &str = "record-guard";
 
 /// The other process, seen from the recording.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct FileGuardProcess {
     child: Child,
     /// `None` once it is to end.
     pipe: Option<ChildStdin>,
 }
 
-impl Guard {
+impl FileGuardProcess {
     pub(super) fn start(file: &File) -> io::Result<Self> {
         let mut child = Command::new("/proc/self/exe")
             .arg(COMMAND)
@@ -37,12 +37,12 @@ impl Guard {
     }
 
     /// Reports to it how much of the file is complete.
-    pub(super) fn report_bytes(&mut self, bytes: u64) -> io::Result<()> {
+    pub(super) fn report_complete_bytes(&mut self, bytes: u64) -> io::Result<()> {
         self.pipe.as_mut().map_or(Ok(()), |pipe| pipe.write_all(&bytes.to_le_bytes()))
     }
 }
 
-impl Drop for Guard {
+impl Drop for FileGuardProcess {
     fn drop(&mut self) {
         drop(self.pipe.take());
         let _ = self.child.wait();
@@ -50,7 +50,7 @@ impl Drop for Guard {
 }
 
 /// Runs the other process: standard input reports how much is whole, standard output is the file.
-pub(crate) fn run() -> Result<Outcome, Failure> {
+pub(crate) fn run_guard_process() -> Result<Outcome, Failure> {
     let (mut input, mut complete) = (io::stdin().lock(), None);
     let mut bytes = [0; 8];
     while input.read_exact(&mut bytes).is_ok() {

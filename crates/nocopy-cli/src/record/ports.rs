@@ -8,15 +8,15 @@ use nocopy::filter::Program;
 use nocopy::metadata::Clock;
 use nocopy::port::Queues;
 use nocopy::{Chain, Packet as Received, Port};
-use nocopy_proto::errno::is_down;
-use nocopy_proto::pcapng::{Counts, Direction, Packet};
+use nocopy_proto::errno::is_interface_down;
+use nocopy_proto::pcapng::{InterfaceCounts, PacketDirection, PacketHeader};
 
-use super::collector::Collector;
-use super::progress::Progress;
-use super::sink::{BUFFER_BYTES, Sink};
-use super::summary::Loss;
-use super::target::Target;
-use super::{Description, Recording};
+use super::collector::PacketCollector;
+use super::progress::RecordingProgress;
+use super::sink::{BUFFER_BYTES, RecordingSink};
+use super::summary::LossCounters;
+use super::target::RecordingTarget;
+use super::{PacketRecorder, RecordingDescription};
 use crate::arguments::RecordArguments;
 use crate::{Failure, take};
 use nocopy_report::Interrupt;
@@ -29,9 +29,9 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Ports whose packets are collected.
 #[derive(Debug)]
-pub(super) struct PortRecording {
+pub(super) struct PortRecorder {
     queues: Queues,
-    collector: Collector,
+    collector: PacketCollector,
     remaining: u64,
     received: u64,
     beyond_count: u64,
@@ -42,7 +42,7 @@ pub(super) struct PortRecording {
     joined: Vec<u8>,
 }
 
-pub(super) fn open(arguments: &RecordArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
+pub(super) fn open_ports(arguments: &RecordArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let builder = Port::builder(&arguments.interface)
         .frame_count(FRAMES, 64)
         .ring_sizes(FRAMES, 64)
@@ -52,14 +52,14 @@ pub(super) fn open(arguments: &RecordArguments, filter: Option<&Program>) -> Res
         Some(filter) => builder.filter(filter),
         None => builder,
     };
-    take::open_queues(builder, &arguments.interface)
+    take::open_taking_queues(builder, &arguments.interface)
 }
 
-impl PortRecording {
-    pub(super) fn new(queues: Queues, arguments: &RecordArguments, target: Target) -> Self {
+impl PortRecorder {
+    pub(super) fn new(queues: Queues, arguments: &RecordArguments, target: RecordingTarget) -> Self {
         Self {
             queues,
-            collector: Collector::new(arguments, target),
+            collector: PacketCollector::new(arguments, target),
             remaining: arguments.count.unwrap_or(u64::MAX),
             received: 0,
             beyond_count: 0,
@@ -70,7 +70,7 @@ impl PortRecording {
         }
     }
 
-    fn receive(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
+    fn receive_batch(&mut self, sink: &mut RecordingSink, timeout: Duration) -> io::Result<()> {
         let now = now_ns();
         let mut batch = self.queues.receive_timeout(timeout)?;
         while let Some(packet) = batch.next_chain() {
@@ -85,8 +85,8 @@ impl PortRecording {
             self.timed += u64::from(time.is_some());
             let original_bytes = packet.len() as u32;
             let time_ns = time.map_or(now, |time| time.ns);
-            let header = Packet { time_ns, original_bytes, direction: Direction::In };
-            if self.collector.add(sink, &header, in_one_piece(&packet, &mut self.joined))? {
+            let header = PacketHeader { time_ns, original_bytes, direction: PacketDirection::In };
+            if self.collector.add_packet(sink, &header, contiguous_bytes(&packet, &mut self.joined))? {
                 self.remaining -= 1;
             }
         }
@@ -95,7 +95,7 @@ impl PortRecording {
 }
 
 /// A packet in place, or joined, if it is in several frames.
-fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) -> &'a [u8] {
+fn contiguous_bytes<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) -> &'a [u8] {
     if let [whole] = packet.as_ref() {
         return whole;
     }
@@ -104,37 +104,38 @@ fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) ->
     joined
 }
 
-impl Recording for PortRecording {
-    fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
-        while !progress.is_over() && self.remaining > 0 && sink.failed.is_none() {
-            let has_room = sink.backlog() < self.buffers_max;
+impl PacketRecorder for PortRecorder {
+    fn run(&mut self, sink: &mut RecordingSink, progress: &mut RecordingProgress) -> io::Result<()> {
+        while !progress.must_end() && self.remaining > 0 && sink.failed.is_none() {
+            let has_room = sink.pending_pieces() < self.buffers_max;
             if has_room {
-                let timeout = if sink.is_busy() { POLL_INTERVAL } else { self.collector.wait(WAIT_MAX) };
-                match self.receive(sink, timeout) {
+                let timeout =
+                    if sink.is_busy() { POLL_INTERVAL } else { self.collector.limit_wait(WAIT_MAX) };
+                match self.receive_batch(sink, timeout) {
                     // It may come up again; until then nothing is received.
-                    Err(error) if is_down(&error) => sleep(timeout),
+                    Err(error) if is_interface_down(&error) => sleep(timeout),
                     received => received?,
                 }
             } else {
-                sink.wait(POLL_INTERVAL)?;
+                sink.wait_for_write(POLL_INTERVAL)?;
             }
             self.collector.flush_old(sink)?;
-            sink.advance();
-            let fill = sink.backlog() as f64 / self.buffers_max as f64;
+            sink.advance_writes();
+            let fill = sink.pending_pieces() as f64 / self.buffers_max as f64;
             self.fill_max = self.fill_max.max(fill);
-            progress.show(sink, fill);
+            progress.show_live_line(sink, fill);
         }
         Ok(())
     }
 
-    fn stop(&mut self, sink: &mut Sink, _: &Interrupt) -> io::Result<Loss> {
+    fn stop(&mut self, sink: &mut RecordingSink, _: &Interrupt) -> io::Result<LossCounters> {
         // From now on the host gets arriving packets. If the kernel refuses this, closing the ports soon has
         // the same effect: until then more may arrive, so the number of packets still taken is limited to the
         // size of the rings.
         self.queues.stop_taking();
         for _ in 0..FRAMES {
             let before = self.received;
-            if self.receive(sink, Duration::ZERO).is_err() || self.received == before {
+            if self.receive_batch(sink, Duration::ZERO).is_err() || self.received == before {
                 break;
             }
         }
@@ -142,8 +143,8 @@ impl Recording for PortRecording {
         let filter_lost = stats["filter_lost"];
         let dropped = stats.dropped - filter_lost;
         let received = self.received + dropped;
-        sink.counts = Counts { time_ns: now_ns(), received, dropped };
-        Ok(Loss {
+        sink.counts = InterfaceCounts { time_ns: now_ns(), received, dropped };
+        Ok(LossCounters {
             received,
             rx_dropped: stats["rx_dropped"],
             rx_ring_full: stats["rx_ring_full"],
@@ -151,15 +152,15 @@ impl Recording for PortRecording {
             beyond_count: self.beyond_count,
             no_payload: self.collector.no_payload,
             filter_lost,
-            ..Loss::default()
+            ..LossCounters::default()
         })
     }
 
-    fn collector(&mut self) -> Option<&mut Collector> {
+    fn collector(&mut self) -> Option<&mut PacketCollector> {
         Some(&mut self.collector)
     }
 
-    fn describe(&mut self) -> Description {
+    fn describe(&mut self) -> RecordingDescription {
         let ports = self.queues.ports();
         // Each port's balance includes its halves' reports; the last one is read after all of them.
         let balance = ports.iter().map(Port::balance).last().map(|balance| balance.to_string());
@@ -167,7 +168,7 @@ impl Recording for PortRecording {
         let times = if self.timed > 0 { "times by the card" } else { "times when a batch was taken" };
         let one_frame = self.joined.is_empty();
         let copies = if one_frame { "a copy more" } else { "a copy more, two of packets in several frames" };
-        Description {
+        RecordingDescription {
             mode: format!("{}, taken from the host; {times}", port.mode()),
             evidence: format!("{}; gathered into whole sectors: {copies}", port.explain().evidence),
             balance,

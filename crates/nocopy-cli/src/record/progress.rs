@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use super::sink::{Amount, Sink};
+use super::sink::{PacketAmount, RecordingSink};
 use crate::arguments::RecordArguments;
 use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::{CommandEnd, Interrupt};
 
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct RecordingProgress {
     interrupt: Interrupt,
     start: Instant,
     end: Option<Instant>,
     line: LiveLine,
-    last_shown: Amount,
+    last_shown: PacketAmount,
 }
 
-impl Progress {
+impl RecordingProgress {
     pub(super) fn new(arguments: &RecordArguments, interrupt: Interrupt) -> Self {
         let start = Instant::now();
         let end = arguments.duration.and_then(|duration| start.checked_add(duration));
-        Self { interrupt, start, end, line: LiveLine::default(), last_shown: Amount::default() }
+        Self { interrupt, start, end, line: LiveLine::default(), last_shown: PacketAmount::default() }
     }
 
     pub(super) fn interrupt(&self) -> &Interrupt {
@@ -29,13 +29,13 @@ impl Progress {
     }
 
     /// Whether the user has interrupted the recording, or its time is over.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn must_end(&self) -> bool {
         self.interrupt.was_interrupted() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     /// Why it has ended, unless by a failure: otherwise the count was reached.
-    pub(super) fn ended(&self) -> CommandEnd {
-        match self.is_over() {
+    pub(super) fn end_reason(&self) -> CommandEnd {
+        match self.must_end() {
             true if self.interrupt.was_interrupted() => CommandEnd::Interrupted,
             true => CommandEnd::Duration,
             false => CommandEnd::Count,
@@ -46,24 +46,24 @@ impl Progress {
         self.start.elapsed()
     }
 
-    pub(super) fn show(&mut self, sink: &Sink, fill: f64) {
+    pub(super) fn show_live_line(&mut self, sink: &RecordingSink, fill: f64) {
         let Self { line, last_shown, .. } = self;
         line.update(Instant::now(), |since| {
             let before = std::mem::replace(last_shown, sink.written);
-            let rate = |now: u64, before: u64| short((now - before) as f64 / since.as_secs_f64());
+            let rate = |now: u64, before: u64| short_number((now - before) as f64 / since.as_secs_f64());
             format!(
                 "{} packets/s, {}B/s, buffer {:.0} %, dropped {}, file {}B",
                 rate(sink.written.packets, before.packets),
-                spaced(rate(sink.written.bytes, before.bytes)),
+                with_space_before_unit(rate(sink.written.bytes, before.bytes)),
                 100.0 * fill,
                 sink.counts.dropped,
-                spaced(short(sink.writer().file_bytes() as f64)),
+                with_space_before_unit(short_number(sink.writer().file_bytes() as f64)),
             )
         });
     }
 }
 
 /// A number that a unit follows: `1.23 M` has its space already.
-fn spaced(number: String) -> String {
+fn with_space_before_unit(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }

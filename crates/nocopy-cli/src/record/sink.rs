@@ -5,11 +5,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
-use nocopy_proto::pcapng::{self, Counts};
+use nocopy_proto::pcapng::{self, InterfaceCounts};
 use nocopy_report::boot_clock::BootInstant;
 
-use super::files::Files;
-use super::guard::Guard;
+use super::files::RecordingFiles;
+use super::guard::FileGuardProcess;
 use crate::Failure;
 use nocopy_report::Interrupt;
 use nocopy_report::wall_clock::now_ns;
@@ -32,43 +32,43 @@ const READER_TIMEOUT: Duration = Duration::from_secs(2);
 const FINAL_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Amount {
+pub(super) struct PacketAmount {
     pub(super) packets: u64,
     pub(super) bytes: u64,
 }
 
-impl Amount {
-    pub(super) fn add(&mut self, more: Amount) {
+impl PacketAmount {
+    pub(super) fn add(&mut self, more: PacketAmount) {
         self.packets += more.packets;
         self.bytes += more.bytes;
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct FilePiece {
     pub(super) sectors: Sectors,
-    pub(super) amount: Amount,
+    pub(super) amount: PacketAmount,
     /// When the piece, or its first packet, was taken.
     pub(super) received_at: BootInstant,
 }
 
 #[derive(Debug)]
-pub(super) struct Sink {
+pub(super) struct RecordingSink {
     writer: Writer,
-    pub(super) files: Files,
+    pub(super) files: RecordingFiles,
     /// The beginning of every file; empty for payloads.
     header: Vec<u8>,
-    waiting: VecDeque<Piece>,
+    waiting: VecDeque<FilePiece>,
     /// The contents of each piece of the write in progress.
-    writing: Vec<Amount>,
+    writing: Vec<PacketAmount>,
     state: FileState,
     /// Cuts the file back if this process is killed, if a write may then be incomplete.
-    guard: Option<Guard>,
+    guard: Option<FileGuardProcess>,
     /// Why there is no guard process although one is needed.
     pub(super) guard_error: Option<io::Error>,
-    pub(super) counts: Counts,
-    pub(super) written: Amount,
-    pub(super) not_written: Amount,
+    pub(super) counts: InterfaceCounts,
+    pub(super) written: PacketAmount,
+    pub(super) not_written: PacketAmount,
     pub(super) failed: Option<io::Error>,
     /// Free memory to collect packets in.
     free_buffers: Vec<SectorBuffer>,
@@ -93,9 +93,9 @@ enum FileState {
     Closed,
 }
 
-impl Sink {
-    pub(super) fn new(mut files: Files, header: Vec<u8>) -> Result<Self, Failure> {
-        let writer = files.open_first(now_ns())?;
+impl RecordingSink {
+    pub(super) fn new(mut files: RecordingFiles, header: Vec<u8>) -> Result<Self, Failure> {
+        let writer = files.open_first_file(now_ns())?;
         let mut sink = Self {
             writer,
             files,
@@ -105,13 +105,13 @@ impl Sink {
             state: FileState::Empty,
             guard: None,
             guard_error: None,
-            counts: Counts { time_ns: 0, received: 0, dropped: 0 },
-            written: Amount::default(),
-            not_written: Amount::default(),
+            counts: InterfaceCounts { time_ns: 0, received: 0, dropped: 0 },
+            written: PacketAmount::default(),
+            not_written: PacketAmount::default(),
             failed: None,
             free_buffers: Vec::new(),
         };
-        if sink.writer.is_in_order() {
+        if sink.writer.writes_to_stream() {
             sink.start_write(); // its reader waits for the head
         }
         Ok(sink)
@@ -122,7 +122,7 @@ impl Sink {
     }
 
     /// Memory for collecting.
-    pub(super) fn buffer(&mut self) -> io::Result<SectorBuffer> {
+    pub(super) fn take_buffer(&mut self) -> io::Result<SectorBuffer> {
         match self.free_buffers.pop() {
             Some(mut buffer) => {
                 buffer.restore();
@@ -132,14 +132,14 @@ impl Sink {
         }
     }
 
-    pub(super) fn push(&mut self, piece: Piece) {
+    pub(super) fn push_piece(&mut self, piece: FilePiece) {
         match self.failed {
             Some(_) => self.not_written.add(piece.amount),
             None => self.waiting.push_back(piece),
         }
     }
 
-    pub(super) fn backlog(&self) -> usize {
+    pub(super) fn pending_pieces(&self) -> usize {
         self.waiting.len() + self.writing.len()
     }
 
@@ -148,12 +148,12 @@ impl Sink {
     }
 
     /// Waits until the write in progress has ended, but not longer.
-    pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn wait_for_write(&self, timeout: Duration) -> io::Result<()> {
         self.writer.wait(timeout)
     }
 
     /// Takes note of a write that is over, and starts the next.
-    pub(super) fn advance(&mut self) {
+    pub(super) fn advance_writes(&mut self) {
         if let Some(written) = self.writer.poll() {
             self.complete_write(written);
         }
@@ -162,20 +162,20 @@ impl Sink {
         }
         let Some(next) = self.waiting.front() else {
             if self.writer.has_no_reader() {
-                self.fail(io::ErrorKind::BrokenPipe.into());
+                self.fail_writing(io::ErrorKind::BrokenPipe.into());
             }
             return;
         };
-        if self.fits(next, 0) {
+        if self.fits_current_file(next, 0) {
             return self.start_write();
         }
         if self.write_statistics() {
-            match self.files.open_next(&mut self.writer, now_ns()) {
+            match self.files.open_next_file(&mut self.writer, now_ns()) {
                 Ok(()) => {
                     (self.state, self.guard) = (FileState::Empty, None);
                     self.start_write();
                 }
-                Err(error) => self.fail(error),
+                Err(error) => self.fail_writing(error),
             }
         }
     }
@@ -183,15 +183,15 @@ impl Sink {
     /// Whether what read the stream has ended, or reads no more.
     pub(super) fn has_lost_reader(&self) -> bool {
         let is_reader_gone = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-        self.writer.is_in_order() && self.failed.as_ref().is_some_and(is_reader_gone)
+        self.writer.writes_to_stream() && self.failed.as_ref().is_some_and(is_reader_gone)
     }
 
     /// Writes all waiting data, and ends the file.
-    pub(super) fn finish(&mut self, interrupt: &Interrupt) {
-        let mut progress = self.progress();
-        while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
-            self.advance();
-            self.wait_for_reader(FINAL_WAIT, interrupt, &mut progress);
+    pub(super) fn finish_writing(&mut self, interrupt: &Interrupt) {
+        let mut progress = self.write_progress();
+        while self.pending_pieces() > 0 && self.failed.is_none() || self.is_busy() {
+            self.advance_writes();
+            self.wait_with_reader_timeout(FINAL_WAIT, interrupt, &mut progress);
         }
         if self.state == FileState::Empty {
             self.start_write(); // a file without packets is one all the same
@@ -200,52 +200,53 @@ impl Sink {
             if let Some(written) = self.writer.poll() {
                 self.complete_write(written);
             }
-            self.wait_for_reader(FINAL_WAIT, interrupt, &mut progress);
+            self.wait_with_reader_timeout(FINAL_WAIT, interrupt, &mut progress);
         }
     }
 
-    pub(super) fn progress(&self) -> WriteProgress {
+    pub(super) fn write_progress(&self) -> WriteProgress {
         WriteProgress { bytes: self.writer.bytes_so_far(), since: Instant::now() }
     }
 
-    /// Waits as [`wait`](Self::wait). After an interrupt a stream whose reader does not read is given up.
-    pub(super) fn wait_for_reader(
+    /// Waits as [`wait_for_write`](Self::wait_for_write). After an interrupt a stream whose reader does not
+    /// read is given up.
+    pub(super) fn wait_with_reader_timeout(
         &mut self,
         timeout: Duration,
         interrupt: &Interrupt,
         progress: &mut WriteProgress,
     ) {
-        if let Err(error) = self.wait(timeout) {
-            self.fail(error);
+        if let Err(error) = self.wait_for_write(timeout) {
+            self.fail_writing(error);
         }
         let bytes = self.writer.bytes_so_far();
         if bytes > progress.bytes || !interrupt.was_interrupted() {
             *progress = WriteProgress { bytes, since: Instant::now() };
-        } else if self.writer.is_in_order() && progress.since.elapsed() >= READER_TIMEOUT {
+        } else if self.writer.writes_to_stream() && progress.since.elapsed() >= READER_TIMEOUT {
             let error = io::Error::new(io::ErrorKind::TimedOut, "its reader does not read");
-            if let Some(written) = self.writer.abort(error) {
+            if let Some(written) = self.writer.abort_stream_write(error) {
                 self.complete_write(written);
             }
         }
     }
 
     /// Removes the padding at the end of the file, which filled its last sector.
-    pub(super) fn truncate(&mut self, bytes: u64) {
+    pub(super) fn remove_padding(&mut self, bytes: u64) {
         let end = self.writer.file_bytes().saturating_sub(bytes);
         if self.failed.is_none()
-            && let Err(error) = self.writer.set_end(end)
+            && let Err(error) = self.writer.truncate_file(end)
         {
-            self.fail(error);
+            self.fail_writing(error);
         }
-        self.files.current().bytes = self.writer.file_bytes();
+        self.files.current_file().bytes = self.writer.file_bytes();
     }
 
     /// Whether a piece fits into this file after `before` unwritten bytes.
-    fn fits(&self, piece: &Piece, before: usize) -> bool {
+    fn fits_current_file(&self, piece: &FilePiece, before: usize) -> bool {
         let (size, more) = (self.writer.file_bytes() + before as u64, piece.len() as u64);
         match self.state {
             FileState::Empty | FileState::Started { has_pieces: false } => true,
-            FileState::Started { has_pieces: true } => !self.files.is_full(size, more, piece.received_at),
+            FileState::Started { has_pieces: true } => !self.files.must_rotate(size, more, piece.received_at),
             FileState::Closed => false,
         }
     }
@@ -256,12 +257,12 @@ impl Sink {
         if self.state == FileState::Empty {
             self.state = FileState::Started { has_pieces: false };
             let header = std::mem::take(&mut self.header);
-            bytes += self.add_copied(&mut batch, &header);
+            bytes += self.add_copied_bytes(&mut batch, &header);
             self.header = header;
         }
         while let Some(next) = self.waiting.front() {
             let has_room = batch.len() < PIECES_MAX && (bytes == 0 || bytes + next.len() <= bytes_max);
-            if !has_room || !self.fits(next, bytes) {
+            if !has_room || !self.fits_current_file(next, bytes) {
                 break;
             }
             self.state = FileState::Started { has_pieces: true };
@@ -272,20 +273,20 @@ impl Sink {
         }
         if !batch.is_empty() {
             self.update_guard();
-            self.writer.start(batch);
+            self.writer.start_append(batch);
         }
     }
 
     /// Reports the whole pieces to the guard before more is written. Payloads are never incomplete.
     fn update_guard(&mut self) {
-        let is_complete = self.writer.method().direct || self.writer.is_in_order();
+        let is_complete = self.writer.method().direct || self.writer.writes_to_stream();
         if is_complete || self.header.is_empty() || self.guard_error.is_some() {
             return;
         }
         let reported = match &mut self.guard {
-            Some(guard) => guard.report_bytes(self.writer.file_bytes()),
-            empty => Guard::start(self.writer.file())
-                .and_then(|guard| empty.insert(guard).report_bytes(self.writer.file_bytes())),
+            Some(guard) => guard.report_complete_bytes(self.writer.file_bytes()),
+            empty => FileGuardProcess::start(self.writer.file())
+                .and_then(|guard| empty.insert(guard).report_complete_bytes(self.writer.file_bytes())),
         };
         if let Err(error) = reported {
             (self.guard, self.guard_error) = (None, Some(error));
@@ -297,23 +298,23 @@ impl Sink {
         if self.state == FileState::Closed || self.header.is_empty() {
             return true;
         }
-        let bytes = if self.writer.is_in_order() { pcapng::STATISTICS_BYTES } else { SECTOR_BYTES };
+        let bytes = if self.writer.writes_to_stream() { pcapng::STATISTICS_BYTES } else { SECTOR_BYTES };
         let mut sector = vec![0; bytes];
         let (counts, rest) = sector.split_at_mut(pcapng::STATISTICS_BYTES);
-        pcapng::statistics(counts, &self.counts);
-        pcapng::filler(rest);
+        pcapng::write_statistics(counts, &self.counts);
+        pcapng::write_filler(rest);
         let mut batch = Vec::new();
-        self.add_copied(&mut batch, &sector);
+        self.add_copied_bytes(&mut batch, &sector);
         self.state = FileState::Closed;
         if !batch.is_empty() {
             self.update_guard();
-            self.writer.start(batch);
+            self.writer.start_append(batch);
         }
         false
     }
 
     /// Adds bytes of our own to a write, and returns how many.
-    fn add_copied(&mut self, batch: &mut Vec<Sectors>, bytes: &[u8]) -> usize {
+    fn add_copied_bytes(&mut self, batch: &mut Vec<Sectors>, bytes: &[u8]) -> usize {
         if bytes.is_empty() {
             return 0;
         }
@@ -321,11 +322,11 @@ impl Sink {
             Ok(mut buffer) => {
                 buffer.as_mut().copy_from_slice(bytes);
                 batch.push(Sectors::Memory(buffer));
-                self.writing.push(Amount::default());
+                self.writing.push(PacketAmount::default());
                 bytes.len()
             }
             Err(error) => {
-                self.fail(error);
+                self.fail_writing(error);
                 0
             }
         }
@@ -341,7 +342,7 @@ impl Sink {
         if self.guard.is_some() {
             self.update_guard(); // what is whole stays, also at the end
         }
-        let file = self.files.current();
+        let file = self.files.current_file();
         (file.bytes, file.packets) = (self.writer.file_bytes(), file.packets + packets);
         for sectors in sectors {
             match sectors {
@@ -352,12 +353,12 @@ impl Sink {
             }
         }
         if let Some(error) = error {
-            self.fail(error);
+            self.fail_writing(error);
         }
     }
 
     /// Stops writing; waiting packets are lost, and counted.
-    fn fail(&mut self, error: io::Error) {
+    fn fail_writing(&mut self, error: io::Error) {
         self.failed.get_or_insert(error);
         for piece in self.waiting.drain(..) {
             self.not_written.add(piece.amount);
@@ -365,7 +366,7 @@ impl Sink {
     }
 }
 
-impl Piece {
+impl FilePiece {
     fn len(&self) -> usize {
         self.sectors.as_ref().len()
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::files::{FileTotals, Files};
-use super::sequence::Gaps;
-use super::sink::Amount;
-use nocopy_report::quantity::{short, time};
+use super::files::{FileTotals, RecordingFiles};
+use super::sequence::SequenceCounters;
+use super::sink::PacketAmount;
+use nocopy_report::quantity::{short_number, time_text};
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
 /// Packets that are not in the files, by cause; under the kernel's names if the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(super) struct Loss {
+pub(super) struct LossCounters {
     /// Packets that matched the filter, including lost ones.
     pub(super) received: u64,
     pub(super) tp_drops: u64,
@@ -35,7 +35,7 @@ pub(super) struct Loss {
     pub(super) moved: u64,
 }
 
-impl Loss {
+impl LossCounters {
     /// Packets that were dropped before they could be recorded.
     fn dropped(&self) -> u64 {
         self.tp_drops + self.rx_dropped + self.rx_ring_full + self.malformed
@@ -43,7 +43,7 @@ impl Loss {
 }
 
 #[derive(Debug)]
-pub(super) struct Summary<'a> {
+pub(super) struct RecordingSummary<'a> {
     pub(super) interface: &'a str,
     pub(super) ended: CommandEnd,
     pub(super) elapsed: Duration,
@@ -52,13 +52,13 @@ pub(super) struct Summary<'a> {
     /// The balance of frames, in modes that have frames.
     pub(super) balance: Option<String>,
     pub(super) write_method: String,
-    pub(super) loss: Loss,
-    pub(super) written: Amount,
-    pub(super) not_written: Amount,
+    pub(super) loss: LossCounters,
+    pub(super) written: PacketAmount,
+    pub(super) not_written: PacketAmount,
     pub(super) cause: Option<String>,
-    pub(super) gaps: Option<Gaps>,
+    pub(super) gaps: Option<SequenceCounters>,
     pub(super) fill_max: f64,
-    pub(super) files: &'a Files,
+    pub(super) files: &'a RecordingFiles,
 }
 
 #[derive(Serialize)]
@@ -72,7 +72,7 @@ struct JsonSummary<'a> {
     balance: Option<&'a str>,
     write_method: &'a str,
     #[serde(flatten)]
-    loss: Loss,
+    loss: LossCounters,
     written: u64,
     written_bytes: u64,
     not_written: u64,
@@ -81,7 +81,7 @@ struct JsonSummary<'a> {
     /// Packets that are neither written nor accounted for.
     missing: i128,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sequence: Option<Gaps>,
+    sequence: Option<SequenceCounters>,
     buffer_fill_max: f64,
     files: Vec<FileRow>,
     files_deleted: FileTotals,
@@ -95,30 +95,30 @@ struct FileRow {
     packets: u64,
 }
 
-impl Summary<'_> {
+impl RecordingSummary<'_> {
     /// Whether every packet that was to be recorded is.
     fn is_without_loss(&self) -> bool {
         // What read the stream has read enough.
         let not_written = if self.ended == CommandEnd::ByReceiver { 0 } else { self.not_written.packets };
         let lost = self.loss.dropped() + not_written;
-        lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
+        lost == 0 && self.missing_packets() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
     }
 
     /// Packets that are neither written nor accounted for; not 0 means a fault.
-    fn missing(&self) -> i128 {
-        let Loss { received, no_payload, beyond_count, .. } = self.loss;
+    fn missing_packets(&self) -> i128 {
+        let LossCounters { received, no_payload, beyond_count, .. } = self.loss;
         let known =
             [self.written.packets, self.not_written.packets, self.loss.dropped(), no_payload, beyond_count];
         i128::from(received) - known.map(i128::from).iter().sum::<i128>()
     }
 
-    fn rate(&self) -> String {
+    fn rate_text(&self) -> String {
         let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        let rate = short(self.loss.received as f64 / seconds);
-        format!("in {}{}: {rate} packets/s", time(seconds), self.ended.words())
+        let rate = short_number(self.loss.received as f64 / seconds);
+        format!("in {}{}: {rate} packets/s", time_text(seconds), self.ended.words())
     }
 
-    fn lines(&self) -> String {
+    fn detail_lines(&self) -> String {
         let moved = match self.loss.moved {
             0 => String::new(),
             moved => format!("; {moved} packets moved by a few bytes"),
@@ -134,20 +134,20 @@ impl Summary<'_> {
                 lines += &format!(
                     " {} files {what}: {}, {} packets\n",
                     totals.files,
-                    bytes(totals.bytes),
+                    bytes_text(totals.bytes),
                     totals.packets
                 );
             }
         }
         for file in &self.files.listed {
             let (path, packets) = (file.path.display(), file.packets);
-            lines += &format!(" {path}: {}, {packets} packets\n", bytes(file.bytes));
+            lines += &format!(" {path}: {}, {packets} packets\n", bytes_text(file.bytes));
         }
         lines
     }
 }
 
-impl Serialize for Summary<'_> {
+impl Serialize for RecordingSummary<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let files = self.files.listed.iter().map(|file| FileRow {
             path: file.path.display().to_string(),
@@ -167,7 +167,7 @@ impl Serialize for Summary<'_> {
             written_bytes: self.written.bytes,
             not_written: self.not_written.packets,
             not_written_cause: self.cause.as_deref(),
-            missing: self.missing(),
+            missing: self.missing_packets(),
             sequence: self.gaps,
             buffer_fill_max: self.fill_max,
             files: files.collect(),
@@ -178,14 +178,14 @@ impl Serialize for Summary<'_> {
     }
 }
 
-impl nocopy_report::Summary for Summary<'_> {
+impl nocopy_report::Summary for RecordingSummary<'_> {
     const SCHEMA: &'static str = "nocopy.record/3";
     const IS_ONE_LINE: bool = true;
 
     fn table(&self) -> Table {
         let mut rows = vec![
-            ("received", self.loss.received.to_string(), self.rate()),
-            ("written", self.written.packets.to_string(), bytes(self.written.bytes)),
+            ("received", self.loss.received.to_string(), self.rate_text()),
+            ("written", self.written.packets.to_string(), bytes_text(self.written.bytes)),
         ];
         let loss = &self.loss;
         for (name, count, meaning) in [
@@ -212,11 +212,15 @@ impl nocopy_report::Summary for Summary<'_> {
                 rows.push((name, count.to_string(), meaning.to_owned()));
             }
         }
-        if self.missing() != 0 {
-            rows.push(("missing", self.missing().to_string(), "unaccounted for: please report this".into()));
+        if self.missing_packets() != 0 {
+            rows.push((
+                "missing",
+                self.missing_packets().to_string(),
+                "unaccounted for: please report this".into(),
+            ));
         }
         if let Some(gaps) = self.gaps {
-            rows.extend(gaps.rows());
+            rows.extend(gaps.summary_rows());
         }
         let fill = format!("{:.0} %", 100.0 * self.fill_max);
         rows.push(("buffer", fill, "full at most".into()));
@@ -225,7 +229,7 @@ impl nocopy_report::Summary for Summary<'_> {
     }
 
     fn details(&self) -> String {
-        self.lines()
+        self.detail_lines()
     }
 
     fn outcome(&self) -> Outcome {
@@ -233,7 +237,7 @@ impl nocopy_report::Summary for Summary<'_> {
     }
 }
 
-fn bytes(count: u64) -> String {
-    let short = short(count as f64);
+fn bytes_text(count: u64) -> String {
+    let short = short_number(count as f64);
     if short.contains(' ') { format!("{short}B") } else { format!("{short} B") }
 }

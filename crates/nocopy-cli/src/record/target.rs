@@ -8,18 +8,18 @@ use nocopy_report::input_file;
 use crate::arguments::{RecordArguments, RecordFormat};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum RecordingTarget {
     Disk,
     /// A pipe or device: each packet is passed on soon, and nothing is padded.
     Stream,
 }
 
-impl Target {
+impl RecordingTarget {
     /// Known before anything is opened.
-    pub(super) fn of(arguments: &RecordArguments) -> Self {
+    pub(super) fn from_arguments(arguments: &RecordArguments) -> Self {
         let RecordArguments { output, rotate_size, rotate_time, .. } = arguments;
         let is_special = || std::fs::metadata(output).is_ok_and(|metadata| !metadata.is_file());
-        match input_file::is_standard(output)
+        match input_file::is_standard_stream(output)
             || rotate_size.is_none() && rotate_time.is_none() && is_special()
         {
             true => Self::Stream,
@@ -28,7 +28,7 @@ impl Target {
     }
 
     /// The length of pieces is a multiple of this.
-    pub(super) fn unit_bytes(self, format: RecordFormat) -> usize {
+    pub(super) fn alignment_bytes(self, format: RecordFormat) -> usize {
         match (self, format) {
             (Self::Disk, _) => SECTOR_BYTES,
             (Self::Stream, RecordFormat::Pcapng) => 4,

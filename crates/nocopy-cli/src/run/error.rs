@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use nocopy_lab::Preloaded;
+use nocopy_lab::PreloadLibrary;
 use nocopy_report::Failure;
 
-use super::program::Program;
+use super::program::CommandProgram;
 
 /// Of `nocopy run` itself, as of env(1) and nohup(1).
 const OWN_FAILURE: u8 = 125;
@@ -20,9 +20,9 @@ const NOT_FOUND: u8 = 127;
 pub(crate) enum Error {
     #[error(transparent)]
     Library(#[from] nocopy_lab::Error),
-    #[error("{path}: cannot be used as the library{why}; name {} with --library", which.file(), path = path.display())]
+    #[error("{path}: cannot be used as the library{why}; name {} with --library", which.file_name(), path = path.display())]
     InvalidLibrary {
-        which: Preloaded,
+        which: PreloadLibrary,
         path: PathBuf,
         /// The end of the message: the errno and its meaning, or text that begins with `; `.
         why: String,
@@ -57,7 +57,7 @@ pub(crate) enum Error {
 
 impl Error {
     /// The error for a program that could not be started.
-    pub(super) fn start(program: &Program, source: io::Error) -> Self {
+    pub(super) fn from_start_failure(program: &CommandProgram, source: io::Error) -> Self {
         let missing = program.missing_loader().map(Path::to_owned);
         let program = program.name().to_owned();
         match (source.raw_os_error(), missing) {

@@ -42,8 +42,8 @@ pub(super) struct Executable {
 
 impl Executable {
     /// `None`: the file is something else, such as a script.
-    pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
-        Self::parse(open(path)?)
+    pub(super) fn read_elf(path: &Path) -> io::Result<Option<Self>> {
+        Self::parse(open_regular_file(path)?)
     }
 
     fn parse(file: impl Read + Seek) -> io::Result<Option<Self>> {
@@ -71,7 +71,7 @@ impl Executable {
     }
 
     /// What its processor is called.
-    pub(super) fn processor(&self) -> &'static str {
+    pub(super) fn processor_name(&self) -> &'static str {
         match (self.machine, self.bits) {
             (EM_X86_64, 64) => "x86-64",
             (EM_X86_64, _) => "x32",
@@ -99,7 +99,7 @@ impl Executable {
 
     /// Whether it is for the same kind of processor as this program, so that one process could load both.
     pub(super) fn is_native(&self) -> bool {
-        let own = Self::read(Path::new("/proc/self/exe")).ok().flatten();
+        let own = Self::read_elf(Path::new("/proc/self/exe")).ok().flatten();
         own.is_none_or(|own| (own.bits, own.machine) == (self.bits, self.machine))
     }
 
@@ -109,7 +109,7 @@ impl Executable {
 }
 
 /// Opens a regular file. A FIFO would be waited for, and a device may do something when it is opened.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+pub(super) fn open_regular_file(path: &Path) -> io::Result<File> {
     if !path.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_dynamic_program_without_libpcap_is_recognised() {
-        let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
+        let own = Executable::read_elf(Path::new("/proc/self/exe")).unwrap().unwrap();
         assert!(own.loader.is_some() && own.is_native() && !own.needs_libpcap());
         assert!(own.libraries.iter().any(|name| name.starts_with("libc.so")), "{own:?}");
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_none_and_damaged_programs_are_errors() {
+    fn elf_parser_distinguishes_scripts_damage_and_foreign_machines() {
         let parse = |bytes: &[u8]| Executable::parse(io::Cursor::new(bytes.to_vec()));
         assert_eq!(parse(b"#!/bin/sh\necho\n").unwrap(), None);
         assert_eq!(parse(b"").unwrap(), None);

@@ -3,31 +3,31 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use nocopy_lab::Preloaded;
+use nocopy_lab::PreloadLibrary;
 use nocopy_proto::errno::ErrorCause;
 
 use super::Error;
 use super::executable::{CLibrary, Executable};
 
 /// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
-pub(crate) fn find(which: Preloaded, requested: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn find_library(which: PreloadLibrary, requested: Option<&Path>) -> Result<PathBuf, Error> {
     let path = match requested {
         Some(path) => path.to_owned(),
-        None => which.find()?,
+        None => which.find_library()?,
     };
-    check(which, &path)?;
+    check_library(which, &path)?;
     Ok(path.canonicalize().unwrap_or(path))
 }
 
 /// The C library that it was built for.
-pub(super) fn c_library(library: &Path) -> Option<CLibrary> {
-    Executable::read(library).ok().flatten()?.c_library()
+pub(super) fn c_library_of(library: &Path) -> Option<CLibrary> {
+    Executable::read_elf(library).ok().flatten()?.c_library()
 }
 
 /// The loader would only warn, and the program run without it.
-fn check(which: Preloaded, path: &Path) -> Result<(), Error> {
+fn check_library(which: PreloadLibrary, path: &Path) -> Result<(), Error> {
     let failed = |why: String| Error::InvalidLibrary { which, path: path.into(), why };
-    let library = Executable::read(path).map_err(|error| failed(ErrorCause(&error).to_string()))?;
+    let library = Executable::read_elf(path).map_err(|error| failed(ErrorCause(&error).to_string()))?;
     match library {
         None => Err(failed("; the file is not ELF".into())),
         Some(library) if !library.is_native() => Err(failed("; it is for another architecture".into())),
@@ -36,7 +36,7 @@ fn check(which: Preloaded, path: &Path) -> Result<(), Error> {
 }
 
 /// `LD_PRELOAD` with the library first, before earlier ones.
-pub(crate) fn preload(library: &Path, earlier: Option<&OsStr>) -> OsString {
+pub(crate) fn preload_variable(library: &Path, earlier: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(earlier) = earlier.filter(|earlier| !earlier.is_empty()) {
         all.push(":");
@@ -52,14 +52,15 @@ mod tests {
     #[test]
     fn earlier_preloads_are_kept() {
         let library = Path::new("/lib/x.so");
-        assert_eq!(preload(library, None), "/lib/x.so");
-        assert_eq!(preload(library, Some(OsStr::new(""))), "/lib/x.so");
-        assert_eq!(preload(library, Some(OsStr::new("a.so b.so"))), "/lib/x.so:a.so b.so");
+        assert_eq!(preload_variable(library, None), "/lib/x.so");
+        assert_eq!(preload_variable(library, Some(OsStr::new(""))), "/lib/x.so");
+        assert_eq!(preload_variable(library, Some(OsStr::new("a.so b.so"))), "/lib/x.so:a.so b.so");
     }
 
     #[test]
     fn invalid_libraries_are_refused() {
-        let refused = |path: &str| find(Preloaded::Pcap, Some(Path::new(path))).unwrap_err().to_string();
+        let refused =
+            |path: &str| find_library(PreloadLibrary::Pcap, Some(Path::new(path))).unwrap_err().to_string();
         assert_eq!(
             refused("/nowhere/x.so"),
             "/nowhere/x.so: cannot be used as the library (ENOENT); no such file or directory; name libnocopy_pcap.so with --library"

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::filter::Instruction;
 use nocopy_proto::run::{
-    DATAGRAM_BYTES_MAX, FilterRequest, Join, KEY_BYTES, Message, Reply, clip, key_filter,
+    CommandReply, DATAGRAM_BYTES_MAX, FilterRequest, JoinRequest, KEY_BYTES, LibraryMessage, clip_text,
+    key_filter,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
@@ -24,8 +25,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use socket2::{SockFilter, SockRef};
 
-use super::controls::Controls;
-use super::process_reports::{ChannelId, Process, ProcessReports};
+use super::controls::FilterControls;
+use super::process_reports::{ChannelId, ProcessReports, ReportingProcess};
 
 /// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of
 /// 1,024 descriptors.
@@ -43,7 +44,7 @@ pub(super) struct Listener {
     /// Where processes join: by the socket that they inherit, until all of them have closed it, and by the
     /// address.
     join_sockets: Vec<JoinSocket>,
-    channels: Vec<Channel>,
+    channels: Vec<ProcessChannel>,
     key: u64,
     buffer: Vec<u8>,
     pub(super) reports: ProcessReports,
@@ -58,11 +59,11 @@ struct JoinSocket {
 }
 
 #[derive(Debug)]
-struct Channel {
+struct ProcessChannel {
     id: ChannelId,
     socket: OwnedFd,
-    process: Process,
-    controls: Controls,
+    process: ReportingProcess,
+    controls: FilterControls,
 }
 
 /// The result of one read of a socket.
@@ -88,7 +89,7 @@ pub(super) struct ListenerAddress {
 
 impl ListenerAddress {
     /// The value of the environment variable `NOCOPY_RUN_SOCKET`.
-    pub(super) fn variable(&self) -> rustix::io::Result<String> {
+    pub(super) fn environment_value(&self) -> rustix::io::Result<String> {
         let Self { inherited, name, key } = self;
         // With its inode: a program that closes unknown descriptors may open something else with that number.
         Ok(format!("{}:{}:{name}:{key}", inherited.as_raw_fd(), fstat(inherited)?.st_ino))
@@ -135,7 +136,7 @@ impl Listener {
     pub(super) fn process_messages(&mut self) -> bool {
         let mut more = self.receive_joins();
         let mut channels = std::mem::take(&mut self.channels);
-        let mut controls = channels.iter().map(|channel| channel.controls.count()).sum();
+        let mut controls = channels.iter().map(|channel| channel.controls.control_count()).sum();
         let mut ended = Vec::new();
         channels.retain_mut(|channel| {
             let has_more = self.read_channel(channel, &mut controls);
@@ -147,7 +148,7 @@ impl Listener {
         });
         // Unless it has joined again.
         ended.retain(|id| channels.iter().all(|channel| channel.id != *id));
-        ended.into_iter().for_each(|id| self.reports.on_ended(id));
+        ended.into_iter().for_each(|id| self.reports.on_process_ended(id));
         self.channels = channels;
         more
     }
@@ -167,9 +168,9 @@ impl Listener {
     /// Returns whether there may be more, `None` if nobody can join there any more.
     fn receive_joins_at(&mut self, join_socket: &JoinSocket) -> Option<bool> {
         for _ in 0..READS_MAX {
-            match receive(&join_socket.socket, &mut self.buffer) {
+            match receive_datagram(&join_socket.socket, &mut self.buffer) {
                 ReceiveResult::Datagram(bytes, descriptors) => {
-                    self.join(join_socket.key_bytes..bytes, descriptors)
+                    self.handle_join(join_socket.key_bytes..bytes, descriptors)
                 }
                 ReceiveResult::TooLong => self.reports.count_malformed("a datagram too long to be a message"),
                 ReceiveResult::Nothing => return Some(false),
@@ -179,9 +180,9 @@ impl Listener {
         Some(true)
     }
 
-    fn join(&mut self, message: Range<usize>, descriptors: Vec<OwnedFd>) {
-        let join = match Message::parse(self.buffer.get(message).unwrap_or_default()) {
-            Ok(Message::Join(join)) => join,
+    fn handle_join(&mut self, message: Range<usize>, descriptors: Vec<OwnedFd>) {
+        let join = match LibraryMessage::parse(self.buffer.get(message).unwrap_or_default()) {
+            Ok(LibraryMessage::Join(join)) => join,
             Ok(_) => return self.reports.count_malformed("a message of a process that has not joined"),
             Err(why) => return self.reports.count_malformed(why),
         };
@@ -202,25 +203,27 @@ impl Listener {
                 .count_malformed(format_args!("more than {CHANNELS_MAX} processes at a time"));
         }
         let channel = join.channel;
-        let process = process(&socket, join);
+        let process = joined_process(&socket, join);
         let id = ChannelId { process: process.id, channel };
-        self.reports.on_joined(id);
-        self.channels.push(Channel { id, socket, process, controls: Controls::default() });
+        self.reports.on_process_joined(id);
+        self.channels.push(ProcessChannel { id, socket, process, controls: FilterControls::default() });
     }
 
     /// Reads a channel; returns whether there may be more, `None` if the process has ended. `controls` are
     /// those of all processes.
-    fn read_channel(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
+    fn read_channel(&mut self, channel: &mut ProcessChannel, controls: &mut usize) -> Option<bool> {
         for _ in 0..READS_MAX {
-            match receive(&channel.socket, &mut self.buffer) {
-                ReceiveResult::Datagram(bytes, descriptors) => match Message::parse(&self.buffer[..bytes]) {
-                    Ok(message) => {
-                        let before = channel.controls.count();
-                        self.handle_message(channel, *controls, message, descriptors);
-                        *controls = *controls - before + channel.controls.count();
+            match receive_datagram(&channel.socket, &mut self.buffer) {
+                ReceiveResult::Datagram(bytes, descriptors) => {
+                    match LibraryMessage::parse(&self.buffer[..bytes]) {
+                        Ok(message) => {
+                            let before = channel.controls.control_count();
+                            self.handle_message(channel, *controls, message, descriptors);
+                            *controls = *controls - before + channel.controls.control_count();
+                        }
+                        Err(why) => self.reports.count_malformed(why),
                     }
-                    Err(why) => self.reports.count_malformed(why),
-                },
+                }
                 ReceiveResult::TooLong => self.reports.count_malformed("a datagram too long to be a message"),
                 ReceiveResult::Nothing => return Some(false),
                 ReceiveResult::End => return None,
@@ -231,48 +234,52 @@ impl Listener {
 
     fn handle_message(
         &mut self,
-        channel: &mut Channel,
+        channel: &mut ProcessChannel,
         controls: usize,
-        message: Message,
+        message: LibraryMessage,
         descriptors: Vec<OwnedFd>,
     ) {
         match message {
-            Message::Opened(opened) => self.reports.on_opened(channel.id, &channel.process, opened),
-            Message::Filter { handle, place } => self.reports.on_filter(channel.id, handle, place),
-            Message::Inherited { handle, channel: from } => {
-                self.reports.on_inherited(channel.id, &channel.process, handle, from);
+            LibraryMessage::Opened(opened) => {
+                self.reports.on_handle_opened(channel.id, &channel.process, opened)
             }
-            Message::Closed(closed) => {
-                channel.controls.remove(closed.handle);
-                self.reports.on_closed(channel.id, closed);
+            LibraryMessage::Filter { handle, place } => {
+                self.reports.on_filter_location(channel.id, handle, place)
             }
-            Message::Control { handle } => {
-                if let Err(why) = channel.controls.insert(handle, controls, descriptors) {
+            LibraryMessage::Inherited { handle, channel: from } => {
+                self.reports.on_handle_inherited(channel.id, &channel.process, handle, from);
+            }
+            LibraryMessage::Closed(closed) => {
+                channel.controls.remove_control(closed.handle);
+                self.reports.on_handle_closed(channel.id, closed);
+            }
+            LibraryMessage::Control { handle } => {
+                if let Err(why) = channel.controls.insert_control(handle, controls, descriptors) {
                     self.reports.count_malformed(why);
                 }
             }
             // Not sent, it is not waited for: then nothing is asked.
-            Message::Call { request } => _ = channel.reply(&Reply::Here { request }),
-            Message::FilterRequest(request) => channel.answer(&request),
-            Message::Join(_) => self.reports.count_malformed("a process that joined twice"),
+            LibraryMessage::Call { request } => _ = channel.send_reply(&CommandReply::Ready { request }),
+            LibraryMessage::FilterRequest(request) => channel.answer_filter_request(&request),
+            LibraryMessage::Join(_) => self.reports.count_malformed("a process that joined twice"),
         }
     }
 }
 
-impl Channel {
-    fn answer(&mut self, request: &FilterRequest) {
+impl ProcessChannel {
+    fn answer_filter_request(&mut self, request: &FilterRequest) {
         let number = request.request;
-        let reply = match self.controls.load(request) {
-            Ok(()) => Reply::Loaded { request: number },
-            Err(why) => Reply::Refused { request: number, why: clip(&why.to_string()) },
+        let reply = match self.controls.load_filter(request) {
+            Ok(()) => CommandReply::Loaded { request: number },
+            Err(why) => CommandReply::Refused { request: number, why: clip_text(&why.to_string()) },
         };
-        if !self.reply(&reply) {
-            self.controls.unload(request.handle);
+        if !self.send_reply(&reply) {
+            self.controls.unload_filter(request.handle);
         }
     }
 
     /// Returns whether it will be read, unless the process ends.
-    fn reply(&self, reply: &Reply) -> bool {
+    fn send_reply(&self, reply: &CommandReply) -> bool {
         let datagram = reply.datagram().expect("its text is clipped");
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         retry_on_intr(|| send(&self.socket, &datagram, flags)).is_ok()
@@ -281,12 +288,12 @@ impl Channel {
 
 /// The process that has joined, by the kernel's number for the maker of the socket: it is that of this PID
 /// namespace, while the process may know itself by another one.
-fn process(socket: &OwnedFd, join: Join) -> Process {
+fn joined_process(socket: &OwnedFd, join: JoinRequest) -> ReportingProcess {
     let maker = sockopt::socket_peercred(socket).ok().map(|maker| maker.pid.as_raw_nonzero().get());
-    Process { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }
+    ReportingProcess { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }
 }
 
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> ReceiveResult {
+fn receive_datagram(socket: &OwnedFd, buffer: &mut [u8]) -> ReceiveResult {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -296,7 +303,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> ReceiveResult {
         Err(Errno::AGAIN) => return ReceiveResult::Nothing,
         // Reported once, if the process ended without reading an answer: its earlier messages are still
         // there.
-        Err(Errno::CONNRESET) => return receive(socket, buffer),
+        Err(Errno::CONNRESET) => return receive_datagram(socket, buffer),
         Err(_) => return ReceiveResult::End,
     };
     let descriptors = control.drain().filter_map(|message| match message {
@@ -306,14 +313,14 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> ReceiveResult {
     let descriptors: Vec<_> = descriptors.flatten().collect();
     match message.bytes {
         _ if message.flags.contains(ReturnFlags::TRUNC) => ReceiveResult::TooLong,
-        0 if is_at_end(socket) => ReceiveResult::End,
+        0 if is_socket_at_end(socket) => ReceiveResult::End,
         bytes => ReceiveResult::Datagram(bytes, descriptors),
     }
 }
 
 /// Whether the other end is closed and nothing is left: an empty datagram looks the same, and any process can
 /// send one.
-fn is_at_end(socket: &OwnedFd) -> bool {
+fn is_socket_at_end(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
     let at_once = Timespec::default();
     let is_closed = retry_on_intr(|| poll(&mut end, Some(&at_once)));
@@ -325,19 +332,20 @@ fn is_at_end(socket: &OwnedFd) -> bool {
 mod tests {
     use std::io::IoSlice;
 
-    use nocopy_proto::run::{self, Closed, Counts, Library, Opened, VERSION};
+    use nocopy_proto::run::{self, CapturingLibrary, ClosedHandle, HandleCounts, OpenedHandle, VERSION};
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, connect, sendmsg};
 
     use super::super::process_reports::HandleState;
     use super::*;
 
-    fn join(listener: &Listener, shared: &OwnedFd, by_address: bool) -> OwnedFd {
+    fn join_listener(listener: &Listener, shared: &OwnedFd, by_address: bool) -> OwnedFd {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let (key, channel, program) = (listener.key, 5, "test".into());
-        let message = Message::Join(Join { version: VERSION, process: 1, program, key, channel });
+        let message =
+            LibraryMessage::Join(JoinRequest { version: VERSION, process: 1, program, key, channel });
         let datagram = message.datagram().unwrap();
-        let datagram = if by_address { run::by_address(key, &datagram) } else { datagram };
+        let datagram = if by_address { run::with_key(key, &datagram) } else { datagram };
         let descriptors = [theirs.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -346,14 +354,15 @@ mod tests {
         ours
     }
 
-    fn send_opened(channel: &OwnedFd, handle: u64) {
-        let library = Library::System { why: "a test".into() };
-        let opened = Opened { handle, interface: "lo".into(), library, promiscuous: false, snap_bytes: 96 };
-        send(channel, &Message::Opened(opened).datagram().unwrap(), SendFlags::empty()).unwrap();
+    fn send_opened_message(channel: &OwnedFd, handle: u64) {
+        let library = CapturingLibrary::System { why: "a test".into() };
+        let opened =
+            OpenedHandle { handle, interface: "lo".into(), library, promiscuous: false, snap_bytes: 96 };
+        send(channel, &LibraryMessage::Opened(opened).datagram().unwrap(), SendFlags::empty()).unwrap();
     }
 
     #[test]
-    fn a_process_joins_by_the_address_repeatedly() {
+    fn a_process_can_join_by_the_address_repeatedly() {
         let (mut listener, theirs) = Listener::new().unwrap();
         let address = SocketAddrUnix::new_abstract_name(theirs.name.as_bytes()).unwrap();
         let by_address =
@@ -361,10 +370,10 @@ mod tests {
         let join = |listener: &Listener| {
             let socket = by_address();
             connect(&socket, &address).unwrap();
-            join(listener, &socket, true)
+            join_listener(listener, &socket, true)
         };
         let first = join(&listener);
-        send_opened(&first, 0);
+        send_opened_message(&first, 0);
         assert!(!listener.process_messages());
         drop(first);
         // Whether its end is known already or not.
@@ -379,8 +388,8 @@ mod tests {
             drop(again);
         }
         let last = join(&listener);
-        let closed = Closed { handle: 0, counts: Counts::default(), sending: None };
-        send(&last, &Message::Closed(closed).datagram().unwrap(), SendFlags::empty()).unwrap();
+        let closed = ClosedHandle { handle: 0, counts: HandleCounts::default(), sending: None };
+        send(&last, &LibraryMessage::Closed(closed).datagram().unwrap(), SendFlags::empty()).unwrap();
         drop(last);
         assert!(!listener.process_messages());
         assert!(matches!(listener.reports.handles[0].state, HandleState::Closed(_)));
@@ -391,21 +400,21 @@ mod tests {
     fn empty_datagrams_close_no_channel() {
         let (mut listener, ListenerAddress { inherited: theirs, .. }) = Listener::new().unwrap();
         send(&theirs, &[], SendFlags::empty()).unwrap();
-        let channel = join(&listener, &theirs, false);
+        let channel = join_listener(&listener, &theirs, false);
         send(&channel, &[], SendFlags::empty()).unwrap();
-        send_opened(&channel, 0);
+        send_opened_message(&channel, 0);
         assert!(!listener.process_messages());
         assert_eq!((listener.reports.malformed, listener.reports.handles.len()), (2, 1));
-        send(&channel, &Message::Call { request: 7 }.datagram().unwrap(), SendFlags::empty()).unwrap();
+        send(&channel, &LibraryMessage::Call { request: 7 }.datagram().unwrap(), SendFlags::empty()).unwrap();
         assert!(!listener.process_messages());
         let mut reply = [0; 64];
         let (bytes, _) = rustix::net::recv(&channel, &mut reply[..], RecvFlags::DONTWAIT).unwrap();
-        assert_eq!(Reply::parse(&reply[..bytes]).unwrap(), Reply::Here { request: 7 });
+        assert_eq!(CommandReply::parse(&reply[..bytes]).unwrap(), CommandReply::Ready { request: 7 });
         // Messages before the end are read, also after another, and if an answer was left unread.
-        let reply = Reply::Loaded { request: 0 }.datagram().unwrap();
+        let reply = CommandReply::Loaded { request: 0 }.datagram().unwrap();
         send(&listener.channels[0].socket, &reply, SendFlags::empty()).unwrap();
         send(&channel, &[], SendFlags::empty()).unwrap();
-        send_opened(&channel, 1);
+        send_opened_message(&channel, 1);
         drop(channel);
         drop(theirs);
         assert!(!listener.process_messages());

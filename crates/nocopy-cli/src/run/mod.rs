@@ -24,11 +24,11 @@ use rustix::thread::CapabilitySet;
 use crate::arguments::RunArguments;
 pub(crate) use error::Error;
 use listener::{Listener, ListenerAddress};
-use nocopy_lab::{Preloaded, preloadable};
+use nocopy_lab::{PreloadLibrary, preloadable_path};
 use nocopy_report::{ResultFile, capability, print};
-use program::Program;
-use report::Report;
-use signals::{EarlySignals, Signals};
+use program::CommandProgram;
+use report::RunReport;
+use signals::{BlockedSignals, EarlySignals};
 use sockets::CounterFile;
 
 /// What loads filters, and talks to a command that runs as another user.
@@ -41,27 +41,31 @@ const LAST_READS_MAX: usize = 64;
 
 /// Runs the command. Returns its exit code, as a shell has it.
 pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
-    let run = match Run::start(arguments) {
+    let run = match RunningCommand::start(arguments) {
         Ok(run) => run,
         Err(error) => {
             print::print_status(format_args!("nocopy: {error}"));
             return error.exit_code();
         }
     };
-    match run.finish() {
-        (status, Ok(())) => exit_code(status),
+    match run.finish_and_report() {
+        (status, Ok(())) => shell_exit_code(status),
         // The command's own failure is more important than a missing report.
         (status, Err(error)) => {
             print::print_status(format_args!("nocopy: {error}"));
-            if status.is_some_and(|status| !status.success()) { exit_code(status) } else { error.exit_code() }
+            if status.is_some_and(|status| !status.success()) {
+                shell_exit_code(status)
+            } else {
+                error.exit_code()
+            }
         }
     }
 }
 
-struct Run<'a> {
+struct RunningCommand<'a> {
     arguments: &'a RunArguments,
     library: std::path::PathBuf,
-    program: Program,
+    program: CommandProgram,
     /// The obstacle that was already printed.
     obstacle: Option<String>,
     file: Option<ResultFile>,
@@ -69,21 +73,21 @@ struct Run<'a> {
     /// What the library counts of UDP sockets, if it is that library.
     counts: Option<CounterFile>,
     child: Child,
-    signals: Signals,
+    signals: BlockedSignals,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RunningCommand<'a> {
     fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
-        let which = if arguments.batch_udp { Preloaded::Sockets } else { Preloaded::Pcap };
-        let library = library::find(which, arguments.library.as_deref())?;
-        let preloaded = preloadable(&library)?;
+        let which = if arguments.batch_udp { PreloadLibrary::Sockets } else { PreloadLibrary::Pcap };
+        let library = library::find_library(which, arguments.library.as_deref())?;
+        let preloaded = preloadable_path(&library)?;
         let file = match &arguments.report {
             Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
         };
-        let program = Program::inspect(&arguments.command[0]);
-        let obstacle = program.obstacle(which, library::c_library(&library));
-        let lacks = if which == Preloaded::Pcap { program.lacks_libpcap() } else { None };
+        let program = CommandProgram::inspect(&arguments.command[0]);
+        let obstacle = program.preload_obstacle(which, library::c_library_of(&library));
+        let lacks = if which == PreloadLibrary::Pcap { program.missing_libpcap_warning() } else { None };
         for warning in obstacle.iter().map(|obstacle| &obstacle.text).chain(&lacks) {
             print::print_status(format_args!("nocopy: warning: {warning}"));
         }
@@ -91,18 +95,18 @@ impl<'a> Run<'a> {
             Some(preloaded).filter(|_| !obstacle.as_ref().is_some_and(|obstacle| obstacle.is_fatal));
         let (listener, address) = Listener::new().map_err(Error::Socket)?;
         let counts = arguments.batch_udp.then(CounterFile::new).transpose().map_err(Error::CounterFile)?;
-        let early_signals = EarlySignals::catch()?;
-        let child = spawn(arguments, preloaded.as_deref(), &address, counts.as_ref())
-            .map_err(|source| Error::start(&program, source))?;
+        let early_signals = EarlySignals::catch_signals()?;
+        let child = spawn_command(arguments, preloaded.as_deref(), &address, counts.as_ref())
+            .map_err(|source| Error::from_start_failure(&program, source))?;
         drop(address);
-        let signals = match early_signals.block() {
+        let signals = match early_signals.block_signals() {
             Ok(signals) => signals,
-            Err(error) => return Err(kill(child, error)),
+            Err(error) => return Err(kill_command(child, error)),
         };
         early_signals.pass_on(Pid::from_child(&child));
         // The command gets the descriptors it would have had; this process reads the channels.
         if let Err(error) = capability::drop_all_but(CAPABILITIES) {
-            return Err(kill(child, error.into()));
+            return Err(kill_command(child, error.into()));
         }
         let obstacle = obstacle.map(|obstacle| obstacle.text);
         Ok(Self { arguments, library, program, obstacle, file, listener, counts, child, signals })
@@ -110,17 +114,17 @@ impl<'a> Run<'a> {
 
     /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended,
     /// if that is known.
-    fn finish(mut self) -> (Option<ExitStatus>, Result<(), Error>) {
-        match self.watch() {
-            Ok(status) => (Some(status), self.report(status)),
+    fn finish_and_report(mut self) -> (Option<ExitStatus>, Result<(), Error>) {
+        match self.wait_for_command() {
+            Ok(status) => (Some(status), self.write_report(status)),
             Err(source) => {
                 let why = Error::Wait { program: self.program.name().into(), source };
-                (None, Err(kill(self.child, why)))
+                (None, Err(kill_command(self.child, why)))
             }
         }
     }
 
-    fn watch(&mut self) -> io::Result<ExitStatus> {
+    fn wait_for_command(&mut self) -> io::Result<ExitStatus> {
         let command = Pid::from_child(&self.child);
         let end = pidfd_open(command, PidfdFlags::empty())?;
         loop {
@@ -139,22 +143,22 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report(self, status: ExitStatus) -> Result<(), Error> {
+    fn write_report(self, status: ExitStatus) -> Result<(), Error> {
         if !self.arguments.wants_report() {
             return Ok(());
         }
         let command = self.arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let reports = &self.listener.reports;
-        let mut report = Report::new(command, &self.library, self.arguments.take, status, reports);
+        let mut report = RunReport::new(command, &self.library, self.arguments.take, status, reports);
         if let Some(counts) = &self.counts {
-            let is_empty = report.add_sockets(&counts.read().map_err(Error::ReadCounters)?);
+            let is_empty = report.add_sockets(&counts.read_counters().map_err(Error::ReadCounters)?);
             if is_empty {
                 report.add_note(self.obstacle.unwrap_or_else(|| self.program.no_sockets_note()));
             }
         } else if reports.handles.is_empty() {
             report.add_note(self.obstacle.unwrap_or_else(|| self.program.no_handles_note()));
         }
-        let text = if self.arguments.json { report.json()? } else { report.text() };
+        let text = if self.arguments.json { report.to_json()? } else { report.to_text() };
         match self.file {
             Some(file) => file.write(&text)?,
             // Standard output is closed: the exit code is still the command's.
@@ -164,7 +168,7 @@ impl<'a> Run<'a> {
     }
 }
 
-fn spawn(
+fn spawn_command(
     arguments: &RunArguments,
     library: Option<&Path>,
     address: &ListenerAddress,
@@ -174,29 +178,29 @@ fn spawn(
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]);
     if let Some(library) = library {
-        command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
+        command.env("LD_PRELOAD", library::preload_variable(library, before.as_deref()));
     }
-    command.env("NOCOPY_RUN_SOCKET", address.variable()?);
+    command.env("NOCOPY_RUN_SOCKET", address.environment_value()?);
     match arguments.take {
         true => command.env("NOCOPY_TAKE", "1"),
         false => command.env_remove("NOCOPY_TAKE"),
     };
     match counts {
-        Some(counts) => counts.pass_on(&mut command)?,
+        Some(counts) => counts.pass_to_command(&mut command)?,
         None => _ = command.env_remove("NOCOPY_BATCH_REPORT"),
     }
     command.spawn()
 }
 
 /// Kills a command that cannot be run or watched as asked for.
-fn kill(mut command: Child, why: Error) -> Error {
+fn kill_command(mut command: Child, why: Error) -> Error {
     let _ = command.kill();
     let _ = command.wait();
     why
 }
 
 /// The exit code that a shell would return for this status.
-fn exit_code(status: Option<ExitStatus>) -> ExitCode {
+fn shell_exit_code(status: Option<ExitStatus>) -> ExitCode {
     let code = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

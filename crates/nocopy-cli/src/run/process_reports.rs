@@ -1,6 +1,6 @@
 //! Reports of the command's processes about their handles.
 
-use nocopy_proto::run::{Closed, FilterLocation, Opened};
+use nocopy_proto::run::{ClosedHandle, FilterLocation, OpenedHandle};
 
 /// The most handles in a report: a script may start programs for ever.
 const HANDLES_MAX: usize = 4096;
@@ -8,7 +8,7 @@ const HANDLES_MAX: usize = 4096;
 /// All reported handles, in the order in which they were opened.
 #[derive(Debug, Default)]
 pub(super) struct ProcessReports {
-    pub(super) handles: Vec<Handle>,
+    pub(super) handles: Vec<CaptureHandle>,
     /// Handles beyond [`HANDLES_MAX`].
     pub(super) handles_left_out: u64,
     /// Datagrams that were not valid messages.
@@ -25,17 +25,17 @@ pub(super) struct ChannelId {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Process {
+pub(super) struct ReportingProcess {
     pub(super) id: u32,
     pub(super) program: String,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Handle {
+pub(super) struct CaptureHandle {
     /// Which channel it is of: handles of different processes have the same numbers.
     channel: ChannelId,
-    pub(super) process: Process,
-    pub(super) opened: Opened,
+    pub(super) process: ReportingProcess,
+    pub(super) opened: OpenedHandle,
     pub(super) filter: Option<FilterLocation>,
     pub(super) state: HandleState,
 }
@@ -44,37 +44,59 @@ pub(super) struct Handle {
 pub(super) enum HandleState {
     /// Still open when the command ended.
     Open,
-    Closed(Closed),
+    Closed(ClosedHandle),
     /// Its process has ended without closing it, so its counts are unknown.
     ProcessEnded,
 }
 
 impl ProcessReports {
-    pub(super) fn on_opened(&mut self, channel: ChannelId, process: &Process, opened: Opened) {
+    pub(super) fn on_handle_opened(
+        &mut self,
+        channel: ChannelId,
+        process: &ReportingProcess,
+        opened: OpenedHandle,
+    ) {
         if self.handles.len() < HANDLES_MAX {
             let process = process.clone();
-            self.handles.push(Handle { channel, process, opened, filter: None, state: HandleState::Open });
+            self.handles.push(CaptureHandle {
+                channel,
+                process,
+                opened,
+                filter: None,
+                state: HandleState::Open,
+            });
         } else {
             self.handles_left_out += 1;
         }
     }
 
-    pub(super) fn on_filter(&mut self, channel: ChannelId, handle: u64, place: Option<FilterLocation>) {
-        if let Some(handle) = self.find(channel, handle) {
+    pub(super) fn on_filter_location(
+        &mut self,
+        channel: ChannelId,
+        handle: u64,
+        place: Option<FilterLocation>,
+    ) {
+        if let Some(handle) = self.find_open_handle(channel, handle) {
             handle.filter = place;
         }
     }
 
-    pub(super) fn on_closed(&mut self, channel: ChannelId, closed: Closed) {
-        if let Some(handle) = self.find(channel, closed.handle) {
+    pub(super) fn on_handle_closed(&mut self, channel: ChannelId, closed: ClosedHandle) {
+        if let Some(handle) = self.find_open_handle(channel, closed.handle) {
             handle.state = HandleState::Closed(closed);
         }
     }
 
     /// A handle is another process's now: the one that has opened it, by that channel, has ended.
-    pub(super) fn on_inherited(&mut self, channel: ChannelId, process: &Process, handle: u64, from: u64) {
+    pub(super) fn on_handle_inherited(
+        &mut self,
+        channel: ChannelId,
+        process: &ReportingProcess,
+        handle: u64,
+        from: u64,
+    ) {
         let mut all = self.handles.iter_mut().rev();
-        let is_same_handle = |known: &&mut Handle| {
+        let is_same_handle = |known: &&mut CaptureHandle| {
             known.channel.channel == from
                 && known.opened.handle == handle
                 && !matches!(known.state, HandleState::Closed(_))
@@ -85,7 +107,7 @@ impl ProcessReports {
     }
 
     /// A process that joins again has lost its channel, and not its handles.
-    pub(super) fn on_joined(&mut self, channel: ChannelId) {
+    pub(super) fn on_process_joined(&mut self, channel: ChannelId) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
             if matches!(handle.state, HandleState::ProcessEnded) {
                 handle.state = HandleState::Open;
@@ -93,7 +115,7 @@ impl ProcessReports {
         }
     }
 
-    pub(super) fn on_ended(&mut self, channel: ChannelId) {
+    pub(super) fn on_process_ended(&mut self, channel: ChannelId) {
         for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
             if matches!(handle.state, HandleState::Open) {
                 handle.state = HandleState::ProcessEnded;
@@ -107,7 +129,7 @@ impl ProcessReports {
     }
 
     /// The latest open handle with that number.
-    fn find(&mut self, channel: ChannelId, handle: u64) -> Option<&mut Handle> {
+    fn find_open_handle(&mut self, channel: ChannelId, handle: u64) -> Option<&mut CaptureHandle> {
         let mut all = self.handles.iter_mut().rev();
         all.find(|known| {
             known.channel == channel

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nocopy::filter::{self, CompileError};
-use nocopy_lab::Preloaded;
-use nocopy_proto::distribution::libpcap_install;
+use nocopy_lab::PreloadLibrary;
+use nocopy_proto::distribution::libpcap_install_command;
 use rustix::fs::{Access, access, getxattr};
 use rustix::process::{getegid, geteuid, getuid};
 
@@ -19,7 +19,7 @@ const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
 
 /// The program of a command, and what can be found out before it runs.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct CommandProgram {
     name: String,
     path: Option<PathBuf>,
     /// `None` for unreadable files.
@@ -30,20 +30,20 @@ pub(super) struct Program {
 
 /// Why nothing can be preloaded into a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Obstacle {
+pub(super) struct PreloadObstacle {
     pub(super) text: String,
     /// Whether the library would end the program: musl's loader ends one whose preloaded library it cannot
     /// load.
     pub(super) is_fatal: bool,
 }
 
-impl Program {
+impl CommandProgram {
     pub(super) fn inspect(word: &OsStr) -> Self {
         let variable = std::env::var_os("PATH");
-        let path = find(word, variable.as_deref());
-        let interpreter = path.as_deref().and_then(interpreter);
-        let path = interpreter.as_deref().and_then(|word| find(word, variable.as_deref())).or(path);
-        let executable = path.as_deref().and_then(|path| Executable::read(path).ok().flatten());
+        let path = find_in_path(word, variable.as_deref());
+        let interpreter = path.as_deref().and_then(script_interpreter);
+        let path = interpreter.as_deref().and_then(|word| find_in_path(word, variable.as_deref())).or(path);
+        let executable = path.as_deref().and_then(|path| Executable::read_elf(path).ok().flatten());
         let interpreter = interpreter.map(PathBuf::from);
         Self { name: word.to_string_lossy().into_owned(), path, executable, interpreter }
     }
@@ -53,7 +53,11 @@ impl Program {
     }
 
     /// Why a library for this C library cannot be preloaded.
-    pub(super) fn obstacle(&self, which: Preloaded, library: Option<CLibrary>) -> Option<Obstacle> {
+    pub(super) fn preload_obstacle(
+        &self,
+        which: PreloadLibrary,
+        library: Option<CLibrary>,
+    ) -> Option<PreloadObstacle> {
         let what = match &self.interpreter {
             Some(path) => format!("its interpreter {}", path.display()),
             None => "the program".into(),
@@ -61,16 +65,16 @@ impl Program {
         let executable = self.executable.as_ref();
         let other = executable.and_then(Executable::c_library).zip(library).filter(|(its, ours)| its != ours);
         let linked = match which {
-            Preloaded::Pcap => "libpcap",
-            Preloaded::Sockets => "the C library",
+            PreloadLibrary::Pcap => "libpcap",
+            PreloadLibrary::Sockets => "the C library",
         };
-        let why = self.privileges().map(str::to_owned).or_else(|| match (executable?, other) {
+        let why = self.privilege_obstacle().map(str::to_owned).or_else(|| match (executable?, other) {
             (executable, _) if executable.loader.is_none() => {
                 Some(format!("{what} is statically linked; use a build that loads {linked}"))
             }
             (executable, _) if !executable.is_native() => Some(format!(
                 "{what} is for another architecture ({}) than the library; use one for this architecture",
-                executable.processor()
+                executable.processor_name()
             )),
             (_, Some((its, ours))) => {
                 let (its, ours) = (its.name(), ours.name());
@@ -81,17 +85,17 @@ impl Program {
             _ => None,
         })?;
         let text = format!("{}: nothing can be preloaded into it; {why}", self.name);
-        Some(Obstacle { text, is_fatal: other.is_some() })
+        Some(PreloadObstacle { text, is_fatal: other.is_some() })
     }
 
     /// What to install if the program needs libpcap, and there is none.
-    pub(super) fn lacks_libpcap(&self) -> Option<String> {
+    pub(super) fn missing_libpcap_warning(&self) -> Option<String> {
         let needs_it = self.executable.as_ref().is_some_and(Executable::needs_libpcap);
         match needs_it.then(|| filter::compile("ip")) {
             Some(Err(CompileError::NoLibrary { .. })) => Some(format!(
                 "{}: needs libpcap, which this system lacks; nocopy compiles filters and reads files by it, too; install it ({})",
                 self.name,
-                libpcap_install(|path| std::fs::read_to_string(path).ok())
+                libpcap_install_command(|path| std::fs::read_to_string(path).ok())
             )),
             _ => None,
         }
@@ -107,7 +111,7 @@ impl Program {
 
     /// Whether the program would get privileges when it is started: the loader preloads no library into such
     /// a process. Returns the error text.
-    fn privileges(&self) -> Option<&'static str> {
+    fn privilege_obstacle(&self) -> Option<&'static str> {
         let path = self.path.as_deref()?;
         let metadata = path.metadata().ok()?;
         let sets = |bits| metadata.mode() & bits == bits;
@@ -152,7 +156,7 @@ impl Program {
 }
 
 /// Finds a command as execvp(3) does.
-fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+fn find_in_path(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if word.as_bytes().contains(&b'/') {
         return Some(word.into());
     }
@@ -161,9 +165,9 @@ fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 }
 
 /// The interpreter of a script, as execve(2) and env(1) find it.
-fn interpreter(path: &Path) -> Option<OsString> {
+fn script_interpreter(path: &Path) -> Option<OsString> {
     let mut line = Vec::new();
-    BufReader::new(executable::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
+    BufReader::new(executable::open_regular_file(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
     let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let first = words.next()?;
     let word = match first.ends_with(b"/env") {
@@ -188,36 +192,43 @@ mod tests {
     #[test]
     fn programs_are_found_by_path() {
         let path = Some(OsStr::new("/nowhere:/usr/bin:/bin"));
-        assert_eq!(find(OsStr::new("env"), path), Some("/usr/bin/env".into()));
-        assert_eq!(find(OsStr::new("no-such-program"), path), None);
-        assert_eq!(find(OsStr::new("./here"), path), Some("./here".into()));
+        assert_eq!(find_in_path(OsStr::new("env"), path), Some("/usr/bin/env".into()));
+        assert_eq!(find_in_path(OsStr::new("no-such-program"), path), None);
+        assert_eq!(find_in_path(OsStr::new("./here"), path), Some("./here".into()));
     }
 
-    fn obstacle(program: &Program, which: Preloaded) -> Option<String> {
-        program.obstacle(which, Some(CLibrary::Glibc)).map(|obstacle| obstacle.text)
+    fn obstacle_text(program: &CommandProgram, which: PreloadLibrary) -> Option<String> {
+        program.preload_obstacle(which, Some(CLibrary::Glibc)).map(|obstacle| obstacle.text)
     }
 
     #[test]
     fn a_plain_program_has_no_obstacle() {
-        assert_eq!(obstacle(&Program::inspect(OsStr::new("env")), Preloaded::Sockets), None);
-        assert_eq!(obstacle(&Program::inspect(OsStr::new("no-such-program")), Preloaded::Sockets), None);
+        assert_eq!(obstacle_text(&CommandProgram::inspect(OsStr::new("env")), PreloadLibrary::Sockets), None);
+        assert_eq!(
+            obstacle_text(&CommandProgram::inspect(OsStr::new("no-such-program")), PreloadLibrary::Sockets),
+            None
+        );
     }
 
     #[test]
     fn obstacles_name_cause_and_action() {
-        let own = Executable::read(Path::new("/proc/self/exe")).unwrap().unwrap();
+        let own = Executable::read_elf(Path::new("/proc/self/exe")).unwrap().unwrap();
         let with = |loader: Option<&str>, interpreter: Option<&str>| {
             let mut executable = own.clone();
             executable.loader = loader.map(str::to_owned);
             let interpreter = interpreter.map(PathBuf::from);
-            Program { name: "tool".into(), path: None, executable: Some(executable), interpreter }
+            CommandProgram { name: "tool".into(), path: None, executable: Some(executable), interpreter }
         };
         let program = with(None, None);
         assert_eq!(
-            obstacle(&program, Preloaded::Sockets).unwrap(),
+            obstacle_text(&program, PreloadLibrary::Sockets).unwrap(),
             "tool: nothing can be preloaded into it; the program is statically linked; use a build that loads the C library"
         );
-        assert!(obstacle(&program, Preloaded::Pcap).unwrap().ends_with("use a build that loads libpcap"));
+        assert!(
+            obstacle_text(&program, PreloadLibrary::Pcap)
+                .unwrap()
+                .ends_with("use a build that loads libpcap")
+        );
         assert!(
             program
                 .no_handles_note()
@@ -225,15 +236,17 @@ mod tests {
         );
         let script = with(None, Some("/bin/shell"));
         assert!(
-            obstacle(&script, Preloaded::Pcap)
+            obstacle_text(&script, PreloadLibrary::Pcap)
                 .unwrap()
                 .contains("its interpreter /bin/shell is statically linked")
         );
         assert_eq!(script.missing_loader(), Some(Path::new("/bin/shell")));
         assert!(script.no_handles_note().contains("the program opened none"));
         let musl = with(Some("/lib/ld-musl-nowhere.so.1"), None);
-        let refused = musl.obstacle(Preloaded::Pcap, Some(CLibrary::Glibc)).unwrap();
-        assert!(refused.is_fatal && musl.obstacle(Preloaded::Pcap, Some(CLibrary::Musl)).is_none());
+        let refused = musl.preload_obstacle(PreloadLibrary::Pcap, Some(CLibrary::Glibc)).unwrap();
+        assert!(
+            refused.is_fatal && musl.preload_obstacle(PreloadLibrary::Pcap, Some(CLibrary::Musl)).is_none()
+        );
         assert!(
             refused.text.ends_with(
                 "the program is for musl, the library for glibc; use a nocopy that was built for musl"
@@ -245,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_is_not_opened() {
+    fn a_fifo_as_program_or_interpreter_is_not_opened() {
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("script");
         // The path of an interpreter has no blank, but that of temporary files may.
@@ -254,7 +267,7 @@ mod tests {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::write(&script, format!("#!{}\n", fifo.display())).unwrap();
         for (path, interpreter) in [(&fifo, None), (&script, Some(fifo.clone()))] {
-            let program = Program::inspect(path.as_os_str());
+            let program = CommandProgram::inspect(path.as_os_str());
             assert_eq!((program.executable, program.interpreter), (None, interpreter));
         }
     }
@@ -273,8 +286,8 @@ mod tests {
             ("", None),
         ] {
             std::fs::write(&path, line).unwrap();
-            assert_eq!(interpreter(&path).as_deref(), word.map(OsStr::new), "{line:?}");
+            assert_eq!(script_interpreter(&path).as_deref(), word.map(OsStr::new), "{line:?}");
         }
-        assert_eq!(interpreter(Path::new("/proc/self/exe")), None);
+        assert_eq!(script_interpreter(Path::new("/proc/self/exe")), None);
     }
 }

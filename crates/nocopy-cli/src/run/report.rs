@@ -4,14 +4,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-use nocopy_proto::run::sockets::Sockets;
-use nocopy_proto::run::{CaptureMode, Counts, FilterLocation, Library};
+use nocopy_proto::run::sockets::SharedSockets;
+use nocopy_proto::run::{CaptureMode, CapturingLibrary, FilterLocation, HandleCounts};
 use serde::Serialize;
 
-use super::process_reports::{Handle, HandleState, ProcessReports};
+use super::process_reports::{CaptureHandle, HandleState, ProcessReports};
 use super::sockets;
 use nocopy_report::Failure;
-use nocopy_report::print::{one_line, printable};
+use nocopy_report::print::{replace_all_control_characters, replace_control_characters};
 use nocopy_report::table::Table;
 
 const SCHEMA: &str = "nocopy.run/2";
@@ -21,7 +21,7 @@ const USER_SPACE: &str = "user-space";
 const PROCESS_ENDED: &str = "process-ended";
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct RunReport {
     schema: &'static str,
     command: Vec<String>,
     library: String,
@@ -61,12 +61,12 @@ struct HandleRow {
     filter_cause: Option<String>,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    counts: Option<Counts>,
+    counts: Option<HandleCounts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sending: Option<String>,
 }
 
-impl Report {
+impl RunReport {
     pub(super) fn new(
         command: Vec<String>,
         library: &Path,
@@ -83,16 +83,16 @@ impl Report {
             signal: status.signal(),
             handles: Some(reports.handles.iter().map(HandleRow::new).collect()),
             sockets: None,
-            notes: notes(reports),
+            notes: report_notes(reports),
         }
     }
 
     /// Makes it a report of UDP sockets. Returns whether there are none.
-    pub(super) fn add_sockets(&mut self, counters: &Sockets) -> bool {
+    pub(super) fn add_sockets(&mut self, counters: &SharedSockets) -> bool {
         let rows: Vec<_> = counters.sockets.iter().map(sockets::SocketRow::new).collect();
         let is_empty = rows.is_empty();
         (self.handles, self.sockets) = (None, Some(rows));
-        self.notes.extend(sockets::notes(counters));
+        self.notes.extend(sockets::socket_notes(counters));
         is_empty
     }
 
@@ -100,11 +100,11 @@ impl Report {
         self.notes.push(note);
     }
 
-    pub(super) fn json(&self) -> Result<String, Failure> {
-        nocopy_report::json(self)
+    pub(super) fn to_json(&self) -> Result<String, Failure> {
+        nocopy_report::json_text(self)
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let how = match (self.exit_code, self.signal) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -118,25 +118,26 @@ impl Report {
         let plural = if count == 1 { "" } else { "s" };
         let mut text = format!(
             "nocopy: {} ended with {how}; {count} {thing}{plural}\n",
-            one_line(&self.command.join(" "))
+            replace_all_control_characters(&self.command.join(" "))
         );
         if !handles.is_empty() {
-            text += &table(handles).text();
+            text += &handle_table(handles).text();
         }
         for row in handles {
-            row.details().for_each(|words| text += &format!("{}\n", one_line(&words)));
+            row.detail_sentences()
+                .for_each(|words| text += &format!("{}\n", replace_all_control_characters(&words)));
         }
         if let Some(rows) = self.sockets.as_deref().filter(|rows| !rows.is_empty()) {
-            text += &sockets::text(rows);
+            text += &sockets::socket_table_text(rows);
         }
         for note in &self.notes {
-            text += &format!("{}\n", one_line(note));
+            text += &format!("{}\n", replace_all_control_characters(note));
         }
-        printable(&text)
+        replace_control_characters(&text)
     }
 }
 
-fn table(handles: &[HandleRow]) -> Table {
+fn handle_table(handles: &[HandleRow]) -> Table {
     let header = [
         "process",
         "program",
@@ -149,17 +150,17 @@ fn table(handles: &[HandleRow]) -> Table {
         "interface dropped",
         "sent",
     ];
-    Table::new(&header, 6..10, handles.iter().map(HandleRow::cells).collect())
+    Table::new(&header, 6..10, handles.iter().map(HandleRow::table_cells).collect())
 }
 
 impl HandleRow {
-    fn new(handle: &Handle) -> Self {
+    fn new(handle: &CaptureHandle) -> Self {
         let (library, cause, mode, queues, note) = match handle.opened.library.clone() {
-            Library::System { why } => ("system", Some(why), None, Vec::new(), None),
-            Library::Ours { mode: CaptureMode::Passive, note } => {
+            CapturingLibrary::System { why } => ("system", Some(why), None, Vec::new(), None),
+            CapturingLibrary::Ours { mode: CaptureMode::Passive, note } => {
                 ("nocopy", None, Some("passive"), Vec::new(), note)
             }
-            Library::Ours { mode: CaptureMode::Take { queues }, note } => {
+            CapturingLibrary::Ours { mode: CaptureMode::Take { queues }, note } => {
                 ("nocopy", None, Some("take"), queues, note)
             }
         };
@@ -193,12 +194,14 @@ impl HandleRow {
         }
     }
 
-    fn cells(&self) -> Vec<String> {
+    fn table_cells(&self) -> Vec<String> {
         let count =
-            |of: fn(&Counts) -> u64| self.counts.as_ref().map_or("?".into(), |all| of(all).to_string());
+            |of: fn(&HandleCounts) -> u64| self.counts.as_ref().map_or("?".into(), |all| of(all).to_string());
         let mode = match self.mode {
             Some(mode) if self.queues.is_empty() => mode.to_owned(),
-            Some(mode) => format!("{mode}: {}", one_line(&grouped_queues(&self.queues))),
+            Some(mode) => {
+                format!("{mode}: {}", replace_all_control_characters(&grouped_queues(&self.queues)))
+            }
             None => "-".into(),
         };
         let filter = match (self.library, self.filter) {
@@ -209,8 +212,8 @@ impl HandleRow {
         };
         vec![
             self.process.to_string(),
-            one_line(&self.program),
-            one_line(&self.interface),
+            replace_all_control_characters(&self.program),
+            replace_all_control_characters(&self.interface),
             self.library.into(),
             mode,
             filter.into(),
@@ -222,7 +225,7 @@ impl HandleRow {
     }
 
     /// Sentences that are too long for a table cell.
-    fn details(&self) -> impl Iterator<Item = String> {
+    fn detail_sentences(&self) -> impl Iterator<Item = String> {
         let unknown = match self.state {
             "open" => Some("still open when the command ended: what it counted is not known"),
             PROCESS_ENDED => Some("its process ended without closing it: what it counted is not known"),
@@ -256,7 +259,7 @@ fn grouped_queues(queues: &[String]) -> String {
     words.join(", ")
 }
 
-fn notes(reports: &ProcessReports) -> Vec<String> {
+fn report_notes(reports: &ProcessReports) -> Vec<String> {
     let left_out = (reports.handles_left_out > 0)
         .then(|| format!("{} more handles, which are not listed", reports.handles_left_out));
     let malformed = reports.first_malformed.as_ref().map(|first| {
@@ -267,55 +270,65 @@ fn notes(reports: &ProcessReports) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use nocopy_proto::run::{Closed, Opened};
+    use nocopy_proto::run::{ClosedHandle, OpenedHandle};
 
-    use super::super::process_reports::{ChannelId, Process};
+    use super::super::process_reports::{ChannelId, ReportingProcess};
     use super::*;
 
-    fn opened(handle: u64, library: Library) -> Opened {
-        Opened { handle, interface: "eth0".into(), library, promiscuous: true, snap_bytes: 262_144 }
+    fn opened_handle(handle: u64, library: CapturingLibrary) -> OpenedHandle {
+        OpenedHandle { handle, interface: "eth0".into(), library, promiscuous: true, snap_bytes: 262_144 }
     }
 
     fn channel_id(channel: u64) -> ChannelId {
         ChannelId { process: 4711, channel }
     }
 
-    fn process_reports() -> ProcessReports {
+    fn example_process_reports() -> ProcessReports {
         let mut reports = ProcessReports::default();
-        let process = Process { id: 4711, program: "tcpdump".into() };
+        let process = ReportingProcess { id: 4711, program: "tcpdump".into() };
         let mode = CaptureMode::Take { queues: vec!["xdp copy native".into(); 2] };
-        reports.on_opened(channel_id(1), &process, opened(0, Library::Ours { mode, note: None }));
-        reports.on_filter(
+        reports.on_handle_opened(
+            channel_id(1),
+            &process,
+            opened_handle(0, CapturingLibrary::Ours { mode, note: None }),
+        );
+        reports.on_filter_location(
             channel_id(1),
             0,
             Some(FilterLocation::UserSpace { why: "it\x1b[1m loops".into() }),
         );
-        let counts = Counts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
-        reports.on_closed(channel_id(1), Closed { handle: 0, counts, sending: None });
+        let counts = HandleCounts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
+        reports.on_handle_closed(channel_id(1), ClosedHandle { handle: 0, counts, sending: None });
         // The same number of another process, and of another handle: neither is the first one's.
-        let other = Process { id: 4712, program: "sh".into() };
-        reports.on_opened(
+        let other = ReportingProcess { id: 4712, program: "sh".into() };
+        reports.on_handle_opened(
             channel_id(2),
             &other,
-            opened(0, Library::System { why: "the 'any' device".into() }),
+            opened_handle(0, CapturingLibrary::System { why: "the 'any' device".into() }),
         );
-        reports.on_opened(
+        reports.on_handle_opened(
             channel_id(1),
             &process,
-            opened(0, Library::Ours { mode: CaptureMode::Passive, note: None }),
+            opened_handle(0, CapturingLibrary::Ours { mode: CaptureMode::Passive, note: None }),
         );
-        reports.on_ended(channel_id(2));
+        reports.on_process_ended(channel_id(2));
         reports
     }
 
-    fn report() -> Report {
+    fn example_report() -> RunReport {
         let status = ExitStatus::from_raw(libc::SIGTERM);
-        Report::new(vec!["sh".into(), "-c".into()], Path::new("/l.so"), true, status, &process_reports())
+        RunReport::new(
+            vec!["sh".into(), "-c".into()],
+            Path::new("/l.so"),
+            true,
+            status,
+            &example_process_reports(),
+        )
     }
 
     #[test]
     fn the_report_has_a_line_per_handle_and_details() {
-        let text = report().text();
+        let text = example_report().to_text();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "nocopy: sh -c ended with signal 15; 3 capture handles");
         let words = |line: &str| {
@@ -351,34 +364,38 @@ mod tests {
     fn strings_of_processes_are_one_line_each() {
         let forged = || "x\nnocopy: forged\t".to_owned();
         let mut reports = ProcessReports::default();
-        let process = Process { id: 4711, program: forged() };
+        let process = ReportingProcess { id: 4711, program: forged() };
         let mode = || CaptureMode::Take { queues: vec![forged()] };
-        let ours = |note| Library::Ours { mode: mode(), note };
+        let ours = |note| CapturingLibrary::Ours { mode: mode(), note };
         for (handle, library) in
-            [ours(Some(forged())), Library::System { why: forged() }].into_iter().enumerate()
+            [ours(Some(forged())), CapturingLibrary::System { why: forged() }].into_iter().enumerate()
         {
-            let opened = Opened { interface: forged(), ..opened(handle as u64, library) };
-            reports.on_opened(channel_id(1), &process, opened);
-            reports.on_filter(
+            let opened = OpenedHandle { interface: forged(), ..opened_handle(handle as u64, library) };
+            reports.on_handle_opened(channel_id(1), &process, opened);
+            reports.on_filter_location(
                 channel_id(1),
                 handle as u64,
                 Some(FilterLocation::UserSpace { why: forged() }),
             );
-            let closed = Closed { handle: handle as u64, counts: Counts::default(), sending: Some(forged()) };
-            reports.on_closed(channel_id(1), closed);
+            let closed = ClosedHandle {
+                handle: handle as u64,
+                counts: HandleCounts::default(),
+                sending: Some(forged()),
+            };
+            reports.on_handle_closed(channel_id(1), closed);
         }
         reports.count_malformed(forged());
         let command = vec!["sh".into(), forged()];
-        let mut report = Report::new(command, Path::new("/l.so"), true, ExitStatus::from_raw(0), &reports);
+        let mut report = RunReport::new(command, Path::new("/l.so"), true, ExitStatus::from_raw(0), &reports);
         report.add_note(forged());
-        let text = report.text();
+        let text = report.to_text();
         assert!(!text.lines().any(|line| line.starts_with("nocopy: forged")), "{text}");
         assert_eq!(text.lines().count(), 1 + 3 + 6 + 2, "{text}");
     }
 
     #[test]
     fn unknown_fields_are_absent_in_json() {
-        let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&example_report().to_json().unwrap()).unwrap();
         assert_eq!((&json["schema"], &json["signal"]), (&"nocopy.run/2".into(), &15.into()));
         assert!(json.get("exit_code").is_none());
         let first = &json["handles"][0];

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use nocopy_proto::run::sockets::{FILE_BYTES, Flush, MAGIC, Plain, Socket, Sockets};
+use nocopy_proto::run::sockets::{FILE_BYTES, Flush, MAGIC, SharedSockets, SocketRecord, UnbatchedCause};
 use nocopy_report::print;
 use nocopy_report::table::Table;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
@@ -29,17 +29,17 @@ impl CounterFile {
 
     /// Passes the file to the library. With its inode: a program that closes unknown descriptors may open
     /// something else with that number.
-    pub(super) fn pass_on(&self, command: &mut Command) -> io::Result<()> {
+    pub(super) fn pass_to_command(&self, command: &mut Command) -> io::Result<()> {
         let inode = fstat(&self.0)?.st_ino;
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", self.0.as_raw_fd()));
         Ok(())
     }
 
-    pub(super) fn read(&self) -> io::Result<Sockets> {
+    pub(super) fn read_counters(&self) -> io::Result<SharedSockets> {
         let mut bytes = vec![0; FILE_BYTES];
         self.0.read_exact_at(&mut bytes, 0)?;
         let malformed = || io::Error::other("the program has overwritten what the library counted");
-        Sockets::parse(&bytes).ok_or_else(malformed)
+        SharedSockets::parse(&bytes).ok_or_else(malformed)
     }
 }
 
@@ -54,10 +54,10 @@ pub(super) struct SocketRow {
     batched: u64,
     bursts: u64,
     /// By cause, without zeros.
-    #[serde(serialize_with = "as_map")]
+    #[serde(serialize_with = "serialize_as_map")]
     flushed: Vec<(Flush, u64)>,
-    #[serde(serialize_with = "as_map")]
-    sent_unbatched: Vec<(Plain, u64)>,
+    #[serde(serialize_with = "serialize_as_map")]
+    sent_unbatched: Vec<(UnbatchedCause, u64)>,
     refused: u64,
     lost: u64,
     batching_stopped: u64,
@@ -70,7 +70,7 @@ pub(super) struct SocketRow {
 }
 
 impl SocketRow {
-    pub(super) fn new(socket: &Socket) -> Self {
+    pub(super) fn new(socket: &SocketRecord) -> Self {
         Self {
             process: socket.process,
             program: socket.program.clone(),
@@ -78,8 +78,8 @@ impl SocketRow {
             datagram_bytes: Some(socket.datagram_bytes).filter(|bytes| *bytes > 0),
             batched: socket.joined,
             bursts: socket.bursts,
-            flushed: nonzero(&socket.flushed),
-            sent_unbatched: nonzero(&socket.plain),
+            flushed: nonzero_counts(&socket.flushed),
+            sent_unbatched: nonzero_counts(&socket.plain),
             refused: socket.refused,
             lost: socket.lost,
             batching_stopped: socket.left_alone,
@@ -89,12 +89,12 @@ impl SocketRow {
         }
     }
 
-    fn cells(&self) -> Vec<String> {
+    fn table_cells(&self) -> Vec<String> {
         let unbatched = self.sent_unbatched.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
         let a_burst = self.batched.checked_div(self.bursts).map_or("-".into(), |count| count.to_string());
         vec![
             self.process.to_string(),
-            print::one_line(&self.program),
+            print::replace_all_control_characters(&self.program),
             self.peer.clone().unwrap_or("-".into()),
             self.datagram_bytes.map_or("-".into(), |bytes| bytes.to_string()),
             self.batched.to_string(),
@@ -105,14 +105,14 @@ impl SocketRow {
     }
 
     /// Sentences that are too long for a table cell.
-    fn details(&self) -> impl Iterator<Item = String> {
+    fn detail_sentences(&self) -> impl Iterator<Item = String> {
         let flushed = self.flushed.iter().map(|(cause, count)| format!("{} {count}", cause.text()));
         let unbatched = self.sent_unbatched.iter().map(|(cause, count)| format!("{} {count}", cause.text()));
         let costs = self.unbatched_ns.zip(self.batched_ns);
         let is_lost = self.refused > 0 || self.lost > 0;
         let words = [
-            list(flushed).map(|words| format!("bursts ended by: {words}")),
-            list(unbatched).map(|words| format!("sent unbatched: {words}")),
+            comma_separated(flushed).map(|words| format!("bursts ended by: {words}")),
+            comma_separated(unbatched).map(|words| format!("sent unbatched: {words}")),
             costs.map(|(unbatched, batched)| {
                 format!("measured: {unbatched} ns a datagram unbatched, {batched} ns in bursts")
             }),
@@ -121,12 +121,12 @@ impl SocketRow {
                 format!("{} refused and {} lost after success was returned", self.refused, self.lost)
             }),
         ];
-        let subject = format!("{} ({})", print::one_line(&self.program), self.process);
+        let subject = format!("{} ({})", print::replace_all_control_characters(&self.program), self.process);
         words.into_iter().flatten().map(move |words| format!("{subject}: {words}"))
     }
 }
 
-pub(super) fn text(rows: &[SocketRow]) -> String {
+pub(super) fn socket_table_text(rows: &[SocketRow]) -> String {
     let header = [
         "process",
         "program",
@@ -137,15 +137,15 @@ pub(super) fn text(rows: &[SocketRow]) -> String {
         "datagrams a burst",
         "sent unbatched",
     ];
-    let mut text = Table::new(&header, 3..8, rows.iter().map(SocketRow::cells).collect()).text();
-    for words in rows.iter().flat_map(SocketRow::details) {
+    let mut text = Table::new(&header, 3..8, rows.iter().map(SocketRow::table_cells).collect()).text();
+    for words in rows.iter().flat_map(SocketRow::detail_sentences) {
         text += &format!("{words}\n");
     }
     text
 }
 
 /// Further notes for the user.
-pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
+pub(super) fn socket_notes(sockets: &SharedSockets) -> Vec<String> {
     let left_out = (sockets.left_out > 0)
         .then(|| format!("{} more UDP sockets, which are counted together as '(others)'", sockets.left_out));
     let confined = (sockets.confined > 0).then(|| {
@@ -157,26 +157,29 @@ pub(super) fn notes(sockets: &Sockets) -> Vec<String> {
     left_out.into_iter().chain(confined).collect()
 }
 
-fn nonzero<C: Copy>(counts: &[(C, u64)]) -> Vec<(C, u64)> {
+fn nonzero_counts<C: Copy>(counts: &[(C, u64)]) -> Vec<(C, u64)> {
     counts.iter().copied().filter(|(_, count)| *count > 0).collect()
 }
 
-fn as_map<C: Serialize, S: Serializer>(counts: &[(C, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_as_map<C: Serialize, S: Serializer>(
+    counts: &[(C, u64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(counts.iter().map(|(cause, count)| (cause, count)))
 }
 
-fn list(parts: impl Iterator<Item = String>) -> Option<String> {
+fn comma_separated(parts: impl Iterator<Item = String>) -> Option<String> {
     Some(parts.collect::<Vec<_>>().join(", ")).filter(|words| !words.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use nocopy_proto::run::sockets::Alone;
+    use nocopy_proto::run::sockets::BatchingStopCause;
 
     use super::*;
 
-    fn socket() -> Socket {
-        Socket {
+    fn example_socket() -> SocketRecord {
+        SocketRecord {
             process: 4711,
             program: "sen\x1b[1md\ner".into(),
             peer: Some("192.0.2.1:9".parse().unwrap()),
@@ -185,17 +188,17 @@ mod tests {
             bursts: 2,
             refused: 0,
             lost: 3,
-            alone: Some(Alone::Slower),
+            alone: Some(BatchingStopCause::Slower),
             left_alone: 1,
             cost_ns: Some((900, 70)),
             flushed: vec![(Flush::Full, 1), (Flush::Deadline, 1), (Flush::Close, 0)],
-            plain: vec![(Plain::NoRun, 8), (Plain::First, 2)],
+            plain: vec![(UnbatchedCause::NoRun, 8), (UnbatchedCause::First, 2)],
         }
     }
 
     #[test]
     fn the_report_has_a_line_per_socket_and_reasons() {
-        let text = text(&[SocketRow::new(&socket())]);
+        let text = socket_table_text(&[SocketRow::new(&example_socket())]);
         let lines: Vec<_> = text.lines().collect();
         let cells: Vec<_> = lines[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells[..2], ["4711", "sen\u{fffd}[1md\u{fffd}er"], "{text}");
@@ -209,7 +212,8 @@ mod tests {
 
     #[test]
     fn zeros_and_unknown_fields_are_absent_in_json() {
-        let unknown = Socket { peer: None, cost_ns: None, alone: None, datagram_bytes: 0, ..socket() };
+        let unknown =
+            SocketRecord { peer: None, cost_ns: None, alone: None, datagram_bytes: 0, ..example_socket() };
         let json = serde_json::to_value(SocketRow::new(&unknown)).unwrap();
         assert_eq!(json["flushed"], serde_json::json!({"full": 1, "deadline": 1}));
         for field in ["peer", "datagram_bytes", "batching_stopped_cause", "unbatched_ns", "batched_ns"] {
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_the_file_is_sealed() {
+    fn the_counter_file_can_be_neither_resized_nor_sealed() {
         let counts = CounterFile::new().unwrap();
         for bytes in [0, FILE_BYTES - 1, FILE_BYTES + 1] {
             assert_eq!(ftruncate(&counts.0, bytes as u64), Err(rustix::io::Errno::PERM), "{bytes} bytes");
@@ -227,10 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_file_has_no_sockets() {
+    fn an_unused_counter_file_has_no_sockets() {
         let counts = CounterFile::new().unwrap();
-        assert_eq!(counts.read().unwrap(), Sockets::default());
+        assert_eq!(counts.read_counters().unwrap(), SharedSockets::default());
         counts.0.write_all_at(&[0; 8], 0).unwrap();
-        assert!(counts.read().is_err(), "overwritten");
+        assert!(counts.read_counters().is_err(), "overwritten");
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::arguments::SniffArguments;
-use export::Exporter;
+use export::PacketExporter;
 use nocopy_report::live::LiveLine;
 use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print, quantity};
 use source::{PacketSource, ReceiveResult};
@@ -23,7 +23,7 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 const OUTPUT_BYTES: usize = 64 << 10;
 
 pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
-    let filter = arguments.filter.program()?;
+    let filter = arguments.filter.filter_program()?;
     capability::drop_all_but(capability::NETWORK)?;
     let interrupt = Interrupt::catch()?;
     let mut source = PacketSource::open(arguments, filter.as_ref())?;
@@ -31,9 +31,9 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     print::print_status(format_args!("listening on {}: {}", arguments.interface, source.description()));
     let mut sniffer = Sniffer::new(arguments, source, interrupt);
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
-    let ended = sniffer.run(&mut output);
+    let ended = sniffer.print_packets_until_end(&mut output);
     if !ended.as_ref().is_err_and(Failure::is_broken_pipe) {
-        sniffer.finish(*ended.as_ref().unwrap_or(&CommandEnd::Failed), &mut output)?;
+        sniffer.print_summary(*ended.as_ref().unwrap_or(&CommandEnd::Failed), &mut output)?;
     }
     ended.map(|_| Outcome::Positive)
 }
@@ -42,20 +42,20 @@ struct Sniffer<'a> {
     arguments: &'a SniffArguments,
     source: PacketSource,
     interrupt: Interrupt,
-    exporter: Exporter,
+    exporter: PacketExporter,
     count: PacketCounts,
     began: Instant,
 }
 
 impl<'a> Sniffer<'a> {
     fn new(arguments: &'a SniffArguments, source: PacketSource, interrupt: Interrupt) -> Self {
-        let (exporter, count) = (Exporter::new(arguments), PacketCounts::default());
+        let (exporter, count) = (PacketExporter::new(arguments), PacketCounts::default());
         Self { arguments, source, interrupt, exporter, count, began: Instant::now() }
     }
 
     /// Prints packets until `--count` is reached, the time is over, the user interrupts, or the interface
     /// fails.
-    fn run(&mut self, output: &mut impl Write) -> Result<CommandEnd, Failure> {
+    fn print_packets_until_end(&mut self, output: &mut impl Write) -> Result<CommandEnd, Failure> {
         let mut live = self.arguments.quiet.then(|| LiveRates::new(&mut self.source));
         let ended = loop {
             let timeout = match self.time_left() {
@@ -95,25 +95,25 @@ impl<'a> Sniffer<'a> {
         output: &mut impl Write,
     ) -> Result<ReceiveResult, Failure> {
         let Self { arguments, source, exporter, count, .. } = self;
-        source.receive(timeout, &mut |packet| {
+        source.receive_packets(timeout, &mut |packet| {
             if arguments.count.is_some_and(|count_max| count.packets >= count_max) {
                 return Ok(());
             }
-            count.count(&packet);
-            Ok(exporter.print(&packet, output).map_err(nocopy_report::Failure::Print)?)
+            count.count_packet(&packet);
+            Ok(exporter.print_packet(&packet, output).map_err(nocopy_report::Failure::Print)?)
         })
     }
 
     /// Prints the summary, also after an error.
-    fn finish(&mut self, ended: CommandEnd, output: &mut impl Write) -> Result<(), Failure> {
+    fn print_summary(&mut self, ended: CommandEnd, output: &mut impl Write) -> Result<(), Failure> {
         let Self { arguments, source, count, began, .. } = self;
         let end = CaptureEnd {
             interface: &arguments.interface,
             ended,
             elapsed: began.elapsed(),
-            drops: source.drops(),
+            drops: source.drop_counters(),
         };
-        let text = nocopy_report::summary::text(&count.summary(&end, source), arguments.json);
+        let text = nocopy_report::summary::summary_text(&count.capture_summary(&end, source), arguments.json);
         if arguments.json {
             let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
             return Ok(written.map_err(nocopy_report::Failure::Print)?);
@@ -133,7 +133,7 @@ struct LiveRates {
 
 impl LiveRates {
     fn new(source: &mut PacketSource) -> Self {
-        Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drops().dropped() }
+        Self { line: LiveLine::default(), packets: 0, bytes: 0, dropped: source.drop_counters().dropped() }
     }
 
     fn update(&mut self, source: &mut PacketSource, count: &PacketCounts) {
@@ -143,10 +143,10 @@ impl LiveRates {
             let rate = |now: u64, before: &mut u64| {
                 now.saturating_sub(std::mem::replace(before, now)) as f64 / seconds
             };
-            let packet_rate = quantity::short(rate(count.packets, packets));
-            let bit_rate = quantity::short(rate(count.bytes, bytes) * 8.0);
-            let lost = source.drops().dropped();
-            let drop_rate = quantity::short(rate(lost, dropped));
+            let packet_rate = quantity::short_number(rate(count.packets, packets));
+            let bit_rate = quantity::short_number(rate(count.bytes, bytes) * 8.0);
+            let lost = source.drop_counters().dropped();
+            let drop_rate = quantity::short_number(rate(lost, dropped));
             format!("{packet_rate} packets/s  {bit_rate} bit/s  {drop_rate} drops/s  {lost} dropped in all")
         });
     }

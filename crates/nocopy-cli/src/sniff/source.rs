@@ -12,7 +12,7 @@ use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
 
 use crate::arguments::SniffArguments;
 use crate::{Failure, take};
-use nocopy_proto::errno::is_down;
+use nocopy_proto::errno::is_interface_down;
 use nocopy_report::wall_clock::now_ns;
 use nocopy_transfer::arguments::LOOPBACK;
 
@@ -80,7 +80,7 @@ pub(super) struct ShowOptions {
 }
 
 impl ShowOptions {
-    fn of(arguments: &SniffArguments) -> Self {
+    fn from_arguments(arguments: &SniffArguments) -> Self {
         let snap_bytes_max =
             arguments.snap.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let joined_bytes_max =
@@ -100,10 +100,10 @@ impl PacketSource {
     pub(super) fn open(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Self, Failure> {
         let queues =
             if arguments.take { open_taking(arguments, filter)? } else { open_passive(arguments, filter)? };
-        Ok(Self { queues, show_options: ShowOptions::of(arguments), joined: Vec::new() })
+        Ok(Self { queues, show_options: ShowOptions::from_arguments(arguments), joined: Vec::new() })
     }
 
-    pub(super) fn receive(
+    pub(super) fn receive_packets(
         &mut self,
         timeout: Duration,
         show: &mut impl FnMut(CapturedPacket<'_>) -> Result<(), Failure>,
@@ -111,7 +111,7 @@ impl PacketSource {
         let mut batch = match self.queues.receive_timeout(timeout) {
             Ok(batch) => batch,
             // The interface may come up again; until then nothing is received.
-            Err(error) if is_down(&error) => {
+            Err(error) if is_interface_down(&error) => {
                 sleep(timeout);
                 return Ok(ReceiveResult::Nothing);
             }
@@ -135,14 +135,14 @@ impl PacketSource {
                 None => PacketTime { ns: *now.get_or_insert_with(now_ns), clock: ClockSource::Process },
             };
             let (bytes, packet_bytes) =
-                (bytes_of(&packet, self.show_options, &mut self.joined), packet.len());
+                (shown_bytes(&packet, self.show_options, &mut self.joined), packet.len());
             show(CapturedPacket { bytes, packet_bytes, time, outgoing })?;
         }
         Ok(ReceiveResult::Packets)
     }
 
     pub(super) fn description(&mut self) -> String {
-        let port = self.first();
+        let port = self.first_port();
         let host = match port.mode() {
             Mode::PacketRing => "the host has its packets too",
             _ => "taken from the host",
@@ -151,16 +151,16 @@ impl PacketSource {
     }
 
     pub(super) fn mode(&mut self) -> String {
-        self.first().mode().to_string()
+        self.first_port().mode().to_string()
     }
 
     pub(super) fn evidence(&mut self) -> Evidence {
-        self.first().explain().evidence
+        self.first_port().explain().evidence
     }
 
     /// The explanation of each port that differs from the first.
-    pub(super) fn explanations(&mut self) -> Vec<String> {
-        let first = self.first().mode();
+    pub(super) fn port_explanations(&mut self) -> Vec<String> {
+        let first = self.first_port().mode();
         let ports = self.queues.ports().iter().enumerate();
         ports
             .filter(|(index, port)| *index == 0 || port.mode() != first)
@@ -169,22 +169,22 @@ impl PacketSource {
     }
 
     /// Counts of lost packets by name, over all queues.
-    pub(super) fn drops(&mut self) -> Drops {
-        let mut drops = Drops::default();
+    pub(super) fn drop_counters(&mut self) -> DropCounters {
+        let mut drops = DropCounters::default();
         for port in self.queues.ports() {
             // The counters of a port whose interface was removed are lost with it.
-            drops.add(&port.receiver().stats().unwrap_or_default());
+            drops.add_stats(&port.receiver().stats().unwrap_or_default());
         }
         drops
     }
 
-    fn first(&mut self) -> &mut Port {
+    fn first_port(&mut self) -> &mut Port {
         &mut self.queues.ports()[0]
     }
 }
 
 /// The settings that capturing and taking share.
-fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder {
+fn port_builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder {
     let builder = Port::builder(&arguments.interface).promiscuous(!arguments.no_promiscuous);
     filter.into_iter().fold(builder.receive_metadata(true), PortBuilder::filter)
 }
@@ -192,7 +192,7 @@ fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder 
 /// Captures without taking packets from the host.
 fn open_passive(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
-    let builder = builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
+    let builder = port_builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
     let builder = builder.ring_sizes(RING_PACKETS, 64).frame_count(4096, 64);
     Ok(builder
         .multi_buffer(true)
@@ -202,31 +202,31 @@ fn open_passive(arguments: &SniffArguments, filter: Option<&Program>) -> Result<
 
 /// Takes matching packets; others go to the host.
 fn open_taking(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
-    let mut builder = builder(arguments, filter).purpose(Purpose::Exchange);
+    let mut builder = port_builder(arguments, filter).purpose(Purpose::Exchange);
     if let Some(mode) = arguments.mode {
         builder = builder.mode(mode.into());
     }
-    take::open_queues(builder, &arguments.interface)
+    take::open_taking_queues(builder, &arguments.interface)
 }
 
 /// Lost packets under the kernel's names, and refused ring entries.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Drops {
+pub(super) struct DropCounters {
     counters: Vec<(Cow<'static, str>, u64)>,
     dropped: u64,
 }
 
-impl Drops {
-    fn add(&mut self, stats: &Stats) {
+impl DropCounters {
+    fn add_stats(&mut self, stats: &Stats) {
         // Packets lost by the filter did not match: the host lost them.
         self.dropped += stats.dropped - stats.get("filter_lost").unwrap_or(0);
         let is_drop = |name: &str| !["filter_to_host", "rx_copied_out"].contains(&name);
         for counter in stats.into_iter().filter(|counter| is_drop(&counter.name)) {
-            self.count(counter.name.clone(), counter.value);
+            self.add_count(counter.name.clone(), counter.value);
         }
     }
 
-    fn count(&mut self, name: Cow<'static, str>, value: u64) {
+    fn add_count(&mut self, name: Cow<'static, str>, value: u64) {
         match self.counters.iter_mut().find(|(known, _)| *known == name) {
             Some((_, sum)) => *sum += value,
             None => self.counters.push((name, value)),
@@ -244,7 +244,7 @@ impl Drops {
 }
 
 /// The first bytes of the packet, in place if they are in one piece.
-fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, options: ShowOptions, joined: &'a mut Vec<u8>) -> &'a [u8] {
+fn shown_bytes<'a>(packet: &'a Chain<Packet<'_>>, options: ShowOptions, joined: &'a mut Vec<u8>) -> &'a [u8] {
     let [first, rest @ ..] = packet.as_ref() else { return &[] };
     if rest.is_empty() || first.len() >= options.joined_bytes_max {
         return &first[..first.len().min(options.snap_bytes_max)];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::export::SCHEMA;
-use super::source::{CapturedPacket, ClockSource, Drops, PacketSource};
+use super::source::{CapturedPacket, ClockSource, DropCounters, PacketSource};
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome, Summary, quantity};
 
@@ -24,11 +24,11 @@ pub(super) struct CaptureEnd<'a> {
     pub(super) interface: &'a str,
     pub(super) ended: CommandEnd,
     pub(super) elapsed: Duration,
-    pub(super) drops: Drops,
+    pub(super) drops: DropCounters,
 }
 
 impl PacketCounts {
-    pub(super) fn count(&mut self, packet: &CapturedPacket<'_>) {
+    pub(super) fn count_packet(&mut self, packet: &CapturedPacket<'_>) {
         self.packets += 1;
         self.bytes += packet.packet_bytes as u64;
         *match packet.time.clock {
@@ -48,7 +48,7 @@ impl PacketCounts {
         counts.into_iter().filter(|(_, packets)| *packets > 0)
     }
 
-    pub(super) fn summary<'a>(
+    pub(super) fn capture_summary<'a>(
         &self,
         end: &'a CaptureEnd<'a>,
         source: &mut PacketSource,
@@ -63,26 +63,26 @@ impl PacketCounts {
             packets: self.packets,
             bytes: self.bytes,
             dropped: end.drops.dropped(),
-            counters: Counters(end.drops.counters().collect()),
-            packets_by_clock: Counters(
+            counters: CountersByName(end.drops.counters().collect()),
+            packets_by_clock: CountersByName(
                 self.packets_by_clock().map(|(clock, packets)| (clock.name(), packets)).collect(),
             ),
-            text: self.text(end, source),
+            text: self.summary_text(end, source),
         }
     }
 
     /// The sentences that tcpdump ends with, and more of them.
-    fn text(&self, end: &CaptureEnd<'_>, source: &mut PacketSource) -> String {
+    fn summary_text(&self, end: &CaptureEnd<'_>, source: &mut PacketSource) -> String {
         let (mut text, seconds) = (String::new(), end.elapsed.as_secs_f64());
-        let rate = quantity::short(self.packets as f64 / seconds.max(1e-9));
-        let bits = quantity::short(self.bytes as f64 * 8.0 / seconds.max(1e-9));
+        let rate = quantity::short_number(self.packets as f64 / seconds.max(1e-9));
+        let bits = quantity::short_number(self.bytes as f64 * 8.0 / seconds.max(1e-9));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{} packets captured, {} bytes, in {}{}: {rate} packets/s, {bits} bit/s",
             self.packets,
             self.bytes,
-            quantity::time(seconds),
+            quantity::time_text(seconds),
             end.ended.words()
         );
         let _ = writeln!(text, "{} packets dropped by the kernel", end.drops.dropped());
@@ -97,7 +97,7 @@ impl PacketCounts {
             };
             let _ = writeln!(text, "time of {packets} packets: {meaning}");
         }
-        for report in source.explanations() {
+        for report in source.port_explanations() {
             let _ = writeln!(text, "{report}");
         }
         text
@@ -116,8 +116,8 @@ pub(super) struct CaptureSummary<'a> {
     packets: u64,
     bytes: u64,
     dropped: u64,
-    counters: Counters<'a>,
-    packets_by_clock: Counters<'a>,
+    counters: CountersByName<'a>,
+    packets_by_clock: CountersByName<'a>,
     #[serde(skip)]
     text: String,
 }
@@ -141,9 +141,9 @@ impl Summary for CaptureSummary<'_> {
 }
 
 /// An object with a member for each counter, in their order.
-struct Counters<'a>(Vec<(&'a str, u64)>);
+struct CountersByName<'a>(Vec<(&'a str, u64)>);
 
-impl Serialize for Counters<'_> {
+impl Serialize for CountersByName<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().copied())
     }

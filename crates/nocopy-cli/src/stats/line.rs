@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::export::table;
-use super::report::{CounterGroup, CounterRow, CounterSource, Report};
+use super::report::{CounterGroup, CounterRow, CounterSource, InterfaceReport};
 
 /// The subject of a line; also the order of lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ impl Quantity {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Amount {
+pub(super) struct CounterAmount {
     pub(super) total: u64,
     /// Increase since the last refresh.
     pub(super) increase: Option<u64>,
@@ -40,15 +40,15 @@ pub(super) struct Amount {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
+pub(super) struct CounterLine {
     pub(super) interface: String,
     pub(super) subject: LineSubject,
     /// By [`Quantity`]; `None` if not counted.
-    amounts: [Option<Amount>; 5],
+    amounts: [Option<CounterAmount>; 5],
 }
 
-impl Line {
-    pub(super) fn amount(&self, quantity: Quantity) -> Option<Amount> {
+impl CounterLine {
+    pub(super) fn amount(&self, quantity: Quantity) -> Option<CounterAmount> {
         self.amounts[quantity as usize]
     }
 
@@ -64,31 +64,33 @@ impl Line {
 }
 
 /// The lines of an interface: itself, its queues, the AF_XDP sockets on it.
-pub(super) fn lines(report: &Report) -> Vec<Line> {
+pub(super) fn interface_lines(report: &InterfaceReport) -> Vec<CounterLine> {
     let mut amounts = SubjectAmounts(BTreeMap::from([(LineSubject::Interface, [None; 5])]));
     let has_queues = report.groups.iter().any(|group| matches!(group.source, CounterSource::Queue(..)));
     for CounterGroup { source, rows } in &report.groups {
         match source {
-            CounterSource::Link => amounts.add(LineSubject::Interface, rows, link_quantity),
-            CounterSource::Queue(_, number) => amounts.add(LineSubject::Queue(*number), rows, queue_quantity),
+            CounterSource::Link => amounts.add_rows(LineSubject::Interface, rows, link_quantity),
+            CounterSource::Queue(_, number) => {
+                amounts.add_rows(LineSubject::Queue(*number), rows, queue_quantity)
+            }
             CounterSource::Socket(socket) => {
                 let subject = LineSubject::Socket(socket.queue, socket.inode, table::source_name(source));
-                amounts.add(subject, rows, socket_quantity);
+                amounts.add_rows(subject, rows, socket_quantity);
             }
             // The driver's counters of a queue that the kernel's counters already include.
             CounterSource::Driver if has_queues => {}
             CounterSource::Driver => amounts.add_driver_rows(rows),
         }
     }
-    let line = |(subject, amounts)| Line { interface: report.interface.clone(), subject, amounts };
+    let line = |(subject, amounts)| CounterLine { interface: report.interface.clone(), subject, amounts };
     amounts.0.into_iter().map(line).collect()
 }
 
 /// The amounts of each line of an interface.
-struct SubjectAmounts(BTreeMap<LineSubject, [Option<Amount>; 5]>);
+struct SubjectAmounts(BTreeMap<LineSubject, [Option<CounterAmount>; 5]>);
 
 impl SubjectAmounts {
-    fn add(
+    fn add_rows(
         &mut self,
         subject: LineSubject,
         rows: &[CounterRow],
@@ -97,7 +99,7 @@ impl SubjectAmounts {
         let amounts = self.0.entry(subject).or_default();
         for row in rows {
             if let Some(quantity) = quantity(&row.counter.name) {
-                add(&mut amounts[quantity as usize], row);
+                add_counter_row(&mut amounts[quantity as usize], row);
             }
         }
     }
@@ -105,23 +107,23 @@ impl SubjectAmounts {
     /// Some drivers count XDP packets besides all packets; some (veth) count nothing else, and then these
     /// counters are used.
     fn add_driver_rows(&mut self, rows: &[CounterRow]) {
-        let all = rows.iter().filter_map(|row| Some((parse_driver_name(&row.counter.name)?, row)));
+        let all = rows.iter().filter_map(|row| Some((parse_driver_counter_name(&row.counter.name)?, row)));
         let (xdp, all): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.is_xdp);
         for (name, row) in all {
             let amounts = self.0.entry(LineSubject::Queue(name.queue)).or_default();
-            add(&mut amounts[name.quantity as usize], row);
+            add_counter_row(&mut amounts[name.quantity as usize], row);
         }
         let before = self.0.clone();
         for (name, row) in xdp {
             let (subject, index) = (LineSubject::Queue(name.queue), name.quantity as usize);
             if before.get(&subject).is_none_or(|amounts| amounts[index].is_none()) {
-                add(&mut self.0.entry(subject).or_default()[index], row);
+                add_counter_row(&mut self.0.entry(subject).or_default()[index], row);
             }
         }
     }
 }
 
-fn add(amount: &mut Option<Amount>, row: &CounterRow) {
+fn add_counter_row(amount: &mut Option<CounterAmount>, row: &CounterRow) {
     let amount = amount.get_or_insert_default();
     amount.total += row.counter.value;
     if let (Some(increase), Some(per_second)) = (row.increase, row.per_second) {
@@ -163,7 +165,7 @@ fn traffic_quantity(name: &str) -> Option<Quantity> {
 
 /// The meaning of a driver's counter name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DriverName {
+struct ParsedDriverCounterName {
     queue: u32,
     quantity: Quantity,
     /// Whether it counts packets that an XDP program received.
@@ -173,9 +175,9 @@ struct DriverName {
 /// Drivers agree on no form, but on the words: `rx_queue_0_packets` (igb), `rx0_bytes` (mlx5), `rx-0.packets`
 /// (i40e), `queue_0_rx_cnt` (ena), `rx_queue_0_xdp_packets` (veth). A name with any other word is of
 /// something else.
-fn parse_driver_name(name: &str) -> Option<DriverName> {
+fn parse_driver_counter_name(name: &str) -> Option<ParsedDriverCounterName> {
     let (mut direction, mut queue, mut what, mut is_xdp) = (None, None, None, false);
-    for word in split_name(name) {
+    for word in letter_and_digit_runs(name) {
         match word {
             "queue" => {}
             "xdp" => is_xdp = true,
@@ -191,11 +193,11 @@ fn parse_driver_name(name: &str) -> Option<DriverName> {
         "drops" => direction.map(|_| Quantity::Drops)?,
         what => traffic_quantity(&format!("{}_{what}", direction?))?,
     };
-    Some(DriverName { queue: queue?, quantity, is_xdp })
+    Some(ParsedDriverCounterName { queue: queue?, quantity, is_xdp })
 }
 
 /// Runs of letters and runs of digits.
-fn split_name(name: &str) -> impl Iterator<Item = &str> {
+fn letter_and_digit_runs(name: &str) -> impl Iterator<Item = &str> {
     let separated = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
     separated.flat_map(|part| {
         let cut = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
@@ -211,10 +213,13 @@ pub(super) mod tests {
     use nocopy::Counter;
 
     use super::*;
-    use crate::stats::report::Socket;
+    use crate::stats::report::XdpSocket;
 
     /// Counters with their growth in the last two seconds.
-    pub(in crate::stats) fn group(source: CounterSource, rows: &[(&'static str, u64, u64)]) -> CounterGroup {
+    pub(in crate::stats) fn counter_group(
+        source: CounterSource,
+        rows: &[(&'static str, u64, u64)],
+    ) -> CounterGroup {
         let row = |&(name, value, increase): &(&'static str, u64, u64)| CounterRow {
             counter: Counter { name: Cow::Borrowed(name), meaning: "", value },
             increase: Some(increase),
@@ -223,11 +228,14 @@ pub(super) mod tests {
         CounterGroup { source, rows: rows.iter().map(row).collect() }
     }
 
-    pub(in crate::stats) fn report(interface: &str, groups: Vec<CounterGroup>) -> Report {
-        Report { interface: interface.into(), seconds: Some(2.0), groups, knows_sockets: true }
+    pub(in crate::stats) fn report_with_groups(
+        interface: &str,
+        groups: Vec<CounterGroup>,
+    ) -> InterfaceReport {
+        InterfaceReport { interface: interface.into(), seconds: Some(2.0), groups, knows_sockets: true }
     }
 
-    fn per_second(line: &Line, quantity: Quantity) -> Option<f64> {
+    fn rate_in_line(line: &CounterLine, quantity: Quantity) -> Option<f64> {
         line.amount(quantity)?.per_second
     }
 
@@ -240,46 +248,50 @@ pub(super) mod tests {
             ("rx_missed_errors", 4, 2),
             ("rx_errors", 50, 50),
         ];
-        let lines = lines(&report("eth0", vec![group(CounterSource::Link, &link)]));
+        let lines =
+            interface_lines(&report_with_groups("eth0", vec![counter_group(CounterSource::Link, &link)]));
         assert_eq!(lines.len(), 1);
         assert_eq!((lines[0].interface.as_str(), &lines[0].subject), ("eth0", &LineSubject::Interface));
-        assert_eq!(per_second(&lines[0], Quantity::RxPackets), Some(10.0));
-        assert_eq!(per_second(&lines[0], Quantity::TxBytes), Some(2.0));
+        assert_eq!(rate_in_line(&lines[0], Quantity::RxPackets), Some(10.0));
+        assert_eq!(rate_in_line(&lines[0], Quantity::TxBytes), Some(2.0));
         assert_eq!(lines[0].amount(Quantity::RxBytes), None);
-        let drops = Amount { total: 7, increase: Some(4), per_second: Some(2.0) };
+        let drops = CounterAmount { total: 7, increase: Some(4), per_second: Some(2.0) };
         assert_eq!(lines[0].amount(Quantity::Drops), Some(drops));
         assert!(lines[0].is_dropping() && lines[0].is_active());
     }
 
     #[test]
     fn both_directions_of_a_queue_are_one_line() {
-        let rx = group(CounterSource::Queue("rx".into(), 1), &[("rx_packets", 8, 4), ("rx_hw_drops", 2, 0)]);
-        let tx = group(CounterSource::Queue("tx".into(), 1), &[("tx_packets", 6, 2)]);
-        let driver = group(CounterSource::Driver, &[("rx_queue_1_packets", 8, 4)]);
-        let lines = lines(&report("eth0", vec![rx, tx, driver]));
+        let rx = counter_group(
+            CounterSource::Queue("rx".into(), 1),
+            &[("rx_packets", 8, 4), ("rx_hw_drops", 2, 0)],
+        );
+        let tx = counter_group(CounterSource::Queue("tx".into(), 1), &[("tx_packets", 6, 2)]);
+        let driver = counter_group(CounterSource::Driver, &[("rx_queue_1_packets", 8, 4)]);
+        let lines = interface_lines(&report_with_groups("eth0", vec![rx, tx, driver]));
         assert_eq!(lines[1].subject, LineSubject::Queue(1));
-        assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(2.0), "the driver says the same again");
-        assert_eq!(per_second(&lines[1], Quantity::TxPackets), Some(1.0));
+        assert_eq!(rate_in_line(&lines[1], Quantity::RxPackets), Some(2.0), "the driver says the same again");
+        assert_eq!(rate_in_line(&lines[1], Quantity::TxPackets), Some(1.0));
         assert!(!lines[1].is_dropping() && lines[1].is_active());
     }
 
     #[test]
     fn a_line_of_a_socket_has_its_process_and_drops() {
         let owner = Some((7, "capture".to_owned()));
-        let socket = CounterSource::Socket(Socket { inode: 9, queue: 3, zero_copy: true, owner });
+        let socket = CounterSource::Socket(XdpSocket { inode: 9, queue: 3, zero_copy: true, owner });
         let counters = [("rx_dropped", 5, 4), ("rx_ring_full", 2, 2), ("tx_invalid_descs", 1, 1)];
-        let lines = lines(&report("eth0", vec![group(socket, &counters)]));
+        let lines = interface_lines(&report_with_groups("eth0", vec![counter_group(socket, &counters)]));
         assert_eq!(lines[1].subject, LineSubject::Socket(3, 9, "AF_XDP queue 3 of capture (7)".into()));
         assert_eq!(lines[1].amount(Quantity::Drops).unwrap().total, 7);
-        assert_eq!(per_second(&lines[1], Quantity::Drops), Some(3.0));
+        assert_eq!(rate_in_line(&lines[1], Quantity::Drops), Some(3.0));
     }
 
     #[test]
     fn the_first_refresh_has_no_rate() {
-        let mut link = group(CounterSource::Link, &[("rx_packets", 100, 20)]);
+        let mut link = counter_group(CounterSource::Link, &[("rx_packets", 100, 20)]);
         (link.rows[0].increase, link.rows[0].per_second) = (None, None);
-        let lines = lines(&report("eth0", vec![link]));
-        let amount = Amount { total: 100, increase: None, per_second: None };
+        let lines = interface_lines(&report_with_groups("eth0", vec![link]));
+        let amount = CounterAmount { total: 100, increase: None, per_second: None };
         assert_eq!(lines[0].amount(Quantity::RxPackets), Some(amount));
     }
 
@@ -295,7 +307,11 @@ pub(super) mod tests {
             ("rx_queue_1_drops", 1, Drops, false),
             ("rx_queue_0_xdp_packets", 0, RxPackets, true),
         ] {
-            assert_eq!(parse_driver_name(name), Some(DriverName { queue, quantity, is_xdp }), "{name}");
+            assert_eq!(
+                parse_driver_counter_name(name),
+                Some(ParsedDriverCounterName { queue, quantity, is_xdp }),
+                "{name}"
+            );
         }
         for name in [
             "rx_packets",
@@ -307,19 +323,20 @@ pub(super) mod tests {
             "rx_queue_99999999999_packets",
             "",
         ] {
-            assert_eq!(parse_driver_name(name), None, "{name}");
+            assert_eq!(parse_driver_counter_name(name), None, "{name}");
         }
     }
 
     #[test]
-    fn xdp_counters_are_used_only_without_others() {
+    fn xdp_counters_are_used_only_without_others_of_the_queue() {
         let driver = [
             ("rx_queue_0_xdp_packets", 50, 10),
             ("rx_queue_1_packets", 80, 40),
             ("rx_queue_1_xdp_packets", 60, 20),
         ];
-        let lines = lines(&report("veth", vec![group(CounterSource::Driver, &driver)]));
-        assert_eq!(per_second(&lines[1], Quantity::RxPackets), Some(5.0));
-        assert_eq!(per_second(&lines[2], Quantity::RxPackets), Some(20.0));
+        let lines =
+            interface_lines(&report_with_groups("veth", vec![counter_group(CounterSource::Driver, &driver)]));
+        assert_eq!(rate_in_line(&lines[1], Quantity::RxPackets), Some(5.0));
+        assert_eq!(rate_in_line(&lines[2], Quantity::RxPackets), Some(20.0));
     }
 }

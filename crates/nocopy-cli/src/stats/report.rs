@@ -22,11 +22,11 @@ pub(super) enum CounterSource {
     /// The driver, under its own names.
     Driver,
     /// The kernel, for an AF_XDP socket.
-    Socket(Socket),
+    Socket(XdpSocket),
 }
 
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct XdpSocket {
     pub(super) inode: u32,
     pub(super) queue: u32,
     pub(super) zero_copy: bool,
@@ -40,7 +40,7 @@ pub(super) struct CounterGroup {
 }
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct InterfaceReport {
     pub(super) interface: String,
     /// Time since the last snapshot.
     pub(super) seconds: Option<f64>,
@@ -50,10 +50,10 @@ pub(super) struct Report {
 }
 
 /// The process of each socket, by inode. Found once, because it takes a walk through all of /proc.
-pub(super) type Owners = HashMap<u32, Option<(u32, String)>>;
+pub(super) type SocketOwners = HashMap<u32, Option<(u32, String)>>;
 
-impl Report {
-    pub(super) fn new(now: &Snapshot, before: Option<&Snapshot>, owners: &mut Owners) -> Self {
+impl InterfaceReport {
+    pub(super) fn new(now: &Snapshot, before: Option<&Snapshot>, owners: &mut SocketOwners) -> Self {
         let increase = before.map(|before| now.since(before));
         let increase = increase.as_ref();
         let seconds = before.map(|before| now.taken.saturating_duration_since(before.taken).as_secs_f64());
@@ -82,9 +82,9 @@ impl Report {
         for (at, socket) in now.sockets.iter().flatten().enumerate() {
             let increase = increase.and_then(|increase| increase.sockets.as_ref());
             let increase = increase.map(|sockets| sockets[at].counters().collect());
-            let owner = owners.entry(socket.inode).or_insert_with(|| socket.process()).clone();
+            let owner = owners.entry(socket.inode).or_insert_with(|| socket.owning_process()).clone();
             let (inode, queue, zero_copy) = (socket.inode, socket.queue, socket.zero_copy);
-            let source = CounterSource::Socket(Socket { inode, queue, zero_copy, owner });
+            let source = CounterSource::Socket(XdpSocket { inode, queue, zero_copy, owner });
             groups.push(group(source, socket.counters().collect(), increase));
         }
         if !now.driver.is_empty() {

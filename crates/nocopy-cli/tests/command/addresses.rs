@@ -8,8 +8,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::process_state::wait_until;
-use crate::running::{PATIENCE, Running, nocopy, readable_directory, started, text};
-use crate::scratch::Scratch;
+use crate::running::{
+    PATIENCE, RunningNocopy, lossy_text, nocopy_command, piped_command, readable_directory,
+};
+use crate::scratch::ScratchFile;
 use nocopy_lab::{End, Lab, Namespace};
 
 /// Addresses of the right end besides those of its interface: two of IPv4 and one of IPv6.
@@ -24,12 +26,12 @@ const NAMES: &str = "\
     ::1 closed\n\
     127.0.0.1 closed\n";
 
-fn ip(arguments: &str) {
+fn run_ip_command(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
+    assert!(output.status.success(), "ip {arguments}: {}", lossy_text(&output.stderr));
 }
 
-fn set(setting: &str, value: &str) {
+fn write_sysctl(setting: &str, value: &str) {
     fs::write(format!("/proc/sys/net/{setting}"), value).unwrap();
 }
 
@@ -41,28 +43,28 @@ fn lab_with_ipv6() -> Option<Lab> {
     let lab = nocopy_lab::lab_or_skip()?;
     for end in [lab.left(), lab.right()] {
         end.namespace().run(|| {
-            set(&format!("ipv6/conf/{}/accept_dad", end.interface()), "0");
-            set(&format!("ipv6/conf/{}/disable_ipv6", end.interface()), "0");
-            set("ipv6/conf/lo/disable_ipv6", "0");
-            ip("link set lo up");
-            wait_until("an address of its link", || link_local(end).is_some());
+            write_sysctl(&format!("ipv6/conf/{}/accept_dad", end.interface()), "0");
+            write_sysctl(&format!("ipv6/conf/{}/disable_ipv6", end.interface()), "0");
+            write_sysctl("ipv6/conf/lo/disable_ipv6", "0");
+            run_ip_command("link set lo up");
+            wait_until("an address of its link", || link_local_address(end).is_some());
         });
     }
     Some(lab)
 }
 
 /// The link-local address of the end, once it is not tentative.
-fn link_local(end: &End) -> Option<String> {
+fn link_local_address(end: &End) -> Option<String> {
     let mut show = Command::new("ip");
     show.args(["-o", "-6", "addr", "show", "dev", end.interface(), "-tentative"]);
-    let lines = text(&show.output().unwrap().stdout);
+    let lines = lossy_text(&show.output().unwrap().stdout);
     let mut words = lines.split_whitespace();
     words.find(|word| word.starts_with("fe80::"))?.split('/').next().map(str::to_owned)
 }
 
 /// A command, and the addresses that it prints before the first of other words.
-fn started_at(mut command: Command, what: &str, count: usize) -> (Running, Vec<String>) {
-    let mut running = Running(Some(command.spawn().unwrap()));
+fn start_and_read_addresses(mut command: Command, what: &str, count: usize) -> (RunningNocopy, Vec<String>) {
+    let mut running = RunningNocopy(Some(command.spawn().unwrap()));
     let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
     let addresses = (0..count).map(|_| {
         let mut line = String::new();
@@ -76,35 +78,47 @@ fn started_at(mut command: Command, what: &str, count: usize) -> (Running, Vec<S
     (running, addresses)
 }
 
-fn serve(arguments: &[&str], count: usize) -> (Running, Vec<String>) {
-    started_at(nocopy(&[&["serve"], arguments].concat()), "serving", count)
+fn start_server(arguments: &[&str], count: usize) -> (RunningNocopy, Vec<String>) {
+    start_and_read_addresses(nocopy_command(&[&["serve"], arguments].concat()), "serving", count)
 }
 
-fn port(address: &str) -> &str {
+fn port_of_url(address: &str) -> &str {
     let (_, port) = address.split('/').nth(2).unwrap().rsplit_once(':').unwrap();
     port
 }
 
-fn assert_success(command: Running, what: &str) {
-    let output = command.end();
-    assert_eq!(output.status.code(), Some(0), "{what}: {}{}", text(&output.stdout), text(&output.stderr));
+fn assert_command_succeeds(command: RunningNocopy, what: &str) {
+    let output = command.wait_for_end();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{what}: {}{}",
+        lossy_text(&output.stdout),
+        lossy_text(&output.stderr)
+    );
 }
 
-fn assert_answered(target: &str) {
-    assert_success(Running::start(&["ping", target, "--count", "3", "--timeout", "60s"]), target);
+fn assert_pings_are_answered(target: &str) {
+    assert_command_succeeds(
+        RunningNocopy::start(&["ping", target, "--count", "3", "--timeout", "60s"]),
+        target,
+    );
 }
 
 /// Sends to each of the hosts, where a receiver at the wildcard of the right end must answer.
-fn assert_received(lab: &Lab, scheme: &str, hosts: &[String]) {
+fn assert_transfers_arrive(lab: &Lab, scheme: &str, hosts: &[String]) {
     for host in hosts {
         let receiving = ["recv", &format!("{scheme}://:0"), "--idle", "60s"];
-        let (receiver, at) = lab.right().namespace().run(|| started_at(nocopy(&receiving), "receiving", 1));
-        let to = format!("{scheme}://{host}:{}", port(&at[0]));
+        let (receiver, at) = lab
+            .right()
+            .namespace()
+            .run(|| start_and_read_addresses(nocopy_command(&receiving), "receiving", 1));
+        let to = format!("{scheme}://{host}:{}", port_of_url(&at[0]));
         lab.left().namespace().run(|| {
             let sending = ["send", &to, "--count", "50", "--connect-timeout", "60s"];
-            assert_success(Running::start(&sending), &to);
+            assert_command_succeeds(RunningNocopy::start(&sending), &to);
         });
-        assert_success(receiver, &to);
+        assert_command_succeeds(receiver, &to);
     }
 }
 
@@ -114,19 +128,21 @@ fn answers_come_from_the_requested_address() {
     let (left, right) = (lab.left(), lab.right());
     let [alias, on_lo, on_lo_v6] = OTHERS;
     right.namespace().run(|| {
-        ip(&format!("addr add {alias}/32 dev {}", right.interface()));
-        ip(&format!("addr add {on_lo}/32 dev lo"));
-        ip(&format!("-6 addr add {on_lo_v6}/128 dev lo nodad"));
+        run_ip_command(&format!("addr add {alias}/32 dev {}", right.interface()));
+        run_ip_command(&format!("addr add {on_lo}/32 dev lo"));
+        run_ip_command(&format!("-6 addr add {on_lo_v6}/128 dev lo nodad"));
     });
-    let link = right.namespace().run(|| link_local(right).unwrap());
+    let link = right.namespace().run(|| link_local_address(right).unwrap());
     left.namespace().run(|| {
         for host in [alias, on_lo] {
-            ip(&format!("route add {host}/32 via {}", right.ipv4()));
+            run_ip_command(&format!("route add {host}/32 via {}", right.ipv4()));
         }
-        ip(&format!("-6 addr add fd77::1/64 dev {} nodad", left.interface()));
-        ip(&format!("-6 route add {on_lo_v6}/128 via {link} dev {}", left.interface()));
+        run_ip_command(&format!("-6 addr add fd77::1/64 dev {} nodad", left.interface()));
+        run_ip_command(&format!("-6 route add {on_lo_v6}/128 via {link} dev {}", left.interface()));
     });
-    right.namespace().run(|| ip(&format!("-6 addr add fd77::2/64 dev {} nodad", right.interface())));
+    right
+        .namespace()
+        .run(|| run_ip_command(&format!("-6 addr add fd77::2/64 dev {} nodad", right.interface())));
     let hosts = [
         right.ipv4().to_string(),
         alias.into(),
@@ -138,17 +154,20 @@ fn answers_come_from_the_requested_address() {
     let schemes = ["udp", "tcp", "message"];
     let services = schemes.map(|scheme| format!("{scheme}://:0"));
     let (_server, at) =
-        right.namespace().run(|| serve(&services.each_ref().map(String::as_str), services.len()));
+        right.namespace().run(|| start_server(&services.each_ref().map(String::as_str), services.len()));
     for (scheme, at) in schemes.iter().zip(&at) {
         for host in &hosts {
-            left.namespace().run(|| assert_answered(&format!("{scheme}://{host}:{}", port(at))));
+            left.namespace()
+                .run(|| assert_pings_are_answered(&format!("{scheme}://{host}:{}", port_of_url(at))));
         }
     }
-    ["udp", "tcp"].iter().for_each(|scheme| assert_received(&lab, scheme, &hosts));
+    ["udp", "tcp"].iter().for_each(|scheme| assert_transfers_arrive(&lab, scheme, &hosts));
     // A question to all is answered from an address of the interface.
     let broadcast = right.ipv4().octets();
-    let broadcast =
-        SocketAddr::from(([broadcast[0], broadcast[1], broadcast[2], 255], port(&at[0]).parse().unwrap()));
+    let broadcast = SocketAddr::from((
+        [broadcast[0], broadcast[1], broadcast[2], 255],
+        port_of_url(&at[0]).parse().unwrap(),
+    ));
     let from = left.namespace().run(|| {
         let socket = UdpSocket::bind((left.ipv4(), 0)).unwrap();
         socket.set_broadcast(true).unwrap();
@@ -160,10 +179,11 @@ fn answers_come_from_the_requested_address() {
 }
 
 #[test]
-fn scopes_are_names_and_numbers_of_interfaces() {
+fn ipv6_scopes_may_be_interface_names_or_numbers() {
     let Some(lab) = lab_with_ipv6() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let (here, there) = [left, right].map(|end| end.namespace().run(|| link_local(end).unwrap())).into();
+    let (here, there) =
+        [left, right].map(|end| end.namespace().run(|| link_local_address(end).unwrap())).into();
     let (at_left, index) = (left.interface(), left.index());
     let directory = readable_directory();
     fs::write(directory.path().join("file"), "content").unwrap();
@@ -172,11 +192,11 @@ fn scopes_are_names_and_numbers_of_interfaces() {
     let own = format!("[{there}%{}]:0", right.interface());
     let (_server, at) = right.namespace().run(|| {
         let services = ["udp", "tcp", "message"].map(|scheme| format!("{scheme}://{own}"));
-        serve(&services.each_ref().map(String::as_str), 3)
+        start_server(&services.each_ref().map(String::as_str), 3)
     });
     let (_nfs, nfs_at) = right.namespace().run(|| {
         let allow = format!("{here}%{}", right.interface());
-        serve(
+        start_server(
             &["nfs", path, "--listen", &own, "--allow", &allow, "--state", state.path().to_str().unwrap()],
             1,
         )
@@ -185,53 +205,54 @@ fn scopes_are_names_and_numbers_of_interfaces() {
         left.namespace().run(|| {
             for at in &at {
                 let scheme = at.split("://").next().unwrap();
-                assert_answered(&format!("{scheme}://[{there}%{scope}]:{}", port(at)));
+                assert_pings_are_answered(&format!("{scheme}://[{there}%{scope}]:{}", port_of_url(at)));
             }
-            let url = format!("nfs://[{there}%{scope}]:{}{path}/file", port(&nfs_at[0]));
-            let output = Running::start(&["cat", &url]).end();
-            assert_eq!(text(&output.stdout), "content", "{url}: {}", text(&output.stderr));
+            let url = format!("nfs://[{there}%{scope}]:{}{path}/file", port_of_url(&nfs_at[0]));
+            let output = RunningNocopy::start(&["cat", &url]).wait_for_end();
+            assert_eq!(lossy_text(&output.stdout), "content", "{url}: {}", lossy_text(&output.stderr));
         });
     }
     let allowed = format!("{here}%{}", right.interface());
     for scheme in ["udp", "tcp"] {
         let receiving = ["recv", &format!("{scheme}://{own}"), "--from", &allowed, "--idle", "60s"];
-        let (receiver, at) = right.namespace().run(|| started_at(nocopy(&receiving), "receiving", 1));
-        let to = format!("{scheme}://[{there}%25{at_left}]:{}", port(&at[0]));
+        let (receiver, at) =
+            right.namespace().run(|| start_and_read_addresses(nocopy_command(&receiving), "receiving", 1));
+        let to = format!("{scheme}://[{there}%25{at_left}]:{}", port_of_url(&at[0]));
         let sending = ["send", &to, "--count", "50", "--connect-timeout", "60s"];
-        left.namespace().run(|| assert_success(Running::start(&sending), &to));
-        assert_success(receiver, &to);
+        left.namespace().run(|| assert_command_succeeds(RunningNocopy::start(&sending), &to));
+        assert_command_succeeds(receiver, &to);
     }
 }
 
 #[test]
-fn the_wildcard_is_of_both_families_despite_bindv6only() {
+fn the_wildcard_serves_ipv4_and_ipv6_despite_bindv6only() {
     let Some(lab) = lab_with_ipv6() else { return };
     let namespace = lab.right().namespace();
-    namespace.run(|| set("ipv6/bindv6only", "1"));
+    namespace.run(|| write_sysctl("ipv6/bindv6only", "1"));
     let directory = readable_directory();
     let (path, state) = (directory.path().to_str().unwrap(), readable_directory());
     for wildcard in ["", "[::]"] {
         namespace.run(|| {
             let services = ["udp", "tcp", "message"].map(|scheme| format!("{scheme}://{wildcard}:0"));
-            let (_server, at) = serve(&services.each_ref().map(String::as_str), 3);
+            let (_server, at) = start_server(&services.each_ref().map(String::as_str), 3);
             let listen = format!("{wildcard}:0");
             let state = state.path().join(wildcard.len().to_string());
             let nfs = ["nfs", path, "--listen", &listen, "--state", state.to_str().unwrap()];
-            let (_nfs, nfs_at) = serve(&nfs, 1);
+            let (_nfs, nfs_at) = start_server(&nfs, 1);
             for host in ["127.0.0.1", "[::1]"] {
                 for at in &at {
                     let scheme = at.split("://").next().unwrap();
-                    assert_answered(&format!("{scheme}://{host}:{}", port(at)));
+                    assert_pings_are_answered(&format!("{scheme}://{host}:{}", port_of_url(at)));
                 }
-                let url = format!("nfs://{host}:{}{path}", port(&nfs_at[0]));
-                assert_success(Running::start(&["ls", &url]), &url);
+                let url = format!("nfs://{host}:{}{path}", port_of_url(&nfs_at[0]));
+                assert_command_succeeds(RunningNocopy::start(&["ls", &url]), &url);
                 for scheme in ["udp", "tcp"] {
                     let receiving = ["recv", &format!("{scheme}://{wildcard}:0"), "--idle", "60s"];
-                    let (receiver, at) = started_at(nocopy(&receiving), "receiving", 1);
-                    let to = format!("{scheme}://{host}:{}", port(&at[0]));
+                    let (receiver, at) = start_and_read_addresses(nocopy_command(&receiving), "receiving", 1);
+                    let to = format!("{scheme}://{host}:{}", port_of_url(&at[0]));
                     let sending = ["send", &to, "--count", "50", "--connect-timeout", "60s"];
-                    assert_success(Running::start(&sending), &to);
-                    assert_success(receiver, &to);
+                    assert_command_succeeds(RunningNocopy::start(&sending), &to);
+                    assert_command_succeeds(receiver, &to);
                 }
             }
         });
@@ -241,13 +262,13 @@ fn the_wildcard_is_of_both_families_despite_bindv6only() {
 /// A network namespace with lo, and a file that commands read as /etc/hosts.
 struct HostsNamespace {
     lab: Lab,
-    hosts: Scratch,
+    hosts: ScratchFile,
 }
 
 impl HostsNamespace {
     fn new() -> Option<Self> {
         let lab = lab_with_ipv6()?;
-        let hosts = Scratch::new("hosts");
+        let hosts = ScratchFile::new("hosts");
         fs::write(hosts.path(), NAMES).unwrap();
         Some(Self { lab, hosts })
     }
@@ -256,20 +277,20 @@ impl HostsNamespace {
         self.lab.right().namespace()
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    fn command_with_hosts_file(&self, arguments: &[&str]) -> Command {
         let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
         let program = env!("CARGO_BIN_EXE_nocopy");
         let before = ["-m", "sh", "-c", script, "sh", self.hosts.path(), program];
-        started("unshare", &[&before, arguments].concat())
+        piped_command("unshare", &[&before, arguments].concat())
     }
 
-    fn start(&self, arguments: &[&str]) -> Running {
-        Running(Some(self.command(arguments).stdin(Stdio::null()).spawn().unwrap()))
+    fn start_with_hosts_file(&self, arguments: &[&str]) -> RunningNocopy {
+        RunningNocopy(Some(self.command_with_hosts_file(arguments).stdin(Stdio::null()).spawn().unwrap()))
     }
 }
 
 #[test]
-fn every_address_of_a_name_is_tried() {
+fn clients_try_every_address_of_a_host_name() {
     let Some(named) = HostsNamespace::new() else { return };
     named.namespace().run(|| {
         let directory = readable_directory();
@@ -277,32 +298,38 @@ fn every_address_of_a_name_is_tried() {
         let nfs = |host: &str| {
             let state = state.path().join(host);
             let listen = format!("{host}:0");
-            serve(&["nfs", path, "--listen", &listen, "--state", state.to_str().unwrap()], 1)
+            start_server(&["nfs", path, "--listen", &listen, "--state", state.to_str().unwrap()], 1)
         };
         // Of both names another address is tried first, where nothing listens.
         for (name, host) in [("localhost", "127.0.0.1"), ("several", "127.0.0.4"), ("several", "127.0.0.2")] {
             let services = ["udp", "tcp", "message"].map(|scheme| format!("{scheme}://{host}:0"));
-            let (_server, at) = serve(&services.each_ref().map(String::as_str), 3);
+            let (_server, at) = start_server(&services.each_ref().map(String::as_str), 3);
             for at in &at {
                 let to = at.replace(host, name);
-                assert_success(named.start(&["ping", &to, "--count", "3", "--timeout", "60s"]), &to);
+                assert_command_succeeds(
+                    named.start_with_hosts_file(&["ping", &to, "--count", "3", "--timeout", "60s"]),
+                    &to,
+                );
             }
             let to = at[2].replace(host, name);
-            assert_success(named.start(&["call", &to, "hello", "--timeout", "60s"]), &to);
+            assert_command_succeeds(
+                named.start_with_hosts_file(&["call", &to, "hello", "--timeout", "60s"]),
+                &to,
+            );
             let (_nfs, nfs_at) = nfs(host);
-            let url = format!("nfs://{name}:{}{path}", port(&nfs_at[0]));
-            assert_success(named.start(&["ls", &url]), &url);
+            let url = format!("nfs://{name}:{}{path}", port_of_url(&nfs_at[0]));
+            assert_command_succeeds(named.start_with_hosts_file(&["ls", &url]), &url);
             for (scheme, raw) in [("udp", false), ("tcp", false), ("udp", true), ("tcp", true)] {
                 let receiving = ["recv", &format!("{scheme}://{host}:0"), "--idle", "60s"];
                 let enough = ["--raw", "--count", "1"];
                 let enough = if raw { &enough[..if scheme == "udp" { 3 } else { 1 }] } else { &[] };
-                let receiving = nocopy(&[&receiving, enough].concat());
-                let (receiver, at) = started_at(receiving, "receiving", 1);
+                let receiving = nocopy_command(&[&receiving, enough].concat());
+                let (receiver, at) = start_and_read_addresses(receiving, "receiving", 1);
                 let to = at[0].replace(host, name);
                 let sending = ["send", &to, "--count", "50"];
                 let more: &[&str] = if raw { &["--raw"] } else { &["--connect-timeout", "60s"] };
-                assert_success(named.start(&[&sending, more].concat()), &to);
-                assert_success(receiver, &to);
+                assert_command_succeeds(named.start_with_hosts_file(&[&sending, more].concat()), &to);
+                assert_command_succeeds(receiver, &to);
             }
         }
     });
@@ -323,8 +350,8 @@ fn errors_name_each_tried_address() {
             &["ls", "nfs://closed:7000/srv"],
         ];
         for command in commands {
-            let output = named.start(command).end();
-            let said = text(&output.stderr);
+            let output = named.start_with_hosts_file(command).wait_for_end();
+            let said = lossy_text(&output.stderr);
             assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{command:?}: {said}");
             for tried in [
                 "[::1]:7000 connection refused (ECONNREFUSED)",
@@ -337,27 +364,37 @@ fn errors_name_each_tried_address() {
 }
 
 #[test]
-fn servers_listen_at_all_addresses_of_a_name() {
+fn servers_listen_at_all_addresses_of_a_host_name() {
     let Some(named) = HostsNamespace::new() else { return };
     named.namespace().run(|| {
         let directory = readable_directory();
         let (path, state) = (directory.path().to_str().unwrap(), readable_directory());
         let serving = ["serve", "udp://localhost:0", "tcp://localhost:0", "message://localhost:0"];
-        let (_server, at) = started_at(named.command(&serving), "serving", 6);
-        at.iter().for_each(|at| assert_answered(at));
+        let (_server, at) = start_and_read_addresses(named.command_with_hosts_file(&serving), "serving", 6);
+        at.iter().for_each(|at| assert_pings_are_answered(at));
         let state = state.path().to_str().unwrap();
         let serving =
             ["serve", "nfs", path, "--listen", "localhost:0", "--allow", "localhost", "--state", state];
-        let (_nfs, at) = started_at(named.command(&serving), "serving", 2);
-        assert_eq!(port(&at[0]), port(&at[1]));
+        let (_nfs, at) = start_and_read_addresses(named.command_with_hosts_file(&serving), "serving", 2);
+        assert_eq!(port_of_url(&at[0]), port_of_url(&at[1]));
         for host in ["127.0.0.1", "[::1]"] {
-            let url = format!("nfs://{host}:{}{path}", port(&at[0]));
-            assert_success(Running::start(&["ls", &url]), &url);
+            let url = format!("nfs://{host}:{}{path}", port_of_url(&at[0]));
+            assert_command_succeeds(RunningNocopy::start(&["ls", &url]), &url);
         }
-        let receiving = named.command(&["recv", "tcp://several:0", "--from", "localhost", "--idle", "60s"]);
-        let (receiver, at) = started_at(receiving, "receiving", 1);
+        let receiving = named.command_with_hosts_file(&[
+            "recv",
+            "tcp://several:0",
+            "--from",
+            "localhost",
+            "--idle",
+            "60s",
+        ]);
+        let (receiver, at) = start_and_read_addresses(receiving, "receiving", 1);
         assert!(at[0].contains("127.0.0."), "{at:?}");
-        assert_success(Running::start(&["send", &at[0], "--count", "5", "--connect-timeout", "60s"]), &at[0]);
-        assert_success(receiver, &at[0]);
+        assert_command_succeeds(
+            RunningNocopy::start(&["send", &at[0], "--count", "5", "--connect-timeout", "60s"]),
+            &at[0],
+        );
+        assert_command_succeeds(receiver, &at[0]);
     });
 }

@@ -11,40 +11,43 @@ use nocopy_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-fn nocopy(arguments: &[&str]) -> Output {
+fn run_nocopy(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+fn utf8_text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn assert_error(output: &Output, words: &[&str]) {
-    let message = text(&output.stderr);
+fn assert_one_line_error(output: &Output, words: &[&str]) {
+    let message = utf8_text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert_eq!(message.lines().count(), 1, "one line: {message}");
     assert!(words.iter().all(|word| message.contains(word)), "{message}");
 }
 
 #[test]
-fn errors_are_one_line_before_any_measurement() {
-    assert_error(
-        &nocopy(&["bench", "--json", "/nonexistent/file.json"]),
+fn bench_errors_are_one_line_before_any_measurement() {
+    assert_one_line_error(
+        &run_nocopy(&["bench", "--json", "/nonexistent/file.json"]),
         &["/nonexistent/file.json", "directory"],
     );
-    assert_error(
-        &nocopy(&["bench", "--html", "/nonexistent/page.html"]),
+    assert_one_line_error(
+        &run_nocopy(&["bench", "--html", "/nonexistent/page.html"]),
         &["/nonexistent/page.html", "directory"],
     );
-    let missing = nocopy(&["bench", "--interface", "nc-none", "--peer", "nc-gone"]);
-    assert_error(&missing, &["nc-none", "no such interface"]);
-    assert_error(&nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
+    let missing = run_nocopy(&["bench", "--interface", "nc-none", "--peer", "nc-gone"]);
+    assert_one_line_error(&missing, &["nc-none", "no such interface"]);
+    assert_one_line_error(&run_nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
     let between = ["bench", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
-    assert_error(&nocopy(&between), &["udp-send", "loopback"]);
+    assert_one_line_error(&run_nocopy(&between), &["udp-send", "loopback"]);
     let between = ["bench", "tcp-send", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
-    assert_error(&nocopy(&between), &["udp-send, tcp-send", "loopback"]);
-    assert_error(&nocopy(&["bench-child", "stream", "{}"]), &["task: cannot be read", "nocopy bench"]);
-    assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
+    assert_one_line_error(&run_nocopy(&between), &["udp-send, tcp-send", "loopback"]);
+    assert_one_line_error(
+        &run_nocopy(&["bench-child", "stream", "{}"]),
+        &["task: cannot be read", "nocopy bench"],
+    );
+    assert_one_line_error(&run_nocopy(&["man", "brew"]), &["brew", "--help"]);
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn invalid_arguments_are_refused() {
         &["bench", "--founding", "--interface", "a", "--peer", "b"],
         &["bench", "--explain", "--json", "never.json"],
     ] {
-        assert_eq!(nocopy(arguments).status.code(), Some(2), "{arguments:?}");
+        assert_eq!(run_nocopy(arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
 
@@ -74,22 +77,22 @@ fn options_are_in_manual_and_completions() {
         ("run", "report"),
         ("profile-sweep", "rounds"),
     ] {
-        let page = nocopy(&["man", command]);
-        assert!(page.status.success() && text(&page.stdout).contains(option), "{command}");
+        let page = run_nocopy(&["man", command]);
+        assert!(page.status.success() && utf8_text(&page.stdout).contains(option), "{command}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let script = nocopy(&["completions", shell]);
-        assert!(script.status.success() && text(&script.stdout).contains("packet-send"), "{shell}");
+        let script = run_nocopy(&["completions", shell]);
+        assert!(script.status.success() && utf8_text(&script.stdout).contains("packet-send"), "{shell}");
     }
 }
 
 #[test]
-fn doctor_reports_the_mode_and_exits_1_without_one() {
+fn doctor_reports_the_port_mode_and_exits_1_without_one() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
-    let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
+    let doctor = |arguments: &[&str]| end.namespace().run(|| run_nocopy(&[&["doctor"], arguments].concat()));
     let healthy = doctor(&[end.interface()]);
-    let (table, warnings) = (text(&healthy.stdout), text(&healthy.stderr));
+    let (table, warnings) = (utf8_text(&healthy.stdout), utf8_text(&healthy.stderr));
     assert!(healthy.status.success() && table.contains("in the mode 'xdp copy native'"), "{table}{warnings}");
     for (gate, said) in [
         ("driver", "veth. It carries"),
@@ -108,24 +111,24 @@ fn doctor_reports_the_mode_and_exits_1_without_one() {
     assert_eq!((&json["schema"], &up["state"]), (&"nocopy.doctor/1".into(), &"closed".into()));
     assert!(up["fix"].as_str().unwrap().contains("ip link set"), "{up}");
     assert_eq!(up["command"], "ip link set dev nc0 up");
-    assert_error(&nocopy(&["doctor", "nc-none"]), &["nc-none", "no such interface"]);
+    assert_one_line_error(&run_nocopy(&["doctor", "nc-none"]), &["nc-none", "no such interface"]);
 }
 
 #[test]
 fn doctor_lists_all_interfaces_and_fix_commands() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let end = lab.left();
-    let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
+    let doctor = |arguments: &[&str]| end.namespace().run(|| run_nocopy(&[&["doctor"], arguments].concat()));
     let row = |text: &str| {
         let row = text.lines().find(|line| line.trim_start().starts_with("nc0")).map(str::to_owned);
         row.unwrap_or_else(|| panic!("no row of nc0: {text}"))
     };
     let all = doctor(&[]);
     assert!(all.status.success());
-    let healthy = row(&text(&all.stdout));
+    let healthy = row(&utf8_text(&all.stdout));
     assert!(healthy.contains("veth") && healthy.contains("xdp copy native"), "{healthy}");
     end.set_down().unwrap();
-    let down = row(&text(&doctor(&[]).stdout));
+    let down = row(&utf8_text(&doctor(&[]).stdout));
     assert!(down.contains("none") && down.contains("up: no"), "{down}");
     let json: Value = serde_json::from_slice(&doctor(&["--json"]).stdout).unwrap();
     let rows = json["interfaces"].as_array().unwrap();
@@ -135,13 +138,13 @@ fn doctor_lists_all_interfaces_and_fix_commands() {
         (&"veth".into(), &Value::Null, &"up: no".into())
     );
     for arguments in [&["--fix"][..], &["--fix", end.interface()]] {
-        let script = text(&doctor(arguments).stdout);
+        let script = utf8_text(&doctor(arguments).stdout);
         assert!(script.contains("# nc0: up: no\nip link set dev nc0 up\n"), "{script}");
     }
     let fixes: Value = serde_json::from_slice(&doctor(&["--fix", "--json", "nc0"]).stdout).unwrap();
     let commands: Vec<_> = fixes["fixes"].as_array().unwrap().iter().map(|fix| &fix["command"]).collect();
     assert!(commands.contains(&&"ip link set dev nc0 up".into()), "{commands:?}");
-    assert!(row(&text(&doctor(&[]).stdout)).contains("up: no"), "printing the commands runs none");
+    assert!(row(&utf8_text(&doctor(&[]).stdout)).contains("up: no"), "printing the commands runs none");
 }
 
 /// Proves that `nocopy … | head -0` is no error.
@@ -155,15 +158,15 @@ fn a_closed_pipe_is_not_an_error() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert_eq!((output.status.code(), utf8_text(&output.stderr)), (Some(0), String::new()));
 }
 
 /// Runs a bench of short windows and returns its output and report. A machine that stalls moves nothing in
 /// some windows, which the tests do not check: such a row is replaced by that of another run of its method,
 /// with longer windows.
-fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
+fn run_short_bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
     const WINDOWS_AGAIN: [&str; 2] = ["300ms", "1s"];
-    let (output, mut report) = bench_once(name, "100ms", arguments);
+    let (output, mut report) = run_bench_once(name, "100ms", arguments);
     let rows = report["results"].as_array_mut().unwrap();
     assert_no_row_twice(rows);
     for window in WINDOWS_AGAIN {
@@ -173,10 +176,11 @@ fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (O
             break;
         }
         let methods: Vec<_> = methods.iter().flat_map(|method| ["--method", method]).collect();
-        let (_, again) = bench_once(name, window, &[arguments, &methods].concat());
+        let (_, again) = run_bench_once(name, window, &[arguments, &methods].concat());
         let others = again["results"].as_array().unwrap();
         for row in rows.iter_mut().filter(|row| !is_good(row)) {
-            let better = others.iter().find(|other| trial(other) == trial(row) && is_good(other));
+            let better =
+                others.iter().find(|other| trial_fields(other) == trial_fields(row) && is_good(other));
             // What is the best, with which it is compared, may be another one each time.
             let compared_with = BASELINE.map(|field| row[field].clone());
             better.into_iter().for_each(|better| *row = better.clone());
@@ -191,27 +195,27 @@ fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (O
 fn assert_no_row_twice(rows: &[Value]) {
     let mut seen = HashSet::new();
     for row in rows {
-        let what = [trial(row), BASELINE.map(|field| &row[field]).to_vec()].concat();
+        let what = [trial_fields(row), BASELINE.map(|field| &row[field]).to_vec()].concat();
         assert!(seen.insert(format!("{what:?}")), "twice: {row:#}");
     }
 }
 
 /// Runs it once; its exit code says whether something was moved in each window.
-fn bench_once(name: &str, window: &str, arguments: &[&str]) -> (Output, Value) {
+fn run_bench_once(name: &str, window: &str, arguments: &[&str]) -> (Output, Value) {
     let path = std::env::temp_dir().join(format!("nocopy-bench-{name}-{}.json", std::process::id()));
     let options = ["--quick", "--rounds", "1", "--window", window, "--json", path.to_str().unwrap()];
-    let output = nocopy(&[&["bench"], arguments, &options].concat());
-    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    let output = run_nocopy(&[&["bench"], arguments, &options].concat());
+    let (said, printed) = (utf8_text(&output.stderr), utf8_text(&output.stdout));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
-    let report = results(&fs::read_to_string(&path).unwrap());
+    let report = parse_results(&fs::read_to_string(&path).unwrap());
     fs::remove_file(&path).unwrap();
-    let is_silent = !report["results"].as_array().unwrap().iter().all(has_moved);
+    let is_silent = !report["results"].as_array().unwrap().iter().all(row_moved_data);
     assert_eq!(output.status.code(), Some(i32::from(is_silent)), "{said}{printed}");
     (output, report)
 }
 
 /// The header of a file of results, with its rows as `results`, and its last line as `end`.
-fn results(text: &str) -> Value {
+fn parse_results(text: &str) -> Value {
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut report = lines[0].clone();
     assert_eq!(report["line"], "header", "{report}");
@@ -222,7 +226,7 @@ fn results(text: &str) -> Value {
 
 const BASELINE: [&str; 2] = ["baseline", "baseline_variant"];
 
-fn trial(row: &Value) -> Vec<&Value> {
+fn trial_fields(row: &Value) -> Vec<&Value> {
     let fields = [
         "workload",
         "series",
@@ -240,26 +244,26 @@ fn trial(row: &Value) -> Vec<&Value> {
     fields.iter().map(|field| &row[field]).collect()
 }
 
-fn has_moved(row: &Value) -> bool {
+fn row_moved_data(row: &Value) -> bool {
     let figures = ["packets_per_s", "messages_per_s", "bytes_per_s", "p50_us", "mean_us"];
     figures.iter().find_map(|figure| row[figure].as_f64()) > Some(0.0)
 }
 
-fn numbers(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
+fn field_values(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
     rows.iter().filter(|row| row["workload"] == workload).filter_map(|row| row[field].as_u64()).collect()
 }
 
 /// Proves that every line of the headline is measured, that it fits a terminal, and that it is shown again
 /// from its file.
 #[test]
-fn the_headline_is_one_table() {
+fn the_headline_bench_prints_one_table() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
     let path = std::env::temp_dir().join(format!("nocopy-bench-headline-{}.json", std::process::id()));
     let file = path.to_str().unwrap();
-    let output = nocopy(&["bench", "--rounds", "1", "--window", "50ms", "--json", file]);
-    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    let output = run_nocopy(&["bench", "--rounds", "1", "--window", "50ms", "--json", file]);
+    let (said, printed) = (utf8_text(&output.stderr), utf8_text(&output.stdout));
     // In a window this short a busy machine may have moved nothing.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
     assert!(printed.lines().all(|line| line.chars().count() <= 100), "{printed}");
@@ -272,7 +276,7 @@ fn the_headline_is_one_table() {
     let parts = ["rounds: ", "see all: nocopy bench --all (about ", "one: nocopy bench "].map(starts);
     assert!(parts[0] == 0 && parts.is_sorted(), "{parts:?}: {printed}");
     assert!(!printed.contains("veth has no zero-copy"), "{printed}");
-    let report = results(&fs::read_to_string(&path).unwrap());
+    let report = parse_results(&fs::read_to_string(&path).unwrap());
     let rows = report["results"].as_array().unwrap();
     let lines: Vec<_> = rows.iter().filter(|row| row["headline"].is_object()).collect();
     for line in &lines {
@@ -288,15 +292,15 @@ fn the_headline_is_one_table() {
         assert!(against.contains(&other), "{other}: {against:?}");
     }
     assert_eq!(lines.len(), 17, "{against:?}");
-    let shown = text(&nocopy(&["report", file]).stdout);
+    let shown = utf8_text(&run_nocopy(&["report", file]).stdout);
     assert!(!shown.is_empty() && printed.starts_with(&shown), "{shown}{printed}");
     fs::remove_file(&path).unwrap();
 }
 
 #[test]
-fn methods_are_explained_without_a_measurement() {
-    let all = text(&nocopy(&["bench", "--explain"]).stdout);
-    let one = text(&nocopy(&["bench", "udp-send", "--explain"]).stdout);
+fn bench_explains_methods_without_a_measurement() {
+    let all = utf8_text(&run_nocopy(&["bench", "--explain"]).stdout);
+    let one = utf8_text(&run_nocopy(&["bench", "udp-send", "--explain"]).stdout);
     assert!(all.contains("Every round") && all.contains(&one), "{all}");
     assert!(
         one.contains("uring-zerocopy-gso") && one.contains("offload") && !one.contains("tcpdump"),
@@ -310,7 +314,7 @@ fn a_short_bench_of_record_has_rows() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (_, report) = bench("record", &["record", "--method", "record"], has_moved);
+    let (_, report) = run_short_bench("record", &["record", "--method", "record"], row_moved_data);
     let rows = report["results"].as_array().unwrap();
     assert!(rows.len() >= 2 && rows.iter().all(|row| row["method"] == "record"), "{report:#}");
 }
@@ -321,8 +325,8 @@ fn a_short_bench_moves_packets_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
-    let finished = text(&output.stderr);
+    let (output, report) = run_short_bench("others", &["packet-send", "capture", "latency"], row_moved_data);
+    let finished = utf8_text(&output.stderr);
     assert!(
         ["packet-send: ", "capture: ", "latency: "].iter().all(|name| finished.contains(name)),
         "{finished}"
@@ -362,7 +366,7 @@ fn a_short_bench_moves_packets_by_every_method() {
         let chosen: Vec<_> = of_workload.collect();
         assert!(!chosen.is_empty(), "{workload}");
         for row in &chosen {
-            let same = chosen.iter().filter(|other| trial(other) == trial(row));
+            let same = chosen.iter().filter(|other| trial_fields(other) == trial_fields(row));
             let baselines: Vec<_> = same.filter_map(|row| row["baseline"].as_str()).collect();
             let [first, best] = baselines[..] else { panic!("{workload}: {baselines:?}") };
             let is_right = first == kernels && ["xdp", "ring"].contains(&best);
@@ -383,12 +387,12 @@ fn a_short_bench_runs_programs_of_libpcap() {
         return;
     }
     // Without it, the reason why a filter is invalid is not known.
-    if !text(&nocopy(&["sniff", "lo", "udp prot 9"]).stderr).contains("pcap-filter(7)") {
+    if !utf8_text(&run_nocopy(&["sniff", "lo", "udp prot 9"]).stderr).contains("pcap-filter(7)") {
         return nocopy_lab::skip(&nocopy_lab::Missing::Device("libpcap.so.0.8"));
     }
     let arguments = ["libpcap", "--method", "nocopy-passive"];
-    let (programs, report) = bench("libpcap", &arguments, has_moved);
-    let printed = text(&programs.stdout);
+    let (programs, report) = run_short_bench("libpcap", &arguments, row_moved_data);
+    let printed = utf8_text(&programs.stdout);
     let rows = report["results"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["packets_per_s"].as_f64() > Some(0.0)), "{report:#}");
     let mut expected = BTreeSet::from(["libpcap, pcap_inject to-xdp, 64-byte frames"]);
@@ -413,8 +417,8 @@ fn a_short_bench_serves_files_by_nfs() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("nfs", &["nfs"], has_moved);
-    let printed = text(&output.stdout);
+    let (output, report) = run_short_bench("nfs", &["nfs"], row_moved_data);
+    let printed = utf8_text(&output.stdout);
     let [has_ganesha, has_disk, has_memory] =
         ["SKIP: nfs, ganesha", "SKIP: nfs, beside", "SKIP: nfs, writes"].map(|skip| !printed.contains(skip));
     let rows = report["results"].as_array().unwrap();
@@ -479,8 +483,8 @@ fn a_short_bench_reads_files_by_nfs() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("nfs-read", &["nfs-read"], has_moved);
-    let printed = text(&output.stdout);
+    let (output, report) = run_short_bench("nfs-read", &["nfs-read"], row_moved_data);
+    let printed = utf8_text(&output.stdout);
     let [has_libnfs, has_memory, has_disk] =
         ["SKIP: nfs-read, libnfs", "SKIP: nfs-read, copies", "SKIP: nfs-read, a long"]
             .map(|skip| !printed.contains(skip));
@@ -520,14 +524,14 @@ fn a_short_bench_sends_datagrams_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("udp", &["udp-send"], has_moved);
-    let has_method = measured_methods(&output);
+    let (output, report) = run_short_bench("udp", &["udp-send"], row_moved_data);
+    let has_method = measured_method_filter(&output);
     let rows = report["results"].as_array().unwrap();
     let sinks: BTreeSet<_> = rows.iter().filter_map(|row| row["sink"].as_str()).collect();
     assert!(["segmented", "delivered", "pair"].iter().all(|sink| sinks.contains(sink)), "{sinks:?}");
-    let has_offload = !text(&output.stdout).contains("SKIP: udp-send into offload");
+    let has_offload = !utf8_text(&output.stdout).contains("SKIP: udp-send into offload");
     assert_eq!(sinks.contains("offload"), has_offload, "{sinks:?}");
-    let lengths = numbers(rows, "udp-send", "payload_bytes");
+    let lengths = field_values(rows, "udp-send", "payload_bytes");
     assert!(lengths.len() > 1, "{lengths:?}");
     for (sink, &bytes) in sinks.iter().flat_map(|sink| lengths.iter().map(move |bytes| (sink, bytes))) {
         let of = |method: &str| -> Vec<_> {
@@ -557,9 +561,9 @@ fn a_short_bench_sends_datagrams_by_every_method() {
 }
 
 /// Whether a method is measured; without io_uring, the bench says which are left out.
-fn measured_methods(output: &Output) -> impl Fn(&&&str) -> bool + use<> {
+fn measured_method_filter(output: &Output) -> impl Fn(&&&str) -> bool + use<> {
     let has_io_uring =
-        !text(&output.stdout).contains("SKIP: uring-*: method uring-zerocopy: not available; io_uring");
+        !utf8_text(&output.stdout).contains("SKIP: uring-*: method uring-zerocopy: not available; io_uring");
     assert!(has_io_uring || !nocopy_lab::io_uring_or_skip());
     move |method| has_io_uring || !method.starts_with("uring-")
 }
@@ -587,11 +591,11 @@ fn a_short_bench_moves_streams_by_every_method() {
     let has_whole_pages = |mtu_bytes: u64| (mtu_bytes - 52).is_multiple_of(4096);
     let is_good = |row: &Value| {
         let needs_pages = row["method"] == "mapped" && has_whole_pages(row["mtu_bytes"].as_u64().unwrap());
-        has_moved(row) && (!needs_pages || row["mapped_fraction"].as_f64() > Some(0.5))
+        row_moved_data(row) && (!needs_pages || row["mapped_fraction"].as_f64() > Some(0.5))
     };
-    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], is_good);
-    let has_method = measured_methods(&output);
-    let printed = text(&output.stdout);
+    let (output, report) = run_short_bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], is_good);
+    let has_method = measured_method_filter(&output);
+    let printed = utf8_text(&output.stdout);
     assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
     let rows = report["results"].as_array().unwrap();
     for row in rows {
@@ -620,7 +624,7 @@ fn a_short_bench_moves_streams_by_every_method() {
             assert!(!of("tcp-send", method, link, mtu_bytes).is_empty(), "{link} {method}");
         }
         // Owned buffers and published data are each compared with plain sends of the same memory.
-        let sources = numbers(rows, "tcp-send", "source_bytes");
+        let sources = field_values(rows, "tcp-send", "source_bytes");
         let plain = of("tcp-send", "plain", link, mtu_bytes);
         // Each by throughput and by the sender's processor time.
         let figures = each(&plain, "figure");
@@ -661,8 +665,8 @@ fn a_short_bench_moves_messages_by_every_method() {
     // In a window this short a busy machine may have moved no long message to its end.
     let answered = |row: &Value| row["answered"] != 0;
     let (output, report) =
-        bench("message", &["message-latency", "message-stream", "message-beside"], answered);
-    let printed = text(&output.stdout);
+        run_short_bench("message", &["message-latency", "message-stream", "message-beside"], answered);
+    let printed = utf8_text(&output.stdout);
     let rows = report["results"].as_array().unwrap();
     let of = |workload: &str, method: &str, variant: Option<&str>, bytes: u64| -> Vec<&Value> {
         let is_one = |row: &&Value| {
@@ -676,7 +680,7 @@ fn a_short_bench_moves_messages_by_every_method() {
     };
     const HEADERS_BYTES: u64 = 20 + 8;
     const MTU_BYTES: u64 = 1500;
-    let lengths = numbers(rows, "message-latency", "payload_bytes");
+    let lengths = field_values(rows, "message-latency", "payload_bytes");
     assert!(lengths.iter().any(|&bytes| bytes + HEADERS_BYTES > 1 << 16), "{lengths:?}");
     for &bytes in &lengths {
         for method in ["message-xdp", "message-udp", "message-auto"] {
@@ -704,7 +708,7 @@ fn a_short_bench_moves_messages_by_every_method() {
             "{row}"
         );
     }
-    let lengths = numbers(rows, "message-stream", "payload_bytes");
+    let lengths = field_values(rows, "message-stream", "payload_bytes");
     // Several of a batch's bytes, or none.
     let is_batched = |bytes: u64| !of("message-stream", "tcp-batched", None, bytes).is_empty();
     assert!(is_batched(*lengths.first().unwrap()) && !is_batched(*lengths.last().unwrap()), "{lengths:?}");
@@ -781,13 +785,13 @@ fn a_killed_bench_leaves_no_process() {
     };
     let peers = std::cell::RefCell::new(Vec::new());
     wait_for("the bench never had two processes", &|| {
-        *peers.borrow_mut() = peers_of(bench.id());
+        *peers.borrow_mut() = bench_children_of(bench.id());
         peers.borrow().len() == 2
     });
     bench.kill().unwrap();
     bench.wait().unwrap();
     for peer in peers.into_inner() {
-        wait_for("a process lives on", &|| !is_peer(peer));
+        wait_for("a process lives on", &|| !is_bench_child(peer));
     }
 }
 
@@ -816,7 +820,7 @@ fn an_interrupted_bench_keeps_its_rows() {
     let process = Pid::from_child(&bench);
     kill_process(process, Signal::INT).unwrap();
     let output = bench.wait_with_output().unwrap();
-    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    let (said, printed) = (utf8_text(&output.stderr), utf8_text(&output.stdout));
     assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{said}{printed}");
     assert!(printed.contains("sendmmsg") && printed.contains("INCOMPLETE"), "{printed}");
     assert!(
@@ -825,27 +829,27 @@ fn an_interrupted_bench_keeps_its_rows() {
         ),
         "{said}"
     );
-    let report = results(&fs::read_to_string(&path).unwrap());
+    let report = parse_results(&fs::read_to_string(&path).unwrap());
     assert_eq!(report["end"]["ended"], "interrupted", "{report:#}");
     assert!(report["results"].as_array().unwrap().iter().any(|row| row["method"] == "sendmmsg"));
-    let shown = nocopy(&["report", path.to_str().unwrap()]);
-    assert_eq!((text(&shown.stdout), shown.status.code()), (printed, Some(0)));
+    let shown = run_nocopy(&["report", path.to_str().unwrap()]);
+    assert_eq!((utf8_text(&shown.stdout), shown.status.code()), (printed, Some(0)));
     fs::remove_file(&path).unwrap();
 }
 
 /// The processes of a stream that this bench has started.
-fn peers_of(bench: u32) -> Vec<u32> {
+fn bench_children_of(bench: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().map_while(Result::ok);
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parent = format!("PPid:\t{bench}\n");
     let is_child = |process: &u32| {
         fs::read_to_string(format!("/proc/{process}/status")).is_ok_and(|status| status.contains(&parent))
     };
-    numbers.filter(|process| is_child(process) && is_peer(*process)).collect()
+    numbers.filter(|process| is_child(process) && is_bench_child(*process)).collect()
 }
 
 /// Whether this process exists and was started by a bench; a process that has ended has no arguments.
-fn is_peer(process: u32) -> bool {
+fn is_bench_child(process: u32) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
         .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-child"))
 }
@@ -865,7 +869,7 @@ fn a_killed_bench_leaves_no_namespace() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let kept = wait_for_namespace(child.id());
+    let kept = wait_for_lab_namespace(child.id());
     child.kill().unwrap();
     child.wait().unwrap();
     let start = Instant::now();
@@ -878,7 +882,7 @@ fn a_killed_bench_leaves_no_namespace() {
 }
 
 /// One of the lab's namespaces of another process, once its end of the pair is there and up.
-fn wait_for_namespace(process: u32) -> Namespace {
+fn wait_for_lab_namespace(process: u32) -> Namespace {
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(60) {
@@ -886,7 +890,7 @@ fn wait_for_namespace(process: u32) -> Namespace {
         for path in descriptors.map_while(Result::ok).map(|entry| entry.path()) {
             let is_namespace = fs::read_link(&path)
                 .is_ok_and(|target| target.to_string_lossy().starts_with("net:[") && target != own);
-            if is_namespace && let Some(namespace) = with_pair(&path) {
+            if is_namespace && let Some(namespace) = namespace_with_ready_pair(&path) {
                 return namespace;
             }
         }
@@ -895,7 +899,7 @@ fn wait_for_namespace(process: u32) -> Namespace {
     panic!("the bench never made a lab");
 }
 
-fn with_pair(path: &std::path::Path) -> Option<Namespace> {
+fn namespace_with_ready_pair(path: &std::path::Path) -> Option<Namespace> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let file = fs::File::open(path).ok()?;
     let found = std::thread::spawn(move || {

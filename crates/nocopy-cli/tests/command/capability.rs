@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 39;
 
 /// A running command, ended with the test.
-struct Running(Child);
+struct RunningNocopy(Child);
 
-impl Drop for Running {
+impl Drop for RunningNocopy {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -26,28 +26,28 @@ impl Drop for Running {
 }
 
 #[derive(Debug)]
-struct Thread {
+struct ThreadStatus {
     name: String,
     /// Permitted or effective; there is nothing to inherit.
     capabilities: u64,
     no_new_privileges: bool,
 }
 
-impl Running {
+impl RunningNocopy {
     fn start(arguments: &[&str], output: impl Into<Stdio>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
         Self(command.args(arguments).stdout(output).stderr(Stdio::null()).spawn().unwrap())
     }
 
     /// Its threads now; those that end meanwhile are left out.
-    fn threads(&self) -> Vec<Thread> {
+    fn thread_statuses(&self) -> Vec<ThreadStatus> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let statuses = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
-        statuses.map(|status| Thread::parse(&status)).collect()
+        statuses.map(|status| ThreadStatus::parse(&status)).collect()
     }
 }
 
-impl Thread {
+impl ThreadStatus {
     fn parse(status: &str) -> Self {
         let word = |key: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
@@ -81,10 +81,10 @@ fn printing_commands_have_no_capabilities() {
         full.set_nonblocking(true).unwrap();
         while full.write(&[0; 4096]).is_ok() {}
         full.set_nonblocking(false).unwrap();
-        let running = Running::start(arguments, OwnedFd::from(full));
+        let running = RunningNocopy::start(arguments, OwnedFd::from(full));
         let mut threads = Vec::new();
         let powerless = wait_until(|| {
-            threads = running.threads();
+            threads = running.thread_statuses();
             threads.iter().all(|thread| thread.capabilities == 0 && thread.no_new_privileges)
         });
         assert!(powerless && !threads.is_empty(), "{arguments:?}: {threads:?}");
@@ -96,16 +96,16 @@ fn packet_threads_have_no_capabilities() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let running = Running::start(&["bench", "capture", "--rounds", "1000"], Stdio::null());
+    let running = RunningNocopy::start(&["bench", "capture", "--rounds", "1000"], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
-        threads = running.threads();
+        threads = running.thread_statuses();
         threads.iter().all(|thread| thread.capabilities & !NETWORK == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
     for role in ["sender", "receiver"] {
         let powerless = wait_until(|| {
-            threads = running.threads();
+            threads = running.thread_statuses();
             assert!(threads.iter().all(|thread| thread.capabilities & !NETWORK == 0), "{threads:?}");
             threads.iter().any(|thread| thread.name == role && thread.capabilities == 0)
         });
@@ -117,10 +117,10 @@ fn packet_threads_have_no_capabilities() {
 #[test]
 fn stats_keeps_only_capabilities_to_inspect() {
     const INSPECT: u64 = 1 << 2 | 1 << 19; // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
-    let running = Running::start(&["stats", "lo"], Stdio::null());
+    let running = RunningNocopy::start(&["stats", "lo"], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
-        threads = running.threads();
+        threads = running.thread_statuses();
         threads.iter().all(|thread| thread.capabilities & !INSPECT == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
@@ -135,10 +135,10 @@ fn profile_keeps_only_capabilities_to_inspect() {
         return;
     }
     let own = std::process::id().to_string();
-    let running = Running::start(&["profile", "--duration=10m", "--pid", &own], Stdio::null());
+    let running = RunningNocopy::start(&["profile", "--duration=10m", "--pid", &own], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
-        threads = running.threads();
+        threads = running.thread_statuses();
         threads.iter().all(|thread| thread.capabilities & !INSPECT == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
@@ -155,7 +155,7 @@ fn profile_keeps_only_capabilities_to_inspect() {
 
 /// `run` keeps only capabilities for loading filters and passing signals on, and the program keeps its own.
 #[test]
-fn run_keeps_only_capabilities_to_serve_its_command() {
+fn run_keeps_only_capabilities_for_filters_and_signals() {
     const SERVE: u64 = 1 << 5 | 1 << 12 | 1 << 39; // CAP_KILL, CAP_NET_ADMIN, CAP_BPF
     let library = std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so");
     let output = std::env::temp_dir().join(format!("nocopy-capability-run-{}", std::process::id()));
@@ -168,10 +168,10 @@ fn run_keeps_only_capabilities_to_serve_its_command() {
         "-c",
         "cat /proc/self/status; exec sleep 60",
     ];
-    let mut running = Running::start(&words, fs::File::create(&output).unwrap());
+    let mut running = RunningNocopy::start(&words, fs::File::create(&output).unwrap());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
-        threads = running.threads();
+        threads = running.thread_statuses();
         threads.iter().all(|thread| thread.capabilities & !SERVE == 0 && thread.no_new_privileges)
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
@@ -205,10 +205,10 @@ fn send_has_no_capabilities() {
         if arguments.contains(&"--method=uring-zerocopy") && !nocopy_lab::io_uring_or_skip() {
             return;
         }
-        let running = lab.left().namespace().run(|| Running::start(&arguments, Stdio::null()));
+        let running = lab.left().namespace().run(|| RunningNocopy::start(&arguments, Stdio::null()));
         let mut threads = Vec::new();
         let narrowed = wait_until(|| {
-            threads = running.threads();
+            threads = running.thread_statuses();
             threads.iter().all(|thread| thread.capabilities & !kept == 0 && thread.no_new_privileges)
         });
         assert!(narrowed && !threads.is_empty(), "{arguments:?}: {threads:?}");
@@ -229,10 +229,10 @@ fn serve_and_ping_have_no_capabilities() {
         [&["ping".to_owned(), asked][..], &nobody.map(str::to_owned)].concat(),
     ] {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let running = end.namespace().run(|| Running::start(&words, Stdio::null()));
+        let running = end.namespace().run(|| RunningNocopy::start(&words, Stdio::null()));
         let mut threads = Vec::new();
         let narrowed = wait_until(|| {
-            threads = running.threads();
+            threads = running.thread_statuses();
             threads.iter().all(|thread| thread.capabilities == 0 && thread.no_new_privileges)
         });
         assert!(narrowed && !threads.is_empty(), "{words:?}: {threads:?}");

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nocopy_lab::refused::is_sentence;
+use nocopy_lab::refused::matches_sentence;
 use rustix::process::Signal;
 
-use crate::profile::may_profile;
-use crate::running::{Running, nocopy, text};
+use crate::profile::can_profile_or_skip;
+use crate::running::{RunningNocopy, lossy_text, nocopy_command};
 use crate::sandbox::{self, Refused};
 
 /// Calls that only older architectures have. Elsewhere their successors, which are refused beside them, once
@@ -661,21 +661,21 @@ const OF_RUN: &[(&[Refused], &[&str], i32, &str)] = &[
 ];
 
 /// Whether it is the line of an error.
-fn is_error(said: &str, expected: &str) -> bool {
-    said.strip_prefix("nocopy: ").is_some_and(|said| is_sentence(said, expected))
+fn is_expected_error_line(said: &str, expected: &str) -> bool {
+    said.strip_prefix("nocopy: ").is_some_and(|said| matches_sentence(said, expected))
 }
 
 /// A command that fails: its name, itself, its exit code, and what it prints last.
-type Failing<'a> = (String, Command, i32, &'a str);
+type FailingCommand<'a> = (String, Command, i32, &'a str);
 
 /// Runs them in a network namespace where there is only a loopback.
-fn assert_errors<'a>(all: impl IntoIterator<Item = Failing<'a>>) {
-    let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
+fn assert_commands_fail<'a>(all: impl IntoIterator<Item = FailingCommand<'a>>) {
+    let namespace = nocopy_lab::Namespace::new_with_loopback().unwrap();
     let mut wrong = Vec::new();
     for (name, mut command, code, expected) in all {
-        let output = namespace.run(|| Running(Some(command.spawn().unwrap()))).end();
-        let said = text(&output.stderr);
-        if !is_error(last_line(&said), expected) || output.status.code() != Some(code) {
+        let output = namespace.run(|| RunningNocopy(Some(command.spawn().unwrap()))).wait_for_end();
+        let said = lossy_text(&output.stderr);
+        if !is_expected_error_line(last_line(&said), expected) || output.status.code() != Some(code) {
             wrong.push(format!("{name}: {}: {said}", output.status));
         }
     }
@@ -687,20 +687,20 @@ fn last_line(said: &str) -> &str {
     said.lines().last().unwrap_or_default()
 }
 
-fn in_sandbox(refused: &[Refused], arguments: &[&str], directory: &Path) -> Command {
+fn sandboxed_command(refused: &[Refused], arguments: &[&str], directory: &Path) -> Command {
     let arguments = arguments.iter().map(|word| word.replace("DIRECTORY", directory.to_str().unwrap()));
     let arguments: Vec<_> = arguments.collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let mut command = match refused {
-        [] => nocopy(&arguments),
-        refused => sandbox::nocopy(refused, &arguments),
+        [] => nocopy_command(&arguments),
+        refused => sandbox::sandboxed_nocopy_command(refused, &arguments),
     };
     command.current_dir(directory);
     command
 }
 
 /// In a mount namespace of its own.
-fn script(script: &str, directory: &Path) -> Command {
+fn script_command(script: &str, directory: &Path) -> Command {
     let mut command = Command::new("unshare");
     // Variables are not split: paths may contain blanks.
     command.args(["--mount", "sh", "-c", &format!("IFS=; {script}")]);
@@ -711,19 +711,23 @@ fn script(script: &str, directory: &Path) -> Command {
     command
 }
 
-fn in_sandboxes<'a>(
+fn failing_sandboxed_commands<'a>(
     all: &'a [(&[Refused], &[&str], &str)],
     directory: &'a Path,
-) -> impl Iterator<Item = Failing<'a>> {
+) -> impl Iterator<Item = FailingCommand<'a>> {
     all.iter().map(|(refused, arguments, expected)| {
-        (format!("{refused:?} {arguments:?}"), in_sandbox(refused, arguments, directory), 2, *expected)
+        (format!("{refused:?} {arguments:?}"), sandboxed_command(refused, arguments, directory), 2, *expected)
     })
 }
 
-fn in_scripts<'a>(all: &'a [(&str, &str)], directory: &'a Path) -> impl Iterator<Item = Failing<'a>> {
+fn failing_script_commands<'a>(
+    all: &'a [(&str, &str)],
+    directory: &'a Path,
+) -> impl Iterator<Item = FailingCommand<'a>> {
     let code = |text: &str| if text.contains("nocopy run") { 125 } else { 2 };
-    all.iter()
-        .map(move |(text, expected)| ((*text).to_owned(), script(text, directory), code(text), *expected))
+    all.iter().map(move |(text, expected)| {
+        ((*text).to_owned(), script_command(text, directory), code(text), *expected)
+    })
 }
 
 #[test]
@@ -732,8 +736,8 @@ fn errors_have_subject_cause_and_remedy() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    assert_errors(ERRORS.iter().map(|(arguments, expected)| {
-        (format!("{arguments:?}"), in_sandbox(&[], arguments, directory.path()), 2, *expected)
+    assert_commands_fail(ERRORS.iter().map(|(arguments, expected)| {
+        (format!("{arguments:?}"), sandboxed_command(&[], arguments, directory.path()), 2, *expected)
     }));
 }
 
@@ -743,7 +747,7 @@ fn refused_system_calls_are_named_with_a_remedy() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    assert_errors(in_sandboxes(IN_SANDBOX, directory.path()));
+    assert_commands_fail(failing_sandboxed_commands(IN_SANDBOX, directory.path()));
 }
 
 #[test]
@@ -752,17 +756,17 @@ fn missing_features_are_named_with_a_remedy() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    assert_errors(in_scripts(OF_SCRIPTS, directory.path()));
+    assert_commands_fail(failing_script_commands(OF_SCRIPTS, directory.path()));
 }
 
 #[test]
 fn profile_names_missing_features() {
-    if nocopy_lab::lab_or_skip().is_none() || !may_profile() {
+    if nocopy_lab::lab_or_skip().is_none() || !can_profile_or_skip() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    assert_errors(in_sandboxes(PROFILE_IN_SANDBOX, directory.path()));
-    assert_errors(in_scripts(PROFILE_IN_SCRIPTS, directory.path()));
+    assert_commands_fail(failing_sandboxed_commands(PROFILE_IN_SANDBOX, directory.path()));
+    assert_commands_fail(failing_script_commands(PROFILE_IN_SCRIPTS, directory.path()));
 }
 
 #[test]
@@ -774,21 +778,26 @@ fn run_names_why_a_command_was_not_run() {
         let library = std::env::current_exe().unwrap().with_file_name(name);
         library.into_os_string().into_string().unwrap()
     });
-    assert_errors(OF_RUN.iter().map(|(refused, words, code, expected)| {
+    assert_commands_fail(OF_RUN.iter().map(|(refused, words, code, expected)| {
         let arguments = match *words {
             [BATCHES, words @ ..] => {
                 [&["run", BATCHES, "--json", "--library", &sockets, "--"][..], words].concat()
             }
             words => [&["run", "--library", &pcap, "--"][..], words].concat(),
         };
-        (format!("{refused:?} {words:?}"), in_sandbox(refused, &arguments, Path::new("/")), *code, *expected)
+        (
+            format!("{refused:?} {words:?}"),
+            sandboxed_command(refused, &arguments, Path::new("/")),
+            *code,
+            *expected,
+        )
     }));
 }
 
 /// A server in a sandbox, a client in another one, and the last lines of both: `None` if it does not fail.
-type Pair = [(&'static [Refused], &'static [&'static str], Option<&'static str>); 2];
+type ServerClientCase = [(&'static [Refused], &'static [&'static str], Option<&'static str>); 2];
 
-const PAIRS: &[Pair] = &[
+const PAIRS: &[ServerClientCase] = &[
     [
         (
             &[Refused::with(libc::SYS_fcntl, libc::EMFILE, (1, libc::F_DUPFD_CLOEXEC))],
@@ -913,30 +922,31 @@ fn servers_and_clients_name_missing_resources() {
     }
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("interrupt"), "kill -INT $PPID; exec sleep 60").unwrap();
-    let once = |[(server_refused, server, server_error), (client_refused, client, client_error)]: Pair| {
-        let mut wrong = Vec::new();
-        let namespace = nocopy_lab::Namespace::with_loopback().unwrap();
-        let start = |refused, arguments| {
-            let mut command = in_sandbox(refused, arguments, directory.path());
-            namespace.run(move || Running(Some(command.spawn().unwrap())))
-        };
-        let mut running = start(server_refused, server);
-        let mut lines = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap()).lines();
-        let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("ing at")));
-        assert!(ready.is_some(), "{server:?} does not begin");
-        let client_said = text(&start(client_refused, client).end().stderr);
-        if server_error.is_none() {
-            running.signal(Signal::INT);
-        }
-        let server_said = lines.map_while(Result::ok).last().unwrap_or_default();
-        running.end();
-        for (said, expected) in [(&*server_said, server_error), (last_line(&client_said), client_error)] {
-            if expected.is_some_and(|expected| !is_error(said, expected)) {
-                wrong.push(said.to_owned());
+    let once =
+        |[(server_refused, server, server_error), (client_refused, client, client_error)]: ServerClientCase| {
+            let mut wrong = Vec::new();
+            let namespace = nocopy_lab::Namespace::new_with_loopback().unwrap();
+            let start = |refused, arguments| {
+                let mut command = sandboxed_command(refused, arguments, directory.path());
+                namespace.run(move || RunningNocopy(Some(command.spawn().unwrap())))
+            };
+            let mut running = start(server_refused, server);
+            let mut lines = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap()).lines();
+            let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("ing at")));
+            assert!(ready.is_some(), "{server:?} does not begin");
+            let client_said = lossy_text(&start(client_refused, client).wait_for_end().stderr);
+            if server_error.is_none() {
+                running.signal(Signal::INT);
             }
-        }
-        wrong
-    };
+            let server_said = lines.map_while(Result::ok).last().unwrap_or_default();
+            running.wait_for_end();
+            for (said, expected) in [(&*server_said, server_error), (last_line(&client_said), client_error)] {
+                if expected.is_some_and(|expected| !is_expected_error_line(said, expected)) {
+                    wrong.push(said.to_owned());
+                }
+            }
+            wrong
+        };
     let mut wrong = Vec::new();
     for &pair in PAIRS {
         // On a machine that stalls, a server may end before it has told its client.

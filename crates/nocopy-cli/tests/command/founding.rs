@@ -5,9 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFile;
 
-fn nocopy(arguments: &[&str]) -> Output {
+fn run_nocopy(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
 }
 
@@ -16,16 +16,16 @@ fn nocopy(arguments: &[&str]) -> Output {
 const WINDOWS: [&str; 4] = ["50ms", "200ms", "1s", "3s"];
 
 #[test]
-fn five_tables_are_measured_and_reported() {
+fn the_founding_bench_measures_and_reports_five_tables() {
     // One of its rows is a method of io_uring.
     if nocopy_lab::lab_or_skip().is_none() || !nocopy_lab::io_uring_or_skip() {
         return;
     }
-    let files = ["founding.jsonl", "founding.html"].map(Scratch::new);
-    let [json, html] = files.each_ref().map(Scratch::path);
+    let files = ["founding.jsonl", "founding.html"].map(ScratchFile::new);
+    let [json, html] = files.each_ref().map(ScratchFile::path);
     let measure = |window| {
         let short = ["bench", "--founding", "--rounds", "1", "--window", window];
-        let run = nocopy(&[&short[..], &["--json", json, "--html", html, "--force"]].concat());
+        let run = run_nocopy(&[&short[..], &["--json", json, "--html", html, "--force"]].concat());
         let (text, words) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
         match run.status.success() && !text.contains("not measured") {
             true => Ok(text),
@@ -54,7 +54,7 @@ fn five_tables_are_measured_and_reported() {
         );
     }
     assert_eq!(of_kind("end").next().unwrap()["ended"], "complete");
-    let again = nocopy(&["report", json]);
+    let again = run_nocopy(&["report", json]);
     assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
     let page = std::fs::read_to_string(html).unwrap();
     assert_eq!(page.matches("<h2>").count(), 6, "five systems, and how to read them");

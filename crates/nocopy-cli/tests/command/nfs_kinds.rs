@@ -8,45 +8,47 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, lchow
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use nocopy_lab::ProgramForAll;
+use nocopy_lab::ProgramForAnyUser;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::geteuid;
 use serde_json::Value;
 
-use crate::nfs_client::{NOBODY, Scene, Server, content, json};
-use crate::running::{nocopy, text};
+use crate::nfs_client::{NOBODY, NfsFixture, RunningNfsServer, pattern_bytes, run_for_json};
+use crate::running::{lossy_text, nocopy_command};
 
 /// A server whose files belong to the user who copies, so that each may do what the other may.
-fn serve(scene: &Scene) -> Server {
+fn start_server_for_own_files(scene: &NfsFixture) -> RunningNfsServer {
     let of_root: &[&str] = if geteuid().is_root() { &["--no-root-squash"] } else { &[] };
-    scene.serve(0, &[&["--writable"], of_root].concat())
+    scene.start_server(0, &[&["--writable"], of_root].concat())
 }
 
 /// A directory to which both directions copy the same source.
-struct BothDirections {
-    scene: Scene,
-    server: Server,
+struct UploadAndDownload {
+    scene: NfsFixture,
+    server: RunningNfsServer,
 }
 
-impl BothDirections {
+impl UploadAndDownload {
     /// `make` makes the source, a directory.
     fn new(make: impl FnOnce(&Path)) -> Self {
-        let scene = Scene::new();
+        let scene = NfsFixture::new();
         let source = scene.path("exported/source");
         fs::create_dir(&source).unwrap();
         make(&source);
         fs::create_dir(scene.path("to")).unwrap();
         fs::create_dir(scene.path("exported/to")).unwrap();
-        let server = serve(&scene);
+        let server = start_server_for_own_files(&scene);
         Self { scene, server }
     }
 
     /// Copies paths below the source with these options, to the server and from it. Returns for each
     /// direction where the copies are, what was reported, and the exit code.
-    fn copy(&self, options: &[&str], paths: &[&str]) -> [(PathBuf, Value, i32); 2] {
+    fn copy_both_ways(&self, options: &[&str], paths: &[&str]) -> [(PathBuf, Value, i32); 2] {
         let run = |from: Vec<String>, to: String| {
             let words: Vec<&str> = ["cp", "--json"].iter().chain(options).copied().collect();
-            json(&words.into_iter().chain(from.iter().map(String::as_str)).chain([&*to]).collect::<Vec<_>>())
+            run_for_json(
+                &words.into_iter().chain(from.iter().map(String::as_str)).chain([&*to]).collect::<Vec<_>>(),
+            )
         };
         let below = |path: &&str| format!("source{}{path}", if path.is_empty() { "" } else { "/" });
         let ours =
@@ -60,18 +62,18 @@ impl BothDirections {
 }
 
 /// The reports of files that were not copied, or not with all they have.
-fn failed(copied: &Value) -> Vec<String> {
+fn failure_texts(copied: &Value) -> Vec<String> {
     let all = copied["failed"].as_array().unwrap().iter();
     all.map(|one| format!("{}: {}", one["path"].as_str().unwrap(), one["error"].as_str().unwrap())).collect()
 }
 
-fn mkfifo(path: &Path) {
+fn create_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
 }
 
 #[test]
 fn links_named_as_source_are_followed() {
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         fs::write(source.join("run-7"), b"content").unwrap();
         fs::create_dir(source.join("directory")).unwrap();
         fs::write(source.join("directory/inner"), b"inner").unwrap();
@@ -83,7 +85,7 @@ fn links_named_as_source_are_followed() {
         symlink("loop", source.join("loop")).unwrap();
     });
     let paths = ["dangling", "latest", "newest", "absolute", "loop", "to directory/inner", "to directory"];
-    for (to, copied, code) in both.copy(&[], &paths) {
+    for (to, copied, code) in both.copy_both_ways(&[], &paths) {
         assert_eq!(
             (code, copied["files"].as_u64(), copied["skipped"].as_u64()),
             (1, Some(4), Some(1)),
@@ -94,7 +96,7 @@ fn links_named_as_source_are_followed() {
             assert_eq!(fs::read(to.join(name)).unwrap(), b"content", "{name}");
         }
         assert_eq!(fs::read(to.join("inner")).unwrap(), b"inner");
-        let failed = failed(&copied);
+        let failed = failure_texts(&copied);
         for (word, cause) in [("dangling", "ENOENT"), ("loop", ""), ("directory", "use -r")] {
             assert!(
                 failed.iter().any(|line| line.contains(word) && line.contains(cause)),
@@ -103,7 +105,7 @@ fn links_named_as_source_are_followed() {
         }
         assert_eq!(failed.len(), 3, "{failed:?}");
     }
-    for (to, copied, code) in both.copy(&["-r"], &["to directory"]) {
+    for (to, copied, code) in both.copy_both_ways(&["-r"], &["to directory"]) {
         assert_eq!(code, 0, "{copied}");
         assert!(fs::symlink_metadata(to.join("to directory")).unwrap().is_dir());
         assert_eq!(fs::read(to.join("to directory/inner")).unwrap(), b"inner");
@@ -112,7 +114,7 @@ fn links_named_as_source_are_followed() {
 
 #[test]
 fn links_in_a_tree_are_copied_and_not_followed() {
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         for (target, name) in [("absent", "dangling"), ("loop", "loop"), ("..", "up"), ("/etc", "absolute")] {
             symlink(target, source.join(name)).unwrap();
         }
@@ -128,8 +130,8 @@ fn links_in_a_tree_are_copied_and_not_followed() {
         symlink(&victim, to.join("dangling")).unwrap();
         fs::write(to.join("was a file"), b"old").unwrap();
     }
-    for (to, copied, code) in both.copy(&["-r"], &[""]) {
-        let failed = failed(&copied);
+    for (to, copied, code) in both.copy_both_ways(&["-r"], &[""]) {
+        let failed = failure_texts(&copied);
         assert_eq!((code, failed.len(), copied["links_made"].as_u64()), (1, 1, Some(5)), "{copied}");
         assert!(failed[0].contains("was a directory"), "{failed:?}");
         let to = to.join("source");
@@ -154,12 +156,12 @@ fn links_in_a_tree_are_copied_and_not_followed() {
         if !is_upload {
             fs::create_dir(both.scene.path("source")).unwrap();
         }
-        let (copied, code) = json(&["cp", "--json", &from, &to]);
+        let (copied, code) = run_for_json(&["cp", "--json", &from, &to]);
         assert_eq!(code, 0, "{copied}");
         assert!(both.scene.path(link).join("file").exists());
         fs::remove_file(both.scene.path(link)).unwrap();
         symlink(&victim, both.scene.path(link)).unwrap();
-        let (copied, code) = json(&["cp", "--json", &from, &to]);
+        let (copied, code) = run_for_json(&["cp", "--json", &from, &to]);
         assert_eq!(code, 0, "{copied}");
         assert!(fs::symlink_metadata(both.scene.path(link)).unwrap().is_file());
     }
@@ -168,21 +170,21 @@ fn links_in_a_tree_are_copied_and_not_followed() {
 
 #[test]
 fn hard_links_are_preserved() {
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         fs::create_dir_all(source.join("a/b")).unwrap();
-        fs::write(source.join("first"), content(100_000)).unwrap();
+        fs::write(source.join("first"), pattern_bytes(100_000)).unwrap();
         for name in ["a/second", "a/b/third", "zeroth"] {
             fs::hard_link(source.join("first"), source.join(name)).unwrap();
         }
         symlink("target", source.join("link")).unwrap();
         fs::hard_link(source.join("link"), source.join("a/link")).unwrap();
-        mkfifo(&source.join("fifo"));
+        create_fifo(&source.join("fifo"));
         fs::hard_link(source.join("fifo"), source.join("a/fifo")).unwrap();
         fs::set_permissions(source.join("a/b"), fs::Permissions::from_mode(0o500)).unwrap();
     });
     for options in [&["-r"][..], &["-r", "--resume"], &["-r", "--verify"]] {
-        for (to, copied, code) in both.copy(options, &[""]) {
-            assert_eq!((code, failed(&copied).len()), (0, 0), "{copied}");
+        for (to, copied, code) in both.copy_both_ways(options, &[""]) {
+            assert_eq!((code, failure_texts(&copied).len()), (0, 0), "{copied}");
             let metadata = |name: &str| fs::symlink_metadata(to.join("source").join(name)).unwrap();
             for (names, kind) in [
                 (&["first", "a/second", "a/b/third", "zeroth"][..], "file"),
@@ -195,7 +197,7 @@ fn hard_links_are_preserved() {
                     .iter()
                     .for_each(|name| assert_eq!(metadata(name).ino(), of_first.ino(), "{name} {options:?}"));
             }
-            assert_eq!(fs::read(to.join("source/a/b/third")).unwrap(), content(100_000));
+            assert_eq!(fs::read(to.join("source/a/b/third")).unwrap(), pattern_bytes(100_000));
             if options.contains(&"--resume") {
                 assert_eq!(
                     (copied["files"].as_u64(), copied["links_made"].as_u64()),
@@ -214,7 +216,7 @@ fn hard_links_are_preserved() {
 #[test]
 fn holes_are_not_sent_and_not_filled() {
     const BYTES: u64 = 64 << 20;
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         for (name, places) in [("inside", &[0, BYTES - 4][..]), ("end", &[1 << 20]), ("all", &[])] {
             let file = File::create(source.join(name)).unwrap();
             file.set_len(BYTES).unwrap();
@@ -227,8 +229,8 @@ fn holes_are_not_sent_and_not_filled() {
     if metadata(sources.join("inside")).blocks() * 512 > BYTES / 2 {
         return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("a file system with holes"));
     }
-    for (to, copied, code) in both.copy(&["-r"], &[""]) {
-        assert_eq!((code, failed(&copied).len()), (0, 0), "{copied}");
+    for (to, copied, code) in both.copy_both_ways(&["-r"], &[""]) {
+        assert_eq!((code, failure_texts(&copied).len()), (0, 0), "{copied}");
         let is_upload = to.starts_with(both.scene.path("exported"));
         assert!(!is_upload || copied["bytes"].as_u64() < Some(BYTES / 8), "{copied}");
         for name in ["inside", "end", "all"] {
@@ -251,11 +253,11 @@ fn holes_are_not_sent_and_not_filled() {
 #[test]
 fn skipped_files_are_reported() {
     let mut is_device = false;
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         fs::write(source.join("file"), b"content").unwrap();
         fs::write(source.join("other.nocopy-part"), b"unfinished").unwrap();
         symlink("target", source.join("link.nocopy-done")).unwrap();
-        mkfifo(&source.join("fifo"));
+        create_fifo(&source.join("fifo"));
         let device = makedev(1, 3);
         is_device =
             mknodat(CWD, source.join("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o600), device)
@@ -263,8 +265,8 @@ fn skipped_files_are_reported() {
         fs::write(source.join("program"), b"content").unwrap();
         fs::set_permissions(source.join("program"), fs::Permissions::from_mode(0o6755)).unwrap();
     });
-    for (to, copied, code) in both.copy(&["-r"], &[""]) {
-        let failed = failed(&copied);
+    for (to, copied, code) in both.copy_both_ways(&["-r"], &[""]) {
+        let failed = failure_texts(&copied);
         assert_eq!(code, 1, "{copied}");
         let is_named =
             |name: &str, what: &str| failed.iter().any(|line| line.contains(&format!("/{name}: {what}")));
@@ -282,8 +284,8 @@ fn skipped_files_are_reported() {
             assert_eq!((made.rdev(), made.mode() & 0o7777), (makedev(1, 3), 0o600));
         }
     }
-    for (to, copied, code) in both.copy(&[], &["", "fifo", "file"]) {
-        let failed = failed(&copied);
+    for (to, copied, code) in both.copy_both_ways(&[], &["", "fifo", "file"]) {
+        let failed = failure_texts(&copied);
         assert_eq!((code, failed.len(), copied["skipped"].as_u64()), (1, 2, Some(2)), "{copied}");
         assert!(
             failed.iter().all(|line| line.contains("skipped; a ") && line.contains("use -r")),
@@ -295,18 +297,18 @@ fn skipped_files_are_reported() {
 
 #[test]
 fn directories_are_not_copied_into_themselves() {
-    let scene = Scene::new();
+    let scene = NfsFixture::new();
     fs::write(scene.path("exported/file"), b"content").unwrap();
     fs::create_dir(scene.path("exported/below/deeper")).unwrap();
     fs::write(scene.path("exported/below/deeper/other"), b"content").unwrap();
-    let server = serve(&scene);
+    let server = start_server_for_own_files(&scene);
     let path = |below: &str| scene.path(below).display().to_string();
     for (from, to, copy) in [
         (path("exported"), server.url("/below"), "exported/below/exported"),
         (server.url("/"), path("exported/below/new"), "exported/below/new"),
     ] {
-        let (copied, code) = json(&["cp", "-r", "--json", &from, &to]);
-        let failed = failed(&copied);
+        let (copied, code) = run_for_json(&["cp", "-r", "--json", &from, &to]);
+        let failed = failure_texts(&copied);
         assert_eq!((code, failed.len()), (1, 1), "{copied}");
         assert!(failed[0].contains("its copy would be inside it"), "{failed:?}");
         assert!(scene.path(copy).join("file").exists());
@@ -315,15 +317,15 @@ fn directories_are_not_copied_into_themselves() {
     }
     // Onto itself.
     for (from, to) in [(path("exported/below"), server.url("/")), (server.url("/below"), path("exported"))] {
-        let (copied, code) = json(&["cp", "-r", "--json", &from, &to]);
-        assert_eq!((code, failed(&copied).len()), (1, 1), "{copied}");
+        let (copied, code) = run_for_json(&["cp", "-r", "--json", &from, &to]);
+        assert_eq!((code, failure_texts(&copied).len()), (1, 1), "{copied}");
         assert_eq!(fs::read(scene.path("exported/below/deeper/other")).unwrap(), b"content");
     }
 }
 
 #[test]
 fn sources_of_one_name_do_not_replace_each_other() {
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         for (path, text) in
             [("a/name", "a"), ("b/name", "b"), ("a/d/same", "a"), ("b/d/same", "b"), ("b/d/own", "b")]
         {
@@ -331,8 +333,8 @@ fn sources_of_one_name_do_not_replace_each_other() {
             fs::write(source.join(path), text).unwrap();
         }
     });
-    for (to, copied, code) in both.copy(&["-r"], &["a/name", "b/name", "a/d", "b/d"]) {
-        let failed = failed(&copied);
+    for (to, copied, code) in both.copy_both_ways(&["-r"], &["a/name", "b/name", "a/d", "b/d"]) {
+        let failed = failure_texts(&copied);
         assert_eq!((code, failed.len()), (1, 2), "{copied}");
         assert!(
             failed[0].contains("b/name: not copied") && failed[1].contains("b/d/same: not copied"),
@@ -342,27 +344,27 @@ fn sources_of_one_name_do_not_replace_each_other() {
             assert_eq!(fs::read_to_string(to.join(path)).unwrap(), text, "{path}");
         }
     }
-    for (_, copied, code) in both.copy(&[], &["a/name", "a/name"]) {
-        assert_eq!((code, failed(&copied).len()), (0, 0), "{copied}");
+    for (_, copied, code) in both.copy_both_ways(&[], &["a/name", "a/name"]) {
+        assert_eq!((code, failure_texts(&copied).len()), (0, 0), "{copied}");
     }
 }
 
 /// Runs a command as a user who may not read everything.
 fn run_unprivileged(words: &[&str]) -> (Value, i32) {
-    let program = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
-    let mut command = crate::running::started(program.path(), words);
+    let program = ProgramForAnyUser::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
+    let mut command = crate::running::piped_command(program.path(), words);
     if geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
     let output = command.output().unwrap();
     let parsed =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", lossy_text(&output.stderr)));
     (parsed, output.status.code().unwrap())
 }
 
 #[test]
 fn unreadable_files_are_reported_and_others_copied() {
-    let scene = Scene::new();
+    let scene = NfsFixture::new();
     let source = scene.path("exported/source");
     fs::create_dir_all(source.join("locked")).unwrap();
     let name = OsStr::from_bytes(b"secret \xe9\n");
@@ -387,14 +389,14 @@ fn unreadable_files_are_reported_and_others_copied() {
             lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
     }
-    let server = scene.serve(0, &["--writable"]);
+    let server = scene.start_server(0, &["--writable"]);
     let (path, to) = (source.display().to_string(), scene.path("to").display().to_string());
     for (from, to, copies) in [
         (&path, &server.url("/to"), scene.path("exported/to/source")),
         (&server.url("/source"), &to, scene.path("to/source")),
     ] {
         let (copied, code) = run_unprivileged(&["cp", "-r", "--json", from, to]);
-        let failed = failed(&copied);
+        let failed = failure_texts(&copied);
         assert_eq!((code, failed.len()), (1, 2), "{copied}");
         // One line, and so that it can be given back.
         assert!(failed.iter().any(|line| line.contains("/source/secret %E9%0A: ")), "{failed:?}");
@@ -423,47 +425,47 @@ fn printed_names_are_accepted_by_the_commands() {
     ]
     .map(|name| OsString::from_vec(name.to_vec()))
     .to_vec();
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         names
             .iter()
             .enumerate()
             .for_each(|(number, name)| fs::write(source.join(name), number.to_string()).unwrap());
     });
     let url = both.server.url("/source");
-    let listed = nocopy(&["ls", &url]).output().unwrap();
-    let lines: Vec<String> = text(&listed.stdout).lines().map(str::to_owned).collect();
+    let listed = nocopy_command(&["ls", &url]).output().unwrap();
+    let lines: Vec<String> = lossy_text(&listed.stdout).lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), names.len(), "{lines:?}");
-    let (listed, _) = json(&["ls", "--json", &url]);
+    let (listed, _) = run_for_json(&["ls", "--json", &url]);
     let entries = listed["directories"][0]["entries"].as_array().unwrap();
-    let long = text(&nocopy(&["ls", "-l", &url]).output().unwrap().stdout);
+    let long = lossy_text(&nocopy_command(&["ls", "-l", &url]).output().unwrap().stdout);
     let mut found = Vec::new();
     for (line, entry) in lines.iter().zip(entries) {
         assert_eq!(entry["escaped"], *line);
         assert!(long.lines().any(|long| long.ends_with(line)), "{line}: {long}");
-        let printed = nocopy(&["cat", &format!("{url}/{line}")]).output().unwrap();
+        let printed = nocopy_command(&["cat", &format!("{url}/{line}")]).output().unwrap();
         found.push(
-            text(&printed.stdout)
+            lossy_text(&printed.stdout)
                 .parse::<usize>()
-                .unwrap_or_else(|_| panic!("{line}: {}", text(&printed.stderr))),
+                .unwrap_or_else(|_| panic!("{line}: {}", lossy_text(&printed.stderr))),
         );
         let name = &names[*found.last().unwrap()];
         let is_control = |c: char| matches!(c, '\u{7f}'..='\u{9f}'); // which JSON does not escape
         let as_text = String::from_utf8_lossy(name.as_bytes()).replace(is_control, "\u{fffd}");
         assert_eq!(entry["name"], as_text);
         let to = both.scene.path("to");
-        let (copied, code) = json(&["cp", "--json", &format!("{url}/{line}"), to.to_str().unwrap()]);
+        let (copied, code) = run_for_json(&["cp", "--json", &format!("{url}/{line}"), to.to_str().unwrap()]);
         assert!(code == 0 && to.join(name).exists(), "{copied}");
     }
     found.sort_unstable();
     assert_eq!(found, (0..names.len()).collect::<Vec<_>>());
     // An address and a path as they are printed in errors, and an address with bytes that are no text.
     let absent = format!("{url}/absent%0A%E9");
-    let (copied, code) = json(&["cp", "--json", &absent, both.scene.path("to").to_str().unwrap()]);
+    let (copied, code) = run_for_json(&["cp", "--json", &absent, both.scene.path("to").to_str().unwrap()]);
     assert_eq!((code, copied["failed"][0]["path"].as_str()), (1, Some(&*absent)), "{copied}");
     let here = both.scene.path("exported/source").join(OsStr::from_bytes(b"gone\n\xe9"));
     let given = |path: &OsStr| {
         let to = both.server.url("/to");
-        let output = nocopy(&["cp", "--json"]).arg(path).arg(to).output().unwrap();
+        let output = nocopy_command(&["cp", "--json"]).arg(path).arg(to).output().unwrap();
         (serde_json::from_slice::<Value>(&output.stdout).unwrap(), output.status.code())
     };
     let (copied, code) = given(here.as_os_str());
@@ -479,14 +481,14 @@ fn printed_names_are_accepted_by_the_commands() {
         b"now"
     );
     let raw = [url.as_bytes(), b"/caf\xe9"].concat();
-    let printed = nocopy(&["cat"]).arg(OsStr::from_bytes(&raw)).output().unwrap();
-    assert_eq!(text(&printed.stdout), "0", "{}", text(&printed.stderr));
+    let printed = nocopy_command(&["cat"]).arg(OsStr::from_bytes(&raw)).output().unwrap();
+    assert_eq!(lossy_text(&printed.stdout), "0", "{}", lossy_text(&printed.stderr));
 }
 
 /// Times that the protocol does not have are named, and those of directories are set when all is in them.
 #[test]
 fn times_are_preserved_or_reported() {
-    let both = BothDirections::new(|source| {
+    let both = UploadAndDownload::new(|source| {
         fs::create_dir_all(source.join("d/empty")).unwrap();
         fs::write(source.join("d/file"), b"content").unwrap();
         fs::write(source.join("old"), b"content").unwrap();
@@ -498,9 +500,9 @@ fn times_are_preserved_or_reported() {
             rustix::fs::utimensat(CWD, source.join(path), &times, rustix::fs::AtFlags::empty()).unwrap();
         }
     });
-    let [there, here] = both.copy(&["-r"], &[""]);
+    let [there, here] = both.copy_both_ways(&["-r"], &[""]);
     assert_eq!((there.2, here.2), (1, 0), "{} {}", there.1, here.1);
-    let failed = failed(&there.1);
+    let failed = failure_texts(&there.1);
     assert!(failed.len() == 1 && failed[0].contains("/old: copied with another time"), "{failed:?}");
     for to in [there.0, here.0] {
         for (path, seconds) in

@@ -15,7 +15,7 @@ use nocopy_nfs::wire::xdr;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::nfs::Server;
+use crate::nfs::RunningNfsServer;
 use crate::running::readable_directory;
 
 const HONEST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -34,7 +34,7 @@ const SHORT_BYTES: usize = 40 << 10;
 /// Marks the last fragment of a record.
 const LAST: u32 = 1 << 31;
 
-fn call(procedure: Procedure, arguments: &[u8]) -> Vec<u8> {
+fn encode_call(procedure: Procedure, arguments: &[u8]) -> Vec<u8> {
     let (xid, procedure, credential) = (1, procedure as u32, Credential::NONE);
     let mut out = Vec::new();
     Call { xid, program: nfs3::PROGRAM, version: 3, procedure, credential, arguments }.encode(&mut out);
@@ -49,7 +49,7 @@ fn partial_call(mark: u32, begin: &[u8], claimed: usize) -> Vec<u8> {
     out
 }
 
-fn connected_from(from: IpAddr, to: SocketAddr) -> TcpStream {
+fn connect_from_address(from: IpAddr, to: SocketAddr) -> TcpStream {
     let opened = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&opened, &SocketAddr::new(from, 0)).unwrap();
     // What the server does not read takes little memory of the kernel.
@@ -59,7 +59,7 @@ fn connected_from(from: IpAddr, to: SocketAddr) -> TcpStream {
 }
 
 /// The most memory that a process ever had.
-fn peak_bytes(process: u32) -> usize {
+fn peak_memory_bytes(process: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<usize>().unwrap() << 10
@@ -67,7 +67,7 @@ fn peak_bytes(process: u32) -> usize {
 
 /// Sends as much as the server takes: until no connection could send more while an honest client was answered
 /// several times.
-fn send_all(connections: &mut [(TcpStream, &[u8])], honest: impl Fn() -> FileHandle) {
+fn send_until_nothing_is_taken(connections: &mut [(TcpStream, &[u8])], honest: impl Fn() -> FileHandle) {
     let mut quiet = 0;
     while quiet < 5 {
         let mut count = 0;
@@ -93,12 +93,12 @@ fn connections_max() -> usize {
 
 #[test]
 fn incomplete_calls_of_one_address_take_bounded_memory() {
-    are_bounded_and_stop_no_other(|_| IpAddr::V4(Ipv4Addr::LOCALHOST));
+    check_incomplete_calls_are_bounded(|_| IpAddr::V4(Ipv4Addr::LOCALHOST));
 }
 
 /// Sends incomplete calls from these addresses, and checks the server's memory, and that another address is
 /// served.
-pub(crate) fn are_bounded_and_stop_no_other(from: impl Fn(usize) -> IpAddr) {
+pub(crate) fn check_incomplete_calls_are_bounded(from: impl Fn(usize) -> IpAddr) {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
@@ -107,45 +107,46 @@ pub(crate) fn are_bounded_and_stop_no_other(from: impl Fn(usize) -> IpAddr) {
     let path = around.path().join("exported/file");
     fs::write(&path, b"content").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    let server = Server::start(&around, &["--writable"]);
+    let server = RunningNfsServer::start(&around, &["--writable"]);
     let process = server.running.id();
     let honest = || {
         let path: mount::Path<'_> = Text(b"/");
-        let reply = server.call_on(connected_from(HONEST, server.address), mount::PROGRAM, 1, &path);
+        let reply =
+            server.call_procedure_on(connect_from_address(HONEST, server.address), mount::PROGRAM, 1, &path);
         xdr::parse::<MountReply>(&reply).unwrap().unwrap().handle
     };
     let halves = [
-        partial_call(LAST, &call(Procedure::Null, &[]), LONG_BYTES),
-        partial_call(0, &call(Procedure::Write, &[]), LONG_BYTES - 100),
-        partial_call(LAST, &call(Procedure::Null, &[]), SHORT_BYTES),
-        partial_call(LAST, &call(Procedure::Write, &[]), SHORT_BYTES),
-        partial_call(0, &call(Procedure::Null, &[]), SHORT_BYTES),
+        partial_call(LAST, &encode_call(Procedure::Null, &[]), LONG_BYTES),
+        partial_call(0, &encode_call(Procedure::Write, &[]), LONG_BYTES - 100),
+        partial_call(LAST, &encode_call(Procedure::Null, &[]), SHORT_BYTES),
+        partial_call(LAST, &encode_call(Procedure::Write, &[]), SHORT_BYTES),
+        partial_call(0, &encode_call(Procedure::Null, &[]), SHORT_BYTES),
     ];
     let attack = |number: usize| {
-        let stream = connected_from(from(number), server.address);
+        let stream = connect_from_address(from(number), server.address);
         stream.set_nonblocking(true).unwrap();
         // The long ones are few, because the kernel's memory of unread bytes is limited, too.
         let kind = if number.is_multiple_of(4) { number / 4 % 2 } else { 2 + number % 3 };
         (stream, &halves[kind][..])
     };
     let mut connections: Vec<_> = (0..connections_max()).map(attack).collect();
-    send_all(&mut connections, honest);
+    send_until_nothing_is_taken(&mut connections, honest);
     let root = honest();
-    let file = look_up(&server, root);
+    let file = look_up_file(&server, root);
     let data = vec![b'x'; 1 << 20];
     let (count, stability, data) = (data.len() as u32, Stability::Unstable, Data(&data));
     let asked = WriteArguments { file, offset: 0, count, stability, data };
-    let stream = connected_from(HONEST, server.address);
-    let reply = server.call_on(stream, nfs3::PROGRAM, Procedure::Write as u32, &asked);
+    let stream = connect_from_address(HONEST, server.address);
+    let reply = server.call_procedure_on(stream, nfs3::PROGRAM, Procedure::Write as u32, &asked);
     let written = xdr::parse::<NfsResult<WriteResult, WeakCacheConsistency>>(&reply).unwrap().unwrap();
     assert_eq!(written.count, count);
-    let peak = peak_bytes(process);
+    let peak = peak_memory_bytes(process);
     assert!(peak <= SERVER_BYTES_MAX, "{peak} bytes of memory");
 }
 
-fn look_up(server: &Server, directory: FileHandle) -> FileHandle {
+fn look_up_file(server: &RunningNfsServer, directory: FileHandle) -> FileHandle {
     let asked = LookupArguments { directory, name: Text(b"file") };
-    let stream = connected_from(HONEST, server.address);
-    let reply = server.call_on(stream, nfs3::PROGRAM, Procedure::Lookup as u32, &asked);
+    let stream = connect_from_address(HONEST, server.address);
+    let reply = server.call_procedure_on(stream, nfs3::PROGRAM, Procedure::Lookup as u32, &asked);
     xdr::parse::<NfsResult<LookupResult, Option<Attributes>>>(&reply).unwrap().unwrap().file
 }

@@ -8,22 +8,22 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, lchow
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use nocopy_lab::ProgramForAll;
+use nocopy_lab::ProgramForAnyUser;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
 use rustix::process::geteuid;
 use serde_json::Value;
 
-use crate::nfs_client::{NOBODY, Scene, content};
-use crate::running::{started, text};
+use crate::nfs_client::{NOBODY, NfsFixture, pattern_bytes};
+use crate::running::{lossy_text, piped_command};
 
 const ENTRIES: usize = 2000;
 const SEED: u64 = 0x0ddb_a115;
 
 /// SplitMix64: the same tree from the same seed.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
-    fn next(&mut self) -> u64 {
+impl SplitMix64 {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,19 +31,19 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+    fn number_below(&mut self, end: usize) -> usize {
+        (self.next_u64() % end as u64) as usize
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.number_below(all.len())]
     }
 }
 
 /// A name of any bytes, different for each number.
-fn name(random: &mut Random, number: usize) -> OsString {
+fn random_name(random: &mut SplitMix64, number: usize) -> OsString {
     let digits = number.to_string();
-    let name = match random.below(14) {
+    let name = match random.number_below(14) {
         0 => format!("two\nlines {digits}\n").into_bytes(),
         1 => [b"caf\xe9", digits.as_bytes()].concat(),
         2 => format!("100%{digits}").into_bytes(),
@@ -63,40 +63,40 @@ fn name(random: &mut Random, number: usize) -> OsString {
 
 /// Makes a tree of so many entries, with times and permissions.
 fn make_tree(top: &Path, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = SplitMix64(seed);
     fs::create_dir(top).unwrap();
     let (mut directories, mut files, mut all) = (vec![top.to_owned()], Vec::new(), Vec::new());
     for number in 0..ENTRIES {
-        let above = directories[random.below(directories.len())].clone();
-        let path = above.join(name(&mut random, number));
+        let above = directories[random.number_below(directories.len())].clone();
+        let path = above.join(random_name(&mut random, number));
         // Paths that one call takes.
         let is_deep = path.as_os_str().len() > 2500;
-        match random.below(100) {
+        match random.number_below(100) {
             0..10 if !is_deep => {
                 fs::create_dir(&path).unwrap();
                 directories.push(path.clone());
             }
             10..20 if !files.is_empty() => {
-                let first: &PathBuf = &files[random.below(files.len())];
+                let first: &PathBuf = &files[random.number_below(files.len())];
                 fs::hard_link(first, &path).unwrap();
                 continue; // it has the permissions and the time of the first
             }
-            20..35 => make_link(&mut random, &path, number),
+            20..35 => make_random_link(&mut random, &path, number),
             35..39 => mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).unwrap(),
             39..42 => mknodat(CWD, &path, FileType::Socket, Mode::RUSR, 0).unwrap(),
             42..45 => {
-                let (file, length) = (File::create(&path).unwrap(), 1 + random.next() % (300 << 10));
+                let (file, length) = (File::create(&path).unwrap(), 1 + random.next_u64() % (300 << 10));
                 file.set_len(length).unwrap();
-                file.write_all_at(b"data", random.next() % length).unwrap();
+                file.write_all_at(b"data", random.next_u64() % length).unwrap();
                 files.push(path.clone());
             }
             kind => {
                 let bytes = match kind {
                     45..60 => 0,
-                    60..63 => random.below(200_000),
-                    _ => random.below(3000),
+                    60..63 => random.number_below(200_000),
+                    _ => random.number_below(3000),
                 };
-                fs::write(&path, content(bytes)).unwrap();
+                fs::write(&path, pattern_bytes(bytes)).unwrap();
                 files.push(path.clone());
             }
         }
@@ -110,18 +110,18 @@ fn make_tree(top: &Path, seed: u64) {
             false => &[0o644, 0o600, 0o755, 0o444, 0o400, 0o640, 0o666, 0o1644, 0o777],
         };
         if !metadata.is_symlink() {
-            fs::set_permissions(path, fs::Permissions::from_mode(random.of(modes))).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(random.choose(modes))).unwrap();
         }
-        let (seconds, nanoseconds) = (random.next() % (1 << 32), random.next() % 1_000_000_000);
+        let (seconds, nanoseconds) = (random.next_u64() % (1 << 32), random.next_u64() % 1_000_000_000);
         let modified = Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds as _ };
         let times = Timestamps { last_access: modified, last_modification: modified };
         utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     }
 }
 
-fn make_link(random: &mut Random, path: &Path, number: usize) {
+fn make_random_link(random: &mut SplitMix64, path: &Path, number: usize) {
     let own = path.file_name().unwrap();
-    match random.below(6) {
+    match random.number_below(6) {
         0 => symlink("absent", path).unwrap(),
         1 => symlink(own, path).unwrap(), // to itself
         2 => symlink("..", path).unwrap(),
@@ -141,7 +141,7 @@ struct EntryState {
 }
 
 impl EntryState {
-    fn of(path: &Path, metadata: &Metadata) -> Self {
+    fn read_from(path: &Path, metadata: &Metadata) -> Self {
         let file_type = metadata.file_type();
         let (kind, content) = if metadata.is_dir() {
             ("directory", Vec::new())
@@ -159,9 +159,9 @@ impl EntryState {
 }
 
 /// The entries of a tree by their paths in it, and the sets of paths that are one file.
-type Tree = (BTreeMap<PathBuf, EntryState>, BTreeSet<Vec<PathBuf>>);
+type TreeState = (BTreeMap<PathBuf, EntryState>, BTreeSet<Vec<PathBuf>>);
 
-fn tree(top: &Path) -> Tree {
+fn read_tree(top: &Path) -> TreeState {
     let (mut entries, mut names) = (BTreeMap::new(), BTreeMap::<u64, Vec<PathBuf>>::new());
     let mut left = vec![top.to_owned()];
     while let Some(path) = left.pop() {
@@ -172,7 +172,7 @@ fn tree(top: &Path) -> Tree {
         } else if metadata.nlink() > 1 {
             names.entry(metadata.ino()).or_default().push(below.clone());
         }
-        entries.insert(below, EntryState::of(&path, &metadata));
+        entries.insert(below, EntryState::read_from(&path, &metadata));
     }
     let sorted = |mut paths: Vec<PathBuf>| {
         paths.sort();
@@ -181,7 +181,7 @@ fn tree(top: &Path) -> Tree {
     (entries, names.into_values().map(sorted).collect())
 }
 
-fn check_equal(one: &Tree, other: &Tree) {
+fn assert_equal_trees(one: &TreeState, other: &TreeState) {
     for (path, kept) in &one.0 {
         assert_eq!(Some(kept), other.0.get(path), "{path:?}");
     }
@@ -190,15 +190,15 @@ fn check_equal(one: &Tree, other: &Tree) {
 }
 
 /// Runs a copy as a user, and returns its summary.
-fn copy(program: &ProgramForAll, user: Option<u32>, words: &[&OsStr]) -> Value {
-    let mut command = started(program.path(), &["cp", "-r", "--json"]);
+fn copy_as_user(program: &ProgramForAnyUser, user: Option<u32>, words: &[&OsStr]) -> Value {
+    let mut command = piped_command(program.path(), &["cp", "-r", "--json"]);
     command.args(words);
     if let Some(user) = user {
         command.uid(user).gid(user);
     }
     let output = command.output().unwrap();
     let copied: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", lossy_text(&output.stderr)));
     assert_eq!((output.status.code(), &copied["failed"]), (Some(0), &Value::Array(Vec::new())), "{copied}");
     copied
 }
@@ -213,54 +213,54 @@ fn make_accessible(top: &Path) {
     }
 }
 
-fn check_round_trip(user: Option<u32>, options: &[&str]) {
-    let scene = Scene::in_memory();
+fn assert_round_trip_keeps_tree(user: Option<u32>, options: &[&str]) {
+    let scene = NfsFixture::in_memory();
     let (source, back) = (scene.path("tree"), scene.path("back"));
     make_tree(&source, SEED);
     fs::create_dir(&back).unwrap();
-    let original = tree(&source);
+    let original = read_tree(&source);
     if let Some(user) = user {
         scene.chown_to_other_user();
         original.0.keys().for_each(|path| lchown(source.join(path), Some(user), Some(user)).unwrap());
         lchown(&back, Some(user), Some(user)).unwrap();
     }
-    let original = tree(&source); // a new owner ends set-group-ID, where it is one
+    let original = read_tree(&source); // a new owner ends set-group-ID, where it is one
     assert_eq!(original.0.len(), ENTRIES + 1);
-    let program = ProgramForAll::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
-    let server = scene.serve(0, options);
+    let program = ProgramForAnyUser::copy(Path::new(env!("CARGO_BIN_EXE_nocopy"))).unwrap();
+    let server = scene.start_server(0, options);
     let (there, url) = (scene.path("exported/below/tree"), server.url("/below"));
     let kinds = |kind: &str| original.0.values().filter(|kept| kept.kind == kind).count();
     let (names, files): (usize, usize) =
         (original.1.iter().map(|names| names.len() - 1).sum(), kinds("file"));
-    let copied = copy(&program, user, &[source.as_os_str(), OsStr::new(&url)]);
-    check_equal(&original, &tree(&there));
+    let copied = copy_as_user(&program, user, &[source.as_os_str(), OsStr::new(&url)]);
+    assert_equal_trees(&original, &read_tree(&there));
     let expected =
         [files - names, kinds("directory"), kinds("link") + names, kinds("FIFO") + kinds("socket")];
     let counted = ["files", "directories", "links_made", "special_files"]
         .map(|name| copied[name].as_u64().unwrap() as usize);
     assert_eq!(counted, expected, "{copied}");
     let from = OsString::from(server.url("/below/tree"));
-    let copied = copy(&program, user, &[&from, back.as_os_str()]);
-    check_equal(&original, &tree(&back.join("tree")));
+    let copied = copy_as_user(&program, user, &[&from, back.as_os_str()]);
+    assert_equal_trees(&original, &read_tree(&back.join("tree")));
     let counted = ["files", "directories", "links_made", "special_files"]
         .map(|name| copied[name].as_u64().unwrap() as usize);
     assert_eq!(counted, expected, "{copied}");
     // A copy over the first finds everything, also below directories that their owner may not write.
     let resumed = OsStr::new("--resume");
-    let copied = copy(&program, user, &[resumed, source.as_os_str(), OsStr::new(&url)]);
+    let copied = copy_as_user(&program, user, &[resumed, source.as_os_str(), OsStr::new(&url)]);
     assert_eq!(
         (&copied["files"], &copied["links_made"], &copied["special_files"]),
         (&0.into(), &0.into(), &0.into()),
         "{copied}"
     );
-    let copied = copy(&program, user, &[resumed, &from, back.as_os_str()]);
+    let copied = copy_as_user(&program, user, &[resumed, &from, back.as_os_str()]);
     assert_eq!(
         (&copied["files"], &copied["links_made"], &copied["special_files"]),
         (&0.into(), &0.into(), &0.into()),
         "{copied}"
     );
-    check_equal(&original, &tree(&there));
-    check_equal(&original, &tree(&back.join("tree")));
+    assert_equal_trees(&original, &read_tree(&there));
+    assert_equal_trees(&original, &read_tree(&back.join("tree")));
     [source, there, back].iter().for_each(|path| make_accessible(path));
 }
 
@@ -269,7 +269,7 @@ fn check_round_trip(user: Option<u32>, options: &[&str]) {
 fn trees_survive_a_round_trip() {
     let options: &[&str] =
         if geteuid().is_root() { &["--writable", "--no-root-squash"] } else { &["--writable"] };
-    check_round_trip(None, options);
+    assert_round_trip_keeps_tree(None, options);
 }
 
 #[test]
@@ -277,5 +277,5 @@ fn trees_survive_a_round_trip_as_another_user() {
     if !geteuid().is_root() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_SETUID"));
     }
-    check_round_trip(Some(NOBODY), &["--writable"]);
+    assert_round_trip_keeps_tree(Some(NOBODY), &["--writable"]);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use crate::process_state::{self, while_stopped};
+use crate::process_state::{self, run_while_stopped};
 use crate::sandbox::{self, Refused};
 use nocopy::Port;
 use nocopy_lab::{End, Lab, Missing};
@@ -18,43 +18,43 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A directory that is removed with the test.
-struct Directory(PathBuf);
+struct ScratchDirectory(PathBuf);
 
-impl Directory {
+impl ScratchDirectory {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("nocopy-record-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    fn file_path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    fn files(&self) -> Vec<PathBuf> {
+    fn list_files(&self) -> Vec<PathBuf> {
         let mut files: Vec<_> = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files
     }
 }
 
-impl Drop for Directory {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-struct Recording(Option<Child>);
+struct RunningRecorder(Option<Child>);
 
-impl Recording {
+impl RunningRecorder {
     /// Returns when it captures: its file is made after that.
     fn start(end: &End, output: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
         command.args(["record", end.interface(), "--json", "-o"]).arg(output).args(arguments);
-        Self::run(end, command, output)
+        Self::start_command(end, command, output)
     }
 
-    fn run(end: &End, mut command: Command, output: &Path) -> Self {
+    fn start_command(end: &End, mut command: Command, output: &Path) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut recording = Self(Some(end.namespace().run(|| command.spawn().unwrap())));
         let directory = output.parent().unwrap();
@@ -77,20 +77,20 @@ impl Recording {
         child.wait().unwrap();
     }
 
-    fn end(mut self) -> Output {
+    fn wait_for_end(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    fn summary(self) -> Value {
+    fn interrupt_for_summary(self) -> Value {
         self.signal(Signal::INT);
-        let output = self.end();
+        let output = self.wait_for_end();
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{message}{}", String::from_utf8_lossy(&output.stdout));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
 
-impl Drop for Recording {
+impl Drop for RunningRecorder {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();
@@ -108,7 +108,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A packet with a number in it and a pattern that depends on the number; tagged, if the number is odd.
-fn packet(to: &End, number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_packet(to: &End, number: usize, bytes: usize) -> Vec<u8> {
     let mut packet: Vec<u8> = (0..bytes).map(|at| (number * 31 + at) as u8).collect();
     packet[..6].copy_from_slice(&to.mac());
     packet[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -118,11 +118,11 @@ fn packet(to: &End, number: usize, bytes: usize) -> Vec<u8> {
     packet
 }
 
-fn port(end: &End) -> Port {
+fn open_port(end: &End) -> Port {
     end.namespace().run(|| Port::open(end.interface())).unwrap()
 }
 
-fn send(port: &mut Port, packets: &[Vec<u8>]) {
+fn send_packets(port: &mut Port, packets: &[Vec<u8>]) {
     for batch in packets.chunks(512) {
         for packet in batch {
             let mut frame = port.sender().buffer().unwrap();
@@ -151,7 +151,7 @@ fn read_packets(path: &Path) -> Vec<(usize, Vec<u8>)> {
 }
 
 /// Whether a pcapng file ends with a block.
-fn is_whole(file: &[u8]) -> bool {
+fn ends_with_whole_block(file: &[u8]) -> bool {
     let word =
         |at: usize| file.get(at..at + 4).map(|word| u32::from_le_bytes(word.try_into().unwrap()) as usize);
     let mut at = 0;
@@ -164,7 +164,7 @@ fn is_whole(file: &[u8]) -> bool {
     at == file.len()
 }
 
-fn only_bytes(packets: Vec<(usize, Vec<u8>)>) -> Vec<Vec<u8>> {
+fn bytes_of_uncut_packets(packets: Vec<(usize, Vec<u8>)>) -> Vec<Vec<u8>> {
     packets
         .into_iter()
         .map(|(original, bytes)| {
@@ -175,7 +175,7 @@ fn only_bytes(packets: Vec<(usize, Vec<u8>)>) -> Vec<Vec<u8>> {
 }
 
 /// Runs another program on a file, which must report no error, and returns its output.
-fn read_by(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
+fn read_with_program(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
     let output = Command::new(program).args(arguments).arg(path).output();
     let Ok(output) = output else {
         nocopy_lab::skip(&Missing::Device("tshark, capinfos and tcpdump"));
@@ -190,10 +190,10 @@ fn read_by(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
 }
 
 /// How many packets each of the usual readers finds, which must be the same number.
-fn packets_read_by_others(path: &Path) -> Option<usize> {
-    let tcpdump = read_by("tcpdump", &["-nn", "--count", "-r"], path)?;
-    let capinfos = read_by("capinfos", &["-T", "-M", "-r", "-c"], path)?;
-    let tshark = read_by("tshark", &["-n", "-T", "fields", "-e", "frame.len", "-r"], path)?;
+fn count_packets_by_other_programs(path: &Path) -> Option<usize> {
+    let tcpdump = read_with_program("tcpdump", &["-nn", "--count", "-r"], path)?;
+    let capinfos = read_with_program("capinfos", &["-T", "-M", "-r", "-c"], path)?;
+    let tshark = read_with_program("tshark", &["-n", "-T", "fields", "-e", "frame.len", "-r"], path)?;
     let by_tcpdump: usize = tcpdump.split_whitespace().next().unwrap().parse().unwrap();
     let by_capinfos: usize = capinfos.split_whitespace().last().unwrap().parse().unwrap();
     assert_eq!((by_tcpdump, by_capinfos), (tshark.lines().count(), tshark.lines().count()));
@@ -201,7 +201,7 @@ fn packets_read_by_others(path: &Path) -> Option<usize> {
 }
 
 /// Counts of a pcapng file's last interface statistics block: received, dropped.
-fn last_counts(path: &Path) -> (u64, u64) {
+fn last_interface_statistics(path: &Path) -> (u64, u64) {
     let file = fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let count = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
@@ -216,30 +216,30 @@ fn last_counts(path: &Path) -> (u64, u64) {
 }
 
 /// Sends packets as fast as it can until it is dropped, or has sent 20 million.
-struct Load {
+struct PacketLoad {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Load {
+impl PacketLoad {
     fn start(lab: &Lab, bytes: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (interface, packet, stopped) =
-            (lab.left().interface(), packet(lab.right(), 0, bytes), stop.clone());
+            (lab.left().interface(), numbered_packet(lab.right(), 0, bytes), stop.clone());
         let thread = lab.left().namespace().spawn(move || {
             let mut port = Port::open(interface).unwrap();
             let batch = vec![packet; 512];
             // Not by a number: on a busy machine, what records gets through it too late.
             let give_up = Instant::now() + 10 * PATIENCE;
             while !stopped.load(Ordering::Relaxed) && Instant::now() < give_up {
-                send(&mut port, &batch);
+                send_packets(&mut port, &batch);
             }
         });
         Self { stop, thread: Some(thread) }
     }
 }
 
-impl Drop for Load {
+impl Drop for PacketLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.take().unwrap().join();
@@ -250,14 +250,14 @@ impl Drop for Load {
 #[test]
 fn sent_packets_are_in_the_file_and_other_programs_read_it() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("whole");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("whole");
+    let path = directory.file_path("out.pcapng");
     let packets: Vec<_> =
-        (0..3000).map(|number| packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
-    let recording = Recording::start(lab.right(), &path, &[]);
-    send(&mut port(lab.left()), &packets);
-    let summary = recording.summary();
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+        (0..3000).map(|number| numbered_packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
+    let recording = RunningRecorder::start(lab.right(), &path, &[]);
+    send_packets(&mut open_port(lab.left()), &packets);
+    let summary = recording.interrupt_for_summary();
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
     assert_eq!(
         (&summary["schema"], &summary["written"]),
         (&"nocopy.record/3".into(), &3000.into()),
@@ -269,92 +269,92 @@ fn sent_packets_are_in_the_file_and_other_programs_read_it() {
     assert_eq!((&summary["received"], &summary["ended"]), (&3000.into(), &"interrupted".into()), "{summary}");
     assert!(summary["evidence"].as_str().unwrap().starts_with("copied (packet ring); "), "{summary}");
     assert_eq!(summary["files"][0]["bytes"], fs::metadata(&path).unwrap().len());
-    if let Some(count) = packets_read_by_others(&path) {
+    if let Some(count) = count_packets_by_other_programs(&path) {
         assert_eq!(count, 3000);
-        let about = read_by("capinfos", &[], &path).unwrap();
+        let about = read_with_program("capinfos", &[], &path).unwrap();
         for said in ["nanoseconds (9)", "Name = nc1", "Strict time order:   True", "application: nocopy"] {
             assert!(about.contains(said), "{said}: {about}");
         }
-        let counted = read_by("tshark", &["-q", "-z", "io,stat,0", "-r"], &path).unwrap();
+        let counted = read_with_program("tshark", &["-q", "-z", "io,stat,0", "-r"], &path).unwrap();
         assert!(counted.contains("3000"), "{counted}");
     }
 }
 
 /// Shell and kernel both report a closed terminal; the recording ends as with Ctrl-C.
 #[test]
-fn a_hangup_ends_a_recording_in_order() {
+fn a_hangup_signal_ends_a_recording_with_its_summary() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("hangup");
-    let path = directory.file("out.pcapng");
-    let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 100)).collect();
+    let directory = ScratchDirectory::new("hangup");
+    let path = directory.file_path("out.pcapng");
+    let packets: Vec<_> = (0..100).map(|number| numbered_packet(lab.right(), number, 100)).collect();
     // The tests themselves may run under nohup(1), and children inherit ignored signals.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nocopy"), "record"]);
     command.args([lab.right().interface(), "--json", "-o"]).arg(&path);
-    let mut recording = Recording::run(lab.right(), command, &path);
-    send(&mut port(lab.left()), &packets);
+    let mut recording = RunningRecorder::start_command(lab.right(), command, &path);
+    send_packets(&mut open_port(lab.left()), &packets);
     wait_until("it ends", || {
         recording.signal(Signal::HUP);
         recording.0.as_mut().unwrap().try_wait().unwrap().is_some()
     });
-    let output = recording.end();
+    let output = recording.wait_for_end();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["written"], &summary["missing"]), (&100.into(), &0.into()), "{summary}");
-    assert_eq!(last_counts(&path).0, 100);
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!(last_interface_statistics(&path).0, 100);
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
 }
 
 /// As under nohup(1).
 #[test]
-fn an_ignored_hangup_ends_no_recording() {
+fn an_ignored_hangup_signal_ends_no_recording() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("nohup");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("nohup");
+    let path = directory.file_path("out.pcapng");
     let mut command = Command::new("sh");
     command.args(["-c", r#"trap "" HUP; exec "$0" record "$@""#, env!("CARGO_BIN_EXE_nocopy")]);
     command.args([lab.right().interface(), "--json", "-o"]).arg(&path);
-    let recording = Recording::run(lab.right(), command, &path);
+    let recording = RunningRecorder::start_command(lab.right(), command, &path);
     recording.signal(Signal::HUP);
-    let packets: Vec<_> = (0..10).map(|number| packet(lab.right(), number, 100)).collect();
-    send(&mut port(lab.left()), &packets);
-    recording.summary();
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    let packets: Vec<_> = (0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect();
+    send_packets(&mut open_port(lab.left()), &packets);
+    recording.interrupt_for_summary();
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
 }
 
 #[test]
 fn a_killed_recording_leaves_a_readable_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let _load = Load::start(&lab, 1400);
+    let _load = PacketLoad::start(&lab, 1400);
     for round in 0..8 {
-        let directory = Directory::new(&format!("killed-{round}"));
+        let directory = ScratchDirectory::new(&format!("killed-{round}"));
         kill_and_read(&lab, &directory, round);
     }
 }
 
 /// With writes through the page cache, a killed process stops half-way.
 #[test]
-fn a_killed_recording_in_memory_leaves_a_readable_file() {
+fn a_killed_recording_on_tmpfs_leaves_a_readable_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let _load = Load::start(&lab, 1400);
+    let _load = PacketLoad::start(&lab, 1400);
     for round in 0..8 {
         let path = Path::new("/dev/shm").join(format!("nocopy-record-{round}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        kill_and_read(&lab, &Directory(path), round);
+        kill_and_read(&lab, &ScratchDirectory(path), round);
     }
 }
 
 #[test]
-fn a_killed_guard_does_not_end_the_recording() {
+fn a_killed_guard_process_does_not_end_the_recording() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let path = Path::new("/dev/shm").join(format!("nocopy-record-guard-{}", std::process::id()));
     fs::create_dir(&path).unwrap();
-    let directory = Directory(path);
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &[]);
-    let packets: Vec<_> = (0..20).map(|number| packet(lab.right(), number, 500)).collect();
-    let mut left = port(lab.left());
-    send(&mut left, &packets[..10]);
+    let directory = ScratchDirectory(path);
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &[]);
+    let packets: Vec<_> = (0..20).map(|number| numbered_packet(lab.right(), number, 500)).collect();
+    let mut left = open_port(lab.left());
+    send_packets(&mut left, &packets[..10]);
     let id = recording.0.as_ref().unwrap().id();
     let mut guard = None;
     wait_until("there is a guard, and it has read", || {
@@ -363,34 +363,34 @@ fn a_killed_guard_does_not_end_the_recording() {
         guard.is_some() && fs::metadata(&path).unwrap().len() > 0
     });
     kill_process(Pid::from_raw(guard.unwrap()).unwrap(), Signal::KILL).unwrap();
-    send(&mut left, &packets[10..]);
-    let summary = recording.summary();
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    send_packets(&mut left, &packets[10..]);
+    let summary = recording.interrupt_for_summary();
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
     assert!(
         summary["write_method"].as_str().unwrap().contains("after kill -9 (EPIPE); broken pipe"),
         "{summary}"
     );
 }
 
-fn kill_and_read(lab: &Lab, directory: &Directory, round: u64) {
+fn kill_and_read(lab: &Lab, directory: &ScratchDirectory, round: u64) {
     {
-        let path = directory.file("out.pcapng");
-        let recording = Recording::start(lab.right(), &path, &["--buffer", "64MiB"]);
+        let path = directory.file_path("out.pcapng");
+        let recording = RunningRecorder::start(lab.right(), &path, &["--buffer", "64MiB"]);
         wait_until("it writes", || fs::metadata(&path).unwrap().len() > (1 + round) << 20);
         sleep(Duration::from_micros(round * 777)); // not always right behind a write
         recording.kill();
         // Where a second process has to cut the file back, that takes a moment.
-        wait_until("it is whole", || is_whole(&fs::read(&path).unwrap()));
+        wait_until("it is whole", || ends_with_whole_block(&fs::read(&path).unwrap()));
         let packets = read_packets(&path);
         assert!(packets.len() > 500, "{}", packets.len());
-        if let Some(count) = packets_read_by_others(&path) {
+        if let Some(count) = count_packets_by_other_programs(&path) {
             assert_eq!(count, packets.len());
         }
     }
 }
 
 /// Runs a recording to its end under a script, as which it has to fail, and returns its message and summary.
-fn failed(end: &End, script: &str) -> (String, Value) {
+fn run_failing_recording(end: &End, script: &str) -> (String, Value) {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).env("NOCOPY", env!("CARGO_BIN_EXE_nocopy"));
     let output = end.namespace().run(|| command.output().unwrap());
@@ -399,13 +399,13 @@ fn failed(end: &End, script: &str) -> (String, Value) {
     (message, serde_json::from_slice(&output.stdout).unwrap())
 }
 
-fn assert_whole(path: &Path, summary: &Value) {
+fn assert_complete_file_with_loss(path: &Path, summary: &Value) {
     let packets = read_packets(path).len();
     assert_eq!(summary["written"], packets, "{summary}");
     assert!(packets > 100 && summary["not_written"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!(summary["missing"], 0, "{summary}");
     assert_eq!(summary["files"][0]["bytes"], fs::metadata(path).unwrap().len(), "{summary}");
-    if let Some(count) = packets_read_by_others(path) {
+    if let Some(count) = count_packets_by_other_programs(path) {
         assert_eq!(count, packets);
     }
 }
@@ -413,35 +413,35 @@ fn assert_whole(path: &Path, summary: &Value) {
 #[test]
 fn a_full_disk_leaves_a_complete_file_and_counted_loss() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("full");
-    let small = directory.file("small");
+    let directory = ScratchDirectory::new("full");
+    let small = directory.file_path("small");
     fs::create_dir(&small).unwrap();
-    let _load = Load::start(&lab, 1400);
-    let (small, kept) = (small.display(), directory.file("kept.pcapng"));
+    let _load = PacketLoad::start(&lab, 1400);
+    let (small, kept) = (small.display(), directory.file_path("kept.pcapng"));
     let script = format!(
         "mount -t tmpfs -o size=5500k none '{small}' || exit 9
          \"$NOCOPY\" record nc1 --json --buffer 32MiB -o '{small}/out.pcapng'
          code=$?; cp '{small}/out.pcapng' '{}'; exit $code",
         kept.display()
     );
-    let (message, summary) = failed(lab.right(), &script);
+    let (message, summary) = run_failing_recording(lab.right(), &script);
     assert!(message.contains("(ENOSPC); no space left") && message.contains("--files"), "{message}");
     assert!(summary["not_written_cause"].as_str().unwrap().contains("No space left"), "{summary}");
-    assert_whole(&kept, &summary);
+    assert_complete_file_with_loss(&kept, &summary);
 }
 
 #[test]
 fn the_file_size_limit_leaves_a_complete_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let _load = Load::start(&lab, 1400);
+    let _load = PacketLoad::start(&lab, 1400);
     for blocks in [6000, 6001] {
-        let directory = Directory::new(&format!("limit-{blocks}")); // with and without whole sectors
-        let path = directory.file("out.pcapng");
+        let directory = ScratchDirectory::new(&format!("limit-{blocks}")); // with and without whole sectors
+        let path = directory.file_path("out.pcapng");
         let script = format!(
             "ulimit -f {blocks}; exec \"$NOCOPY\" record nc1 --json --buffer 32MiB -o '{}'",
             path.display()
         );
-        let (message, summary) = failed(lab.right(), &script);
+        let (message, summary) = run_failing_recording(lab.right(), &script);
         assert_eq!(
             message.trim_end(),
             format!(
@@ -449,7 +449,7 @@ fn the_file_size_limit_leaves_a_complete_file() {
                 path.display()
             )
         );
-        assert_whole(&path, &summary);
+        assert_complete_file_with_loss(&path, &summary);
     }
 }
 
@@ -457,30 +457,30 @@ fn the_file_size_limit_leaves_a_complete_file() {
 fn an_overflowing_ring_is_counted_and_reported() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Something else may resume it before everything was sent: then once more.
-    assert!((0..5).any(|_| overflow(&lab)), "it never stood still");
+    assert!((0..5).any(|_| overflow_stopped_recorder(&lab)), "it never stood still");
 }
 
 /// False if the recording went on while packets were sent.
-fn overflow(lab: &Lab) -> bool {
-    let directory = Directory::new("stopped");
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &["--buffer", "1MiB"]);
+fn overflow_stopped_recorder(lab: &Lab) -> bool {
+    let directory = ScratchDirectory::new("stopped");
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &["--buffer", "1MiB"]);
     let id = recording.0.as_ref().unwrap().id();
-    let packets: Vec<_> = (0..3000).map(|number| packet(lab.right(), number, 1000)).collect();
-    let mut left = port(lab.left());
-    let stood_still = while_stopped(Pid::from_child(recording.0.as_ref().unwrap()), || {
-        let before = process_state::switches(id);
-        send(&mut left, &packets);
-        process_state::switches(id) == before
+    let packets: Vec<_> = (0..3000).map(|number| numbered_packet(lab.right(), number, 1000)).collect();
+    let mut left = open_port(lab.left());
+    let stood_still = run_while_stopped(Pid::from_child(recording.0.as_ref().unwrap()), || {
+        let before = process_state::context_switches_by_thread(id);
+        send_packets(&mut left, &packets);
+        process_state::context_switches_by_thread(id) == before
     });
     recording.signal(Signal::INT);
-    let output = recording.end();
+    let output = recording.wait_for_end();
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = |field: &str| summary[field].as_u64().unwrap();
     assert_eq!((of("received"), of("missing"), of("not_written")), (3000, 0, 0), "{summary}");
     assert_eq!(of("written") + of("tp_drops"), 3000, "{summary}");
-    assert_eq!(last_counts(&path), (3000, of("tp_drops")));
-    let recorded = only_bytes(read_packets(&path));
+    assert_eq!(last_interface_statistics(&path), (3000, of("tp_drops")));
+    let recorded = bytes_of_uncut_packets(read_packets(&path));
     assert_eq!(recorded.len() as u64, of("written"));
     if !stood_still {
         return false;
@@ -493,17 +493,20 @@ fn overflow(lab: &Lab) -> bool {
 }
 
 #[test]
-fn without_io_uring_files_are_written_and_it_is_reported() {
+fn without_io_uring_files_are_written_by_reported_calls() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("sandboxed");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("sandboxed");
+    let path = directory.file_path("out.pcapng");
     let refused = [Refused::always(libc::SYS_io_uring_setup, libc::EPERM)];
-    let command = sandbox::nocopy(&refused, &["record", "nc1", "--json", "-o", path.to_str().unwrap()]);
-    let recording = Recording::run(lab.right(), command, &path);
-    let packets: Vec<_> = (0..1000).map(|number| packet(lab.right(), number, 500)).collect();
-    send(&mut port(lab.left()), &packets);
+    let command = sandbox::sandboxed_nocopy_command(
+        &refused,
+        &["record", "nc1", "--json", "-o", path.to_str().unwrap()],
+    );
+    let recording = RunningRecorder::start_command(lab.right(), command, &path);
+    let packets: Vec<_> = (0..1000).map(|number| numbered_packet(lab.right(), number, 500)).collect();
+    send_packets(&mut open_port(lab.left()), &packets);
     recording.signal(Signal::INT);
-    let output = recording.end();
+    let output = recording.wait_for_end();
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8(output.stdout).unwrap();
     // If tests run one by one, the test runner has printed the name on the same line.
@@ -512,19 +515,19 @@ fn without_io_uring_files_are_written_and_it_is_reported() {
     let method = summary["write_method"].as_str().unwrap();
     let refused = "; io_uring: refused (EPERM); operation not permitted";
     assert!(method.starts_with("pwritev") && method.ends_with(refused), "{method}");
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
 }
 
 #[test]
 fn files_rotated_by_size_are_complete() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let packets: Vec<_> = (0..6000).map(|number| packet(lab.right(), number, 1000)).collect();
-    let directory = Directory::new("size");
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &["--rotate-size", "1MiB"]);
-    send(&mut port(lab.left()), &packets);
-    let summary = recording.summary();
-    let files = directory.files();
+    let packets: Vec<_> = (0..6000).map(|number| numbered_packet(lab.right(), number, 1000)).collect();
+    let directory = ScratchDirectory::new("size");
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &["--rotate-size", "1MiB"]);
+    send_packets(&mut open_port(lab.left()), &packets);
+    let summary = recording.interrupt_for_summary();
+    let files = directory.list_files();
     assert!(files.len() > 5, "{files:?}");
     assert_eq!(summary["files"].as_array().unwrap().len(), files.len());
     let mut recorded = Vec::new();
@@ -535,19 +538,20 @@ fn files_rotated_by_size_are_complete() {
             "{name}"
         );
         assert!(fs::metadata(file).unwrap().len() <= (1 << 20) + 4096, "{name}");
-        recorded.extend(only_bytes(read_packets(file)));
+        recorded.extend(bytes_of_uncut_packets(read_packets(file)));
     }
     assert_eq!(recorded, packets);
-    packets_read_by_others(&files[2]);
+    count_packets_by_other_programs(&files[2]);
 
-    let directory = Directory::new("kept");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("kept");
+    let path = directory.file_path("out.pcapng");
     let arguments = ["--rotate-size", "1MiB", "--files", "2"];
-    let recording = Recording::start(lab.right(), &path, &arguments);
-    send(&mut port(lab.left()), &packets);
-    let summary = recording.summary();
-    let kept: Vec<_> = directory.files().iter().flat_map(|file| only_bytes(read_packets(file))).collect();
-    assert_eq!(directory.files().len(), 2);
+    let recording = RunningRecorder::start(lab.right(), &path, &arguments);
+    send_packets(&mut open_port(lab.left()), &packets);
+    let summary = recording.interrupt_for_summary();
+    let kept: Vec<_> =
+        directory.list_files().iter().flat_map(|file| bytes_of_uncut_packets(read_packets(file))).collect();
+    assert_eq!(directory.list_files().len(), 2);
     assert!(packets.ends_with(&kept) && !kept.is_empty());
     let (listed, deleted) = (summary["files"].as_array().unwrap(), &summary["files_deleted"]);
     assert!(listed.len() == 2 && deleted["files"].as_u64().unwrap() > 3, "{summary}");
@@ -559,19 +563,19 @@ fn files_rotated_by_size_are_complete() {
 #[test]
 fn a_file_removed_meanwhile_counts_as_deleted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("taken-away");
+    let directory = ScratchDirectory::new("taken-away");
     let arguments = ["--rotate-time", "20ms", "--files", "1"];
-    let recording = Recording::start(lab.right(), &directory.file("out.pcapng"), &arguments);
-    fs::remove_file(&directory.files()[0]).unwrap();
-    let mut left = port(lab.left());
+    let recording = RunningRecorder::start(lab.right(), &directory.file_path("out.pcapng"), &arguments);
+    fs::remove_file(&directory.list_files()[0]).unwrap();
+    let mut left = open_port(lab.left());
     let mut sent = 0;
     wait_until("the third file", || {
-        send(&mut left, &[packet(lab.right(), sent, 100)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), sent, 100)]);
         sent += 1;
         sleep(Duration::from_millis(10));
-        directory.files().iter().any(|path| path.display().to_string().contains("out-00003-"))
+        directory.list_files().iter().any(|path| path.display().to_string().contains("out-00003-"))
     });
-    let summary = recording.summary();
+    let summary = recording.interrupt_for_summary();
     assert_eq!((&summary["written"], &summary["files_earlier"]["files"]), (&sent.into(), &0.into()));
     assert!(summary["files_deleted"]["files"].as_u64().unwrap() >= 2, "{summary}");
 }
@@ -579,20 +583,21 @@ fn a_file_removed_meanwhile_counts_as_deleted() {
 #[test]
 fn a_failed_rotation_ends_a_recording_with_counted_loss() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("moved");
-    let (before, after) = (directory.file("before"), directory.file("after"));
+    let directory = ScratchDirectory::new("moved");
+    let (before, after) = (directory.file_path("before"), directory.file_path("after"));
     fs::create_dir(&before).unwrap();
-    let recording = Recording::start(lab.right(), &before.join("out.pcapng"), &["--rotate-time", "50ms"]);
+    let recording =
+        RunningRecorder::start(lab.right(), &before.join("out.pcapng"), &["--rotate-time", "50ms"]);
     fs::rename(&before, &after).unwrap();
-    let (mut left, mut sent) = (port(lab.left()), 0);
+    let (mut left, mut sent) = (open_port(lab.left()), 0);
     let mut recording = recording;
     wait_until("it ends", || {
-        send(&mut left, &[packet(lab.right(), sent, 100)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), sent, 100)]);
         sent += 1;
         sleep(Duration::from_millis(10));
         recording.0.as_mut().unwrap().try_wait().unwrap().is_some()
     });
-    let output = recording.end();
+    let output = recording.wait_for_end();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
     assert!(message.contains("out-00002-") && message.contains("check the directory"), "{message}");
@@ -607,32 +612,33 @@ fn a_failed_rotation_ends_a_recording_with_counted_loss() {
 #[test]
 fn files_rotate_by_time() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("time");
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &["--rotate-time", "50ms"]);
-    let mut left = port(lab.left());
+    let directory = ScratchDirectory::new("time");
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &["--rotate-time", "50ms"]);
+    let mut left = open_port(lab.left());
     let mut sent = Vec::new();
     wait_until("three files", || {
-        let next = packet(lab.right(), sent.len(), 100);
-        send(&mut left, std::slice::from_ref(&next));
+        let next = numbered_packet(lab.right(), sent.len(), 100);
+        send_packets(&mut left, std::slice::from_ref(&next));
         sent.push(next);
         sleep(Duration::from_millis(10));
-        directory.files().len() >= 3
+        directory.list_files().len() >= 3
     });
-    recording.summary();
-    let recorded: Vec<_> = directory.files().iter().flat_map(|file| only_bytes(read_packets(file))).collect();
+    recording.interrupt_for_summary();
+    let recorded: Vec<_> =
+        directory.list_files().iter().flat_map(|file| bytes_of_uncut_packets(read_packets(file))).collect();
     assert_eq!(recorded, sent);
 }
 
 #[test]
 fn count_duration_and_snap_length_are_obeyed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("count");
-    let path = directory.file("out.pcapng");
-    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
-    let recording = Recording::start(lab.right(), &path, &["--count", "20", "--snap", "99"]);
-    send(&mut port(lab.left()), &packets);
-    let output = recording.end();
+    let directory = ScratchDirectory::new("count");
+    let path = directory.file_path("out.pcapng");
+    let packets: Vec<_> = (0..50).map(|number| numbered_packet(lab.right(), number, 500)).collect();
+    let recording = RunningRecorder::start(lab.right(), &path, &["--count", "20", "--snap", "99"]);
+    send_packets(&mut open_port(lab.left()), &packets);
+    let output = recording.wait_for_end();
     assert_eq!(output.status.code(), Some(0));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
@@ -653,17 +659,17 @@ fn count_duration_and_snap_length_are_obeyed() {
         assert!(table.contains(said), "{said}: {table}");
     }
     assert_eq!(read_packets(&path), []);
-    assert_eq!(packets_read_by_others(&path).unwrap_or(0), 0, "a file without packets is one");
+    assert_eq!(count_packets_by_other_programs(&path).unwrap_or(0), 0, "a file without packets is one");
 }
 
 #[test]
-fn joined_and_outgoing_packets_are_complete() {
+fn received_gro_and_sent_gso_packets_are_complete() {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("tcp");
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &[]);
+    let directory = ScratchDirectory::new("tcp");
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &[]);
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)).unwrap());
     let address = listener.local_addr().unwrap();
@@ -676,7 +682,7 @@ fn joined_and_outgoing_packets_are_complete() {
     listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
     sender.join().unwrap();
     assert!(received == data);
-    let summary = recording.summary();
+    let summary = recording.interrupt_for_summary();
     let packets = read_packets(&path);
     assert_eq!(summary["written"], packets.len());
     let longest = packets.iter().map(|(original, _)| *original).max().unwrap();
@@ -696,7 +702,7 @@ fn joined_and_outgoing_packets_are_complete() {
         }
     }
     assert!(carried.iter().zip(&data).all(|(carried, sent)| *carried == Some(*sent)));
-    if let Some(count) = packets_read_by_others(&path) {
+    if let Some(count) = count_packets_by_other_programs(&path) {
         assert_eq!(count, packets.len());
     }
 }
@@ -706,13 +712,14 @@ fn payloads_are_contiguous_and_gaps_are_counted() {
     use std::net::UdpSocket;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let directory = Directory::new("payload");
-    let path = directory.file("out.bin");
+    let directory = ScratchDirectory::new("payload");
+    let path = directory.file_path("out.bin");
     let arguments = ["--format", "payload", "--sequence", "2:4:be"];
-    let recording = Recording::start(right, &path, &arguments);
+    let recording = RunningRecorder::start(right, &path, &arguments);
     let _host = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
-    send(&mut port(left), &[packet(right, 0, 100), packet(right, 1, 100)]); // not UDP
+    // Not UDP.
+    send_packets(&mut open_port(left), &[numbered_packet(right, 0, 100), numbered_packet(right, 1, 100)]);
     let mut expected = Vec::new();
     let numbers = (u32::MAX - 999..=u32::MAX).chain(0..2000).flat_map(|number| match number {
         100..110 => vec![],    // missing
@@ -728,7 +735,7 @@ fn payloads_are_contiguous_and_gaps_are_counted() {
         expected.extend(payload);
     }
     recording.signal(Signal::INT);
-    let output = recording.end();
+    let output = recording.wait_for_end();
     assert_eq!(output.status.code(), Some(1), "values are missing");
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(fs::read(&path).unwrap() == expected, "{summary}");
@@ -746,15 +753,15 @@ fn empty_datagrams_are_counted() {
     use std::net::UdpSocket;
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let directory = Directory::new("empty-payload");
-    let path = directory.file("out.bin");
-    let recording = Recording::start(right, &path, &["--format", "payload"]);
+    let directory = ScratchDirectory::new("empty-payload");
+    let path = directory.file_path("out.bin");
+    let recording = RunningRecorder::start(right, &path, &["--format", "payload"]);
     let _host = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     for _ in 0..3 {
         sender.send_to(&[], (right.ipv4(), 9001)).unwrap();
     }
-    let summary = recording.summary();
+    let summary = recording.interrupt_for_summary();
     assert!(summary["no_payload"].as_u64().unwrap() >= 3, "{summary}");
     assert_eq!((&summary["written"], &summary["missing"]), (&0.into(), &0.into()), "{summary}");
 }
@@ -762,7 +769,7 @@ fn empty_datagrams_are_counted() {
 #[test]
 fn packets_without_an_ethernet_header_are_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("tunnel");
+    let directory = ScratchDirectory::new("tunnel");
     let made = lab.right().namespace().run(|| {
         let script = "ip tuntap add mode tun dev nctun && ip link set nctun up";
         Command::new("sh").args(["-c", script]).output().unwrap()
@@ -777,26 +784,26 @@ fn packets_without_an_ethernet_header_are_refused() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
     assert!(message.contains("nctun: cannot be used; its packets have no Ethernet header"), "{message}");
-    assert_eq!(directory.files().len(), 0, "nothing was made");
+    assert_eq!(directory.list_files().len(), 0, "nothing was made");
 }
 
 #[test]
 fn taken_packets_are_recorded_and_frames_are_balanced() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("take");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("take");
+    let path = directory.file_path("out.pcapng");
     let packets: Vec<_> =
-        (0..3000).map(|number| packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
-    let recording = Recording::start(lab.right(), &path, &["--take"]);
-    send(&mut port(lab.left()), &packets);
-    let summary = recording.summary();
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+        (0..3000).map(|number| numbered_packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
+    let recording = RunningRecorder::start(lab.right(), &path, &["--take"]);
+    send_packets(&mut open_port(lab.left()), &packets);
+    let summary = recording.interrupt_for_summary();
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
     assert_eq!((&summary["received"], &summary["missing"]), (&3000.into(), &0.into()), "{summary}");
     let said = |field: &str| summary[field].as_str().unwrap().to_owned();
     assert!(said("mode").starts_with("xdp copy native, taken from the host"), "{summary}");
     assert!(said("evidence").starts_with("copied (xdp copy mode); gathered"), "{summary}");
     assert!(said("balance").contains("0 in use"), "{summary}");
-    if let Some(count) = packets_read_by_others(&path) {
+    if let Some(count) = count_packets_by_other_programs(&path) {
         assert_eq!(count, 3000);
     }
 }
@@ -804,18 +811,19 @@ fn taken_packets_are_recorded_and_frames_are_balanced() {
 #[test]
 fn taken_packets_in_several_frames_are_complete() {
     let Some(lab) = Lab::builder().mtu(9000).build_or_skip() else { return };
-    let directory = Directory::new("take-jumbo");
-    let path = directory.file("out.pcapng");
-    let packets: Vec<_> = (0..200).map(|number| packet(lab.right(), number, 60 + number * 44)).collect();
-    let recording = Recording::start(lab.right(), &path, &["--take"]);
+    let directory = ScratchDirectory::new("take-jumbo");
+    let path = directory.file_path("out.pcapng");
+    let packets: Vec<_> =
+        (0..200).map(|number| numbered_packet(lab.right(), number, 60 + number * 44)).collect();
+    let recording = RunningRecorder::start(lab.right(), &path, &["--take"]);
     let mut left = lab.left().namespace().run(|| Port::builder("nc0").multi_buffer(true).open()).unwrap();
     for packet in &packets {
         left.sender().send_copy(packet).unwrap();
         left.sender().flush().unwrap();
         assert!(left.sender().drain(PATIENCE).unwrap());
     }
-    let summary = recording.summary();
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    let summary = recording.interrupt_for_summary();
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
     assert_eq!((&summary["received"], &summary["missing"]), (&200.into(), &0.into()), "{summary}");
     assert!(summary["evidence"].as_str().unwrap().ends_with("two of packets in several frames"), "{summary}");
 }
@@ -824,28 +832,28 @@ fn taken_packets_in_several_frames_are_complete() {
 #[test]
 fn only_matching_packets_are_recorded() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 200)).collect();
+    let packets: Vec<_> = (0..100).map(|number| numbered_packet(lab.right(), number, 200)).collect();
     let tagged: Vec<_> = packets.iter().skip(1).step_by(2).cloned().collect();
-    let bytecode = Directory::new("bytecode");
-    let program = bytecode.file("tagged");
+    let bytecode = ScratchDirectory::new("bytecode");
+    let program = bytecode.file_path("tagged");
     fs::write(&program, "4\n40 0 0 12\n21 0 1 33024\n6 0 0 262144\n6 0 0 0\n").unwrap(); // the EtherType is 0x8100
     for take in [&[][..], &["--take"]] {
-        let directory = Directory::new("filter");
-        let path = directory.file("out.pcapng");
+        let directory = ScratchDirectory::new("filter");
+        let path = directory.file_path("out.pcapng");
         let arguments = [&["--bytecode", program.to_str().unwrap()], take].concat();
-        let recording = Recording::start(lab.right(), &path, &arguments);
-        send(&mut port(lab.left()), &packets);
-        let summary = recording.summary();
+        let recording = RunningRecorder::start(lab.right(), &path, &arguments);
+        send_packets(&mut open_port(lab.left()), &packets);
+        let summary = recording.interrupt_for_summary();
         assert_eq!(summary["received"], 50, "{summary}");
-        assert_eq!(only_bytes(read_packets(&path)), tagged);
+        assert_eq!(bytes_of_uncut_packets(read_packets(&path)), tagged);
     }
 }
 
 #[test]
 fn errors_of_record_are_one_line() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("errors");
-    let path = directory.file("out.pcapng");
+    let directory = ScratchDirectory::new("errors");
+    let path = directory.file_path("out.pcapng");
     fs::write(&path, "precious").unwrap();
     let path = path.to_str().unwrap();
     for (arguments, words) in [
@@ -865,33 +873,33 @@ fn errors_of_record_are_one_line() {
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     }
     assert_eq!(fs::read(path).unwrap(), b"precious");
-    assert_eq!(directory.files().len(), 1, "nothing else was made");
+    assert_eq!(directory.list_files().len(), 1, "nothing else was made");
 }
 
 #[test]
 fn a_removed_interface_leaves_a_complete_file() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("gone");
-    let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &[]);
-    let packets: Vec<_> = (0..10).map(|number| packet(lab.right(), number, 100)).collect();
-    send(&mut port(lab.left()), &packets);
+    let directory = ScratchDirectory::new("gone");
+    let path = directory.file_path("out.pcapng");
+    let recording = RunningRecorder::start(lab.right(), &path, &[]);
+    let packets: Vec<_> = (0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect();
+    send_packets(&mut open_port(lab.left()), &packets);
     lab.delete_pair().unwrap();
-    let output = recording.end();
+    let output = recording.wait_for_end();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
     assert_eq!(
         message.trim_end(),
         "nocopy: nc1: the recording ended early (ENXIO); no such device or address; the packets in the file are complete; look at 'ip link show nc1'"
     );
-    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!(bytes_of_uncut_packets(read_packets(&path)), packets);
 }
 
 #[test]
 fn a_recording_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let directory = Directory::new("capabilities");
-    let recording = Recording::start(lab.right(), &directory.file("out.pcapng"), &[]);
+    let directory = ScratchDirectory::new("capabilities");
+    let recording = RunningRecorder::start(lab.right(), &directory.file_path("out.pcapng"), &[]);
     let status = format!("/proc/{}/status", recording.0.as_ref().unwrap().id());
     let status = fs::read_to_string(status).unwrap();
     for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"] {

@@ -9,26 +9,31 @@ use nocopy_lab::Lab;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFile;
 
 /// Room for all that the programs here send.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 
 /// The library of this build: cargo puts it beside the test, as something that the test depends on.
-fn library() -> PathBuf {
+fn built_sockets_library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libnocopy_sockets.so")
 }
 
-fn run(options: &[&str], words: &[&str]) -> Command {
+fn nocopy_run_command(options: &[&str], words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-    command.args(["run", "--batch-udp", "--library"]).arg(library()).args(options).arg("--").args(words);
+    command
+        .args(["run", "--batch-udp", "--library"])
+        .arg(built_sockets_library())
+        .args(options)
+        .arg("--")
+        .args(words);
     // Without measuring, whose result varies on a busy machine.
     command.env("NOCOPY_BATCH_TUNING", "always");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+fn lossy_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -50,12 +55,13 @@ fn datagrams_of_python_arrive_in_bursts_and_are_reported() {
     let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)).unwrap());
     set_socket_recv_buffer_size_force(&receiver, RECEIVE_BUFFER_BYTES).unwrap();
     let port = receiver.local_addr().unwrap().port().to_string();
-    let report = Scratch::new("run-udp.json");
+    let report = ScratchFile::new("run-udp.json");
     let option = format!("--report={}", report.path());
     let address = right.ipv4().to_string();
     let words = ["python3", "-c", LOOP, &address, &port, "3000"];
-    let output: Output = lab.left().namespace().run(|| run(&["--json", &option], &words).output().unwrap());
-    assert_eq!(text(&output.stdout), "sent\n", "{}", text(&output.stderr));
+    let output: Output =
+        lab.left().namespace().run(|| nocopy_run_command(&["--json", &option], &words).output().unwrap());
+    assert_eq!(lossy_text(&output.stdout), "sent\n", "{}", lossy_text(&output.stderr));
     assert_eq!(output.status.code(), Some(3));
     let mut buffer = [0; 2048];
     receiver.set_read_timeout(Some(nocopy_lab::patience::PATIENCE)).unwrap();
@@ -85,9 +91,11 @@ for _ in range(100): sender.sendto(bytes(100), ('10.77.0.2', 9000))
 ";
     let right = lab.right();
     let _receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
-    let output =
-        lab.left().namespace().run(|| run(&["--report"], &["python3", "-c", program]).output().unwrap());
-    let said = text(&output.stderr);
+    let output = lab
+        .left()
+        .namespace()
+        .run(|| nocopy_run_command(&["--report"], &["python3", "-c", program]).output().unwrap());
+    let said = lossy_text(&output.stderr);
     assert!(said.contains("1 UDP socket\n"), "{said}");
     assert!(said.contains("batching stopped: it is paced (SO_MAX_PACING_RATE)"), "{said}");
     assert!(said.contains("batching is stopped on the socket "), "{said}");
@@ -95,10 +103,10 @@ for _ in range(100): sender.sendto(bytes(100), ('10.77.0.2', 9000))
 
 #[test]
 fn a_program_without_datagrams_is_reported() {
-    let output = run(&["--report"], &["true"]).output().unwrap();
+    let output = nocopy_run_command(&["--report"], &["true"]).output().unwrap();
     assert!(output.status.success());
-    let said = text(&output.stderr);
+    let said = lossy_text(&output.stderr);
     assert!(said.contains("0 UDP sockets") && said.contains("no UDP socket was reported"), "{said}");
-    let output = run(&["--take"], &["true"]).output().unwrap();
+    let output = nocopy_run_command(&["--take"], &["true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "of packets none can be taken here");
 }

@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::process_state::{sleeps, wait_until, with_enough_time};
-use crate::recording::{ETHERNET, Packet, pcap, pcapng};
-use crate::scratch::Scratch;
+use crate::process_state::{retry_with_more_seconds, sleep_count, wait_until};
+use crate::recording::{ETHERNET, RecordedPacket, pcap_file, pcapng_file};
+use crate::scratch::ScratchFile;
 use crate::signal_handlers::wait_for_signal_handlers;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use nocopy_proto::IpAddresses;
-use nocopy_proto::wire::udp::{Datagram, Integrity};
+use nocopy_proto::wire::udp::{ChecksumStatus, Datagram};
 use nocopy_proto::wire::{ethernet, ipv4, ipv6, vlan};
 use serde_json::Value;
 
@@ -21,31 +21,31 @@ const SECOND: Duration = Duration::from_secs(1);
 const MODES: [&str; 3] = ["xdp-copy-native", "xdp-copy-generic", "packet-ring"];
 
 /// `nocopy send` on the left end.
-fn command(lab: &Lab, arguments: &[&str]) -> Command {
+fn send_command(lab: &Lab, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.args(["send", lab.left().interface()]).args(arguments).stdin(Stdio::null());
     command
 }
 
-pub(crate) fn run(lab: &Lab, arguments: &[&str]) -> Output {
-    lab.left().namespace().run(|| command(lab, arguments).output().unwrap())
+pub(crate) fn run_send(lab: &Lab, arguments: &[&str]) -> Output {
+    lab.left().namespace().run(|| send_command(lab, arguments).output().unwrap())
 }
 
 /// Runs to a good end, and returns the summary.
-pub(crate) fn sent(lab: &Lab, arguments: &[&str]) -> Value {
-    let Output { status, stdout, stderr } = run(lab, &[arguments, &["--json"]].concat());
-    assert!(status.success(), "{status}: {}{}", text(&stdout), text(&stderr));
+pub(crate) fn send_and_summarize(lab: &Lab, arguments: &[&str]) -> Value {
+    let Output { status, stdout, stderr } = run_send(lab, &[arguments, &["--json"]].concat());
+    assert!(status.success(), "{status}: {}{}", utf8_text(&stdout), utf8_text(&stderr));
     let summary: Value = serde_json::from_slice(&stdout).unwrap();
     assert_eq!((&summary["schema"], &summary["ended"]), (&"nocopy.send/2".into(), &"done".into()));
     summary
 }
 
-pub(crate) fn text(bytes: &[u8]) -> String {
+pub(crate) fn utf8_text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// A receiver with room for everything a test sends, so that it can be emptied afterwards.
-pub(crate) fn receiver(end: &End) -> Port {
+pub(crate) fn open_receiver(end: &End) -> Port {
     let builder = || {
         Port::builder(end.interface())
             .mode(Mode::XdpCopyNative)
@@ -59,7 +59,7 @@ pub(crate) fn receiver(end: &End) -> Port {
 }
 
 /// That many packets, or more if more arrive, without those that the kernels exchange to resolve each other.
-pub(crate) fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive_packets(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let (mut all, give_up) = (Vec::new(), Instant::now() + PATIENCE);
     loop {
         let (before, is_over) = (all.len(), all.len() >= count || Instant::now() > give_up);
@@ -90,13 +90,13 @@ struct ParsedPacket {
     destination: IpAddr,
     ports: (u16, u16),
     payload: Vec<u8>,
-    checksum: Integrity,
+    checksum: ChecksumStatus,
 }
 
 impl ParsedPacket {
     fn new(packet: &[u8]) -> Self {
         let frame = ethernet::Frame::parse(packet).unwrap();
-        let stack = vlan::Stack::parse(&frame).unwrap();
+        let stack = vlan::TagStack::parse(&frame).unwrap();
         let tag = stack.tags().next().map(|(_, tag)| (tag.control.vlan_id(), tag.control.priority()));
         let (addresses, segment): (IpAddresses, &[u8]) =
             if stack.ether_type() == nocopy_proto::EtherType::IPV4 {
@@ -118,13 +118,13 @@ impl ParsedPacket {
         }
     }
 
-    fn number(&self) -> u64 {
+    fn sequence_number(&self) -> u64 {
         u64::from_be_bytes(self.payload[..8].try_into().unwrap())
     }
 }
 
 fn parsed_packets(port: &mut Port, count: usize) -> Vec<ParsedPacket> {
-    received(port, count).iter().map(|packet| ParsedPacket::new(packet)).collect()
+    receive_packets(port, count).iter().map(|packet| ParsedPacket::new(packet)).collect()
 }
 
 macro_rules! lab {
@@ -146,14 +146,18 @@ macro_rules! lab {
 fn in_every_mode_exactly_the_requested_packets_arrive() {
     for mode in MODES {
         let lab = lab!();
-        let mut right = receiver(lab.right());
-        let summary = sent(&lab, &["--count", "3000", "--size", "100", "--mode", mode]);
-        let packets = received(&mut right, 3000);
+        let mut right = open_receiver(lab.right());
+        let summary = send_and_summarize(&lab, &["--count", "3000", "--size", "100", "--mode", mode]);
+        let packets = receive_packets(&mut right, 3000);
         assert_eq!(packets.len(), 3000, "{mode}");
         for (number, packet) in packets.iter().enumerate() {
             assert_eq!((packet.len(), &packet[6..12]), (100, &lab.left().mac()[..]), "{mode}");
             let parsed = ParsedPacket::new(packet);
-            assert_eq!((parsed.number(), parsed.checksum), (number as u64, Integrity::Verified), "{mode}");
+            assert_eq!(
+                (parsed.sequence_number(), parsed.checksum),
+                (number as u64, ChecksumStatus::Verified),
+                "{mode}"
+            );
             assert_eq!(parsed.ports, (49152, 9));
         }
         assert_eq!(summary["mode"], mode.replacen("-", " ", 2));
@@ -170,8 +174,8 @@ fn in_every_mode_exactly_the_requested_packets_arrive() {
 #[test]
 fn every_field_has_the_requested_value() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    sent(
+    let mut right = open_receiver(lab.right());
+    send_and_summarize(
         &lab,
         &[
             "--count=2",
@@ -186,7 +190,7 @@ fn every_field_has_the_requested_value() {
             "--checksum=none",
         ],
     );
-    let packets = received(&mut right, 2);
+    let packets = receive_packets(&mut right, 2);
     assert_eq!(packets.len(), 2);
     for packet in packets {
         assert_eq!((packet.len(), &packet[..12]), (64, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..]));
@@ -196,7 +200,7 @@ fn every_field_has_the_requested_value() {
             destination: [10, 0, 0, 8].into(),
             ports: (1000, 2000),
             payload: [&[0xc0, 0xff, 0xee][..], &[0; 15]].concat(),
-            checksum: Integrity::Unprotected,
+            checksum: ChecksumStatus::Unprotected,
         };
         assert_eq!(ParsedPacket::new(&packet), expected);
     }
@@ -205,33 +209,37 @@ fn every_field_has_the_requested_value() {
 #[test]
 fn flows_alternate_over_ipv6() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    sent(&lab, &["--count=12", "--flows=5", "-6", "--source=fd00::ffff", "--source-port=65534"]);
+    let mut right = open_receiver(lab.right());
+    send_and_summarize(
+        &lab,
+        &["--count=12", "--flows=5", "-6", "--source=fd00::ffff", "--source-port=65534"],
+    );
     let parsed = parsed_packets(&mut right, 12);
     let expected = |number: usize| {
         let flow = number % 5;
         let address = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, (flow / 2 > 0).into(), [0xffff, 0, 1][flow / 2]);
         (number as u64, IpAddr::from(address), 65534 + (flow % 2) as u16)
     };
-    let came: Vec<_> = parsed.iter().map(|parsed| (parsed.number(), parsed.source, parsed.ports.0)).collect();
+    let came: Vec<_> =
+        parsed.iter().map(|parsed| (parsed.sequence_number(), parsed.source, parsed.ports.0)).collect();
     assert_eq!(came, (0..12).map(expected).collect::<Vec<_>>());
-    assert!(parsed.iter().all(|parsed| parsed.checksum == Integrity::Verified));
+    assert!(parsed.iter().all(|parsed| parsed.checksum == ChecksumStatus::Verified));
     assert_eq!(parsed[0].destination, "2001:2::2".parse::<IpAddr>().unwrap());
 }
 
 #[test]
 fn payloads_are_text_files_or_zeros() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
+    let mut right = open_receiver(lab.right());
     let content: Vec<u8> = (0..1000).map(|place| (place * 7) as u8).collect();
-    let file = Scratch::of("payload", &content);
+    let file = ScratchFile::with_content("payload", &content);
     let named = format!("--payload=file:{}", file.path());
     for (argument, expected) in [
         ("--payload=text:what: ever", [&b"what: ever"[..], &[0; 12]].concat()),
         ("--payload=zeros", vec![0; 22]),
         (&named, content.clone()),
     ] {
-        sent(&lab, &["--count=1", argument]);
+        send_and_summarize(&lab, &["--count=1", argument]);
         assert_eq!(parsed_packets(&mut right, 1)[0].payload, expected, "{argument}");
     }
 }
@@ -239,18 +247,18 @@ fn payloads_are_text_files_or_zeros() {
 #[test]
 fn an_offloaded_checksum_is_complete_or_refused() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
+    let mut right = open_receiver(lab.right());
     for ip in ["--ipv4", "--ipv6"] {
-        sent(
+        send_and_summarize(
             &lab,
             &["--count=100", "--checksum=device", "--flows=3", "--size=101", "--mode=xdp-copy-native", ip],
         );
         let parsed = parsed_packets(&mut right, 100);
         assert_eq!(parsed.len(), 100);
-        assert!(parsed.iter().all(|parsed| parsed.checksum == Integrity::Verified), "{ip}");
+        assert!(parsed.iter().all(|parsed| parsed.checksum == ChecksumStatus::Verified), "{ip}");
     }
-    let refused = run(&lab, &["--count=1", "--checksum=device", "--mode=packet-ring"]);
-    assert_error(
+    let refused = run_send(&lab, &["--count=1", "--checksum=device", "--mode=packet-ring"]);
+    assert_one_line_error(
         &refused,
         &[
             "nc0: cannot compute checksums; mode 'packet ring' has none; do it in software, or open the port in another mode; use --checksum computed",
@@ -262,34 +270,37 @@ fn an_offloaded_checksum_is_complete_or_refused() {
 fn frames_up_to_the_mtu_are_sent() {
     for mode in MODES {
         let lab = lab!(Lab::builder().mtu(9000));
-        let mut right = receiver(lab.right());
+        let mut right = open_receiver(lab.right());
         for size in ["4000", "9014"] {
-            let summary = sent(&lab, &["--count=50", "--size", size, "--mode", mode]);
+            let summary = send_and_summarize(&lab, &["--count=50", "--size", size, "--mode", mode]);
             assert_eq!(summary["completed"], 50, "{mode}");
-            let packets = received(&mut right, 50);
+            let packets = receive_packets(&mut right, 50);
             assert_eq!(packets.len(), 50, "{mode} {size}");
             for (number, packet) in packets.iter().enumerate() {
                 assert_eq!(packet.len(), size.parse::<usize>().unwrap());
                 let parsed = ParsedPacket::new(packet);
                 assert_eq!(
-                    (parsed.number(), parsed.checksum),
-                    (number as u64, Integrity::Verified),
+                    (parsed.sequence_number(), parsed.checksum),
+                    (number as u64, ChecksumStatus::Verified),
                     "{mode}"
                 );
             }
         }
-        assert_error(&run(&lab, &["--size=9015"]), &["9015", "nc0", "MTU of 9000", "9014"]);
-        assert_eq!(sent(&lab, &["--count=1", "--size=9018", "--vlan=7", "--mode", mode])["packets"], 1);
+        assert_one_line_error(&run_send(&lab, &["--size=9015"]), &["9015", "nc0", "MTU of 9000", "9014"]);
+        assert_eq!(
+            send_and_summarize(&lab, &["--count=1", "--size=9018", "--vlan=7", "--mode", mode])["packets"],
+            1
+        );
     }
 }
 
 #[test]
-fn the_kernel_resends_one_frame() {
+fn the_kernels_generator_resends_one_frame() {
     let lab = lab!(Lab::builder().gro_right(true));
-    let mut right = receiver(lab.right());
+    let mut right = open_receiver(lab.right());
     let arguments = ["--generator=kernel", "--payload=text:again", "--size=70", "--vlan=9"];
-    let summary = sent(&lab, &[&["--count=1000", "--rate=100kpps"], &arguments[..]].concat());
-    let packets = received(&mut right, 1000);
+    let summary = send_and_summarize(&lab, &[&["--count=1000", "--rate=100kpps"], &arguments[..]].concat());
+    let packets = receive_packets(&mut right, 1000);
     assert_eq!((packets.len(), &summary["packets"]), (1000, &1000.into()));
     assert!(packets.iter().all(|packet| *packet == packets[0] && packet.len() == 70));
     assert_eq!(
@@ -308,8 +319,8 @@ fn the_kernel_resends_one_frame() {
         ("--mode=packet-ring", "--mode"),
         ("--queue=1", "--queue"),
     ] {
-        let refused = run(&lab, &["--count=1", "--generator=kernel", option]);
-        assert_error(&refused, &["not possible with --generator kernel", named]);
+        let refused = run_send(&lab, &["--count=1", "--generator=kernel", option]);
+        assert_one_line_error(&refused, &["not possible with --generator kernel", named]);
     }
 }
 
@@ -317,14 +328,14 @@ fn the_kernel_resends_one_frame() {
 #[test]
 fn frames_of_the_kernels_generator_not_taken_are_counted() {
     let lab = lab!();
-    let output = run(&lab, &["--generator=kernel", "--count=1000", "--json"]);
+    let output = run_send(&lab, &["--generator=kernel", "--count=1000", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &1000.into()), "{summary}");
     assert!(summary["dropped"]["not_sent_by_kernel"].as_u64().unwrap() > 900, "{summary}");
 }
 
 /// Frames of many lengths, numbered; EtherType for experiments.
-fn recorded(count: u32) -> Vec<Packet> {
+fn numbered_packets(count: u32) -> Vec<RecordedPacket> {
     let frame = |number: u32| {
         let bytes = 60 + number as usize * 101 % 1455;
         let mut frame: Vec<u8> = (0..bytes).map(|place| (number as usize + place) as u8).collect();
@@ -334,10 +345,12 @@ fn recorded(count: u32) -> Vec<Packet> {
         frame
     };
     let start_ns = 1_700_000_000_000_000_000;
-    (0..count).map(|number| Packet::new(start_ns + u64::from(number) * 10_000, frame(number))).collect()
+    (0..count)
+        .map(|number| RecordedPacket::new(start_ns + u64::from(number) * 10_000, frame(number)))
+        .collect()
 }
 
-fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
+fn bytes_of_packets(packets: &[RecordedPacket]) -> Vec<Vec<u8>> {
     packets.iter().map(|packet| packet.bytes.clone()).collect()
 }
 
@@ -345,22 +358,26 @@ fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
 #[test]
 fn a_recording_arrives_byte_for_byte() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let mut packets = recorded(500);
+    let mut right = open_receiver(lab.right());
+    let mut packets = numbered_packets(500);
     packets.iter_mut().zip(0..).for_each(|(packet, number)| packet.interface = number % 2);
     let files = [
-        pcap(false, false, 1, &packets),
-        pcap(true, true, 1, &packets),
-        pcapng(false, &[ETHERNET; 2], &packets),
-        pcapng(true, &[ETHERNET; 2], &packets),
+        pcap_file(false, false, 1, &packets),
+        pcap_file(true, true, 1, &packets),
+        pcapng_file(false, &[ETHERNET; 2], &packets),
+        pcapng_file(true, &[ETHERNET; 2], &packets),
     ];
     for (file, mode) in files.iter().zip(MODES.iter().cycle()) {
-        let file = Scratch::of("whole", file);
+        let file = ScratchFile::with_content("whole", file);
         for how in
             [&["--timing=recorded"][..], &["--speed=0.5x"], &["--timing=flat-out"], &["--rate=200kpps"]]
         {
-            let summary = sent(&lab, &[&["--replay", file.path(), "--mode", mode], how].concat());
-            assert!(received(&mut right, packets.len()) == frames(&packets), "{mode} {how:?}");
+            let summary =
+                send_and_summarize(&lab, &[&["--replay", file.path(), "--mode", mode], how].concat());
+            assert!(
+                receive_packets(&mut right, packets.len()) == bytes_of_packets(&packets),
+                "{mode} {how:?}"
+            );
             assert_eq!((&summary["packets"], &summary["replay"]["rounds"]), (&500.into(), &1.into()));
         }
     }
@@ -369,29 +386,32 @@ fn a_recording_arrives_byte_for_byte() {
 #[test]
 fn a_recording_is_sent_up_to_loop_and_count() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let packets = recorded(100);
-    let file = Scratch::of("loop", pcap(false, true, 1, &packets));
+    let mut right = open_receiver(lab.right());
+    let packets = numbered_packets(100);
+    let file = ScratchFile::with_content("loop", pcap_file(false, true, 1, &packets));
     let replayed = |arguments: &[&str]| {
-        sent(&lab, &[&["--replay", file.path(), "--timing=flat-out"], arguments].concat())
+        send_and_summarize(&lab, &[&["--replay", file.path(), "--timing=flat-out"], arguments].concat())
     };
     assert_eq!(replayed(&["--loop=3"])["replay"]["rounds"], 3);
-    assert!(received(&mut right, 300) == vec![frames(&packets); 3].concat());
+    assert!(receive_packets(&mut right, 300) == vec![bytes_of_packets(&packets); 3].concat());
     replayed(&["--loop=forever", "--count=250"]);
-    assert!(received(&mut right, 250) == vec![frames(&packets); 3].concat()[..250]);
+    assert!(receive_packets(&mut right, 250) == vec![bytes_of_packets(&packets); 3].concat()[..250]);
     for (count, rounds) in [("--count=7", 0), ("--count=100", 1)] {
         assert_eq!(replayed(&[count])["replay"]["rounds"], rounds, "{count}");
     }
-    assert!(received(&mut right, 107) == [&frames(&packets)[..7], &frames(&packets)].concat());
-    let too_few = run(&lab, &["--replay", file.path(), "--count=101", "--json"]);
+    assert!(
+        receive_packets(&mut right, 107)
+            == [&bytes_of_packets(&packets)[..7], &bytes_of_packets(&packets)].concat()
+    );
+    let too_few = run_send(&lab, &["--replay", file.path(), "--count=101", "--json"]);
     assert_eq!(too_few.status.code(), Some(1), "fewer packets than asked for");
 }
 
 #[test]
 fn packets_of_a_recording_not_sent_are_counted() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let mut packets = recorded(6);
+    let mut right = open_receiver(lab.right());
+    let mut packets = numbered_packets(6);
     packets[1].bytes.resize(1515, 0);
     packets[2].bytes.truncate(13);
     packets[3].bytes.clear();
@@ -400,14 +420,17 @@ fn packets_of_a_recording_not_sent_are_counted() {
     tagged.resize(1518, 0);
     tagged[12..14].copy_from_slice(&[0x81, 0]);
     packets[5].bytes = tagged;
-    let file = Scratch::of("misfits", pcapng(true, &[ETHERNET], &packets));
-    let output = run(&lab, &["--replay", file.path(), "--json"]);
+    let file = ScratchFile::with_content("misfits", pcapng_file(true, &[ETHERNET], &packets));
+    let output = run_send(&lab, &["--replay", file.path(), "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &3.into()), "{summary}");
     assert_eq!(summary["not_sent"], serde_json::json!({ "too_long": 1, "too_short": 2 }));
     assert_eq!(summary["replay"]["truncated"], 1);
-    assert!(received(&mut right, 3) == frames(&[packets[0].clone(), packets[4].clone(), packets[5].clone()]));
-    let table = text(&run(&lab, &["--replay", file.path()]).stdout);
+    assert!(
+        receive_packets(&mut right, 3)
+            == bytes_of_packets(&[packets[0].clone(), packets[4].clone(), packets[5].clone()])
+    );
+    let table = utf8_text(&run_send(&lab, &["--replay", file.path()]).stdout);
     assert!(
         table.contains("too_long 1, too_short 2") && table.contains("1 packets truncated when recorded"),
         "{table}"
@@ -418,9 +441,9 @@ fn packets_of_a_recording_not_sent_are_counted() {
 #[test]
 fn errors_of_damaged_recordings_name_the_position() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let packets = recorded(10);
-    let (whole, blocks) = (pcap(false, false, 1, &packets), pcapng(false, &[ETHERNET], &packets));
+    let mut right = open_receiver(lab.right());
+    let packets = numbered_packets(10);
+    let (whole, blocks) = (pcap_file(false, false, 1, &packets), pcapng_file(false, &[ETHERNET], &packets));
     let last = whole.len() - packets[9].bytes.len() - 16;
     let mut huge = whole.clone();
     huge[last + 8..last + 12].copy_from_slice(&[0xff; 4]);
@@ -433,7 +456,7 @@ fn errors_of_damaged_recordings_name_the_position() {
         ("header", &whole[..24], 0, &["it holds no packets"]),
         (
             "link",
-            &pcap(false, false, 105, &packets),
+            &pcap_file(false, false, 105, &packets),
             0,
             &["link type 105 (ieee802_11)", "record on an Ethernet"],
         ),
@@ -442,10 +465,10 @@ fn errors_of_damaged_recordings_name_the_position() {
         ("corrupt", &torn, 9, &["packet 10", "two lengths of a block differ"]),
     ];
     for (name, bytes, count, words) in cases {
-        let file = Scratch::of(name, bytes);
-        let output = run(&lab, &["--replay", file.path(), "--timing=flat-out", "--json"]);
-        assert_error(&output, &[&["cannot be replayed", file.path()], words].concat());
-        assert!(received(&mut right, count) == frames(&packets[..count]), "{name}");
+        let file = ScratchFile::with_content(name, bytes);
+        let output = run_send(&lab, &["--replay", file.path(), "--timing=flat-out", "--json"]);
+        assert_one_line_error(&output, &[&["cannot be replayed", file.path()], words].concat());
+        assert!(receive_packets(&mut right, count) == bytes_of_packets(&packets[..count]), "{name}");
         // The summary includes what was sent before the damage.
         assert_eq!(output.stdout.is_empty(), count == 0, "{name}");
         if count > 0 {
@@ -453,27 +476,28 @@ fn errors_of_damaged_recordings_name_the_position() {
             assert_eq!((&summary["packets"], &summary["ended"]), (&9.into(), &"failed".into()));
         }
     }
-    assert_error(
-        &run(&lab, &["--replay=/nonexistent"]),
+    assert_one_line_error(
+        &run_send(&lab, &["--replay=/nonexistent"]),
         &["/nonexistent: cannot be replayed", "name a file"],
     );
 }
 
 /// A run in the background, ended with the test.
-struct Running(Child);
+struct RunningSender(Child);
 
-impl Running {
+impl RunningSender {
     fn start(lab: &Lab, arguments: &[&str]) -> Self {
-        let spawn = || command(lab, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let spawn =
+            || send_command(lab, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Self(lab.left().namespace().run(spawn))
     }
 
     fn start_with_pipe(lab: &Lab, arguments: &[&str]) -> Self {
-        Self::start_with(lab, Stdio::piped(), arguments)
+        Self::start_with_input(lab, Stdio::piped(), arguments)
     }
 
-    fn start_with(lab: &Lab, input: impl Into<Stdio>, arguments: &[&str]) -> Self {
-        let mut command = command(lab, &[&["--replay=/dev/stdin"], arguments].concat());
+    fn start_with_input(lab: &Lab, input: impl Into<Stdio>, arguments: &[&str]) -> Self {
+        let mut command = send_command(lab, &[&["--replay=/dev/stdin"], arguments].concat());
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(lab.left().namespace().run(|| command.spawn().unwrap()))
     }
@@ -488,7 +512,7 @@ impl Running {
         rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
     }
 
-    fn end(&mut self) -> Output {
+    fn wait_for_end(&mut self) -> Output {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         self.0.stdout.take().map(|mut pipe| pipe.read_to_end(&mut stdout).unwrap());
         self.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
@@ -496,7 +520,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningSender {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -507,13 +531,13 @@ fn wait_for_packets(port: &mut Port, count: usize) -> usize {
     let (mut came, deadline) = (0, Instant::now() + PATIENCE);
     while came < count {
         assert!(Instant::now() < deadline, "only {came} of {count} packets came");
-        came += receive_some(port, SECOND / 10);
+        came += count_received_packets(port, SECOND / 10);
     }
     came
 }
 
 /// Receives what arrives within that time, and counts it; without packets of the kernels.
-fn receive_some(port: &mut Port, timeout: Duration) -> usize {
+fn count_received_packets(port: &mut Port, timeout: Duration) -> usize {
     let mut batch = port.receiver().receive_timeout(timeout).unwrap();
     let mut count = 0;
     while let Some(packet) = batch.next_chain() {
@@ -527,15 +551,15 @@ fn receive_some(port: &mut Port, timeout: Duration) -> usize {
 #[test]
 fn an_interrupt_ends_a_sender_with_a_summary() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
+    let mut right = open_receiver(lab.right());
     for (more, code) in [(&[][..], 0), (&["--count=1M"], 1), (&["--duration=1h"], 1)] {
-        let mut running = Running::start(&lab, &[&["--rate=1kpps", "--json"], more].concat());
+        let mut running = RunningSender::start(&lab, &[&["--rate=1kpps", "--json"], more].concat());
         let came = wait_for_packets(&mut right, 100);
         running.interrupt();
-        let output = running.end();
+        let output = running.wait_for_end();
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         let sent = summary["packets"].as_u64().unwrap() as usize;
-        let came = came + received(&mut right, sent.saturating_sub(came)).len();
+        let came = came + receive_packets(&mut right, sent.saturating_sub(came)).len();
         assert_eq!(
             (output.status.code(), &summary["ended"]),
             (Some(code), &"interrupted".into()),
@@ -549,11 +573,11 @@ fn an_interrupt_ends_a_sender_with_a_summary() {
 /// Proves that packets of a pipe go out while it stays open, and that neither Ctrl-C nor the end of time
 /// waits for its end.
 #[test]
-fn a_pausing_pipe_delays_no_packet() {
+fn packets_of_a_pausing_pipe_are_sent_without_delay() {
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let packets = recorded(5);
-    let file = pcap(false, true, 1, &packets);
+    let mut right = open_receiver(lab.right());
+    let packets = numbered_packets(5);
+    let file = pcap_file(false, true, 1, &packets);
     // The input ends with half of a packet's header.
     let pieces = [&file[..], &[0; 7]].concat();
     let assert_ended = |output: Output, ended: &str| {
@@ -561,42 +585,46 @@ fn a_pausing_pipe_delays_no_packet() {
         assert_eq!(summary["ended"], ended, "{summary}");
         summary["packets"].as_u64().unwrap()
     };
-    let mut running = Running::start_with_pipe(&lab, &["--json"]);
+    let mut running = RunningSender::start_with_pipe(&lab, &["--json"]);
     let mut pipe = running.0.stdin.take().unwrap();
     pipe.write_all(&pieces).unwrap();
     assert_eq!(wait_for_packets(&mut right, 5), 5);
     running.interrupt();
-    assert_eq!(assert_ended(running.end(), "interrupted"), 5);
+    assert_eq!(assert_ended(running.wait_for_end(), "interrupted"), 5);
     drop(pipe);
-    with_enough_time(|seconds| {
+    retry_with_more_seconds(|seconds| {
         let (reader, mut pipe) = std::io::pipe().unwrap();
         pipe.write_all(&pieces).unwrap();
         let duration = format!("--duration={seconds}s");
-        let mut running = Running::start_with(&lab, reader, &[&duration, "--timing=flat-out", "--json"]);
-        let sent = assert_ended(running.end(), "done");
-        assert_eq!(received(&mut right, sent as usize).len() as u64, sent);
+        let mut running =
+            RunningSender::start_with_input(&lab, reader, &[&duration, "--timing=flat-out", "--json"]);
+        let sent = assert_ended(running.wait_for_end(), "done");
+        assert_eq!(receive_packets(&mut right, sent as usize).len() as u64, sent);
         (sent == 5).then_some(())
     });
-    let silent = Running::start_with_pipe(&lab, &[]);
+    let silent = RunningSender::start_with_pipe(&lab, &[]);
     silent.wait_for_signal_handlers();
     silent.interrupt();
-    assert_error(&{ silent }.end(), &["/dev/stdin", "no packet was read before the interrupt"]);
-    let mut twice = Running::start_with_pipe(&lab, &["--loop=2"]);
+    assert_one_line_error(
+        &{ silent }.wait_for_end(),
+        &["/dev/stdin", "no packet was read before the interrupt"],
+    );
+    let mut twice = RunningSender::start_with_pipe(&lab, &["--loop=2"]);
     let _ = twice.0.stdin.take().unwrap().write_all(&file);
-    assert_error(&twice.end(), &["/dev/stdin", "cannot be read twice", "--loop"]);
-    assert!(received(&mut right, 0).is_empty(), "nothing of what cannot be sent as asked");
+    assert_one_line_error(&twice.wait_for_end(), &["/dev/stdin", "cannot be read twice", "--loop"]);
+    assert!(receive_packets(&mut right, 0).is_empty(), "nothing of what cannot be sent as asked");
 }
 
 /// Not in the middle of a call, whose effect would be unknown.
 #[test]
 fn an_interrupt_ends_the_kernels_generator() {
     let lab = lab!(Lab::builder().gro_right(true));
-    let mut right = receiver(lab.right());
-    let mut running = Running::start(&lab, &["--generator=kernel", "--json"]);
+    let mut right = open_receiver(lab.right());
+    let mut running = RunningSender::start(&lab, &["--generator=kernel", "--json"]);
     wait_for_packets(&mut right, 1000);
     running.interrupt();
-    let output = running.end();
-    assert_eq!(text(&output.stderr), "");
+    let output = running.wait_for_end();
+    assert_eq!(utf8_text(&output.stderr), "");
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["ended"], "interrupted", "{summary}");
     assert!(summary["packets"].as_u64().unwrap() >= 1000, "{summary}");
@@ -607,17 +635,17 @@ fn an_interrupt_ends_the_kernels_generator() {
 fn exit_codes_survive_a_closed_output() {
     let lab = lab!();
     for (break_it, code, words) in [(false, 1, ""), (true, 2, "the interface ")] {
-        let mut right = receiver(lab.right());
-        let mut running = Running::start(&lab, &["--rate=10kpps", "--count=1M"]);
+        let mut right = open_receiver(lab.right());
+        let mut running = RunningSender::start(&lab, &["--rate=10kpps", "--count=1M"]);
         drop(running.0.stdout.take());
         wait_for_packets(&mut right, 100);
         match break_it {
             true => lab.delete_pair().unwrap(),
             false => running.interrupt(),
         }
-        let Output { status, stderr, .. } = running.end();
-        assert_eq!(status.code(), Some(code), "{}", text(&stderr));
-        assert!(text(&stderr).contains(words) && text(&stderr).is_empty() == words.is_empty());
+        let Output { status, stderr, .. } = running.wait_for_end();
+        assert_eq!(status.code(), Some(code), "{}", utf8_text(&stderr));
+        assert!(utf8_text(&stderr).contains(words) && utf8_text(&stderr).is_empty() == words.is_empty());
     }
 }
 
@@ -626,18 +654,18 @@ fn exit_codes_survive_a_closed_output() {
 fn a_slow_sender_sleeps() {
     const SLEEPS: u64 = 25;
     let lab = lab!();
-    let mut right = receiver(lab.right());
-    let mut running = Running::start(&lab, &["--rate=2pps"]);
+    let mut right = open_receiver(lab.right());
+    let mut running = RunningSender::start(&lab, &["--rate=2pps"]);
     wait_for_packets(&mut right, 1);
     let (id, start) = (running.0.id(), Instant::now());
-    let before = sleeps(id);
+    let before = sleep_count(id);
     // One that looks at the clock all the time never sleeps.
-    wait_until("it sleeps again and again", || sleeps(id) >= before + SLEEPS);
+    wait_until("it sleeps again and again", || sleep_count(id) >= before + SLEEPS);
     // It sleeps 50 ms at a time: 1.25 s in all. One that sleeps a little at a time is there sooner.
     let slept = start.elapsed();
     assert!(slept >= Duration::from_millis(500), "{SLEEPS} sleeps within {slept:?}");
     running.interrupt();
-    let table = text(&running.end().stdout);
+    let table = utf8_text(&running.wait_for_end().stdout);
     for words in
         ["handed over", "interrupted", "completed", "only the receiver knows", "balance", "requested"]
     {
@@ -648,25 +676,25 @@ fn a_slow_sender_sleeps() {
 #[test]
 fn the_duration_ends_a_sender_and_a_missed_rate_is_reported() {
     let lab = lab!();
-    sent(&lab, &["--duration=200ms"]);
-    let output = run(&lab, &["--duration=200ms", "--rate=10kpps", "--json"]);
+    send_and_summarize(&lab, &["--duration=200ms"]);
+    let output = run_send(&lab, &["--duration=200ms", "--rate=10kpps", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     // After a stall some are missing, which is reported.
     assert!(summary["packets"] == 2000 || summary["behind_seconds"].as_f64().unwrap() > 0.0, "{summary}");
-    let output = run(&lab, &["--duration=300ms", "--rate=500Mpps", "--json"]);
+    let output = run_send(&lab, &["--duration=300ms", "--rate=500Mpps", "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["rate_reached"]), (Some(1), &false.into()), "{summary}");
     assert!(summary["behind_seconds"].as_f64().unwrap() > 0.0);
-    let at_once = [Packet::new(0, vec![0; 60]), Packet::new(500_000_000, vec![0; 60])];
-    let file = Scratch::of("gap", pcap(false, false, 1, &at_once));
-    let summary = sent(&lab, &["--replay", file.path()]);
+    let at_once = [RecordedPacket::new(0, vec![0; 60]), RecordedPacket::new(500_000_000, vec![0; 60])];
+    let file = ScratchFile::with_content("gap", pcap_file(false, false, 1, &at_once));
+    let summary = send_and_summarize(&lab, &["--replay", file.path()]);
     let rate = summary["packets_per_second"].as_f64().unwrap();
     // By how much the first packet was late the gap is shorter; without one the rate would be thousands.
     assert!(rate > 0.0 && rate <= 4.0, "one gap of half a second: {summary}");
-    let table = text(&run(&lab, &["--count=2", "--rate=2.5pps"]).stdout);
+    let table = utf8_text(&run_send(&lab, &["--count=2", "--rate=2.5pps"]).stdout);
     // If the machine stalled at the end of a gap, that is longer, and reported.
     assert!(["reached", "NOT reached"].iter().any(|word| table.contains(&format!("2.50 packets/s, {word}"))));
-    let table = text(&run(&lab, &["--duration=300ms", "--rate=500Mpps"]).stdout);
+    let table = utf8_text(&run_send(&lab, &["--duration=300ms", "--rate=500Mpps"]).stdout);
     assert!(
         table.contains("500 M packets/s, NOT reached") && table.contains("of the schedule skipped"),
         "{table}"
@@ -677,13 +705,13 @@ fn the_duration_ends_a_sender_and_a_missed_rate_is_reported() {
 fn a_removed_interface_ends_a_sender_with_its_error() {
     for mode in MODES {
         let lab = lab!();
-        let mut right = receiver(lab.right());
-        let mut running = Running::start(&lab, &["--rate=10kpps", "--json", "--mode", mode]);
+        let mut right = open_receiver(lab.right());
+        let mut running = RunningSender::start(&lab, &["--rate=10kpps", "--json", "--mode", mode]);
         wait_for_packets(&mut right, 100);
         drop(right);
         lab.delete_pair().unwrap();
-        let output = running.end();
-        assert_error(&output, &["nc0 queue 0", "the interface was removed"]);
+        let output = running.wait_for_end();
+        assert_one_line_error(&output, &["nc0 queue 0", "the interface was removed"]);
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
             (&summary["ended"], &summary["balance"]["balanced"]),
@@ -697,20 +725,20 @@ fn a_removed_interface_ends_a_sender_with_its_error() {
 fn an_interface_that_is_down_delays_a_sender() {
     for mode in MODES {
         let lab = lab!();
-        let mut right = receiver(lab.right());
-        let mut running = Running::start(&lab, &["--rate=1kpps", "--json", "--mode", mode]);
+        let mut right = open_receiver(lab.right());
+        let mut running = RunningSender::start(&lab, &["--rate=1kpps", "--json", "--mode", mode]);
         wait_for_packets(&mut right, 100);
         lab.left().set_down().unwrap();
-        let before = sleeps(running.0.id());
-        wait_until("it waits", || sleeps(running.0.id()) >= before + 100);
-        lab.left().set_up().unwrap();
+        let before = sleep_count(running.0.id());
+        wait_until("it waits", || sleep_count(running.0.id()) >= before + 100);
+        lab.left().bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
         wait_for_packets(&mut right, 1000);
         lab.left().set_down().unwrap();
-        let before = sleeps(running.0.id());
-        wait_until("it waits", || sleeps(running.0.id()) >= before + 100);
+        let before = sleep_count(running.0.id());
+        wait_until("it waits", || sleep_count(running.0.id()) >= before + 100);
         running.interrupt();
-        let output = running.end();
+        let output = running.wait_for_end();
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((output.status.code(), &summary["ended"]), (Some(1), &"interrupted".into()), "{summary}");
         let count = |field: &Value| field.as_u64().unwrap();
@@ -734,11 +762,14 @@ fn errors_of_send_are_one_line() {
         (&["--mode=xdp-zero-copy"], &["nc0 queue 0", "xdp zero-copy"]),
         (&["--queue=1"], &["nc0 queue 1", "the interface has 1, counted from 0"]),
     ] {
-        assert_error(&run(&lab, arguments), words);
+        assert_one_line_error(&run_send(&lab, arguments), words);
     }
     for name in ["nc-none", "longer-than-any-name"] {
         let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-        assert_error(&elsewhere.args(["send", name]).output().unwrap(), &[name, "no such interface"]);
+        assert_one_line_error(
+            &elsewhere.args(["send", name]).output().unwrap(),
+            &[name, "no such interface"],
+        );
     }
 }
 
@@ -799,7 +830,7 @@ fn conflicting_values_are_refused_before_sending() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
         let output = command.arg("send").args(&arguments).stdin(Stdio::null()).output().unwrap();
-        assert_error(&output, &words);
+        assert_one_line_error(&output, &words);
         assert!(output.stdout.is_empty(), "{arguments:?}: no summary");
     }
     assert_eq!(datagrams.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -809,14 +840,14 @@ fn conflicting_values_are_refused_before_sending() {
 #[test]
 fn send_is_in_manual_and_completions() {
     let output = |arguments: &[&str]| {
-        text(&Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap().stdout)
+        utf8_text(&Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap().stdout)
     };
     assert!(output(&["man", "send"]).contains("replay"));
     assert!(output(&["completions", "bash"]).contains("--source-mac"));
 }
 
-fn assert_error(output: &Output, words: &[&str]) {
-    let message = text(&output.stderr);
+fn assert_one_line_error(output: &Output, words: &[&str]) {
+    let message = utf8_text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert_eq!(message.lines().count(), 1, "one line: {message}");
     assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");

@@ -8,42 +8,42 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::process_state::{sleeps, uninterrupted, wait_until};
-use crate::running::{Running, terminal};
+use crate::process_state::{sleep_count, uninterrupted, wait_until};
+use crate::running::{RunningNocopy, open_terminal};
 use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use rustix::process::Signal;
 use serde_json::Value;
 
-fn command(arguments: &[&str]) -> Command {
+fn sniff_command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.arg("sniff").args(arguments).stdin(Stdio::null()).env("TZ", "UTC");
     command
 }
 
 /// A running capture that listens already; ended with the test.
-struct Sniffer {
+struct RunningSniffer {
     child: Child,
     /// Of standard output.
     lines: Receiver<String>,
     errors: BufReader<std::process::ChildStderr>,
 }
 
-struct EndedCommand {
+struct EndedSniffer {
     status: ExitStatus,
     /// The lines that the test has not read yet.
     lines: Vec<String>,
     errors: String,
 }
 
-impl Sniffer {
+impl RunningSniffer {
     fn start(end: &End, arguments: &[&str]) -> Self {
-        Self::start_on(end, end.interface(), arguments)
+        Self::start_on_interface(end, end.interface(), arguments)
     }
 
-    fn start_on(end: &End, interface: &str, arguments: &[&str]) -> Self {
-        let mut command = command(&[&[interface], arguments].concat());
+    fn start_on_interface(end: &End, interface: &str, arguments: &[&str]) -> Self {
+        let mut command = sniff_command(&[&[interface], arguments].concat());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = end.namespace().run(|| command.spawn().unwrap());
         let mut errors = BufReader::new(child.stderr.take().unwrap());
@@ -59,7 +59,7 @@ impl Sniffer {
     }
 
     /// The next line with all of these words, within patience.
-    fn expect(&self, words: &[&str]) -> String {
+    fn expect_line(&self, words: &[&str]) -> String {
         let (give_up, mut others) = (Instant::now() + PATIENCE, Vec::new());
         loop {
             match self.lines.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
@@ -75,22 +75,22 @@ impl Sniffer {
         rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
     }
 
-    fn wait(mut self) -> EndedCommand {
+    fn wait_for_end(mut self) -> EndedSniffer {
         let mut errors = String::new();
         self.errors.read_to_string(&mut errors).unwrap();
         let status = self.child.wait().unwrap();
-        EndedCommand { status, lines: self.lines.iter().collect(), errors }
+        EndedSniffer { status, lines: self.lines.iter().collect(), errors }
     }
 }
 
-impl Drop for Sniffer {
+impl Drop for RunningSniffer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn send(end: &End, frames: &[Vec<u8>]) {
+fn send_frames(end: &End, frames: &[Vec<u8>]) {
     end.namespace().run(|| {
         let opening = Port::builder(end.interface()).mode(Mode::PacketRing).frame_count(0, 64);
         let mut port = opening.ring_sizes(64, 64).open().unwrap();
@@ -104,56 +104,56 @@ fn send(end: &End, frames: &[Vec<u8>]) {
 }
 
 /// A frame of an unknown protocol for `lab`'s right end, marked by `mark`.
-fn frame(lab: &Lab, mark: u16) -> Vec<u8> {
+fn marked_frame(lab: &Lab, mark: u16) -> Vec<u8> {
     let header = [&lab.right().mac()[..], &lab.left().mac(), &mark.to_be_bytes()].concat();
     [header, vec![7; 86]].concat()
 }
 
-fn udp(end: &End, port: u16) -> UdpSocket {
+fn udp_socket(end: &End, port: u16) -> UdpSocket {
     end.namespace().run(|| UdpSocket::bind((end.ipv4(), port)).unwrap())
 }
 
 /// Traffic of two kernels in both directions, which they still receive.
 #[test]
-fn packets_of_kernels_are_printed() {
+fn udp_fragments_icmp_and_tcp_packets_are_printed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let sniffer = Sniffer::start(lab.right(), &["--time", "epoch"]);
-    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    let sniffer = RunningSniffer::start(lab.right(), &["--time", "epoch"]);
+    let (left, right) = (udp_socket(lab.left(), 9000), udp_socket(lab.right(), 9001));
     right.set_read_timeout(Some(PATIENCE)).unwrap();
 
     left.send_to(&[1; 1372], right.local_addr().unwrap()).unwrap();
-    let line = sniffer.expect(&[" IP 10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 1372"]);
+    let line = sniffer.expect_line(&[" IP 10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 1372"]);
     assert_eq!(uninterrupted(|| right.recv(&mut [0; 2000])).unwrap(), 1372, "the host has it, too");
     let time: f64 = line.split(' ').next().unwrap().parse().unwrap();
     let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     assert!((before.as_secs_f64()..=after.as_secs_f64()).contains(&time), "{line}");
 
     left.send_to(&[1; 3000], right.local_addr().unwrap()).unwrap();
-    sniffer.expect(&[
+    sniffer.expect_line(&[
         "10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 3000, fragment ",
         " at 0, ",
         ", more follow",
     ]);
-    sniffer.expect(&["10.77.0.1 > 10.77.0.2: UDP, fragment ", " at 2960, 48 bytes, the last"]);
+    sniffer.expect_line(&["10.77.0.1 > 10.77.0.2: UDP, fragment ", " at 2960, 48 bytes, the last"]);
 
     left.send_to(b"nobody", (Ipv4Addr::new(10, 77, 0, 2), 7)).unwrap();
-    sniffer.expect(&["IP 10.77.0.2 > 10.77.0.1: ICMP 10.77.0.2 udp port 7 unreachable, length 42"]);
+    sniffer.expect_line(&["IP 10.77.0.2 > 10.77.0.1: ICMP 10.77.0.2 udp port 7 unreachable, length 42"]);
 
     let listener = lab.right().namespace().run(|| TcpListener::bind("10.77.0.2:8080").unwrap());
     let there: SocketAddr = listener.local_addr().unwrap();
     let mut stream = lab.left().namespace().run(|| TcpStream::connect(there).unwrap());
     stream.write_all(b"hello").unwrap();
     drop(stream);
-    let syn = sniffer.expect(&["> 10.77.0.2.8080: Flags [S], seq ", "options [mss 1460,sackOK,TS val "]);
+    let syn = sniffer.expect_line(&["> 10.77.0.2.8080: Flags [S], seq ", "options [mss 1460,sackOK,TS val "]);
     let number: u32 = syn.split_once("seq ").unwrap().1.split(',').next().unwrap().parse().unwrap();
     let next = number.wrapping_add(1);
-    sniffer.expect(&["10.77.0.2.8080 > ", "Flags [S.], ", &format!("ack {next}")]);
-    sniffer.expect(&["Flags [P.]", &format!("seq {next}:{}", next.wrapping_add(5)), "length 5"]);
-    sniffer.expect(&["Flags [F.]"]);
+    sniffer.expect_line(&["10.77.0.2.8080 > ", "Flags [S.], ", &format!("ack {next}")]);
+    sniffer.expect_line(&["Flags [P.]", &format!("seq {next}:{}", next.wrapping_add(5)), "length 5"]);
+    sniffer.expect_line(&["Flags [F.]"]);
 
     sniffer.interrupt();
-    let EndedCommand { status, errors, .. } = sniffer.wait();
+    let EndedSniffer { status, errors, .. } = sniffer.wait_for_end();
     assert_eq!(status.code(), Some(0), "{errors}");
     for words in [
         "packets captured",
@@ -168,14 +168,15 @@ fn packets_of_kernels_are_printed() {
 /// Proves that tags that the kernel takes out of packets are printed, and link-level headers, bytes and names
 /// on request.
 #[test]
-fn tags_headers_and_bytes_are_printed() {
+fn vlan_tags_link_headers_and_bytes_are_printed() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let plain = frame(&lab, 0x0800);
+    let plain = marked_frame(&lab, 0x0800);
     let tagged = [&plain[..12], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &plain[14..]].concat();
     let stacked = [&plain[..12], &[0x88, 0xa8, 0, 100], &tagged[12..]].concat();
-    let sniffer = Sniffer::start(lab.right(), &["-e", "-x", "--snap", "40", "--count", "2", "--time", "utc"]);
-    send(lab.left(), &[tagged, stacked]);
-    let EndedCommand { status, lines, errors } = sniffer.wait();
+    let sniffer =
+        RunningSniffer::start(lab.right(), &["-e", "-x", "--snap", "40", "--count", "2", "--time", "utc"]);
+    send_frames(lab.left(), &[tagged, stacked]);
+    let EndedSniffer { status, lines, errors } = sniffer.wait_for_end();
     assert_eq!((status.code(), lines.len()), (Some(0), 8), "{lines:#?} {errors}");
     let (time, line) = lines[0].split_once(' ').unwrap();
     assert!(time.len() == 18 && time.as_bytes()[8] == b'.', "{time}");
@@ -197,9 +198,9 @@ fn tags_headers_and_bytes_are_printed() {
 fn packets_are_counted_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let sniff = |arguments: &[&str]| {
-        let sniffer = Sniffer::start(lab.right(), arguments);
-        send(lab.left(), &vec![frame(&lab, 0x88b5); 20]);
-        let ended = sniffer.wait();
+        let sniffer = RunningSniffer::start(lab.right(), arguments);
+        send_frames(lab.left(), &vec![marked_frame(&lab, 0x88b5); 20]);
+        let ended = sniffer.wait_for_end();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.errors);
         ended
     };
@@ -239,13 +240,13 @@ fn packets_are_counted_in_every_output_format() {
 #[test]
 fn only_one_direction_is_shown_on_request() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    let (left, right) = (udp_socket(lab.left(), 9000), udp_socket(lab.right(), 9001));
     for (option, shown, hidden) in [("--incoming", &left, &right), ("--outgoing", &right, &left)] {
-        let sniffer = Sniffer::start(lab.right(), &[option, "--json"]);
+        let sniffer = RunningSniffer::start(lab.right(), &[option, "--json"]);
         let there = |socket: &UdpSocket| socket.local_addr().unwrap();
         hidden.send_to(b"hidden", there(shown)).unwrap();
         shown.send_to(b"shown!!", there(hidden)).unwrap();
-        let line = sniffer.expect(&["UDP, length"]);
+        let line = sniffer.expect_line(&["UDP, length"]);
         assert!(line.contains("UDP, length 7"), "{option}: {line}");
     }
 }
@@ -254,13 +255,13 @@ fn only_one_direction_is_shown_on_request() {
 #[test]
 fn taken_packets_do_not_reach_the_host() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    let (left, right) = (udp_socket(lab.left(), 9000), udp_socket(lab.right(), 9001));
     let there = right.local_addr().unwrap();
-    let sniffer = Sniffer::start(lab.right(), &["--take", "--mode", "xdp-copy-native"]);
+    let sniffer = RunningSniffer::start(lab.right(), &["--take", "--mode", "xdp-copy-native"]);
     left.send_to(b"taken", there).unwrap();
-    sniffer.expect(&["10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 5"]);
+    sniffer.expect_line(&["10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 5"]);
     sniffer.interrupt();
-    let EndedCommand { status, errors, .. } = sniffer.wait();
+    let EndedSniffer { status, errors, .. } = sniffer.wait_for_end();
     assert_eq!(status.code(), Some(0), "{errors}");
     for words in ["1 packets captured", "when the packet was read", "xdp copy native, copied (xdp copy mode)"]
     {
@@ -280,7 +281,7 @@ fn taken_packets_do_not_reach_the_host() {
 #[test]
 fn an_unavailable_mode_is_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut command = command(&[lab.right().interface(), "--take", "--mode", "xdp-zero-copy"]);
+    let mut command = sniff_command(&[lab.right().interface(), "--take", "--mode", "xdp-zero-copy"]);
     let output = lab.right().namespace().run(|| command.output().unwrap());
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
@@ -291,14 +292,14 @@ fn an_unavailable_mode_is_refused() {
 #[test]
 fn a_closed_output_ends_sniff() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut sniffer = Sniffer::start(lab.right(), &[]);
-    send(lab.left(), &[frame(&lab, 0x88b5)]);
-    sniffer.expect(&["0x88b5"]);
+    let mut sniffer = RunningSniffer::start(lab.right(), &[]);
+    send_frames(lab.left(), &[marked_frame(&lab, 0x88b5)]);
+    sniffer.expect_line(&["0x88b5"]);
     // The reading thread ends with the next unwanted line.
     drop(std::mem::replace(&mut sniffer.lines, mpsc::channel().1));
     let give_up = Instant::now() + PATIENCE;
     let status = loop {
-        send(lab.left(), &[frame(&lab, 0x88b5)]);
+        send_frames(lab.left(), &[marked_frame(&lab, 0x88b5)]);
         if let Some(status) = sniffer.child.try_wait().unwrap() {
             break status;
         }
@@ -313,11 +314,11 @@ fn a_closed_output_ends_sniff() {
 #[test]
 fn a_removed_interface_ends_sniff_with_a_summary() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let sniffer = Sniffer::start(lab.right(), &[]);
-    send(lab.left(), &[frame(&lab, 0x88b5)]);
-    sniffer.expect(&["0x88b5"]);
+    let sniffer = RunningSniffer::start(lab.right(), &[]);
+    send_frames(lab.left(), &[marked_frame(&lab, 0x88b5)]);
+    sniffer.expect_line(&["0x88b5"]);
     lab.delete_pair().unwrap();
-    let EndedCommand { status, errors, .. } = sniffer.wait();
+    let EndedSniffer { status, errors, .. } = sniffer.wait_for_end();
     assert_eq!(status.code(), Some(2), "{errors}");
     let last = errors.lines().last().unwrap();
     assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains("was removed"), "{errors}");
@@ -328,30 +329,30 @@ fn a_removed_interface_ends_sniff_with_a_summary() {
 fn sniff_continues_when_an_interface_is_up_again() {
     for options in [&[][..], &["--take"]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let sniffer = Sniffer::start(lab.right(), options);
-        send(lab.left(), &[frame(&lab, 0x88b5)]);
-        sniffer.expect(&["0x88b5"]);
+        let sniffer = RunningSniffer::start(lab.right(), options);
+        send_frames(lab.left(), &[marked_frame(&lab, 0x88b5)]);
+        sniffer.expect_line(&["0x88b5"]);
         lab.right().set_down().unwrap();
-        let before = sleeps(sniffer.child.id());
-        wait_until("it waits", || sleeps(sniffer.child.id()) >= before + 20);
-        lab.right().set_up().unwrap();
+        let before = sleep_count(sniffer.child.id());
+        wait_until("it waits", || sleep_count(sniffer.child.id()) >= before + 20);
+        lab.right().bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
-        send(lab.left(), &[frame(&lab, 0x88b6)]);
-        sniffer.expect(&["0x88b6"]);
+        send_frames(lab.left(), &[marked_frame(&lab, 0x88b6)]);
+        sniffer.expect_line(&["0x88b6"]);
     }
 }
 
 #[test]
 fn the_duration_ends_sniff() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut sniffer = Sniffer::start(lab.right(), &["--duration", "1s", "--quiet"]);
+    let mut sniffer = RunningSniffer::start(lab.right(), &["--duration", "1s", "--quiet"]);
     let (give_up, mut sent) = (Instant::now() + PATIENCE, 0);
     while sniffer.child.try_wait().unwrap().is_none() {
-        send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
+        send_frames(lab.left(), &vec![marked_frame(&lab, 0x88b5); 50]);
         sent += 50;
         assert!(Instant::now() < give_up, "it goes on");
     }
-    let EndedCommand { status, errors, .. } = sniffer.wait();
+    let EndedSniffer { status, errors, .. } = sniffer.wait_for_end();
     let captured: u64 = errors.split(' ').next().unwrap().parse().unwrap();
     assert!(status.success() && captured <= sent, "{captured} of {sent}: {errors}");
 }
@@ -359,9 +360,9 @@ fn the_duration_ends_sniff() {
 #[test]
 fn packets_that_are_not_shown_are_counted() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let sniffer = Sniffer::start(lab.right(), &["--count", "50", "--quiet"]);
-    send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
-    let EndedCommand { lines, errors, .. } = sniffer.wait();
+    let sniffer = RunningSniffer::start(lab.right(), &["--count", "50", "--quiet"]);
+    send_frames(lab.left(), &vec![marked_frame(&lab, 0x88b5); 50]);
+    let EndedSniffer { lines, errors, .. } = sniffer.wait_for_end();
     assert!(lines.is_empty() && errors.contains("50 packets captured"), "{lines:?} {errors}");
 }
 
@@ -369,7 +370,7 @@ fn packets_that_are_not_shown_are_counted() {
 fn sniff_has_no_capabilities() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for arguments in [&[][..], &["--take"]] {
-        let sniffer = Sniffer::start(lab.right(), arguments);
+        let sniffer = RunningSniffer::start(lab.right(), arguments);
         for task in fs::read_dir(format!("/proc/{}/task", sniffer.child.id())).unwrap() {
             let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
             for set in ["CapPrm:\t", "CapEff:\t", "CapInh:\t"] {
@@ -382,12 +383,12 @@ fn sniff_has_no_capabilities() {
 #[test]
 fn loopback_packets_are_shown_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let sniffer = Sniffer::start_on(lab.right(), "lo", &["--count", "2"]);
+    let sniffer = RunningSniffer::start_on_interface(lab.right(), "lo", &["--count", "2"]);
     let socket = lab.right().namespace().run(|| UdpSocket::bind("127.0.0.1:9000").unwrap());
     for text in [&b"one"[..], b"second"] {
         socket.send_to(text, socket.local_addr().unwrap()).unwrap();
     }
-    let lines = sniffer.wait().lines;
+    let lines = sniffer.wait_for_end().lines;
     assert!(lines[0].ends_with("IP 127.0.0.1.9000 > 127.0.0.1.9000: UDP, length 3"), "{lines:?}");
     assert!(lines[1].ends_with("UDP, length 6"), "{lines:?}");
 }
@@ -396,10 +397,10 @@ fn loopback_packets_are_shown_once() {
 #[test]
 fn on_a_terminal_a_line_shows_rates() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (mut terminal, screen) = terminal(24, 120);
-    let mut command = command(&[lab.right().interface(), "--quiet"]);
+    let (mut terminal, screen) = open_terminal(24, 120);
+    let mut command = sniff_command(&[lab.right().interface(), "--quiet"]);
     command.stdout(Stdio::null()).stderr(screen);
-    let sniffer = Running(Some(lab.right().namespace().run(|| command.spawn().unwrap())));
+    let sniffer = RunningNocopy(Some(lab.right().namespace().run(|| command.spawn().unwrap())));
     drop(command); // it holds the other end of the terminal
     let (say, said) = mpsc::channel();
     std::thread::spawn(move || {
@@ -416,14 +417,14 @@ fn on_a_terminal_a_line_shows_rates() {
         text += &said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no rates: {text:?}"));
     }
     sniffer.signal(Signal::INT);
-    assert!(sniffer.end().status.success());
+    assert!(sniffer.wait_for_end().status.success());
     text.extend(said);
     assert!(text.rsplit(RATES).next().unwrap().contains(CLEAR_LINE), "{text:?}");
 }
 
 #[test]
 fn errors_of_sniff_are_one_line() {
-    let missing = command(&["nc-none"]).output().unwrap();
+    let missing = sniff_command(&["nc-none"]).output().unwrap();
     let message = String::from_utf8(missing.stderr).unwrap();
     assert_eq!((missing.status.code(), message.lines().count()), (Some(2), 1), "{message}");
     assert!(message.contains("nc-none: no such interface"), "{message}");
@@ -440,7 +441,7 @@ fn errors_of_sniff_are_one_line() {
         &["lo", "--quiet", "--hex"],
         &[],
     ] {
-        assert_eq!(command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+        assert_eq!(sniff_command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
 }
 
@@ -448,9 +449,10 @@ fn errors_of_sniff_are_one_line() {
 fn only_matching_packets_are_shown_or_taken() {
     for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let (left, others) = (udp(lab.left(), 9000), udp(lab.right(), 9002));
+        let (left, others) = (udp_socket(lab.left(), 9000), udp_socket(lab.right(), 9002));
         let wanted = SocketAddr::from((lab.right().ipv4(), 9001));
-        let sniffer = Sniffer::start(lab.right(), &[way, &["udp port 9001", "and udp[8] = 7"]].concat());
+        let sniffer =
+            RunningSniffer::start(lab.right(), &[way, &["udp port 9001", "and udp[8] = 7"]].concat());
         others.set_read_timeout(Some(PATIENCE)).unwrap();
         for number in [6, 7, 8, 7] {
             left.send_to(&[number; 5], wanted).unwrap();
@@ -458,10 +460,10 @@ fn only_matching_packets_are_shown_or_taken() {
             uninterrupted(|| others.recv(&mut [0; 10])).expect("the host has what does not match");
         }
         for _ in 0..2 {
-            sniffer.expect(&["9000 > 10.77.0.2.9001: UDP, length 5"]);
+            sniffer.expect_line(&["9000 > 10.77.0.2.9001: UDP, length 5"]);
         }
         sniffer.interrupt();
-        let EndedCommand { lines, errors, .. } = sniffer.wait();
+        let EndedSniffer { lines, errors, .. } = sniffer.wait_for_end();
         assert!(lines.is_empty() && errors.contains("2 packets captured"), "{lines:?} {errors}");
         assert!(errors.contains("  filter "), "says where it runs: {errors}");
     }
@@ -469,7 +471,7 @@ fn only_matching_packets_are_shown_or_taken() {
 
 /// Packets as hosts with offloads write them: without a length, and with tags of all kinds.
 #[test]
-fn offloaded_packets_match_and_have_the_frame_length() {
+fn offloaded_packets_match_filters_and_show_the_frame_length() {
     for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let segment = |tags: &[u8], ip: &[u8]| {
@@ -489,16 +491,16 @@ fn offloaded_packets_match_and_have_the_frame_length() {
             segment(&[0x91, 0, 0, 100, 0x81, 0, 0, 5], v4),
         ];
         let sniffer =
-            Sniffer::start(lab.right(), &[way, &["tcp port 80 or (vlan and (tcp or vlan))"]].concat());
-        send(lab.left(), &frames);
+            RunningSniffer::start(lab.right(), &[way, &["tcp port 80 or (vlan and (tcp or vlan))"]].concat());
+        send_frames(lab.left(), &frames);
         let tcp = "10.77.0.1.80 > 10.77.0.2.40000: Flags [.], seq 1:101, ack 2, win 500, length 100";
-        sniffer.expect(&[&format!("IP {tcp}")]);
-        sniffer.expect(&["IP6 ::1.80 > ::2.40000: Flags [.], seq 1:101, ack 2, win 500, length 100"]);
-        sniffer.expect(&[&format!("vlan 0, p 3, IP {tcp}")]);
-        sniffer.expect(&[&format!("service vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
-        sniffer.expect(&[&format!("vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
+        sniffer.expect_line(&[&format!("IP {tcp}")]);
+        sniffer.expect_line(&["IP6 ::1.80 > ::2.40000: Flags [.], seq 1:101, ack 2, win 500, length 100"]);
+        sniffer.expect_line(&[&format!("vlan 0, p 3, IP {tcp}")]);
+        sniffer.expect_line(&[&format!("service vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
+        sniffer.expect_line(&[&format!("vlan 100, p 0, vlan 5, p 0, IP {tcp}")]);
         sniffer.interrupt();
-        sniffer.wait();
+        sniffer.wait_for_end();
     }
 }
 
@@ -508,7 +510,7 @@ fn bytecode_filters_work_and_invalid_ones_are_refused() {
     let place = std::env::temp_dir().join(format!("nocopy-filter-{}", std::process::id()));
     let path = place.to_str().unwrap();
     let failure = |arguments: &[&str]| {
-        let mut command = command(&[&[lab.right().interface()], arguments].concat());
+        let mut command = sniff_command(&[&[lab.right().interface()], arguments].concat());
         let output = lab.right().namespace().run(|| command.output().unwrap());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
@@ -518,16 +520,16 @@ fn bytecode_filters_work_and_invalid_ones_are_refused() {
     fs::write(&place, "2\n40 0 0 12\n6 0 0 many\n").unwrap();
     assert!(failure(&["--bytecode", path]).contains("cannot be read as a filter"));
     fs::write(&place, "4\n40 0 0 12\n21 0 1 34997\n6 0 0 262144\n6 0 0 0\n").unwrap(); // ether proto 0x88b5
-    let sniffer = Sniffer::start(lab.right(), &["--bytecode", path, "--count", "1"]);
+    let sniffer = RunningSniffer::start(lab.right(), &["--bytecode", path, "--count", "1"]);
     fs::remove_file(&place).unwrap();
-    send(lab.left(), &[frame(&lab, 0x88b6), frame(&lab, 0x88b5)]);
-    let EndedCommand { lines, .. } = sniffer.wait();
+    send_frames(lab.left(), &[marked_frame(&lab, 0x88b6), marked_frame(&lab, 0x88b5)]);
+    let EndedSniffer { lines, .. } = sniffer.wait_for_end();
     assert!(lines.len() == 1 && lines[0].contains("88b5"), "{lines:?}");
     assert!(failure(&["udp prot 9"]).contains("pcap-filter(7)"));
 }
 
 /// A filter for odd bytes 17, as bytecode, that is too long for XDP: a jump exceeds its range.
-fn too_long_for_xdp() -> String {
+fn filter_too_long_for_xdp() -> String {
     let loads = "80 0 0 3\n".repeat(4000);
     format!("4005\n48 0 0 17\n69 0 1 1\n5 0 0 4001\n{loads}6 0 0 0\n6 0 0 262144\n")
 }
@@ -535,26 +537,26 @@ fn too_long_for_xdp() -> String {
 /// Without capabilities the host still gets the packets that a filter in user space rejects, or they are
 /// reported as lost.
 #[test]
-fn packets_a_user_space_filter_rejects_are_not_lost() {
+fn packets_that_a_user_space_filter_rejects_reach_the_host() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let place = std::env::temp_dir().join(format!("nocopy-long-filter-{}", std::process::id()));
-    fs::write(&place, too_long_for_xdp()).unwrap();
-    let host = Sniffer::start(lab.right(), &["ether proto 0x88b5"]);
+    fs::write(&place, filter_too_long_for_xdp()).unwrap();
+    let host = RunningSniffer::start(lab.right(), &["ether proto 0x88b5"]);
     let taking = ["--take", "--mode", "xdp-copy-native", "--bytecode", place.to_str().unwrap(), "--json"];
-    let sniffer = Sniffer::start(lab.right(), &taking);
+    let sniffer = RunningSniffer::start(lab.right(), &taking);
     fs::remove_file(&place).unwrap();
-    let of_kind = |byte: u8| [&frame(&lab, 0x88b5)[..14], &[0, 0, 0, byte], &[7; 42]].concat();
-    send(lab.left(), &[of_kind(2), of_kind(3)]);
-    sniffer.expect(&["0x88b5"]);
+    let of_kind = |byte: u8| [&marked_frame(&lab, 0x88b5)[..14], &[0, 0, 0, byte], &[7; 42]].concat();
+    send_frames(lab.left(), &[of_kind(2), of_kind(3)]);
+    sniffer.expect_line(&["0x88b5"]);
     sniffer.interrupt();
-    let ended = sniffer.wait();
+    let ended = sniffer.wait_for_end();
     let summary: Value = serde_json::from_str(ended.lines.last().unwrap()).unwrap();
     assert_eq!(
         (&summary["dropped"], &summary["counters"]["filter_lost"]),
         (&0.into(), &0.into()),
         "{summary}"
     );
-    host.expect(&["0x88b5"]);
+    host.expect_line(&["0x88b5"]);
 }
 
 /// Proves that packets of all queues are shown, both ways, passively and taking, and each once.
@@ -562,7 +564,7 @@ fn packets_a_user_space_filter_rejects_are_not_lost() {
 fn all_queues_of_an_interface_are_captured() {
     for (taking, ways) in [(&[][..], 2), (&["--take", "--mode", "xdp-copy-native"], 1)] {
         let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
-        let sniffer = Sniffer::start(
+        let sniffer = RunningSniffer::start(
             lab.right(),
             &[taking, &["ether proto 0x88b5 or udp port 9001", "--hex", "--json"]].concat(),
         );
@@ -572,7 +574,7 @@ fn all_queues_of_an_interface_are_captured() {
                 let mut port =
                     builder.frame_count(0, 64).ring_sizes(64, 64).purpose(Purpose::Send).open().unwrap();
                 let mut packet = port.sender().buffer().unwrap();
-                packet.fill(&[&frame(&lab, 0x88b5)[..], &[number]].concat()).unwrap();
+                packet.fill(&[&marked_frame(&lab, 0x88b5)[..], &[number]].concat()).unwrap();
                 port.sender().send(packet).unwrap();
                 assert!(port.sender().drain(PATIENCE).unwrap());
             });
@@ -584,21 +586,21 @@ fn all_queues_of_an_interface_are_captured() {
         }
         if ways == 2 {
             // Through the kernel: packets that bypass the queueing discipline are not captured.
-            udp(lab.right(), 9001).send_to(&[3; 20], (lab.left().ipv4(), 9000)).unwrap();
+            udp_socket(lab.right(), 9001).send_to(&[3; 20], (lab.left().ipv4(), 9000)).unwrap();
             expected.push(3);
         }
         let mut seen: Vec<u8> =
-            expected.iter().map(|_| number_of(&sniffer.expect(&["\"packet\""]))).collect();
+            expected.iter().map(|_| last_printed_byte(&sniffer.expect_line(&["\"packet\""]))).collect();
         seen.sort_unstable();
         assert_eq!(seen, expected, "{taking:?}");
         sniffer.interrupt();
-        let ended = sniffer.wait();
+        let ended = sniffer.wait_for_end();
         assert!(ended.lines.len() == 1 && ended.lines[0].contains("summary"), "each once: {:?}", ended.lines);
     }
 }
 
 /// The last byte of a packet, as it was printed.
-fn number_of(line: &str) -> u8 {
+fn last_printed_byte(line: &str) -> u8 {
     let packet: Value = serde_json::from_str(line).unwrap();
     let hex = packet["hex"].as_str().unwrap();
     u8::from_str_radix(&hex[hex.len() - 2..], 16).unwrap()
@@ -613,7 +615,7 @@ fn interfaces_without_ethernet_headers_are_refused() {
             return nocopy_lab::skip(&nocopy_lab::Missing::Device("'ip tuntap'"));
         }
         for arguments in [&["nctun"][..], &["nctun", "--take"], &["nctun", "udp"]] {
-            let output = command(arguments).output().unwrap();
+            let output = sniff_command(arguments).output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
             assert!(

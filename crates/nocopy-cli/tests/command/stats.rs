@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::process_state::{is_stopped, wait_until};
-use crate::running::{PATIENCE, Running, terminal};
+use crate::running::{PATIENCE, RunningNocopy, open_terminal};
 use crate::signal_handlers::wait_for_signal_handlers;
 use nocopy::Port;
 use nocopy_lab::{End, Lab};
@@ -16,26 +16,26 @@ use rustix::process::Signal;
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
 
-fn command(arguments: &[&str]) -> Command {
+fn stats_command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.arg("stats").args(arguments).stdin(Stdio::null());
     command
 }
 
-fn stats(end: &End, arguments: &[&str]) -> String {
-    let output = end.namespace().run(|| command(arguments).arg(end.interface()).output().unwrap());
+fn run_stats(end: &End, arguments: &[&str]) -> String {
+    let output = end.namespace().run(|| stats_command(arguments).arg(end.interface()).output().unwrap());
     let Output { status, stdout, stderr } = output;
     assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
 
 /// A port with room for 64 packets: further ones are dropped and counted, because it is not read.
-fn small_port(end: &End) -> Port {
+fn open_small_port(end: &End) -> Port {
     let set = || Port::builder(end.interface()).frame_count(64, 512).ring_sizes(64, 512).open();
     end.namespace().run(set).unwrap()
 }
 
-fn send(lab: &Lab, port: &mut Port, count: usize) {
+fn send_packets(lab: &Lab, port: &mut Port, count: usize) {
     let mut drafts = port.sender().drafts(count, 100).unwrap();
     assert_eq!(drafts.remaining(), count);
     while let Some(mut draft) = drafts.next_draft() {
@@ -49,23 +49,23 @@ fn send(lab: &Lab, port: &mut Port, count: usize) {
 }
 
 #[test]
-fn known_traffic_is_in_every_output_format() {
+fn known_traffic_is_counted_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
-    send(&lab, &mut left, 200);
+    let (mut left, _right) = (open_small_port(lab.left()), open_small_port(lab.right()));
+    send_packets(&lab, &mut left, 200);
 
-    let json: Value = serde_json::from_str(&stats(lab.right(), &["--once", "--json"])).unwrap();
+    let json: Value = serde_json::from_str(&run_stats(lab.right(), &["--once", "--json"])).unwrap();
     assert_eq!((&json["schema"], &json["interface"]), (&"nocopy.stats/1".into(), &"nc1".into()));
     assert_eq!(json["link"]["rx_packets"], serde_json::json!({ "total": 200 }), "no rate without time");
     assert_eq!(json["driver"]["rx_queue_0_xdp_packets"]["total"], 200);
     assert!(json["seconds"].is_null());
 
-    let lines = stats(lab.right(), &["--once"]);
+    let lines = run_stats(lab.right(), &["--once"]);
     assert!(lines.lines().any(|line| line == "nc1 link rx_packets 200"), "{lines}");
     assert!(!lines.contains("rx_crc_errors"), "what never counted is left out: {lines}");
-    assert!(stats(lab.right(), &["--once", "--all"]).contains("nc1 link rx_crc_errors 0\n"));
+    assert!(run_stats(lab.right(), &["--once", "--all"]).contains("nc1 link rx_crc_errors 0\n"));
 
-    let metrics = parse_openmetrics(&stats(lab.right(), &["--openmetrics"]));
+    let metrics = parse_openmetrics(&run_stats(lab.right(), &["--openmetrics"]));
     assert_eq!(metrics[r#"nocopy_link_rx_packets_total{interface="nc1"}"#], 200);
     assert_eq!(metrics[r#"nocopy_driver{interface="nc1",name="rx_queue_0_xdp_packets"}"#], 200);
 
@@ -87,17 +87,18 @@ fn known_traffic_is_in_every_output_format() {
 #[test]
 fn rates_add_up_to_the_increase_of_totals() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
-    send(&lab, &mut left, 100);
+    let (mut left, _right) = (open_small_port(lab.left()), open_small_port(lab.right()));
+    send_packets(&lab, &mut left, 100);
     let mut child = lab.right().namespace().run(|| {
-        let mut command = command(&["--json", "--count", "4", "--interval", "0.1", lab.right().interface()]);
+        let mut command =
+            stats_command(&["--json", "--count", "4", "--interval", "0.1", lab.right().interface()]);
         command.stdout(Stdio::piped()).spawn().unwrap()
     });
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&output.next()?.unwrap()).ok();
     let first = next().unwrap();
     assert_eq!(first["link"]["rx_packets"]["total"], 100);
-    send(&lab, &mut left, 300);
+    send_packets(&lab, &mut left, 300);
     let (mut counted, mut total, mut refreshes) = (0.0, 0, 1);
     while let Some(refresh) = next() {
         let packets = &refresh["link"]["rx_packets"];
@@ -108,13 +109,13 @@ fn rates_add_up_to_the_increase_of_totals() {
     assert_eq!(refreshes, 4);
     assert!((counted - (total - 100) as f64).abs() < 1e-6, "{counted} {total}");
     assert!(child.wait().unwrap().success());
-    let lines = stats(lab.right(), &["--count", "1", "--interval", "0.01"]);
+    let lines = run_stats(lab.right(), &["--count", "1", "--interval", "0.01"]);
     assert!(lines.starts_with("nc1 link rx_packets 400 ") && lines.contains("/s\n"), "{lines}");
 }
 
 /// A live view, and the person at its terminal.
-struct LiveView {
-    command: Running,
+struct RunningLiveView {
+    command: RunningNocopy,
     person: File,
     /// The command's end; as long as it is open here, too, it can be looked at when the command has ended.
     screen: File,
@@ -122,15 +123,15 @@ struct LiveView {
     drawn: String,
 }
 
-impl LiveView {
+impl RunningLiveView {
     fn start(rows: u16, arguments: &[&str]) -> Self {
-        Self::prepared(rows, arguments, |_| {})
+        Self::start_prepared(rows, arguments, |_| {})
     }
 
-    fn prepared(rows: u16, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
-        let (person, screen) = terminal(rows, 120);
+    fn start_prepared(rows: u16, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+        let (person, screen) = open_terminal(rows, 120);
         let before = tcgetattr(&screen).unwrap().local_modes;
-        let mut command = command(arguments);
+        let mut command = stats_command(arguments);
         command
             .env("TERM", "xterm")
             .env_remove("NO_COLOR")
@@ -138,21 +139,21 @@ impl LiveView {
             .env_remove("CLICOLOR");
         command.stdin(screen.try_clone().unwrap()).stdout(screen.try_clone().unwrap()).stderr(Stdio::piped());
         prepare(&mut command);
-        let command = Running(Some(command.spawn().unwrap()));
+        let command = RunningNocopy(Some(command.spawn().unwrap()));
         Self { command, person, screen, before, drawn: String::new() }
     }
 
     /// On an interface of the lab, or on all of them.
-    fn at(end: &End, arguments: &[&str]) -> Self {
+    fn start_in_namespace(end: &End, arguments: &[&str]) -> Self {
         end.namespace().run(|| Self::start(24, arguments))
     }
 
-    fn press(&mut self, key: &str) {
+    fn press_key(&mut self, key: &str) {
         self.person.write_all(key.as_bytes()).unwrap();
     }
 
     /// Reads until the output since the last call contains it.
-    fn until(&mut self, wanted: &str, is_so: impl Fn(&str) -> bool) -> String {
+    fn read_until(&mut self, wanted: &str, is_so: impl Fn(&str) -> bool) -> String {
         let (mut bytes, limit) = (Vec::new(), Timespec::try_from(PATIENCE).unwrap());
         loop {
             let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -168,21 +169,21 @@ impl LiveView {
         }
     }
 
-    fn until_drawn(&mut self, wanted: &str) -> String {
-        self.until(wanted, |text| text.contains(wanted) && text.ends_with(FRAME_END))
+    fn read_until_drawn(&mut self, wanted: &str) -> String {
+        self.read_until(wanted, |text| text.contains(wanted) && text.ends_with(FRAME_END))
     }
 
-    fn modes(&self) -> LocalModes {
+    fn terminal_modes(&self) -> LocalModes {
         tcgetattr(&self.screen).unwrap().local_modes
     }
 
-    fn end(mut self) -> EndedCommand {
-        self.until("summary", |text| {
+    fn wait_for_end(mut self) -> EndedLiveView {
+        self.read_until("summary", |text| {
             text.rsplit_once(LEAVE)
                 .is_some_and(|(_, after)| after.contains("; dropped ") && after.ends_with('\n'))
         });
         let output = self.command.0.take().unwrap().wait_with_output().unwrap();
-        EndedCommand {
+        EndedLiveView {
             modes: tcgetattr(&self.screen).unwrap().local_modes,
             drawn: self.drawn,
             code: output.status.code().unwrap(),
@@ -193,7 +194,7 @@ impl LiveView {
 
 /// The results of a live view that has ended.
 #[derive(Debug)]
-struct EndedCommand {
+struct EndedLiveView {
     drawn: String,
     code: i32,
     /// Its standard error.
@@ -201,7 +202,7 @@ struct EndedCommand {
     modes: LocalModes,
 }
 
-impl EndedCommand {
+impl EndedLiveView {
     /// The text left on the terminal after the view.
     fn summary(&self) -> &str {
         self.drawn.rsplit_once(LEAVE).unwrap().1
@@ -217,10 +218,10 @@ const FRAME_END: &str = "\x1b[J";
 /// it is over.
 #[test]
 fn a_table_is_redrawn_on_a_terminal() {
-    let live = LiveView::prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
+    let live = RunningLiveView::start_prepared(3, &["lo", "--interval", "10ms", "--count", "3"], |command| {
         command.stdin(Stdio::null());
     });
-    let ended = live.end();
+    let ended = live.wait_for_end();
     let text = &ended.drawn;
     assert_eq!(ended.code, 0, "{text:?}");
     assert_eq!((text.matches(ENTER).count(), text.matches(LEAVE).count()), (1, 1), "{text:?}");
@@ -236,22 +237,22 @@ fn a_table_is_redrawn_on_a_terminal() {
 
 #[test]
 fn keys_sort_reverse_filter_and_quit() {
-    let mut live = LiveView::start(40, &["--interval", "1h"]);
+    let mut live = RunningLiveView::start(40, &["--interval", "1h"]);
     let before = live.before;
-    assert!(live.until_drawn("q quit").contains("interface ▼"));
-    let during = live.modes();
+    assert!(live.read_until_drawn("q quit").contains("interface ▼"));
+    let during = live.terminal_modes();
     assert!(!during.intersects(LocalModes::ICANON | LocalModes::ECHO), "{during:?}");
-    live.press("s");
-    live.until_drawn("rx packets/s ▼");
-    live.press("r");
-    live.until_drawn("rx packets/s ▲");
-    live.press("x");
-    live.press("s");
-    live.until_drawn("rx bytes/s ▼");
-    live.press("a");
-    live.until_drawn(FRAME);
-    live.press("q");
-    let ended = live.end();
+    live.press_key("s");
+    live.read_until_drawn("rx packets/s ▼");
+    live.press_key("r");
+    live.read_until_drawn("rx packets/s ▲");
+    live.press_key("x");
+    live.press_key("s");
+    live.read_until_drawn("rx bytes/s ▼");
+    live.press_key("a");
+    live.read_until_drawn(FRAME);
+    live.press_key("q");
+    let ended = live.wait_for_end();
     assert!(before.contains(LocalModes::ICANON | LocalModes::ECHO));
     assert_eq!((ended.code, ended.modes), (0, before));
 }
@@ -259,12 +260,12 @@ fn keys_sort_reverse_filter_and_quit() {
 #[test]
 fn signals_restore_the_terminal_and_print_a_summary() {
     for signal in [Signal::INT, Signal::TERM] {
-        let mut live = LiveView::start(24, &["lo", "--interval", "1h"]);
+        let mut live = RunningLiveView::start(24, &["lo", "--interval", "1h"]);
         let before = live.before;
-        live.until_drawn("q quit");
-        assert_ne!(live.modes(), before);
+        live.read_until_drawn("q quit");
+        assert_ne!(live.terminal_modes(), before);
         live.command.signal(signal);
-        let ended = live.end();
+        let ended = live.wait_for_end();
         assert_eq!((ended.code, ended.said.as_str(), ended.modes), (0, "", before), "{signal:?}");
         assert!(ended.summary().starts_with("lo in "), "{ended:?}");
     }
@@ -272,17 +273,17 @@ fn signals_restore_the_terminal_and_print_a_summary() {
 
 #[test]
 fn a_stopped_view_restores_and_reenters_the_terminal() {
-    let mut live = LiveView::start(24, &["lo", "--interval", "1h"]);
+    let mut live = RunningLiveView::start(24, &["lo", "--interval", "1h"]);
     let before = live.before;
-    live.until_drawn("q quit");
+    live.read_until_drawn("q quit");
     live.command.signal(Signal::TSTP);
     wait_until("it is stopped", || is_stopped(live.command.pid()));
-    assert_eq!(live.modes(), before);
+    assert_eq!(live.terminal_modes(), before);
     live.command.signal(Signal::CONT);
-    live.until_drawn("q quit");
-    assert_ne!(live.modes(), before);
-    live.press("q");
-    let ended = live.end();
+    live.read_until_drawn("q quit");
+    assert_ne!(live.terminal_modes(), before);
+    live.press_key("q");
+    let ended = live.wait_for_end();
     assert_eq!((ended.code, ended.modes), (0, before));
     assert!(ended.drawn.contains(&format!("{LEAVE}{ENTER}")), "{ended:?}");
 }
@@ -296,10 +297,11 @@ fn colours_obey_no_color_and_clicolor() {
         (&[("NO_COLOR", "1")], false),
         (&[("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1")], false),
     ] {
-        let live = LiveView::prepared(24, &["lo", "--count", "1", "--interval", "10ms"], |command| {
-            command.envs(variables.iter().copied());
-        });
-        let text = live.end().drawn;
+        let live =
+            RunningLiveView::start_prepared(24, &["lo", "--count", "1", "--interval", "10ms"], |command| {
+                command.envs(variables.iter().copied());
+            });
+        let text = live.wait_for_end().drawn;
         assert_eq!(text.contains("\x1b[1m") && text.contains("\x1b[0m"), has_colours, "{text:?}");
         assert!(has_colours || !text.replace(FRAME, "").contains("m\x1b[K"), "{text:?}");
     }
@@ -308,33 +310,33 @@ fn colours_obey_no_color_and_clicolor() {
 #[test]
 fn the_summary_counts_packets_of_the_observation() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (mut left, _right) = (small_port(lab.left()), small_port(lab.right()));
-    send(&lab, &mut left, 100);
-    let mut live = LiveView::at(lab.right(), &["--interval", "1h"]);
-    let first = live.until_drawn("nc1");
+    let (mut left, _right) = (open_small_port(lab.left()), open_small_port(lab.right()));
+    send_packets(&lab, &mut left, 100);
+    let mut live = RunningLiveView::start_in_namespace(lab.right(), &["--interval", "1h"]);
+    let first = live.read_until_drawn("nc1");
     assert!(first.contains("queue 0"), "{first:?}");
-    send(&lab, &mut left, 200);
-    live.press("q");
-    let ended = live.end();
+    send_packets(&lab, &mut left, 200);
+    live.press_key("q");
+    let ended = live.wait_for_end();
     assert!(ended.code == 0 && ended.summary().contains("s: received 200 packets"), "{ended:?}");
 }
 
 #[test]
 fn a_removed_interface_leaves_the_table() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut all = LiveView::at(lab.right(), &["--all", "--interval", "10ms"]);
-    let mut one = LiveView::at(lab.right(), &["nc1", "--interval", "10ms"]);
+    let mut all = RunningLiveView::start_in_namespace(lab.right(), &["--all", "--interval", "10ms"]);
+    let mut one = RunningLiveView::start_in_namespace(lab.right(), &["nc1", "--interval", "10ms"]);
     for live in [&mut all, &mut one] {
-        live.until_drawn("nc1");
+        live.read_until_drawn("nc1");
     }
     lab.delete_pair().unwrap();
-    all.until("frame without it", |text| {
+    all.read_until("frame without it", |text| {
         let frame = text.rsplit(FRAME).find(|frame| frame.ends_with(FRAME_END));
         frame.is_some_and(|frame| frame.contains("lo") && !frame.contains("nc1"))
     });
-    all.press("q");
-    assert_eq!(all.end().code, 0);
-    let ended = one.end();
+    all.press_key("q");
+    assert_eq!(all.wait_for_end().code, 0);
+    let ended = one.wait_for_end();
     assert!(ended.code == 2 && ended.said.contains("nc1: no such interface"), "{ended:?}");
     assert!(ended.summary().starts_with("nc1 in "), "{ended:?}");
 }
@@ -343,7 +345,7 @@ fn a_removed_interface_leaves_the_table() {
 fn all_interfaces_are_in_every_output_format() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let all = |arguments: &[&str]| {
-        let output = lab.right().namespace().run(|| command(arguments).output().unwrap());
+        let output = lab.right().namespace().run(|| stats_command(arguments).output().unwrap());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -364,7 +366,7 @@ fn all_interfaces_are_in_every_output_format() {
 
 #[test]
 fn errors_of_stats_are_one_line() {
-    let missing = command(&["nc-none"]).output().unwrap();
+    let missing = stats_command(&["nc-none"]).output().unwrap();
     let message = String::from_utf8(missing.stderr).unwrap();
     assert_eq!((missing.status.code(), message.lines().count()), (Some(2), 1), "{message}");
     assert!(message.contains("nc-none: no such interface") && message.contains("ip link"), "{message}");
@@ -377,7 +379,7 @@ fn errors_of_stats_are_one_line() {
         &["lo", "--interval", "1ms"],
         &["--interval", "2d"],
     ] {
-        assert_eq!(command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+        assert_eq!(stats_command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
 }
 
@@ -385,7 +387,7 @@ fn errors_of_stats_are_one_line() {
 fn a_named_interface_removed_meanwhile_is_an_error() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let mut child = lab.right().namespace().run(|| {
-        let mut command = command(&["--json", "--interval", "0.01", lab.right().interface()]);
+        let mut command = stats_command(&["--json", "--interval", "0.01", lab.right().interface()]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     });
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -405,7 +407,7 @@ fn without_a_terminal_an_interrupt_prints_a_summary() {
         let script = format!("{shell} exec \"$@\"");
         command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_nocopy"), "stats", "lo"]).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let running = Running(Some(command.spawn().unwrap()));
+        let running = RunningNocopy(Some(command.spawn().unwrap()));
         wait_for_signal_handlers(running.0.as_ref().unwrap(), PATIENCE);
         running
     };
@@ -413,11 +415,11 @@ fn without_a_terminal_an_interrupt_prints_a_summary() {
         for form in [&["--json"][..], &[]] {
             let pausing = run(shell, &[&["--interval", "1d"], form].concat());
             let mut refreshing = run(shell, &[&["--interval", "10ms"], form].concat());
-            let mut output = BufReader::new(refreshing.output());
+            let mut output = BufReader::new(refreshing.take_output());
             output.read_line(&mut String::new()).unwrap();
             for running in [pausing, refreshing] {
                 running.signal(Signal::INT);
-                let ended = running.end();
+                let ended = running.wait_for_end();
                 let said = String::from_utf8(ended.stderr).unwrap();
                 assert_eq!(ended.status.code(), Some(0), "{shell} {form:?}: {said}");
                 assert!(said.starts_with("lo in ") && said.lines().count() == 1, "{said:?}");
@@ -429,8 +431,11 @@ fn without_a_terminal_an_interrupt_prints_a_summary() {
 /// Proves that `nocopy stats … | head -1` ends, without a word.
 #[test]
 fn a_closed_output_ends_stats() {
-    let mut child =
-        command(&["lo", "--interval", "0.01"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = stats_command(&["lo", "--interval", "0.01"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));

@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::process_state::{uninterrupted, wait_until, with_enough_time};
-use crate::running::{PATIENCE, Running, nocopy, text};
-use crate::scratch::Scratch;
-use crate::transfer::{self, ledger_bytes, noise};
+use crate::process_state::{retry_with_more_seconds, uninterrupted, wait_until};
+use crate::running::{PATIENCE, RunningNocopy, lossy_text, nocopy_command};
+use crate::scratch::ScratchFile;
+use crate::transfer::{self, pseudo_random_bytes, sum_of_evidence_bytes};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -21,22 +21,25 @@ const HEADER_BYTES: usize = 40;
 const FEW: [&str; 4] = ["--count", "100", "--size", "200"];
 
 /// A receiver at a free port of that address, once it is there.
-fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
-    let (receiver, at, _) = recv_with_errors(address, arguments);
+fn start_receiver(address: &str, arguments: &[&str]) -> (RunningNocopy, SocketAddr) {
+    let (receiver, at, _) = start_receiver_with_errors(address, arguments);
     (receiver, at)
 }
 
-fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
-    transfer::recv_with_errors("udp", address, arguments)
+fn start_receiver_with_errors(
+    address: &str,
+    arguments: &[&str],
+) -> (RunningNocopy, SocketAddr, JoinHandle<String>) {
+    transfer::start_receiver_with_errors("udp", address, arguments)
 }
 
-fn send(to: SocketAddr, arguments: &[&str]) -> Running {
-    transfer::send("udp", to, arguments)
+fn start_sender(to: SocketAddr, arguments: &[&str]) -> RunningNocopy {
+    transfer::start_sender("udp", to, arguments)
 }
 
 /// Checks that both summaries agree, and returns both.
-fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
-    let ends = transfer::agreed(&["sent", "received", "lost", "final"], sender, receiver);
+fn agreeing_summaries(sender: RunningNocopy, receiver: RunningNocopy) -> ((Value, i32), (Value, i32)) {
+    let ends = transfer::agreeing_summaries(&["sent", "received", "lost", "final"], sender, receiver);
     let sent = &ends.0.0;
     assert_eq!(sent["datagrams"], sent["sent"]["datagrams"]);
     ends
@@ -61,9 +64,9 @@ fn all_data_arrives_by_every_method() {
         if address.starts_with('[') && !nocopy_lab::ipv6_or_skip() {
             continue;
         }
-        let (receiver, at) = recv(address, &["--json", "--verify"]);
-        let sender = send(at, &[&FEW[..], &["--json", "--method", method]].concat());
-        let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+        let (receiver, at) = start_receiver(address, &["--json", "--verify"]);
+        let sender = start_sender(at, &[&FEW[..], &["--json", "--method", method]].concat());
+        let ((sent, code), (received, received_code)) = agreeing_summaries(sender, receiver);
         assert_eq!((code, received_code), (0, 0), "{method}: {sent}{received}");
         assert_eq!(
             (&sent["schema"], &received["schema"]),
@@ -77,7 +80,7 @@ fn all_data_arrives_by_every_method() {
         assert_eq!((&received["datagrams"], &received["bytes"]), (&100.into(), &20_000.into()));
         let by_whom = if *method == "auto" { "chosen by measurement" } else { "chosen by the user" };
         assert!(sent["explanation"][0].as_str().unwrap().contains(by_whom), "{sent}");
-        assert!(ledger_bytes(&sent) >= 20_000, "every byte is in the ledger: {sent}");
+        assert!(sum_of_evidence_bytes(&sent) >= 20_000, "every byte is in the ledger: {sent}");
         assert!(
             sent["processor"]["ns_per_datagram"].is_number() && received["processor"]["percent"].is_number()
         );
@@ -87,25 +90,25 @@ fn all_data_arrives_by_every_method() {
 #[test]
 fn a_file_arrives_byte_for_byte() {
     for bytes in [0, 1, 1360, 1361, 60_000] {
-        let content = noise(bytes);
-        let (source, target) = (Scratch::of("source", &content), Scratch::new("target"));
-        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
+        let content = pseudo_random_bytes(bytes);
+        let (source, target) = (ScratchFile::with_content("source", &content), ScratchFile::new("target"));
+        let (receiver, at) = start_receiver("127.0.0.1", &["--json", "--output", target.path()]);
         let ((sent, code), (received, _)) =
-            agreed(send(at, &["--json", "--verify", "--file", source.path()]), receiver);
+            agreeing_summaries(start_sender(at, &["--json", "--verify", "--file", source.path()]), receiver);
         assert_eq!((code, &sent["verified"]), (0, &true.into()), "{sent}{received}");
         assert!(fs::read(target.path()).unwrap() == content, "{bytes}");
         assert_eq!(received["received"]["bytes"], bytes);
 
-        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", "-"]);
-        assert_eq!(send(at, &["--json", "--file", source.path()]).summary().1, 0);
-        assert!(receiver.end().stdout == content, "{bytes}");
+        let (receiver, at) = start_receiver("127.0.0.1", &["--json", "--output", "-"]);
+        assert_eq!(start_sender(at, &["--json", "--file", source.path()]).wait_for_summary().1, 0);
+        assert!(receiver.wait_for_end().stdout == content, "{bytes}");
     }
 }
 
 /// At once, not when a datagram is full; a silence ends nothing.
 #[test]
 fn standard_input_is_sent_without_delay() {
-    let sent = transfer::check_three_pieces("udp", &["--stdin", "--json"]);
+    let sent = transfer::check_input_is_sent_without_delay("udp", &["--stdin", "--json"]);
     assert_eq!(sent["datagrams"], 3, "{sent}");
 }
 
@@ -119,7 +122,7 @@ enum PacketAction {
 }
 
 /// Forwards between two sockets, in both directions, until both are closed.
-fn relay(to: SocketAddr, action: impl Fn(u64) -> PacketAction + Send + 'static) -> SocketAddr {
+fn start_relay(to: SocketAddr, action: impl Fn(u64) -> PacketAction + Send + 'static) -> SocketAddr {
     let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     back.connect(to).unwrap();
     let at = front.local_addr().unwrap();
@@ -168,7 +171,7 @@ fn relay(to: SocketAddr, action: impl Fn(u64) -> PacketAction + Send + 'static) 
 /// Losses, repeats and damage on the path are counted exactly, and equally by both.
 #[test]
 fn loss_duplicates_and_damage_are_counted_by_both_ends() {
-    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let (receiver, at) = start_receiver("127.0.0.1", &["--json"]);
     let action = |number| match number % 10 {
         3 => PacketAction::Drop,
         5 => PacketAction::Duplicate,
@@ -176,9 +179,9 @@ fn loss_duplicates_and_damage_are_counted_by_both_ends() {
         8 => PacketAction::Delay,
         _ => PacketAction::Pass,
     };
-    let through = relay(at, action);
-    let sender = send(through, &[&FEW[..], &["--json", "--verify"]].concat());
-    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    let through = start_relay(at, action);
+    let sender = start_sender(through, &[&FEW[..], &["--json", "--verify"]].concat());
+    let ((sent, code), (received, received_code)) = agreeing_summaries(sender, receiver);
     assert_eq!((code, received_code), (1, 1), "{sent}{received}");
     let counted = &received["received"];
     for (name, count) in
@@ -190,20 +193,23 @@ fn loss_duplicates_and_damage_are_counted_by_both_ends() {
 }
 
 #[test]
-fn gaps_are_holes_in_files_and_omitted_in_pipes() {
-    let content = noise(20_000);
-    let source = Scratch::of("gaps-source", &content);
+fn lost_datagrams_are_holes_in_files_and_omitted_in_pipes() {
+    let content = pseudo_random_bytes(20_000);
+    let source = ScratchFile::with_content("gaps-source", &content);
     let action = |number| match number {
         3 => PacketAction::Drop,
         5 => PacketAction::Delay,
         _ => PacketAction::Pass,
     };
     let lost = 3 * 1360..4 * 1360;
-    let target = Scratch::new("gaps-target");
+    let target = ScratchFile::new("gaps-target");
     for output in [target.path(), "-"] {
-        let (receiver, at) = recv("127.0.0.1", &["--output", output]);
-        assert_eq!(send(relay(at, action), &["--json", "--file", source.path()]).summary().1, 1);
-        let printed = receiver.end();
+        let (receiver, at) = start_receiver("127.0.0.1", &["--output", output]);
+        assert_eq!(
+            start_sender(start_relay(at, action), &["--json", "--file", source.path()]).wait_for_summary().1,
+            1
+        );
+        let printed = receiver.wait_for_end();
         assert_eq!(printed.status.code(), Some(1));
         let mut expected = content.clone();
         if output == "-" {
@@ -218,8 +224,9 @@ fn gaps_are_holes_in_files_and_omitted_in_pipes() {
 
 #[test]
 fn a_full_receive_buffer_is_counted_by_both_ends() {
-    let (receiver, at) = recv("127.0.0.1", &["--json", "--buffer", "1"]);
-    let ((sent, code), (received, received_code)) = agreed(send(at, &["--json", "--count", "20k"]), receiver);
+    let (receiver, at) = start_receiver("127.0.0.1", &["--json", "--buffer", "1"]);
+    let ((sent, code), (received, received_code)) =
+        agreeing_summaries(start_sender(at, &["--json", "--count", "20k"]), receiver);
     let lost = received["lost"].as_u64().unwrap();
     assert!(lost > 0, "{received}");
     assert_eq!((code, received_code), (1, 1));
@@ -230,16 +237,16 @@ fn a_full_receive_buffer_is_counted_by_both_ends() {
 /// An interrupted file is reported, and a requested count of its datagrams is not.
 #[test]
 fn an_incomplete_file_is_a_negative_result() {
-    let source = Scratch::of("long", noise(1_000_000));
+    let source = ScratchFile::with_content("long", pseudo_random_bytes(1_000_000));
     for (limit, expected) in [(["--rate", "50pps"], 1), (["--count", "20"], 0)] {
-        let stream = Scratch::new("long-stream");
-        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", stream.path()]);
-        let sender = send(at, &[&["--json", "--file", source.path()], &limit[..]].concat());
+        let stream = ScratchFile::new("long-stream");
+        let (receiver, at) = start_receiver("127.0.0.1", &["--json", "--output", stream.path()]);
+        let sender = start_sender(at, &[&["--json", "--file", source.path()], &limit[..]].concat());
         if expected == 1 {
             wait_until("data come", || has_data(&stream));
             sender.signal(Signal::INT);
         }
-        let ((sent, code), (_, received_code)) = agreed(sender, receiver);
+        let ((sent, code), (_, received_code)) = agreeing_summaries(sender, receiver);
         assert_eq!((code, received_code, &sent["lost"]), (expected, 0, &0.into()), "{sent}");
     }
 }
@@ -247,9 +254,9 @@ fn an_incomplete_file_is_a_negative_result() {
 #[test]
 fn a_receiver_that_cannot_bind_leaves_its_file_unchanged() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let target = Scratch::of("kept", "precious");
+    let target = ScratchFile::with_content("kept", "precious");
     let busy = format!("udp://{}", other.local_addr().unwrap());
-    let output = nocopy(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
+    let output = nocopy_command(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(fs::read(target.path()).unwrap(), b"precious");
 }
@@ -260,19 +267,19 @@ fn a_receiver_that_cannot_bind_leaves_its_file_unchanged() {
 fn all_data_arrives_over_a_port() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (address, interface) = (lab.right().ipv4().to_string(), lab.left().interface().to_owned());
-    let content = noise(100_001);
-    let source = Scratch::of("over-port", &content);
+    let content = pseudo_random_bytes(100_001);
+    let source = ScratchFile::with_content("over-port", &content);
     for (method, size, slices) in [
         ("xdp-udp", "1400", false),
         ("xdp-copy", "1400", true),
         ("xdp-udp", "1600", false),
         ("xdp-udp", "9000", true),
     ] {
-        let target = Scratch::new("over-port-target");
+        let target = ScratchFile::new("over-port-target");
         let (receiver, at) = lab
             .right()
             .namespace()
-            .run(|| recv(&address, &["--json", "--verify", "--output", target.path()]));
+            .run(|| start_receiver(&address, &["--json", "--verify", "--output", target.path()]));
         let options = [
             "--json",
             "--method",
@@ -284,13 +291,13 @@ fn all_data_arrives_over_a_port() {
             "--file",
             source.path(),
         ];
-        let sender = lab.left().namespace().run(|| send(at, &options));
-        let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+        let sender = lab.left().namespace().run(|| start_sender(at, &options));
+        let ((sent, code), (received, received_code)) = agreeing_summaries(sender, receiver);
         assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
         assert!(fs::read(target.path()).unwrap() == content, "{method} {size}");
         let explanation = sent["explanation"].to_string();
         assert!(
-            ledger_bytes(&sent) >= sent["bytes"].as_u64().unwrap(),
+            sum_of_evidence_bytes(&sent) >= sent["bytes"].as_u64().unwrap(),
             "every byte is in the ledger: {sent}"
         );
         assert!(
@@ -313,7 +320,7 @@ fn multicast_groups_are_joined() {
         right.namespace().run(|| {
             let options =
                 ["recv", target, "--raw", "--json", "--count", "5", "--interface", right.interface()];
-            Running::start(&options)
+            RunningNocopy::start(&options)
         })
     });
     // A receiver prints its address after joining.
@@ -338,12 +345,12 @@ fn multicast_groups_are_joined() {
             "--method",
             method,
         ];
-        let sender = left.namespace().run(|| Running::start(&options));
-        let (sent, code) = sender.summary();
+        let sender = left.namespace().run(|| RunningNocopy::start(&options));
+        let (sent, code) = sender.wait_for_summary();
         assert_eq!(code, 0, "{sent}");
     }
     for receiver in receivers {
-        let (received, code) = receiver.summary();
+        let (received, code) = receiver.wait_for_summary();
         assert_eq!((code, &received["datagrams"]), (0, &5.into()), "{received}");
     }
 }
@@ -352,33 +359,36 @@ fn multicast_groups_are_joined() {
 fn a_missing_receiver_is_detected_over_a_port() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let target = format!("udp://{}:9", lab.right().ipv4());
-    with_enough_time(|seconds| {
+    retry_with_more_seconds(|seconds| {
         let (interface, time) = (lab.left().interface(), format!("{seconds}s"));
         let options = ["--method", "xdp-udp", "--interface", interface, "--connect-timeout", &time];
         let arguments = [&["send", &target], &options[..]].concat();
-        let sender = lab.left().namespace().run(|| nocopy(&arguments).output().unwrap());
-        let said = text(&sender.stderr);
+        let sender = lab.left().namespace().run(|| nocopy_command(&arguments).output().unwrap());
+        let said = lossy_text(&sender.stderr);
         assert_eq!((sender.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        is_refused(&said).then_some(())
+        is_port_unreachable(&said).then_some(())
     });
 }
 
 /// Whether a sender found that its port is closed. If not, it must have got no answer in time.
-fn is_refused(said: &str) -> bool {
+fn is_port_unreachable(said: &str) -> bool {
     let is_refused = said.contains("port unreachable");
     assert!(is_refused || said.contains("nothing comes back"), "{said}");
     is_refused
 }
 
 #[test]
-fn datagrams_over_a_lab_are_complete() {
+fn datagrams_over_a_veth_pair_are_complete() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let address = lab.right().ipv4().to_string();
     for method in ["auto", "gso", "zerocopy-gso"] {
-        let (receiver, at) = lab.right().namespace().run(|| recv(&address, &["--json", "--verify"]));
-        let sender =
-            lab.left().namespace().run(|| send(at, &[&FEW[..], &["--json", "--method", method]].concat()));
-        let ((sent, code), (received, _)) = agreed(sender, receiver);
+        let (receiver, at) =
+            lab.right().namespace().run(|| start_receiver(&address, &["--json", "--verify"]));
+        let sender = lab
+            .left()
+            .namespace()
+            .run(|| start_sender(at, &[&FEW[..], &["--json", "--method", method]].concat()));
+        let ((sent, code), (received, _)) = agreeing_summaries(sender, receiver);
         assert_eq!(
             (code, &sent["lost"], &sent["verified"]),
             (0, &0.into(), &true.into()),
@@ -392,22 +402,24 @@ fn datagrams_over_a_lab_are_complete() {
 fn other_programs_are_peers_of_raw_datagrams() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut sender = send(other.local_addr().unwrap(), &["--raw", "--stdin", "--json", "--size", "4"]);
-    sender.input().write_all(b"abcdefg").unwrap();
+    let mut sender =
+        start_sender(other.local_addr().unwrap(), &["--raw", "--stdin", "--json", "--size", "4"]);
+    sender.take_input().write_all(b"abcdefg").unwrap();
     let mut buffer = [0; 100];
     for expected in [&b"abcd"[..], b"efg"] {
         let bytes = uninterrupted(|| other.recv(&mut buffer)).unwrap();
         assert_eq!(&buffer[..bytes], expected);
     }
-    let (sent, code) = sender.summary();
+    let (sent, code) = sender.wait_for_summary();
     assert_eq!((code, &sent["datagrams"], &sent["lost"]), (0, &2.into(), &Value::Null), "{sent}");
 
-    let target = Scratch::new("raw");
-    let (receiver, at) = recv("127.0.0.1", &["--raw", "--count", "3", "--json", "--output", target.path()]);
+    let target = ScratchFile::new("raw");
+    let (receiver, at) =
+        start_receiver("127.0.0.1", &["--raw", "--count", "3", "--json", "--output", target.path()]);
     for words in ["one", "", "two", "three"] {
         other.send_to(words.as_bytes(), at).unwrap();
     }
-    let (received, code) = receiver.summary();
+    let (received, code) = receiver.wait_for_summary();
     assert_eq!(
         (code, &received["ended"], &received["lost"]),
         (0, &"count".into(), &Value::Null),
@@ -423,58 +435,60 @@ fn a_wildcard_receiver_is_reached_at_each_address() {
         return;
     }
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:"), ("localhost", "")] {
-        let (receiver, at) = recv("", &["--json"]);
+        let (receiver, at) = start_receiver("", &["--json"]);
         let target = format!("udp://{host}:{}", at.port());
-        let sender = Running::start(&[&["send", &target, "--json"], &FEW[..]].concat());
-        let (_, (received, code)) = agreed(sender, receiver);
+        let sender = RunningNocopy::start(&[&["send", &target, "--json"], &FEW[..]].concat());
+        let (_, (received, code)) = agreeing_summaries(sender, receiver);
         assert_eq!(code, 0, "{received}");
         assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
     }
 }
 
 #[test]
-fn raw_datagrams_reach_all_hosts_of_a_link() {
+fn raw_datagrams_can_be_sent_to_a_broadcast_address() {
     let other = UdpSocket::bind("0.0.0.0:0").unwrap();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
     let target = format!("udp://127.255.255.255:{}", other.local_addr().unwrap().port());
-    let (sent, code) = Running::start(&["send", &target, "--raw", "--json", "--count", "1"]).summary();
+    let (sent, code) =
+        RunningNocopy::start(&["send", &target, "--raw", "--json", "--count", "1"]).wait_for_summary();
     assert_eq!((code, uninterrupted(|| other.recv(&mut [0; 2000])).unwrap()), (0, 1400), "{sent}");
 }
 
 #[test]
 fn a_receiver_answers_only_its_sender() {
-    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let (receiver, at) = start_receiver("127.0.0.1", &["--json"]);
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     for bytes in [&b"hello"[..], &[0; 1000], b"nocp\x02\x00"] {
         other.send_to(bytes, at).unwrap();
     }
-    let sender = send(at, &[&FEW[..], &["--json"]].concat());
-    let (_, (received, code)) = agreed(sender, receiver);
+    let sender = start_sender(at, &[&FEW[..], &["--json"]].concat());
+    let (_, (received, code)) = agreeing_summaries(sender, receiver);
     assert_eq!((code, &received["foreign"], &received["lost"]), (0, &3.into(), &0.into()), "{received}");
     other.set_nonblocking(true).unwrap();
     assert!(other.recv(&mut [0; 10]).is_err(), "nothing came back");
 }
 
 /// An endless sender and its receiver, after data have arrived.
-fn running_transfer(name: &str, receiving: &[&str]) -> (Running, Running) {
+fn running_transfer(name: &str, receiving: &[&str]) -> (RunningNocopy, RunningNocopy) {
     running_transfer_in_time(name, receiving).expect("the receiver goes on until data come")
 }
 
 /// As [`running_transfer`], for a receiver that may end before data arrive; `None` if its time ran out.
-fn running_transfer_in_time(name: &str, receiving: &[&str]) -> Option<(Running, Running)> {
-    let stream = Scratch::new(name);
-    let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
-    let sender = send(at, &["--json", "--rate", "500pps"]);
+fn running_transfer_in_time(name: &str, receiving: &[&str]) -> Option<(RunningNocopy, RunningNocopy)> {
+    let stream = ScratchFile::new(name);
+    let (mut receiver, at) =
+        start_receiver("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
+    let sender = start_sender(at, &["--json", "--rate", "500pps"]);
     wait_until("data, or the end", || receiver.has_ended() || has_data(&stream));
     if !has_data(&stream) {
-        let (received, _) = receiver.summary();
+        let (received, _) = receiver.wait_for_summary();
         assert!(received["ended"] == "duration" || received["ended"] == "timeout", "{received}");
         return None;
     }
     Some((sender, receiver))
 }
 
-fn has_data(stream: &Scratch) -> bool {
+fn has_data(stream: &ScratchFile) -> bool {
     fs::metadata(stream.path()).unwrap().len() > 0
 }
 
@@ -483,8 +497,8 @@ fn a_sender_of_a_killed_receiver_ends() {
     let (sender, receiver) = running_transfer("receiver-killed", &[]);
     receiver.signal(Signal::KILL);
     drop(receiver);
-    let output = sender.end();
-    let said = text(&output.stderr);
+    let output = sender.wait_for_end();
+    let said = lossy_text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
         said.contains("port unreachable") && said.contains("killed") && said.lines().count() == 1,
@@ -499,11 +513,11 @@ fn a_sender_of_a_killed_receiver_ends() {
 
 #[test]
 fn a_receiver_of_a_killed_sender_ends() {
-    let (sender, receiver) = with_enough_time(|seconds| {
+    let (sender, receiver) = retry_with_more_seconds(|seconds| {
         running_transfer_in_time("sender-killed", &["--idle", &format!("{seconds}s")])
     });
     sender.signal(Signal::KILL);
-    let (received, code) = receiver.summary();
+    let (received, code) = receiver.wait_for_summary();
     assert_eq!((code, &received["ended"]), (1, &"timeout".into()), "{received}");
     assert!(
         received["received"]["datagrams"].as_u64().unwrap() > 0 && received["sent"].is_null(),
@@ -512,36 +526,36 @@ fn a_receiver_of_a_killed_sender_ends() {
 }
 
 #[test]
-fn an_interrupt_of_one_end_ends_the_other_in_order() {
+fn an_interrupt_of_one_end_ends_the_other_with_a_summary() {
     let (sender, receiver) = running_transfer("sender-interrupted", &[]);
     sender.signal(Signal::INT);
-    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    let ((sent, code), (received, received_code)) = agreeing_summaries(sender, receiver);
     assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
     assert_eq!((code, received_code), (0, 0), "{sent}{received}");
 
     let (sender, receiver) = running_transfer("receiver-interrupted", &[]);
     receiver.signal(Signal::TERM);
-    let ((sent, _), (received, received_code)) = (sender.summary(), receiver.summary());
+    let ((sent, _), (received, received_code)) = (sender.wait_for_summary(), receiver.wait_for_summary());
     assert_eq!((&sent["ended"], &received["ended"]), (&"by-receiver".into(), &"interrupted".into()));
     assert_eq!((received_code, &sent["received"]), (0, &received["received"]), "{sent}{received}");
 }
 
 #[test]
 fn a_receiver_with_a_closed_output_ends_its_sender() {
-    transfer::check_closed_receiver_pipe("udp", &["--json", "--rate", "500pps"]);
+    transfer::check_closed_receiver_pipe_ends_sender("udp", &["--json", "--rate", "500pps"]);
 }
 
 #[test]
-fn a_receiver_at_its_limit_ends_its_sender() {
+fn a_receiver_at_its_count_or_duration_ends_its_sender() {
     for ended in ["count", "duration"] {
         let (sender, receiver) = if ended == "count" {
             running_transfer(ended, &["--count", "20", "--verify"])
         } else {
-            with_enough_time(|seconds| {
+            retry_with_more_seconds(|seconds| {
                 running_transfer_in_time(ended, &["--duration", &format!("{seconds}s"), "--verify"])
             })
         };
-        let ((sent, sent_code), (received, code)) = (sender.summary(), receiver.summary());
+        let ((sent, sent_code), (received, code)) = (sender.wait_for_summary(), receiver.wait_for_summary());
         assert_eq!(
             (sent_code, code, &received["ended"], &sent["ended"]),
             (0, 0, &ended.into(), &"by-receiver".into()),
@@ -558,7 +572,7 @@ fn a_receiver_at_its_limit_ends_its_sender() {
 #[test]
 fn errors_are_one_line_with_a_remedy() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (taken, target) = (nobody.local_addr().unwrap(), Scratch::new("exists"));
+    let (taken, target) = (nobody.local_addr().unwrap(), ScratchFile::new("exists"));
     fs::write(target.path(), "x").unwrap();
     // No other test is at this address.
     let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
@@ -588,13 +602,13 @@ fn errors_are_one_line_with_a_remedy() {
         (&["recv", "udp://:0", "-o", target.path()], &["exists", "--force"]),
         (&["recv", "udp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
     ]);
-    with_enough_time(|seconds| {
+    retry_with_more_seconds(|seconds| {
         let time = format!("{seconds}s");
-        let output = Running::start(&["send", &free, "--connect-timeout", &time]).end();
-        let said = text(&output.stderr);
+        let output = RunningNocopy::start(&["send", &free, "--connect-timeout", &time]).wait_for_end();
+        let said = lossy_text(&output.stderr);
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(["no receiver", "nocopy recv", "--raw"].iter().all(|word| said.contains(word)), "{said}");
-        is_refused(&said).then_some(())
+        is_port_unreachable(&said).then_some(())
     });
     transfer::assert_refused(&[
         &["send", "udp://localhost"][..],
@@ -610,27 +624,27 @@ fn errors_are_one_line_with_a_remedy() {
 
 #[test]
 fn only_allowed_senders_are_accepted() {
-    let target = Scratch::new("from");
+    let target = ScratchFile::new("from");
     let options = ["--raw", "--json", "--from", "127.0.0.2", "--count", "1", "--output", target.path()];
-    let (receiver, at, errors) = recv_with_errors("127.0.0.1", &options);
+    let (receiver, at, errors) = start_receiver_with_errors("127.0.0.1", &options);
     for (source, words) in [("127.0.0.1", "stranger"), ("127.0.0.2", "friend")] {
         UdpSocket::bind((source, 0)).unwrap().send_to(words.as_bytes(), at).unwrap();
     }
-    let (received, code) = receiver.summary();
+    let (received, code) = receiver.wait_for_summary();
     assert_eq!((code, &received["foreign"]), (0, &1.into()), "{received}");
     assert_eq!(fs::read(target.path()).unwrap(), b"friend");
     assert_eq!(errors.join().unwrap(), "");
-    let (receiver, _, errors) = recv_with_errors("127.0.0.1", &["--duration", "1ms"]);
-    receiver.end();
+    let (receiver, _, errors) = start_receiver_with_errors("127.0.0.1", &["--duration", "1ms"]);
+    receiver.wait_for_end();
     assert!(errors.join().unwrap().contains("--from ADDRESS"));
 }
 
 /// Proves that a sender that puts each byte into a block of its own does not fill the disk, and that pieces
 /// left out are reported as a negative result.
 #[test]
-fn distant_blocks_do_not_fill_the_disk() {
-    let target = Scratch::new("apart");
-    let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
+fn distant_one_byte_pieces_do_not_fill_the_disk() {
+    let target = ScratchFile::new("apart");
+    let (receiver, at) = start_receiver("127.0.0.1", &["--json", "--output", target.path()]);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let say = |kind: u8, flags: u8, numbers: [u64; 2], rest: &[u8]| {
@@ -666,7 +680,7 @@ fn distant_blocks_do_not_fill_the_disk() {
         sender.recv(&mut answer).is_ok() && answer[7] & 2 != 0
     });
     say(1, 7, [0, 0], &[&totals[..], &[0; 48]].concat());
-    let (received, code) = receiver.summary();
+    let (received, code) = receiver.wait_for_summary();
     assert_eq!((code, &received["lost"]), (1, &0.into()), "{received}");
     assert!(received["output"].as_str().unwrap().contains("left out"), "{received}");
     let disk_bytes = 512 * fs::metadata(target.path()).unwrap().blocks();

@@ -9,10 +9,10 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::link::change;
+use super::link::send_change;
 use crate::{Error, Namespace};
 
-pub(crate) fn add(
+pub(crate) fn add_address(
     namespace: &Namespace,
     name: &str,
     index: u32,
@@ -26,7 +26,7 @@ pub(crate) fn add(
     message.attributes =
         vec![AddressAttribute::Local(IpAddr::V4(ipv4)), AddressAttribute::Address(IpAddr::V4(ipv4))];
     let operation = format!("give {name} the address {ipv4}/{prefix_bits}");
-    change(namespace, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, operation)
+    send_change(namespace, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL, operation)
 }
 
 pub(crate) fn add_neighbour(
@@ -45,5 +45,10 @@ pub(crate) fn add_neighbour(
         NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
     ];
     let operation = format!("tell {name} the neighbour {ipv4}");
-    change(namespace, RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE, operation)
+    send_change(
+        namespace,
+        RouteNetlinkMessage::NewNeighbour(message),
+        NLM_F_CREATE | NLM_F_REPLACE,
+        operation,
+    )
 }

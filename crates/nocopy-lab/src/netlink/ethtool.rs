@@ -10,7 +10,7 @@ use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
 use netlink_packet_generic::{GenlFamily, GenlHeader, GenlMessage};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use super::{Connection, refused};
+use super::{NetlinkSocket, netlink_error};
 use crate::{Error, Missing, Namespace};
 
 // include/uapi/linux/ethtool_netlink.h
@@ -37,26 +37,27 @@ pub(crate) fn set_feature(
     on: bool,
 ) -> Result<(), Error> {
     let operation = format!("switch {feature} of {interface} {}", if on { "on" } else { "off" });
-    set(namespace, SetRequest::feature(interface, feature, on), operation)
+    send_set_request(namespace, SetRequest::new_feature_request(interface, feature, on), operation)
 }
 
 pub(crate) fn set_combined_queues(namespace: &Namespace, interface: &str, count: u32) -> Result<(), Error> {
     let operation = format!("give {interface} {count} combined queue(s)");
-    set(namespace, SetRequest::combined_queues(interface, count), operation)
+    send_set_request(namespace, SetRequest::new_queues_request(interface, count), operation)
 }
 
-fn set(namespace: &Namespace, request: SetRequest, operation: String) -> Result<(), Error> {
-    let connection = Connection::inside(namespace, NETLINK_GENERIC).map_err(refused(operation.clone()))?;
+fn send_set_request(namespace: &Namespace, request: SetRequest, operation: String) -> Result<(), Error> {
+    let connection = NetlinkSocket::open_in_namespace(namespace, NETLINK_GENERIC)
+        .map_err(netlink_error(operation.clone()))?;
     let family = family_id(&connection)
-        .map_err(refused("ask for the ethtool netlink family".into()))?
+        .map_err(netlink_error("ask for the ethtool netlink family".into()))?
         .ok_or(Missing::Kernel("ethtool over netlink (CONFIG_ETHTOOL_NETLINK)"))?;
     let mut message = GenlMessage::from_payload(request);
     message.set_resolved_family_id(family);
-    connection.request(message, 0).map_err(refused(operation))?;
+    connection.request(message, 0).map_err(netlink_error(operation))?;
     Ok(())
 }
 
-fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
+fn family_id(connection: &NetlinkSocket) -> io::Result<Option<u16>> {
     let question = GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,
         nlas: vec![GenlCtrlAttrs::FamilyName(SetRequest::family_name().into())],
@@ -78,39 +79,45 @@ struct SetRequest {
 }
 
 impl SetRequest {
-    fn feature(interface: &str, feature: &str, on: bool) -> Self {
-        let mut bit = vec![string(ETHTOOL_A_BITSET_BIT_NAME, feature)];
+    fn new_feature_request(interface: &str, feature: &str, on: bool) -> Self {
+        let mut bit = vec![string_attribute(ETHTOOL_A_BITSET_BIT_NAME, feature)];
         if on {
             // A flag: present means set, absent means clear.
             bit.push(DefaultNla::new(ETHTOOL_A_BITSET_BIT_VALUE, Vec::new()));
         }
-        let bits = nest(ETHTOOL_A_BITSET_BITS, &[nest(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
+        let bits =
+            nested_attribute(ETHTOOL_A_BITSET_BITS, &[nested_attribute(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         // Otherwise the kernel returns the changes.
-        let flags = number(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_OMIT_REPLY);
-        let header = [string(ETHTOOL_A_HEADER_DEV_NAME, interface), flags];
-        let attributes = vec![nest(ETHTOOL_A_HEADER, &header), nest(ETHTOOL_A_FEATURES_WANTED, &[bits])];
+        let flags = number_attribute(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_OMIT_REPLY);
+        let header = [string_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface), flags];
+        let attributes = vec![
+            nested_attribute(ETHTOOL_A_HEADER, &header),
+            nested_attribute(ETHTOOL_A_FEATURES_WANTED, &[bits]),
+        ];
         Self { command: ETHTOOL_MSG_FEATURES_SET, attributes }
     }
 
-    fn combined_queues(interface: &str, count: u32) -> Self {
-        let header = [string(ETHTOOL_A_HEADER_DEV_NAME, interface)];
-        let attributes =
-            vec![nest(ETHTOOL_A_HEADER, &header), number(ETHTOOL_A_CHANNELS_COMBINED_COUNT, count)];
+    fn new_queues_request(interface: &str, count: u32) -> Self {
+        let header = [string_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)];
+        let attributes = vec![
+            nested_attribute(ETHTOOL_A_HEADER, &header),
+            number_attribute(ETHTOOL_A_CHANNELS_COMBINED_COUNT, count),
+        ];
         Self { command: ETHTOOL_MSG_CHANNELS_SET, attributes }
     }
 }
 
-fn number(kind: u16, value: u32) -> DefaultNla {
+fn number_attribute(kind: u16, value: u32) -> DefaultNla {
     DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
-fn string(kind: u16, text: &str) -> DefaultNla {
+fn string_attribute(kind: u16, text: &str) -> DefaultNla {
     let mut bytes = text.as_bytes().to_vec();
     bytes.push(0);
     DefaultNla::new(kind, bytes)
 }
 
-fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
+fn nested_attribute(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     let mut value = vec![0; inner.buffer_len()];
     inner.emit(&mut value);
     debug_assert!(value.len() + NLA_HEADER_SIZE <= u16::MAX as usize);

@@ -11,21 +11,21 @@ use netlink_packet_route::link::{
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::{Connection, refused};
+use super::{NetlinkSocket, netlink_error};
 use crate::{Error, Missing, Namespace};
 
 /// The interval at which a bond checks its members for carrier.
 const BOND_LOOK_INTERVAL_MS: u32 = 20;
 
 /// The properties of one end of a new pair.
-pub(crate) struct Plan {
+pub(crate) struct VethEndSettings {
     pub(crate) name: &'static str,
     pub(crate) mac: [u8; 6],
     mtu_bytes: u32,
     queue_count: u32,
 }
 
-impl Plan {
+impl VethEndSettings {
     pub(crate) fn new(name: &'static str, mac: [u8; 6], mtu_bytes: u32, queue_count: u32) -> Self {
         Self { name, mac, mtu_bytes, queue_count }
     }
@@ -69,8 +69,9 @@ impl Interface {
         let mut message = LinkMessage::default();
         message.attributes = vec![LinkAttribute::IfName(name.into())];
         let operation = format!("look at {name}");
-        let found = Connection::open(NETLINK_ROUTE).and_then(|connection| ask(&connection, message, 0));
-        let found = found.map_err(refused(operation.clone()))?;
+        let found =
+            NetlinkSocket::open(NETLINK_ROUTE).and_then(|connection| request_links(&connection, message, 0));
+        let found = found.map_err(netlink_error(operation.clone()))?;
         found.first().map(Self::parse).ok_or_else(|| {
             let source = io::Error::from_raw_os_error(nix::libc::ENODEV);
             Error::Netlink { operation, source }
@@ -113,9 +114,9 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`Namespace::new`], and [`Error::Netlink`].
-    pub fn with_loopback() -> Result<Self, Error> {
+    pub fn new_with_loopback() -> Result<Self, Error> {
         let namespace = Self::new()?;
-        set_up(&namespace, "lo", 1, true)?;
+        set_link_up_or_down(&namespace, "lo", 1, true)?;
         Ok(namespace)
     }
 
@@ -124,19 +125,19 @@ impl Namespace {
     /// # Errors
     /// [`Error::Netlink`].
     pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
-        let found = Connection::inside(self, NETLINK_ROUTE)
-            .and_then(|connection| ask(&connection, LinkMessage::default(), NLM_F_DUMP));
-        let found = found.map_err(refused("list the interfaces".into()))?;
+        let found = NetlinkSocket::open_in_namespace(self, NETLINK_ROUTE)
+            .and_then(|connection| request_links(&connection, LinkMessage::default(), NLM_F_DUMP));
+        let found = found.map_err(netlink_error("list the interfaces".into()))?;
         Ok(found.iter().map(Interface::parse).collect())
     }
 }
 
 /// Makes a veth pair with one end in each namespace; neither end is ever visible anywhere else.
-pub(crate) fn create_pair(
+pub(crate) fn create_veth_pair(
     here: &Namespace,
-    plan: &Plan,
+    plan: &VethEndSettings,
     there: &Namespace,
-    peer_plan: &Plan,
+    peer_plan: &VethEndSettings,
 ) -> Result<(), Error> {
     let mut peer = LinkMessage::default();
     peer.attributes = peer_plan.attributes();
@@ -147,17 +148,17 @@ pub(crate) fn create_pair(
         LinkInfo::Kind(InfoKind::Veth),
         LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
     ]));
-    change(
+    send_change(
         here,
         RouteNetlinkMessage::NewLink(pair),
         NLM_F_CREATE | NLM_F_EXCL,
         format!("make the pair {}/{} (mtu {})", plan.name, peer_plan.name, plan.mtu_bytes),
     )
-    .map_err(missing("veth interfaces (CONFIG_VETH)"))
+    .map_err(missing_kernel_feature("veth interfaces (CONFIG_VETH)"))
 }
 
 /// The error of making an interface, if the kernel was built without that kind of them.
-fn missing(kind: &'static str) -> impl FnOnce(Error) -> Error {
+fn missing_kernel_feature(kind: &'static str) -> impl FnOnce(Error) -> Error {
     move |error| match error {
         Error::Netlink { source, .. } if source.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
             Error::Missing(Missing::Kernel(kind))
@@ -178,12 +179,12 @@ pub(crate) fn create_bond(namespace: &Namespace, name: &str, member: &str, index
         ]),
     ];
     let flags = NLM_F_CREATE | NLM_F_EXCL;
-    change(namespace, RouteNetlinkMessage::NewLink(bond), flags, format!("make the bond {name}"))
-        .map_err(missing("bonded interfaces (CONFIG_BONDING)"))?;
+    send_change(namespace, RouteNetlinkMessage::NewLink(bond), flags, format!("make the bond {name}"))
+        .map_err(missing_kernel_feature("bonded interfaces (CONFIG_BONDING)"))?;
     let bond = namespace.run(|| Interface::find(name))?.index;
     let operation = format!("put {member} into {name}");
-    set(namespace, index, vec![LinkAttribute::Controller(bond)], operation)?;
-    set_up(namespace, name, bond, true)
+    set_link_attributes(namespace, index, vec![LinkAttribute::Controller(bond)], operation)?;
+    set_link_up_or_down(namespace, name, bond, true)
 }
 
 /// Moves an interface of the calling thread's namespace into another one and gives it a new name there.
@@ -194,35 +195,50 @@ pub(crate) fn move_and_rename(interface: &Interface, there: &Namespace, name: &s
         LinkAttribute::IfName(name.into()),
     ];
     let operation = format!("move {} into a namespace as {name}", interface.name);
-    set(&Namespace::current()?, interface.index, attributes, operation)
+    set_link_attributes(&Namespace::current()?, interface.index, attributes, operation)
 }
 
-pub(crate) fn rename(namespace: &Namespace, name: &str, index: u32, to: &str) -> Result<(), Error> {
-    set(namespace, index, vec![LinkAttribute::IfName(to.into())], format!("rename {name} to {to}"))
+pub(crate) fn rename_link(namespace: &Namespace, name: &str, index: u32, to: &str) -> Result<(), Error> {
+    set_link_attributes(
+        namespace,
+        index,
+        vec![LinkAttribute::IfName(to.into())],
+        format!("rename {name} to {to}"),
+    )
 }
 
-pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) -> Result<(), Error> {
+pub(crate) fn set_link_up_or_down(
+    namespace: &Namespace,
+    name: &str,
+    index: u32,
+    up: bool,
+) -> Result<(), Error> {
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.header.change_mask = LinkFlags::Up;
     message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
     let operation = format!("set {name} {}", if up { "up" } else { "down" });
-    change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
+    send_change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
 }
 
-pub(crate) fn set_mtu(namespace: &Namespace, name: &str, index: u32, mtu_bytes: u32) -> Result<(), Error> {
+pub(crate) fn set_link_mtu(
+    namespace: &Namespace,
+    name: &str,
+    index: u32,
+    mtu_bytes: u32,
+) -> Result<(), Error> {
     let operation = format!("set the MTU of {name} to {mtu_bytes}");
-    set(namespace, index, vec![LinkAttribute::Mtu(mtu_bytes)], operation)
+    set_link_attributes(namespace, index, vec![LinkAttribute::Mtu(mtu_bytes)], operation)
 }
 
-pub(crate) fn delete(namespace: &Namespace, name: &str, index: u32) -> Result<(), Error> {
+pub(crate) fn delete_link(namespace: &Namespace, name: &str, index: u32) -> Result<(), Error> {
     let mut message = LinkMessage::default();
     message.header.index = index;
-    change(namespace, RouteNetlinkMessage::DelLink(message), 0, format!("delete {name}"))
+    send_change(namespace, RouteNetlinkMessage::DelLink(message), 0, format!("delete {name}"))
 }
 
 /// Changes attributes of the interface with that index.
-fn set(
+fn set_link_attributes(
     namespace: &Namespace,
     index: u32,
     attributes: Vec<LinkAttribute>,
@@ -231,10 +247,14 @@ fn set(
     let mut message = LinkMessage::default();
     message.header.index = index;
     message.attributes = attributes;
-    change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
+    send_change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
 }
 
-fn ask(connection: &Connection, message: LinkMessage, flags: u16) -> io::Result<Vec<LinkMessage>> {
+fn request_links(
+    connection: &NetlinkSocket,
+    message: LinkMessage,
+    flags: u16,
+) -> io::Result<Vec<LinkMessage>> {
     let link = |answer| match answer {
         RouteNetlinkMessage::NewLink(link) => Some(link),
         _ => None,
@@ -243,14 +263,14 @@ fn ask(connection: &Connection, message: LinkMessage, flags: u16) -> io::Result<
     Ok(answers.into_iter().filter_map(link).collect())
 }
 
-pub(super) fn change(
+pub(super) fn send_change(
     namespace: &Namespace,
     message: RouteNetlinkMessage,
     flags: u16,
     operation: String,
 ) -> Result<(), Error> {
-    Connection::inside(namespace, NETLINK_ROUTE)
+    NetlinkSocket::open_in_namespace(namespace, NETLINK_ROUTE)
         .and_then(|connection| connection.request(message, flags))
-        .map_err(refused(operation))?;
+        .map_err(netlink_error(operation))?;
     Ok(())
 }

@@ -15,12 +15,12 @@ use netlink_sys::{Socket, SocketAddr};
 use crate::{Error, Namespace};
 
 /// A netlink socket that belongs to one namespace, whichever thread uses it.
-struct Connection {
+struct NetlinkSocket {
     socket: Socket,
 }
 
-impl Connection {
-    fn inside(namespace: &Namespace, protocol: isize) -> io::Result<Self> {
+impl NetlinkSocket {
+    fn open_in_namespace(namespace: &Namespace, protocol: isize) -> io::Result<Self> {
         namespace.run(|| Self::open(protocol))
     }
 
@@ -48,7 +48,7 @@ impl Connection {
         let mut answers = Vec::new();
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
-            if collect(&datagram, &mut answers)? {
+            if collect_answers(&datagram, &mut answers)? {
                 return Ok(answers);
             }
         }
@@ -56,7 +56,10 @@ impl Connection {
 }
 
 /// Adds the messages of one datagram to `answers`; returns true after the kernel's last message.
-fn collect<M: NetlinkDeserializable + Debug>(datagram: &[u8], answers: &mut Vec<M>) -> io::Result<bool> {
+fn collect_answers<M: NetlinkDeserializable + Debug>(
+    datagram: &[u8],
+    answers: &mut Vec<M>,
+) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
         let message = NetlinkMessage::<M>::deserialize(rest)
@@ -76,6 +79,6 @@ fn collect<M: NetlinkDeserializable + Debug>(datagram: &[u8], answers: &mut Vec<
     Ok(false)
 }
 
-fn refused(operation: String) -> impl FnOnce(io::Error) -> Error {
+fn netlink_error(operation: String) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Netlink { operation, source }
 }

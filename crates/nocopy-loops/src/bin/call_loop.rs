@@ -17,7 +17,7 @@ const WARM_UP: usize = 62_720;
 static DATA: [u8; 1400] = [7; 1400];
 const SIZES: [usize; 2] = [1400, 1000];
 
-struct Descriptors {
+struct SocketAndFile {
     socket: UdpSocket,
     file: File,
 }
@@ -26,16 +26,16 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
-    let mut descriptors = open();
+    let mut descriptors = open_socket_and_file();
     for (name, work) in [
-        ("send-alone", measured_sends as fn(&mut Descriptors)),
-        ("write-file", measured_writes),
-        ("receive-nothing", measured_receives),
-        ("open-close", measured_descriptors),
+        ("send-alone", measured_datagram_sends as fn(&mut SocketAndFile)),
+        ("write-file", measured_file_writes),
+        ("receive-nothing", measured_empty_receives),
+        ("open-close", measured_socket_opens),
     ] {
         if which == name || which == "all" {
             if name == "send-alone" {
-                (0..WARM_UP).for_each(|at| send(&descriptors, at));
+                (0..WARM_UP).for_each(|at| send_datagram(&descriptors, at));
             }
             (0..batches).for_each(|_| work(&mut descriptors));
             println!("{name}: {batches} batches");
@@ -44,32 +44,32 @@ fn main() {
 }
 
 /// A socket that sends to itself: what has no room there is dropped, and the call succeeds.
-fn open() -> Descriptors {
+fn open_socket_and_file() -> SocketAndFile {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.connect(socket.local_addr().expect("its address")).expect("itself");
     let file = File::options().write(true).open("/dev/null").expect("/dev/null");
-    Descriptors { socket, file }
+    SocketAndFile { socket, file }
 }
 
-fn send(descriptors: &Descriptors, at: usize) {
+fn send_datagram(descriptors: &SocketAndFile, at: usize) {
     let bytes = SIZES[at % SIZES.len()];
     assert_eq!(descriptors.socket.send(&DATA[..bytes]).expect("a datagram"), bytes);
 }
 
 #[inline(never)]
-fn measured_sends(descriptors: &mut Descriptors) {
-    (0..BATCH).for_each(|at| send(descriptors, at));
+fn measured_datagram_sends(descriptors: &mut SocketAndFile) {
+    (0..BATCH).for_each(|at| send_datagram(descriptors, at));
 }
 
 #[inline(never)]
-fn measured_writes(descriptors: &mut Descriptors) {
+fn measured_file_writes(descriptors: &mut SocketAndFile) {
     for _ in 0..BATCH {
         assert_eq!(descriptors.file.write(black_box(&DATA)).expect("written"), DATA.len());
     }
 }
 
 #[inline(never)]
-fn measured_receives(descriptors: &mut Descriptors) {
+fn measured_empty_receives(descriptors: &mut SocketAndFile) {
     descriptors.socket.set_nonblocking(true).expect("a mode");
     for _ in 0..BATCH {
         let nothing = descriptors.socket.recv(&mut [0; 4]).map_err(|error| error.kind());
@@ -78,7 +78,7 @@ fn measured_receives(descriptors: &mut Descriptors) {
 }
 
 #[inline(never)]
-fn measured_descriptors(_: &mut Descriptors) {
+fn measured_socket_opens(_: &mut SocketAndFile) {
     for _ in 0..BATCH {
         black_box(UdpSocket::bind("127.0.0.1:0").expect("a socket"));
     }

@@ -31,7 +31,7 @@ const SILENCE: Duration = Duration::from_secs(100_000);
 /// How long a connection may take to be made.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Pair {
+struct EndpointPair {
     endpoints: [Endpoint; 2],
     /// What each endpoint calls the other, for each connection between the two.
     peers: Vec<[Peer; 2]>,
@@ -41,7 +41,7 @@ struct Pair {
 
 /// A connection of a loop by hand.
 #[derive(Clone, Copy)]
-struct HandConnection {
+struct HandWrittenConnection {
     id: u64,
     to: SocketAddr,
     next_sent: u32,
@@ -49,9 +49,9 @@ struct HandConnection {
 }
 
 /// Two sockets, and a connection between them for each peer.
-struct HandPair {
+struct HandWrittenSocketPair {
     sockets: [UdpSocket; 2],
-    connections: [Vec<HandConnection>; 2],
+    connections: [Vec<HandWrittenConnection>; 2],
     packet: [u8; 2048],
 }
 
@@ -73,19 +73,19 @@ extern "C" fn clock_gettime(_clock: libc::clockid_t, time: *mut libc::timespec) 
 const HEADER_BYTES: usize = 32;
 const PREFIX_BYTES: usize = 4;
 
-impl HandPair {
+impl HandWrittenSocketPair {
     fn new() -> Self {
         let sockets =
             [0, 1].map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host"));
         let connection = |other: usize| {
             let to = sockets[other].local_addr().expect("bound");
-            vec![HandConnection { id: 7 << 20, to, next_sent: 1, next_received: 1 }]
+            vec![HandWrittenConnection { id: 7 << 20, to, next_sent: 1, next_received: 1 }]
         };
         Self { connections: [connection(1), connection(0)], sockets, packet: [0; 2048] }
     }
 
     #[inline]
-    fn send(&mut self, from: usize, messages: usize) {
+    fn send_packet(&mut self, from: usize, messages: usize) {
         let connection = &mut self.connections[from][0];
         let (header, mut room) = self.packet.split_at_mut(HEADER_BYTES);
         header[0] = 1;
@@ -106,7 +106,7 @@ impl HandPair {
 
     /// Receives a packet, and returns how many messages it holds.
     #[inline]
-    fn receive(&mut self, at: usize) -> usize {
+    fn receive_packet(&mut self, at: usize) -> usize {
         let (bytes, from) = self.sockets[at].recv_from(&mut self.packet).expect("a working network");
         let packet = &self.packet[..bytes];
         let number = |place: usize| u32::from_be_bytes(*packet[place..].first_chunk().expect("long enough"));
@@ -127,23 +127,23 @@ impl HandPair {
 
 /// Sends one message back and forth at a time.
 #[inline(never)]
-fn measured_conversation_by_hand(pair: &mut HandPair) {
+fn measured_round_trips_by_hand(pair: &mut HandWrittenSocketPair) {
     for _ in 0..BATCH / 2 {
         for (from, to) in [(0, 1), (1, 0)] {
-            pair.send(from, 1);
-            assert_eq!(pair.receive(to), 1);
+            pair.send_packet(from, 1);
+            assert_eq!(pair.receive_packet(to), 1);
         }
     }
 }
 
 /// One way, with as many messages in a packet as fit.
 #[inline(never)]
-fn measured_stream_by_hand(pair: &mut HandPair) {
+fn measured_one_way_messages_by_hand(pair: &mut HandWrittenSocketPair) {
     let mut left = BATCH as usize;
     while left > 0 {
         let messages = left.min(20);
-        pair.send(0, messages);
-        assert_eq!(pair.receive(1), messages);
+        pair.send_packet(0, messages);
+        assert_eq!(pair.receive_packet(1), messages);
         left -= messages;
     }
 }
@@ -153,43 +153,43 @@ fn main() {
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
     for (name, work) in [
-        ("message-alone-by-hand", measured_conversation_by_hand as fn(&mut HandPair)),
-        ("message-packed-by-hand", measured_stream_by_hand),
+        ("message-alone-by-hand", measured_round_trips_by_hand as fn(&mut HandWrittenSocketPair)),
+        ("message-packed-by-hand", measured_one_way_messages_by_hand),
     ] {
         if which == name || which == "all" {
-            let mut pair = HandPair::new();
+            let mut pair = HandWrittenSocketPair::new();
             (0..batches).for_each(|_| work(&mut pair));
             println!("{name}: {} messages", batches * BATCH);
         }
     }
     for (name, work, peers) in [
-        ("message-alone", measured_conversation as fn(&mut Pair), 1),
-        ("message-many-peers", measured_conversation, MANY),
-        ("message-few-peers", measured_conversation, FEW),
-        ("message-packed", measured_stream, 1),
-        ("message-packed-single", measured_stream_single, 1),
-        ("message-bulk", measured_bulk, 1),
+        ("message-alone", measured_round_trips as fn(&mut EndpointPair), 1),
+        ("message-many-peers", measured_round_trips, MANY),
+        ("message-few-peers", measured_round_trips, FEW),
+        ("message-packed", measured_one_way_messages, 1),
+        ("message-packed-single", measured_messages_received_singly, 1),
+        ("message-bulk", measured_long_messages, 1),
     ] {
         if which == name || which == "all" {
-            let mut pair = connect(peers);
-            let before = pair.received();
+            let mut pair = connect_endpoints(peers);
+            let before = pair.messages_received();
             for _ in 0..batches {
                 work(&mut pair);
             }
-            let received = pair.received() - before;
+            let received = pair.messages_received() - before;
             assert_eq!(received, u64::from(batches * BATCH), "{name} did not do the work");
             println!("{name}: {received} messages");
         }
     }
 }
 
-impl Pair {
-    fn received(&self) -> u64 {
+impl EndpointPair {
+    fn messages_received(&self) -> u64 {
         self.endpoints.iter().map(|endpoint| endpoint.stats().expect("counted")["messages_received"]).sum()
     }
 }
 
-fn connect(peers: usize) -> Pair {
+fn connect_endpoints(peers: usize) -> EndpointPair {
     // How often silent peers are asked would depend on how long the machine takes for the loop.
     let builder = || Endpoint::builder().keep_alive(SILENCE).dead_after(2 * SILENCE);
     let bind = || builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
@@ -214,22 +214,22 @@ fn connect(peers: usize) -> Pair {
         assert!(is_told, "connected in time");
         pairs.push([to_server, to_client.expect("accepted in time")]);
     }
-    let mut pair = Pair { endpoints: [client, server], peers: pairs, turn: 0 };
+    let mut pair = EndpointPair { endpoints: [client, server], peers: pairs, turn: 0 };
     // With the first messages memory is taken and the way is measured, once for each connection; the loop may
     // be too short to come to a connection twice.
-    (0..peers).for_each(|_| converse(&mut pair));
+    (0..peers).for_each(|_| exchange_message_and_answer(&mut pair));
     pair
 }
 
 /// There and back, one at a time, to one peer after the other.
 #[inline(never)]
-fn measured_conversation(pair: &mut Pair) {
-    (0..BATCH / 2).for_each(|_| converse(pair));
+fn measured_round_trips(pair: &mut EndpointPair) {
+    (0..BATCH / 2).for_each(|_| exchange_message_and_answer(pair));
 }
 
 /// There and back, to the peer whose turn it is.
 #[inline(always)] // or it would be counted where it is not to be, too
-fn converse(pair: &mut Pair) {
+fn exchange_message_and_answer(pair: &mut EndpointPair) {
     let peers = pair.peers[pair.turn];
     pair.turn = (pair.turn + 1) % pair.peers.len();
     for (from, to) in [(0, 1), (1, 0)] {
@@ -243,7 +243,7 @@ fn converse(pair: &mut Pair) {
 
 /// One way, as many messages as fit in a packet.
 #[inline(never)]
-fn measured_stream(pair: &mut Pair) {
+fn measured_one_way_messages(pair: &mut EndpointPair) {
     send_batch(pair);
     let [client, server] = &mut pair.endpoints;
     let mut left = BATCH as usize;
@@ -259,7 +259,7 @@ fn measured_stream(pair: &mut Pair) {
 }
 
 #[inline]
-fn send_batch(pair: &mut Pair) {
+fn send_batch(pair: &mut EndpointPair) {
     let (client, peer) = (&mut pair.endpoints[0], pair.peers[0][0]);
     for _ in 0..BATCH {
         client.send_copy(black_box(&MESSAGE), peer).expect("room");
@@ -268,7 +268,7 @@ fn send_batch(pair: &mut Pair) {
 }
 
 #[inline(never)]
-fn measured_stream_single(pair: &mut Pair) {
+fn measured_messages_received_singly(pair: &mut EndpointPair) {
     send_batch(pair);
     let [client, server] = &mut pair.endpoints;
     let mut left = BATCH;
@@ -287,7 +287,7 @@ fn measured_stream_single(pair: &mut Pair) {
 
 /// One way, long messages that are sent in place.
 #[inline(never)]
-fn measured_bulk(pair: &mut Pair) {
+fn measured_long_messages(pair: &mut EndpointPair) {
     let [client, server] = &mut pair.endpoints;
     let (mut sent, mut received) = (0, 0);
     let mut message = Payload::from(Buffer::from_owner(BULK));

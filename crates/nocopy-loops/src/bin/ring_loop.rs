@@ -29,39 +29,39 @@ fn main() {
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
     let run_with = |name: &str, packet: [u8; PACKET_BYTES], work: &dyn Fn(u32) -> u64| {
         if which == name || which == "all" {
-            let expected = sum_of(&packet).wrapping_mul(u64::from(batches * BATCH));
+            let expected = sum_of_words(&packet).wrapping_mul(u64::from(batches * BATCH));
             assert_eq!(work(batches), expected, "{name} did not do the work");
             println!("{name}: {} packets", batches * BATCH);
         }
     };
-    let run = |name: &str, work: &dyn Fn(u32) -> u64| run_with(name, packet(), work);
-    run("receive-library", &receive_library);
+    let run = |name: &str, work: &dyn Fn(u32) -> u64| run_with(name, test_packet(), work);
+    run("receive-library", &receive_by_library);
     run("receive-trusting", &|batches| receive_by_hand::<false>(batches));
     run("receive-checked", &|batches| receive_by_hand::<true>(batches));
-    run("send-library", &|batches| send_library(batches, measured_send));
-    run("send-library-frames", &|batches| send_library(batches, measured_send_frames));
+    run("send-library", &|batches| send_by_library(batches, measured_send));
+    run("send-library-frames", &|batches| send_by_library(batches, measured_send_frames));
     run("send-trusting", &|batches| send_by_hand::<false>(batches));
     run("send-checked", &|batches| send_by_hand::<true>(batches));
     let forward = |name: &str, checksum, wireless, measured: fn(&mut Port)| {
-        let work = |batches| forward_library(batches, checksum, wireless, measured);
-        run_with(name, segment(FINISHED), &work);
+        let work = |batches| forward_by_library(batches, checksum, wireless, measured);
+        run_with(name, tcp_segment(FINISHED), &work);
     };
     forward("forward-library", FINISHED, false, measured_forward);
     forward("forward-looking", FINISHED, true, measured_forward);
     forward("forward-finishing", UNFINISHED, true, measured_forward);
-    forward("forward-blindly", FINISHED, false, measured_forward_blindly);
+    forward("forward-blindly", FINISHED, false, measured_forward_unchecked);
 }
 
-fn packet() -> [u8; PACKET_BYTES] {
+fn test_packet() -> [u8; PACKET_BYTES] {
     std::array::from_fn(|i| i as u8)
 }
 
-/// The sum of the pseudo-header of [`segment`], and the segment's checksum.
+/// The sum of the pseudo-header of [`tcp_segment`], and the segment's checksum.
 const UNFINISHED: u16 = 0x1427;
 const FINISHED: u16 = 0x9bd8;
 
 /// A TCP segment from 10.0.0.1 to 10.0.0.2 with this checksum.
-fn segment(checksum: u16) -> [u8; PACKET_BYTES] {
+fn tcp_segment(checksum: u16) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     packet[12..16].copy_from_slice(&[0x08, 0, 0x45, 0]);
     packet[16..18].copy_from_slice(&50_u16.to_be_bytes());
@@ -73,17 +73,17 @@ fn segment(checksum: u16) -> [u8; PACKET_BYTES] {
 }
 
 #[inline(always)]
-fn sum_of(packet: &[u8]) -> u64 {
+fn sum_of_words(packet: &[u8]) -> u64 {
     packet
         .chunks_exact(8)
         .fold(0, |sum, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("eight bytes"))))
 }
 
-fn receive_library(batches: u32) -> u64 {
+fn receive_by_library(batches: u32) -> u64 {
     let (mut left, mut right) = Port::memory_pair().expect("a memory pair");
     let mut sum = 0_u64;
     for _ in 0..batches {
-        fill_and_send(left.sender());
+        send_filled_frames(left.sender());
         sum = sum.wrapping_add(measured_receive(right.receiver()));
     }
     sum
@@ -93,18 +93,18 @@ fn receive_library(batches: u32) -> u64 {
 fn measured_receive(receiver: &mut Receiver) -> u64 {
     let mut sum = 0_u64;
     for packet in receiver.try_receive().expect("a working port") {
-        sum = sum.wrapping_add(sum_of(black_box(&packet[..])));
+        sum = sum.wrapping_add(sum_of_words(black_box(&packet[..])));
     }
     sum
 }
 
-fn send_library(batches: u32, measured: fn(&mut Sender)) -> u64 {
+fn send_by_library(batches: u32, measured: fn(&mut Sender)) -> u64 {
     let (mut left, mut right) = Port::memory_pair().expect("a memory pair");
     let mut sum = 0_u64;
     for _ in 0..batches {
         measured(left.sender());
         for packet in right.receiver().try_receive().expect("a working port") {
-            sum = sum.wrapping_add(sum_of(&packet));
+            sum = sum.wrapping_add(sum_of_words(&packet));
         }
     }
     sum
@@ -115,7 +115,7 @@ fn send_library(batches: u32, measured: fn(&mut Sender)) -> u64 {
 fn measured_send(sender: &mut Sender) {
     let mut drafts = sender.drafts(BATCH as usize, PACKET_BYTES).expect("room");
     while let Some(mut draft) = drafts.next_draft() {
-        draft.copy_from_slice(black_box(&packet()));
+        draft.copy_from_slice(black_box(&test_packet()));
         draft.queue();
     }
     drop(drafts);
@@ -125,34 +125,34 @@ fn measured_send(sender: &mut Sender) {
 /// As [`measured_send`], through owned frames.
 #[inline(never)]
 fn measured_send_frames(sender: &mut Sender) {
-    fill_and_send(sender);
+    send_filled_frames(sender);
 }
 
 #[inline(always)]
-fn fill_and_send(sender: &mut Sender) {
+fn send_filled_frames(sender: &mut Sender) {
     for _ in 0..BATCH {
         let mut frame = sender.buffer().expect("a free frame");
-        frame.append(PACKET_BYTES).expect("room").copy_from_slice(black_box(&packet()));
+        frame.append(PACKET_BYTES).expect("room").copy_from_slice(black_box(&test_packet()));
         sender.send(frame).expect("room in the ring");
     }
     sender.flush().expect("a working port");
 }
 
 /// Segments sent to a port that returns them.
-fn forward_library(batches: u32, checksum: u16, wireless: bool, measured: fn(&mut Port)) -> u64 {
+fn forward_by_library(batches: u32, checksum: u16, wireless: bool, measured: fn(&mut Port)) -> u64 {
     let tuning = PortTuning { wireless, ..PortTuning::default() };
     let pair = Port::builder("memory").tuning(tuning).memory_pair();
     let (mut left, mut right) = pair.expect("a memory pair");
     let mut sum = 0_u64;
     for _ in 0..batches {
         for _ in 0..BATCH {
-            left.sender().send_copy(&segment(checksum)).expect("room in the ring");
+            left.sender().send_copy(&tcp_segment(checksum)).expect("room in the ring");
         }
         left.sender().flush().expect("a working port");
         measured(&mut right);
         right.sender().flush().expect("a working port"); // not counted: it copies, in the kernel's place
         for packet in left.receiver().try_receive().expect("a working port") {
-            sum = sum.wrapping_add(sum_of(&packet));
+            sum = sum.wrapping_add(sum_of_words(&packet));
         }
     }
     sum
@@ -168,7 +168,7 @@ fn measured_forward(port: &mut Port) {
 
 /// As [`measured_forward`], whatever the checksums are.
 #[inline(never)]
-fn measured_forward_blindly(port: &mut Port) {
+fn measured_forward_unchecked(port: &mut Port) {
     let (receiver, sender) = port.halves();
     for packet in receiver.try_receive().expect("a working port") {
         sender.send(packet.take()).expect("room in the ring");
@@ -177,21 +177,21 @@ fn measured_forward_blindly(port: &mut Port) {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Descriptor {
+struct XdpDescriptor {
     address: u64,
     len: u32,
     options: u32,
 }
 
 /// A ring and one end's private view of it, as `struct xsk_ring_prod` and `xsk_ring_cons`.
-struct Ring<T> {
+struct HandWrittenRing<T> {
     mask: u32,
     producer: AtomicU32,
     consumer: AtomicU32,
     entries: Box<[T]>,
 }
 
-impl<T: Copy + Default> Ring<T> {
+impl<T: Copy + Default> HandWrittenRing<T> {
     fn new() -> Self {
         let entries = vec![T::default(); RING as usize].into_boxed_slice();
         Self { mask: black_box(RING) - 1, producer: AtomicU32::new(0), consumer: AtomicU32::new(0), entries }
@@ -205,22 +205,22 @@ impl<T: Copy + Default> Ring<T> {
 }
 
 /// Everything a hand-written program keeps.
-struct HandProgram {
+struct HandWrittenPort {
     frames: u64,
     /// Log2 of the frame size.
     shift: u32,
     memory: Box<[u8]>,
     free: Vec<u64>,
     lent: Box<[bool]>,
-    rx: Ring<Descriptor>,
-    fill: Ring<u64>,
-    tx: Ring<Descriptor>,
-    completion: Ring<u64>,
+    rx: HandWrittenRing<XdpDescriptor>,
+    fill: HandWrittenRing<u64>,
+    tx: HandWrittenRing<XdpDescriptor>,
+    completion: HandWrittenRing<u64>,
     fill_head: u32,
     tx_head: u32,
 }
 
-impl HandProgram {
+impl HandWrittenPort {
     fn new() -> Self {
         let frames = RING as usize;
         Self {
@@ -229,24 +229,24 @@ impl HandProgram {
             memory: vec![0; frames * FRAME_BYTES].into_boxed_slice(),
             free: (0..frames as u64).rev().map(|frame| frame * FRAME_BYTES as u64).collect(),
             lent: vec![false; frames].into_boxed_slice(),
-            rx: Ring::new(),
-            fill: Ring::new(),
-            tx: Ring::new(),
-            completion: Ring::new(),
+            rx: HandWrittenRing::new(),
+            fill: HandWrittenRing::new(),
+            tx: HandWrittenRing::new(),
+            completion: HandWrittenRing::new(),
             fill_head: 0,
             tx_head: 0,
         }
     }
 
     #[inline(always)]
-    fn bytes(&mut self, address: u64, len: usize) -> &mut [u8] {
+    fn frame_memory(&mut self, address: u64, len: usize) -> &mut [u8] {
         // SAFETY: the addresses are the program's own frames (trusting) or were checked.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(address as usize), len) }
     }
 
     /// Whether the kernel may return this descriptor, as checked by the library.
     #[inline(always)]
-    fn accept(&mut self, descriptor: Descriptor) -> bool {
+    fn take_back_if_valid(&mut self, descriptor: XdpDescriptor) -> bool {
         let frame = descriptor.address >> self.shift;
         if frame >= self.frames {
             return false;
@@ -259,20 +259,20 @@ impl HandProgram {
     }
 
     #[inline(always)]
-    fn lend(&mut self, address: u64) {
+    fn mark_lent(&mut self, address: u64) {
         // SAFETY: a frame of the program's own.
         unsafe { *self.lent.get_unchecked_mut(address as usize >> self.shift) = true };
     }
 
     /// Gives free frames to the kernel to receive into.
     #[inline(always)]
-    fn refill<const CHECKED: bool>(&mut self) {
+    fn refill_fill_ring<const CHECKED: bool>(&mut self) {
         let room = self.fill.mask + 1 - (self.fill_head - self.fill.consumer.load(Ordering::Acquire));
         for _ in 0..room.min(self.free.len() as u32) {
             // SAFETY: no more than there are.
             let address = unsafe { self.free.pop().unwrap_unchecked() };
             if CHECKED {
-                self.lend(address);
+                self.mark_lent(address);
             }
             *self.fill.slot(self.fill_head) = address;
             self.fill_head = self.fill_head.wrapping_add(1);
@@ -282,11 +282,11 @@ impl HandProgram {
 }
 
 fn receive_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
-    let mut program = HandProgram::new();
-    program.refill::<CHECKED>();
+    let mut program = HandWrittenPort::new();
+    program.refill_fill_ring::<CHECKED>();
     let mut sum = 0_u64;
     for _ in 0..batches {
-        kernel_receives(&mut program);
+        simulate_kernel_receive(&mut program);
         sum = sum.wrapping_add(if CHECKED {
             measured_receive_checked(&mut program)
         } else {
@@ -297,17 +297,17 @@ fn receive_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
 }
 
 #[inline(never)]
-fn measured_receive_trusting(program: &mut HandProgram) -> u64 {
-    receive::<false>(program)
+fn measured_receive_trusting(program: &mut HandWrittenPort) -> u64 {
+    receive_batch::<false>(program)
 }
 
 #[inline(never)]
-fn measured_receive_checked(program: &mut HandProgram) -> u64 {
-    receive::<true>(program)
+fn measured_receive_checked(program: &mut HandWrittenPort) -> u64 {
+    receive_batch::<true>(program)
 }
 
 #[inline(always)]
-fn receive<const CHECKED: bool>(program: &mut HandProgram) -> u64 {
+fn receive_batch<const CHECKED: bool>(program: &mut HandWrittenPort) -> u64 {
     let mut sum = 0_u64;
     let tail = program.rx.consumer.load(Ordering::Relaxed);
     let ready = program.rx.producer.load(Ordering::Acquire).wrapping_sub(tail).min(BATCH);
@@ -317,10 +317,12 @@ fn receive<const CHECKED: bool>(program: &mut HandProgram) -> u64 {
             let ahead = program.rx.slot(tail.wrapping_add(i + 16)).address;
             prefetch(program.memory.as_ptr().wrapping_add(ahead as usize));
         }
-        if CHECKED && !program.accept(descriptor) {
+        if CHECKED && !program.take_back_if_valid(descriptor) {
             continue;
         }
-        sum = sum.wrapping_add(sum_of(black_box(program.bytes(descriptor.address, descriptor.len as usize))));
+        sum = sum.wrapping_add(sum_of_words(black_box(
+            program.frame_memory(descriptor.address, descriptor.len as usize),
+        )));
         let frame = descriptor.address >> program.shift << program.shift;
         // SAFETY: the capacity is one for each frame.
         unsafe {
@@ -330,12 +332,12 @@ fn receive<const CHECKED: bool>(program: &mut HandProgram) -> u64 {
         }
     }
     program.rx.consumer.store(tail.wrapping_add(ready), Ordering::Release);
-    program.refill::<CHECKED>();
+    program.refill_fill_ring::<CHECKED>();
     sum
 }
 
 fn send_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
-    let mut program = HandProgram::new();
+    let mut program = HandWrittenPort::new();
     let mut sum = 0_u64;
     for _ in 0..batches {
         if CHECKED {
@@ -343,28 +345,28 @@ fn send_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
         } else {
             measured_send_trusting(&mut program);
         }
-        sum = sum.wrapping_add(kernel_sends(&mut program));
+        sum = sum.wrapping_add(simulate_kernel_send(&mut program));
     }
     sum
 }
 
 #[inline(never)]
-fn measured_send_trusting(program: &mut HandProgram) {
-    send::<false>(program);
+fn measured_send_trusting(program: &mut HandWrittenPort) {
+    send_batch::<false>(program);
 }
 
 #[inline(never)]
-fn measured_send_checked(program: &mut HandProgram) {
-    send::<true>(program);
+fn measured_send_checked(program: &mut HandWrittenPort) {
+    send_batch::<true>(program);
 }
 
 #[inline(always)]
-fn send<const CHECKED: bool>(program: &mut HandProgram) {
+fn send_batch<const CHECKED: bool>(program: &mut HandWrittenPort) {
     let tail = program.completion.consumer.load(Ordering::Relaxed);
     let done = program.completion.producer.load(Ordering::Acquire).wrapping_sub(tail);
     for i in 0..done {
         let address = *program.completion.slot(tail.wrapping_add(i));
-        if CHECKED && !program.accept(Descriptor { address, len: 0, options: 0 }) {
+        if CHECKED && !program.take_back_if_valid(XdpDescriptor { address, len: 0, options: 0 }) {
             continue;
         }
         let frame = address >> program.shift << program.shift;
@@ -382,11 +384,11 @@ fn send<const CHECKED: bool>(program: &mut HandProgram) {
         if program.tx_head - program.tx.consumer.load(Ordering::Acquire) > program.tx.mask {
             break;
         }
-        program.bytes(address, PACKET_BYTES).copy_from_slice(black_box(&packet()));
+        program.frame_memory(address, PACKET_BYTES).copy_from_slice(black_box(&test_packet()));
         if CHECKED {
-            program.lend(address);
+            program.mark_lent(address);
         }
-        *program.tx.slot(program.tx_head) = Descriptor { address, len: PACKET_BYTES as u32, options: 0 };
+        *program.tx.slot(program.tx_head) = XdpDescriptor { address, len: PACKET_BYTES as u32, options: 0 };
         program.tx_head = program.tx_head.wrapping_add(1);
     }
     program.tx.producer.store(program.tx_head, Ordering::Release);
@@ -403,25 +405,26 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-fn kernel_receives(program: &mut HandProgram) {
+fn simulate_kernel_receive(program: &mut HandWrittenPort) {
     for _ in 0..BATCH {
         let (tail, head) =
             (program.fill.consumer.load(Ordering::Relaxed), program.rx.producer.load(Ordering::Relaxed));
         let address = *program.fill.slot(tail) + OFFSET as u64;
         program.fill.consumer.store(tail.wrapping_add(1), Ordering::Release);
-        program.bytes(address, PACKET_BYTES).copy_from_slice(&packet());
-        *program.rx.slot(head) = Descriptor { address, len: PACKET_BYTES as u32, options: 0 };
+        program.frame_memory(address, PACKET_BYTES).copy_from_slice(&test_packet());
+        *program.rx.slot(head) = XdpDescriptor { address, len: PACKET_BYTES as u32, options: 0 };
         program.rx.producer.store(head.wrapping_add(1), Ordering::Release);
     }
 }
 
-fn kernel_sends(program: &mut HandProgram) -> u64 {
+fn simulate_kernel_send(program: &mut HandWrittenPort) -> u64 {
     let mut sum = 0_u64;
     let (mut tail, head) =
         (program.tx.consumer.load(Ordering::Relaxed), program.tx.producer.load(Ordering::Relaxed));
     while tail != head {
         let descriptor = *program.tx.slot(tail);
-        sum = sum.wrapping_add(sum_of(program.bytes(descriptor.address, descriptor.len as usize)));
+        sum =
+            sum.wrapping_add(sum_of_words(program.frame_memory(descriptor.address, descriptor.len as usize)));
         let done = program.completion.producer.load(Ordering::Relaxed);
         *program.completion.slot(done) = descriptor.address;
         program.completion.producer.store(done.wrapping_add(1), Ordering::Release);

@@ -25,9 +25,11 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
-    for (name, work) in
-        [("datagram-alone", datagrams as fn(u32)), ("datagram-burst", bursts), ("tcp-write", writes)]
-    {
+    for (name, work) in [
+        ("datagram-alone", run_datagram_sends as fn(u32)),
+        ("datagram-burst", run_burst_sends),
+        ("tcp-write", run_stream_writes),
+    ] {
         if which == name || which == "all" {
             work(batches * BATCH);
             println!("{name}: {} calls", batches * BATCH);
@@ -35,28 +37,28 @@ fn main() {
     }
 }
 
-fn datagrams(calls: u32) {
-    let (mut socket, _sink) = open(udp::Method::Socket);
-    (0..calls).for_each(|_| measured_datagram(socket.sender()));
+fn run_datagram_sends(calls: u32) {
+    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Socket);
+    (0..calls).for_each(|_| measured_datagram_send(socket.sender()));
     assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls));
 }
 
 #[inline(never)]
-fn measured_datagram(sender: &mut udp::Sender) {
+fn measured_datagram_send(sender: &mut udp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(DATAGRAM_BYTES);
     sender.send(udp::Message::from(buffer), None).expect("room");
     sender.flush().expect("a working network");
 }
 
-fn bursts(calls: u32) {
-    let (mut socket, _sink) = open(udp::Method::Gso);
-    (0..calls).for_each(|_| measured_burst(socket.sender()));
+fn run_burst_sends(calls: u32) {
+    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Gso);
+    (0..calls).for_each(|_| measured_burst_send(socket.sender()));
     assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls) * SEGMENTS as u64);
 }
 
 #[inline(never)]
-fn measured_burst(sender: &mut udp::Sender) {
+fn measured_burst_send(sender: &mut udp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(SEGMENTS * DATAGRAM_BYTES);
     sender.send(udp::Message::segments(buffer, DATAGRAM_BYTES), None).expect("room");
@@ -64,7 +66,7 @@ fn measured_burst(sender: &mut udp::Sender) {
 }
 
 /// A socket that sends, and the one that gets the datagrams; those that it has no room for are lost.
-fn open(method: udp::Method) -> (udp::Socket, UdpSocket) {
+fn open_socket_and_sink(method: udp::Method) -> (udp::Socket, UdpSocket) {
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
     let builder = udp::Socket::builder().method(method);
     let mut socket = builder.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
@@ -72,21 +74,21 @@ fn open(method: udp::Method) -> (udp::Socket, UdpSocket) {
     (socket, sink)
 }
 
-fn writes(calls: u32) {
+fn run_stream_writes(calls: u32) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
     let builder = tcp::Stream::builder().method(tcp::Method::Plain).send_buffer(ROOM_BYTES);
     let mut stream = builder.connect(listener.local_addr().expect("bound")).expect("a listener");
     let (mut peer, _) = listener.accept().expect("connected");
     let mut read = vec![0; WRITE_BYTES];
     for _ in 0..calls {
-        measured_write(stream.sender());
+        measured_stream_write(stream.sender());
         peer.read_exact(&mut read).expect("a working network");
     }
     stream.sender().drain(PATIENCE).expect("all is sent");
 }
 
 #[inline(never)]
-fn measured_write(sender: &mut tcp::Sender) {
+fn measured_stream_write(sender: &mut tcp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(WRITE_BYTES);
     sender.send(buffer).expect("room");

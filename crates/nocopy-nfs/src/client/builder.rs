@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nocopy::Pool;
-use nocopy_report::address::{self, Attempts, Family};
+use nocopy_report::address::{self, FailedAttempts, Family};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::core::{Completion, Limits, ProcedureNumber};
+use super::core::{Completion, ProcedureNumber, TransferLimits};
 use super::credential::User;
 use super::half::WaitDescriptor;
 use super::transport::{ConnectSettings, Transport};
@@ -119,12 +119,12 @@ impl Builder {
         if let [address] = addresses[..] {
             return self.connect_at(url, address);
         }
-        let unreachable = |failed: Attempts| ClientError::Unreachable {
+        let unreachable = |failed: FailedAttempts| ClientError::Unreachable {
             host: url.host.to_string(),
             source: failed.into_error(),
         };
-        let first = self.first_reachable(url, &addresses).map_err(unreachable)?;
-        let mut failed = Attempts::default();
+        let first = self.first_reachable_address(url, &addresses).map_err(unreachable)?;
+        let mut failed = FailedAttempts::default();
         for address in [first].into_iter().chain(addresses.into_iter().filter(|address| *address != first)) {
             match self.connect_at(url, address) {
                 Err(ClientError::Transport(TransportError::Connect { address, source })) => {
@@ -138,7 +138,11 @@ impl Builder {
 
     /// Which of the server's addresses accepts connections first, so that an address without an answer delays
     /// nothing.
-    fn first_reachable(&self, url: &Url, addresses: &[SocketAddr]) -> Result<SocketAddr, Attempts> {
+    fn first_reachable_address(
+        &self,
+        url: &Url,
+        addresses: &[SocketAddr],
+    ) -> Result<SocketAddr, FailedAttempts> {
         let ports = url.nfs_port.map_or(vec![portmap::PORT, nfs3::PORT], |port| vec![port]);
         let all: Vec<_> =
             addresses.iter().flat_map(|to| ports.iter().map(|port| with_port(*to, *port))).collect();
@@ -149,15 +153,15 @@ impl Builder {
     }
 
     fn connect_at(&self, url: &Url, host: SocketAddr) -> Result<(Client, PathBuf), ClientError> {
-        let [nfs, mount] = self.ports(url, host)?;
-        let (root, export, below) = self.mount(url, with_port(host, mount))?;
+        let [nfs, mount] = self.find_ports(url, host)?;
+        let (root, export, below) = self.mount_closest_export(url, with_port(host, mount))?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
             None => {
                 Pool::new(BUFFERS, self.call_bytes_max.min(CALL_BYTES_MAX)).map_err(ClientError::Memory)?
             }
         };
-        let mut transport = self.transport(with_port(host, nfs), self.connections);
+        let mut transport = self.new_transport(with_port(host, nfs), self.connections);
         transport.core.set_pool(&pool);
         let mut client = Client {
             transport,
@@ -173,26 +177,26 @@ impl Builder {
         let information: FileSystemInformation =
             client.call::<_, Option<Attributes>>(Procedure::FsInfo, &root, ("", "asked for its limits"))?;
         let limit = |bytes: u32| (bytes as usize).max(SERVER_BYTES_MIN).min(self.call_bytes_max);
-        client.core().set_limits(Limits {
+        client.core_mut().set_limits(TransferLimits {
             read_bytes_max: limit(information.read_max),
             write_bytes_max: limit(information.write_max),
         });
         Ok((client, below))
     }
 
-    fn transport(&self, address: SocketAddr, connections: usize) -> Transport {
+    fn new_transport(&self, address: SocketAddr, connections: usize) -> Transport {
         let Self { timeout, give_up_after: patience, is_reserved, .. } = *self;
         let reach = ConnectSettings { address, connections, is_reserved, timeout, give_up_after: patience };
         let mut xid = [0; 4];
         // Random, so that the server does not mistake a call for one of an earlier client.
         let _ = getrandom(&mut xid, GetRandomFlags::empty());
-        Transport::new(reach, u32::from_ne_bytes(xid), self.user.body())
+        Transport::new(reach, u32::from_ne_bytes(xid), self.user.encode_credential_body())
     }
 
-    fn ports(&self, url: &Url, host: SocketAddr) -> Result<[u16; 2], ClientError> {
+    fn find_ports(&self, url: &Url, host: SocketAddr) -> Result<[u16; 2], ClientError> {
         let nfs = match url.nfs_port {
             Some(port) => port,
-            None => self.port_of(host, nfs3::PROGRAM, nfs3::VERSION)?.unwrap_or(nfs3::PORT),
+            None => self.query_portmapper(host, nfs3::PROGRAM, nfs3::VERSION)?.unwrap_or(nfs3::PORT),
         };
         if let Some(mount) = url.mount_port {
             return Ok([nfs, mount]);
@@ -202,7 +206,7 @@ impl Builder {
         if url.nfs_port.is_some() && self.is_mount_port(with_port(host, nfs))? {
             return Ok([nfs, nfs]);
         }
-        Ok([nfs, self.port_of(host, mount::PROGRAM, mount::VERSION)?.unwrap_or(nfs)])
+        Ok([nfs, self.query_portmapper(host, mount::PROGRAM, mount::VERSION)?.unwrap_or(nfs)])
     }
 
     fn is_mount_port(&self, address: SocketAddr) -> Result<bool, ClientError> {
@@ -211,7 +215,7 @@ impl Builder {
             version: mount::VERSION,
             procedure: mount::Procedure::Null as u32,
         };
-        match single_call(&mut self.transport(address, 1), procedure, &()) {
+        match make_single_call(&mut self.new_transport(address, 1), procedure, &()) {
             Ok(_) => Ok(true),
             Err(CallFailure::Call(_)) => Ok(false),
             Err(CallFailure::Transport(error)) => Err(error.into()),
@@ -219,21 +223,26 @@ impl Builder {
     }
 
     /// The port by the portmapper; `None` without a portmapper, or if it does not know the program.
-    fn port_of(&self, host: SocketAddr, program: u32, version: u32) -> Result<Option<u16>, ClientError> {
-        let mut transport = self.transport(with_port(host, portmap::PORT), 1);
+    fn query_portmapper(
+        &self,
+        host: SocketAddr,
+        program: u32,
+        version: u32,
+    ) -> Result<Option<u16>, ClientError> {
+        let mut transport = self.new_transport(with_port(host, portmap::PORT), 1);
         let procedure = ProcedureNumber {
             program: portmap::PROGRAM,
             version: portmap::VERSION,
             procedure: portmap::Procedure::GetPort as u32,
         };
         let mapping = Mapping { program, version, protocol: portmap::TCP, port: 0 };
-        let results = match single_call(&mut transport, procedure, &mapping) {
+        let results = match make_single_call(&mut transport, procedure, &mapping) {
             Ok(results) => results,
             Err(CallFailure::Transport(TransportError::Connect { .. })) => return Ok(None),
             Err(CallFailure::Transport(error)) => return Err(error.into()),
             Err(CallFailure::Call(error)) => {
                 let subject = format!("{} port {}", host.ip(), portmap::PORT);
-                return Err(ClientError::of(subject, "asked for a port", error, false));
+                return Err(ClientError::from_call_error(subject, "asked for a port", error, false));
             }
         };
         let port = xdr::parse::<u32>(&results).ok().and_then(|port| u16::try_from(port).ok());
@@ -241,22 +250,29 @@ impl Builder {
     }
 
     /// Mounts the path or its closest parent that is exported and a directory.
-    fn mount(&self, url: &Url, address: SocketAddr) -> Result<(FileHandle, String, PathBuf), ClientError> {
-        let mut transport = self.transport(address, 1);
+    fn mount_closest_export(
+        &self,
+        url: &Url,
+        address: SocketAddr,
+    ) -> Result<(FileHandle, String, PathBuf), ClientError> {
+        let mut transport = self.new_transport(address, 1);
         let procedure = ProcedureNumber {
             program: mount::PROGRAM,
             version: mount::VERSION,
             procedure: mount::Procedure::Mount as u32,
         };
-        let whole = normal_path(&url.path);
+        let whole = normalized_path(&url.path);
         let mut first = None;
         for path in whole.ancestors() {
             let export = Url { path: path.to_owned(), ..url.clone() }.to_string();
             let asked: mount::Path<'_> = Text(path.as_os_str().as_bytes());
-            let results = single_call(&mut transport, procedure, &asked).map_err(|error| match error {
-                CallFailure::Transport(error) => error.into(),
-                CallFailure::Call(error) => ClientError::of(export.clone(), "mounted", error, false),
-            })?;
+            let results =
+                make_single_call(&mut transport, procedure, &asked).map_err(|error| match error {
+                    CallFailure::Transport(error) => error.into(),
+                    CallFailure::Call(error) => {
+                        ClientError::from_call_error(export.clone(), "mounted", error, false)
+                    }
+                })?;
             let reply = xdr::parse::<MountReply>(&results).map_err(|error| ClientError::BadReply {
                 subject: export.clone(),
                 what: "mounted",
@@ -276,7 +292,7 @@ impl Builder {
 }
 
 /// The path from the root, with one slash between names.
-fn normal_path(path: &Path) -> PathBuf {
+fn normalized_path(path: &Path) -> PathBuf {
     let names = path.components().filter_map(|part| match part {
         std::path::Component::Normal(name) => Some(name),
         _ => None,
@@ -295,7 +311,7 @@ enum CallFailure {
 }
 
 /// Makes the only call of a transport, and waits for its results.
-fn single_call<'a>(
+fn make_single_call<'a>(
     transport: &mut Transport,
     procedure: ProcedureNumber,
     arguments: &impl Xdr<'a>,
@@ -315,9 +331,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_have_one_slash_between_names() {
+    fn normalized_paths_have_single_slashes_and_no_dots() {
         for (path, expected) in [("/srv//a/./b/", "/srv/a/b"), ("//", "/"), ("/", "/")] {
-            assert_eq!(normal_path(Path::new(path)), Path::new(expected));
+            assert_eq!(normalized_path(Path::new(path)), Path::new(expected));
         }
     }
 }

@@ -23,7 +23,7 @@ impl User {
     }
 
     /// The body of the credential, with as many groups as it can hold.
-    pub(super) fn body(&self) -> Vec<u8> {
+    pub(super) fn encode_credential_body(&self) -> Vec<u8> {
         let names = rustix::system::uname();
         let name = names.nodename().to_bytes();
         let (user, group) = (self.user, self.group);
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn credentials_have_the_user_and_at_most_16_groups() {
-        let body = User { user: 1000, group: 100, groups: (0..20).collect() }.body();
+        let body = User { user: 1000, group: 100, groups: (0..20).collect() }.encode_credential_body();
         let said: SystemCredential<'_> = xdr::parse(&body).unwrap();
         assert_eq!((said.user, said.group, said.groups), (1000, 100, (0..16).collect()));
     }

@@ -75,11 +75,11 @@ impl Client {
         directory: FileHandle,
         bytes_max: usize,
     ) -> Result<Vec<Entry>, ClientError> {
-        Ok(self.list_unless(directory, bytes_max, || false)?.expect("never stopped"))
+        Ok(self.list_until_stopped(directory, bytes_max, || false)?.expect("never stopped"))
     }
 
     /// As [`list`](Self::list); `None` if it was stopped: that is asked before each entry.
-    pub(crate) fn list_unless(
+    pub(crate) fn list_until_stopped(
         &mut self,
         directory: FileHandle,
         bytes_max: usize,
@@ -103,7 +103,7 @@ impl Client {
                 }
                 bytes += size_of::<Entry>() + raw.name.len();
                 if !matches!(raw.name.as_slice(), b"." | b"..") {
-                    check_name(&raw.name).map_err(bad_listing)?;
+                    check_name(&raw.name).map_err(bad_listing_error)?;
                     self.add_entry(directory, raw, &mut all)?;
                 }
             }
@@ -112,7 +112,7 @@ impl Client {
                 Some(cookie) if cookie != at.cookie && bytes < bytes_max => {
                     Cursor { cookie, verifier: page.verifier }
                 }
-                _ => return Err(bad_listing(BadReply::EndlessDirectory)),
+                _ => return Err(bad_listing_error(BadReply::EndlessDirectory)),
             };
         }
     }
@@ -158,7 +158,7 @@ impl Client {
     }
 }
 
-fn bad_listing(source: BadReply) -> ClientError {
+fn bad_listing_error(source: BadReply) -> ClientError {
     ClientError::BadReply { subject: "a directory".into(), what: "listed", source }
 }
 

@@ -20,9 +20,14 @@ pub enum ClientError {
     /// None of its addresses accepts connections.
     #[error("{host}: cannot be connected to{cause}; check that an NFS server listens there ('nocopy serve nfs'), and that no firewall is in between", cause = ErrorCause(.source))]
     Unreachable { host: String, source: std::io::Error },
-    #[error("{export}: cannot be mounted ({}); {}; {}", mount_text(*status)[0], mount_text(*status)[1], mount_advice(*status))]
+    #[error(
+        "{export}: cannot be mounted ({}); {}; {}",
+        mount_status_text(*status)[0],
+        mount_status_text(*status)[1],
+        mount_status_advice(*status)
+    )]
     Mount { export: String, status: mount::Status },
-    #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), advice(*status))]
+    #[error("{subject}: cannot be {what} {}; {}", StatusText(*status), status_advice(*status))]
     Status { subject: String, what: &'static str, status: Status },
     /// The server returned an error, but the call was sent more than once, and an earlier copy may have
     /// succeeded.
@@ -46,9 +51,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    pub(super) fn of(subject: String, what: &'static str, error: CallError, is_repeated: bool) -> Self {
+    pub(super) fn from_call_error(
+        subject: String,
+        what: &'static str,
+        error: CallError,
+        is_repeated: bool,
+    ) -> Self {
         match error {
-            CallError::Status(StatusText(status)) if is_repeated && is_uncertain(status) => {
+            CallError::Status(StatusText(status)) if is_repeated && is_ambiguous_when_repeated(status) => {
                 Self::Uncertain { subject, what, status }
             }
             CallError::Status(StatusText(status)) => Self::Status { subject, what, status },
@@ -74,11 +84,11 @@ impl From<ClientError> for std::io::Error {
 }
 
 /// Statuses that a server also returns to a repetition of a call that has succeeded.
-fn is_uncertain(status: Status) -> bool {
+fn is_ambiguous_when_repeated(status: Status) -> bool {
     matches!(status, Status::NoEntry | Status::Exists | Status::Stale | Status::NotEmpty)
 }
 
-fn advice(status: Status) -> &'static str {
+fn status_advice(status: Status) -> &'static str {
     match status {
         Status::Access | Status::NotPermitted => {
             "check its permissions, and as which user the server takes this client"
@@ -99,7 +109,7 @@ fn advice(status: Status) -> &'static str {
     }
 }
 
-fn mount_text(status: mount::Status) -> [&'static str; 2] {
+fn mount_status_text(status: mount::Status) -> [&'static str; 2] {
     match status {
         mount::Status::NotPermitted => ["EPERM", "not permitted"],
         mount::Status::NoEntry => ["ENOENT", "the server exports no such path"],
@@ -113,7 +123,7 @@ fn mount_text(status: mount::Status) -> [&'static str; 2] {
     }
 }
 
-fn mount_advice(status: mount::Status) -> &'static str {
+fn mount_status_advice(status: mount::Status) -> &'static str {
     match status {
         mount::Status::NoEntry => "'showmount -e HOST' lists what is exported",
         mount::Status::NotPermitted | mount::Status::Access => {
@@ -130,27 +140,27 @@ mod tests {
     use crate::wire::rpc::Reply;
     use crate::wire::xdr::XdrError;
 
-    fn text(error: impl Into<CallError>, is_repeated: bool) -> String {
-        let text = ClientError::of("F".into(), "read", error.into(), is_repeated).to_string();
+    fn error_text(error: impl Into<CallError>, is_repeated: bool) -> String {
+        let text = ClientError::from_call_error("F".into(), "read", error.into(), is_repeated).to_string();
         text.strip_prefix("F: ").expect("the subject comes first").to_owned()
     }
 
     #[test]
     fn errors_of_calls_have_cause_and_remedy() {
         assert_eq!(
-            text(Status::IsDirectory, true),
+            error_text(Status::IsDirectory, true),
             "cannot be read (EISDIR); a directory; name a file, or use -r"
         );
         assert_eq!(
-            text(Status::NoEntry, true),
+            error_text(Status::NoEntry, true),
             "may or may not have been read (ENOENT); no such file or directory; the call was sent again after the connection was lost, and this is the second reply; look at the directory"
         );
         assert_eq!(
-            text(CallError::Refused(Reply::ProgramUnavailable), false),
+            error_text(CallError::Refused(Reply::ProgramUnavailable), false),
             "cannot be read; the server refuses the call (ProgramUnavailable); check that it serves NFS version 3 to this user"
         );
         assert_eq!(
-            text(CallError::Unanswered, false),
+            error_text(CallError::Unanswered, false),
             "cannot be read; the client stopped waiting for the server; try again"
         );
         let mount = ClientError::Mount { export: "E".into(), status: mount::Status::NoEntry };
@@ -158,7 +168,7 @@ mod tests {
             mount.to_string(),
             format!(
                 "E: cannot be mounted (ENOENT); the server exports no such path; {}",
-                mount_advice(mount::Status::NoEntry)
+                mount_status_advice(mount::Status::NoEntry)
             )
         );
     }
@@ -212,7 +222,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                text(reply, false),
+                error_text(reply, false),
                 format!("cannot be read; {cause}; check that the server speaks NFS version 3")
             );
         }
@@ -220,7 +230,7 @@ mod tests {
 
     /// Of calls that the client makes for itself, and of memory.
     #[test]
-    fn rare_errors_have_cause_and_remedy() {
+    fn disk_and_memory_errors_have_cause_and_remedy() {
         let none = || std::io::Error::from_raw_os_error(12);
         for (said, expected) in [
             (

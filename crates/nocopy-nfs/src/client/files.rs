@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::core::BadReply;
-use super::url::escaped;
+use super::url::escape_path;
 use super::{Client, ClientError};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    Attributes, CreateArguments, CreateMode, Created, Entry as At, FileHandle, FileType, LinkArguments,
-    Linked, LookupResult, MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, Procedure,
-    ReadLinkResult, RenameArguments, Renamed, SetAttributesArguments, SymbolicLinkArguments,
+    Attributes, CreateArguments, CreateMode, CreateResult, Entry as At, FileHandle, FileType, LinkArguments,
+    LinkResult, LookupResult, MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, Procedure,
+    ReadLinkResult, RenameArguments, RenameResult, SetAttributesArguments, SymbolicLinkArguments,
     WeakCacheConsistency,
 };
 use crate::wire::xdr;
@@ -37,7 +37,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn look_up(&mut self, directory: FileHandle, name: &[u8]) -> Result<FileInfo, ClientError> {
-        let subject = escaped(name);
+        let subject = escape_path(name);
         let asked = At { directory, name: Text(name) };
         let found: LookupResult =
             self.call::<_, Option<Attributes>>(Procedure::Lookup, &asked, (&subject, "found"))?;
@@ -144,9 +144,9 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn link(&mut self, file: FileHandle, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
-        let subject = escaped(name);
+        let subject = escape_path(name);
         let asked = LinkArguments { file, at: At { directory, name: Text(name) } };
-        self.call::<Linked, Linked>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
+        self.call::<LinkResult, LinkResult>(Procedure::Link, &asked, (&subject, "linked")).map(drop)
     }
 
     fn create_entry<'a>(
@@ -155,8 +155,8 @@ impl Client {
         at: At<'_>,
         asked: &impl xdr::Xdr<'a>,
     ) -> Result<FileInfo, ClientError> {
-        let subject = escaped(at.name.0);
-        let made = self.call::<Created, WeakCacheConsistency>(procedure, asked, (&subject, "made"))?;
+        let subject = escape_path(at.name.0);
+        let made = self.call::<CreateResult, WeakCacheConsistency>(procedure, asked, (&subject, "made"))?;
         match (made.file, made.attributes) {
             (Some(file), Some(attributes)) => Ok(FileInfo { file, attributes }),
             // The server may leave these out.
@@ -169,7 +169,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn remove(&mut self, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
-        self.remove_by(Procedure::Remove, directory, name)
+        self.remove_by_procedure(Procedure::Remove, directory, name)
     }
 
     /// Removes an empty directory.
@@ -177,16 +177,16 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn remove_directory(&mut self, directory: FileHandle, name: &[u8]) -> Result<(), ClientError> {
-        self.remove_by(Procedure::RemoveDirectory, directory, name)
+        self.remove_by_procedure(Procedure::RemoveDirectory, directory, name)
     }
 
-    fn remove_by(
+    fn remove_by_procedure(
         &mut self,
         procedure: Procedure,
         directory: FileHandle,
         name: &[u8],
     ) -> Result<(), ClientError> {
-        let subject = escaped(name);
+        let subject = escape_path(name);
         let at = At { directory, name: Text(name) };
         self.call::<WeakCacheConsistency, WeakCacheConsistency>(procedure, &at, (&subject, "removed"))
             .map(drop)
@@ -201,12 +201,12 @@ impl Client {
         (from_directory, from): (FileHandle, &[u8]),
         (to_directory, to): (FileHandle, &[u8]),
     ) -> Result<(), ClientError> {
-        let subject = escaped(from);
+        let subject = escape_path(from);
         let asked = RenameArguments {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
         };
-        self.call::<Renamed, Renamed>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
+        self.call::<RenameResult, RenameResult>(Procedure::Rename, &asked, (&subject, "renamed")).map(drop)
     }
 
     /// Changes permissions, owner, length or times. Returns the attributes after that, if the server reports

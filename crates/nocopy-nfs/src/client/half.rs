@@ -29,7 +29,7 @@ impl WaitDescriptor {
     }
 
     /// Watches these sockets for reading, those with `true` for writing too, and the time `end`.
-    fn set_sockets<'a>(
+    fn watch_sockets<'a>(
         &self,
         sockets: impl Iterator<Item = (BorrowedFd<'a>, bool)>,
         end: Option<Instant>,
@@ -73,7 +73,7 @@ impl Client {
         if !self.filled.is_empty() || self.in_flight() == 0 {
             return Ok(true);
         }
-        self.wait_descriptor.set_sockets(self.transport.sockets(), self.transport.next_timeout())?;
+        self.wait_descriptor.watch_sockets(self.transport.sockets(), self.transport.next_timeout())?;
         Ok(false)
     }
 }

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub use builder::Builder;
-pub use core::{CallError, Counts, FilePosition, ReadEnd, Ticket};
+pub use core::{CallError, CoreCounts, FilePosition, ReadMetadata, Ticket};
 pub use directory::Entry;
 pub(crate) use directory::LISTING_BYTES_MAX;
 pub use error::ClientError;
@@ -47,9 +47,9 @@ pub use pending_calls::FinishedCall;
 use pending_calls::PendingCalls;
 pub use transfer::FilledBuffer;
 pub use transport::TransportError;
-pub use url::{Url, UrlError, escaped, is_printed, is_url, unescaped};
+pub use url::{Url, UrlError, escape_path, is_nfs_url, is_printable, unescape_path};
 
-use self::core::{Completion, Core, Limits, ProcedureNumber};
+use self::core::{Completion, Core, ProcedureNumber, TransferLimits};
 use half::WaitDescriptor;
 use transport::Transport;
 
@@ -98,11 +98,11 @@ impl Client {
     }
 
     /// The most bytes of one READ or WRITE call. Longer buffers take several calls, one after another.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> TransferLimits {
         self.transport.core.limits()
     }
 
-    fn core(&mut self) -> &mut Core {
+    fn core_mut(&mut self) -> &mut Core {
         &mut self.transport.core
     }
 
@@ -130,9 +130,10 @@ impl Client {
     ) -> Result<T, ClientError> {
         let (begin, mut pause) = (Instant::now(), NOT_READY_MIN);
         loop {
-            let (results, is_repeated) = self.results_of(asked, arguments)?;
-            let failed =
-                |error| ClientError::of(asked.subject_in(&self.export), asked.what, error, is_repeated);
+            let (results, is_repeated) = self.wait_for_results(asked, arguments)?;
+            let failed = |error| {
+                ClientError::from_call_error(asked.full_subject(&self.export), asked.what, error, is_repeated)
+            };
             match parse(&results).map_err(|error| failed(core::BadReply::from(error).into()))? {
                 Ok(value) => return Ok(value),
                 Err(Refusal { status: Status::Jukebox, .. })
@@ -146,12 +147,12 @@ impl Client {
         }
     }
 
-    fn results_of<'a>(
+    fn wait_for_results<'a>(
         &mut self,
         asked: &CallDescription<'_>,
         arguments: &impl Xdr<'a>,
     ) -> Result<(Vec<u8>, bool), ClientError> {
-        let ticket = self.core().call(asked.procedure, arguments, asked.bytes_max);
+        let ticket = self.core_mut().call(asked.procedure, arguments, asked.bytes_max);
         let done = self.wait_for_completion(
             |done| matches!(done, Completion::Results { ticket: of, .. } if *of == ticket),
         )?;
@@ -159,7 +160,7 @@ impl Client {
             unreachable!("that is what was waited for")
         };
         let results = results.map_err(|error| {
-            ClientError::of(asked.subject_in(&self.export), asked.what, error, is_repeated)
+            ClientError::from_call_error(asked.full_subject(&self.export), asked.what, error, is_repeated)
         })?;
         Ok((results, is_repeated))
     }
@@ -171,12 +172,12 @@ impl Client {
     ) -> Result<Completion, ClientError> {
         loop {
             let mut found = None;
-            while let Some(done) = self.core().next_completion() {
+            while let Some(done) = self.core_mut().next_completion() {
                 if is_it(&done) {
                     found = Some(done);
                     continue;
                 }
-                self.collect(done);
+                self.collect_completion(done);
             }
             if let Some(done) = found {
                 return Ok(done);
@@ -186,12 +187,12 @@ impl Client {
     }
 
     fn collect_completions(&mut self) {
-        while let Some(done) = self.core().next_completion() {
-            self.collect(done);
+        while let Some(done) = self.core_mut().next_completion() {
+            self.collect_completion(done);
         }
     }
 
-    fn collect(&mut self, done: Completion) {
+    fn collect_completion(&mut self, done: Completion) {
         match done {
             Completion::Filled { ticket, buffer, place, outcome } => {
                 self.filled.push_back(FilledBuffer { ticket, buffer, place, outcome });
@@ -216,7 +217,7 @@ struct CallDescription<'a> {
 }
 
 impl CallDescription<'_> {
-    fn subject_in(&self, export: &str) -> String {
+    fn full_subject(&self, export: &str) -> String {
         match self.subject {
             "" => export.to_owned(),
             subject => format!("{export}: {subject}"),

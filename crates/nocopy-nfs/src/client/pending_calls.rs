@@ -4,12 +4,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::core::{BadReply, CallError, ProcedureNumber};
-use super::url::escaped;
+use super::url::escape_path;
 use super::{Client, ClientError, FileInfo, SHORT_BYTES_MAX, Ticket};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
-    Attributes, CreateArguments, CreateMode, Created, Entry as At, FileHandle, LookupResult, NewAttributes,
-    NfsResult, Procedure, RenameArguments, Renamed, SetAttributesArguments, WeakCacheConsistency,
+    Attributes, CreateArguments, CreateMode, CreateResult, Entry as At, FileHandle, LookupResult,
+    NewAttributes, NfsResult, Procedure, RenameArguments, RenameResult, SetAttributesArguments,
+    WeakCacheConsistency,
 };
 use crate::wire::xdr::{self, Xdr};
 
@@ -54,13 +55,13 @@ impl PendingCalls {
     ) {
         let Some(PendingCall { kind, subject, what }) = self.calls.remove(&ticket) else { return };
         let found = results.and_then(|results| decode_results(kind, &results));
-        let outcome = found.map_err(|error| ClientError::of(subject, what, error, is_repeated));
+        let outcome = found.map_err(|error| ClientError::from_call_error(subject, what, error, is_repeated));
         self.finished.push_back(FinishedCall { ticket, outcome });
     }
 }
 
 fn decode_results(kind: CallKind, results: &[u8]) -> Result<Option<FileInfo>, CallError> {
-    fn checked<T: for<'a> Xdr<'a>>(results: &[u8]) -> Result<(), CallError> {
+    fn check_status<T: for<'a> Xdr<'a>>(results: &[u8]) -> Result<(), CallError> {
         let parsed: NfsResult<T, T> = xdr::parse(results).map_err(BadReply::from)?;
         parsed.map(drop).map_err(|refusal| refusal.status.into())
     }
@@ -72,13 +73,13 @@ fn decode_results(kind: CallKind, results: &[u8]) -> Result<Option<FileInfo>, Ca
             Ok(found.attributes.map(|attributes| FileInfo { file: found.file, attributes }))
         }
         CallKind::Create => {
-            let made: NfsResult<Created, WeakCacheConsistency> =
+            let made: NfsResult<CreateResult, WeakCacheConsistency> =
                 xdr::parse(results).map_err(BadReply::from)?;
             let made = made.map_err(|refusal| refusal.status)?;
             Ok(made.file.zip(made.attributes).map(|(file, attributes)| FileInfo { file, attributes }))
         }
-        CallKind::SetAttributes => checked::<WeakCacheConsistency>(results).map(|()| None),
-        CallKind::Rename => checked::<Renamed>(results).map(|()| None),
+        CallKind::SetAttributes => check_status::<WeakCacheConsistency>(results).map(|()| None),
+        CallKind::Rename => check_status::<RenameResult>(results).map(|()| None),
         CallKind::Commit => Ok(None),
     }
 }
@@ -88,19 +89,19 @@ impl Client {
     /// result.
     pub fn begin_create(&mut self, directory: FileHandle, name: &[u8], how: CreateMode) -> Ticket {
         let at = At { directory, name: Text(name) };
-        self.begin(Procedure::Create, &CreateArguments { at, how }, CallKind::Create, (name, "made"))
+        self.begin_call(Procedure::Create, &CreateArguments { at, how }, CallKind::Create, (name, "made"))
     }
 
     /// Starts [`look_up`](Self::look_up) without waiting.
     pub fn begin_look_up(&mut self, directory: FileHandle, name: &[u8]) -> Ticket {
         let at = At { directory, name: Text(name) };
-        self.begin(Procedure::Lookup, &at, CallKind::LookUp, (name, "found"))
+        self.begin_call(Procedure::Lookup, &at, CallKind::LookUp, (name, "found"))
     }
 
     /// Starts [`set_attributes`](Self::set_attributes) without waiting.
     pub fn begin_set_attributes(&mut self, file: FileHandle, new: NewAttributes) -> Ticket {
         let asked = SetAttributesArguments { file, new, guard: None };
-        self.begin(Procedure::SetAttr, &asked, CallKind::SetAttributes, (b"", "changed"))
+        self.begin_call(Procedure::SetAttr, &asked, CallKind::SetAttributes, (b"", "changed"))
     }
 
     /// Starts [`rename`](Self::rename) without waiting.
@@ -113,29 +114,29 @@ impl Client {
             from: At { directory: from_directory, name: Text(from) },
             to: At { directory: to_directory, name: Text(to) },
         };
-        self.begin(Procedure::Rename, &asked, CallKind::Rename, (from, "renamed"))
+        self.begin_call(Procedure::Rename, &asked, CallKind::Rename, (from, "renamed"))
     }
 
     /// Starts [`commit`](Self::commit) without waiting; `None` while another commit of the file is in
     /// progress.
     pub fn begin_commit(&mut self, file: FileHandle) -> Option<Ticket> {
-        let ticket = self.core().commit(file)?;
+        let ticket = self.core_mut().commit(file)?;
         let call = PendingCall { kind: CallKind::Commit, subject: self.export.clone(), what: "written" };
         self.pending_calls.calls.insert(ticket, call);
         Some(ticket)
     }
 
-    fn begin<'a>(
+    fn begin_call<'a>(
         &mut self,
         procedure: Procedure,
         arguments: &impl Xdr<'a>,
         kind: CallKind,
         (name, what): (&[u8], &'static str),
     ) -> Ticket {
-        let ticket = self.core().call(ProcedureNumber::from(procedure), arguments, SHORT_BYTES_MAX);
+        let ticket = self.core_mut().call(ProcedureNumber::from(procedure), arguments, SHORT_BYTES_MAX);
         let subject = match name {
             [] => self.export.clone(),
-            name => format!("{}: {}", self.export, escaped(name)),
+            name => format!("{}: {}", self.export, escape_path(name)),
         };
         self.pending_calls.calls.insert(ticket, PendingCall { kind, subject, what });
         ticket

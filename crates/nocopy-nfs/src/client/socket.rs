@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Source ports that need privileges; a server with the option `secure` accepts no others.
 const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
 
-pub(super) fn connect_within(
+pub(super) fn connect_with_timeout(
     address: SocketAddr,
     is_reserved: bool,
     within: Duration,
@@ -25,7 +25,7 @@ pub(super) fn connect_within(
     let mut ports = RESERVED_PORTS.cycle().skip(first).take(if is_reserved { count } else { 0 });
     loop {
         let port = ports.next();
-        match connect_from(address, port, within) {
+        match connect_from_port(address, port, within) {
             // The port is in use, or was in use for this server until recently.
             Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) if port.is_some() => {}
             done => return done.map_err(io::Error::from),
@@ -33,7 +33,7 @@ pub(super) fn connect_within(
     }
 }
 
-fn connect_from(address: SocketAddr, port: Option<u16>, within: Duration) -> Result<TcpStream, Errno> {
+fn connect_from_port(address: SocketAddr, port: Option<u16>, within: Duration) -> Result<TcpStream, Errno> {
     let (family, any): (_, IpAddr) = match address {
         SocketAddr::V4(_) => (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
         SocketAddr::V6(_) => (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait};
 
-use super::core::{CallError, Completion, Limits};
-use super::{Client, ClientError, FilePosition, ReadEnd, Ticket};
+use super::core::{CallError, Completion, TransferLimits};
+use super::{Client, ClientError, FilePosition, ReadMetadata, Ticket};
 use crate::wire::nfs3::FileHandle;
 
 /// The most calls without a reply; further buffers are refused.
@@ -20,7 +20,7 @@ pub struct FilledBuffer {
     pub buffer: Buffer,
     /// Where in the file the data lies.
     pub place: FilePosition,
-    pub outcome: Result<ReadEnd, CallError>,
+    pub outcome: Result<ReadMetadata, CallError>,
 }
 
 impl FilledBuffer {
@@ -28,10 +28,12 @@ impl FilledBuffer {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn read(self) -> Result<(Buffer, ReadEnd), ClientError> {
+    pub fn into_result(self) -> Result<(Buffer, ReadMetadata), ClientError> {
         let Self { buffer, outcome, place, .. } = self;
         let subject = || format!("the file, from byte {} on", place.offset);
-        outcome.map(|end| (buffer, end)).map_err(|error| ClientError::of(subject(), "read", error, false))
+        outcome
+            .map(|end| (buffer, end))
+            .map_err(|error| ClientError::from_call_error(subject(), "read", error, false))
     }
 }
 
@@ -67,10 +69,10 @@ impl Client {
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer's memory is read-only.
     pub fn post(&mut self, buffer: Buffer, place: FilePosition) -> Result<Ticket, Rejected<Buffer>> {
-        if self.core().in_flight() >= IN_FLIGHT_MAX {
+        if self.core_mut().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }
-        self.core().post(buffer, place)
+        self.core_mut().post(buffer, place)
     }
 
     /// Waits for the next filled buffer; `None` if none is posted.
@@ -106,7 +108,7 @@ impl Client {
                 return Ok(Some(filled));
             }
             let is_over = has_turned && until.is_some_and(|until| Instant::now() >= until);
-            if is_over || self.core().in_flight() == 0 {
+            if is_over || self.core_mut().in_flight() == 0 {
                 return Ok(None);
             }
             self.transport.drive_to_receive(until)?;
@@ -120,7 +122,7 @@ impl Client {
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
     pub fn try_flush(&mut self) -> Result<bool, ClientError> {
         self.transport.drive(Some(Instant::now()))?;
-        Ok(self.core().queued() == 0)
+        Ok(self.core_mut().queued_count() == 0)
     }
 
     /// Reads into a buffer, and waits until it is filled.
@@ -130,15 +132,19 @@ impl Client {
     ///
     /// # Panics
     /// The buffer's memory is read-only.
-    pub fn read(&mut self, buffer: Buffer, place: FilePosition) -> Result<(Buffer, ReadEnd), ClientError> {
-        let ticket = self.core().post(buffer, place).expect("memory that can be written to");
+    pub fn read(
+        &mut self,
+        buffer: Buffer,
+        place: FilePosition,
+    ) -> Result<(Buffer, ReadMetadata), ClientError> {
+        let ticket = self.core_mut().post(buffer, place).expect("memory that can be written to");
         let done = self.wait_for_completion(
             |done| matches!(done, Completion::Filled { ticket: of, .. } if *of == ticket),
         )?;
         let Completion::Filled { buffer, outcome, .. } = done else {
             unreachable!("that is what was waited for")
         };
-        FilledBuffer { ticket, buffer, place, outcome }.read()
+        FilledBuffer { ticket, buffer, place, outcome }.into_result()
     }
 
     /// Starts a write. The client keeps the buffer until a [`commit`](Self::commit) has confirmed that its
@@ -150,18 +156,18 @@ impl Client {
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer is empty.
     pub fn write(&mut self, buffer: Buffer, place: FilePosition) -> Result<(), Rejected<Buffer>> {
-        if self.core().in_flight() >= IN_FLIGHT_MAX {
+        if self.core_mut().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }
-        self.core().write(buffer, place)
+        self.core_mut().write(buffer, place)
     }
 
     /// Sends queued calls, and waits until fewer than `in_flight` have no reply.
     ///
     /// # Errors
     /// The server did not answer in time ([`give_up_after`](super::Builder::give_up_after)).
-    pub fn wait_for_room(&mut self, in_flight: usize) -> Result<(), ClientError> {
-        while self.core().in_flight() >= in_flight.max(1) {
+    pub fn wait_until_fewer_in_flight(&mut self, in_flight: usize) -> Result<(), ClientError> {
+        while self.core_mut().in_flight() >= in_flight.max(1) {
             self.transport.drive(None)?;
         }
         Ok(())
@@ -174,7 +180,7 @@ impl Client {
     /// A write since the last commit failed, or may not be on the disk. See [`ClientError`].
     pub fn commit(&mut self, file: FileHandle) -> Result<(), ClientError> {
         let ticket = loop {
-            match self.core().commit(file) {
+            match self.core_mut().commit(file) {
                 Some(ticket) => break ticket,
                 None => self.transport.drive(None)?,
             }
@@ -183,7 +189,7 @@ impl Client {
             |done| matches!(done, Completion::Committed { ticket: of, .. } if *of == ticket),
         )?;
         let Completion::Committed { outcome, .. } = done else { unreachable!("that is what was waited for") };
-        outcome.map_err(|error| ClientError::of(self.export.clone(), "written", error, false))
+        outcome.map_err(|error| ClientError::from_call_error(self.export.clone(), "written", error, false))
     }
 
     /// Bytes of writes that were acknowledged but not committed.
@@ -209,7 +215,7 @@ impl Client {
 
     /// How data is moved, and why.
     pub fn explain(&self) -> Explanation {
-        let Limits { read_bytes_max, write_bytes_max } = self.limits();
+        let TransferLimits { read_bytes_max, write_bytes_max } = self.limits();
         let text = format!(
             "{}: reads of up to {read_bytes_max} bytes a call, each by one readv into the posted buffer and the next head; mapped pages would \
              have to begin where the data of a reply do\nwrites of up to {write_bytes_max} bytes a call, sent from where they lie by writev, and \
@@ -224,7 +230,7 @@ impl Client {
     /// # Errors
     /// Never; the type is that of all halves.
     pub fn stats(&self) -> io::Result<Stats> {
-        let (counts, sockets) = (self.transport.core.counts(), self.transport.counts());
+        let (counts, sockets) = (self.transport.core.counts(), self.transport.socket_counts());
         let mut stats = Stats::default();
         (stats.moved, stats.bytes, stats.faults) = (counts.reads, counts.read_bytes, counts.bad_replies);
         stats.flushes = sockets.sends;

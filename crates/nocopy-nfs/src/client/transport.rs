@@ -135,7 +135,7 @@ impl Transport {
         self.wait = wait;
     }
 
-    pub(super) fn counts(&self) -> SocketCounts {
+    pub(super) fn socket_counts(&self) -> SocketCounts {
         self.counts
     }
 
@@ -168,10 +168,10 @@ impl Transport {
         if self.send_and_receive()? || self.core.in_flight() == 0 {
             return Ok(());
         }
-        if self.may_delay_reads && self.core.queued() > 0 {
+        if self.may_delay_reads && self.core.queued_count() > 0 {
             // Calls in flight may take long; queued reads should not wait for them.
             let soon = now + JOIN_DELAY_MAX;
-            self.wait(Some(until.map_or(soon, |until| until.min(soon))))?;
+            self.wait_for_sockets(Some(until.map_or(soon, |until| until.min(soon))))?;
             if self.send_and_receive()? {
                 return Ok(());
             }
@@ -180,30 +180,30 @@ impl Transport {
                 return Ok(());
             }
         }
-        self.wait(until)?;
+        self.wait_for_sockets(until)?;
         self.send_and_receive().map(drop)
     }
 
     /// Repeats reads and writes for which the server was not ready, after a pause.
     fn resume_delayed(&mut self, now: Instant) {
-        if self.core.delayed() == 0 {
+        if self.core.delayed_count() == 0 {
             self.resume_at = None;
         } else if *self.resume_at.get_or_insert(now + NOT_READY) <= now {
-            self.core.resume();
+            self.core.resume_delayed();
             self.resume_at = None;
         }
     }
 
     /// Sends and receives without waiting; returns whether any byte was moved.
     fn send_and_receive(&mut self) -> Result<bool, TransportError> {
-        let mut has_moved = self.poll_idle()?;
+        let mut has_moved = self.detect_closed_idle_connections()?;
         if !(self.may_delay_reads && self.core.may_delay_queued()) {
             self.assign_calls();
         }
         for number in 0..self.connections.len() {
-            has_moved |= self.send(number);
+            has_moved |= self.send_calls(number);
         }
-        self.poll_drained()?;
+        self.poll_drained_connections()?;
         // Another connection is first each time, so that all are read from.
         let (count, mut left) = (self.connections.len(), TURN_BYTES);
         let first = self.first;
@@ -211,16 +211,16 @@ impl Transport {
             if left == 0 {
                 break;
             }
-            has_moved |= self.receive(number, &mut left)?;
+            has_moved |= self.receive_replies(number, &mut left)?;
             self.first = (number + 1) % count;
         }
         Ok(has_moved)
     }
 
     /// Detects connections that the server closed while no call was in flight.
-    fn poll_idle(&mut self) -> Result<bool, TransportError> {
+    fn detect_closed_idle_connections(&mut self) -> Result<bool, TransportError> {
         let mut has_moved = false;
-        if self.core.queued() == 0 {
+        if self.core.queued_count() == 0 {
             return Ok(false);
         }
         for number in 0..self.connections.len() {
@@ -228,7 +228,7 @@ impl Transport {
                 continue;
             }
             self.connections[number].is_drained = false;
-            has_moved |= self.receive(number, &mut 0)?;
+            has_moved |= self.receive_replies(number, &mut 0)?;
             if self.connections[number].stream.is_some() {
                 self.connections[number].last_received = Some(BootInstant::now());
             }
@@ -253,7 +253,7 @@ impl Transport {
             if self.connections[number].stream.is_some() {
                 continue;
             }
-            match socket::connect_within(
+            match socket::connect_with_timeout(
                 address,
                 is_reserved,
                 patience.map_or(timeout, |most| most.min(timeout)),
@@ -306,25 +306,25 @@ impl Transport {
 
     /// Assigns each queued call to the connection with the fewest calls in flight.
     fn assign_calls(&mut self) {
-        if self.core.queued() == 0 {
+        if self.core.queued_count() == 0 {
             return;
         }
         let mut loads = vec![0; self.connections.len()];
         self.core.count_in_flight(&mut loads);
-        while self.core.queued() > 0 {
+        while self.core.queued_count() > 0 {
             let takes = |connection: &Connection| {
                 connection.stream.is_some() && !connection.is_full && connection.out.len() < BATCH_MAX
             };
             let numbers = (0..loads.len()).filter(|number| takes(&self.connections[*number]));
             let Some(number) = numbers.min_by_key(|number| loads[*number]) else { return };
-            let Some(xid) = self.core.next_call(number) else { return };
+            let Some(xid) = self.core.assign_next_call(number) else { return };
             self.connections[number].out.push_back(xid);
             loads[number] += self.core.request_count(xid);
         }
     }
 
     /// Sends as much as the socket accepts; returns whether anything was sent, or the connection was lost.
-    fn send(&mut self, number: usize) -> bool {
+    fn send_calls(&mut self, number: usize) -> bool {
         let mut has_sent = false;
         while !self.connections[number].out.is_empty() && !self.connections[number].is_full {
             match self.send_once(number) {
@@ -351,7 +351,8 @@ impl Transport {
         counts.sends += 1;
         *sent += stream.write_vectored(&pieces)?;
         while let Some(xid) = out.front() {
-            let bytes = core.pieces(*xid).map_or(0, |pieces| pieces.iter().map(|piece| piece.len()).sum());
+            let bytes =
+                core.call_pieces(*xid).map_or(0, |pieces| pieces.iter().map(|piece| piece.len()).sum());
             if bytes > *sent {
                 break;
             }
@@ -363,7 +364,7 @@ impl Transport {
 
     /// Receives, and returns whether anything was received. Stops after `left` bytes, at the end of a reply
     /// or read.
-    fn receive(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
+    fn receive_replies(&mut self, number: usize, left: &mut usize) -> Result<bool, TransportError> {
         let mut has_received = false;
         while !self.connections[number].is_drained {
             let Self { core, connections, counts, .. } = self;
@@ -373,15 +374,15 @@ impl Transport {
             let (room, received) = {
                 // One call receives the rest of a reply's data and the next header.
                 let mut space = core.receive_buffers(number);
-                (space.room(), stream.read_vectored(space.pieces()))
+                (space.total_bytes(), stream.read_vectored(space.pieces()))
             };
             match received {
                 Ok(bytes @ 1..) => {
                     has_received = true;
                     connection.last_received = Some(BootInstant::now());
                     let before = core.counts();
-                    if let Err(source) = core.received(number, bytes) {
-                        self.reject_replies(number, source)?;
+                    if let Err(source) = core.handle_received(number, bytes) {
+                        self.drop_after_bad_reply(number, source)?;
                         break;
                     }
                     let after = core.counts();
@@ -409,7 +410,7 @@ impl Transport {
         Ok(has_received)
     }
 
-    fn reject_replies(&mut self, number: usize, source: BadReply) -> Result<(), TransportError> {
+    fn drop_after_bad_reply(&mut self, number: usize, source: BadReply) -> Result<(), TransportError> {
         self.drop_connection(number);
         self.bad_replies += 1;
         if self.bad_replies >= BAD_REPLIES_MAX {
@@ -440,7 +441,7 @@ impl Transport {
         })
     }
 
-    fn wait(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
+    fn wait_for_sockets(&mut self, until: Option<Instant>) -> Result<(), TransportError> {
         let now = Instant::now();
         let end = [until, self.next_timeout()].into_iter().flatten().min().unwrap_or(now + RETRY_MAX);
         self.counts.waits += 1;
@@ -454,18 +455,18 @@ impl Transport {
             _ => None,
         };
         let is_there = match spun {
-            Some(spun) => self.spin(spun)?,
+            Some(spun) => self.spin_until(spun)?,
             None => false,
         };
         if !is_there {
             self.poll_sockets(end.saturating_duration_since(Instant::now()))?;
         }
-        self.drop_silent();
+        self.drop_silent_connections();
         Ok(())
     }
 
     /// Polls without sleeping until there is something to do; returns `false` at `until`.
-    fn spin(&mut self, until: Instant) -> Result<bool, TransportError> {
+    fn spin_until(&mut self, until: Instant) -> Result<bool, TransportError> {
         loop {
             if self.poll_sockets(Duration::ZERO)? {
                 return Ok(true);
@@ -479,7 +480,7 @@ impl Transport {
 
     /// Checks drained connections for new bytes. While others still have bytes, the client never waits, so it
     /// would not notice.
-    fn poll_drained(&mut self) -> Result<(), TransportError> {
+    fn poll_drained_connections(&mut self) -> Result<(), TransportError> {
         let drained = self.connections.iter().filter(|connection| connection.is_drained).count();
         if drained == 0 || drained == self.connections.len() {
             return Ok(());
@@ -516,7 +517,7 @@ impl Transport {
     }
 
     /// Drops connections on which calls are in flight and no reply has arrived in time.
-    fn drop_silent(&mut self) {
+    fn drop_silent_connections(&mut self) {
         for number in 0..self.connections.len() {
             let Some(last_received) = self.connections[number].last_received else { continue };
             if last_received.elapsed() < self.settings.timeout {
@@ -535,7 +536,7 @@ fn unsent_pieces<'a>(core: &'a Core, out: &VecDeque<u32>, sent: usize) -> Option
     let mut left = sent;
     let mut all = Vec::with_capacity(3 * out.len());
     for xid in out {
-        for piece in core.pieces(*xid)? {
+        for piece in core.call_pieces(*xid)? {
             let skipped = left.min(piece.len());
             left -= skipped;
             if skipped < piece.len() {

@@ -48,7 +48,7 @@ pub enum UrlError {
 }
 
 /// Whether a word begins like such a URL, valid or not.
-pub fn is_url(word: &OsStr) -> bool {
+pub fn is_nfs_url(word: &OsStr) -> bool {
     word.as_bytes().starts_with(b"nfs://")
 }
 
@@ -65,14 +65,14 @@ impl FromStr for Url {
             Some(port @ 1..) => Ok(port),
             _ => Err(UrlError::Port { url: url(), word: word.to_owned() }),
         };
-        let authority = address::of_url(authority);
+        let authority = address::host_port_of_url(authority);
         let wrong = |why| UrlError::Address { url: url(), why };
         let (host, word) = address::split_port(&authority).map_err(wrong)?;
         if host.is_empty() {
             return Err(UrlError::Host { url: url() });
         }
         let (host, nfs_port) = (host.parse().map_err(wrong)?, word.map(port).transpose()?);
-        let bytes = unescaped(path.as_bytes()).ok_or_else(|| UrlError::Escape { url: url() })?;
+        let bytes = unescape_path(path.as_bytes()).ok_or_else(|| UrlError::Escape { url: url() })?;
         let path = PathBuf::from(OsString::from_vec(bytes));
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(UrlError::Upward { url: url() });
@@ -96,11 +96,11 @@ impl Url {
     ///
     /// # Errors
     /// It is not such a URL.
-    pub fn of(word: &OsStr) -> Result<Self, UrlError> {
+    pub fn from_os_str(word: &OsStr) -> Result<Self, UrlError> {
         let mut text = String::new();
         for chunk in word.as_bytes().utf8_chunks() {
             text += chunk.valid();
-            escape(chunk.invalid(), &mut text);
+            escape_bytes(chunk.invalid(), &mut text);
         }
         text.parse()
     }
@@ -116,7 +116,7 @@ impl fmt::Display for Url {
         let Self { host, nfs_port, mount_port, path } = self;
         write!(f, "nfs://{host}")?;
         nfs_port.iter().try_for_each(|port| write!(f, ":{port}"))?;
-        f.write_str(&escaped(path.as_os_str().as_bytes()))?;
+        f.write_str(&escape_path(path.as_os_str().as_bytes()))?;
         // MOUNT is looked for at the same port first.
         let other = mount_port.filter(|_| mount_port != nfs_port);
         other.iter().try_for_each(|port| write!(f, "?mountport={port}"))
@@ -125,16 +125,16 @@ impl fmt::Display for Url {
 
 /// A name or a path as part of a URL, on one line: with `%` and two hexadecimal digits for each byte that is
 /// not of a character in UTF-8, that a terminal would not print as a character, or that means something else
-/// in a URL, and for spaces at either end of a name. [`unescaped`] returns the same bytes.
-pub fn escaped(path: &[u8]) -> String {
+/// in a URL, and for spaces at either end of a name. [`unescape_path`] returns the same bytes.
+pub fn escape_path(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for (number, name) in path.split(|byte| *byte == b'/').enumerate() {
         out.extend((number > 0).then_some('/'));
         let inner = name.trim_ascii();
         let begin = inner.as_ptr().addr() - name.as_ptr().addr();
-        escape(&name[..begin], &mut out);
+        escape_bytes(&name[..begin], &mut out);
         escape_name(inner, &mut out);
-        escape(&name[begin + inner.len()..], &mut out);
+        escape_bytes(&name[begin + inner.len()..], &mut out);
     }
     out
 }
@@ -142,28 +142,28 @@ pub fn escaped(path: &[u8]) -> String {
 fn escape_name(name: &[u8], out: &mut String) {
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {
-            match matches!(character, '%' | '?') || !is_printed(character) {
-                true => escape(character.encode_utf8(&mut [0; 4]).as_bytes(), out),
+            match matches!(character, '%' | '?') || !is_printable(character) {
+                true => escape_bytes(character.encode_utf8(&mut [0; 4]).as_bytes(), out),
                 false => out.push(character),
             }
         }
-        escape(chunk.invalid(), out);
+        escape_bytes(chunk.invalid(), out);
     }
 }
 
-fn escape(bytes: &[u8], out: &mut String) {
+fn escape_bytes(bytes: &[u8], out: &mut String) {
     bytes.iter().for_each(|byte| write!(out, "%{byte:02X}").expect("memory"));
 }
 
 /// Whether a character is printed where it stands, on the same line: no control character, no other end of a
 /// line, no change of direction.
-pub fn is_printed(character: char) -> bool {
+pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Decodes `%` and two hexadecimal digits to a byte; `None`: a `%` without them.
-pub fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+pub fn unescape_path(text: &[u8]) -> Option<Vec<u8>> {
     let mut pieces = text.split(|byte| *byte == b'%');
     let mut out = pieces.next().unwrap_or_default().to_vec();
     for piece in pieces {
@@ -180,21 +180,21 @@ pub fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn url(host: &str, ports: [Option<u16>; 2], path: &str) -> Url {
+    fn expected_url(host: &str, ports: [Option<u16>; 2], path: &str) -> Url {
         Url { host: host.parse().unwrap(), nfs_port: ports[0], mount_port: ports[1], path: path.into() }
     }
 
     #[test]
     fn urls_are_parsed_as_by_libnfs() {
         for (text, expected) in [
-            ("nfs://server/srv/file", url("server", [None, None], "/srv/file")),
-            ("nfs://10.0.0.1:2050/", url("10.0.0.1", [Some(2050), None], "/")),
-            ("nfs://[fd00::1]/srv", url("fd00::1", [None, None], "/srv")),
-            ("nfs://[fd00::1]:7/srv", url("fd00::1", [Some(7), None], "/srv")),
-            ("nfs://[fe80::1%25eth0]:7/srv", url("fe80::1%eth0", [Some(7), None], "/srv")),
-            ("nfs://[fe80::1%2]/srv", url("fe80::1%2", [None, None], "/srv")),
-            ("nfs://h/a%20b%2fc?nfsport=1&mountport=2", url("h", [Some(1), Some(2)], "/a b/c")),
-            ("nfs://h:9/x?version=3&nfsport=10", url("h", [Some(10), None], "/x")),
+            ("nfs://server/srv/file", expected_url("server", [None, None], "/srv/file")),
+            ("nfs://10.0.0.1:2050/", expected_url("10.0.0.1", [Some(2050), None], "/")),
+            ("nfs://[fd00::1]/srv", expected_url("fd00::1", [None, None], "/srv")),
+            ("nfs://[fd00::1]:7/srv", expected_url("fd00::1", [Some(7), None], "/srv")),
+            ("nfs://[fe80::1%25eth0]:7/srv", expected_url("fe80::1%eth0", [Some(7), None], "/srv")),
+            ("nfs://[fe80::1%2]/srv", expected_url("fe80::1%2", [None, None], "/srv")),
+            ("nfs://h/a%20b%2fc?nfsport=1&mountport=2", expected_url("h", [Some(1), Some(2)], "/a b/c")),
+            ("nfs://h:9/x?version=3&nfsport=10", expected_url("h", [Some(10), None], "/x")),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
@@ -214,28 +214,32 @@ mod tests {
             (b"%E9", "%25E9"),
             (b"/ a b /  /c", "/%20a b%20/%20%20/c"),
         ] {
-            assert_eq!(escaped(name), expected);
+            assert_eq!(escape_path(name), expected);
         }
         let all: Vec<u8> =
             (1..=255).chain("\u{85}\u{2029}\u{1f600}".bytes()).filter(|byte| *byte != b'/').collect();
-        let text = escaped(&all);
-        assert_eq!(unescaped(text.as_bytes()), Some(all.clone()));
+        let text = escape_path(&all);
+        assert_eq!(unescape_path(text.as_bytes()), Some(all.clone()));
         assert_eq!(text.lines().count(), 1);
         let path = PathBuf::from(OsString::from_vec([b"/", &*all].concat()));
-        let whole = Url { mount_port: Some(7), path, ..url("h", [Some(9), None], "/") };
+        let whole = Url { mount_port: Some(7), path, ..expected_url("h", [Some(9), None], "/") };
         assert_eq!(whole.to_string().parse(), Ok(whole));
     }
 
     #[test]
     fn non_utf8_bytes_of_urls_are_kept() {
         let path = PathBuf::from(OsString::from_vec(b"/caf\xe9/\xc3\xa9".to_vec()));
-        let expected = Url { path, ..url("h", [None, None], "/") };
+        let expected = Url { path, ..expected_url("h", [None, None], "/") };
         assert_eq!(
-            Url::of(OsStr::from_bytes(b"nfs://h/caf\xe9/%C3\xc3\xa9")).unwrap().path.as_os_str().as_bytes(),
+            Url::from_os_str(OsStr::from_bytes(b"nfs://h/caf\xe9/%C3\xc3\xa9"))
+                .unwrap()
+                .path
+                .as_os_str()
+                .as_bytes(),
             b"/caf\xe9/\xc3\xc3\xa9"
         );
-        assert_eq!(Url::of(OsStr::from_bytes(b"nfs://h/caf\xe9/\xc3\xa9")), Ok(expected));
-        assert!(is_url(OsStr::from_bytes(b"nfs://h/\xff")) && !is_url(OsStr::new("/nfs://h/")));
+        assert_eq!(Url::from_os_str(OsStr::from_bytes(b"nfs://h/caf\xe9/\xc3\xa9")), Ok(expected));
+        assert!(is_nfs_url(OsStr::from_bytes(b"nfs://h/\xff")) && !is_nfs_url(OsStr::new("/nfs://h/")));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct NfsArguments {
     #[arg(long)]
     pub portmap: bool,
     /// End after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub duration: Option<Duration>,
     /// Print the summary as JSON.
     #[arg(long)]

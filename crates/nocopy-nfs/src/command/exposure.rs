@@ -1,10 +1,10 @@
 //! What clients may do that they could not do as themselves, for the line that a server prints at its start.
 
 use crate::server::Settings;
-use crate::server::core::Callers;
+use crate::server::core::CallerMapping;
 
 /// The sentence; `None` if only root of this host can name users, who can become any of them anyway.
-pub(super) fn warning(settings: &Settings, is_local: bool, server: u32) -> Option<String> {
+pub(super) fn exposure_warning(settings: &Settings, is_local: bool, server: u32) -> Option<String> {
     let does = if settings.is_writable { "read and change" } else { "read" };
     let (hosts, advice) = match (is_local, settings.allow.is_empty()) {
         (true, _) => ("this host", ""),
@@ -12,11 +12,11 @@ pub(super) fn warning(settings: &Settings, is_local: bool, server: u32) -> Optio
         (false, false) => ("every host that --allow names", ""),
     };
     match settings.callers {
-        Callers::Server => {
+        CallerMapping::Server => {
             Some(format!("every program on {hosts} can {does} it with the rights of user {server}{advice}"))
         }
-        Callers::Users { is_any_port_trusted: false, .. } if is_local => None,
-        Callers::Users { is_root_trusted, is_any_port_trusted } => {
+        CallerMapping::Users { is_any_port_trusted: false, .. } if is_local => None,
+        CallerMapping::Users { is_root_trusted, is_any_port_trusted } => {
             let programs = if is_any_port_trusted { "every program" } else { "root" };
             let users = if is_root_trusted { "any user" } else { "any user but root" };
             Some(format!("{programs} on {hosts} can {does} it as {users}{advice}"))
@@ -31,9 +31,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_beyond_those_of_clients_are_reported() {
-        let users =
-            |is_root_trusted, is_any_port_trusted| Callers::Users { is_root_trusted, is_any_port_trusted };
+    fn exposure_warnings_name_hosts_rights_and_users() {
+        let users = |is_root_trusted, is_any_port_trusted| CallerMapping::Users {
+            is_root_trusted,
+            is_any_port_trusted,
+        };
         let of = |host: [u8; 4], allow: &[&str], is_writable, callers| {
             let address = SocketAddr::from((host, 2049));
             let allow = allow.iter().map(|network| network.parse().unwrap()).collect();
@@ -47,7 +49,7 @@ mod tests {
                 is_portmapper,
                 connections_max,
             };
-            warning(&settings, address.ip().is_loopback(), 1000)
+            exposure_warning(&settings, address.ip().is_loopback(), 1000)
         };
         let (here, open, allowed) = ([127, 0, 0, 1], [0, 0, 0, 0], ["10.0.0.0/8"]);
         for (said, expected) in [
@@ -57,11 +59,11 @@ mod tests {
                 Some("every program on this host can read it as any user but root"),
             ),
             (
-                of(here, &[], true, Callers::Server),
+                of(here, &[], true, CallerMapping::Server),
                 Some("every program on this host can read and change it with the rights of user 1000"),
             ),
             (
-                of(open, &[], false, Callers::Server),
+                of(open, &[], false, CallerMapping::Server),
                 Some(
                     "every program on every host that reaches this address can read it with the rights of user 1000; name networks by --allow",
                 ),

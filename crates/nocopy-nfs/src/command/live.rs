@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use nocopy_report::live::LiveLine;
 use nocopy_report::print;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::table::Table;
 
-use crate::server::{Counts, ServerStatistics};
+use crate::server::{ClientCounts, ServerStatistics};
 
 /// The most clients with their own lines, the busiest first; the others share one.
 const CLIENTS_MAX: usize = 12;
@@ -23,7 +23,7 @@ pub(super) struct LiveTable {
     line: LiveLine,
     is_terminal: bool,
     last_print: Instant,
-    last_counts: BTreeMap<Option<IpAddr>, Counts>,
+    last_counts: BTreeMap<Option<IpAddr>, ClientCounts>,
 }
 
 impl LiveTable {
@@ -39,14 +39,14 @@ impl LiveTable {
         if *is_terminal {
             line.update(now, |since| {
                 let now = clients();
-                let table = table(&now, &std::mem::replace(before, now.clone()), since, |_| true);
+                let table = client_table(&now, &std::mem::replace(before, now.clone()), since, |_| true);
                 format!("of service\n{}", table.text())
             });
         } else if since >= PLAIN_INTERVAL {
             *said = now;
             let now = clients();
             let table =
-                table(&now, &std::mem::replace(before, now.clone()), since, |counts| counts.calls > 0);
+                client_table(&now, &std::mem::replace(before, now.clone()), since, |counts| counts.calls > 0);
             if !table.rows.is_empty() {
                 print::print_status(table.text().trim_end());
             }
@@ -55,27 +55,27 @@ impl LiveTable {
 }
 
 /// A line for each client with its recent work, if `is_shown` accepts it.
-fn table(
-    now: &BTreeMap<Option<IpAddr>, Counts>,
-    before: &BTreeMap<Option<IpAddr>, Counts>,
+fn client_table(
+    now: &BTreeMap<Option<IpAddr>, ClientCounts>,
+    before: &BTreeMap<Option<IpAddr>, ClientCounts>,
     since: Duration,
-    is_shown: impl Fn(&Counts) -> bool,
+    is_shown: impl Fn(&ClientCounts) -> bool,
 ) -> Table {
     let done = now.iter().map(|(address, counts)| {
-        (*address, counts.since(before.get(address).unwrap_or(&Counts::default())), *counts)
+        (*address, counts.since(before.get(address).unwrap_or(&ClientCounts::default())), *counts)
     });
     let mut done: Vec<_> = done.filter(|(_, new, _)| is_shown(new)).collect();
     done.sort_by_key(|(address, new, _)| (address.is_none(), std::cmp::Reverse(new.bytes())));
     let others = done.split_off(done.len().min(CLIENTS_MAX));
     let mut rows: Vec<_> =
-        done.iter().map(|(address, new, all)| row(client_name(*address), new, all, since)).collect();
+        done.iter().map(|(address, new, all)| client_row(client_name(*address), new, all, since)).collect();
     if !others.is_empty() {
-        let (mut new, mut all) = (Counts::default(), Counts::default());
+        let (mut new, mut all) = (ClientCounts::default(), ClientCounts::default());
         others.iter().for_each(|other| {
             new.add(&other.1);
             all.add(&other.2);
         });
-        rows.push(row(format!("{} others", others.len()), &new, &all, since));
+        rows.push(client_row(format!("{} others", others.len()), &new, &all, since));
     }
     Table::new(&["client", "calls/s", "reads/s", "MB/s", "copied", "bytes in all"], 1..6, rows)
 }
@@ -84,7 +84,7 @@ fn client_name(address: Option<IpAddr>) -> String {
     address.map_or("other clients".into(), |address| address.to_string())
 }
 
-fn row(name: String, new: &Counts, all: &Counts, since: Duration) -> Vec<String> {
+fn client_row(name: String, new: &ClientCounts, all: &ClientCounts, since: Duration) -> Vec<String> {
     let a_second = |count: u64| count as f64 / since.as_secs_f64();
     let copied = match new.bytes() {
         0 => "-".into(),
@@ -93,11 +93,11 @@ fn row(name: String, new: &Counts, all: &Counts, since: Duration) -> Vec<String>
     let speed = format!("{:.1}", a_second(new.bytes()) / 1e6);
     vec![
         name,
-        short(a_second(new.calls)),
-        short(a_second(new.reads)),
+        short_number(a_second(new.calls)),
+        short_number(a_second(new.reads)),
         speed,
         copied,
-        short(all.bytes() as f64),
+        short_number(all.bytes() as f64),
     ]
 }
 
@@ -105,38 +105,51 @@ fn row(name: String, new: &Counts, all: &Counts, since: Duration) -> Vec<String>
 mod tests {
     use super::*;
 
-    fn counts(calls: u64, reads: u64, spliced: u64, small: u64) -> Counts {
-        Counts { connections: 1, calls, reads, spliced, copied: [small, 0, 0, 0], ..Counts::default() }
+    fn client_counts(calls: u64, reads: u64, spliced: u64, small: u64) -> ClientCounts {
+        ClientCounts {
+            connections: 1,
+            calls,
+            reads,
+            spliced,
+            copied: [small, 0, 0, 0],
+            ..ClientCounts::default()
+        }
     }
 
-    fn clients(of: impl IntoIterator<Item = (u8, Counts)>) -> BTreeMap<Option<IpAddr>, Counts> {
+    fn counts_by_client(
+        of: impl IntoIterator<Item = (u8, ClientCounts)>,
+    ) -> BTreeMap<Option<IpAddr>, ClientCounts> {
         of.into_iter().map(|(number, counts)| (Some([10, 0, 0, number].into()), counts)).collect()
     }
 
     #[test]
     fn rows_show_the_work_since_the_last_table() {
-        let before = clients([(1, counts(10, 5, 1000, 0))]);
-        let now = clients([(1, counts(30, 15, 1000, 0)), (2, counts(100, 80, 3_000_000, 1_000_000))]);
-        let table = table(&now, &before, Duration::from_secs(2), |_| true);
+        let before = counts_by_client([(1, client_counts(10, 5, 1000, 0))]);
+        let now = counts_by_client([
+            (1, client_counts(30, 15, 1000, 0)),
+            (2, client_counts(100, 80, 3_000_000, 1_000_000)),
+        ]);
+        let table = client_table(&now, &before, Duration::from_secs(2), |_| true);
         assert_eq!(table.rows[0], ["10.0.0.2", "50", "40", "2.0", "25 %", "4.00 M"]);
         assert_eq!(table.rows[1], ["10.0.0.1", "10", "5", "0.0", "-", "1000"]);
     }
 
     #[test]
     fn many_clients_share_a_limited_number_of_rows() {
-        let now = clients((0..100).map(|number| (number, counts(1, 1, u64::from(number), 0))));
-        let table = table(&now, &BTreeMap::new(), Duration::from_secs(1), |_| true);
+        let now =
+            counts_by_client((0..100).map(|number| (number, client_counts(1, 1, u64::from(number), 0))));
+        let table = client_table(&now, &BTreeMap::new(), Duration::from_secs(1), |_| true);
         assert_eq!(table.rows.len(), CLIENTS_MAX + 1);
         assert_eq!(table.rows[0][0], "10.0.0.99");
         assert_eq!(table.rows[CLIENTS_MAX][0], "88 others");
-        assert_eq!(table.rows[CLIENTS_MAX][5], short((0..88).sum::<u64>() as f64));
+        assert_eq!(table.rows[CLIENTS_MAX][5], short_number((0..88).sum::<u64>() as f64));
     }
 
     #[test]
     fn plain_output_lists_only_active_clients() {
-        let before = clients([(1, counts(10, 0, 0, 0)), (2, counts(10, 0, 0, 0))]);
-        let now = clients([(1, counts(10, 0, 0, 0)), (2, counts(11, 0, 0, 0))]);
-        let table = table(&now, &before, Duration::from_secs(1), |new| new.calls > 0);
+        let before = counts_by_client([(1, client_counts(10, 0, 0, 0)), (2, client_counts(10, 0, 0, 0))]);
+        let now = counts_by_client([(1, client_counts(10, 0, 0, 0)), (2, client_counts(11, 0, 0, 0))]);
+        let table = client_table(&now, &before, Duration::from_secs(1), |new| new.calls > 0);
         assert_eq!(table.rows.iter().map(|row| &row[0]).collect::<Vec<_>>(), ["10.0.0.2"]);
     }
 }

@@ -7,17 +7,17 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf, absolute};
 
-use crate::client::{escaped, is_printed, unescaped};
+use crate::client::{escape_path, is_printable, unescape_path};
 
 const SCHEME: &[u8] = b"file:///";
 
 /// A path on one line, so that it can be given to a command again.
 pub(super) fn to_text(path: &Path) -> String {
     match path.to_str() {
-        Some(text) if text.chars().all(is_printed) => text.to_owned(),
+        Some(text) if text.chars().all(is_printable) => text.to_owned(),
         _ => {
             let whole = absolute(path).unwrap_or_else(|_| path.to_owned());
-            format!("file://{}", escaped(whole.as_os_str().as_bytes()))
+            format!("file://{}", escape_path(whole.as_os_str().as_bytes()))
         }
     }
 }
@@ -26,7 +26,7 @@ pub(super) fn to_text(path: &Path) -> String {
 pub(super) fn parse(word: &OsStr) -> Option<PathBuf> {
     match word.as_bytes().starts_with(SCHEME) {
         true => {
-            let bytes = unescaped(&word.as_bytes()[SCHEME.len() - 1..])?;
+            let bytes = unescape_path(&word.as_bytes()[SCHEME.len() - 1..])?;
             Some(std::ffi::OsString::from_vec(bytes).into())
         }
         false => Some(word.into()),

@@ -25,12 +25,12 @@ use rustix::thread::CapabilitySet;
 pub use arguments::NfsArguments;
 use live::LiveTable;
 pub use remote::{CatArguments, CpArguments, LsArguments, cat, cp, ls};
-use summary::{Export as Exported, Summary};
+use summary::{ExportSummary, Summary};
 
-use crate::client::{ClientError, escaped};
-use crate::export::{ActError, Caller, Export, ExportError};
-use crate::server::core::Callers;
-use crate::server::{CONNECTIONS_MAX, Progress, Server, ServerError, Settings};
+use crate::client::{ClientError, escape_path};
+use crate::export::{Caller, Export, ExportError, ImpersonationError};
+use crate::server::core::CallerMapping;
+use crate::server::{CONNECTIONS_MAX, Server, ServerError, ServerStatus, Settings};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -43,7 +43,7 @@ pub enum Failure {
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(transparent)]
-    Act(#[from] ActError),
+    Act(#[from] ImpersonationError),
     #[error(
         "{option}: cannot be used; only a server started as root acts as other users; start it as root, or leave this out"
     )]
@@ -56,7 +56,7 @@ pub enum Failure {
     Client(#[from] ClientError),
     #[error("buffers: cannot be allocated{cause}; end other programs to free memory", cause = ErrorCause(.0))]
     Memory(#[source] io::Error),
-    #[error("{path}: cannot be read or written{cause}; {}", local_advice(.source), path = local_path::to_text(path), cause = ErrorCause(.source))]
+    #[error("{path}: cannot be read or written{cause}; {}", local_error_advice(.source), path = local_path::to_text(path), cause = ErrorCause(.source))]
     Local { path: PathBuf, source: io::Error },
     #[error(
         "{path}: not copied; it is a pipe, a socket or a device, and only files and directories are copied; read it into a file first, or write to it what 'nocopy cat' prints", path = local_path::to_text(path)
@@ -99,7 +99,7 @@ pub enum Failure {
 }
 
 /// What to do about an error of a file of this host.
-fn local_advice(error: &io::Error) -> &'static str {
+fn local_error_advice(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE) => {
             "raise the limit of descriptors ('ulimit -n'): a copy holds one for each directory above"
@@ -111,7 +111,7 @@ fn local_advice(error: &io::Error) -> &'static str {
 
 impl Failure {
     /// Whether the server has answered about one file, and may have others.
-    fn is_of_one_file(&self) -> bool {
+    fn affects_one_file(&self) -> bool {
         match self {
             Self::Client(error) => error.status().is_some(),
             failure => matches!(failure, Self::Links { .. }),
@@ -119,7 +119,7 @@ impl Failure {
     }
 
     /// Whether every other file would fail in the same way.
-    fn is_of_all_files(&self) -> bool {
+    fn affects_all_files(&self) -> bool {
         match self {
             Self::Client(error) => matches!(error, ClientError::Transport(_) | ClientError::GivenUp { .. }),
             Self::Local { source, .. } => {
@@ -139,16 +139,16 @@ impl Failure {
 }
 
 pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
-    let callers = callers_of(arguments)?;
+    let callers = caller_mapping(arguments)?;
     let interrupt = Interrupt::catch()?;
     let export =
         Arc::new(Export::open_named(&arguments.directory, arguments.state.as_deref(), arguments.fsid)?);
-    if callers != Callers::Server {
-        Caller::check_acting()?;
+    if callers != CallerMapping::Server {
+        Caller::check_impersonation()?;
     }
     let path = export.path().to_owned();
     let directory = local_path::to_text(&path);
-    let handles_end = export.handle_expiry();
+    let handles_end = export.handle_expiry_text();
     let addresses = arguments.listen.local_addrs();
     let addresses =
         addresses.map_err(|source| Failure::Listen { address: arguments.listen.to_string(), source })?;
@@ -170,11 +170,11 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     addresses.iter().for_each(|address| {
         print::print_status(format_args!(
             "nocopy: serving at nfs://{address}{}",
-            escaped(path.as_os_str().as_bytes())
+            escape_path(path.as_os_str().as_bytes())
         ));
     });
     let is_local = addresses.iter().all(|address| address.ip().is_loopback());
-    if let Some(sentence) = exposure::warning(&settings, is_local, geteuid().as_raw()) {
+    if let Some(sentence) = exposure::exposure_warning(&settings, is_local, geteuid().as_raw()) {
         print::print_status(format_args!("nocopy: {sentence}"));
     }
     if let Some(end) = handles_end {
@@ -184,48 +184,49 @@ pub fn run(arguments: &NfsArguments) -> Result<Outcome, Failure> {
     }
     let start = Instant::now();
     let mut ended = CommandEnd::Interrupted;
-    let (accounts, done) = server.run(|progress| ended = wait(progress, arguments, &interrupt, start));
+    let (accounts, done) =
+        server.run(|progress| ended = wait_for_end(progress, arguments, &interrupt, start));
     let ended = if done.is_err() { CommandEnd::Failed } else { ended };
-    let exported = Exported { address, directory, stable: arguments.stable };
-    let summary = Summary::of(ended, start.elapsed(), exported, &accounts);
-    print::finish(&summary, arguments.json, done.err().map(Failure::Serve))
+    let exported = ExportSummary { address, directory, stable: arguments.stable };
+    let summary = Summary::from_statistics(ended, start.elapsed(), exported, &accounts);
+    print::print_summary(&summary, arguments.json, done.err().map(Failure::Serve))
 }
 
 /// The users for whom calls are made: those that clients name, if the server is root. If it cannot act as
 /// these, it does not serve: every call would have root's rights.
-fn callers_of(arguments: &NfsArguments) -> Result<Callers, Failure> {
+fn caller_mapping(arguments: &NfsArguments) -> Result<CallerMapping, Failure> {
     if geteuid().is_root() {
         let (is_root_trusted, is_any_port_trusted) = (arguments.no_root_squash, arguments.insecure);
-        return Ok(Callers::Users { is_root_trusted, is_any_port_trusted });
+        return Ok(CallerMapping::Users { is_root_trusted, is_any_port_trusted });
     }
     let of_root = [("--no-root-squash", arguments.no_root_squash), ("--insecure", arguments.insecure)];
     match of_root.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::NotRoot { option }),
-        None => Ok(Callers::Server),
+        None => Ok(CallerMapping::Server),
     }
 }
 
 /// The capabilities of the server. If this process may read every file, so may the server.
-fn needed_capabilities(callers: Callers, is_writable: bool) -> CapabilitySet {
+fn needed_capabilities(callers: CallerMapping, is_writable: bool) -> CapabilitySet {
     let find = CapabilitySet::DAC_READ_SEARCH;
     let act = CapabilitySet::SETUID | CapabilitySet::SETGID;
     // Those that override file permissions, which a thread acting as another user does not have.
     let write =
         CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::FSETID;
     match callers {
-        Callers::Server => find,
+        CallerMapping::Server => find,
         // Devices are made by root of a client only.
-        Callers::Users { is_root_trusted: true, .. } if is_writable => {
+        CallerMapping::Users { is_root_trusted: true, .. } if is_writable => {
             find | act | write | CapabilitySet::MKNOD
         }
-        Callers::Users { .. } if is_writable => find | act | write,
-        Callers::Users { .. } => find | act,
+        CallerMapping::Users { .. } if is_writable => find | act | write,
+        CallerMapping::Users { .. } => find | act,
     }
 }
 
 /// Waits until the end is requested, the time is over, or the server fails.
-fn wait(
-    progress: &Progress<'_>,
+fn wait_for_end(
+    progress: &ServerStatus<'_>,
     arguments: &NfsArguments,
     interrupt: &Interrupt,
     start: Instant,

@@ -11,15 +11,15 @@ use nocopy_report::{CommandEnd, Outcome};
 use serde::Serialize;
 
 use super::local_path;
-use crate::client::escaped;
-use crate::server::{CopyCause, Counts, ServerStatistics};
+use crate::client::escape_path;
+use crate::server::{ClientCounts, CopyCause, ServerStatistics};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     ended: CommandEnd,
     seconds: f64,
     #[serde(flatten)]
-    export: Export,
+    export: ExportSummary,
     #[serde(flatten)]
     done: WorkSummary,
     clients: Vec<ClientSummary>,
@@ -36,7 +36,7 @@ pub(super) struct Summary {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Export {
+pub(super) struct ExportSummary {
     pub(super) address: SocketAddr,
     pub(super) directory: String,
     pub(super) stable: bool,
@@ -72,8 +72,8 @@ struct EvidenceSummary {
     written_copied_bytes: BTreeMap<&'static str, u64>,
 }
 
-impl From<&Counts> for WorkSummary {
-    fn from(counts: &Counts) -> Self {
+impl From<&ClientCounts> for WorkSummary {
+    fn from(counts: &ClientCounts) -> Self {
         let copied = CopyCause::ALL.into_iter().zip(counts.copied).filter(|(_, bytes)| *bytes > 0);
         let written = [
             ("from-socket", counts.written - counts.written_by_reference),
@@ -119,8 +119,13 @@ impl WorkSummary {
 }
 
 impl Summary {
-    pub(super) fn of(ended: CommandEnd, time: Duration, export: Export, accounts: &ServerStatistics) -> Self {
-        let client = |(address, counts): &(Option<std::net::IpAddr>, Counts)| ClientSummary {
+    pub(super) fn from_statistics(
+        ended: CommandEnd,
+        time: Duration,
+        export: ExportSummary,
+        accounts: &ServerStatistics,
+    ) -> Self {
+        let client = |(address, counts): &(Option<std::net::IpAddr>, ClientCounts)| ClientSummary {
             address: address.map(|address| address.to_string()),
             done: counts.into(),
         };
@@ -143,9 +148,9 @@ impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.serve-nfs/2";
 
     fn table(&self) -> Table {
-        let Export { address, directory, .. } = &self.export;
+        let ExportSummary { address, directory, .. } = &self.export;
         let path = local_path::parse(OsStr::new(directory)).unwrap_or_default();
-        let path = escaped(path.as_os_str().as_bytes());
+        let path = escape_path(path.as_os_str().as_bytes());
         let all = (format!("nfs://{address}{path}"), self.done.text() + self.ended.words());
         let clients = self.clients.iter().map(|client| {
             let name =

@@ -10,7 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::file::change_status;
+use super::file::change_status_from_errno;
 use super::{Caller, OpenFile, descriptor_path, file};
 use crate::wire::nfs3::{FileType, NewAttributes, SetTime, Status};
 
@@ -27,7 +27,7 @@ pub(super) fn check_attributes(new: &NewAttributes) -> Result<(), Status> {
 /// run as that user or group, which would have more than the exported directory: set-user-ID and set-group-ID
 /// are left out. (For a directory, set-group-ID only chooses the group of new files.) A caller that is a user
 /// gives such rights of its own, and the kernel decides.
-pub(super) fn permissions(caller: &Caller, file_type: FileType, mode: u32) -> Mode {
+pub(super) fn granted_permissions(caller: &Caller, file_type: FileType, mode: u32) -> Mode {
     let is_own = matches!(caller, Caller::User(_)) || file_type == FileType::Directory;
     Mode::from_raw_mode(mode & if is_own { 0o7777 } else { 0o1777 })
 }
@@ -56,22 +56,22 @@ pub(super) fn set_times(link: &CStr, new: &NewAttributes) -> Result<(), Status> 
         SetTime::To(time) => Timespec { tv_sec: time.seconds.into(), tv_nsec: time.nanoseconds.into() },
     };
     let times = Timestamps { last_access: time(new.accessed), last_modification: time(new.modified) };
-    utimensat(CWD, link, &times, AtFlags::empty()).map_err(change_status)
+    utimensat(CWD, link, &times, AtFlags::empty()).map_err(change_status_from_errno)
 }
 
 /// Sets owner and times of a new file; its owner only if that is permitted.
-pub(super) fn initialize(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), Status> {
+pub(super) fn set_owner_and_times(file: BorrowedFd<'_>, new: &NewAttributes) -> Result<(), Status> {
     match set_owner(file, new) {
         Ok(()) | Err(Errno::PERM) if keeps_times(new) => Ok(()),
         Ok(()) | Err(Errno::PERM) => set_times(&descriptor_path(file.as_raw_fd()), new),
-        Err(error) => Err(change_status(error)),
+        Err(error) => Err(change_status_from_errno(error)),
     }
 }
 
-/// As [`initialize`], for a directory or link that the caller has just made by this name, as system calls
-/// return no descriptor of it. If another user of this host has put another file there, that one is left as
-/// it is.
-pub(super) fn initialize_by_name(
+/// As [`set_owner_and_times`], for a directory or link that the caller has just made by this name, as system
+/// calls return no descriptor of it. If another user of this host has put another file there, that one is
+/// left as it is.
+pub(super) fn set_owner_and_times_by_name(
     caller: &Caller,
     directory: &OpenFile,
     name: &CStr,
@@ -82,11 +82,11 @@ pub(super) fn initialize_by_name(
         return Ok(());
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = openat(directory, name, flags, Mode::empty()).map_err(change_status)?;
-    let stat = file::stat(&made).map_err(change_status)?;
+    let made = openat(directory, name, flags, Mode::empty()).map_err(change_status_from_errno)?;
+    let stat = file::stat(&made).map_err(change_status_from_errno)?;
     let is_alone = file_type == FileType::Directory || stat.stx_nlink == 1;
-    let is_it = file::file_type(&stat) == file_type && caller.is(stat.stx_uid) && is_alone;
-    if is_it { initialize(made.as_fd(), new) } else { Ok(()) }
+    let is_it = file::file_type_from_stat(&stat) == file_type && caller.is_user_id(stat.stx_uid) && is_alone;
+    if is_it { set_owner_and_times(made.as_fd(), new) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -118,8 +118,8 @@ mod tests {
         if chown(at("of another"), Some(OTHER), None).is_err() {
             return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
         }
-        let export = scene.export();
-        let root = export.file(&export.root()).unwrap();
+        let export = scene.open_export();
+        let root = export.file_by_handle(&export.root_handle()).unwrap();
         let modified = SetTime::To(Time { seconds: 7, nanoseconds: 0 });
         let new = NewAttributes { user: Some(NEW), modified, ..NewAttributes::NONE };
         for (name, file_type, is_it) in [
@@ -130,7 +130,7 @@ mod tests {
             (c"file", FileType::Directory, false),
             (c"link", FileType::Directory, false),
         ] {
-            initialize_by_name(&Caller::Server, &root, name, file_type, &new).unwrap();
+            set_owner_and_times_by_name(&Caller::Server, &root, name, file_type, &new).unwrap();
             let stat = fs::symlink_metadata(at("").join(Path::new(name.to_str().unwrap()))).unwrap();
             let is_set = (stat.uid(), stat.mtime()) == (NEW, 7);
             assert_eq!(is_set, is_it || name == c"link", "{name:?}");

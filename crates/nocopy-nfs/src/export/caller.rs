@@ -73,7 +73,7 @@ impl User {
         new
     }
 
-    pub(super) fn is(&self, user: u32) -> bool {
+    pub(super) fn is_user_id(&self, user: u32) -> bool {
         self.user == user
     }
 
@@ -84,10 +84,10 @@ impl User {
 
 impl Caller {
     /// Whether new files of this caller belong to that user.
-    pub(super) fn is(&self, user: u32) -> bool {
+    pub(super) fn is_user_id(&self, user: u32) -> bool {
         match self {
             Self::Server => geteuid().as_raw() == user,
-            Self::User(caller) => caller.is(user),
+            Self::User(caller) => caller.is_user_id(user),
         }
     }
 
@@ -95,7 +95,7 @@ impl Caller {
     /// cannot act as that user.
     pub(super) fn act_as<T>(&self, action: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         let Self::User(user) = self else { return action() };
-        let _acting = ActingGuard::begin(user)?;
+        let _acting = ImpersonationGuard::begin(user)?;
         action()
     }
 
@@ -103,11 +103,12 @@ impl Caller {
     /// these.
     ///
     /// # Errors
-    /// See [`ActError`].
-    pub fn check_acting() -> Result<(), ActError> {
+    /// See [`ImpersonationError`].
+    pub fn check_impersonation() -> Result<(), ImpersonationError> {
         let check = |user| {
-            Self::User(user).act_as(|| Ok(())).map_err(|_| ActError::Rights)?;
-            check_access(&Self::User(user)).map_err(|error| ActError::Access(error.into()))
+            Self::User(user).act_as(|| Ok(())).map_err(|_| ImpersonationError::Rights)?;
+            check_kernel_decides_access(&Self::User(user))
+                .map_err(|error| ImpersonationError::Access(error.into()))
         };
         let check = || [User::NOBODY, User::UNTRUSTED].into_iter().try_for_each(check);
         // On a thread that ends, because it has the groups of these users from then on.
@@ -117,7 +118,7 @@ impl Caller {
 
 /// Why this process cannot make calls for other users.
 #[derive(Debug, thiserror::Error)]
-pub enum ActError {
+pub enum ImpersonationError {
     #[error(
         "serve nfs: refused; this is root without the right to act as other users (CAP_SETUID, CAP_SETGID, and a user namespace that has the users {UNTRUSTED} and {NOBODY}), so every client would act as root; start it with that right, or as the user that owns the files \
          ('setpriv --reuid USER --regid GROUP --clear-groups nocopy serve nfs ...')"
@@ -135,7 +136,7 @@ pub(super) fn may_access(link: &CStr, access: Access) -> rustix::io::Result<()> 
 /// Checks, with a file of this process, that the kernel decides what another user may do. Without
 /// faccessat2(2), rustix and the C library use faccessat(2), which decides for the real user: for root, who
 /// may do everything.
-fn check_access(caller: &Caller) -> rustix::io::Result<()> {
+fn check_kernel_decides_access(caller: &Caller) -> rustix::io::Result<()> {
     let file = memfd_create(c"nocopy: access", MemfdFlags::CLOEXEC)?;
     let link = descriptor_path(file.as_raw_fd());
     let may = |mode| {
@@ -159,11 +160,11 @@ thread_local! {
 }
 
 /// While it exists, this thread has the rights of a user. Drop restores the thread's own.
-struct ActingGuard {
+struct ImpersonationGuard {
     previous_user: NixUid,
 }
 
-impl ActingGuard {
+impl ImpersonationGuard {
     fn begin(user: &User) -> Result<Self, Status> {
         let has_groups = |known: User| (known.group, known.groups()) == (user.group, user.groups());
         if !GROUPS.get().is_some_and(has_groups) {
@@ -189,7 +190,7 @@ fn set_groups(user: &User) -> Result<(), Status> {
     if setfsgid(group) == group { Ok(()) } else { Err(Status::ServerFault) }
 }
 
-impl Drop for ActingGuard {
+impl Drop for ImpersonationGuard {
     fn drop(&mut self) {
         setfsuid(self.previous_user);
     }

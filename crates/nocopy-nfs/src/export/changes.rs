@@ -18,10 +18,10 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::attributes::{check_attributes, permissions, set_owner, set_times};
-use super::file::{self, change_status};
-use super::identity::Identity;
-use super::{Caller, Export, OpenFile, entry_name};
+use super::attributes::{check_attributes, granted_permissions, set_owner, set_times};
+use super::file::{self, change_status_from_errno};
+use super::identity::FileIdentity;
+use super::{Caller, Export, OpenFile, checked_entry_name};
 use crate::wire::nfs3::{
     FileHandle, FileType, NewAttributes, SizeAndTimes, Stability, Status, Time, Verifier,
     WeakCacheConsistency,
@@ -48,11 +48,11 @@ impl WriteVerifier {
         Ok(Self(AtomicU64::new(u64::from_ne_bytes(bytes))))
     }
 
-    fn current(&self) -> Verifier {
+    fn current_verifier(&self) -> Verifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    fn change(&self) {
+    fn change_verifier(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -73,7 +73,7 @@ impl Default for FileLocks {
 }
 
 impl FileLocks {
-    fn slot_of(identity: Identity) -> usize {
+    fn slot_index(identity: FileIdentity) -> usize {
         let mut hasher = DefaultHasher::new();
         identity.hash(&mut hasher);
         hasher.finish() as usize % LOCKS
@@ -85,19 +85,19 @@ impl FileLocks {
         lock
     }
 
-    pub(super) fn lock_one(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
-        self.lock(Self::slot_of(file.identity()))
+    pub(super) fn lock_file(&self, file: &OpenFile) -> MutexGuard<'_, ()> {
+        self.lock(Self::slot_index(file.identity()))
     }
 
-    pub(super) fn changes(&self, file: &OpenFile) -> &AtomicU64 {
-        &self.changes[Self::slot_of(file.identity())]
+    pub(super) fn change_counter(&self, file: &OpenFile) -> &AtomicU64 {
+        &self.changes[Self::slot_index(file.identity())]
     }
 
     /// The lock of a file being written: if others have changed the file since the last piece, the attributes
     /// before the first piece are useless to a client.
-    fn lock_again(&self, file: &OpenFile, writing: &mut FileWrite) -> MutexGuard<'_, ()> {
-        let lock = self.lock_one(file);
-        let changes = self.changes(file).load(Ordering::Acquire);
+    fn lock_for_next_piece(&self, file: &OpenFile, writing: &mut FileWrite) -> MutexGuard<'_, ()> {
+        let lock = self.lock_file(file);
+        let changes = self.change_counter(file).load(Ordering::Acquire);
         if changes != writing.changes + 1 {
             writing.before = None;
         }
@@ -106,8 +106,12 @@ impl FileLocks {
     }
 
     /// The locks of two files, always in the same order.
-    fn lock_two(&self, one: &OpenFile, other: &OpenFile) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        let (one, other) = (Self::slot_of(one.identity()), Self::slot_of(other.identity()));
+    fn lock_two_files(
+        &self,
+        one: &OpenFile,
+        other: &OpenFile,
+    ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (one, other) = (Self::slot_index(one.identity()), Self::slot_index(other.identity()));
         let first = self.lock(one.min(other));
         (first, (one != other).then(|| self.lock(one.max(other))))
     }
@@ -142,7 +146,7 @@ impl FileWrite {
 }
 
 /// Makes a change, and reads the attributes before and after. A removed file cannot be changed.
-pub(super) fn with_attributes<T>(
+pub(super) fn change_with_attributes<T>(
     file: &OpenFile,
     change: impl FnOnce() -> Result<T, Status>,
 ) -> ChangeResult<T> {
@@ -164,8 +168,8 @@ impl Export {
         guard: Option<Time>,
     ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.lock_one(file);
-            with_attributes(file, || {
+            let _lock = self.locks.lock_file(file);
+            change_with_attributes(file, || {
                 check_attributes(new)?;
                 if guard.is_some_and(|guard| file.attributes().is_ok_and(|now| now.changed != guard)) {
                     return Err(Status::NotSynchronized);
@@ -173,7 +177,7 @@ impl Export {
                 self.apply_attributes(caller, file, new)
             })
         };
-        self.sync_closing(CLOSING_MAX);
+        self.sync_closed_files(CLOSING_MAX);
         (done.and_then(|()| self.sync_change(file)), changed)
     }
 
@@ -187,17 +191,18 @@ impl Export {
             self.truncate(caller, file, bytes)?;
         }
         caller.act_as(|| {
-            set_owner(&**file, new).map_err(change_status)?;
+            set_owner(&**file, new).map_err(change_status_from_errno)?;
             if let Some(mode) = new.mode {
-                file.set_mode(permissions(caller, file.file_type(), mode)).map_err(change_status)?;
+                file.set_mode(granted_permissions(caller, file.file_type(), mode))
+                    .map_err(change_status_from_errno)?;
             }
-            set_times(file.link(), new)
+            set_times(file.proc_link(), new)
         })
     }
 
     pub(super) fn truncate(&self, caller: &Caller, file: &Arc<OpenFile>, bytes: u64) -> Result<(), Status> {
         let file = self.open_for_writing(caller, file)?;
-        caller.act_as(|| ftruncate(&*file, bytes).map_err(change_status))
+        caller.act_as(|| ftruncate(&*file, bytes).map_err(change_status_from_errno))
     }
 
     /// Begins a write of that many bytes.
@@ -211,13 +216,13 @@ impl Export {
         offset: u64,
         bytes: usize,
     ) -> Result<FileWrite, Status> {
-        let file = self.file(handle).and_then(|file| self.writable_file(caller, &file))?;
+        let file = self.file_by_handle(handle).and_then(|file| self.open_writable_file(caller, &file))?;
         let end = offset.checked_add(bytes as u64);
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Status::FileTooBig);
         }
-        let _lock = self.locks.lock_one(&file);
-        let changes = self.locks.changes(&file).load(Ordering::Acquire);
+        let _lock = self.locks.lock_file(&file);
+        let changes = self.locks.change_counter(&file).load(Ordering::Acquire);
         let before = Some(file.attributes()?.size_and_times());
         let (handle, caller, file) = (*handle, *caller, Some(file));
         Ok(FileWrite { handle, caller, file, offset, written: 0, failed: None, before, changes })
@@ -230,16 +235,18 @@ impl Export {
         bytes: usize,
         mut put: impl FnMut(&OpenFile, u64) -> rustix::io::Result<usize>,
     ) {
-        let file = match self.file_of(writing) {
+        let file = match self.open_write_target(writing) {
             Ok(file) => file,
             Err(status) => return writing.failed = Some(status),
         };
-        let _lock = self.locks.lock_again(&file, writing);
+        let _lock = self.locks.lock_for_next_piece(&file, writing);
         let FileWrite { caller, offset, written, .. } = &mut *writing;
         let end = *written + bytes;
         let done = caller.act_as(|| {
             while *written < end {
-                match retry_on_intr(|| put(&file, *offset + *written as u64)).map_err(change_status)? {
+                match retry_on_intr(|| put(&file, *offset + *written as u64))
+                    .map_err(change_status_from_errno)?
+                {
                     // As if the disk were full: the client sends the rest again, and then receives the
                     // reason.
                     0 => return Err(Status::NoSpace),
@@ -254,22 +261,23 @@ impl Export {
         writing.failed = done.err();
     }
 
-    fn file_of(&self, writing: &mut FileWrite) -> Result<Arc<OpenFile>, Status> {
+    fn open_write_target(&self, writing: &mut FileWrite) -> Result<Arc<OpenFile>, Status> {
         let FileWrite { handle, caller, file, .. } = writing;
         if file.is_none() {
-            *file = Some(self.file(handle).and_then(|found| self.writable_file(caller, &found))?);
+            *file =
+                Some(self.file_by_handle(handle).and_then(|found| self.open_writable_file(caller, &found))?);
         }
         Ok(file.clone().expect("it is open"))
     }
 
     /// Ends a write, and returns how many bytes were written. A stable write is on the disk by then.
     pub fn end_write(&self, mut writing: FileWrite, stability: Stability) -> ChangeResult<usize> {
-        let file = match self.file_of(&mut writing) {
+        let file = match self.open_write_target(&mut writing) {
             Ok(file) => file,
-            Err(status) => return (Err(status), self.unchanged(&writing.handle)),
+            Err(status) => return (Err(status), self.unchanged_attributes(&writing.handle)),
         };
         let changed = {
-            let _lock = self.locks.lock_again(&file, &mut writing);
+            let _lock = self.locks.lock_for_next_piece(&file, &mut writing);
             WeakCacheConsistency { before: writing.before, after: file.attributes().ok() }
         };
         let done = match writing {
@@ -282,16 +290,16 @@ impl Export {
 
     /// Makes sure that what was written to a file is on the disk.
     pub fn commit(&self, caller: &Caller, file: &FileHandle) -> ChangeResult<()> {
-        match self.file(file).and_then(|file| self.writable_file(caller, &file)) {
-            Ok(file) => with_attributes(&file, || self.sync_file(&file, Stability::FileSync)),
-            Err(status) => (Err(status), self.unchanged(file)),
+        match self.file_by_handle(file).and_then(|file| self.open_writable_file(caller, &file)) {
+            Ok(file) => change_with_attributes(&file, || self.sync_file(&file, Stability::FileSync)),
+            Err(status) => (Err(status), self.unchanged_attributes(file)),
         }
     }
 
     /// Synchronises files that were closed before, except for some. More descriptors than that must not wait
     /// for the disk.
-    pub(super) fn sync_closing(&self, left: usize) {
-        self.closing.sync_down_to(left, || self.verifier.change());
+    pub(super) fn sync_closed_files(&self, left: usize) {
+        self.closing.sync_until_at_most(left, || self.verifier.change_verifier());
     }
 
     fn sync_file(&self, file: &OpenFile, stability: Stability) -> Result<(), Status> {
@@ -300,7 +308,7 @@ impl Export {
             Stability::DataSync => fdatasync::<&OpenFile>,
             Stability::FileSync => fsync::<&OpenFile>,
         };
-        self.closing.sync_file(file.identity(), || self.verifier.change());
+        self.closing.sync_file(file.identity(), || self.verifier.change_verifier());
         // The kernel reports lost data once per descriptor: later callers notice it by the changed verifier.
         let _settling = file.begin_sync();
         let settled = synchronise(file);
@@ -309,8 +317,8 @@ impl Export {
 
     /// Earlier writes may be lost: a changed verifier makes clients send them again.
     fn on_lost_data(&self, error: Errno) -> Status {
-        self.verifier.change();
-        change_status(error)
+        self.verifier.change_verifier();
+        change_status_from_errno(error)
     }
 
     /// Makes sure that a change of a directory, or of attributes, is on the disk: a client does not repeat a
@@ -337,14 +345,14 @@ impl Export {
         name: &[u8],
     ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.lock_one(directory);
-            with_attributes(directory, || {
+            let _lock = self.locks.lock_file(directory);
+            change_with_attributes(directory, || {
                 let name = check_new_name(directory, name)?;
                 if file.file_type() == FileType::Directory {
                     return Err(Status::IsDirectory);
                 }
-                let link = || linkat(CWD, file.link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
-                caller.act_as(|| link().map_err(change_status))
+                let link = || linkat(CWD, file.proc_link(), directory, &*name, AtFlags::SYMLINK_FOLLOW);
+                caller.act_as(|| link().map_err(change_status_from_errno))
             })
         };
         (done.and_then(|()| self.sync_change(directory)), changed)
@@ -359,12 +367,12 @@ impl Export {
         is_directory: bool,
     ) -> ChangeResult<()> {
         let (done, changed) = {
-            let _lock = self.locks.lock_one(directory);
-            with_attributes(directory, || {
-                let name = check_old_name(directory, name)?;
+            let _lock = self.locks.lock_file(directory);
+            change_with_attributes(directory, || {
+                let name = check_existing_name(directory, name)?;
                 let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                let removed = self.unlink_target(directory, &name);
-                caller.act_as(|| unlinkat(directory, &*name, flags).map_err(change_status))?;
+                let removed = self.open_unlink_target(directory, &name);
+                caller.act_as(|| unlinkat(directory, &*name, flags).map_err(change_status_from_errno))?;
                 Ok(removed)
             })
         };
@@ -382,13 +390,13 @@ impl Export {
         (from, name): (&OpenFile, &[u8]),
         (to, new): (&OpenFile, &[u8]),
     ) -> (ChangeResult<()>, WeakCacheConsistency) {
-        let locks = self.locks.lock_two(from, to);
+        let locks = self.locks.lock_two_files(from, to);
         let mut target = WeakCacheConsistency { before: None, after: None };
-        let done = with_attributes(from, || {
-            let (done, changed) = with_attributes(to, || {
-                let (name, entry) = (check_old_name(from, name)?, check_old_name(to, new)?);
-                let replaced = self.unlink_target(to, &entry);
-                caller.act_as(|| renameat(from, &*name, to, &*entry).map_err(change_status))?;
+        let done = change_with_attributes(from, || {
+            let (done, changed) = change_with_attributes(to, || {
+                let (name, entry) = (check_existing_name(from, name)?, check_existing_name(to, new)?);
+                let replaced = self.open_unlink_target(to, &entry);
+                caller.act_as(|| renameat(from, &*name, to, &*entry).map_err(change_status_from_errno))?;
                 // Records its new location, so that its handle stays valid.
                 let _ = self.lookup(&Caller::Server, to, new);
                 Ok(replaced)
@@ -416,7 +424,7 @@ impl Export {
     }
 
     /// A file that will lose a name.
-    fn unlink_target(&self, directory: &OpenFile, name: &CStr) -> Option<UnlinkTarget> {
+    fn open_unlink_target(&self, directory: &OpenFile, name: &CStr) -> Option<UnlinkTarget> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(directory, name, flags, Mode::empty()).ok()?;
         let stat = file::stat(&file).ok()?;
@@ -424,11 +432,11 @@ impl Export {
     }
 
     /// The file, open to be written. No lock is held, because too many closed files are waited for.
-    fn writable_file(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
+    fn open_writable_file(&self, caller: &Caller, file: &Arc<OpenFile>) -> Result<Arc<OpenFile>, Status> {
         let is_new = !file.is_writable();
         let writable = self.open_for_writing(caller, file)?;
         if is_new {
-            self.sync_closing(CLOSING_MAX);
+            self.sync_closed_files(CLOSING_MAX);
         }
         Ok(writable)
     }
@@ -444,32 +452,32 @@ impl Export {
     }
 
     /// The attributes of a file that was not changed.
-    pub fn unchanged(&self, file: &FileHandle) -> WeakCacheConsistency {
-        WeakCacheConsistency::unchanged(self.file(file).and_then(|file| file.attributes()).ok())
+    pub fn unchanged_attributes(&self, file: &FileHandle) -> WeakCacheConsistency {
+        WeakCacheConsistency::unchanged(self.file_by_handle(file).and_then(|file| file.attributes()).ok())
     }
 
     /// The verifier for replies to writes; it changes if written data may be lost.
-    pub fn verifier(&self) -> Verifier {
-        self.verifier.current()
+    pub fn write_verifier(&self) -> Verifier {
+        self.verifier.current_verifier()
     }
 }
 
 /// A file that will lose a name, opened to see whether it has others.
 struct UnlinkTarget {
-    identity: Identity,
+    identity: FileIdentity,
     file: OwnedFd,
 }
 
 pub(super) fn check_new_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Exists),
-        name => entry_name(directory, name),
+        name => checked_entry_name(directory, name),
     }
 }
 
-fn check_old_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+fn check_existing_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     match name {
         b"." | b".." => Err(Status::Invalid),
-        name => entry_name(directory, name),
+        name => checked_entry_name(directory, name),
     }
 }

@@ -8,10 +8,12 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FileType as Kind, OFlags, ftruncate, makedev, mkdirat, mknodat, openat, symlinkat};
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::attributes::{check_attributes, initialize, initialize_by_name, permissions};
-use super::changes::{CLOSING_MAX, ChangeResult, check_new_name, with_attributes};
-use super::exclusive::{has_verifier, store_verifier};
-use super::file::{self, change_status};
+use super::attributes::{
+    check_attributes, granted_permissions, set_owner_and_times, set_owner_and_times_by_name,
+};
+use super::changes::{CLOSING_MAX, ChangeResult, change_with_attributes, check_new_name};
+use super::exclusive::{store_verifier_in_times, times_have_verifier};
+use super::file::{self, change_status_from_errno};
 use super::{Caller, Export, FileInfo, OpenFile};
 use crate::wire::nfs3::{CreateMode, FileType, NewAttributes, NewNode, Status};
 
@@ -35,49 +37,51 @@ impl Export {
             };
             check_attributes(&attributes)?;
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mode = permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
+            let mode = granted_permissions(caller, FileType::Regular, attributes.mode.unwrap_or(FILE_MODE));
             let made = caller.act_as(|| {
-                let file = openat(directory, name, flags, mode).map_err(change_status)?;
+                let file = openat(directory, name, flags, mode).map_err(change_status_from_errno)?;
                 if let Some(bytes) = attributes.size.filter(|&bytes| bytes > 0) {
-                    ftruncate(&file, bytes).map_err(change_status)?;
+                    ftruncate(&file, bytes).map_err(change_status_from_errno)?;
                 }
                 if let CreateMode::Exclusive(verifier) = how {
                     // Where that fails, it is kept below.
-                    let _ = store_verifier(&file, *verifier);
+                    let _ = store_verifier_in_times(&file, *verifier);
                 }
-                initialize(file.as_fd(), &attributes).map(|()| Some(file))
+                set_owner_and_times(file.as_fd(), &attributes).map(|()| Some(file))
             });
             match made {
-                Ok(Some(file)) => self.keep_verifier(&file, how).map(|()| Some(file)),
-                Err(Status::Exists) => self.open_existing(caller, directory, name, how).map(|()| None),
+                Ok(Some(file)) => self.record_exclusive_verifier(&file, how).map(|()| Some(file)),
+                Err(Status::Exists) => {
+                    self.open_existing_for_create(caller, directory, name, how).map(|()| None)
+                }
                 made => made,
             }
         })
     }
 
     /// Keeps the verifier of a new file, if its times have not.
-    fn keep_verifier(&self, file: &OwnedFd, how: &CreateMode) -> Result<(), Status> {
+    fn record_exclusive_verifier(&self, file: &OwnedFd, how: &CreateMode) -> Result<(), Status> {
         let CreateMode::Exclusive(verifier) = how else { return Ok(()) };
-        let stat = file::stat(file).map_err(change_status)?;
-        if has_verifier(&stat, *verifier) {
+        let stat = file::stat(file).map_err(change_status_from_errno)?;
+        if times_have_verifier(&stat, *verifier) {
             return Ok(());
         }
         let identity = self.identify(&stat, file, c"")?;
         // Without it, only a repeated call is refused that the next server gets.
-        let _ = self.exclusive.record(identity, &stat, *verifier);
+        let _ = self.exclusive.record_verifier(identity, &stat, *verifier);
         Ok(())
     }
 
     /// A file that exists already.
-    fn open_existing(
+    fn open_existing_for_create(
         &self,
         caller: &Caller,
         directory: &OpenFile,
         name: &CStr,
         how: &CreateMode,
     ) -> Result<(), Status> {
-        let stat = caller.act_as(|| file::stat_at(directory, name).map_err(change_status))?;
-        if file::file_type(&stat) != FileType::Regular {
+        let stat = caller.act_as(|| file::stat_at(directory, name).map_err(change_status_from_errno))?;
+        if file::file_type_from_stat(&stat) != FileType::Regular {
             return Err(Status::Exists);
         }
         match how {
@@ -89,9 +93,9 @@ impl Export {
             }
             CreateMode::Unchecked(NewAttributes { size: None, .. }) => Ok(()),
             CreateMode::Unchecked(NewAttributes { size: Some(bytes), .. }) => {
-                let file = self.file(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
+                let file = self.file_by_handle(&self.lookup(caller, directory, name.to_bytes())?.handle)?;
                 // The directory's lock is held, so the file's lock must not be waited for.
-                self.locks.changes(&file).fetch_add(1, Ordering::AcqRel);
+                self.locks.change_counter(&file).fetch_add(1, Ordering::AcqRel);
                 self.truncate(caller, &file, *bytes)
             }
         }
@@ -104,12 +108,12 @@ impl Export {
         name: &[u8],
         new: &NewAttributes,
     ) -> ChangeResult<FileInfo> {
-        let mode = permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
+        let mode = granted_permissions(caller, FileType::Directory, new.mode.unwrap_or(DIRECTORY_MODE));
         self.create_entry(directory, name, |name| {
             check_attributes(new)?;
             caller.act_as(|| {
-                mkdirat(directory, name, mode).map_err(change_status)?;
-                initialize_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
+                mkdirat(directory, name, mode).map_err(change_status_from_errno)?;
+                set_owner_and_times_by_name(caller, directory, name, FileType::Directory, new).map(|()| None)
             })
         })
     }
@@ -126,8 +130,9 @@ impl Export {
             check_attributes(new)?;
             let path = CString::new(path).ok().filter(|path| !path.is_empty()).ok_or(Status::Invalid)?;
             caller.act_as(|| {
-                symlinkat(&*path, directory, name).map_err(change_status)?;
-                initialize_by_name(caller, directory, name, FileType::SymbolicLink, new).map(|()| None)
+                symlinkat(&*path, directory, name).map_err(change_status_from_errno)?;
+                set_owner_and_times_by_name(caller, directory, name, FileType::SymbolicLink, new)
+                    .map(|()| None)
             })
         })
     }
@@ -160,10 +165,10 @@ impl Export {
             if (major >> 12, minor >> 20) != (0, 0) {
                 return Err(Status::Invalid);
             }
-            let mode = permissions(caller, *file_type, attributes.mode.unwrap_or(FILE_MODE));
+            let mode = granted_permissions(caller, *file_type, attributes.mode.unwrap_or(FILE_MODE));
             caller.act_as(|| {
-                mknodat(directory, name, kind, mode, device).map_err(change_status)?;
-                initialize_by_name(caller, directory, name, *file_type, attributes).map(|()| None)
+                mknodat(directory, name, kind, mode, device).map_err(change_status_from_errno)?;
+                set_owner_and_times_by_name(caller, directory, name, *file_type, attributes).map(|()| None)
             })
         })
     }
@@ -177,14 +182,14 @@ impl Export {
         make: impl FnOnce(&CStr) -> Result<Option<OwnedFd>, Status>,
     ) -> ChangeResult<FileInfo> {
         let (done, changed) = {
-            let _lock = self.locks.lock_one(directory);
-            with_attributes(directory, || {
+            let _lock = self.locks.lock_file(directory);
+            change_with_attributes(directory, || {
                 let entry = check_new_name(directory, name)?;
                 // For the lookup: if no descriptor is left, nothing has been made when the client is asked to
                 // repeat the call.
-                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(change_status)?;
+                let spare = fcntl_dupfd_cloexec(directory, 0).map_err(change_status_from_errno)?;
                 match make(&entry)? {
-                    Some(file) => self.keep_open(directory, &entry, file),
+                    Some(file) => self.keep_new_file_open(directory, &entry, file),
                     None => {
                         drop(spare);
                         self.lookup(&Caller::Server, directory, name)
@@ -192,11 +197,11 @@ impl Export {
                 }
             })
         };
-        self.sync_closing(CLOSING_MAX);
+        self.sync_closed_files(CLOSING_MAX);
         let settle = |found: FileInfo| {
             // Others have nothing besides what is in the directory's part of the journal.
             if matches!(found.attributes.file_type, FileType::Regular | FileType::Directory) {
-                self.sync_change(&*self.file(&found.handle)?)?;
+                self.sync_change(&*self.file_by_handle(&found.handle)?)?;
             }
             self.sync_change(directory).map(|()| found)
         };
@@ -204,11 +209,16 @@ impl Export {
     }
 
     /// Keeps a new file open: the client that made it usually writes to it next.
-    fn keep_open(&self, directory: &OpenFile, name: &CStr, file: OwnedFd) -> Result<FileInfo, Status> {
-        let stat = file::stat(&file).map_err(change_status)?;
+    fn keep_new_file_open(
+        &self,
+        directory: &OpenFile,
+        name: &CStr,
+        file: OwnedFd,
+    ) -> Result<FileInfo, Status> {
+        let stat = file::stat(&file).map_err(change_status_from_errno)?;
         let identity = self.identify(&stat, &file, c"")?;
         self.record_location(identity, directory.identity(), directory, name);
         self.open_files.insert(Arc::new(OpenFile::new_created(file, identity, directory)));
-        self.file_info(identity, &stat)
+        self.file_info_from_stat(identity, &stat)
     }
 }

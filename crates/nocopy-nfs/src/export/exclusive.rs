@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags, Statx, Timespec, Timestamps, futimens, openat};
 
-use super::identity::Identity;
+use super::identity::FileIdentity;
 use crate::wire::nfs3::Verifier;
 
 const NAME: &str = "exclusive";
@@ -22,7 +22,7 @@ const NAME: &str = "exclusive";
 /// The most verifiers; of more, the last.
 const FILES_MAX: usize = 256;
 
-const ENTRY_BYTES: usize = Identity::BYTES + 8 + 8 + 4;
+const ENTRY_BYTES: usize = FileIdentity::BYTES + 8 + 8 + 4;
 
 #[derive(Debug)]
 pub(super) struct ExclusiveFiles {
@@ -33,7 +33,7 @@ pub(super) struct ExclusiveFiles {
 /// A file, and what it was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExclusiveFile {
-    identity: Identity,
+    identity: FileIdentity,
     verifier: Verifier,
     /// The time of its last change.
     changed: (i64, u32),
@@ -43,7 +43,7 @@ impl ExclusiveFiles {
     /// Reads the file in the directory of the state, if there is one.
     pub(super) fn read(directory: File) -> io::Result<Self> {
         let mut bytes = Vec::new();
-        match open_file(&directory, OFlags::RDONLY) {
+        match open_verifier_file(&directory, OFlags::RDONLY) {
             Ok(file) => drop((&file).read_to_end(&mut bytes)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -53,7 +53,12 @@ impl ExclusiveFiles {
     }
 
     /// Keeps the verifier of a new file whose times do not have it, and writes it to the disk.
-    pub(super) fn record(&self, identity: Identity, stat: &Statx, verifier: Verifier) -> io::Result<()> {
+    pub(super) fn record_verifier(
+        &self,
+        identity: FileIdentity,
+        stat: &Statx,
+        verifier: Verifier,
+    ) -> io::Result<()> {
         let mut made = self.lock_files();
         made.retain(|one| one.identity != identity);
         if made.len() >= FILES_MAX {
@@ -61,16 +66,16 @@ impl ExclusiveFiles {
         }
         made.push_back(ExclusiveFile { identity, verifier, changed: change_time(stat) });
         let bytes: Vec<u8> = made.iter().copied().flat_map(ExclusiveFile::to_bytes).collect();
-        let file = open_file(&self.directory, OFlags::WRONLY | OFlags::CREATE)?;
+        let file = open_verifier_file(&self.directory, OFlags::WRONLY | OFlags::CREATE)?;
         file.write_all_at(&bytes, 0)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_data()
     }
 
     /// Whether a file was made with this verifier, and not changed since.
-    pub(super) fn was_created_with(&self, identity: Identity, stat: &Statx, verifier: Verifier) -> bool {
+    pub(super) fn was_created_with(&self, identity: FileIdentity, stat: &Statx, verifier: Verifier) -> bool {
         let made = ExclusiveFile { identity, verifier, changed: change_time(stat) };
-        stat.stx_size == 0 && (has_verifier(stat, verifier) || self.lock_files().contains(&made))
+        stat.stx_size == 0 && (times_have_verifier(stat, verifier) || self.lock_files().contains(&made))
     }
 
     fn lock_files(&self) -> MutexGuard<'_, VecDeque<ExclusiveFile>> {
@@ -91,7 +96,7 @@ impl ExclusiveFile {
     fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> Self {
         let part = |at| bytes[at..at + 8].try_into().expect("eight bytes");
         Self {
-            identity: Identity::from_bytes(bytes[..24].try_into().expect("24 bytes")),
+            identity: FileIdentity::from_bytes(bytes[..24].try_into().expect("24 bytes")),
             verifier: part(24),
             changed: (
                 i64::from_be_bytes(part(32)),
@@ -102,14 +107,14 @@ impl ExclusiveFile {
 }
 
 /// Stores a verifier in the times of a file, as far as they have room.
-pub(super) fn store_verifier(file: impl AsFd, verifier: Verifier) -> rustix::io::Result<()> {
+pub(super) fn store_verifier_in_times(file: impl AsFd, verifier: Verifier) -> rustix::io::Result<()> {
     let time = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
     let [accessed, modified] = verifier_seconds(verifier);
     futimens(file, &Timestamps { last_access: time(accessed), last_modification: time(modified) })
 }
 
 /// Whether its times have the whole verifier.
-pub(super) fn has_verifier(stat: &Statx, verifier: Verifier) -> bool {
+pub(super) fn times_have_verifier(stat: &Statx, verifier: Verifier) -> bool {
     [stat.stx_atime.tv_sec, stat.stx_mtime.tv_sec] == verifier_seconds(verifier)
 }
 
@@ -123,7 +128,7 @@ fn change_time(stat: &Statx) -> (i64, u32) {
     (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)
 }
 
-fn open_file(directory: &File, flags: OFlags) -> io::Result<File> {
+fn open_verifier_file(directory: &File, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(directory, NAME, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
@@ -140,9 +145,9 @@ mod tests {
         let read = || ExclusiveFiles::read(File::open(state.path()).unwrap()).unwrap();
         let exclusive = read();
         let stat = file::stat(tempfile::tempfile().unwrap()).unwrap();
-        let identity = |inode| Identity { file_system: 1, inode, generation: 2 };
+        let identity = |inode| FileIdentity { file_system: 1, inode, generation: 2 };
         for inode in 0..=FILES_MAX as u64 {
-            exclusive.record(identity(inode), &stat, inode.to_be_bytes()).unwrap();
+            exclusive.record_verifier(identity(inode), &stat, inode.to_be_bytes()).unwrap();
         }
         for exclusive in [&exclusive, &read()] {
             let has = |inode: u64| exclusive.was_created_with(identity(inode), &stat, inode.to_be_bytes());
@@ -159,11 +164,14 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         for verifier in [[0; 8], [0xff; 8], [0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff], [1, 2, 3, 4, 5, 6, 7, 8]]
         {
-            store_verifier(&file, verifier).unwrap();
+            store_verifier_in_times(&file, verifier).unwrap();
             let mut stat = file::stat(&file).unwrap();
             stat.stx_atime.tv_nsec = 0;
             stat.stx_mtime.tv_nsec = 0;
-            assert!(has_verifier(&stat, verifier) && !has_verifier(&stat, [1; 8]), "{verifier:?}");
+            assert!(
+                times_have_verifier(&stat, verifier) && !times_have_verifier(&stat, [1; 8]),
+                "{verifier:?}"
+            );
         }
     }
 }

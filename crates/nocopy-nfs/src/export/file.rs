@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::caller::{Caller, User, may_access};
-use super::closing::{ClosingFiles, UnsyncedWrites};
+use super::closing::{UnsyncedFiles, UnsyncedWrites};
 use super::descriptor_path;
-use super::identity::Identity;
-use super::local::is_local;
+use super::identity::FileIdentity;
+use super::local::is_local_file_system;
 use super::time::is_past_time_step;
 use crate::wire::nfs3::{Attributes, FileType, Status, Time};
 
@@ -27,7 +27,7 @@ const UNOPENED_READS: u32 = 3;
 #[derive(Debug)]
 pub struct OpenFile {
     file: Arc<OwnedFd>,
-    identity: Identity,
+    identity: FileIdentity,
     file_type: FileType,
     /// The file, opened for reading and not only for its attributes.
     is_readable: bool,
@@ -61,13 +61,13 @@ struct CachedPermission {
 }
 
 impl OpenFile {
-    pub(super) fn new(file: OwnedFd, identity: Identity, file_type: FileType) -> Self {
-        let is_local = is_local(&file);
+    pub(super) fn new(file: OwnedFd, identity: FileIdentity, file_type: FileType) -> Self {
+        let is_local = is_local_file_system(&file);
         Self::with_locality(file, identity, file_type, is_local)
     }
 
     /// As [`new`](Self::new); what is on the file system of `root` is not asked again where it is.
-    pub(super) fn new_below(file: OwnedFd, identity: Identity, file_type: FileType, root: &Self) -> Self {
+    pub(super) fn new_below(file: OwnedFd, identity: FileIdentity, file_type: FileType, root: &Self) -> Self {
         match identity.file_system == root.identity.file_system {
             true => Self::with_locality(file, identity, file_type, root.is_local),
             false => Self::new(file, identity, file_type),
@@ -75,7 +75,7 @@ impl OpenFile {
     }
 
     /// As [`new`](Self::new), on a file system that is known.
-    fn with_locality(file: OwnedFd, identity: Identity, file_type: FileType, is_local: bool) -> Self {
+    fn with_locality(file: OwnedFd, identity: FileIdentity, file_type: FileType, is_local: bool) -> Self {
         let link = descriptor_path(file.as_raw_fd());
         Self {
             file: Arc::new(file),
@@ -94,7 +94,7 @@ impl OpenFile {
     }
 
     /// A new file in a directory, open for reading and writing.
-    pub(super) fn new_created(file: OwnedFd, identity: Identity, directory: &Self) -> Self {
+    pub(super) fn new_created(file: OwnedFd, identity: FileIdentity, directory: &Self) -> Self {
         let made = Self::with_locality(file, identity, FileType::Regular, directory.is_local);
         Self { is_readable: true, is_writable: true, ..made }
     }
@@ -108,7 +108,7 @@ impl OpenFile {
         Self::with_locality(file, self.identity, self.file_type, self.is_local)
     }
 
-    pub(super) fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> FileIdentity {
         self.identity
     }
 
@@ -129,12 +129,12 @@ impl OpenFile {
         };
         // Opened through the descriptor, so it is this very file even if it was moved.
         let file = openat(CWD, &self.link, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| status_of(error, Status::Stale))?;
+            .map_err(|error| status_from_errno(error, Status::Stale))?;
         Ok(Self { is_readable: true, ..self.with_descriptor(file) })
     }
 
     /// Notes a write that was made, and is not synchronised.
-    pub(super) fn record_write(&self, closing: &Arc<ClosingFiles>) {
+    pub(super) fn record_write(&self, closing: &Arc<UnsyncedFiles>) {
         self.unsynced.record_write(closing, self.identity, &self.file);
     }
 
@@ -164,7 +164,7 @@ impl OpenFile {
         };
         let (file, is_readable) = match opened {
             Err(Errno::ACCESS) => (self.open_as_owner()?, true),
-            opened => opened.map_err(|error| status_of(error, Status::Stale))?,
+            opened => opened.map_err(|error| status_from_errno(error, Status::Stale))?,
         };
         Ok(Self { is_readable, is_writable: true, ..self.with_descriptor(file) })
     }
@@ -191,7 +191,7 @@ impl OpenFile {
             return Err(Status::Access);
         }
         let set = |mode| chmodat(CWD, &self.link, Mode::from_raw_mode(mode), AtFlags::empty());
-        let refused = |error| status_of(error, Status::Stale);
+        let refused = |error| status_from_errno(error, Status::Stale);
         let opening = mode | 0o600;
         set(opening).map_err(refused)?;
         let opened = openat(CWD, &self.link, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -203,13 +203,13 @@ impl OpenFile {
     }
 
     /// Its link below /proc, through which the file itself is changed, wherever it was moved.
-    pub(super) fn link(&self) -> &CStr {
+    pub(super) fn proc_link(&self) -> &CStr {
         &self.link
     }
 
     /// Whether a caller may read, write, or execute or search it.
     pub fn may_access(&self, caller: &Caller, access: Access) -> bool {
-        let refused = |error| status_of(error, Status::Stale);
+        let refused = |error| status_from_errno(error, Status::Stale);
         caller.act_as(|| may_access(&self.link, access).map_err(refused)).is_ok()
     }
 
@@ -226,7 +226,7 @@ impl OpenFile {
         let is_regular = self.file_type == FileType::Regular;
         let is_allowed = self.may_access(caller, access)
             || is_regular && access == Access::READ_OK && self.may_access(caller, Access::EXEC_OK)
-            || is_regular && user.is(attributes.user);
+            || is_regular && user.is_user_id(attributes.user);
         if !is_allowed {
             return Err(Status::Access);
         }
@@ -253,7 +253,7 @@ impl OpenFile {
     }
 
     pub(super) fn stat(&self) -> Result<Statx, Status> {
-        let stat = stat(&self.file).map_err(|error| status_of(error, Status::Stale))?;
+        let stat = stat(&self.file).map_err(|error| status_from_errno(error, Status::Stale))?;
         // It has no name any more; only this descriptor keeps it.
         if stat.stx_nlink == 0 { Err(Status::Stale) } else { Ok(stat) }
     }
@@ -261,7 +261,7 @@ impl OpenFile {
     /// # Errors
     /// [`Status::Stale`]: the file was removed.
     pub fn attributes(&self) -> Result<Attributes, Status> {
-        self.stat().map(|stat| attributes(&stat, self.identity.file_system))
+        self.stat().map(|stat| attributes_from_stat(&stat, self.identity.file_system))
     }
 }
 
@@ -286,7 +286,7 @@ pub(super) fn stat_at(directory: impl AsFd, name: &CStr) -> rustix::io::Result<S
     statx(directory, name, flags, WANTED)
 }
 
-pub(super) fn file_type(stat: &Statx) -> FileType {
+pub(super) fn file_type_from_stat(stat: &Statx) -> FileType {
     match Kind::from_raw_mode(stat.stx_mode.into()) {
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::SymbolicLink,
@@ -299,9 +299,9 @@ pub(super) fn file_type(stat: &Statx) -> FileType {
 }
 
 /// The attributes of a file on a file system with this number.
-pub(super) fn attributes(stat: &Statx, file_system: u64) -> Attributes {
+pub(super) fn attributes_from_stat(stat: &Statx, file_system: u64) -> Attributes {
     Attributes {
-        file_type: file_type(stat),
+        file_type: file_type_from_stat(stat),
         mode: u32::from(stat.stx_mode) & 0o7777,
         links: stat.stx_nlink,
         user: stat.stx_uid,
@@ -328,7 +328,7 @@ fn wire_time(of: StatxTimestamp) -> Time {
 }
 
 /// The status for an error; `missing` if the file does not exist.
-pub fn status_of(error: Errno, missing: Status) -> Status {
+pub fn status_from_errno(error: Errno, missing: Status) -> Status {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => missing,
         Errno::PERM => Status::NotPermitted,
@@ -343,8 +343,8 @@ pub fn status_of(error: Errno, missing: Status) -> Status {
     }
 }
 
-/// As [`status_of`], for a change.
-pub(super) fn change_status(error: Errno) -> Status {
+/// As [`status_from_errno`], for a change.
+pub(super) fn change_status_from_errno(error: Errno) -> Status {
     match error {
         Errno::EXIST => Status::Exists,
         Errno::NOTDIR => Status::NotDirectory,
@@ -357,7 +357,7 @@ pub(super) fn change_status(error: Errno) -> Status {
         Errno::MLINK => Status::TooManyLinks,
         Errno::TXTBSY => Status::Access,
         Errno::OPNOTSUPP => Status::NotSupported,
-        error => status_of(error, Status::NoEntry),
+        error => status_from_errno(error, Status::NoEntry),
     }
 }
 
@@ -379,7 +379,7 @@ mod tests {
     /// A user without privileges.
     const OWNER: u32 = 1001;
 
-    fn as_owner<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    fn run_as_owner<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let (user, group) = (Uid::from_raw(OWNER), rustix::process::Gid::from_raw(OWNER));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     /// A file of that user; `None`, and the test is skipped, if this process may not give files away.
-    fn file_of_owner(path: &Path) -> Option<OpenFile> {
+    fn create_owned_file(path: &Path) -> Option<OpenFile> {
         fs::write(path, b"content").unwrap();
         if std::os::unix::fs::chown(path, Some(OWNER), Some(OWNER)).is_err() {
             nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
@@ -400,7 +400,7 @@ mod tests {
         }
         let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let of = FileSystem { number: 1, has_volatile_inodes: false };
-        let identity = Identity::of(of, &stat(&file).unwrap(), &file, c"");
+        let identity = FileIdentity::from_stat(of, &stat(&file).unwrap(), &file, c"");
         Some(OpenFile::new(file, identity, FileType::Regular))
     }
 
@@ -409,7 +409,7 @@ mod tests {
     fn permissions_set_during_an_open_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let Some(file) = file_of_owner(&path) else { return };
+        let Some(file) = create_owned_file(&path) else { return };
         for round in 0..100 {
             file.set_mode(Mode::from_raw_mode(0o444)).unwrap();
             let (start, is_set) = (Barrier::new(2), AtomicBool::new(false));
@@ -421,7 +421,7 @@ mod tests {
                 }
             };
             thread::scope(|scope| {
-                scope.spawn(|| as_owner(open));
+                scope.spawn(|| run_as_owner(open));
                 start.wait();
                 file.set_mode(Mode::from_raw_mode(wanted)).unwrap();
                 is_set.store(true, Ordering::Relaxed);
@@ -431,13 +431,13 @@ mod tests {
     }
 
     #[test]
-    fn unrestorable_permissions_are_not_changed() {
+    fn owners_open_read_only_files_unless_set_id_bits_would_be_lost() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let Some(file) = file_of_owner(&path) else { return };
+        let Some(file) = create_owned_file(&path) else { return };
         for (mode, is_opened) in [(0o444, true), (0o2454, false), (0o4555, false)] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            let opened = as_owner(|| file.reopen_for_writing().map(drop));
+            let opened = run_as_owner(|| file.reopen_for_writing().map(drop));
             assert_eq!(opened, if is_opened { Ok(()) } else { Err(Status::Access) }, "{mode:o}");
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
         }

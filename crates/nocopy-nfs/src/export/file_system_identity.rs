@@ -62,8 +62,12 @@ impl FileSystemIdentity {
     ///
     /// # Errors
     /// For want of descriptors or memory that cannot be found out.
-    pub(super) fn of(file: impl AsFd, stat: &Statx, mount: Option<&Mount>) -> rustix::io::Result<Self> {
-        let (file, kind) = (file.as_fd(), kind(&file)?);
+    pub(super) fn of_open_file(
+        file: impl AsFd,
+        stat: &Statx,
+        mount: Option<&Mount>,
+    ) -> rustix::io::Result<Self> {
+        let (file, kind) = (file.as_fd(), file_system_magic(&file)?);
         let number = fstatvfs(file)?.f_fsid;
         if number != 0 && kind == TMPFS {
             return Ok(Self::Memory(number));
@@ -71,14 +75,14 @@ impl FileSystemIdentity {
         if number != 0 && NUMBERED_BY_UUID.contains(&kind) {
             return Ok(Self::Disk { kind, number });
         }
-        if kind != OVERLAY || !is_of_layer(stat, mount) {
-            let opened = open_on_same(file, stat, mount)?;
+        if kind != OVERLAY || !is_overlay_layer_file(stat, mount) {
+            let opened = open_on_same_file_system(file, stat, mount)?;
             let id = opened.and_then(|opened| FileSystemId::of(opened, kind == FAT));
             let id = id.map(|id| match id {
                 FileSystemId::Uuid(uuid) => folded_uuid(uuid),
                 FileSystemId::Fat(number) => number.into(),
             });
-            if let Some(number) = id.or_else(|| udev_number(stat)) {
+            if let Some(number) = id.or_else(|| udev_uuid_number(stat)) {
                 return Ok(Self::Disk { kind, number });
             }
         }
@@ -87,7 +91,7 @@ impl FileSystemIdentity {
     }
 
     /// When it is known no more, in words; `None` if it always is.
-    pub(super) fn expiry(&self) -> Option<&'static str> {
+    pub(super) fn expiry_text(&self) -> Option<&'static str> {
         match self {
             Self::Name(_) | Self::Disk { .. } => None,
             Self::Memory(_) => Some("is unmounted: it is in memory"),
@@ -111,18 +115,18 @@ impl FileSystemIdentity {
 }
 
 impl Mount {
-    pub(super) fn of(file: impl AsFd) -> Option<Self> {
+    pub(super) fn of_open_file(file: impl AsFd) -> Option<Self> {
         let stat = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
         let stat = fs::read_to_string(stat).ok()?;
         let id = stat.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
         let all = fs::read("/proc/self/mountinfo").ok()?;
-        let point = all.split(|byte| *byte == b'\n').find_map(|line| mount_point(line, id))?;
+        let point = all.split(|byte| *byte == b'\n').find_map(|line| parse_mount_point(line, id))?;
         Some(Self { id, point })
     }
 }
 
 /// The place of a mount in its line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
-fn mount_point(line: &[u8], id: u64) -> Option<PathBuf> {
+fn parse_mount_point(line: &[u8], id: u64) -> Option<PathBuf> {
     let mut words = line.split(|byte| *byte == b' ');
     let number: u64 = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
     let point = words.nth(3).filter(|_| number == id)?;
@@ -138,10 +142,10 @@ fn mount_point(line: &[u8], id: u64) -> Option<PathBuf> {
 
 /// FAT and exFAT have no inode numbers: the kernel numbers the files that it has in memory.
 pub(super) fn has_volatile_inodes(file: impl AsFd) -> rustix::io::Result<bool> {
-    Ok([FAT, EXFAT].contains(&kind(file)?))
+    Ok([FAT, EXFAT].contains(&file_system_magic(file)?))
 }
 
-fn kind(file: impl AsFd) -> rustix::io::Result<u32> {
+fn file_system_magic(file: impl AsFd) -> rustix::io::Result<u32> {
     // The type of the field differs between processors.
     Ok(fstatfs(file)?.f_type as u32)
 }
@@ -152,7 +156,7 @@ fn is_directory(stat: &Statx) -> bool {
 
 /// Whether overlayfs shows a file of a layer with a device number that is neither its own nor that of a disk:
 /// of several layers, these numbers may be exchanged the next time.
-fn is_of_layer(stat: &Statx, mount: Option<&Mount>) -> bool {
+fn is_overlay_layer_file(stat: &Statx, mount: Option<&Mount>) -> bool {
     let top = || openat(CWD, &mount?.point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
     let is_own = || {
         top()
@@ -163,7 +167,7 @@ fn is_of_layer(stat: &Statx, mount: Option<&Mount>) -> bool {
 }
 
 /// An open file of the same file system, to be asked: never a device or a FIFO.
-fn open_on_same(
+fn open_on_same_file_system(
     file: BorrowedFd<'_>,
     stat: &Statx,
     mount: Option<&Mount>,
@@ -180,7 +184,7 @@ fn open_on_same(
     // The top of its mount, unless another one hides that.
     if let Some(mount) = mount
         && let Some(top) = open(CWD, &mount.point, flags | OFlags::DIRECTORY)?
-        && Mount::of(&top).is_some_and(|found| found.id == mount.id)
+        && Mount::of_open_file(&top).is_some_and(|found| found.id == mount.id)
     {
         return Ok(Some(top));
     }
@@ -192,7 +196,7 @@ fn open_on_same(
 }
 
 /// The UUID that udev has read from a disk (`ID_FS_UUID`): of FAT, ISO 9660 and others, and before Linux 6.9.
-fn udev_number(stat: &Statx) -> Option<u64> {
+fn udev_uuid_number(stat: &Statx) -> Option<u64> {
     let known = format!("/run/udev/data/b{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
     let known = fs::read(known).ok()?;
     let known = String::from_utf8_lossy(&known);
@@ -232,7 +236,7 @@ mod tests {
     use crate::wire::nfs3::Status;
 
     #[test]
-    fn uuid_numbers_do_not_depend_on_the_source() {
+    fn uuid_text_and_bytes_give_the_same_number() {
         let uuid = [0xf3, 0xa1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
         let written = "F3A10001-0203-0405-0607-08090a0b0c0d";
         assert_eq!(uuid_number(written), Some(folded_uuid(uuid)));
@@ -246,13 +250,16 @@ mod tests {
     fn mount_points_are_parsed() {
         let line =
             br"36 35 98:0 /mnt1 /mnt/a\040b\134c rw,noatime master:1 - ext3 /dev/root rw,errors=continue";
-        assert_eq!(mount_point(line, 36), Some(PathBuf::from(r"/mnt/a b\c")));
-        assert_eq!((mount_point(line, 35), mount_point(b"", 36)), (None, None));
-        assert_eq!(Mount::of(fs::File::open("/proc/self").unwrap()).unwrap().point, Path::new("/proc"));
+        assert_eq!(parse_mount_point(line, 36), Some(PathBuf::from(r"/mnt/a b\c")));
+        assert_eq!((parse_mount_point(line, 35), parse_mount_point(b"", 36)), (None, None));
+        assert_eq!(
+            Mount::of_open_file(fs::File::open("/proc/self").unwrap()).unwrap().point,
+            Path::new("/proc")
+        );
     }
 
     #[test]
-    fn each_kind_of_identity_has_its_own_number() {
+    fn different_identities_have_different_hashes() {
         let boot = |boot: &str, disk: &str| FileSystemIdentity::Boot {
             boot: boot.into(),
             device: 5,
@@ -289,12 +296,12 @@ mod tests {
         };
         let export = open(Some("7"));
         let known = export.walk(&Caller::Server, Path::new("below/file")).unwrap();
-        export.save().unwrap();
+        export.save_index().unwrap();
         drop(export);
-        assert_eq!(open(Some("7")).file(&known).map(drop), Ok(()));
-        assert!(open(Some("7")).handle_expiry().is_none());
+        assert_eq!(open(Some("7")).file_by_handle(&known).map(drop), Ok(()));
+        assert!(open(Some("7")).handle_expiry_text().is_none());
         for other in [None, Some("8"), Some("f3a10001-0203-0405-0607-08090a0b0c0d")] {
-            assert_eq!(open(other).file(&known).map(drop), Err(Status::Stale), "{other:?}");
+            assert_eq!(open(other).file_by_handle(&known).map(drop), Err(Status::Stale), "{other:?}");
         }
         assert!(
             ["", "x", "-1", "+7", "7 ", "+3a10001-0203-0405-0607-08090a0b0c0d"]

@@ -12,8 +12,8 @@ use std::io::{self, Read, Write as _};
 use rustix::fs::{Mode, OFlags, openat, renameat};
 use rustix::io::Errno;
 
-use super::identity::Identity;
-use super::index::Index;
+use super::identity::FileIdentity;
+use super::index::FileIndex;
 
 const NAME: &str = "file-systems";
 const NEW_NAME: &str = "file-systems.new";
@@ -29,12 +29,12 @@ pub(super) struct FileSystemNumbers {
     /// The others, by the number that the file system would have without them.
     claimed: HashMap<u64, u64>,
     /// Directories that were exported with this state, the last one last.
-    roots: Vec<Identity>,
+    roots: Vec<FileIdentity>,
 }
 
 impl FileSystemNumbers {
     /// Reads the file in the directory of the index; without one, an earlier version has made the index.
-    pub(super) fn read(directory: File, index: &Index) -> io::Result<Self> {
+    pub(super) fn read(directory: File, index: &FileIndex) -> io::Result<Self> {
         let mut numbers =
             Self { directory, unclaimed: Vec::new(), claimed: HashMap::new(), roots: Vec::new() };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -42,12 +42,12 @@ impl FileSystemNumbers {
             Ok(file) => {
                 let mut text = String::new();
                 File::from(file).read_to_string(&mut text)?;
-                text.lines().for_each(|line| numbers.parse(line));
+                text.lines().for_each(|line| numbers.parse_line(line));
             }
             Err(Errno::NOENT) => {
                 numbers.unclaimed = index.file_systems();
                 numbers.roots = index.roots().into_iter().take(ROOTS_MAX).collect();
-                numbers.write()?;
+                numbers.write_file()?;
             }
             Err(error) => return Err(error.into()),
         }
@@ -56,7 +56,7 @@ impl FileSystemNumbers {
 
     /// The number of a file system in handles: the natural one, or the one in handles of before, which `find`
     /// finds among those of which it is not known whose they were.
-    pub(super) fn number(&mut self, natural: u64, find: impl FnOnce(&[u64]) -> Option<u64>) -> u64 {
+    pub(super) fn handle_number(&mut self, natural: u64, find: impl FnOnce(&[u64]) -> Option<u64>) -> u64 {
         if let Some(number) = self.claimed.get(&natural) {
             return *number;
         }
@@ -67,12 +67,12 @@ impl FileSystemNumbers {
         self.unclaimed.retain(|one| *one != device);
         self.claimed.insert(natural, device);
         // If that fails, the next server finds the same.
-        let _ = self.write();
+        let _ = self.write_file();
         device
     }
 
     /// Notes what is exported.
-    pub(super) fn record_root(&mut self, root: Identity) -> io::Result<()> {
+    pub(super) fn record_root(&mut self, root: FileIdentity) -> io::Result<()> {
         if self.roots.last() == Some(&root) {
             return Ok(());
         }
@@ -80,32 +80,32 @@ impl FileSystemNumbers {
         self.roots.push(root);
         let surplus = self.roots.len().saturating_sub(ROOTS_MAX);
         self.roots.drain(..surplus);
-        self.write()
+        self.write_file()
     }
 
     /// What was exported before.
-    pub(super) fn former_roots(&self) -> Vec<Identity> {
+    pub(super) fn former_roots(&self) -> Vec<FileIdentity> {
         self.roots.split_last().map_or(Vec::new(), |(_, former)| former.to_vec())
     }
 
-    fn parse(&mut self, line: &str) {
+    fn parse_line(&mut self, line: &str) {
         let words: Vec<_> = line.split(' ').map(|word| u64::from_str_radix(word, 16)).collect();
         match words[..] {
             [Ok(device)] => self.unclaimed.push(device),
             [Ok(device), Ok(natural)] => drop(self.claimed.insert(natural, device)),
             [Ok(file_system), Ok(inode), Ok(generation)] => {
-                self.roots.push(Identity { file_system, inode, generation: generation.cast_signed() });
+                self.roots.push(FileIdentity { file_system, inode, generation: generation.cast_signed() });
             }
             _ => {}
         }
     }
 
-    fn write(&self) -> io::Result<()> {
+    fn write_file(&self) -> io::Result<()> {
         let mut text = String::new();
         self.unclaimed.iter().try_for_each(|device| writeln!(text, "{device:x}")).expect("memory");
         let mut claimed = self.claimed.iter();
         claimed.try_for_each(|(natural, device)| writeln!(text, "{device:x} {natural:x}")).expect("memory");
-        for Identity { file_system, inode, generation } in &self.roots {
+        for FileIdentity { file_system, inode, generation } in &self.roots {
             writeln!(text, "{file_system:x} {inode:x} {:x}", generation.cast_unsigned()).expect("memory");
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -138,7 +138,7 @@ mod tests {
             let old = |device, below: &str| {
                 let of = identity::FileSystem { number: device, has_volatile_inodes: false };
                 let file = fs::File::open(scene.path("exported").join(below)).unwrap();
-                Identity::of(of, &stat(below), &file, c"")
+                FileIdentity::from_stat(of, &stat(below), &file, c"")
             };
             let ExportState { key, index, .. } =
                 ExportState::open(Some(&scene.path("state")), Path::new("/exported")).unwrap();
@@ -155,10 +155,11 @@ mod tests {
             index.save().unwrap();
             drop(index);
             fs::remove_file(scene.path("state/file-systems")).unwrap();
-            let known = HandleKey::new(key, old(device, ""), &[]).handle(old(device, "below/file"));
+            let known = HandleKey::new(key, old(device, ""), &[]).make_handle(old(device, "below/file"));
             for server in ["the first", "the next"] {
-                let export = scene.export();
-                let file = export.file(&known).unwrap_or_else(|status| panic!("{server}: {status:?}"));
+                let export = scene.open_export();
+                let file =
+                    export.file_by_handle(&known).unwrap_or_else(|status| panic!("{server}: {status:?}"));
                 let attributes = file.attributes().unwrap();
                 assert_eq!(attributes.file_system, device);
                 assert_eq!(export.walk(&Caller::Server, Path::new("below/file")), Ok(known));

@@ -17,11 +17,11 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use rustix::fs::{CWD, Mode, OFlags, Statx, openat, readlinkat};
 use siphasher::sip::SipHasher24;
 
-use super::file::{self, change_status};
+use super::file::{self, change_status_from_errno};
 use super::file_system_identity::{FileSystemIdentity, Mount};
 use super::file_system_numbers::FileSystemNumbers;
-use super::identity::{self, FileSystem, Identity};
-use super::index::Index;
+use super::identity::{self, FileIdentity, FileSystem};
+use super::index::FileIndex;
 use super::{descriptor_path, file_system_identity, waiting};
 use crate::wire::nfs3::Status;
 
@@ -32,7 +32,7 @@ const OTHERS_MAX: usize = 4096;
 pub(super) struct FileSystems {
     exported: PathBuf,
     root_device: u64,
-    root: Identity,
+    root: FileIdentity,
     of_root: FileSystem,
     /// Whether the kernel's numbers of mounts are never used again (since Linux 6.8).
     has_unique_mounts: bool,
@@ -50,24 +50,26 @@ impl FileSystems {
         directory: impl AsFd,
         stat: &Statx,
         named: Option<u64>,
-        (mut numbers, index): (FileSystemNumbers, &Index),
+        (mut numbers, index): (FileSystemNumbers, &FileIndex),
     ) -> io::Result<Self> {
         let has_volatile_inodes = file_system_identity::has_volatile_inodes(&directory)?;
         let known = match named {
             Some(name) => FileSystemIdentity::Name(name),
-            None => FileSystemIdentity::of(&directory, stat, Mount::of(&directory).as_ref())?,
+            None => {
+                FileSystemIdentity::of_open_file(&directory, stat, Mount::of_open_file(&directory).as_ref())?
+            }
         };
-        let natural = natural_number(&known, Path::new(""));
+        let natural = number_from_identity(&known, Path::new(""));
         let (inode, generation) =
             (stat.stx_ino, identity::generation(stat, &directory, c"", has_volatile_inodes));
         let device = identity::device_number(stat);
-        let number = numbers.number(natural, |unclaimed| {
+        let number = numbers.handle_number(natural, |unclaimed| {
             let roots = index.roots();
-            let is_it = |one: &u64| roots.contains(&Identity { file_system: *one, inode, generation });
+            let is_it = |one: &u64| roots.contains(&FileIdentity { file_system: *one, inode, generation });
             let mut found = unclaimed.iter().copied().filter(is_it);
-            if is_it(&device) { found.find(|one| *one == device) } else { single(found) }
+            if is_it(&device) { found.find(|one| *one == device) } else { only_element(found) }
         });
-        let root = Identity { file_system: number, inode, generation };
+        let root = FileIdentity { file_system: number, inode, generation };
         numbers.record_root(root)?;
         Ok(Self {
             exported: exported.to_owned(),
@@ -75,23 +77,23 @@ impl FileSystems {
             root,
             of_root: FileSystem { number, has_volatile_inodes },
             has_unique_mounts: stat.stx_mask & file::UNIQUE_MOUNT.bits() != 0,
-            expiry: known.expiry(),
+            expiry: known.expiry_text(),
             others: RwLock::default(),
             numbers: Mutex::new(numbers),
         })
     }
 
     /// The identity of the exported directory.
-    pub(super) fn root(&self) -> Identity {
+    pub(super) fn root(&self) -> FileIdentity {
         self.root
     }
 
     /// Those of directories exported before.
-    pub(super) fn former_roots(&self) -> Vec<Identity> {
+    pub(super) fn former_roots(&self) -> Vec<FileIdentity> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).former_roots()
     }
 
-    pub(super) fn expiry(&self) -> Option<&'static str> {
+    pub(super) fn expiry_text(&self) -> Option<&'static str> {
         self.expiry
     }
 
@@ -105,28 +107,28 @@ impl FileSystems {
         stat: &Statx,
         directory: impl AsFd,
         name: &CStr,
-        index: &Index,
-    ) -> Result<Identity, Status> {
+        index: &FileIndex,
+    ) -> Result<FileIdentity, Status> {
         let file_system = match identity::device_number(stat) == self.root_device {
             true => self.of_root,
-            false => self.identify_other(stat, directory.as_fd(), name, index)?,
+            false => self.identify_mounted(stat, directory.as_fd(), name, index)?,
         };
-        Ok(Identity::of(file_system, stat, directory, name))
+        Ok(FileIdentity::from_stat(file_system, stat, directory, name))
     }
 
     #[cold]
-    fn identify_other(
+    fn identify_mounted(
         &self,
         stat: &Statx,
         directory: impl AsFd,
         name: &CStr,
-        index: &Index,
+        index: &FileIndex,
     ) -> Result<FileSystem, Status> {
         let key = (identity::device_number(stat), stat.stx_mnt_id);
         if let Some(known) = self.others.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(*known);
         }
-        if !waiting::may_wait() {
+        if !waiting::may_block() {
             return Err(Status::Jukebox);
         }
         let opened: OwnedFd;
@@ -134,30 +136,32 @@ impl FileSystems {
             directory.as_fd()
         } else {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            opened = openat(&directory, name, flags, Mode::empty()).map_err(change_status)?;
+            opened = openat(&directory, name, flags, Mode::empty()).map_err(change_status_from_errno)?;
             opened.as_fd()
         };
         // Another file may have the name by now, on another file system.
-        let again = file::stat(file).map_err(change_status)?;
+        let again = file::stat(file).map_err(change_status_from_errno)?;
         if (identity::device_number(&again), again.stx_mnt_id) != key {
             return Err(Status::Jukebox);
         }
-        let mount = Mount::of(file);
-        let has_volatile_inodes = file_system_identity::has_volatile_inodes(file).map_err(change_status)?;
-        let known = FileSystemIdentity::of(file, stat, mount.as_ref()).map_err(change_status)?;
-        let natural = natural_number(
+        let mount = Mount::of_open_file(file);
+        let has_volatile_inodes =
+            file_system_identity::has_volatile_inodes(file).map_err(change_status_from_errno)?;
+        let known =
+            FileSystemIdentity::of_open_file(file, stat, mount.as_ref()).map_err(change_status_from_errno)?;
+        let natural = number_from_identity(
             &known,
-            mount.as_ref().map_or(Path::new("?"), |mount| self.mount_path(&mount.point)),
+            mount.as_ref().map_or(Path::new("?"), |mount| self.path_from_export(&mount.point)),
         );
         let generation = identity::generation(stat, file, c"", has_volatile_inodes);
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = path_of(file);
+        let path = path_of_descriptor(file);
         let path = path.as_deref().and_then(|path| path.strip_prefix(&self.exported).ok());
-        let number = numbers.number(natural, |unclaimed| {
-            let identity = |file_system| Identity { file_system, inode: stat.stx_ino, generation };
+        let number = numbers.handle_number(natural, |unclaimed| {
+            let identity = |file_system| FileIdentity { file_system, inode: stat.stx_ino, generation };
             let is_it =
                 |one: &u64| index.path(identity(*one), self.root).is_some_and(|at| Some(&*at) == path);
-            single(unclaimed.iter().copied().filter(is_it))
+            only_element(unclaimed.iter().copied().filter(is_it))
         });
         let found = FileSystem { number, has_volatile_inodes };
         let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +180,7 @@ impl FileSystems {
     }
 
     /// A mount, as seen from the exported directory; empty if that lies in it.
-    fn mount_path<'a>(&self, point: &'a Path) -> &'a Path {
+    fn path_from_export<'a>(&self, point: &'a Path) -> &'a Path {
         if self.exported.starts_with(point) {
             return Path::new("");
         }
@@ -185,16 +189,16 @@ impl FileSystems {
 }
 
 /// The element, if there is one and no other.
-fn single(mut of: impl Iterator<Item = u64>) -> Option<u64> {
+fn only_element(mut of: impl Iterator<Item = u64>) -> Option<u64> {
     of.next().filter(|_| of.next().is_none())
 }
 
-fn path_of(file: impl AsFd) -> Option<PathBuf> {
+fn path_of_descriptor(file: impl AsFd) -> Option<PathBuf> {
     let path = readlinkat(CWD, descriptor_path(file.as_fd().as_raw_fd()), Vec::new()).ok()?;
     Some(OsString::from_vec(path.into_bytes()).into())
 }
 
-fn natural_number(known: &FileSystemIdentity, path: &Path) -> u64 {
+fn number_from_identity(known: &FileSystemIdentity, path: &Path) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(b"file system");
     known.hash_into(&mut hasher);

@@ -19,7 +19,7 @@ pub(super) struct FileSystem {
 
 /// File system, inode number, and a value that distinguishes the file from earlier ones with that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     pub(crate) file_system: u64,
     pub(crate) inode: u64,
     /// Time of birth in nanoseconds since 1970; on a file system without it, a hash of the kernel's own
@@ -27,12 +27,17 @@ pub(crate) struct Identity {
     pub(crate) generation: i64,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(crate) const BYTES: usize = 24;
 
     /// The identity of a name in a directory with these attributes; with an empty name, of the descriptor's
     /// file.
-    pub(super) fn of(file_system: FileSystem, stat: &Statx, directory: impl AsFd, name: &CStr) -> Self {
+    pub(super) fn from_stat(
+        file_system: FileSystem,
+        stat: &Statx,
+        directory: impl AsFd,
+        name: &CStr,
+    ) -> Self {
         let generation = generation(stat, directory, name, file_system.has_volatile_inodes);
         Self { file_system: file_system.number, inode: stat.stx_ino, generation }
     }
@@ -54,7 +59,7 @@ impl Identity {
 /// With volatile inode numbers, the kernel's handle distinguishes files, too: it has a new generation for
 /// each number.
 pub(super) fn generation(stat: &Statx, directory: impl AsFd, name: &CStr, has_volatile_inodes: bool) -> i64 {
-    let by_handle = || KernelHandle::of(directory, name).map_or(0, |handle| generation_of(&handle));
+    let by_handle = || KernelHandle::of(directory, name).map_or(0, |handle| hash_kernel_handle(&handle));
     let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     if !has_birth {
         return by_handle();
@@ -64,7 +69,7 @@ pub(super) fn generation(stat: &Statx, directory: impl AsFd, name: &CStr, has_vo
     if has_volatile_inodes { born ^ by_handle() } else { born }
 }
 
-fn generation_of(handle: &KernelHandle) -> i64 {
+fn hash_kernel_handle(handle: &KernelHandle) -> i64 {
     let mut hasher = SipHasher24::new();
     hasher.write(handle.as_bytes());
     hasher.finish().cast_signed()
@@ -92,7 +97,7 @@ mod tests {
             stat.stx_mask &= !StatxFlags::BTIME.bits();
             // Whether or not the number of the removed file is reused.
             let file_system = FileSystem { number: 1, has_volatile_inodes: false };
-            Identity { inode: 0, ..Identity::of(file_system, &stat, &opened, c"") }
+            FileIdentity { inode: 0, ..FileIdentity::from_stat(file_system, &stat, &opened, c"") }
         };
         let mut found = Vec::new();
         for _ in 0..3 {

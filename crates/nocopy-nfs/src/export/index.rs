@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nocopy::integration::KernelHandle;
 use rustix::fs::{Mode, OFlags, openat, renameat};
 
-use super::identity::Identity;
+use super::identity::FileIdentity;
 
 /// The index file's name, and its name until it is complete.
 const NAME: &str = "index";
@@ -26,7 +26,7 @@ const MAGIC: &[u8; 16] = b"nocopy-nfs-ind/3";
 const MAGIC_BEFORE: &[u8; 16] = b"nocopy-nfs-ind/2";
 
 /// Before name and handle: both identities, and the two lengths.
-const HEAD_BYTES: usize = 2 * Identity::BYTES + 2 + 1;
+const HEAD_BYTES: usize = 2 * FileIdentity::BYTES + 2 + 1;
 
 /// The most nested directories; more are a cycle.
 const DEPTH_MAX: usize = 512;
@@ -39,7 +39,7 @@ const SURPLUS_MAX: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileLocation {
-    pub(super) parent: Identity,
+    pub(super) parent: FileIdentity,
     pub(super) name: Box<[u8]>,
     /// A handle by which the kernel opens the file wherever it is.
     pub(super) handle: Option<KernelHandle>,
@@ -48,7 +48,7 @@ pub(super) struct FileLocation {
 /// Where files are, in memory and in the index file. No thread waits for the disk while it holds the lock of
 /// the memory.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct FileIndex {
     table: Mutex<LocationTable>,
     index_file: Mutex<IndexFile>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct LocationTable {
     /// Each with the number of its entry.
-    locations: HashMap<Identity, (FileLocation, u64)>,
+    locations: HashMap<FileIdentity, (FileLocation, u64)>,
     /// Entries that are not in the file yet.
     unsaved: Vec<u8>,
     /// The number of the newest entry, and of the newest one in the file.
@@ -80,12 +80,12 @@ struct IndexFile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaveState {
     Absent,
-    /// In memory; after the next [`save`](Index::save) also in the file.
+    /// In memory; after the next [`save`](FileIndex::save) also in the file.
     Unsaved,
     Saved,
 }
 
-impl Index {
+impl FileIndex {
     /// Reads the file in a directory; an incomplete last entry of a killed server is dropped.
     pub(super) fn read(directory: File) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
@@ -106,7 +106,7 @@ impl Index {
             table.entries += 1;
             rest = behind;
         }
-        let is_rewritten = !rest.is_empty() || !is_present || table.surplus() > SURPLUS_MAX;
+        let is_rewritten = !rest.is_empty() || !is_present || table.surplus_entries() > SURPLUS_MAX;
         let stored = Mutex::new(IndexFile { directory, file, is_outdated: false, is_unsynced: false });
         let index = Self { table: Mutex::new(table), index_file: stored };
         if is_rewritten {
@@ -115,19 +115,19 @@ impl Index {
         Ok(index)
     }
 
-    pub(super) fn location(&self, identity: Identity) -> Option<FileLocation> {
+    pub(super) fn location(&self, identity: FileIdentity) -> Option<FileLocation> {
         self.lock_table().locations.get(&identity).map(|(location, _)| location.clone())
     }
 
-    pub(super) fn parent(&self, identity: Identity) -> Option<Identity> {
+    pub(super) fn parent(&self, identity: FileIdentity) -> Option<FileIdentity> {
         self.lock_table().locations.get(&identity).map(|(location, _)| location.parent)
     }
 
     /// Whether it has this location of a file, with a kernel handle if one is wanted.
     pub(super) fn save_state(
         &self,
-        identity: Identity,
-        parent: Identity,
+        identity: FileIdentity,
+        parent: FileIdentity,
         name: &[u8],
         has_handle: bool,
     ) -> SaveState {
@@ -147,7 +147,7 @@ impl Index {
         }
     }
 
-    pub(super) fn path(&self, identity: Identity, root: Identity) -> Option<PathBuf> {
+    pub(super) fn path(&self, identity: FileIdentity, root: FileIdentity) -> Option<PathBuf> {
         let table = self.lock_table();
         let (mut at, mut names) = (identity, Vec::new());
         while at != root {
@@ -160,21 +160,21 @@ impl Index {
         Some(path)
     }
 
-    pub(super) fn insert(&self, identity: Identity, location: FileLocation) {
+    pub(super) fn insert(&self, identity: FileIdentity, location: FileLocation) {
         let mut table = self.lock_table();
         if table.locations.get(&identity).is_some_and(|(known, _)| *known == location) {
             return;
         }
-        table.append(identity, Some(&location));
+        table.append_entry(identity, Some(&location));
         let number = table.newest;
         table.locations.insert(identity, (location, number));
     }
 
     /// Forgets a file that does not exist any more.
-    pub(super) fn remove(&self, identity: Identity) {
+    pub(super) fn remove(&self, identity: FileIdentity) {
         let mut table = self.lock_table();
         if table.locations.remove(&identity).is_some() {
-            table.append(identity, None);
+            table.append_entry(identity, None);
         }
     }
 
@@ -193,13 +193,13 @@ impl Index {
     }
 
     /// Exported directories: parents that have no location themselves.
-    pub(super) fn roots(&self) -> HashSet<Identity> {
+    pub(super) fn roots(&self) -> HashSet<FileIdentity> {
         let table = self.lock_table();
         let parents = table.locations.values().map(|(location, _)| location.parent);
         parents.filter(|parent| !table.locations.contains_key(parent)).collect()
     }
 
-    pub(super) fn identities(&self) -> Vec<Identity> {
+    pub(super) fn identities(&self) -> Vec<FileIdentity> {
         self.lock_table().locations.keys().copied().collect()
     }
 
@@ -226,7 +226,7 @@ impl Index {
     /// otherwise.
     pub(super) fn compact_or_sync(&self) {
         let mut stored = self.lock_file();
-        if stored.is_outdated || self.lock_table().surplus() > SURPLUS_MAX {
+        if stored.is_outdated || self.lock_table().surplus_entries() > SURPLUS_MAX {
             stored.is_outdated = self.rewrite(&mut stored).is_err();
         } else if std::mem::take(&mut stored.is_unsynced) {
             let file = stored.file.try_clone();
@@ -285,7 +285,7 @@ impl Index {
 }
 
 impl LocationTable {
-    fn append(&mut self, identity: Identity, location: Option<&FileLocation>) {
+    fn append_entry(&mut self, identity: FileIdentity, location: Option<&FileLocation>) {
         encode_entry(&mut self.unsaved, identity, location);
         self.entries += 1;
         self.newest += 1;
@@ -303,7 +303,7 @@ impl LocationTable {
 
     /// Entries that were replaced by later ones, or are of removed files. A file with two names, looked up by
     /// both in turn, adds one each time.
-    fn surplus(&self) -> usize {
+    fn surplus_entries(&self) -> usize {
         self.entries.saturating_sub(2 * self.locations.len())
     }
 }
@@ -315,7 +315,7 @@ fn entry_count(bytes: &[u8]) -> usize {
 }
 
 /// Appends an entry; without a location the file is forgotten.
-fn encode_entry(out: &mut Vec<u8>, identity: Identity, location: Option<&FileLocation>) {
+fn encode_entry(out: &mut Vec<u8>, identity: FileIdentity, location: Option<&FileLocation>) {
     let handle =
         location.and_then(|location| location.handle.as_ref()).map_or(&[][..], KernelHandle::as_bytes);
     let name = location.map_or(&[][..], |location| &*location.name);
@@ -328,20 +328,20 @@ fn encode_entry(out: &mut Vec<u8>, identity: Identity, location: Option<&FileLoc
 }
 
 /// The first entry, and the rest; `None` at the end or at an incomplete entry.
-fn parse_entry(bytes: &[u8]) -> Option<(Identity, Option<FileLocation>, &[u8])> {
+fn parse_entry(bytes: &[u8]) -> Option<(FileIdentity, Option<FileLocation>, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let (identity, head) = head.split_first_chunk()?;
     let (parent, lengths) = head.split_first_chunk()?;
     let (count, handle_bytes) = lengths.split_first_chunk()?;
     let (name, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*count)))?;
     let (handle, rest) = rest.split_at_checked(usize::from(handle_bytes[0]))?;
-    let identity = Identity::from_bytes(identity);
+    let identity = FileIdentity::from_bytes(identity);
     if name.is_empty() {
         return Some((identity, None, rest));
     }
     let is_name = !name.contains(&b'/') && name != b"." && name != b"..";
     let handle = KernelHandle::from_bytes(handle);
-    let location = FileLocation { parent: Identity::from_bytes(parent), name: name.into(), handle };
+    let location = FileLocation { parent: FileIdentity::from_bytes(parent), name: name.into(), handle };
     is_name.then_some((identity, Some(location), rest))
 }
 
@@ -354,110 +354,113 @@ mod tests {
 
     use super::*;
 
-    fn identity(inode: u64) -> Identity {
-        Identity { file_system: 1, inode, generation: 2 }
+    fn identity_of_inode(inode: u64) -> FileIdentity {
+        FileIdentity { file_system: 1, inode, generation: 2 }
     }
 
-    fn location_in(parent: u64, name: &str) -> FileLocation {
+    fn location_in_directory(parent: u64, name: &str) -> FileLocation {
         let handle = KernelHandle::from_bytes(name.as_bytes());
-        FileLocation { parent: identity(parent), name: name.as_bytes().into(), handle }
+        FileLocation { parent: identity_of_inode(parent), name: name.as_bytes().into(), handle }
     }
 
-    fn path(index: &Index, inode: u64) -> Option<String> {
-        index.path(identity(inode), identity(1)).map(|path| path.display().to_string())
+    fn path_text(index: &FileIndex, inode: u64) -> Option<String> {
+        index.path(identity_of_inode(inode), identity_of_inode(1)).map(|path| path.display().to_string())
     }
 
-    fn read(directory: &TempDir) -> Index {
-        Index::read(File::open(directory.path()).unwrap()).unwrap()
+    fn read_index(directory: &TempDir) -> FileIndex {
+        FileIndex::read(File::open(directory.path()).unwrap()).unwrap()
     }
 
     #[test]
     fn saved_locations_are_read_by_the_next_server() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
-        index.insert(identity(3), location_in(2, "file"));
-        index.insert(identity(2), location_in(1, "directory"));
+        let index = read_index(&directory);
+        index.insert(identity_of_inode(3), location_in_directory(2, "file"));
+        index.insert(identity_of_inode(2), location_in_directory(1, "directory"));
         index.save().unwrap();
-        let next = read(&directory);
-        assert_eq!(path(&next, 3).as_deref(), Some("directory/file"));
-        assert_eq!(next.location(identity(2)), Some(location_in(1, "directory")));
-        index.insert(identity(2), location_in(1, "renamed"));
+        let next = read_index(&directory);
+        assert_eq!(path_text(&next, 3).as_deref(), Some("directory/file"));
+        assert_eq!(next.location(identity_of_inode(2)), Some(location_in_directory(1, "directory")));
+        index.insert(identity_of_inode(2), location_in_directory(1, "renamed"));
         index.save().unwrap();
         // A server that is killed while it writes.
         index.lock_file().file.write_all(&[7; 60]).unwrap();
-        let next = read(&directory);
-        assert_eq!(path(&next, 3).as_deref(), Some("renamed/file"));
-        next.insert(identity(4), location_in(2, "new"));
+        let next = read_index(&directory);
+        assert_eq!(path_text(&next, 3).as_deref(), Some("renamed/file"));
+        next.insert(identity_of_inode(4), location_in_directory(2, "new"));
         next.save().unwrap();
-        assert_eq!(path(&read(&directory), 4).as_deref(), Some("renamed/new"));
+        assert_eq!(path_text(&read_index(&directory), 4).as_deref(), Some("renamed/new"));
     }
 
     #[test]
     fn rewriting_replaces_the_file_atomically() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
-        index.insert(identity(2), location_in(1, "file"));
+        let index = read_index(&directory);
+        index.insert(identity_of_inode(2), location_in_directory(1, "file"));
         index.save().unwrap();
         let [file, old] = ["index", "old"].map(|name| directory.path().join(name));
         fs::hard_link(&file, &old).unwrap();
         index.rewrite(&mut index.lock_file()).unwrap();
         assert_eq!(fs::read(&old).unwrap(), fs::read(&file).unwrap());
         assert_ne!(fs::metadata(&old).unwrap().ino(), fs::metadata(&file).unwrap().ino());
-        index.insert(identity(3), location_in(1, "other"));
+        index.insert(identity_of_inode(3), location_in_directory(1, "other"));
         index.save().unwrap();
-        assert_eq!(path(&read(&directory), 3).as_deref(), Some("other"));
+        assert_eq!(path_text(&read_index(&directory), 3).as_deref(), Some("other"));
     }
 
     #[test]
     fn failed_writes_are_repeated_later() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
+        let index = read_index(&directory);
         index.lock_file().file = File::options().write(true).open("/dev/full").unwrap();
-        index.insert(identity(2), location_in(1, "file"));
+        index.insert(identity_of_inode(2), location_in_directory(1, "file"));
         assert!(index.save().is_err());
-        index.insert(identity(3), location_in(1, "other"));
+        index.insert(identity_of_inode(3), location_in_directory(1, "other"));
         assert!(index.save().is_err() && index.save().is_ok());
         index.compact_or_sync();
-        assert_eq!([2, 3].map(|inode| path(&read(&directory), inode).is_some()), [true; 2]);
-        index.insert(identity(4), location_in(1, "third"));
+        assert_eq!([2, 3].map(|inode| path_text(&read_index(&directory), inode).is_some()), [true; 2]);
+        index.insert(identity_of_inode(4), location_in_directory(1, "third"));
         index.save().unwrap();
-        assert_eq!(path(&read(&directory), 4).as_deref(), Some("third"));
+        assert_eq!(path_text(&read_index(&directory), 4).as_deref(), Some("third"));
     }
 
     #[test]
     fn cyclic_and_unknown_locations_have_no_path() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
-        index.insert(identity(3), location_in(4, "a"));
-        index.insert(identity(4), location_in(3, "b"));
-        index.insert(identity(5), location_in(6, "c"));
-        assert_eq!([3, 5, 9].map(|inode| path(&index, inode)), [None, None, None]);
-        assert_eq!(path(&index, 1).as_deref(), Some(""));
+        let index = read_index(&directory);
+        index.insert(identity_of_inode(3), location_in_directory(4, "a"));
+        index.insert(identity_of_inode(4), location_in_directory(3, "b"));
+        index.insert(identity_of_inode(5), location_in_directory(6, "c"));
+        assert_eq!([3, 5, 9].map(|inode| path_text(&index, inode)), [None, None, None]);
+        assert_eq!(path_text(&index, 1).as_deref(), Some(""));
     }
 
     #[test]
     fn alternating_names_do_not_grow_the_file() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
+        let index = read_index(&directory);
         for turn in 0..20_000 {
-            index.insert(identity(2), location_in(1, if turn % 2 == 0 { "one" } else { "other" }));
+            index.insert(
+                identity_of_inode(2),
+                location_in_directory(1, if turn % 2 == 0 { "one" } else { "other" }),
+            );
             index.save().unwrap();
         }
         index.compact_or_sync();
         let bytes = index.lock_file().file.metadata().unwrap().len();
         assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
-        assert_eq!(path(&read(&directory), 2).as_deref(), Some("other"));
+        assert_eq!(path_text(&read_index(&directory), 2).as_deref(), Some("other"));
     }
 
     #[test]
     fn removed_files_take_no_memory_and_no_disk_space() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
-        index.insert(identity(2), location_in(1, "stays"));
+        let index = read_index(&directory);
+        index.insert(identity_of_inode(2), location_in_directory(1, "stays"));
         for inode in 10..20_000 {
-            index.insert(identity(inode), location_in(1, "gone"));
+            index.insert(identity_of_inode(inode), location_in_directory(1, "gone"));
             index.save().unwrap();
-            index.remove(identity(inode));
+            index.remove(identity_of_inode(inode));
             assert_eq!(index.len(), 1);
             index.save().unwrap();
             if inode % 1000 == 0 {
@@ -466,21 +469,24 @@ mod tests {
                 assert!(bytes < (SURPLUS_MAX as u64 + 8) * 64, "{bytes}");
             }
         }
-        let next = read(&directory);
-        assert_eq!((next.len(), path(&next, 2).as_deref()), (1, Some("stays")));
+        let next = read_index(&directory);
+        assert_eq!((next.len(), path_text(&next, 2).as_deref()), (1, Some("stays")));
     }
 
     #[test]
     fn locations_are_saved_once_written() {
         let directory = tempfile::tempdir().unwrap();
-        let index = read(&directory);
-        let known = |name: &[u8]| index.save_state(identity(2), identity(1), name, true);
+        let index = read_index(&directory);
+        let known = |name: &[u8]| index.save_state(identity_of_inode(2), identity_of_inode(1), name, true);
         assert_eq!(known(b"file"), SaveState::Absent);
-        index.insert(identity(2), location_in(1, "file"));
+        index.insert(identity_of_inode(2), location_in_directory(1, "file"));
         assert_eq!((known(b"file"), known(b"other")), (SaveState::Unsaved, SaveState::Absent));
         index.save().unwrap();
         assert_eq!(known(b"file"), SaveState::Saved);
-        assert_eq!(read(&directory).save_state(identity(2), identity(1), b"file", true), SaveState::Saved);
+        assert_eq!(
+            read_index(&directory).save_state(identity_of_inode(2), identity_of_inode(1), b"file", true),
+            SaveState::Saved
+        );
     }
 
     /// A file of an earlier version, without entries of forgotten files.
@@ -488,9 +494,9 @@ mod tests {
     fn the_previous_format_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let mut bytes = MAGIC_BEFORE.to_vec();
-        encode_entry(&mut bytes, identity(2), Some(&location_in(1, "file")));
+        encode_entry(&mut bytes, identity_of_inode(2), Some(&location_in_directory(1, "file")));
         fs::write(directory.path().join(NAME), bytes).unwrap();
-        assert_eq!(path(&read(&directory), 2).as_deref(), Some("file"));
+        assert_eq!(path_text(&read_index(&directory), 2).as_deref(), Some("file"));
         assert!(fs::read(directory.path().join(NAME)).unwrap().starts_with(MAGIC));
     }
 }

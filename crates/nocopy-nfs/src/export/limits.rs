@@ -6,14 +6,14 @@ use super::magic_numbers::{
     BCACHEFS, BTRFS, EXFAT, EXT, F2FS, FAT, HFS, HFS_PLUS, JFS, NILFS2, NTFS, OVERLAY, RAMFS, TMPFS, UDF,
     XFS, ZFS,
 };
-use super::{Export, OpenFile, status_of};
+use super::{Export, OpenFile, status_from_errno};
 use crate::wire::nfs3::{FileType, Status};
 
 /// `FS_CASEFOLD_FL` of linux/fs.h.
 const CASEFOLD: u32 = 0x4000_0000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct FileSystemLimits {
     pub links_max: u32,
     pub name_bytes_max: u32,
     pub has_symbolic_links: bool,
@@ -26,8 +26,8 @@ pub struct Limits {
     pub time_step_ns: u64,
 }
 
-impl Limits {
-    fn of(kind: u32, name_bytes_max: u64) -> Self {
+impl FileSystemLimits {
+    fn for_file_system_type(kind: u32, name_bytes_max: u64) -> Self {
         // FAT with names of eight and three characters (msdos), which it cuts, and has in capital letters
         // only.
         let is_short = kind == FAT && name_bytes_max < 255;
@@ -68,12 +68,12 @@ fn links_max(kind: u32) -> u32 {
 impl Export {
     /// # Errors
     /// The kernel refuses.
-    pub fn limits(&self, file: &OpenFile) -> Result<Limits, Status> {
-        let refused = |error| status_of(error, Status::Stale);
+    pub fn limits(&self, file: &OpenFile) -> Result<FileSystemLimits, Status> {
+        let refused = |error| status_from_errno(error, Status::Stale);
         let kind = fstatfs(file).map_err(refused)?.f_type as u32;
-        let limits = Limits::of(kind, fstatvfs(file).map_err(refused)?.f_namemax);
+        let limits = FileSystemLimits::for_file_system_type(kind, fstatvfs(file).map_err(refused)?.f_namemax);
         let ignores_case = limits.ignores_case || self.ignores_case_at(file);
-        Ok(Limits { ignores_case, ..limits })
+        Ok(FileSystemLimits { ignores_case, ..limits })
     }
 
     /// Whether names that differ only by case are the same in a directory, or in the directory of a file
@@ -86,7 +86,7 @@ impl Export {
         if file.file_type() == FileType::Directory {
             return is_caseless(file);
         }
-        self.parent(file.identity()).is_ok_and(|directory| is_caseless(&directory))
+        self.parent_directory(file.identity()).is_ok_and(|directory| is_caseless(&directory))
     }
 }
 
@@ -96,14 +96,22 @@ mod tests {
 
     /// As knfsd has it for FAT, and as the kernel's drivers have it.
     #[test]
-    fn limits_are_those_of_the_file_system() {
-        let (ext, long, short) = (Limits::of(EXT, 255), Limits::of(FAT, 1530), Limits::of(FAT, 12));
+    fn limits_depend_on_the_file_system_type() {
+        let (ext, long, short) = (
+            FileSystemLimits::for_file_system_type(EXT, 255),
+            FileSystemLimits::for_file_system_type(FAT, 1530),
+            FileSystemLimits::for_file_system_type(FAT, 12),
+        );
         assert_eq!((ext.links_max, ext.name_bytes_max, ext.ignores_case), (65_000, 255, false));
         assert_eq!((long.links_max, long.name_bytes_max), (1, 1530));
         assert_eq!((long.ignores_case, long.preserves_case, long.cuts_names), (true, true, false));
         assert_eq!((short.ignores_case, short.preserves_case, short.cuts_names), (true, false, true));
         assert!(ext.has_symbolic_links && !long.has_symbolic_links);
         assert_eq!((long.file_bytes_max, long.time_step_ns), (0xffff_ffff, 2_000_000_000));
-        assert_eq!(Limits::of(0, 0).name_bytes_max, 255, "the kernel does not say it");
+        assert_eq!(
+            FileSystemLimits::for_file_system_type(0, 0).name_bytes_max,
+            255,
+            "the kernel does not say it"
+        );
     }
 }

@@ -22,8 +22,8 @@ use rustix::fs::{Mode, OFlags, RawDir, openat};
 use siphasher::sip::SipHasher24;
 
 use super::FileInfo;
-use super::file::{OpenFile, status_of};
-use super::identity::Identity;
+use super::file::{OpenFile, status_from_errno};
+use super::identity::FileIdentity;
 use super::time::is_past_time_step;
 use crate::wire::nfs3::{Attributes, Status, Time};
 
@@ -48,15 +48,15 @@ const RECENT_MAX: usize = 1 << 16;
 const COOKIE_MIN: u64 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct ListingEntry {
     pub cookie: u64,
     pub file_id: u64,
     pub bytes: Box<[u8]>,
 }
 
-impl Name {
+impl ListingEntry {
     /// The memory that it takes.
-    pub(super) fn cost_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + 16 + self.bytes.len()
     }
 }
@@ -67,7 +67,7 @@ pub struct Listing {
     from: u64,
     /// Whether the directory has further names.
     is_cut: bool,
-    names: Vec<Name>,
+    names: Vec<ListingEntry>,
     /// Of the names, and of the attributes that may be kept with them.
     bytes: usize,
     recent: Mutex<RecentAttributes>,
@@ -88,28 +88,29 @@ impl RecentAttributes {
 }
 
 impl Listing {
-    fn new(from: u64, names: Vec<Name>, is_cut: bool) -> Self {
+    fn new(from: u64, names: Vec<ListingEntry>, is_cut: bool) -> Self {
         let recent = RecentAttributes { since: Instant::now(), changes: 0, infos: Vec::new() };
         let kept = if names.len() > RECENT_MAX { 0 } else { names.len() };
-        let bytes = names.iter().map(Name::cost_bytes).sum::<usize>() + kept * size_of::<Option<FileInfo>>();
+        let bytes = names.iter().map(ListingEntry::memory_bytes).sum::<usize>()
+            + kept * size_of::<Option<FileInfo>>();
         Self { from, is_cut, names, bytes, recent: Mutex::new(recent) }
     }
 
     /// Whether it has the names after a cookie, or knows that there are none.
-    fn covers(&self, cookie: u64) -> bool {
-        let is_within = |last: &Name| cookie < last.cookie;
+    fn covers_cookie(&self, cookie: u64) -> bool {
+        let is_within = |last: &ListingEntry| cookie < last.cookie;
         self.from <= cookie && (!self.is_cut || self.names.last().is_some_and(is_within))
     }
 
     /// Whether the directory has further names behind the last one of this listing.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         self.is_cut
     }
 
     /// The file of an entry: as found recently, or by `find`. `changes` is read before.
     pub(super) fn entry_info(
         &self,
-        entry: &Name,
+        entry: &ListingEntry,
         changes: u64,
         find: impl FnOnce() -> Option<FileInfo>,
     ) -> Option<FileInfo> {
@@ -118,7 +119,7 @@ impl Listing {
         }
         let index = self.names.partition_point(|name| name.cookie < entry.cookie);
         {
-            let mut recent = self.recent();
+            let mut recent = self.lock_recent();
             if !recent.is_valid(changes) {
                 *recent = RecentAttributes { since: Instant::now(), changes, infos: Vec::new() };
             }
@@ -127,7 +128,7 @@ impl Listing {
             }
         }
         let found = find();
-        let mut recent = self.recent();
+        let mut recent = self.lock_recent();
         if recent.is_valid(changes) {
             recent.infos.resize(self.names.len(), None);
             recent.infos[index] = found;
@@ -135,18 +136,18 @@ impl Listing {
         found
     }
 
-    fn recent(&self) -> MutexGuard<'_, RecentAttributes> {
+    fn lock_recent(&self) -> MutexGuard<'_, RecentAttributes> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The entries after a cookie, whether or not its own entry still exists.
-    pub fn after(&self, cookie: u64) -> &[Name] {
+    pub fn entries_after(&self, cookie: u64) -> &[ListingEntry] {
         &self.names[self.names.partition_point(|name| name.cookie <= cookie)..]
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Listings {
+pub(super) struct ListingCache {
     pub(super) key: [u8; 16],
     listing_bytes_max: usize,
     /// The number of listings begun.
@@ -157,7 +158,7 @@ pub(super) struct Listings {
 
 #[derive(Debug)]
 struct CachedListing {
-    directory: Identity,
+    directory: FileIdentity,
     /// The directory's times before it was listed.
     changed: (Time, Time),
     /// Listed long enough after these times that any later change shows in them.
@@ -167,12 +168,12 @@ struct CachedListing {
     listing: Arc<Listing>,
 }
 
-impl Listings {
+impl ListingCache {
     pub(super) fn new(key: [u8; 16]) -> Self {
-        Self::limited(key, LISTING_BYTES_MAX)
+        Self::with_bytes_max(key, LISTING_BYTES_MAX)
     }
 
-    pub(super) fn limited(key: [u8; 16], listing_bytes_max: usize) -> Self {
+    pub(super) fn with_bytes_max(key: [u8; 16], listing_bytes_max: usize) -> Self {
         Self { key, listing_bytes_max, listings_begun: AtomicU64::new(0), cache: Mutex::default() }
     }
 
@@ -182,7 +183,7 @@ impl Listings {
     pub(super) fn get(
         &self,
         directory: &OpenFile,
-        parent: Identity,
+        parent: FileIdentity,
         cookie: u64,
     ) -> Result<Arc<Listing>, Status> {
         let attributes = directory.attributes()?;
@@ -193,7 +194,7 @@ impl Listings {
         }
         let number = self.listings_begun.fetch_add(1, Ordering::Relaxed);
         let is_settled = is_past_time_step(attributes.modified) && is_past_time_step(attributes.changed);
-        let listing = Arc::new(self.read(directory, &attributes, parent, cookie)?);
+        let listing = Arc::new(self.read_listing(directory, &attributes, parent, cookie)?);
         let mut known = self.lock();
         // A listing that was begun later has files that this one has not.
         if known.iter().any(|one| one.directory == identity && one.number > number) {
@@ -214,11 +215,16 @@ impl Listings {
         Ok(listing)
     }
 
-    fn find_cached(&self, directory: Identity, changed: (Time, Time), cookie: u64) -> Option<Arc<Listing>> {
+    fn find_cached(
+        &self,
+        directory: FileIdentity,
+        changed: (Time, Time),
+        cookie: u64,
+    ) -> Option<Arc<Listing>> {
         let mut known = self.lock();
         let is_good = |one: &CachedListing| {
             let is_present = one.changed == changed && one.is_settled;
-            one.listing.covers(cookie) && (is_present || cookie > 0)
+            one.listing.covers_cookie(cookie) && (is_present || cookie > 0)
         };
         let index = known.iter().position(|one| one.directory == directory && is_good(one))?;
         let one = known.remove(index)?;
@@ -228,9 +234,9 @@ impl Listings {
     }
 
     /// Frees attributes of entries that are too old.
-    pub(super) fn drop_expired(&self) {
+    pub(super) fn drop_expired_attributes(&self) {
         for one in &*self.lock() {
-            let mut recent = one.listing.recent();
+            let mut recent = one.listing.lock_recent();
             if recent.since.elapsed() >= RECENT {
                 recent.infos = Vec::new();
             }
@@ -242,30 +248,31 @@ impl Listings {
     }
 
     /// Reads the names after a cookie. Of more than fit into memory, those with the lowest cookies are kept.
-    fn read(
+    fn read_listing(
         &self,
         directory: &OpenFile,
         attributes: &Attributes,
-        parent: Identity,
+        parent: FileIdentity,
         from: u64,
     ) -> Result<Listing, Status> {
-        let own = |cookie, file_id, bytes: &[u8]| Name { cookie, file_id, bytes: bytes.into() };
-        let mut lowest = LowestNames { bytes_max: self.listing_bytes_max, ..LowestNames::default() };
+        let own = |cookie, file_id, bytes: &[u8]| ListingEntry { cookie, file_id, bytes: bytes.into() };
+        let mut lowest =
+            LowestCookieEntries { bytes_max: self.listing_bytes_max, ..LowestCookieEntries::default() };
         for name in [own(1, attributes.file_id, b"."), own(2, parent.inode, b"..")] {
             lowest.add_after(from, name.cookie, || name);
         }
         let each = |inode, bytes: &[u8]| {
-            let cookie = self.cookie(bytes);
+            let cookie = self.name_cookie(bytes);
             lowest.add_after(from, cookie, || own(cookie, inode, bytes));
             true
         };
-        for_each_entry(directory, each).map_err(|error| status_of(error, Status::Stale))?;
-        lowest.cut();
+        for_each_entry(directory, each).map_err(|error| status_from_errno(error, Status::Stale))?;
+        lowest.truncate_to_limit();
         Ok(Listing::new(from, lowest.names, lowest.end.is_some()))
     }
 
     /// 63 bits, because some clients treat it as a signed number.
-    fn cookie(&self, name: &[u8]) -> u64 {
+    fn name_cookie(&self, name: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(b"cookie");
         hasher.write(name);
@@ -275,34 +282,34 @@ impl Listings {
 
 /// The names with the lowest cookies, as many as fit into memory.
 #[derive(Debug, Default)]
-struct LowestNames {
-    names: Vec<Name>,
+struct LowestCookieEntries {
+    names: Vec<ListingEntry>,
     bytes: usize,
     bytes_max: usize,
     /// Names with this cookie or a higher one do not fit.
     end: Option<u64>,
 }
 
-impl LowestNames {
-    fn add_after(&mut self, from: u64, cookie: u64, name: impl FnOnce() -> Name) {
+impl LowestCookieEntries {
+    fn add_after(&mut self, from: u64, cookie: u64, name: impl FnOnce() -> ListingEntry) {
         if cookie <= from || self.end.is_some_and(|end| cookie >= end) {
             return;
         }
         let name = name();
-        self.bytes += name.cost_bytes();
+        self.bytes += name.memory_bytes();
         self.names.push(name);
         // Not with each name, because it takes time.
         if self.bytes > self.bytes_max + self.bytes_max / 2 {
-            self.cut();
+            self.truncate_to_limit();
         }
     }
 
     /// Sorts the names, and leaves out those that do not fit; not the first one.
-    fn cut(&mut self) {
+    fn truncate_to_limit(&mut self) {
         self.names.sort_unstable_by_key(|name| name.cookie);
         let mut bytes = 0;
-        let fits = |name: &&Name| {
-            bytes += name.cost_bytes();
+        let fits = |name: &&ListingEntry| {
+            bytes += name.memory_bytes();
             bytes <= self.bytes_max
         };
         let count = self.names.iter().take_while(fits).count().max(1);
@@ -310,12 +317,12 @@ impl LowestNames {
             self.end = Some(first.cookie);
             self.names.truncate(count);
         }
-        self.bytes = self.names.iter().map(Name::cost_bytes).sum();
+        self.bytes = self.names.iter().map(ListingEntry::memory_bytes).sum();
     }
 }
 
 /// The name of the file with an inode number in a directory.
-pub(super) fn find_name(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
+pub(super) fn find_name_by_inode(directory: impl AsFd, inode: u64) -> Option<Box<[u8]>> {
     let mut found = None;
     for_each_entry(directory, |number, bytes| {
         found = (number == inode).then(|| bytes.into());
@@ -350,9 +357,9 @@ mod tests {
     #[test]
     fn cached_attributes_are_counted_as_memory() {
         let bytes = |count: usize| {
-            let name = |number| Name { cookie: number, file_id: number, bytes: b"file"[..].into() };
+            let name = |number| ListingEntry { cookie: number, file_id: number, bytes: b"file"[..].into() };
             let names: Vec<_> = (COOKIE_MIN..).take(count).map(name).collect();
-            let own_bytes: usize = names.iter().map(Name::cost_bytes).sum();
+            let own_bytes: usize = names.iter().map(ListingEntry::memory_bytes).sum();
             Listing::new(0, names, false).bytes - own_bytes
         };
         for (count, kept) in [(1000, 1000), (RECENT_MAX, RECENT_MAX), (RECENT_MAX + 1, 0)] {

@@ -47,26 +47,26 @@ use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, StatVfs, Statx, openat
 use rustix::io::Errno;
 
 use crate::wire::nfs3::{Attributes, FileHandle, FileType, Status};
-pub use caller::{ActError, Caller, User};
+pub use caller::{Caller, ImpersonationError, User};
 pub use changes::{ChangeResult, FileWrite};
 use changes::{FileLocks, WriteVerifier};
-use closing::ClosingFiles;
+use closing::UnsyncedFiles;
 use exclusive::ExclusiveFiles;
-use file::file_type;
-pub use file::{OpenFile, status_of};
+use file::file_type_from_stat;
+pub use file::{OpenFile, status_from_errno};
 pub use file_system_identity::FileSystemName;
 use file_systems::FileSystems;
 use handle::HandleKey;
-use identity::Identity;
-use index::{FileLocation, Index, SaveState};
-pub use limits::Limits;
-use listing::Listings;
-pub use listing::{Listing, Name};
+use identity::FileIdentity;
+use index::{FileIndex, FileLocation, SaveState};
+pub use limits::FileSystemLimits;
+use listing::ListingCache;
+pub use listing::{Listing, ListingEntry};
 use open_files::OpenFiles;
 use state::ExportState;
 pub use state::StateError;
-use sweep::Sweep;
-pub(crate) use waiting::without_waiting;
+use sweep::IndexSweep;
+pub(crate) use waiting::run_without_blocking;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -89,11 +89,11 @@ pub struct Export {
     given_path: PathBuf,
     key: HandleKey,
     file_systems: FileSystems,
-    index: Index,
-    sweep: Sweep,
+    index: FileIndex,
+    sweep: IndexSweep,
     open_files: OpenFiles,
-    closing: Arc<ClosingFiles>,
-    listings: Listings,
+    closing: Arc<UnsyncedFiles>,
+    listings: ListingCache,
     changes: AtomicU64,
     locks: FileLocks,
     exclusive: ExclusiveFiles,
@@ -144,16 +144,16 @@ impl Export {
         let named = file_system.map(|FileSystemName(name)| name);
         let file_systems =
             FileSystems::new(&path, &root, &stat, named, (numbers, &index)).map_err(refused)?;
-        let (identity, mount) = (file_systems.root(), mount_for_handles(&root));
-        let root = Arc::new(OpenFile::new(root, identity, file_type(&stat)));
+        let (identity, mount) = (file_systems.root(), open_mount_for_handles(&root));
+        let root = Arc::new(OpenFile::new(root, identity, file_type_from_stat(&stat)));
         Ok(Self {
             key: HandleKey::new(key, root.identity(), &file_systems.former_roots()),
             file_systems,
             index,
-            sweep: Sweep::default(),
+            sweep: IndexSweep::default(),
             open_files: OpenFiles::new(),
             closing: Arc::default(),
-            listings: Listings::new(key),
+            listings: ListingCache::new(key),
             changes: AtomicU64::new(0),
             locks: FileLocks::default(),
             exclusive,
@@ -179,12 +179,12 @@ impl Export {
     }
 
     /// When its handles end although the files exist, in words; `None` if they stay valid.
-    pub fn handle_expiry(&self) -> Option<&'static str> {
-        self.file_systems.expiry()
+    pub fn handle_expiry_text(&self) -> Option<&'static str> {
+        self.file_systems.expiry_text()
     }
 
-    pub fn root(&self) -> FileHandle {
-        self.key.handle(self.root.identity())
+    pub fn root_handle(&self) -> FileHandle {
+        self.key.make_handle(self.root.identity())
     }
 
     /// The handle of the file at a path from the root, through directories only.
@@ -192,11 +192,11 @@ impl Export {
     /// # Errors
     /// There is no such file, or the caller may not search a directory on the way.
     pub fn walk(&self, caller: &Caller, path: &Path) -> Result<FileHandle, Status> {
-        let mut at = self.root();
+        let mut at = self.root_handle();
         for part in path.components() {
             match part {
                 Component::Normal(name) => {
-                    at = self.lookup(caller, &*self.file(&at)?, name.as_bytes())?.handle;
+                    at = self.lookup(caller, &*self.file_by_handle(&at)?, name.as_bytes())?.handle;
                 }
                 Component::CurDir => {}
                 _ => return Err(Status::NoEntry),
@@ -210,18 +210,18 @@ impl Export {
     /// # Errors
     /// [`Status::BadHandle`]: another server made the handle. [`Status::Stale`]: the file is no longer at its
     /// location, or another file system is exported than before.
-    pub fn file(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
-        match self.key.identity(handle) {
-            Some(identity) => self.find(identity),
-            None if self.key.is_of_former(handle) => Err(Status::Stale),
+    pub fn file_by_handle(&self, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
+        match self.key.decode_handle(handle) {
+            Some(identity) => self.open_by_identity(identity),
+            None if self.key.is_from_former_export(handle) => Err(Status::Stale),
             None => Err(Status::BadHandle),
         }
     }
 
     /// Whether a file, or a name in it, is found without waiting for the disk, another host or another
     /// program. A hint, which may be wrong by the next call.
-    pub fn is_cached(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
-        let Some(identity) = self.key.identity(handle) else { return true };
+    pub fn is_found_without_waiting(&self, handle: &FileHandle, name: Option<&[u8]>) -> bool {
+        let Some(identity) = self.key.decode_handle(handle) else { return true };
         let root = self.root.identity();
         let open =
             if identity == root { Some(Arc::clone(&self.root)) } else { self.open_files.peek(identity) };
@@ -257,9 +257,9 @@ impl Export {
     /// A file whose content can be read: a regular file or a directory.
     ///
     /// # Errors
-    /// As [`file`](Self::file); also if caller or server may not read it.
+    /// As [`file_by_handle`](Self::file_by_handle); also if caller or server may not read it.
     pub fn readable_file(&self, caller: &Caller, handle: &FileHandle) -> Result<Arc<OpenFile>, Status> {
-        let file = self.file(handle)?;
+        let file = self.file_by_handle(handle)?;
         file.check_access(caller, Access::READ_OK)?;
         if file.is_readable() {
             return Ok(file);
@@ -281,23 +281,23 @@ impl Export {
         }
         match name {
             b"." | b".." if !directory.may_access(caller, Access::EXEC_OK) => return Err(Status::Access),
-            b"." => return self.file_info(directory.identity(), &directory.stat()?),
+            b"." => return self.file_info_from_stat(directory.identity(), &directory.stat()?),
             b".." => {
-                let parent = self.parent(directory.identity())?;
-                return self.file_info(parent.identity(), &parent.stat()?);
+                let parent = self.parent_directory(directory.identity())?;
+                return self.file_info_from_stat(parent.identity(), &parent.stat()?);
             }
             _ => {}
         }
         // Not followed if it is a link.
-        let name = entry_name(directory, name)?;
+        let name = checked_entry_name(directory, name)?;
         let refused = |error| {
             // A removed directory has no names, and is reported as removed.
-            directory.stat().err().unwrap_or_else(|| status_of(error, Status::NoEntry))
+            directory.stat().err().unwrap_or_else(|| status_from_errno(error, Status::NoEntry))
         };
         let stat = caller.act_as(|| file::stat_at(directory, &name).map_err(refused))?;
         let identity = self.identify(&stat, directory, &name)?;
         self.record_location(identity, directory.identity(), directory, &name);
-        self.file_info(identity, &stat)
+        self.file_info_from_stat(identity, &stat)
     }
 
     /// The entries of a directory after a cookie, in the order of their cookies; after 0 the current ones.
@@ -309,13 +309,18 @@ impl Export {
             return Err(Status::NotDirectory);
         }
         directory.check_access(caller, Access::READ_OK)?;
-        let parent = self.parent(directory.identity())?;
+        let parent = self.parent_directory(directory.identity())?;
         self.listings.get(directory, parent.identity(), cookie)
     }
 
     /// The file of a listed entry, possibly as of a moment ago; `None` if it no longer exists. Permissions
     /// are checked before.
-    pub fn listed_file(&self, directory: &OpenFile, listing: &Listing, name: &Name) -> Option<FileInfo> {
+    pub fn listed_file_info(
+        &self,
+        directory: &OpenFile,
+        listing: &Listing,
+        name: &ListingEntry,
+    ) -> Option<FileInfo> {
         // Read first, so that a change in between counts as not seen.
         let changes = self.changes.load(Ordering::Acquire);
         listing.entry_info(name, changes, || self.lookup(&Caller::Server, directory, &name.bytes).ok())
@@ -335,48 +340,54 @@ impl Export {
             return Err(Status::Invalid);
         }
         let path = rustix::fs::readlinkat(link, c"", Vec::new());
-        path.map(std::ffi::CString::into_bytes).map_err(|error| status_of(error, Status::Stale))
+        path.map(std::ffi::CString::into_bytes).map_err(|error| status_from_errno(error, Status::Stale))
     }
 
     /// Sizes of the file system of a file.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn file_system(&self, file: &OpenFile) -> Result<StatVfs, Status> {
-        rustix::fs::fstatvfs(file).map_err(|error| status_of(error, Status::Stale))
+    pub fn file_system_sizes(&self, file: &OpenFile) -> Result<StatVfs, Status> {
+        rustix::fs::fstatvfs(file).map_err(|error| status_from_errno(error, Status::Stale))
     }
 
     /// Makes handles valid for the next server, too: must be called before a reply with a new handle is sent.
     ///
     /// # Errors
     /// The index cannot be written.
-    pub fn save(&self) -> io::Result<()> {
+    pub fn save_index(&self) -> io::Result<()> {
         // A thread that must not wait has found no new handle.
-        if waiting::is_forbidden() { Ok(()) } else { self.index.save() }
+        if waiting::is_blocking_forbidden() { Ok(()) } else { self.index.save() }
     }
 
     /// To be called from time to time, by a thread that may wait for disks: closes unused files, and writes
     /// the index to the disk.
-    pub fn close_idle(&self) {
+    pub fn run_maintenance(&self) {
         self.file_systems.forget_mounts();
         self.open_files.close_unused();
-        self.sync_closing(0);
-        self.listings.drop_expired();
-        self.sweep();
+        self.sync_closed_files(0);
+        self.listings.drop_expired_attributes();
+        self.sweep_index();
         self.index.compact_or_sync();
     }
 
-    fn identify(&self, stat: &Statx, directory: impl AsFd, name: &CStr) -> Result<Identity, Status> {
+    fn identify(&self, stat: &Statx, directory: impl AsFd, name: &CStr) -> Result<FileIdentity, Status> {
         self.file_systems.identify(stat, directory, name, &self.index)
     }
 
-    fn record_location(&self, identity: Identity, parent: Identity, directory: impl AsFd, name: &CStr) {
+    fn record_location(
+        &self,
+        identity: FileIdentity,
+        parent: FileIdentity,
+        directory: impl AsFd,
+        name: &CStr,
+    ) {
         if identity == self.root.identity() {
             return;
         }
         let mount = self.handle_mount_of(identity);
         let known = self.index.save_state(identity, parent, name.to_bytes(), mount.is_some());
-        if known == SaveState::Saved || !waiting::may_wait() || known == SaveState::Unsaved {
+        if known == SaveState::Saved || !waiting::may_block() || known == SaveState::Unsaved {
             return;
         }
         let handle = mount.and_then(|_| KernelHandle::of(directory, name).ok());
@@ -385,49 +396,49 @@ impl Export {
 
     /// Its mount, if the file can be opened there with a kernel handle: it is on the file system of the
     /// exported directory.
-    fn handle_mount_of(&self, identity: Identity) -> Option<&OwnedFd> {
+    fn handle_mount_of(&self, identity: FileIdentity) -> Option<&OwnedFd> {
         self.handle_mount.as_ref().filter(|_| identity.file_system == self.root.identity().file_system)
     }
 
-    fn file_info(&self, identity: Identity, stat: &Statx) -> Result<FileInfo, Status> {
+    fn file_info_from_stat(&self, identity: FileIdentity, stat: &Statx) -> Result<FileInfo, Status> {
         Ok(FileInfo {
-            handle: self.key.handle(identity),
-            attributes: file::attributes(stat, identity.file_system),
+            handle: self.key.make_handle(identity),
+            attributes: file::attributes_from_stat(stat, identity.file_system),
         })
     }
 
     /// The parent of a directory; that of the root is the root.
-    fn parent(&self, directory: Identity) -> Result<Arc<OpenFile>, Status> {
+    fn parent_directory(&self, directory: FileIdentity) -> Result<Arc<OpenFile>, Status> {
         let root = self.root.identity();
         if directory == root {
             return Ok(Arc::clone(&self.root));
         }
         let parent = self.index.parent(directory);
-        self.find(parent.ok_or(Status::Stale)?)
+        self.open_by_identity(parent.ok_or(Status::Stale)?)
     }
 
-    fn find(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
+    fn open_by_identity(&self, identity: FileIdentity) -> Result<Arc<OpenFile>, Status> {
         if identity == self.root.identity() {
             return Ok(Arc::clone(&self.root));
         }
-        if let Some(open) = self.open_files.get(identity, |open| self.is_beneath(open)) {
+        if let Some(open) = self.open_files.get_valid(identity, |open| self.is_beneath(open)) {
             return Ok(open);
         }
-        let file = self.find_by_index(identity).or_else(|status| {
+        let file = self.open_at_index_path(identity).or_else(|status| {
             // Renamed, perhaps while no server ran.
-            let may_search = status == Status::Stale && waiting::may_wait();
+            let may_search = status == Status::Stale && waiting::may_block();
             let is_learned = may_search && self.relocate_by_handle(identity).is_some();
-            if is_learned { self.find_by_index(identity) } else { Err(status) }
+            if is_learned { self.open_at_index_path(identity) } else { Err(status) }
         })?;
         self.open_files.insert(Arc::clone(&file));
         Ok(file)
     }
 
-    fn find_by_index(&self, identity: Identity) -> Result<Arc<OpenFile>, Status> {
+    fn open_at_index_path(&self, identity: FileIdentity) -> Result<Arc<OpenFile>, Status> {
         let path = self.index.path(identity, self.root.identity()).ok_or(Status::Stale)?;
-        let (file, stat) = self.open_below(&path).map_err(|error| status_of(error, Status::Stale))?;
+        let (file, stat) = self.open_below(&path).map_err(|error| status_from_errno(error, Status::Stale))?;
         let is_it = self.identify(&stat, &file, c"")? == identity;
-        let found = || Arc::new(OpenFile::new_below(file, identity, file_type(&stat), &self.root));
+        let found = || Arc::new(OpenFile::new_below(file, identity, file_type_from_stat(&stat), &self.root));
         is_it.then(found).ok_or(Status::Stale)
     }
 
@@ -439,17 +450,18 @@ impl Export {
 
     /// Asks the kernel where a file is now, and notes that in the index. Like every entry it is checked at
     /// use, so a file outside is not found by it.
-    fn relocate_by_handle(&self, identity: Identity) -> Option<()> {
+    fn relocate_by_handle(&self, identity: FileIdentity) -> Option<()> {
         let location = self.index.location(identity)?;
         self.handle_mount_of(identity)?;
         if self.is_removed(&location) {
             self.index.remove(identity);
             return None;
         }
-        let file = self.open_by_handle(&location)?;
+        let file = self.open_by_kernel_handle(&location)?;
         // Since the start of the machine the kernel knows only names that were used, except those of
         // directories.
-        let path = self.path_below(&file).or_else(|| self.name_by_inode(location.parent, identity.inode))?;
+        let path =
+            self.path_below_root(&file).or_else(|| self.path_by_inode(location.parent, identity.inode))?;
         let (mut below, mut parent) = (PathBuf::new(), self.root.identity());
         for name in path.components() {
             let (directory, _) = self.open_below(&Path::new(".").join(&below)).ok()?;
@@ -463,28 +475,28 @@ impl Export {
     }
 
     /// Opens a file by the kernel's handle, only to find its path.
-    fn open_by_handle(&self, location: &FileLocation) -> Option<OpenFile> {
+    fn open_by_kernel_handle(&self, location: &FileLocation) -> Option<OpenFile> {
         let file = location.handle.as_ref()?.open(self.handle_mount.as_ref()?).ok()?;
         Some(OpenFile::new(file, self.root.identity(), FileType::Regular))
     }
 
-    fn name_by_inode(&self, directory: Identity, inode: u64) -> Option<PathBuf> {
+    fn path_by_inode(&self, directory: FileIdentity, inode: u64) -> Option<PathBuf> {
         let path = if directory == self.root.identity() {
             PathBuf::new()
         } else {
             let location = self.index.location(directory)?;
-            self.path_below(&self.open_by_handle(&location)?)?
+            self.path_below_root(&self.open_by_kernel_handle(&location)?)?
         };
         let (opened, _) = self.open_below(&Path::new(".").join(&path)).ok()?;
-        Some(path.join(OsStr::from_bytes(&listing::find_name(opened, inode)?)))
+        Some(path.join(OsStr::from_bytes(&listing::find_name_by_inode(opened, inode)?)))
     }
 
     fn is_beneath(&self, file: &OpenFile) -> bool {
-        self.path_below(file).is_some()
+        self.path_below_root(file).is_some()
     }
 
     /// The path of an open file from the root on; `None` if it lies elsewhere, or that cannot be told.
-    fn path_below(&self, file: &OpenFile) -> Option<PathBuf> {
+    fn path_below_root(&self, file: &OpenFile) -> Option<PathBuf> {
         let (root, path) = (self.root.path().ok()?, file.path().ok()?);
         let (root, path) = (root.to_bytes(), path.to_bytes());
         // The kernel's mark of a removed name; the file may have others, outside. (A file with such a name is
@@ -499,7 +511,7 @@ impl Export {
 }
 
 /// The root, opened so that files on its file system can be opened by handles, if this process may do that.
-fn mount_for_handles(root: impl AsFd) -> Option<OwnedFd> {
+fn open_mount_for_handles(root: impl AsFd) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mount = openat(root, c".", flags, Mode::empty()).ok()?;
     let is_permitted = KernelHandle::of(&mount, c"").is_ok_and(|handle| handle.open(&mount).is_ok());
@@ -508,7 +520,7 @@ fn mount_for_handles(root: impl AsFd) -> Option<OwnedFd> {
 
 /// Checks a name as one component of a path below a directory. Only '..' could lead out of the directory.
 /// (The kernel refuses too long ones.)
-fn entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
+fn checked_entry_name(directory: &OpenFile, name: &[u8]) -> Result<CString, Status> {
     if directory.file_type() != FileType::Directory {
         return Err(Status::NotDirectory);
     }

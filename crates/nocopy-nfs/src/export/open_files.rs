@@ -9,7 +9,7 @@ use lru::LruCache;
 use rustix::process::{Resource, getrlimit};
 
 use super::file::OpenFile;
-use super::identity::Identity;
+use super::identity::FileIdentity;
 use super::waiting;
 
 /// The most, if a quarter of the descriptors that this process may have is not less.
@@ -23,7 +23,7 @@ pub(super) struct OpenFiles {
 #[derive(Debug)]
 struct FileTable {
     /// Each file with the number of its last use.
-    cache: LruCache<Identity, (Arc<OpenFile>, u64)>,
+    cache: LruCache<FileIdentity, (Arc<OpenFile>, u64)>,
     uses: u64,
     /// The number of uses when unused files were last closed.
     uses_before: u64,
@@ -38,9 +38,9 @@ impl OpenFiles {
     }
 
     /// The file, if it is open and still valid.
-    pub(super) fn get(
+    pub(super) fn get_valid(
         &self,
-        identity: Identity,
+        identity: FileIdentity,
         is_good: impl FnOnce(&OpenFile) -> bool,
     ) -> Option<Arc<OpenFile>> {
         let file = {
@@ -55,7 +55,7 @@ impl OpenFiles {
             return Some(file);
         }
         // Closing a removed file frees its disk space, for which a thread must be allowed to wait.
-        if !waiting::may_wait() {
+        if !waiting::may_block() {
             return None;
         }
         self.close(identity);
@@ -63,7 +63,7 @@ impl OpenFiles {
     }
 
     /// The file, if it is open; it may no longer be valid.
-    pub(super) fn peek(&self, identity: Identity) -> Option<Arc<OpenFile>> {
+    pub(super) fn peek(&self, identity: FileIdentity) -> Option<Arc<OpenFile>> {
         self.lock().cache.peek(&identity).map(|(file, _)| Arc::clone(file))
     }
 
@@ -79,7 +79,7 @@ impl OpenFiles {
     }
 
     /// Closes the file when its last user has finished.
-    pub(super) fn close(&self, identity: Identity) {
+    pub(super) fn close(&self, identity: FileIdentity) {
         let closed = self.lock().cache.pop(&identity);
         drop(closed);
     }
@@ -111,27 +111,28 @@ mod tests {
 
     use nocopy_lab::patience::wait_until;
 
-    use super::super::closing::ClosingFiles;
+    use super::super::closing::UnsyncedFiles;
     use super::*;
     use crate::wire::nfs3::FileType;
 
     /// Closing a file may wait for the disk; other files are found meanwhile.
     #[test]
-    fn closing_a_file_delays_no_other() {
-        let (open, closing) = (OpenFiles::new(), Arc::new(ClosingFiles::default()));
-        let closes: [&(dyn Fn(Identity) + Sync); 3] =
-            [&|identity| open.close(identity), &|identity| drop(open.get(identity, |_| false)), &|_| {
-                (0..2).for_each(|_| open.close_unused())
-            }];
+    fn closing_a_file_does_not_lock_the_table() {
+        let (open, closing) = (OpenFiles::new(), Arc::new(UnsyncedFiles::default()));
+        let closes: [&(dyn Fn(FileIdentity) + Sync); 3] = [
+            &|identity| open.close(identity),
+            &|identity| drop(open.get_valid(identity, |_| false)),
+            &|_| (0..2).for_each(|_| open.close_unused()),
+        ];
         for (number, close) in closes.into_iter().enumerate() {
-            let identity = Identity { file_system: 1, inode: number as u64, generation: 0 };
+            let identity = FileIdentity { file_system: 1, inode: number as u64, generation: 0 };
             let named = tempfile::NamedTempFile::new().unwrap();
             let file = OpenFile::new(named.reopen().unwrap().into(), identity, FileType::Regular);
             file.record_write(&closing);
             open.insert(Arc::new(file));
             thread::scope(|scope| {
                 // With this its last user waits.
-                let held = closing.hold();
+                let held = closing.hold_lock();
                 let is_closed = || open.files.try_lock().is_ok_and(|files| files.cache.is_empty());
                 scope.spawn(|| close(identity));
                 wait_until("the file to be closed", is_closed);

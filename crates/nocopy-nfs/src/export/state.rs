@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher24;
 
 use super::exclusive::ExclusiveFiles;
 use super::file_system_numbers::FileSystemNumbers;
-use super::index::Index;
+use super::index::FileIndex;
 
 const KEY_BYTES: usize = 16;
 
@@ -45,7 +45,7 @@ pub enum StateError {
 #[derive(Debug)]
 pub(super) struct ExportState {
     pub(super) key: [u8; KEY_BYTES],
-    pub(super) index: Index,
+    pub(super) index: FileIndex,
     pub(super) numbers: FileSystemNumbers,
     pub(super) exclusive: ExclusiveFiles,
 }
@@ -67,15 +67,15 @@ impl ExportState {
         if rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(StateError::InUse { path: directory });
         }
-        check(&locked, &directory, WRITE_OF_OTHERS)?;
+        check_not_exposed(&locked, &directory, WRITE_OF_OTHERS)?;
         let path = directory.join(KEY);
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let key =
             openat(&locked, KEY, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
         let key = File::from(key);
-        check(&key, &path, ALL_OF_OTHERS)?;
-        let key = read_key(key).map_err(failed)?;
-        let index = locked.try_clone().and_then(Index::read).map_err(failed)?;
+        check_not_exposed(&key, &path, ALL_OF_OTHERS)?;
+        let key = read_or_create_key(key).map_err(failed)?;
+        let index = locked.try_clone().and_then(FileIndex::read).map_err(failed)?;
         let exclusive = locked.try_clone().and_then(ExclusiveFiles::read).map_err(failed)?;
         let numbers = FileSystemNumbers::read(locked, &index).map_err(failed)?;
         Ok(Self { key, index, numbers, exclusive })
@@ -83,7 +83,7 @@ impl ExportState {
 }
 
 /// Checks that a directory or file belongs to this user, and that others do not have these permissions.
-fn check(file: &File, path: &Path, of_others: u32) -> Result<(), StateError> {
+fn check_not_exposed(file: &File, path: &Path, of_others: u32) -> Result<(), StateError> {
     let metadata = file.metadata().map_err(|source| StateError::Io { path: path.to_owned(), source })?;
     let (owner, permissions) = (metadata.uid(), metadata.mode() & 0o7777);
     let is_ours = owner == geteuid().as_raw() && permissions & of_others == 0;
@@ -91,7 +91,7 @@ fn check(file: &File, path: &Path, of_others: u32) -> Result<(), StateError> {
 }
 
 /// The key; made if the file is new.
-fn read_key(mut file: File) -> io::Result<[u8; KEY_BYTES]> {
+fn read_or_create_key(mut file: File) -> io::Result<[u8; KEY_BYTES]> {
     let mut found = Vec::new();
     file.read_to_end(&mut found)?;
     if let Ok(key) = found.try_into() {

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::identity::Identity;
+use super::identity::FileIdentity;
 use super::index::FileLocation;
 use super::{Export, file};
 
@@ -15,12 +15,12 @@ const COUNT_MIN: usize = 1 << 16;
 const CHECKED_AT_ONCE: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Sweep(Mutex<SweepState>);
+pub(super) struct IndexSweep(Mutex<IndexSweepState>);
 
 #[derive(Debug, Default)]
-struct SweepState {
+struct IndexSweepState {
     /// Files to be checked.
-    unchecked: Vec<Identity>,
+    unchecked: Vec<FileIdentity>,
     /// The number of files after the last time.
     last_count: usize,
 }
@@ -28,7 +28,7 @@ struct SweepState {
 impl Export {
     /// Checks some files, if the index has twice as many as after the last time: so it has at most twice as
     /// many as exist.
-    pub(super) fn sweep(&self) {
+    pub(super) fn sweep_index(&self) {
         let mut state = self.sweep.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.unchecked.is_empty() {
             if self.index.len() < COUNT_MIN.max(2 * state.last_count) {
@@ -46,7 +46,7 @@ impl Export {
     }
 
     /// Forgets a file that is not at its location, unless the kernel's handle shows that it exists elsewhere.
-    pub(super) fn forget_if_removed(&self, identity: Identity) {
+    pub(super) fn forget_if_removed(&self, identity: FileIdentity) {
         let Some(location) = self.index.location(identity) else { return };
         let is_open = self.open_files.peek(identity).is_some_and(|open| open.stat().is_ok());
         if is_open || self.is_at_location(identity) {
@@ -59,7 +59,7 @@ impl Export {
     }
 
     /// Whether a file is where the index says; also if that cannot be told.
-    fn is_at_location(&self, identity: Identity) -> bool {
+    fn is_at_location(&self, identity: FileIdentity) -> bool {
         let Some(path) = self.index.path(identity, self.root.identity()) else { return false };
         match self.open_below(&path) {
             Ok((opened, stat)) => self.identify(&stat, &opened, c"").map_or(true, |found| found == identity),

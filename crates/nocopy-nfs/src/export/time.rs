@@ -9,10 +9,10 @@ const TIME_STEP_NS: u64 = 2_000_000_000;
 
 /// Whether a time of change is long enough ago that any later change would show.
 pub(super) fn is_past_time_step(changed: Time) -> bool {
-    now_ns().saturating_sub(ns_of(changed)) > TIME_STEP_NS
+    now_ns().saturating_sub(nanoseconds_since_epoch(changed)) > TIME_STEP_NS
 }
 
-fn ns_of(time: Time) -> u64 {
+fn nanoseconds_since_epoch(time: Time) -> u64 {
     u64::from(time.seconds) * 1_000_000_000 + u64::from(time.nanoseconds)
 }
 

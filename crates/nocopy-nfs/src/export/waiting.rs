@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WaitState {
+enum BlockingPermission {
     Allowed,
     Forbidden,
     /// It was forbidden, and would have been necessary.
@@ -12,27 +12,27 @@ enum WaitState {
 }
 
 thread_local! {
-    static WAITING: Cell<WaitState> = const { Cell::new(WaitState::Allowed) };
+    static WAITING: Cell<BlockingPermission> = const { Cell::new(BlockingPermission::Allowed) };
 }
 
 /// Does something that must not wait for a disk; `None`: it is not done, because it would have to.
-pub(crate) fn without_waiting<T>(action: impl FnOnce() -> T) -> Option<T> {
-    WAITING.set(WaitState::Forbidden);
+pub(crate) fn run_without_blocking<T>(action: impl FnOnce() -> T) -> Option<T> {
+    WAITING.set(BlockingPermission::Forbidden);
     let done = action();
-    let is_done = WAITING.replace(WaitState::Allowed) != WaitState::Needed;
+    let is_done = WAITING.replace(BlockingPermission::Allowed) != BlockingPermission::Needed;
     is_done.then_some(done)
 }
 
 /// To be asked before something that may wait; if it may not, the whole action counts as not done.
-pub(super) fn may_wait() -> bool {
-    let is_allowed = WAITING.get() == WaitState::Allowed;
+pub(super) fn may_block() -> bool {
+    let is_allowed = WAITING.get() == BlockingPermission::Allowed;
     if !is_allowed {
-        WAITING.set(WaitState::Needed);
+        WAITING.set(BlockingPermission::Needed);
     }
     is_allowed
 }
 
 /// Whether this thread must not wait; nothing is left undone by asking.
-pub(super) fn is_forbidden() -> bool {
-    WAITING.get() != WaitState::Allowed
+pub(super) fn is_blocking_forbidden() -> bool {
+    WAITING.get() != BlockingPermission::Allowed
 }

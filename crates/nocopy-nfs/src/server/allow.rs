@@ -52,7 +52,7 @@ impl fmt::Display for AllowRule {
 mod tests {
     use super::*;
 
-    fn allow(text: &str) -> AllowRule {
+    fn parse_rule(text: &str) -> AllowRule {
         text.parse().unwrap()
     }
 
@@ -65,7 +65,7 @@ mod tests {
             ("localhost", "localhost"),
             ("fe80::1%lo", "fe80::1%lo"),
         ] {
-            assert_eq!(allow(text).to_string(), read);
+            assert_eq!(parse_rule(text).to_string(), read);
         }
         assert!("10.0.0.0/33".parse::<AllowRule>().unwrap_err().contains("10.0.0.0/8"));
     }
@@ -74,13 +74,14 @@ mod tests {
     fn clients_are_matched_by_network_or_host() {
         let peer = |text: &str| text.parse::<SocketAddr>().unwrap();
         assert!(
-            allow("10.0.0.0/8").allows(peer("[::ffff:10.1.0.1]:9"))
-                && !allow("10.0.0.0/8").allows(peer("11.0.0.1:9"))
+            parse_rule("10.0.0.0/8").allows(peer("[::ffff:10.1.0.1]:9"))
+                && !parse_rule("10.0.0.0/8").allows(peer("11.0.0.1:9"))
         );
         assert!(
-            allow("localhost").allows(peer("127.0.0.1:9")) && !allow("localhost").allows(peer("10.0.0.1:9"))
+            parse_rule("localhost").allows(peer("127.0.0.1:9"))
+                && !parse_rule("localhost").allows(peer("10.0.0.1:9"))
         );
         let linked = |scope| std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), 9, 0, scope).into();
-        assert!(allow("fe80::1%lo").allows(linked(1)) && !allow("fe80::1%lo").allows(linked(2)));
+        assert!(parse_rule("fe80::1%lo").allows(linked(1)) && !parse_rule("fe80::1%lo").allows(linked(2)));
     }
 }

@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::SharedState;
 use super::networks::NetworkShare;
-use crate::wire::record::{MARK_BYTES, Records};
+use crate::wire::record::{MARK_BYTES, RecordAssembler};
 
 /// How long a call may take to arrive whole. (Not one that is written into a file as it arrives, and so uses
 /// no memory.)
@@ -18,7 +18,7 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct CallReceiver {
-    pub(super) records: Records,
+    pub(super) records: RecordAssembler,
     pub(super) share: NetworkShare,
     /// Since when the rest of a call is missing; to be reset when a call has arrived whole.
     pub(super) partial_since: Option<Instant>,
@@ -35,7 +35,7 @@ pub(super) enum ReceiveResult {
 }
 
 impl CallReceiver {
-    pub(super) fn new(records: Records, share: NetworkShare) -> Self {
+    pub(super) fn new(records: RecordAssembler, share: NetworkShare) -> Self {
         Self { records, share, partial_since: None, is_starved: false }
     }
 
@@ -98,13 +98,13 @@ impl CallReceiver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::networks::Networks;
+    use super::super::networks::ConnectedNetworks;
     use super::*;
 
     #[test]
     fn incomplete_calls_become_overdue() {
-        let share = Arc::new(Networks::default()).join([10, 0, 0, 1].into(), 0);
-        let mut receiver = CallReceiver::new(Records::new(1 << 20), share);
+        let share = Arc::new(ConnectedNetworks::default()).join_network([10, 0, 0, 1].into(), 0);
+        let mut receiver = CallReceiver::new(RecordAssembler::new(1 << 20), share);
         let (begin, late) = (Instant::now(), Instant::now() + 2 * CALL_TIME_MAX);
         receiver.release_unused(0, true, begin);
         assert!(!receiver.is_overdue(late), "nothing has begun");

@@ -16,11 +16,11 @@ use super::core::{Answer, ConnectionId, ReadCall};
 use super::long_write::{JobOutcome, LongWrite};
 use super::networks::NetworkShare;
 use super::read_job::ReadJob;
-use super::reply_queue::{Head, OutgoingReply, QueuedMemory, ReplyQueue};
+use super::reply_queue::{OutgoingReply, QueueHead, QueuedMemory, ReplyQueue};
 use super::statistics::ClientCounters;
 use super::workers::{Job, JobKind, JobResult};
-use crate::export::without_waiting;
-use crate::wire::record::Records;
+use crate::export::run_without_blocking;
+use crate::wire::record::RecordAssembler;
 
 /// The most calls without an answer; with so many, no more are read.
 const CALLS_MAX: usize = 128;
@@ -102,7 +102,7 @@ impl Connection {
         socket: TcpStream,
         address: SocketAddr,
         client: Arc<ClientCounters>,
-        incoming: (Records, NetworkShare),
+        incoming: (RecordAssembler, NetworkShare),
         queued: Arc<QueuedMemory>,
         now: Instant,
     ) -> io::Result<Self> {
@@ -133,7 +133,7 @@ impl Connection {
     pub(super) fn wanted_events(&self) -> EventFlags {
         let mut wanted = EventFlags::empty();
         let is_taking = match self.write_state {
-            WriteState::Idle => !self.is_finished && !self.is_full() && !self.receiver.is_starved(),
+            WriteState::Idle => !self.is_finished && !self.is_at_limit() && !self.receiver.is_starved(),
             WriteState::Waiting(_) => true,
             WriteState::Running => false,
         };
@@ -142,7 +142,7 @@ impl Connection {
         wanted
     }
 
-    pub(super) fn apply_result(&mut self, JobResult { outcome: done, call_bytes }: JobResult) {
+    pub(super) fn apply_job_result(&mut self, JobResult { outcome: done, call_bytes }: JobResult) {
         // No underflow: the bytes of a call were added when it was taken, and come back with one step only.
         self.job_bytes -= call_bytes;
         // A call in progress keeps its job: its reply, or that it was superseded, comes as another step.
@@ -208,9 +208,9 @@ impl Connection {
         let (mut moved, mut all_calls) = (0, 0);
         // Ends: each round moves bytes or takes calls, and both are limited (`has_more_work`).
         loop {
-            let read = self.receive(shared, buffer)?;
-            let calls = self.take_calls(shared)?;
-            let written = self.write(shared)?;
+            let read = self.receive_calls(shared, buffer)?;
+            let calls = self.answer_or_queue_calls(shared)?;
+            let written = self.write_replies(shared)?;
             self.submit_jobs(shared);
             moved += read + written;
             all_calls += calls;
@@ -222,18 +222,18 @@ impl Connection {
         if moved > 0 {
             self.last_transfer = now;
         }
-        let is_asked = !self.is_finished && !self.is_writing() && !self.is_full();
+        let is_asked = !self.is_finished && !self.is_receiving_write() && !self.is_at_limit();
         self.receiver.release_unused(self.job_bytes, is_asked, now);
         let is_over =
             self.is_finished && self.replies.is_empty() && self.jobs == 0 && self.waiting_jobs.is_empty();
         if is_over { Err(CloseReason::Closed) } else { Ok(moved + all_calls * CALL_COST_BYTES) }
     }
 
-    fn is_writing(&self) -> bool {
+    fn is_receiving_write(&self) -> bool {
         !matches!(self.write_state, WriteState::Idle)
     }
 
-    fn is_full(&self) -> bool {
+    fn is_at_limit(&self) -> bool {
         self.replies.len() + self.waiting_jobs.len() + self.jobs >= CALLS_MAX
             || self.job_bytes > WORK_BYTES_MAX
             || self.is_over_memory_limit()
@@ -245,8 +245,8 @@ impl Connection {
             > if self.replies.queued_memory().is_over_share() { 0 } else { REPLIES_BYTES_MAX }
     }
 
-    fn receive(&mut self, shared: &SharedState, buffer: &mut [u8]) -> Result<usize, CloseReason> {
-        if self.is_finished || self.is_full() || self.is_writing() {
+    fn receive_calls(&mut self, shared: &SharedState, buffer: &mut [u8]) -> Result<usize, CloseReason> {
+        if self.is_finished || self.is_at_limit() || self.is_receiving_write() {
             return Ok(0);
         }
         match self.receiver.receive(shared, &self.socket, self.job_bytes, buffer) {
@@ -258,10 +258,10 @@ impl Connection {
         Ok(0)
     }
 
-    fn take_calls(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
+    fn answer_or_queue_calls(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
         let mut calls = 0;
-        while !self.is_full() && !self.is_writing() {
-            if self.begin_write(shared) {
+        while !self.is_at_limit() && !self.is_receiving_write() {
+            if self.begin_long_write(shared) {
                 calls += 1;
                 break;
             }
@@ -270,8 +270,10 @@ impl Connection {
             self.receiver.partial_since = None;
             calls += 1;
             // What cannot be parsed counts as cached, so the workers get only calls that can.
-            let answer = match shared.core.is_cached_call(&record) {
-                true => without_waiting(|| shared.core.answer_to(&record, self.address, self.id)),
+            let answer = match shared.core.is_answered_without_waiting(&record) {
+                true => {
+                    run_without_blocking(|| shared.core.answer_on_connection(&record, self.address, self.id))
+                }
                 false => None,
             };
             let answer = answer.transpose().map_err(|_| CloseReason::Malformed)?;
@@ -284,10 +286,10 @@ impl Connection {
                 continue;
             };
             match answer {
-                Answer::Reply(reply) => self.replies.push(OutgoingReply::bytes(reply)),
+                Answer::Reply(reply) => self.replies.push(OutgoingReply::from_bytes(reply)),
                 Answer::Written(reply, count) => {
                     self.client.count_write(count, moved, 0);
-                    self.replies.push(OutgoingReply::bytes(reply));
+                    self.replies.push(OutgoingReply::from_bytes(reply));
                 }
                 Answer::Read(call) => self.replies.push(OutgoingReply::Read(call)),
                 Answer::List(call) => self.waiting_jobs.push_back(JobKind::List(call)),
@@ -300,8 +302,8 @@ impl Connection {
     }
 
     /// Gives a long write to the workers as soon as it has begun.
-    fn begin_write(&mut self, shared: &SharedState) -> bool {
-        let begun = LongWrite::from_records(
+    fn begin_long_write(&mut self, shared: &SharedState) -> bool {
+        let begun = LongWrite::from_incomplete_record(
             &mut self.receiver.records,
             shared,
             &self.socket,
@@ -314,13 +316,13 @@ impl Connection {
         true
     }
 
-    fn write(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
+    fn write_replies(&mut self, shared: &SharedState) -> Result<usize, CloseReason> {
         let mut written = 0;
         while written < TURN_BYTES_MAX {
-            match self.replies.next_head() {
-                Head::Empty => break,
-                Head::Read(call) => self.read(shared, call),
-                Head::Reply => match self.replies.write(&*self.socket, &self.client) {
+            match self.replies.take_front_read() {
+                QueueHead::Empty => break,
+                QueueHead::Read(call) => self.read_or_submit(shared, call),
+                QueueHead::Reply => match self.replies.write_front(&*self.socket, &self.client) {
                     Ok(count) => written += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(_) => return Err(CloseReason::Closed),
@@ -332,18 +334,18 @@ impl Connection {
 
     /// Reads cached data itself, and leaves other reads to the workers. A wrong or missing hint costs only
     /// time.
-    fn read(&mut self, shared: &SharedState, call: ReadCall) {
-        if !shared.core.is_cached(&call) {
+    fn read_or_submit(&mut self, shared: &SharedState, call: ReadCall) {
+        if !shared.core.is_read_cached(&call) {
             return self.waiting_jobs.push_back(JobKind::Read(call));
         }
-        let reading = match without_waiting(|| shared.core.open(&call)) {
+        let reading = match run_without_blocking(|| shared.core.open_for_read(&call)) {
             Some(Ok(file)) => ReadJob { call, file },
-            Some(Err(refused)) => return self.replies.push_head(OutgoingReply::bytes(refused)),
+            Some(Err(refused)) => return self.replies.push_front(OutgoingReply::from_bytes(refused)),
             None => return self.waiting_jobs.push_back(JobKind::Read(call)),
         };
         match reading.is_cached() {
             Some(true) => {
-                self.replies.push_head(reading.make_reply(shared, self.replies.queued_memory()));
+                self.replies.push_front(reading.make_reply(shared, self.replies.queued_memory()));
             }
             _ => self.waiting_jobs.push_back(JobKind::Read(call)),
         }
@@ -351,14 +353,14 @@ impl Connection {
 
     fn submit_jobs(&mut self, shared: &SharedState) {
         let jobs_max = if self.replies.queued_memory().is_over_share() { 1 } else { JOBS_MAX };
-        while self.jobs + self.replies.pipes() < jobs_max
+        while self.jobs + self.replies.pipe_count() < jobs_max
             && !self.is_over_memory_limit()
             && let Some(work) = self.waiting_jobs.pop_front()
         {
             self.jobs += 1;
             let (network, client) = (self.network(), Arc::clone(&self.client));
             let queued = Arc::clone(self.replies.queued_memory());
-            shared.workers.submit(Job { network, connection_id: self.id, client, queued, kind: work });
+            shared.workers.submit_job(Job { network, connection_id: self.id, client, queued, kind: work });
         }
     }
 }

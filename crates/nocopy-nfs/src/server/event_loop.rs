@@ -18,8 +18,8 @@ use super::connection::{CloseReason, Connection};
 use super::core::ConnectionId;
 use super::fair_queue::FairQueue;
 use super::portmapper::Portmapper;
-use super::workers::Inbox;
-use crate::wire::record::Records;
+use super::workers::EventLoopInbox;
+use crate::wire::record::RecordAssembler;
 
 /// Most of the connections: one that is ready is seen at once among many others that are, too.
 const EVENTS_MAX: usize = 1024;
@@ -49,7 +49,7 @@ pub(super) struct EventLoop {
     listeners: Arc<[TcpListener]>,
     portmappers: Arc<[Portmapper]>,
     shared: Arc<SharedState>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<EventLoopInbox>,
     connections: HashMap<u64, Connection>,
     /// Connections that wait for their turn.
     ready: FairQueue<u64>,
@@ -68,7 +68,7 @@ impl EventLoop {
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let inbox = Arc::clone(&shared.inboxes[number]);
-        epoll::add(&epoll, inbox.event(), EventData::new_u64(INBOX), EventFlags::IN)?;
+        epoll::add(&epoll, inbox.event_descriptor(), EventData::new_u64(INBOX), EventFlags::IN)?;
         for (portmapper, data) in portmappers.iter().zip(PORTMAPPERS..) {
             let data = EventData::new_u64(data);
             epoll::add(&epoll, &portmapper.socket, data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
@@ -89,12 +89,12 @@ impl EventLoop {
         Ok(one)
     }
 
-    pub(super) fn waker(&self) -> Arc<Inbox> {
+    pub(super) fn inbox_handle(&self) -> Arc<EventLoopInbox> {
         Arc::clone(&self.inbox)
     }
 
     pub(super) fn run(mut self) -> io::Result<()> {
-        self.listen()?;
+        self.start_listening()?;
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             events.clear();
@@ -111,7 +111,7 @@ impl EventLoop {
                     INBOX => self.take_results(),
                     // Reset, because no reply would arrive.
                     id if id >= FIRST && flags.intersects(EventFlags::HUP | EventFlags::ERR) => {
-                        self.remove(id);
+                        self.remove_connection(id);
                     }
                     id if id >= FIRST && events.len() == 1 && self.ready.is_empty() => {
                         self.run_turn(id, flags.contains(EventFlags::IN), now);
@@ -120,11 +120,11 @@ impl EventLoop {
                     number if number >= PORTMAPPERS => {
                         self.portmappers[(number - PORTMAPPERS) as usize].answer_calls(&self.shared);
                     }
-                    listener => self.accept((listener - LISTENERS) as usize, now)?,
+                    listener => self.accept_connections((listener - LISTENERS) as usize, now)?,
                 }
             }
             self.serve_ready(now);
-            self.tick(now)?;
+            self.run_periodic_work(now)?;
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ impl EventLoop {
         }
     }
 
-    fn listen(&mut self) -> io::Result<()> {
+    fn start_listening(&mut self) -> io::Result<()> {
         for (number, listener) in self.listeners.iter().enumerate() {
             let data = EventData::new_u64(LISTENERS + number as u64);
             epoll::add(&self.epoll, listener, data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
@@ -156,24 +156,24 @@ impl EventLoop {
         Ok(())
     }
 
-    fn accept(&mut self, listener: usize, now: Instant) -> io::Result<()> {
+    fn accept_connections(&mut self, listener: usize, now: Instant) -> io::Result<()> {
         for _ in 0..ACCEPTED_MAX {
             match self.listeners[listener].accept() {
-                Ok((socket, from)) => self.add(socket, from, now),
+                Ok((socket, from)) => self.add_connection(socket, from, now),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::AGAIN) => break,
                     Some(Errno::INTR | Errno::CONNABORTED) => {}
                     // Another loop does not end one at once.
                     Some(Errno::MFILE) if self.evict_connection() => {}
                     // The connection stays in the queue, and would be reported again at once.
-                    _ => return self.pause(),
+                    _ => return self.pause_accepting(),
                 },
             }
         }
         Ok(())
     }
 
-    fn pause(&mut self) -> io::Result<()> {
+    fn pause_accepting(&mut self) -> io::Result<()> {
         if !self.is_paused {
             self.is_paused = true;
             for listener in self.listeners.iter() {
@@ -183,7 +183,7 @@ impl EventLoop {
         Ok(())
     }
 
-    fn add(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
+    fn add_connection(&mut self, socket: TcpStream, from: SocketAddr, now: Instant) {
         let address = SocketAddr::new(from.ip().to_canonical(), from.port());
         let allow = &self.shared.settings.allow;
         if !allow.is_empty() && !allow.iter().any(|allow| allow.allows(from)) {
@@ -196,8 +196,8 @@ impl EventLoop {
         let id = self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         let client = self.shared.statistics.count_connection(address.ip());
         let data = EventData::new_u64(id);
-        let records = Records::limited(self.shared.core.call_limits());
-        let share = self.shared.networks.join(address.ip(), self.number);
+        let records = RecordAssembler::with_limits(self.shared.core.call_limits());
+        let share = self.shared.networks.join_network(address.ip(), self.number);
         let queued_memory = Arc::new(self.shared.queued_memory.for_network(&share.reply_bytes));
         let connection = Connection::new(
             self.connection_id(id),
@@ -222,12 +222,12 @@ impl EventLoop {
     /// Ends a connection: of the network with the most connections, the one that was idle for longest; if
     /// other loops have all of them, one of these does so. Returns whether it has ended.
     fn evict_connection(&mut self) -> bool {
-        let (networks, event_loop) = self.shared.networks.largest();
+        let (networks, event_loop) = self.shared.networks.largest_networks();
         let largest = self.connections.iter().filter(|(_, one)| networks.contains(&one.network()));
         let idle = largest.min_by_key(|(_, one)| one.last_transfer).map(|(id, _)| *id);
         match idle {
             Some(id) => {
-                self.remove(id);
+                self.remove_connection(id);
                 self.shared.statistics.count_evicted();
             }
             None => self.shared.inboxes[event_loop].request_eviction(),
@@ -242,7 +242,7 @@ impl EventLoop {
     fn take_results(&mut self) {
         for (id, step) in self.inbox.take_results() {
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.apply_result(step);
+                connection.apply_job_result(step);
                 self.mark_ready(id, false);
             }
         }
@@ -277,14 +277,14 @@ impl EventLoop {
             Err(CloseReason::Closed) => false,
         };
         if !is_open {
-            self.remove(id);
+            self.remove_connection(id);
         } else if is_cut {
             self.mark_ready(id, false);
         }
         cost
     }
 
-    fn remove(&mut self, id: u64) {
+    fn remove_connection(&mut self, id: u64) {
         // Its number may still be in `ready` or in events of this round. It finds nothing: numbers are not
         // used again.
         let Some(connection) = self.connections.remove(&id) else { return };
@@ -297,19 +297,19 @@ impl EventLoop {
         }
     }
 
-    fn tick(&mut self, now: Instant) -> io::Result<()> {
+    fn run_periodic_work(&mut self, now: Instant) -> io::Result<()> {
         if now.duration_since(self.last_tick) < TICK {
             return Ok(());
         }
         self.last_tick = now;
         let overdue = self.connections.iter().filter(|(_, one)| one.is_overdue(now));
         for id in overdue.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.remove(id);
+            self.remove_connection(id);
             self.shared.statistics.count_timed_out();
         }
         let starved = self.connections.iter().filter(|(_, one)| one.is_starved());
         starved.map(|(id, _)| *id).collect::<Vec<_>>().into_iter().for_each(|id| self.mark_ready(id, false));
-        if self.is_paused { self.listen() } else { Ok(()) }
+        if self.is_paused { self.start_listening() } else { Ok(()) }
     }
 }
 
@@ -320,7 +320,7 @@ mod tests {
 
     use nocopy_lab::patience::wait_until;
 
-    use super::super::core::Callers;
+    use super::super::core::CallerMapping;
     use super::super::{Server, Settings};
     use super::*;
     use crate::export::Export;
@@ -335,7 +335,7 @@ mod tests {
             allow: Vec::new(),
             is_stable: false,
             is_writable: false,
-            callers: Callers::Server,
+            callers: CallerMapping::Server,
             is_portmapper: false,
             connections_max: 16,
         };
@@ -345,14 +345,14 @@ mod tests {
         stream.write_all(&[0x80, 0, 0, 100, 1, 2, 3]).unwrap();
         let Server { shared, mut loops, .. } = server;
         let mut one = loops.swap_remove(0);
-        one.listen().unwrap();
+        one.start_listening().unwrap();
         let (now, late) = (Instant::now(), Instant::now() + Duration::from_secs(120));
         wait_until("half a call to arrive", || {
-            one.accept(0, now).unwrap();
+            one.accept_connections(0, now).unwrap();
             one.run_turn(FIRST, true, now);
             one.connections.values().any(|connection| connection.is_overdue(late))
         });
-        one.tick(late).unwrap();
+        one.run_periodic_work(late).unwrap();
         assert_eq!((one.connections.len(), shared.statistics.timed_out()), (0, 1));
     }
 }

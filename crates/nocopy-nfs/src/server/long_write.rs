@@ -18,10 +18,10 @@ use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::net::{RecvFlags, recv};
 
 use super::SharedState;
-use super::core::{Write, WriteCall, write_at};
+use super::core::{OngoingWrite, WriteCall, write_at};
 use super::reply_queue::OutgoingReply;
 use super::statistics::ClientCounters;
-use crate::wire::record::{BEGIN_BYTES, MARK_BYTES, PartialRecord, Records};
+use crate::wire::record::{BEGIN_BYTES, MARK_BYTES, PartialRecord, RecordAssembler};
 
 /// Bytes copied at a time through a buffer, if there is no pipe: half of a usual second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -53,7 +53,7 @@ pub(super) struct LongWrite {
     first_bytes: Vec<u8>,
     data_at: usize,
     /// Set when a worker has begun it.
-    write: Option<Write>,
+    write: Option<OngoingWrite>,
     /// Bytes of data and padding that have not arrived.
     left: usize,
     padding: usize,
@@ -90,17 +90,17 @@ impl CopyBuffer {
 
 impl LongWrite {
     /// The long write that begins the received bytes of a connection, if any.
-    pub(super) fn from_records(
-        records: &mut Records,
+    pub(super) fn from_incomplete_record(
+        records: &mut RecordAssembler,
         shared: &SharedState,
         socket: &Arc<TcpStream>,
         address: SocketAddr,
         client: &Arc<ClientCounters>,
     ) -> Option<Self> {
-        let PartialRecord { begin, bytes } = records.partial()?;
+        let PartialRecord { begin, bytes } = records.partial_long_record()?;
         let (call, data_at) = shared.core.parse_long_write(begin, bytes, address)?;
         // No underflow: a long write is only parsed if head, data and padding are exactly the record.
-        let (left, padding) = (call.bytes(), bytes - data_at - call.bytes());
+        let (left, padding) = (call.data_bytes(), bytes - data_at - call.data_bytes());
         let (begin, at) = records.take_partial();
         client.count_call();
         Some(Self {
@@ -119,7 +119,7 @@ impl LongWrite {
     }
 
     /// Writes what has arrived, and following long writes; the replies are passed to `on_outcome`.
-    pub(super) fn run(
+    pub(super) fn run_writes(
         mut self: Box<Self>,
         shared: &SharedState,
         buffer: &mut CopyBuffer,
@@ -127,7 +127,7 @@ impl LongWrite {
     ) -> JobOutcome {
         let mut writes = 0;
         loop {
-            match self.finish(shared, buffer) {
+            match self.finish_write(shared, buffer) {
                 // At once: the client may wait for it before it sends more.
                 Ok(reply) => on_outcome(JobOutcome::ReplyAndMore(reply)),
                 Err(Errno::AGAIN) => {
@@ -140,7 +140,7 @@ impl LongWrite {
             if writes == WRITES_MAX || shared.workers.has_waiting_jobs() {
                 return JobOutcome::OtherCalls(Vec::new());
             }
-            match self.next_write(shared) {
+            match self.receive_next_write(shared) {
                 Ok(next) => *self = next,
                 Err(bytes) => return JobOutcome::OtherCalls(bytes),
             }
@@ -149,7 +149,11 @@ impl LongWrite {
 
     /// Writes the rest of the data. Errors: not all of the write has arrived yet (`AGAIN`), or the connection
     /// ended.
-    fn finish(&mut self, shared: &SharedState, buffer: &mut CopyBuffer) -> rustix::io::Result<OutgoingReply> {
+    fn finish_write(
+        &mut self,
+        shared: &SharedState,
+        buffer: &mut CopyBuffer,
+    ) -> rustix::io::Result<OutgoingReply> {
         if self.write.is_none() {
             self.write = Some(self.begin_write(shared));
         }
@@ -164,7 +168,7 @@ impl LongWrite {
         let write = self.write.take().expect("it was begun");
         let (reply, count) = shared.core.end_write(write);
         self.client.count_write(count, self.moved, self.spliced);
-        Ok(OutgoingReply::bytes(reply))
+        Ok(OutgoingReply::from_bytes(reply))
     }
 
     fn count_received(&mut self, count: usize) {
@@ -174,7 +178,7 @@ impl LongWrite {
     }
 
     /// The following write, or the received bytes if they are another call.
-    fn next_write(&self, shared: &SharedState) -> Result<Self, Vec<u8>> {
+    fn receive_next_write(&self, shared: &SharedState) -> Result<Self, Vec<u8>> {
         let mut begin = vec![0; NEXT_BYTES];
         let count = loop {
             match retry_on_intr(|| recv(&self.socket, &mut begin[..], RecvFlags::DONTWAIT)) {
@@ -185,9 +189,10 @@ impl LongWrite {
             }
         };
         begin.truncate(count);
-        let mut records = Records::limited(shared.core.call_limits());
+        let mut records = RecordAssembler::with_limits(shared.core.call_limits());
         records.push(&begin);
-        Self::from_records(&mut records, shared, &self.socket, self.address, &self.client).ok_or(begin)
+        Self::from_incomplete_record(&mut records, shared, &self.socket, self.address, &self.client)
+            .ok_or(begin)
     }
 
     /// Waits for more for a moment, if no other work waits, and returns whether some has arrived.
@@ -197,7 +202,7 @@ impl LongWrite {
     }
 
     /// Opens the file, and writes the data that arrived with the call.
-    fn begin_write(&mut self, shared: &SharedState) -> Write {
+    fn begin_write(&mut self, shared: &SharedState) -> OngoingWrite {
         let mut write = shared.core.begin_write(&self.call);
         let begin = std::mem::take(&mut self.first_bytes);
         let received = &begin[self.data_at..];
@@ -209,7 +214,7 @@ impl LongWrite {
 
     /// Moves arrived data, or a part of it, and returns how many bytes were taken from the socket.
     fn receive_piece(&mut self, shared: &SharedState, buffer: &mut CopyBuffer) -> rustix::io::Result<usize> {
-        let is_good = self.write.as_ref().is_some_and(Write::is_active);
+        let is_good = self.write.as_ref().is_some_and(OngoingWrite::is_active);
         let is_long = self.left >= SPLICED_BYTES_MIN && is_good;
         match is_long.then(|| shared.pages.take(PIPE_BYTES)).flatten() {
             Some(pages) => self.receive_by_splice(shared, pages, buffer),
@@ -223,7 +228,7 @@ impl LongWrite {
         mut pages: Pages,
         buffer: &mut CopyBuffer,
     ) -> rustix::io::Result<usize> {
-        let count = match pages.fill(&self.socket, None, self.left).map_err(errno) {
+        let count = match pages.fill(&self.socket, None, self.left).map_err(to_errno) {
             // Nothing has arrived, or an urgent byte is next, where splice(2) stops for ever and recv(2) does
             // not.
             Err(Errno::AGAIN) => return self.receive_by_copy(shared, buffer.as_slice()),
@@ -232,7 +237,7 @@ impl LongWrite {
         let write = self.write.as_mut().expect("it was begun");
         let mut copied = 0..0;
         shared.core.write_piece(write, count, |file, offset| {
-            let written = drain_pipe(&mut pages, file, offset, buffer, &mut copied)?;
+            let written = drain_pipe_into_file(&mut pages, file, offset, buffer, &mut copied)?;
             self.spliced += if copied.end == 0 { written } else { 0 };
             Ok(written)
         });
@@ -251,7 +256,7 @@ impl LongWrite {
 
 /// Moves a pipe's contents into a file: by reference, or, if the file system does not support that, through
 /// the buffer, whose part `copied` is still to be written.
-fn drain_pipe(
+fn drain_pipe_into_file(
     pages: &mut Pages,
     file: impl AsFd,
     offset: u64,
@@ -259,8 +264,8 @@ fn drain_pipe(
     copied: &mut Range<usize>,
 ) -> rustix::io::Result<usize> {
     if copied.start == copied.end {
-        match pages.empty(&file, Some(offset), false).map_err(errno) {
-            Err(Errno::INVAL) => *copied = 0..pages.read(buffer.as_slice()).map_err(errno)?,
+        match pages.empty(&file, Some(offset), false).map_err(to_errno) {
+            Err(Errno::INVAL) => *copied = 0..pages.read(buffer.as_slice()).map_err(to_errno)?,
             done => return done,
         }
     }
@@ -269,7 +274,7 @@ fn drain_pipe(
     Ok(count)
 }
 
-fn errno(error: io::Error) -> Errno {
+fn to_errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
@@ -284,7 +289,7 @@ mod tests {
     use super::*;
 
     /// Checks that the bytes of a socket arrive in a file.
-    fn check(file: &File, path: &std::path::Path) {
+    fn check_socket_to_file(file: &File, path: &std::path::Path) {
         let content: Vec<u8> = (0..600_000_u32).map(|place| (place * 7 % 251) as u8).collect();
         let (here, mut there) = UnixStream::pair().unwrap();
         let sent = content.clone();
@@ -292,13 +297,14 @@ mod tests {
         let (pool, mut buffer, mut offset) = (PagePool::new(4), CopyBuffer::default(), 0);
         while offset < content.len() {
             let mut pages = pool.take(PIPE_BYTES).unwrap();
-            let mut count = match pages.fill(&here, None, content.len() - offset).map_err(errno) {
+            let mut count = match pages.fill(&here, None, content.len() - offset).map_err(to_errno) {
                 Err(Errno::AGAIN) => continue, // nothing is there yet
                 received => received.unwrap(),
             };
             let mut copied = 0..0;
             while count > 0 {
-                let written = drain_pipe(&mut pages, file, offset as u64, &mut buffer, &mut copied).unwrap();
+                let written =
+                    drain_pipe_into_file(&mut pages, file, offset as u64, &mut buffer, &mut copied).unwrap();
                 offset += written;
                 count -= written;
             }
@@ -311,7 +317,7 @@ mod tests {
     #[test]
     fn pipe_contents_are_written_to_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        check(file.as_file(), file.path());
+        check_socket_to_file(file.as_file(), file.path());
     }
 
     /// For a file opened for appending, the kernel refuses splice(2) as for a file system without it.
@@ -319,6 +325,6 @@ mod tests {
     fn without_splice_data_is_written_from_a_buffer() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let appending = OpenOptions::new().append(true).open(file.path()).unwrap();
-        check(&appending, file.path());
+        check_socket_to_file(&appending, file.path());
     }
 }

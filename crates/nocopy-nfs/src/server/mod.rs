@@ -47,21 +47,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
+use nocopy_report::address::{FailedAttempts, is_address_not_local, listen_tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use allow::AllowRule;
-pub use statistics::{ClientCounters, CopyCause, Counts, ServerStatistics};
+pub use statistics::{ClientCounters, ClientCounts, CopyCause, ServerStatistics};
 
-use self::core::{Callers, Core};
+use self::core::{CallerMapping, Core};
 use crate::export::Export;
 use crate::wire::portmap;
 use event_loop::EventLoop;
-use networks::Networks;
+use networks::ConnectedNetworks;
 use portmapper::Portmapper;
 use reply_queue::QueuedMemory;
-use service_rotation::ServiceRotation;
-use workers::{Inbox, Workers};
+use service_rotation::AlternationDetector;
+use workers::{EventLoopInbox, WorkerPool};
 
 /// With more threads, one disk or one network is not faster.
 const LOOPS_MAX: usize = 4;
@@ -102,7 +102,7 @@ pub struct Settings {
     /// Copy what is read, so that later changes of the file do not change the reply.
     pub is_stable: bool,
     pub is_writable: bool,
-    pub callers: Callers,
+    pub callers: CallerMapping,
     /// Answer port requests at port 111, by TCP and UDP.
     pub is_portmapper: bool,
     /// The most connections; a further one ends another.
@@ -116,11 +116,11 @@ struct SharedState {
     statistics: ServerStatistics,
     pages: PagePool,
     queued_memory: QueuedMemory,
-    networks: Arc<Networks>,
-    workers: Workers,
+    networks: Arc<ConnectedNetworks>,
+    workers: WorkerPool,
     /// Of each event loop.
-    inboxes: Vec<Arc<Inbox>>,
-    rotation: ServiceRotation,
+    inboxes: Vec<Arc<EventLoopInbox>>,
+    rotation: AlternationDetector,
     connections: AtomicUsize,
     /// The number of the next connection.
     accepted: AtomicU64,
@@ -133,7 +133,7 @@ impl SharedState {
     fn maintain_export(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             thread::park_timeout(event_loop::TICK);
-            self.core.export().close_idle();
+            self.core.export().run_maintenance();
         }
     }
 }
@@ -152,7 +152,7 @@ impl Server {
     /// # Errors
     /// See [`ServerError`].
     pub fn bind(export: Arc<Export>, settings: Settings) -> Result<Self, ServerError> {
-        let connections_max = raise_descriptors().min(settings.connections_max);
+        let connections_max = raise_descriptor_limit().min(settings.connections_max);
         let mut listeners = listen_at_all(&settings.addresses)?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>();
         let addresses = addresses.map_err(ServerError::Setup)?;
@@ -160,7 +160,7 @@ impl Server {
         if settings.is_portmapper && port != portmap::PORT {
             for mut address in addresses.clone() {
                 address.set_port(portmap::PORT);
-                listeners.push(listen(address)?);
+                listeners.push(listen_at(address)?);
             }
         }
         let portmappers = if settings.is_portmapper { bind_portmappers(&addresses)? } else { Vec::new() };
@@ -168,17 +168,19 @@ impl Server {
         let listeners: Arc<[TcpListener]> = listeners.into();
         let groups = settings.allow.iter().map(ToString::to_string).collect();
         let count = thread::available_parallelism().map_or(1, usize::from).min(LOOPS_MAX);
-        let inboxes = (0..count).map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>();
+        let inboxes = (0..count).map(|_| EventLoopInbox::new().map(Arc::new)).collect::<io::Result<_>>();
         let shared = Arc::new(SharedState {
-            core: Core::new(export, groups, port).writable(settings.is_writable).callers(settings.callers),
+            core: Core::new(export, groups, port)
+                .writable(settings.is_writable)
+                .caller_mapping(settings.callers),
             settings,
             statistics: ServerStatistics::default(),
             pages: PagePool::new(connections_max),
             queued_memory: QueuedMemory::default(),
             networks: Arc::default(),
-            workers: Workers::default(),
+            workers: WorkerPool::default(),
             inboxes: inboxes.map_err(ServerError::Setup)?,
-            rotation: ServiceRotation::new(),
+            rotation: AlternationDetector::new(),
             connections: AtomicUsize::new(0),
             accepted: AtomicU64::new(event_loop::FIRST),
             connections_max,
@@ -207,9 +209,9 @@ impl Server {
     ///
     /// # Errors
     /// The kernel refuses to wait for connections.
-    pub fn run(self, wait: impl FnOnce(&Progress<'_>)) -> (ServerStatistics, io::Result<()>) {
+    pub fn run(self, wait: impl FnOnce(&ServerStatus<'_>)) -> (ServerStatistics, io::Result<()>) {
         let Self { shared, loops, .. } = self;
-        let wakers: Vec<_> = loops.iter().map(EventLoop::waker).collect();
+        let wakers: Vec<_> = loops.iter().map(EventLoop::inbox_handle).collect();
         let done = thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| shared.workers.run_jobs(&shared));
@@ -218,8 +220,9 @@ impl Server {
             let threads: Vec<_> = loops.into_iter().map(|one| scope.spawn(|| one.run())).collect();
             let is_failed = || threads.iter().any(|thread| thread.is_finished());
             // A panic ends all threads, too, and goes on then: the scope waits for them.
-            let waited =
-                catch_unwind(AssertUnwindSafe(|| wait(&Progress { shared: &shared, is_failed: &is_failed })));
+            let waited = catch_unwind(AssertUnwindSafe(|| {
+                wait(&ServerStatus { shared: &shared, is_failed: &is_failed })
+            }));
             // Relaxed: a loop that does not see it when it wakes up sees it after its next tick.
             shared.is_over.store(true, Ordering::Relaxed);
             wakers.iter().for_each(|waker| waker.wake());
@@ -238,12 +241,12 @@ impl Server {
 }
 
 #[allow(missing_debug_implementations)]
-pub struct Progress<'a> {
+pub struct ServerStatus<'a> {
     shared: &'a SharedState,
     is_failed: &'a dyn Fn() -> bool,
 }
 
-impl Progress<'_> {
+impl ServerStatus<'_> {
     pub fn statistics(&self) -> &ServerStatistics {
         &self.shared.statistics
     }
@@ -261,16 +264,16 @@ impl Progress<'_> {
 
 /// At the addresses that this host has; a free port is chosen once for all.
 fn listen_at_all(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServerError> {
-    let (mut listeners, mut failed) = (Vec::new(), Attempts::default());
+    let (mut listeners, mut failed) = (Vec::new(), FailedAttempts::default());
     let mut port = None;
     for mut address in addresses.iter().copied() {
         address.set_port(port.unwrap_or(address.port()));
-        match listen(address) {
+        match listen_at(address) {
             Ok(listener) => {
                 port = Some(listener.local_addr().map_err(ServerError::Setup)?.port());
                 listeners.push(listener);
             }
-            Err(ServerError::Listen { source, .. }) if is_of_another_host(&source) => {
+            Err(ServerError::Listen { source, .. }) if is_address_not_local(&source) => {
                 failed.record(address, source)
             }
             Err(error) => return Err(error),
@@ -291,7 +294,7 @@ fn bind_portmappers(addresses: &[SocketAddr]) -> Result<Vec<Portmapper>, ServerE
     addresses.iter().map(bind).collect()
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
+fn listen_at(address: SocketAddr) -> Result<TcpListener, ServerError> {
     let listen = || {
         let listener = listen_tcp(address)?;
         listener.set_nonblocking(true)?;
@@ -302,7 +305,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 
 /// Raises the limit of descriptors as far as possible without privileges; returns how many connections it
 /// allows, with as many pipes.
-fn raise_descriptors() -> usize {
+fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let most = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);

@@ -19,7 +19,7 @@ const CALLS_BYTES_MAX: usize = 64 << 20;
 
 /// The networks that have connections.
 #[derive(Debug, Default)]
-pub(super) struct Networks {
+pub(super) struct ConnectedNetworks {
     usage: Mutex<HashMap<IpAddr, NetworkUsage>>,
     call_bytes: AtomicUsize,
 }
@@ -35,7 +35,7 @@ struct NetworkUsage {
 /// A connection's part of the uses of its network, until it is dropped.
 #[derive(Debug)]
 pub(super) struct NetworkShare {
-    networks: Arc<Networks>,
+    networks: Arc<ConnectedNetworks>,
     pub(super) network: IpAddr,
     event_loop: usize,
     network_bytes: Arc<AtomicUsize>,
@@ -45,8 +45,8 @@ pub(super) struct NetworkShare {
     shared_bytes: usize,
 }
 
-impl Networks {
-    pub(super) fn join(self: &Arc<Self>, address: IpAddr, event_loop: usize) -> NetworkShare {
+impl ConnectedNetworks {
+    pub(super) fn join_network(self: &Arc<Self>, address: IpAddr, event_loop: usize) -> NetworkShare {
         let network = network_of(address);
         let mut known = self.lock();
         let uses = known.entry(network).or_default();
@@ -64,7 +64,7 @@ impl Networks {
     }
 
     /// The networks with the most connections, and the event loop that serves most of them.
-    pub(super) fn largest(&self) -> (HashSet<IpAddr>, usize) {
+    pub(super) fn largest_networks(&self) -> (HashSet<IpAddr>, usize) {
         let known = self.lock();
         let total = |uses: &NetworkUsage| uses.connections.iter().sum::<usize>();
         let most = known.values().map(total).max().unwrap_or(0);
@@ -131,10 +131,10 @@ mod tests {
 
     const CALL_BYTES: usize = 1 << 20;
 
-    fn take_all(networks: &Arc<Networks>, last: u8) -> Vec<NetworkShare> {
+    fn reserve_until_refused(networks: &Arc<ConnectedNetworks>, last: u8) -> Vec<NetworkShare> {
         let mut shares = Vec::new();
         loop {
-            let mut share = networks.join([10, 0, 0, last].into(), 0);
+            let mut share = networks.join_network([10, 0, 0, last].into(), 0);
             let is_granted = share.reserve(CALL_BYTES);
             shares.push(share);
             if !is_granted {
@@ -145,22 +145,22 @@ mod tests {
 
     #[test]
     fn networks_are_compared_over_all_event_loops() {
-        let networks = Arc::new(Networks::default());
-        let join = |last, event_loop| networks.join([10, 0, 0, last].into(), event_loop);
+        let networks = Arc::new(ConnectedNetworks::default());
+        let join = |last, event_loop| networks.join_network([10, 0, 0, last].into(), event_loop);
         let mut shares = vec![join(1, 0), join(1, 0), join(2, 1), join(2, 2), join(2, 2), join(3, 0)];
-        assert_eq!(networks.largest(), ([[10, 0, 0, 2].into()].into(), 2));
+        assert_eq!(networks.largest_networks(), ([[10, 0, 0, 2].into()].into(), 2));
         shares.push(join(1, 0));
         let both = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
-        assert_eq!(networks.largest(), (both.into(), 0));
+        assert_eq!(networks.largest_networks(), (both.into(), 0));
         drop(shares);
-        assert_eq!(networks.largest().0, HashSet::new());
+        assert_eq!(networks.largest_networks().0, HashSet::new());
     }
 
     #[test]
     fn call_memory_of_a_network_is_limited() {
-        let networks = Arc::new(Networks::default());
+        let networks = Arc::new(ConnectedNetworks::default());
         let granted = |last| {
-            let shares = take_all(&networks, last);
+            let shares = reserve_until_refused(&networks, last);
             let bytes = shares.iter().map(|share| share.shared_bytes).sum::<usize>();
             (shares, bytes)
         };
@@ -168,7 +168,7 @@ mod tests {
         assert!((CALLS_BYTES_MAX / 2 - CALL_BYTES..=CALLS_BYTES_MAX / 2).contains(&bytes), "{bytes}");
         let (others, bytes) = granted(2);
         assert!(bytes > CALLS_BYTES_MAX / 5, "{bytes}");
-        let mut without_share = networks.join([10, 0, 0, 1].into(), 1);
+        let mut without_share = networks.join_network([10, 0, 0, 1].into(), 1);
         assert!(without_share.reserve(OWN_BYTES) && !without_share.reserve(CALL_BYTES));
         assert!(without_share.reserve(OWN_BYTES), "what it has already is not refused");
         drop(first);

@@ -54,7 +54,7 @@ impl Portmapper {
         let mut buffer = [0; CALL_BYTES_MAX];
         for _ in 0..ANSWERS_MAX {
             // Errors: nothing has arrived, or an earlier answer did not.
-            let Ok(received) = self.receive(&mut buffer) else { break };
+            let Ok(received) = self.receive_call(&mut buffer) else { break };
             let Some((call, from, asked)) = received else { continue };
             let allow = &shared.settings.allow;
             if !allow.is_empty() && !allow.iter().any(|allow| allow.allows(from)) {
@@ -62,13 +62,13 @@ impl Portmapper {
             }
             if let Some(reply) = shared.core.answer_datagram(call) {
                 // An answer for which there is no room is lost, as any datagram may be.
-                let _ = self.send(&reply, from, asked);
+                let _ = self.send_reply(&reply, from, asked);
             }
         }
     }
 
     /// A datagram, its source, and the address that was asked; `None` if it is not to be answered.
-    fn receive<'a>(
+    fn receive_call<'a>(
         &self,
         buffer: &'a mut [u8],
     ) -> nix::Result<Option<(&'a [u8], SocketAddr, DestinationAddress)>> {
@@ -80,13 +80,13 @@ impl Portmapper {
             let message = recvmsg::<SockaddrStorage>(socket, &mut into, Some(&mut control), flags)?;
             let is_whole = !message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
             let asked = message.cmsgs()?.find_map(DestinationAddress::from_message).filter(|_| is_whole);
-            (message.bytes, message.address.as_ref().and_then(socket_address), asked)
+            (message.bytes, message.address.as_ref().and_then(to_socket_address), asked)
         };
         let both = from.filter(|from| from.port() != 0).zip(asked);
         Ok(both.map(|(from, asked)| (&buffer[..bytes], from, asked)))
     }
 
-    fn send(&self, reply: &[u8], to: SocketAddr, from: DestinationAddress) -> nix::Result<usize> {
+    fn send_reply(&self, reply: &[u8], to: SocketAddr, from: DestinationAddress) -> nix::Result<usize> {
         let control = match &from {
             DestinationAddress::Ipv4(asked) => ControlMessage::Ipv4PacketInfo(asked),
             DestinationAddress::Ipv6(asked) => ControlMessage::Ipv6PacketInfo(asked),
@@ -116,7 +116,7 @@ impl DestinationAddress {
     }
 }
 
-fn socket_address(of: &SockaddrStorage) -> Option<SocketAddr> {
+fn to_socket_address(of: &SockaddrStorage) -> Option<SocketAddr> {
     let ipv4 = of.as_sockaddr_in().map(|one| SocketAddr::from(std::net::SocketAddrV4::from(*one)));
     ipv4.or_else(|| of.as_sockaddr_in6().map(|one| std::net::SocketAddrV6::from(*one).into()))
 }

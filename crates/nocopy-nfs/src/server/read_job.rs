@@ -12,10 +12,10 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 
 use super::SharedState;
-use super::core::{ReadCall, read_reply};
+use super::core::{ReadCall, encode_read_reply};
 use super::reply_queue::{OutgoingReply, QueuedMemory};
 use super::statistics::CopyCause;
-use crate::export::{OpenFile, status_of};
+use crate::export::{OpenFile, status_from_errno};
 use crate::wire::nfs3::{Attributes, NfsResult, Refusal, Status};
 use crate::wire::xdr::padding;
 
@@ -116,11 +116,11 @@ impl ReadJob {
                     };
                 }
             };
-            let Some(found) = self.final_outcome(self.outcome_of(count), attempt) else { continue };
-            let head = read_reply(self.call.xid, found);
+            let Some(found) = self.final_outcome(self.outcome_after(count), attempt) else { continue };
+            let head = encode_read_reply(self.call.xid, found);
             return match found {
-                Ok((_, count, _)) if count > 0 => OutgoingReply::piped(head, pages, padding(count)),
-                _ => OutgoingReply::bytes(head),
+                Ok((_, count, _)) if count > 0 => OutgoingReply::from_pipe(head, pages, padding(count)),
+                _ => OutgoingReply::from_bytes(head),
             };
         }
         self.refusal_reply(Errno::IO)
@@ -134,14 +134,14 @@ impl ReadJob {
                 return self.refusal_reply(error);
             }
             let count = reply.len() - HEAD_BYTES;
-            let Some(found) = self.final_outcome(self.outcome_of(count), attempt) else { continue };
-            let head = read_reply(self.call.xid, found);
+            let Some(found) = self.final_outcome(self.outcome_after(count), attempt) else { continue };
+            let head = encode_read_reply(self.call.xid, found);
             if found.is_err() {
-                return OutgoingReply::bytes(head);
+                return OutgoingReply::from_bytes(head);
             }
             reply[..HEAD_BYTES].copy_from_slice(&head);
             reply.resize(reply.len() + padding(count), 0);
-            return OutgoingReply::copied(reply, cause, count);
+            return OutgoingReply::from_copied(reply, cause, count);
         }
         self.refusal_reply(Errno::IO)
     }
@@ -160,7 +160,7 @@ impl ReadJob {
 
     /// The attributes and end of the file after that many bytes were read. Where a file that is said to be
     /// empty has bytes (procfs), more may follow.
-    fn outcome_of(&self, count: usize) -> ReadOutcome {
+    fn outcome_after(&self, count: usize) -> ReadOutcome {
         let attributes = self.file.attributes().map_err(|status| Refusal { status, rest: None })?;
         let has_length = attributes.size > 0 || count == 0;
         let is_end = has_length && self.call.offset.saturating_add(count as u64) >= attributes.size;
@@ -184,7 +184,10 @@ impl ReadJob {
     }
 
     fn refusal_reply(&self, error: Errno) -> OutgoingReply {
-        OutgoingReply::bytes(read_reply(self.call.xid, Err(self.refusal(status_of(error, Status::Stale)))))
+        OutgoingReply::from_bytes(encode_read_reply(
+            self.call.xid,
+            Err(self.refusal(status_from_errno(error, Status::Stale))),
+        ))
     }
 }
 

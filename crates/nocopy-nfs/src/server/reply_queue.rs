@@ -44,15 +44,15 @@ pub(super) enum OutgoingReply {
 }
 
 impl OutgoingReply {
-    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self::Bytes { bytes, sent: 0, copied: None }
     }
 
-    pub(super) fn copied(bytes: Vec<u8>, cause: CopyCause, count: usize) -> Self {
+    pub(super) fn from_copied(bytes: Vec<u8>, cause: CopyCause, count: usize) -> Self {
         Self::Bytes { bytes, sent: 0, copied: Some((cause, count)) }
     }
 
-    pub(super) fn piped(head: Vec<u8>, pages: Pages, padding: usize) -> Self {
+    pub(super) fn from_pipe(head: Vec<u8>, pages: Pages, padding: usize) -> Self {
         Self::Piped { head, sent: 0, pages, padding }
     }
 
@@ -71,7 +71,7 @@ impl OutgoingReply {
 }
 
 #[derive(Debug)]
-pub(super) enum Head {
+pub(super) enum QueueHead {
     Empty,
     Reply,
     Read(ReadCall),
@@ -140,7 +140,7 @@ impl ReplyQueue {
     }
 
     /// Puts the reply to a read that was taken from the front there.
-    pub(super) fn push_head(&mut self, reply: OutgoingReply) {
+    pub(super) fn push_front(&mut self, reply: OutgoingReply) {
         self.count_queued(&reply);
         self.queue.push_front(reply);
     }
@@ -164,19 +164,19 @@ impl ReplyQueue {
         self.memory_bytes
     }
 
-    pub(super) fn pipes(&self) -> usize {
+    pub(super) fn pipe_count(&self) -> usize {
         self.pipes
     }
 
     /// Takes a read from the front; replies stay there.
-    pub(super) fn next_head(&mut self) -> Head {
+    pub(super) fn take_front_read(&mut self) -> QueueHead {
         match self.queue.front() {
-            None => Head::Empty,
+            None => QueueHead::Empty,
             Some(OutgoingReply::Read(_)) => match self.pop() {
-                Some(OutgoingReply::Read(call)) => Head::Read(call),
+                Some(OutgoingReply::Read(call)) => QueueHead::Read(call),
                 _ => unreachable!("it was looked at"),
             },
-            Some(_) => Head::Reply,
+            Some(_) => QueueHead::Reply,
         }
     }
 
@@ -192,7 +192,7 @@ impl ReplyQueue {
 
     /// Writes the front of the queue without waiting; returns how many bytes.
     /// Errors: the socket accepts no bytes now (`WouldBlock`), or is closed.
-    pub(super) fn write(&mut self, socket: impl AsFd, client: &ClientCounters) -> io::Result<usize> {
+    pub(super) fn write_front(&mut self, socket: impl AsFd, client: &ClientCounters) -> io::Result<usize> {
         match self.queue.front_mut() {
             None | Some(OutgoingReply::Read(_)) => Ok(0),
             Some(OutgoingReply::Bytes { .. }) => self.write_bytes(socket, client),
@@ -271,12 +271,12 @@ mod tests {
         let [mut greedy, other] =
             [(); 2].map(|()| ReplyQueue::new(Arc::new(all.for_network(&Arc::default()))));
         while !greedy.queued_memory().is_over_share() {
-            greedy.push(OutgoingReply::bytes(vec![0; 1 << 20]));
+            greedy.push(OutgoingReply::from_bytes(vec![0; 1 << 20]));
         }
         assert!(all.bytes() > QUEUED_BYTES_MAX / 2);
         assert!(!other.queued_memory().is_over_share());
         // Each of its connections may have one reply more.
-        greedy.push(OutgoingReply::bytes(vec![0; QUEUED_BYTES_MAX / 4]));
+        greedy.push(OutgoingReply::from_bytes(vec![0; QUEUED_BYTES_MAX / 4]));
         assert!(!other.queued_memory().is_over_share());
         drop((greedy, other));
         assert_eq!(all.bytes(), 0);

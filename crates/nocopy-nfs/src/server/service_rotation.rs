@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 const PRESENT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct ServiceRotation {
+pub(super) struct AlternationDetector {
     begin: Instant,
     /// The socket of the last turn, and the time of the last change to another one.
     last: AtomicI32,
     changed_ms: AtomicU64,
 }
 
-impl ServiceRotation {
+impl AlternationDetector {
     pub(super) fn new() -> Self {
         Self { begin: Instant::now(), last: AtomicI32::new(-1), changed_ms: AtomicU64::new(0) }
     }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn turns_of_one_connection_are_not_alternating() {
-        let rotation = ServiceRotation::new();
+        let rotation = AlternationDetector::new();
         let at = |ms| rotation.begin + Duration::from_millis(ms);
         (1000..1100).for_each(|ms| rotation.record_turn(&7, at(ms)));
         assert!(rotation.is_alternating(at(1050)) && !rotation.is_alternating(at(1100)));

@@ -52,7 +52,7 @@ pub struct ClientCounters {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ClientCounts {
     pub connections: u64,
     pub calls: u64,
     /// Calls that were answered by bytes of a file.
@@ -71,21 +71,21 @@ pub struct Counts {
     pub copied: [u64; CopyCause::ALL.len()],
 }
 
-impl Counts {
+impl ClientCounts {
     pub fn bytes(&self) -> u64 {
         self.spliced + self.copied.iter().sum::<u64>()
     }
 
     pub(crate) fn since(&self, before: &Self) -> Self {
         // No underflow: counts only grow.
-        self.combine(before, |now, before| now - before)
+        self.combine_counts(before, |now, before| now - before)
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        *self = self.combine(other, |mine, theirs| mine + theirs);
+        *self = self.combine_counts(other, |mine, theirs| mine + theirs);
     }
 
-    fn combine(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+    fn combine_counts(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             connections: of(self.connections, other.connections),
             calls: of(self.calls, other.calls),
@@ -102,33 +102,33 @@ impl Counts {
 
 impl ClientCounters {
     pub(super) fn count_call(&self) {
-        add(&self.calls, 1);
+        add_relaxed(&self.calls, 1);
     }
 
     pub(super) fn count_read(&self) {
-        add(&self.reads, 1);
+        add_relaxed(&self.reads, 1);
     }
 
     /// Notes a call that wrote that many bytes; how many were copied before, and how many were moved by
     /// reference.
     pub(super) fn count_write(&self, bytes: usize, moved: usize, by_reference: usize) {
-        add(&self.writes, u64::from(bytes > 0));
-        add(&self.written, bytes as u64);
-        add(&self.written_by_reference, by_reference as u64);
-        add(&self.moved, moved as u64);
+        add_relaxed(&self.writes, u64::from(bytes > 0));
+        add_relaxed(&self.written, bytes as u64);
+        add_relaxed(&self.written_by_reference, by_reference as u64);
+        add_relaxed(&self.moved, moved as u64);
     }
 
     pub(super) fn count_spliced(&self, bytes: u64) {
-        add(&self.spliced, bytes);
+        add_relaxed(&self.spliced, bytes);
     }
 
     pub(super) fn count_copied(&self, cause: CopyCause, bytes: u64) {
-        add(&self.copied[cause as usize], bytes);
+        add_relaxed(&self.copied[cause as usize], bytes);
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn snapshot(&self) -> ClientCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
+        ClientCounts {
             connections: of(&self.connections),
             calls: of(&self.calls),
             reads: of(&self.reads),
@@ -159,40 +159,41 @@ impl ServerStatistics {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = clients.len() >= CLIENTS_MAX && !clients.contains_key(&address);
         let counts = if is_full { &self.others } else { clients.entry(address).or_default() };
-        add(&counts.connections, 1);
+        add_relaxed(&counts.connections, 1);
         Arc::clone(counts)
     }
 
     pub(super) fn count_refused(&self) {
-        add(&self.refused, 1);
+        add_relaxed(&self.refused, 1);
     }
 
     pub(super) fn count_evicted(&self) {
-        add(&self.evicted, 1);
+        add_relaxed(&self.evicted, 1);
     }
 
     pub(super) fn count_malformed(&self) {
-        add(&self.malformed, 1);
+        add_relaxed(&self.malformed, 1);
     }
 
     pub(super) fn count_timed_out(&self) {
-        add(&self.timed_out, 1);
+        add_relaxed(&self.timed_out, 1);
     }
 
     pub(super) fn count_index_write_errors(&self, count: u64) {
-        add(&self.index_write_errors, count);
+        add_relaxed(&self.index_write_errors, count);
     }
 
     /// Each client; `None` is the sum of clients that are not counted separately.
-    pub fn clients(&self) -> Vec<(Option<IpAddr>, Counts)> {
+    pub fn clients(&self) -> Vec<(Option<IpAddr>, ClientCounts)> {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = clients.iter().map(|(address, counts)| (Some(*address), counts.counts()));
-        let others = Some((None, self.others.counts())).filter(|(_, counts)| *counts != Counts::default());
+        let known = clients.iter().map(|(address, counts)| (Some(*address), counts.snapshot()));
+        let others =
+            Some((None, self.others.snapshot())).filter(|(_, counts)| *counts != ClientCounts::default());
         known.chain(others).collect()
     }
 
-    pub fn total(&self) -> Counts {
-        let mut total = Counts::default();
+    pub fn total(&self) -> ClientCounts {
+        let mut total = ClientCounts::default();
         self.clients().iter().for_each(|(_, counts)| total.add(counts));
         total
     }
@@ -224,7 +225,7 @@ impl ServerStatistics {
 }
 
 /// Relaxed: no other memory depends on a count.
-fn add(counter: &AtomicU64, count: u64) {
+fn add_relaxed(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 

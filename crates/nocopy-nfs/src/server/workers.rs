@@ -55,21 +55,21 @@ pub(super) struct JobResult {
 
 /// Results for the connections of a loop, which is woken for them.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct EventLoopInbox {
     results: Mutex<Vec<(u64, JobResult)>>,
     /// How many connections of the loop must end to make room for others.
     evictions: AtomicUsize,
     event: OwnedFd,
 }
 
-impl Inbox {
+impl EventLoopInbox {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { results: Mutex::default(), evictions: AtomicUsize::new(0), event })
     }
 
     /// Readable while there are results.
-    pub(super) fn event(&self) -> &OwnedFd {
+    pub(super) fn event_descriptor(&self) -> &OwnedFd {
         &self.event
     }
 
@@ -95,7 +95,7 @@ impl Inbox {
         std::mem::take(&mut *self.lock())
     }
 
-    fn push(&self, connection: u64, done: JobOutcome, call_bytes: usize) {
+    fn push_result(&self, connection: u64, done: JobOutcome, call_bytes: usize) {
         let step = JobResult { outcome: done, call_bytes };
         let is_awake = {
             let mut done = self.lock();
@@ -118,7 +118,7 @@ const WORKERS_OF_NETWORK_MAX: usize = WORKERS - 1;
 
 /// Work to be done: networks take turns, so a client with many connections has no advantage.
 #[derive(Debug, Default)]
-pub(super) struct Workers {
+pub(super) struct WorkerPool {
     queue: Mutex<JobQueue>,
     changed: Condvar,
 }
@@ -148,8 +148,8 @@ impl JobQueue {
     }
 }
 
-impl Workers {
-    pub(super) fn submit(&self, job: Job) {
+impl WorkerPool {
+    pub(super) fn submit_job(&self, job: Job) {
         let mut queue = self.lock();
         queue.waiting.push(job.network, job);
         // A busy thread looks for jobs, under this lock, before it waits.
@@ -168,20 +168,20 @@ impl Workers {
         let core = &shared.core;
         let mut buffer = CopyBuffer::default();
         let put = |to: ConnectionId, done, call_bytes| {
-            shared.inboxes[to.event_loop].push(to.number, done, call_bytes);
+            shared.inboxes[to.event_loop].push_result(to.number, done, call_bytes);
         };
         let mut ended = None;
         while let Some(Job { network, connection_id, client, queued, kind: work }) = self.next_job(ended) {
             let call_bytes = work.call_bytes();
             let done = match work {
-                JobKind::Read(call) => JobOutcome::Reply(read(&call, shared, &queued)),
-                JobKind::List(call) => JobOutcome::Reply(OutgoingReply::bytes(core.list(&call))),
+                JobKind::Read(call) => JobOutcome::Reply(execute_read(&call, shared, &queued)),
+                JobKind::List(call) => JobOutcome::Reply(OutgoingReply::from_bytes(core.answer_list(&call))),
                 JobKind::Write(writing) => {
-                    writing.run(shared, &mut buffer, |done| put(connection_id, done, 0))
+                    writing.run_writes(shared, &mut buffer, |done| put(connection_id, done, 0))
                 }
                 JobKind::Call { record, moved, address } => {
                     match core
-                        .answer_to(&record, address, connection_id)
+                        .answer_on_connection(&record, address, connection_id)
                         .expect("it was parsed before it was given")
                     {
                         Answer::InProgress { superseded } => {
@@ -189,10 +189,10 @@ impl Workers {
                             JobOutcome::InProgress
                         }
                         Answer::Repeated { reply, also } => {
-                            put(also, JobOutcome::Reply(OutgoingReply::bytes(reply.clone())), 0);
-                            JobOutcome::Reply(OutgoingReply::bytes(reply))
+                            put(also, JobOutcome::Reply(OutgoingReply::from_bytes(reply.clone())), 0);
+                            JobOutcome::Reply(OutgoingReply::from_bytes(reply))
                         }
-                        answer => JobOutcome::Reply(reply(answer, moved, (&client, &queued), shared)),
+                        answer => JobOutcome::Reply(make_reply(answer, moved, (&client, &queued), shared)),
                     }
                 }
             };
@@ -239,28 +239,28 @@ impl Workers {
     }
 }
 
-fn reply(
+fn make_reply(
     answer: Answer,
     moved: usize,
     (client, queued): (&ClientCounters, &QueuedMemory),
     shared: &SharedState,
 ) -> OutgoingReply {
     match answer {
-        Answer::Reply(reply) => OutgoingReply::bytes(reply),
+        Answer::Reply(reply) => OutgoingReply::from_bytes(reply),
         Answer::Written(reply, count) => {
             client.count_write(count, moved, 0);
-            OutgoingReply::bytes(reply)
+            OutgoingReply::from_bytes(reply)
         }
-        Answer::List(call) => OutgoingReply::bytes(shared.core.list(&call)),
-        Answer::Read(call) => read(&call, shared, queued),
+        Answer::List(call) => OutgoingReply::from_bytes(shared.core.answer_list(&call)),
+        Answer::Read(call) => execute_read(&call, shared, queued),
         Answer::InProgress { .. } | Answer::Repeated { .. } => unreachable!("it was handled before"),
     }
 }
 
-fn read(call: &ReadCall, shared: &SharedState, queued: &QueuedMemory) -> OutgoingReply {
-    let file = match shared.core.open(call) {
+fn execute_read(call: &ReadCall, shared: &SharedState, queued: &QueuedMemory) -> OutgoingReply {
+    let file = match shared.core.open_for_read(call) {
         Ok(file) => file,
-        Err(refused) => return OutgoingReply::bytes(refused),
+        Err(refused) => return OutgoingReply::from_bytes(refused),
     };
     let reading = ReadJob { call: *call, file };
     if shared.rotation.is_alternating(Instant::now()) {
@@ -275,7 +275,7 @@ mod tests {
     use crate::export::Caller;
     use crate::wire::nfs3::FileHandle;
 
-    fn job(network: [u8; 4], event_loop: usize, connection: u64) -> Job {
+    fn test_read_job(network: [u8; 4], event_loop: usize, connection: u64) -> Job {
         let file = FileHandle::new(&[]).unwrap();
         let work = JobKind::Read(ReadCall { xid: 0, caller: Caller::Server, file, offset: 0, bytes: 0 });
         let connection_id = ConnectionId { event_loop, number: connection };
@@ -292,10 +292,10 @@ mod tests {
     fn worker_threads_of_a_network_are_limited() {
         let (greedy, other) = ([10, 0, 0, 0], [10, 0, 1, 0]);
         let mut queue = JobQueue::default();
-        (0..1000).for_each(|number| queue.waiting.push(greedy.into(), job(greedy, 0, number)));
+        (0..1000).for_each(|number| queue.waiting.push(greedy.into(), test_read_job(greedy, 0, number)));
         let busy = std::iter::from_fn(|| queue.pop()).count();
         assert_eq!(busy, WORKERS - 1);
-        queue.waiting.push(other.into(), job(other, 0, 5000));
+        queue.waiting.push(other.into(), test_read_job(other, 0, 5000));
         assert_eq!(queue.pop().unwrap().connection_id.number, 5000);
         assert!(queue.pop().is_none());
         queue.finish_job(other.into());
@@ -306,15 +306,15 @@ mod tests {
 
     #[test]
     fn jobs_of_closed_connections_are_dropped() {
-        let workers = Workers::default();
+        let workers = WorkerPool::default();
         let forget =
             |event_loop, connection| workers.cancel_jobs(ConnectionId { event_loop, number: connection });
         for connection in 0..1000 {
-            workers.submit(job([10, 0, 0, 0], 0, connection));
-            workers.submit(job([10, 0, 0, 0], 0, connection));
+            workers.submit_job(test_read_job([10, 0, 0, 0], 0, connection));
+            workers.submit_job(test_read_job([10, 0, 0, 0], 0, connection));
             forget(0, connection);
         }
-        workers.submit(job([10, 0, 0, 0], 0, 7));
+        workers.submit_job(test_read_job([10, 0, 0, 0], 0, 7));
         forget(1, 7);
         let left: Vec<u64> =
             std::iter::from_fn(|| workers.lock().pop()).map(|job| job.connection_id.number).collect();

@@ -2,15 +2,15 @@
 
 use super::mount::{self, ExportEntry, MountEntry, MountReply};
 use super::nfs3::{
-    AccessArguments, AccessResult, Attributes, CommitArguments, CommitResult, CreateArguments, Created,
+    AccessArguments, AccessResult, Attributes, CommitArguments, CommitResult, CreateArguments, CreateResult,
     DirectoryEntry, DirectoryPage, FileHandle, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,
-    LinkArguments, Linked, LookupArguments, LookupResult, MakeDirectoryArguments, NfsResult,
+    LinkArguments, LinkResult, LookupArguments, LookupResult, MakeDirectoryArguments, NfsResult,
     PathConfiguration, ReadArguments, ReadDirArguments, ReadDirPlusArguments, ReadHead, ReadLinkResult,
-    RenameArguments, Renamed, SetAttributesArguments, SymbolicLinkArguments, WeakCacheConsistency,
+    RenameArguments, RenameResult, SetAttributesArguments, SymbolicLinkArguments, WeakCacheConsistency,
     WriteArguments, WriteResult,
 };
 use super::portmap::Mapping;
-use super::record::Records;
+use super::record::RecordAssembler;
 use super::rpc::{Call, Reply};
 use super::xdr::{self, Reader, Xdr};
 
@@ -18,7 +18,7 @@ use super::xdr::{self, Reader, Xdr};
 ///
 /// # Panics
 /// The property does not hold, or decoding panics.
-pub fn check(bytes: &[u8]) {
+pub fn check_wire_formats(bytes: &[u8]) {
     check_records(bytes);
     let _ = Reply::decode(&mut Reader::new(bytes));
     if let Ok(call) = Call::parse(bytes) {
@@ -52,10 +52,10 @@ pub fn check(bytes: &[u8]) {
     check_round_trip::<LinkArguments<'_>>(bytes);
     check_round_trip::<CommitArguments>(bytes);
     check_round_trip::<NfsResult<WriteResult, WeakCacheConsistency>>(bytes);
-    check_round_trip::<NfsResult<Created, WeakCacheConsistency>>(bytes);
+    check_round_trip::<NfsResult<CreateResult, WeakCacheConsistency>>(bytes);
     check_round_trip::<NfsResult<CommitResult, WeakCacheConsistency>>(bytes);
-    check_round_trip::<NfsResult<Linked, Linked>>(bytes);
-    check_round_trip::<NfsResult<Renamed, Renamed>>(bytes);
+    check_round_trip::<NfsResult<LinkResult, LinkResult>>(bytes);
+    check_round_trip::<NfsResult<RenameResult, RenameResult>>(bytes);
     check_round_trip::<mount::Path<'_>>(bytes);
     check_round_trip::<MountReply>(bytes);
     check_round_trip::<Vec<MountEntry<'_>>>(bytes);
@@ -72,7 +72,7 @@ fn check_round_trip<'a, T: Xdr<'a> + PartialEq + std::fmt::Debug>(bytes: &'a [u8
 
 fn check_records(bytes: &[u8]) {
     const BYTES_MAX: usize = 128;
-    let mut records = Records::new(BYTES_MAX);
+    let mut records = RecordAssembler::new(BYTES_MAX);
     for piece in bytes.chunks(7) {
         records.push(piece);
         loop {

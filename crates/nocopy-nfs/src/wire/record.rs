@@ -21,14 +21,14 @@ pub const MARK_BYTES: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the message has at least {bytes} bytes, and at most {max} are accepted")]
-pub struct TooLong {
+pub struct RecordTooLong {
     pub bytes: usize,
     pub max: usize,
 }
 
 /// The most bytes of a record, by its kind.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct RecordLimits {
     /// Of a record that `is_long` accepts by its first [`BEGIN_BYTES`].
     pub long: usize,
     /// Of any other record.
@@ -41,8 +41,8 @@ pub struct Limits {
 /// It holds bytes that were [pushed](Self::push) and not yet taken, and one record up to the limit: a longer
 /// record is refused as soon as a fragment announces it, and its first bytes tell its kind.
 #[derive(Debug)]
-pub struct Records {
-    limits: Limits,
+pub struct RecordAssembler {
+    limits: RecordLimits,
     bytes: Vec<u8>,
     start: usize,
     fragments: Vec<u8>,
@@ -70,13 +70,13 @@ struct LongRecord {
     moved: usize,
 }
 
-impl Records {
+impl RecordAssembler {
     /// With the same limit for all records.
     pub fn new(max: usize) -> Self {
-        Self::limited(Limits { long: max, other: max, is_long: |_| true })
+        Self::with_limits(RecordLimits { long: max, other: max, is_long: |_| true })
     }
 
-    pub fn limited(limits: Limits) -> Self {
+    pub fn with_limits(limits: RecordLimits) -> Self {
         Self { limits, bytes: Vec::new(), start: 0, fragments: Vec::new(), is_given: false, long: None }
     }
 
@@ -102,7 +102,7 @@ impl Records {
     }
 
     /// A long incomplete record that is next, before [`take`](Self::take) begins to assemble it.
-    pub fn partial(&self) -> Option<PartialRecord<'_>> {
+    pub fn partial_long_record(&self) -> Option<PartialRecord<'_>> {
         let is_between = self.long.is_none() && (self.is_given || self.fragments.is_empty());
         let (mark, begin) = self.bytes[self.start..].split_first_chunk().filter(|_| is_between)?;
         let mark = u32::from_be_bytes(*mark);
@@ -112,13 +112,13 @@ impl Records {
             .then_some(PartialRecord { begin, bytes })
     }
 
-    /// Removes the record that is [`partial`](Self::partial), whose rest is received elsewhere. Its beginning
-    /// is in the bytes from the returned place on.
+    /// Removes the record that is [partial](Self::partial_long_record), whose rest is received elsewhere. Its
+    /// beginning is in the bytes from the returned place on.
     ///
     /// # Panics
     /// There is no long record.
     pub fn take_partial(&mut self) -> (Vec<u8>, usize) {
-        assert!(self.partial().is_some(), "a long record is begun");
+        assert!(self.partial_long_record().is_some(), "a long record is begun");
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.start) + MARK_BYTES)
     }
 
@@ -151,7 +151,7 @@ impl Records {
     ///
     /// # Errors
     /// The record is too long; the rest of the stream cannot be read.
-    pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
+    pub fn take(&mut self) -> Result<Option<Cow<'_, [u8]>>, RecordTooLong> {
         Ok(self.take_with_copied()?.map(|(record, _)| record))
     }
 
@@ -159,7 +159,7 @@ impl Records {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_with_copied(&mut self) -> Result<Option<CountedRecord<'_>>, TooLong> {
+    pub fn take_with_copied(&mut self) -> Result<Option<CountedRecord<'_>>, RecordTooLong> {
         if let Some(mut long) = self.long.take_if(|long| long.bytes.len() >= long.whole) {
             let behind = long.bytes.split_off(long.whole);
             self.push_front(behind);
@@ -207,11 +207,11 @@ impl Records {
     }
 
     /// Checks the length that the record has with the next fragment, of which `received` has arrived.
-    fn check_length(&self, fragment_bytes: usize, received: &[u8]) -> Result<(), TooLong> {
-        let Limits { long, other, is_long } = self.limits;
+    fn check_length(&self, fragment_bytes: usize, received: &[u8]) -> Result<(), RecordTooLong> {
+        let RecordLimits { long, other, is_long } = self.limits;
         let bytes = self.fragments.len() + fragment_bytes;
         if bytes > long {
-            return Err(TooLong { bytes, max: long });
+            return Err(RecordTooLong { bytes, max: long });
         }
         if bytes <= other {
             return Ok(());
@@ -225,7 +225,7 @@ impl Records {
         if begin.len() < BEGIN_BYTES.min(bytes) || is_long(&begin) {
             return Ok(());
         }
-        Err(TooLong { bytes, max: other })
+        Err(RecordTooLong { bytes, max: other })
     }
 
     /// Adds bytes that follow a long record; nothing was pushed since it began.

@@ -45,14 +45,14 @@ impl FilterSlot {
         if let Ok(place) = &placed {
             *current = Some(PlacedFilter { filter, place: place.clone() });
         }
-        // Release: pairs with the acquire in `is_newer`.
+        // Release: pairs with the acquire in `has_changed_since`.
         self.changes.fetch_add(1, Ordering::Release);
         placed
     }
 
     /// Whether the setting changed since the reader last looked.
     #[inline]
-    pub(super) fn is_newer(&self, version: FilterVersion) -> bool {
+    pub(super) fn has_changed_since(&self, version: FilterVersion) -> bool {
         // Acquire: pairs with the release in `set`.
         self.changes.load(Ordering::Acquire) != version.0
     }
@@ -69,21 +69,21 @@ impl FilterSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::filter::reject_all;
+    use crate::capture::filter::reject_all_program;
 
     #[test]
-    fn a_lock_that_is_never_released_is_an_error() {
+    fn setting_a_filter_fails_if_its_lock_is_never_released() {
         let filter_slot = FilterSlot::default();
         std::mem::forget(filter_slot.current.lock());
-        let filter = Filter { program: reject_all(), long: None };
+        let filter = Filter { program: reject_all_program(), long: None };
         let set = filter_slot.set(filter, |_, _| Ok(FilterLocation::Socket));
         assert_eq!(set.err().as_deref(), Some(BUSY));
     }
 
     #[test]
-    fn a_failed_change_still_shows_where_the_old_filter_runs() {
+    fn a_failed_change_publishes_the_new_place_of_the_old_filter() {
         let (filter_slot, mut version) = (FilterSlot::default(), FilterVersion::default());
-        let filter = || Filter { program: reject_all(), long: None };
+        let filter = || Filter { program: reject_all_program(), long: None };
         filter_slot.set(filter(), |_, _| Ok(FilterLocation::Xdp)).unwrap();
         assert_eq!(filter_slot.read(&mut version).unwrap().place, FilterLocation::Xdp);
         let here = FilterLocation::UserSpace { why: "a test".into() };
@@ -92,7 +92,7 @@ mod tests {
             Err("not set".to_owned())
         };
         assert_eq!(filter_slot.set(filter(), moves), Err("not set".to_owned()));
-        assert!(filter_slot.is_newer(version));
+        assert!(filter_slot.has_changed_since(version));
         assert_eq!(filter_slot.read(&mut version).unwrap().place, here);
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct InterfaceKind {
 impl InterfaceKind {
     /// Queries an interface to capture on. Errors: there is no such interface, or its packets do not begin
     /// with an Ethernet header.
-    pub(super) fn of(device: &CStr) -> Result<Self, Refusal> {
+    pub(super) fn query_for_capture(device: &CStr) -> Result<Self, Refusal> {
         let name = device.to_string_lossy();
         if name == "any" {
             return Err(Refusal("'any' is all interfaces, and a capture of ours is of one".into()));
@@ -33,7 +33,7 @@ impl InterfaceKind {
         let socket = socket.map_err(|error| {
             Refusal(format!("{name}: cannot be looked at{}", ErrorCause(&io::Error::from(error))))
         })?;
-        let request = query(socket.as_fd(), device, libc::SIOCGIFHWADDR);
+        let request = interface_ioctl(socket.as_fd(), device, libc::SIOCGIFHWADDR);
         let request = request.map_err(|error| {
             Refusal(format!("{name}: not found{}; 'ip link' lists the interfaces", ErrorCause(&error)))
         })?;
@@ -52,7 +52,7 @@ impl InterfaceKind {
 }
 
 /// Asks the kernel something about an interface.
-fn query(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
+fn interface_ioctl(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
     // SAFETY: numbers, and a union of numbers and a pointer that the calls made here do not read.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = device.to_bytes();
@@ -72,26 +72,26 @@ fn query(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<lib
 }
 
 /// The socket's error, which is cleared.
-pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
+pub(super) fn take_socket_error(socket: BorrowedFd<'_>) -> io::Error {
     let error = sockopt::socket_error(socket).and_then(|error| error);
     error.err().map_or_else(|| io::Error::from_raw_os_error(0), io::Error::from)
 }
 
 /// Whether an interface that went down is up again. Errors: it was removed, or cannot be queried; in
 /// libpcap's words.
-pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
+pub(super) fn is_interface_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
     const GONE: &str = "The interface disappeared";
-    let index = packet_socket::index_of(socket);
-    if index.map_err(|error| text::of_errno("getsockname failed", &error))? == -1 {
+    let index = packet_socket::bound_interface_index(socket);
+    if index.map_err(|error| text::errno_text("getsockname failed", &error))? == -1 {
         return Err(GONE.into());
     }
-    match query(socket, device, libc::SIOCGIFFLAGS) {
+    match interface_ioctl(socket, device, libc::SIOCGIFFLAGS) {
         // SAFETY: the call filled the flags in.
         Ok(request) => Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => Err(GONE.into()),
         Err(error) => {
             let tried = format!("{}: Can't get flags", device.to_string_lossy());
-            Err(text::of_errno(&tried, &error))
+            Err(text::errno_text(&tried, &error))
         }
     }
 }
@@ -99,14 +99,14 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
 /// Packets that an interface lost since the capture was opened because the card had no room
 /// (`rx_missed_errors`, `rx_fifo_errors`).
 #[derive(Debug)]
-pub(super) struct Drops {
+pub(super) struct InterfaceDrops {
     files: [CString; 2],
     before: AtomicU64,
     last: AtomicU64,
 }
 
-impl Drops {
-    pub(super) fn of(device: &str) -> Self {
+impl InterfaceDrops {
+    pub(super) fn new(device: &str) -> Self {
         let file = |name| {
             let path = format!("/sys/class/net/{device}/statistics/{name}");
             CString::new(path).expect("the name was a string of C's")
@@ -116,27 +116,27 @@ impl Drops {
             before: AtomicU64::new(0),
             last: AtomicU64::new(0),
         };
-        drops.before.store(drops.read().unwrap_or(0), Ordering::Relaxed);
+        drops.before.store(drops.read_counters().unwrap_or(0), Ordering::Relaxed);
         drops
     }
 
     /// The number of these packets, without a lock or an allocation, because signal handlers call this. If it
     /// cannot be read, the last known number: a program may have changed its root directory.
-    pub(super) fn count(&self) -> u64 {
-        if let Some(now) = self.read() {
+    pub(super) fn dropped_since_open(&self) -> u64 {
+        if let Some(now) = self.read_counters() {
             let count = now.wrapping_sub(self.before.load(Ordering::Relaxed));
             self.last.store(count, Ordering::Relaxed);
         }
         self.last.load(Ordering::Relaxed)
     }
 
-    fn read(&self) -> Option<u64> {
-        self.files.iter().map(|file| number_in(file)).sum()
+    fn read_counters(&self) -> Option<u64> {
+        self.files.iter().map(|file| leading_number(file)).sum()
     }
 }
 
 /// The number at the beginning of a file; 0 if there is none, as in libpcap.
-fn number_in(file: &CStr) -> Option<u64> {
+fn leading_number(file: &CStr) -> Option<u64> {
     let file = open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut digits = [0_u8; 32];
     let bytes = rustix::io::read(&file, &mut digits).unwrap_or(0);

@@ -1,10 +1,10 @@
 //! Captures: the sources of packets.
 //!
 //! A capture has two sides. One thread at a time reads from [`Capture`]: it finds packets, which the program
-//! gets without a copy, or what to wait for ([`Sleep`]). It never waits itself, and never calls the program:
-//! a thread may leave both in any way. [`Control`] may be used at the same time by other threads, by signal
-//! handlers and by the program's own callback: it sets the filter and returns counts. A new setting applies
-//! from the next packet on.
+//! gets without a copy, or what to wait for ([`PlannedSleep`]). It never waits itself, and never calls the
+//! program: a thread may leave both in any way. [`CaptureControl`] may be used at the same time by other
+//! threads, by signal handlers and by the program's own callback: it sets the filter and returns counts. A
+//! new setting applies from the next packet on.
 //!
 //! If nocopy captures for a handle, the system's libpcap activates the handle, too, with a small buffer and a
 //! socket bound to no protocol. So libpcap compiles filters as for any live capture (they expect the VLAN tag
@@ -27,14 +27,14 @@ use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) use filter::{Filter, has_backward_jump};
-use passive::Passive;
+use passive::PassiveCapture;
 pub(crate) use settings::Settings;
-pub(crate) use sleep::{Sleep, SleepResult};
-pub(crate) use stop::Stop;
-use take::Take;
+pub(crate) use sleep::{PlannedSleep, SleepResult};
+pub(crate) use stop::StopRequest;
+use take::TakeCapture;
 
 use crate::environment;
-use crate::report::{CaptureMode, FilterLocation, Library};
+use crate::report::{CaptureMode, CapturingLibrary, FilterLocation};
 
 /// A packet, in the memory to which the kernel wrote it.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) original_bytes: u32,
     /// When it arrived, since 1970.
     pub(crate) time_ns: u64,
-    /// Whether `bytes` stay valid after [`Capture::pause`].
+    /// Whether `bytes` stay valid after [`Capture::pause_delivery`].
     pub(crate) outlives_pause: bool,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
 #[derive(Debug)]
 pub(crate) enum WaitResult {
     /// Sleep, and go on with the result.
-    Sleep(Sleep),
+    Sleep(PlannedSleep),
     /// Packets may have arrived, or the timeout is over: check.
     Check,
     /// `pcap_breakloop` was called; the request is cleared.
@@ -93,7 +93,7 @@ pub(crate) enum WaitResult {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitOptions<'a> {
-    pub(crate) stop: &'a Stop,
+    pub(crate) stop: &'a StopRequest,
     /// Return at once: only check for errors.
     pub(crate) nonblocking: bool,
 }
@@ -102,29 +102,33 @@ pub(crate) struct WaitOptions<'a> {
 #[derive(Debug)]
 pub(crate) enum Capture {
     /// Copies of packets; the host gets its traffic as usual.
-    Passive(Box<Passive>),
+    Passive(Box<PassiveCapture>),
     /// Incoming packets are taken from the host.
-    Take(Box<Take>),
+    Take(Box<TakeCapture>),
 }
 
 impl Capture {
     /// Opens a capture on a device, with the program's settings.
     /// The error is the reason why nocopy cannot capture this, and the system's libpcap must.
-    pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<Opened, Refusal> {
-        settings.check()?;
-        let note = match environment::is_take_requested().then(|| Take::open(device, settings)) {
+    pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<OpenedCapture, Refusal> {
+        settings.check_supported()?;
+        let note = match environment::is_take_requested().then(|| TakeCapture::open(device, settings)) {
             None => None,
             Some(Ok((take, control, mode))) => {
-                let (capture, control) = (Self::Take(Box::new(take)), Control::Take(control));
-                return Ok(Opened { capture, control, library: Library::Ours { mode, note: None } });
+                let (capture, control) = (Self::Take(Box::new(take)), CaptureControl::Take(control));
+                return Ok(OpenedCapture {
+                    capture,
+                    control,
+                    library: CapturingLibrary::Ours { mode, note: None },
+                });
             }
             Some(Err(why)) => Some(format!("packets are not taken from the host: {why}")),
         };
-        match Passive::open(device, settings) {
+        match PassiveCapture::open(device, settings) {
             Ok((passive, control)) => {
-                let (capture, control) = (Self::Passive(Box::new(passive)), Control::Passive(control));
-                let library = Library::Ours { mode: CaptureMode::Passive, note };
-                Ok(Opened { capture, control, library })
+                let (capture, control) = (Self::Passive(Box::new(passive)), CaptureControl::Passive(control));
+                let library = CapturingLibrary::Ours { mode: CaptureMode::Passive, note };
+                Ok(OpenedCapture { capture, control, library })
             }
             Err(why) => Err(Refusal(note.map_or(why.to_string(), |note| format!("{why}; {note}")))),
         }
@@ -133,74 +137,78 @@ impl Capture {
     /// Whether packets were claimed and not yet passed to the program; claims those that have arrived if
     /// there are none.
     #[inline]
-    pub(crate) fn is_ready(&mut self) -> bool {
+    pub(crate) fn ensure_packets_claimed(&mut self) -> bool {
         match self {
-            Self::Passive(passive) => passive.is_ready(),
-            Self::Take(take) => take.is_ready(),
+            Self::Passive(passive) => passive.ensure_packets_claimed(),
+            Self::Take(take) => take.ensure_packets_claimed(),
         }
     }
 
     /// The next claimed packet that matches. `None` if none is left, if a stop is requested, or if it is not
-    /// found without a system call: then [`Self::next`] finds it.
+    /// found without a system call: then [`Self::next_packet`] finds it.
     #[inline]
-    pub(crate) fn next_now(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+    pub(crate) fn next_without_syscall(&mut self, stop: &StopRequest) -> Option<Packet<'_>> {
         match self {
-            Self::Passive(passive) => passive.next(stop),
-            Self::Take(take) => take.next_now(stop),
+            Self::Passive(passive) => passive.next_packet(stop),
+            Self::Take(take) => take.next_without_syscall(stop),
         }
     }
 
     /// The next claimed packet that matches; `None` if none is left, or a stop is requested.
-    pub(crate) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+    pub(crate) fn next_packet(&mut self, stop: &StopRequest) -> Option<Packet<'_>> {
         match self {
-            Self::Passive(passive) => passive.next(stop),
-            Self::Take(take) => take.next(stop),
+            Self::Passive(passive) => passive.next_packet(stop),
+            Self::Take(take) => take.next_packet(stop),
         }
     }
 
     /// Called when the program gets no more packets for now: returns what it does not hold, and keeps the
     /// descriptor readable if any are left.
     #[inline]
-    pub(crate) fn pause(&mut self) {
+    pub(crate) fn pause_delivery(&mut self) {
         match self {
-            Self::Passive(passive) => passive.pause(),
-            Self::Take(take) => take.pause(),
+            Self::Passive(passive) => passive.pause_delivery(),
+            Self::Take(take) => take.pause_delivery(),
         }
     }
 
     /// Waits until packets may have arrived, in steps; called when no claimed packet is left, without
     /// `slept`, and then after each sleep.
-    pub(crate) fn wait(&mut self, waiting: WaitOptions<'_>, slept: Option<SleepResult>) -> WaitResult {
+    pub(crate) fn advance_wait(
+        &mut self,
+        waiting: WaitOptions<'_>,
+        slept: Option<SleepResult>,
+    ) -> WaitResult {
         match self {
-            Self::Passive(passive) => passive.wait(waiting, slept),
-            Self::Take(take) => take.wait(waiting, slept),
+            Self::Passive(passive) => passive.advance_wait(waiting, slept),
+            Self::Take(take) => take.advance_wait(waiting, slept),
         }
     }
 
     /// Closes it in a forked child; the parent's capture continues.
-    pub(crate) fn disown(self) {
+    pub(crate) fn close_in_forked_child(self) {
         match self {
-            Self::Passive(passive) => passive.disown(),
-            Self::Take(take) => take.disown(),
+            Self::Passive(passive) => passive.close_in_forked_child(),
+            Self::Take(take) => take.close_in_forked_child(),
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedCapture {
     pub(crate) capture: Capture,
-    pub(crate) control: Control,
+    pub(crate) control: CaptureControl,
     /// How this library captures, for the report.
-    pub(crate) library: Library,
+    pub(crate) library: CapturingLibrary,
 }
 
 #[derive(Debug)]
-pub(crate) enum Control {
-    Passive(passive::Control),
-    Take(take::Control),
+pub(crate) enum CaptureControl {
+    Passive(passive::PassiveControl),
+    Take(take::TakeControl),
 }
 
-impl Control {
+impl CaptureControl {
     /// Sets the filter: from the next packet on the program gets only packets that match.
     /// Errors are in libpcap's words; the old filter stays.
     pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterLocation, String> {
@@ -224,9 +232,9 @@ impl Control {
 
     /// Lets `nocopy run` replace the filter in the kernel later; called once the handle's number was reported
     /// to it.
-    pub(crate) fn share_with_runner(&self, handle: u64) {
+    pub(crate) fn share_filter_with_runner(&self, handle: u64) {
         if let Self::Take(control) = self {
-            control.share_with_runner(handle);
+            control.share_filter_with_runner(handle);
         }
     }
 
@@ -264,7 +272,7 @@ impl Control {
     }
 
     /// Whether filters see VLAN tags inside the frame, as on the wire; packet sockets have them separately.
-    pub(crate) fn sees_tags_in_frames(&self) -> bool {
+    pub(crate) fn sees_vlan_tags_in_frames(&self) -> bool {
         match self {
             Self::Passive(_) => false,
             Self::Take(_) => true,

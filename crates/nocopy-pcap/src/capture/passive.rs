@@ -18,13 +18,14 @@ use nocopy_proto::filter::VlanTag;
 
 use super::filter_slot::{FilterSlot, FilterVersion, PlacedFilter};
 use super::{
-    Counts, Direction, Filter, Packet, Refusal, Settings, Sleep, SleepResult, Stop, WaitOptions, WaitResult,
+    Counts, Direction, Filter, Packet, PlannedSleep, Refusal, Settings, SleepResult, StopRequest,
+    WaitOptions, WaitResult,
 };
 use crate::abi::SNAP_BYTES_MAX;
 use crate::report::FilterLocation;
 use crate::text;
 
-use super::interface::{self, Drops, InterfaceKind};
+use super::interface::{self, InterfaceDrops, InterfaceKind};
 
 /// Bytes of a block: as many as libpcap's.
 const BLOCK_BYTES: u32 = SNAP_BYTES_MAX as u32;
@@ -40,20 +41,20 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The reading side of a capture, used by one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Passive {
+pub(crate) struct PassiveCapture {
     blocks: Capture,
     is_immediate: bool,
     reading: Option<BlockReader>,
     /// The filter that this library runs, in addition to the kernel's.
-    filter: Option<UserFilter>,
+    filter: Option<UserSpaceFilter>,
     /// The change of the settings from which `filter` comes.
     version: FilterVersion,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 /// A filter that this library runs, not the kernel.
 #[derive(Debug)]
-struct UserFilter {
+struct UserSpaceFilter {
     filter: Filter,
     /// The number of blocks that may hold packets of the previous filter, for which this one runs; `None`:
     /// all blocks, because the kernel runs no filter.
@@ -62,7 +63,7 @@ struct UserFilter {
 
 /// State shared by both sides.
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     control: integration::Control,
     device: CString,
     is_loopback: bool,
@@ -73,15 +74,15 @@ struct Shared {
     filter_slot: FilterSlot,
     /// Packets in blocks that contradict themselves.
     malformed: AtomicU64,
-    drops: Option<Drops>,
+    drops: Option<InterfaceDrops>,
 }
 
-impl Passive {
-    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
+impl PassiveCapture {
+    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, PassiveControl), Refusal> {
         let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
-        let kind = InterfaceKind::of(device)?;
+        let kind = InterfaceKind::query_for_capture(device)?;
         let blocks = open_blocks(name, settings).map_err(|error| Refusal(error.to_string()))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             control: blocks.control(),
             device: device.to_owned(),
             is_loopback: kind.is_loopback,
@@ -89,9 +90,9 @@ impl Passive {
             is_down: AtomicBool::new(false),
             filter_slot: FilterSlot::default(),
             malformed: AtomicU64::new(0),
-            drops: settings.promiscuous.then(|| Drops::of(name)),
+            drops: settings.promiscuous.then(|| InterfaceDrops::new(name)),
         });
-        let control = Control { shared: Arc::clone(&shared) };
+        let control = PassiveControl { shared: Arc::clone(&shared) };
         let is_immediate = settings.immediate;
         let version = FilterVersion::default();
         Ok((Self { blocks, is_immediate, reading: None, filter: None, version, shared }, control))
@@ -99,8 +100,8 @@ impl Passive {
 
     /// Whether packets of a block are left; takes the next block if there are none.
     #[inline]
-    pub(super) fn is_ready(&mut self) -> bool {
-        if self.reading.as_ref().is_some_and(|block| block.left() > 0) {
+    pub(super) fn ensure_packets_claimed(&mut self) -> bool {
+        if self.reading.as_ref().is_some_and(|block| block.packets_left() > 0) {
             return true;
         }
         self.next_block()
@@ -110,7 +111,8 @@ impl Passive {
     #[cold]
     fn next_block(&mut self) -> bool {
         self.return_block();
-        // An interface that is down or removed is no error here: `wait` reports it in the words of libpcap.
+        // An interface that is down or removed is no error here: `advance_wait` reports it in the words of
+        // libpcap.
         self.reading = self.blocks.try_receive().ok().flatten().map(|block| block.into_reader());
         self.reading.is_some()
     }
@@ -118,7 +120,7 @@ impl Passive {
     /// Returns a block that was read to its end.
     fn return_block(&mut self) {
         if self.reading.take().is_some()
-            && let Some(UserFilter { blocks: Some(blocks), .. }) = &mut self.filter
+            && let Some(UserSpaceFilter { blocks: Some(blocks), .. }) = &mut self.filter
         {
             // No underflow: it begins at 2 at least, and the filter is removed at 0.
             *blocks -= 1;
@@ -130,21 +132,21 @@ impl Passive {
 
     /// The next packet in hand that the program wants; `None` if there is none, or a stop is requested.
     #[inline]
-    pub(super) fn next(&mut self, stop: &Stop) -> Option<Packet<'_>> {
+    pub(super) fn next_packet(&mut self, stop: &StopRequest) -> Option<Packet<'_>> {
         while !stop.is_requested() {
-            if self.shared.filter_slot.is_newer(self.version) {
-                self.refresh();
+            if self.shared.filter_slot.has_changed_since(self.version) {
+                self.update_filter();
             }
             let block = self.reading.as_mut()?;
-            // `pause` gives the block back behind its last packet.
-            let outlives_pause = block.left() > 1;
+            // `pause_delivery` gives the block back behind its last packet.
+            let outlives_pause = block.packets_left() > 1;
             let Some(captured) = block.next_packet() else {
-                self.shared.malformed.fetch_add(block.malformed().into(), Ordering::Relaxed);
+                self.shared.malformed.fetch_add(block.malformed_count().into(), Ordering::Relaxed);
                 return None;
             };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
             let matches = self.filter.as_ref().is_none_or(|user| {
-                user.filter.matches_without_tag(captured.bytes, captured.original_bytes, vlan)
+                user.filter.matches_without_vlan_tag(captured.bytes, captured.original_bytes, vlan)
             });
             if matches && self.shared.matches_direction(captured.outgoing) {
                 return Some(Packet {
@@ -163,15 +165,15 @@ impl Passive {
 
     /// A block that was read to its end is returned: while it is held the descriptor stays readable.
     #[inline]
-    pub(super) fn pause(&mut self) {
-        if self.reading.as_ref().is_some_and(|block| block.left() == 0) {
+    pub(super) fn pause_delivery(&mut self) {
+        if self.reading.as_ref().is_some_and(|block| block.packets_left() == 0) {
             self.return_block();
         }
     }
 
     /// Takes over a filter that was set.
     #[cold]
-    fn refresh(&mut self) {
+    fn update_filter(&mut self) {
         let Some(PlacedFilter { filter, place }) = self.shared.filter_slot.read(&mut self.version) else {
             return;
         };
@@ -185,19 +187,23 @@ impl Passive {
                 Some(if self.is_immediate { fill.total } else { fill.used } + 2)
             }
         };
-        self.filter = Some(UserFilter { filter, blocks });
+        self.filter = Some(UserSpaceFilter { filter, blocks });
     }
 
     /// Waits for a block, as libpcap's `pcap_wait_for_frames_mmap` does.
-    pub(super) fn wait(&mut self, waiting: WaitOptions<'_>, slept: Option<SleepResult>) -> WaitResult {
+    pub(super) fn advance_wait(
+        &mut self,
+        waiting: WaitOptions<'_>,
+        slept: Option<SleepResult>,
+    ) -> WaitResult {
         match slept.map(|slept| self.finish_sleep(waiting, slept)) {
             Some(Some(waited)) => waited,
             // The first time, or nothing has happened.
-            None | Some(None) => WaitResult::Sleep(self.sleep(waiting)),
+            None | Some(None) => WaitResult::Sleep(self.plan_sleep(waiting)),
         }
     }
 
-    fn sleep(&self, waiting: WaitOptions<'_>) -> Sleep {
+    fn plan_sleep(&self, waiting: WaitOptions<'_>) -> PlannedSleep {
         let is_down = self.shared.is_down.load(Ordering::Relaxed);
         // The kernel hands a block over when the timeout is up, if there is anything in it, and in immediate
         // mode libpcap has no other timeout. While the interface is down the kernel does not report its
@@ -207,7 +213,7 @@ impl Passive {
             (false, true) => Duration::from_millis(1),
             (false, false) => SLEEP_MAX,
         };
-        Sleep::new(Some(self.shared.control.as_fd()), waiting.stop, timeout)
+        PlannedSleep::new(Some(self.shared.control.as_fd()), waiting.stop, timeout)
     }
 
     /// What a wait came to; `None`: it goes on.
@@ -217,11 +223,11 @@ impl Passive {
             Ok(false) => {}
             Err(words) => return Some(WaitResult::Failed(words)),
         }
-        if !waiting.nonblocking && waiting.stop.take() {
+        if !waiting.nonblocking && waiting.stop.take_request() {
             return Some(WaitResult::Stopped);
         }
         if self.shared.is_down.load(Ordering::Relaxed)
-            && let Err(words) = self.check_interface()
+            && let Err(words) = self.check_interface_up()
         {
             return Some(WaitResult::Failed(words));
         }
@@ -229,23 +235,23 @@ impl Passive {
     }
 
     /// Whether there are packets to read.
-    fn has_packets(&self, stop: &Stop, slept: SleepResult) -> Result<bool, String> {
+    fn has_packets(&self, stop: &StopRequest, slept: SleepResult) -> Result<bool, String> {
         let is_event =
-            slept.is_readable().map_err(|error| text::of_errno("can't poll on packet socket", &error))?;
+            slept.is_readable().map_err(|error| text::errno_text("can't poll on packet socket", &error))?;
         let is_readable = is_event && slept.events == libc::POLLIN;
         // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by
         // it.
-        if !is_readable && slept.is_stop() {
+        if !is_readable && slept.woke_for_stop() {
             stop.clear_wakeups();
         }
         if is_event && !is_readable {
-            self.socket_event(slept.events)?;
+            self.check_socket_event(slept.events)?;
         }
         Ok(is_readable)
     }
 
     /// The error that a socket event other than packets stands for.
-    fn socket_event(&self, events: i16) -> Result<(), String> {
+    fn check_socket_event(&self, events: i16) -> Result<(), String> {
         if events & libc::POLLNVAL != 0 {
             return Err("Invalid polling request on packet socket".into());
         }
@@ -255,7 +261,7 @@ impl Passive {
         if events & libc::POLLERR == 0 {
             return Ok(());
         }
-        match interface::socket_error(self.shared.control.as_fd()) {
+        match interface::take_socket_error(self.shared.control.as_fd()) {
             error if error.raw_os_error() == Some(libc::ENETDOWN) => {
                 self.shared.is_down.store(true, Ordering::Relaxed);
                 Ok(())
@@ -263,22 +269,22 @@ impl Passive {
             error if error.raw_os_error() == Some(0) => {
                 Err("Error condition on packet socket: Reported error was 0".into())
             }
-            error => Err(text::of_errno("Error condition on packet socket", &error)),
+            error => Err(text::errno_text("Error condition on packet socket", &error)),
         }
     }
 
     /// Checks whether an interface that was down is up or removed.
-    fn check_interface(&self) -> Result<(), String> {
-        if interface::is_up(self.shared.control.as_fd(), &self.shared.device)? {
+    fn check_interface_up(&self) -> Result<(), String> {
+        if interface::is_interface_up(self.shared.control.as_fd(), &self.shared.device)? {
             self.shared.is_down.store(false, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Closes it in the child of a fork.
-    pub(super) fn disown(self) {
+    pub(super) fn close_in_forked_child(self) {
         if let Some(block) = self.reading {
-            block.leave();
+            block.disown();
         }
     }
 }
@@ -306,7 +312,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Whether a packet has the direction that the program asked for. Packets that the loopback interface
     /// sends, it also receives.
     fn matches_direction(&self, outgoing: bool) -> bool {
@@ -321,20 +327,22 @@ impl Shared {
 
 /// The part that any thread may use.
 #[derive(Debug)]
-pub(crate) struct Control {
-    shared: Arc<Shared>,
+pub(crate) struct PassiveControl {
+    shared: Arc<SharedState>,
 }
 
-impl Control {
+impl PassiveControl {
     /// Sets the filter in the kernel or, if the kernel refuses it, in this library.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterLocation, String> {
         self.shared.filter_slot.set(filter, |filter, _| match self.set_kernel_filter(filter) {
             Ok(()) => Ok(FilterLocation::Socket),
             Err(refusal) => {
                 // In libpcap's words; `eprintln!` would panic if standard error is broken.
-                let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
+                let _ = writeln!(io::stderr(), "Warning: {}", kernel_filter_warning(&refusal));
                 self.shared.control.set_socket_filter(None).map_err(|error| match error {
-                    OpenError::System { source, .. } => text::of_errno("can't remove kernel filter", &source),
+                    OpenError::System { source, .. } => {
+                        text::errno_text("can't remove kernel filter", &source)
+                    }
                     other => format!("can't remove kernel filter: {other}"),
                 })?;
                 Ok(FilterLocation::UserSpace { why: refusal.to_string() })
@@ -360,11 +368,11 @@ impl Control {
     pub(super) fn counts(&self) -> Result<Counts, String> {
         let totals = self.shared.control.totals();
         let totals =
-            totals.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
+            totals.map_err(|error| text::errno_text("failed to get statistics from socket", &error))?;
         Ok(Counts {
             received: totals.tp_packets,
             dropped: totals.tp_drops + self.shared.malformed.load(Ordering::Relaxed),
-            interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
+            interface_dropped: self.shared.drops.as_ref().map_or(0, InterfaceDrops::dropped_since_open),
         })
     }
 
@@ -378,13 +386,13 @@ impl Control {
 }
 
 /// libpcap's warning for a filter that the kernel refuses.
-fn warning(refusal: &OpenError) -> String {
+fn kernel_filter_warning(refusal: &OpenError) -> String {
     match refusal {
         OpenError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
             "Couldn't allocate kernel memory for filter: try increasing net.core.optmem_max with sysctl"
                 .into()
         }
-        OpenError::System { source, .. } => text::of_errno("Kernel filter failed", source),
+        OpenError::System { source, .. } => text::errno_text("Kernel filter failed", source),
         other => format!("Kernel filter failed: {other}"),
     }
 }

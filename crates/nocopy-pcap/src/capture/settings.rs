@@ -55,7 +55,7 @@ impl Settings {
 
     /// Whether all our captures support these settings. The error is the setting that nocopy does not
     /// support.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_supported(&self) -> Result<(), Refusal> {
         let why = match self {
             Self { monitor: true, .. } => "monitor mode is for wireless interfaces",
             Self { time_stamps, .. } if !HOST_TIMES.contains(time_stamps) => {

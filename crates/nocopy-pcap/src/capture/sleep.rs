@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use super::Stop;
+use super::StopRequest;
 
 unsafe extern "C-unwind" {
     /// ppoll(2): a cancellation point, so that a thread may end in it (pthread_cancel(3)), and leave this
@@ -20,7 +20,7 @@ unsafe extern "C-unwind" {
 
 /// A wait that is to be made. Plain data, as everything that a reading call has on its stack then.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sleep {
+pub(crate) struct PlannedSleep {
     /// For packets, and for a stop; a negative one is passed over.
     polled: [libc::pollfd; 2],
     timeout: libc::timespec,
@@ -35,10 +35,10 @@ pub(crate) struct SleepResult {
     errno: Option<c_int>,
 }
 
-impl Sleep {
+impl PlannedSleep {
     /// Until packets arrive (if given), a stop is requested, or the time is over. There always is one: if
     /// another thread closes the handle before this sleeps, the descriptors are of something else.
-    pub(super) fn new(packets: Option<BorrowedFd<'_>>, stop: &Stop, timeout: Duration) -> Self {
+    pub(super) fn new(packets: Option<BorrowedFd<'_>>, stop: &StopRequest, timeout: Duration) -> Self {
         let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
             fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
             events: libc::POLLIN,
@@ -53,7 +53,7 @@ impl Sleep {
 
     /// Sleeps. The thread may leave this in every way.
     #[inline]
-    pub(crate) fn run(mut self) -> SleepResult {
+    pub(crate) fn perform_sleep(mut self) -> SleepResult {
         let timeout = &raw const self.timeout;
         // SAFETY: two descriptors, and a time that outlives the call.
         let result = unsafe { ppoll(self.polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
@@ -75,7 +75,7 @@ impl SleepResult {
     }
 
     /// Whether the descriptor of the stop was readable.
-    pub(super) fn is_stop(self) -> bool {
+    pub(super) fn woke_for_stop(self) -> bool {
         self.errno.is_none() && self.is_stop
     }
 }

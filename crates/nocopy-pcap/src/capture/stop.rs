@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A request to end a loop (`pcap_breakloop`). A signal handler may make it.
 #[derive(Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StopRequest {
     requested: AtomicBool,
     /// An eventfd that ends a wait; `None` if there was no descriptor left, as in libpcap.
     wakeup: Option<OwnedFd>,
 }
 
-impl Stop {
+impl StopRequest {
     pub(crate) fn new() -> Self {
         // SAFETY: takes numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
@@ -21,7 +21,8 @@ impl Stop {
     }
 
     pub(crate) fn request(&self) {
-        // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
+        // Release: pairs with the acquire in `take_request`, for what the program wrote before it broke the
+        // loop.
         self.requested.store(true, Ordering::Release);
         if let Some(wakeup) = &self.wakeup {
             // What fails here only leaves a wait that goes on. Not write(3), which is a cancellation point.
@@ -31,12 +32,12 @@ impl Stop {
 
     #[inline]
     pub(crate) fn is_requested(&self) -> bool {
-        // Relaxed: who acts on it calls `take`, which acquires.
+        // Relaxed: who acts on it calls `take_request`, which acquires.
         self.requested.load(Ordering::Relaxed)
     }
 
     /// Whether a stop was requested; clears the request.
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn take_request(&self) -> bool {
         self.is_requested() && self.requested.swap(false, Ordering::AcqRel)
     }
 

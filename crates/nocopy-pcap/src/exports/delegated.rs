@@ -8,14 +8,14 @@ use std::ffi::{c_char, c_int, c_long, c_uchar, c_uint};
 use nocopy_proto::filter::Instruction;
 
 use crate::abi::{BpfProgram, Opaque, PacketHeader, Pcap};
-use crate::system::system;
+use crate::system::system_libpcap;
 
 macro_rules! delegated {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
             // SAFETY: what the program vouches for; the function is the one that it meant to call.
-            unsafe { (system().$name)($($argument),*) }
+            unsafe { (system_libpcap().$name)($($argument),*) }
         }
     )*};
 }

@@ -19,10 +19,10 @@ struct DlopenTarget {
 /// The file is null or ends with a zero.
 unsafe extern "C" fn dlopen_target(file: *const c_char) -> DlopenTarget {
     // SAFETY: by contract.
-    let is_libpcap = !file.is_null() && loader::is_libpcap(unsafe { CStr::from_ptr(file) });
+    let is_libpcap = !file.is_null() && loader::is_libpcap_name(unsafe { CStr::from_ptr(file) });
     // Without the system's libpcap this library can do nothing: the program finds what there is, or nothing.
-    let ours = if is_libpcap && system::is_loaded() { loader::own_name() } else { None };
-    DlopenTarget { file: ours.map_or(file, CStr::as_ptr), function: loader::dlopen() }
+    let ours = if is_libpcap && system::is_libpcap_loaded() { loader::own_library_name() } else { None };
+    DlopenTarget { file: ours.map_or(file, CStr::as_ptr), function: loader::real_dlopen_address() }
 }
 
 /// Jumps to the C library's function, which searches as the program that called this one may ask for

@@ -14,29 +14,29 @@ use crate::table;
 static HAS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Once there is a handle.
-pub(super) fn install_handlers() {
+pub(super) fn install_exit_handlers() {
     static INSTALL: Once = Once::new();
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     INSTALL.call_once(|| unsafe {
-        libc::pthread_atfork(None, Some(in_parent), Some(in_child));
-        libc::atexit(at_exit);
+        libc::pthread_atfork(None, Some(after_fork_in_parent), Some(after_fork_in_child));
+        libc::atexit(report_handles_at_exit);
     });
 }
 
-unsafe extern "C" fn in_parent() {
+unsafe extern "C" fn after_fork_in_parent() {
     HAS_CHILD.store(true, Ordering::Relaxed);
 }
 
-unsafe extern "C" fn in_child() {
+unsafe extern "C" fn after_fork_in_child() {
     HAS_CHILD.store(false, Ordering::Relaxed);
 }
 
-extern "C" fn at_exit() {
+extern "C" fn report_handles_at_exit() {
     if HAS_CHILD.load(Ordering::Relaxed) {
         return;
     }
     let mark = StackMark::new();
-    let run = || table::for_each(mark.site(), |key, handle| handle.report_closed(key));
+    let run = || table::for_each_handle(mark.position(), |key, handle| handle.report_closed(key));
     // SAFETY: the handle is null.
-    unsafe { guard::entry(null_mut(), (), run) };
+    unsafe { guard::run_entry_point(null_mut(), (), run) };
 }

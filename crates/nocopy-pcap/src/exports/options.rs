@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use crate::abi::{ERROR, Pcap};
 use crate::capture::Settings;
 use crate::guard;
-use crate::system::system;
+use crate::system::system_libpcap;
 use crate::table;
 use crate::text;
 
@@ -15,7 +15,7 @@ use crate::text;
 ///
 /// # Safety
 /// The handle is one that the program may use.
-unsafe fn option(
+unsafe fn set_and_record_option(
     handle: *mut Pcap,
     forward: unsafe extern "C-unwind" fn(*mut Pcap, c_int) -> c_int,
     value: c_int,
@@ -23,17 +23,17 @@ unsafe fn option(
 ) -> c_int {
     // SAFETY: the caller guarantees it.
     let result = unsafe { forward(handle, value) };
-    let Some(ours) = table::find(handle).filter(|_| result == 0) else { return result };
-    let run = || match ours.with_settings(record) {
+    let Some(ours) = table::find_handle(handle).filter(|_| result == 0) else { return result };
+    let run = || match ours.change_settings(record) {
         Ok(()) => result,
         Err(words) => {
             // SAFETY: the handle is open.
-            unsafe { text::set(handle, words) };
+            unsafe { text::set_error_text(handle, words) };
             ERROR
         }
     };
     // SAFETY: the handle is open.
-    unsafe { guard::entry(handle, ERROR, run) }
+    unsafe { guard::run_entry_point(handle, ERROR, run) }
 }
 
 macro_rules! options {
@@ -41,7 +41,7 @@ macro_rules! options {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
             // SAFETY: the caller guarantees it.
-            unsafe { option(handle, system().$name, $value, $record) }
+            unsafe { set_and_record_option(handle, system_libpcap().$name, $value, $record) }
         }
     )*};
 }

@@ -6,9 +6,9 @@ use std::ptr::{null, null_mut};
 use crate::abi::{ERROR, ERROR_BREAK, Handler, PacketHeader, Pcap};
 use crate::capture::SleepResult;
 use crate::guard;
-use crate::handle::{ReadCall, ReadFunction, ReadStep, StackMark};
-use crate::system::system;
-use crate::table::{self, EnterError, HandleSlot};
+use crate::handle::{ReadAction, ReadCall, ReadCallKind, StackMark};
+use crate::system::system_libpcap;
+use crate::table::{self, ClaimError, HandleSlot};
 use crate::text;
 
 /// Reads. Between its steps a call holds nothing, and nothing in this frame has to be dropped: the program
@@ -16,7 +16,7 @@ use crate::text;
 ///
 /// # Safety
 /// The handle is open when the call begins; the callback is what the program wants to be called.
-unsafe fn read(
+unsafe fn read_packets(
     handle: *mut Pcap,
     slot: HandleSlot,
     call: &mut ReadCall,
@@ -26,57 +26,58 @@ unsafe fn read(
     let mut slept = None;
     loop {
         // SAFETY: by contract.
-        match unsafe { step(handle, slot, call, slept.take()) } {
-            ReadStep::Deliver => match handler {
+        match unsafe { run_step(handle, slot, call, slept.take()) } {
+            ReadAction::Deliver => match handler {
                 // SAFETY: by contract; the packet stays until the next step.
                 Some(handler) => unsafe { handler(user, &raw const call.header, call.bytes) },
                 None => return ERROR,
             },
-            ReadStep::Sleep(sleep) => slept = Some(sleep.run()),
-            ReadStep::Again => {}
-            ReadStep::End(result) => return result,
+            ReadAction::Sleep(sleep) => slept = Some(sleep.perform_sleep()),
+            ReadAction::Again => {}
+            ReadAction::End(result) => return result,
         }
     }
 }
 
 /// # Safety
-/// As [`read`].
+/// As [`read_packets`].
 #[inline]
-unsafe fn step(
+unsafe fn run_step(
     handle: *mut Pcap,
     slot: HandleSlot,
     call: &mut ReadCall,
     slept: Option<SleepResult>,
-) -> ReadStep {
+) -> ReadAction {
     // SAFETY: by contract.
-    if call.may_deliver_now() && unsafe { guard::quick(handle, false, || deliver_now(slot, call)) } {
-        return ReadStep::Deliver;
+    if call.may_deliver_now() && unsafe { guard::catch_panic(handle, false, || try_fetch_packet(slot, call)) }
+    {
+        return ReadAction::Deliver;
     }
-    let run = || match slot.enter(call.site) {
-        Ok(guard) => match guard.live() {
+    let run = || match slot.begin_step(call.position) {
+        Ok(guard) => match guard.live_capture() {
             // SAFETY: this step is inside.
-            Some(live) => live.step(unsafe { live.reader() }, call, slept),
-            None => ReadStep::End(ERROR),
+            Some(live) => live.run_step(unsafe { live.reader_state() }, call, slept),
+            None => ReadAction::End(ERROR),
         },
-        Err(EnterError::Closed) => ReadStep::End(ERROR_BREAK),
-        Err(EnterError::Busy) => {
+        Err(ClaimError::Closed) => ReadAction::End(ERROR_BREAK),
+        Err(ClaimError::Busy) => {
             // SAFETY: the handle is open: it would be lost otherwise.
-            unsafe { text::set(handle, BUSY) };
-            ReadStep::End(ERROR)
+            unsafe { text::set_error_text(handle, BUSY) };
+            ReadAction::End(ERROR)
         }
     };
     // SAFETY: by contract; a panic in a handle that is closed is none of libpcap's.
-    unsafe { guard::entry(handle, ReadStep::End(ERROR), run) }
+    unsafe { guard::run_entry_point(handle, ReadAction::End(ERROR), run) }
 }
 
 const BUSY: &str =
     "handle: cannot be read; another call is reading its packets; wait until that has returned";
 
 #[inline]
-fn deliver_now(slot: HandleSlot, call: &mut ReadCall) -> bool {
-    let Ok(guard) = slot.try_enter(call.site) else { return false };
+fn try_fetch_packet(slot: HandleSlot, call: &mut ReadCall) -> bool {
+    let Ok(guard) = slot.try_begin_step(call.position) else { return false };
     // SAFETY: this step is inside.
-    guard.live().is_some_and(|live| live.deliver_now(unsafe { live.reader() }, call))
+    guard.live_capture().is_some_and(|live| live.try_fetch_packet(unsafe { live.reader_state() }, call))
 }
 
 #[unsafe(no_mangle)]
@@ -88,12 +89,12 @@ unsafe extern "C-unwind" fn pcap_dispatch(
 ) -> c_int {
     let Some(slot) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        return unsafe { (system().pcap_dispatch)(handle, count, handler, user) };
+        return unsafe { (system_libpcap().pcap_dispatch)(handle, count, handler, user) };
     };
     let mark = StackMark::new();
-    let mut call = ReadCall::new(ReadFunction::Dispatch, count, mark.site());
+    let mut call = ReadCall::new(ReadCallKind::Dispatch, count, mark.position());
     // SAFETY: the handle is open.
-    unsafe { read(handle, slot, &mut call, handler, user) }
+    unsafe { read_packets(handle, slot, &mut call, handler, user) }
 }
 
 #[unsafe(no_mangle)]
@@ -105,24 +106,24 @@ unsafe extern "C-unwind" fn pcap_loop(
 ) -> c_int {
     let Some(slot) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        return unsafe { (system().pcap_loop)(handle, count, handler, user) };
+        return unsafe { (system_libpcap().pcap_loop)(handle, count, handler, user) };
     };
     let mark = StackMark::new();
-    let mut call = ReadCall::new(ReadFunction::Loop, count, mark.site());
+    let mut call = ReadCall::new(ReadCallKind::Loop, count, mark.position());
     // SAFETY: the handle is open.
-    unsafe { read(handle, slot, &mut call, handler, user) }
+    unsafe { read_packets(handle, slot, &mut call, handler, user) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
     let Some(slot) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        return unsafe { (system().pcap_next)(handle, header) };
+        return unsafe { (system_libpcap().pcap_next)(handle, header) };
     };
     let mark = StackMark::new();
-    let mut call = ReadCall::new(ReadFunction::Next, 1, mark.site());
+    let mut call = ReadCall::new(ReadCallKind::Next, 1, mark.position());
     // SAFETY: the handle is open.
-    if unsafe { read(handle, slot, &mut call, None, null_mut()) } <= 0 {
+    if unsafe { read_packets(handle, slot, &mut call, None, null_mut()) } <= 0 {
         return null();
     }
     // SAFETY: the caller guarantees it.
@@ -138,12 +139,12 @@ unsafe extern "C-unwind" fn pcap_next_ex(
 ) -> c_int {
     let Some(slot) = table::find_for_reading(handle) else {
         // SAFETY: the caller guarantees it.
-        return unsafe { (system().pcap_next_ex)(handle, header, packet) };
+        return unsafe { (system_libpcap().pcap_next_ex)(handle, header, packet) };
     };
     let mark = StackMark::new();
-    let mut call = ReadCall::new(ReadFunction::Next, 1, mark.site());
+    let mut call = ReadCall::new(ReadCallKind::Next, 1, mark.position());
     // SAFETY: the handle is open.
-    let result = unsafe { read(handle, slot, &mut call, None, null_mut()) };
+    let result = unsafe { read_packets(handle, slot, &mut call, None, null_mut()) };
     // SAFETY: the caller guarantees it. If there is no packet, the caller's old values stay.
     unsafe {
         if !call.header_slot.is_null() {
@@ -158,10 +159,10 @@ unsafe extern "C-unwind" fn pcap_next_ex(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_breakloop(handle: *mut Pcap) {
-    match table::find(handle).and_then(|ours| ours.live()) {
+    match table::find_handle(handle).and_then(|ours| ours.live_capture()) {
         // Also in a signal handler: no lock, no allocation, no panic, no cancellation point.
         Some(live) => live.stop.request(),
         // SAFETY: the caller guarantees it.
-        None => unsafe { (system().pcap_breakloop)(handle) },
+        None => unsafe { (system_libpcap().pcap_breakloop)(handle) },
     }
 }

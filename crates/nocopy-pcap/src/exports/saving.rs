@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI8, Ordering};
 
 use crate::abi::{Opaque, PacketHeader};
-use crate::system::system;
+use crate::system::system_libpcap;
 
 // stdio_ext.h
 const FSETLOCKING_BYCALLER: c_int = 2;
@@ -39,7 +39,7 @@ unsafe extern "C-unwind" fn pcap_dump(
     header: *const PacketHeader,
     packet: *const c_uchar,
 ) {
-    let system = system();
+    let system = system_libpcap();
     if !has_one_thread() {
         // SAFETY: the caller guarantees it.
         return unsafe { (system.pcap_dump)(dumper, header, packet) };

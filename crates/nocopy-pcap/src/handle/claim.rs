@@ -4,11 +4,11 @@
 //! the program. So a thread may leave the call there in any way, and whichever call comes next finds the
 //! handle whole: nothing has to be noticed or undone.
 //!
-//! Two things are left to find out, both by comparing positions on the stack ([`CallSite`]): a call at the
-//! same position as an earlier one of its thread, or above it, shows that the earlier one is over. A read in
-//! a callback is refused, because it would give back the packet that the callback looks at; a read after the
-//! callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next step of
-//! that thread goes on.
+//! Two things are left to find out, both by comparing positions on the stack ([`StackPosition`]): a call at
+//! the same position as an earlier one of its thread, or above it, shows that the earlier one is over. A read
+//! in a callback is refused, because it would give back the packet that the callback looks at; a read after
+//! the callback was left is not. And if a signal handler left a step itself by siglongjmp(3), the next step
+//! of that thread goes on.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -30,21 +30,21 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where a call runs: its thread, and the lowest address of its [`StackMark`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct CallSite {
+pub(crate) struct StackPosition {
     thread: usize,
     address: usize,
 }
 
-impl CallSite {
+impl StackPosition {
     /// Whether a call from there may still go on in this thread, of which the caller is a part: its callback,
     /// or a signal handler.
-    pub(crate) fn is_within(self, outer: Self) -> bool {
-        self.thread == outer.thread && !self.proves_end_of(outer.address)
+    pub(crate) fn may_be_nested_in(self, outer: Self) -> bool {
+        self.thread == outer.thread && !self.proves_call_ended(outer.address)
     }
 
-    /// Whether this site proves that an earlier call of the same thread is over; `mark` is the lowest
+    /// Whether this position proves that an earlier call of the same thread is over; `mark` is the lowest
     /// address of that call's mark.
-    fn proves_end_of(self, mark: usize) -> bool {
+    fn proves_call_ended(self, mark: usize) -> bool {
         if self.address + StackMark::BYTES <= mark {
             return false; // further down the same stack, or on another one
         }
@@ -52,14 +52,15 @@ impl CallSite {
         // further up is enough, because that stack grows downward (on all processors that Linux supports XDP
         // on): code above a call runs only after that call is over.
         self.address < mark + StackMark::BYTES
-            || own_stack().is_some_and(|stack| stack.contains(&mark) && stack.contains(&self.address))
+            || thread_stack_range()
+                .is_some_and(|stack| stack.contains(&mark) && stack.contains(&self.address))
     }
 }
 
 /// The stack that this thread was started with. `None` if the caller is a signal handler on a separate stack,
 /// or if the C library cannot find it out (for the main thread it reads /proc).
 #[cold]
-fn own_stack() -> Option<Range<usize>> {
+fn thread_stack_range() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut start, mut bytes) = (null_mut(), 0);
     // SAFETY: all-zero is a valid `stack_t`.
@@ -99,14 +100,14 @@ impl StackMark {
     }
 
     #[inline]
-    fn lower_end(&self) -> usize {
+    fn lowest_address(&self) -> usize {
         black_box(&raw const self.0).addr()
     }
 
     #[inline]
-    pub(crate) fn site(&self) -> CallSite {
+    pub(crate) fn position(&self) -> StackPosition {
         // SAFETY: takes nothing, and always succeeds.
-        CallSite { thread: unsafe { libc::pthread_self() } as usize, address: self.lower_end() }
+        StackPosition { thread: unsafe { libc::pthread_self() } as usize, address: self.lowest_address() }
     }
 }
 
@@ -127,31 +128,33 @@ impl Claim {
 
     /// Takes it if nobody has it.
     #[inline]
-    pub(crate) fn try_acquire(&self, site: CallSite) -> bool {
-        self.acquire_from(FREE, site)
+    pub(crate) fn try_acquire(&self, position: StackPosition) -> bool {
+        self.replace_holder(FREE, position)
     }
 
     /// Takes it, and waits for a step of another thread. False in a signal handler that interrupted a step,
     /// and if a step does not end.
-    pub(crate) fn acquire(&self, site: CallSite) -> bool {
+    pub(crate) fn acquire(&self, position: StackPosition) -> bool {
         let attempt = || {
             let found = self.holder.load(Ordering::Relaxed);
-            let is_own = found != FREE && self.thread.load(Ordering::Relaxed) == site.thread;
-            if is_own && !site.proves_end_of(found) {
+            let is_own = found != FREE && self.thread.load(Ordering::Relaxed) == position.thread;
+            if is_own && !position.proves_call_ended(found) {
                 return Some(false);
             }
-            ((found == FREE || is_own) && self.acquire_from(found, site)).then_some(true)
+            ((found == FREE || is_own) && self.replace_holder(found, position)).then_some(true)
         };
         poll_within(STEP_TIMEOUT, attempt).unwrap_or(false)
     }
 
     #[inline]
-    fn acquire_from(&self, found: usize, site: CallSite) -> bool {
+    fn replace_holder(&self, found: usize, position: StackPosition) -> bool {
         // Acquire: pairs with the release in `release`.
-        let acquired =
-            self.holder.compare_exchange(found, site.address, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let acquired = self
+            .holder
+            .compare_exchange(found, position.address, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
         if acquired {
-            self.thread.store(site.thread, Ordering::Relaxed);
+            self.thread.store(position.thread, Ordering::Relaxed);
         }
         acquired
     }
@@ -160,7 +163,7 @@ impl Claim {
     #[inline]
     pub(crate) fn release(&self) {
         self.thread.store(NONE, Ordering::Relaxed);
-        // Release: pairs with the acquire in `acquire_from`.
+        // Release: pairs with the acquire in `replace_holder`.
         self.holder.store(FREE, Ordering::Release);
     }
 }
@@ -171,43 +174,53 @@ mod tests {
 
     /// Runs something further down the stack, as a function that a reading call calls.
     #[inline(never)]
-    fn below<R>(run: impl FnOnce(CallSite) -> R) -> R {
-        run(black_box(&StackMark::new()).site())
+    fn run_deeper_on_stack<R>(run: impl FnOnce(StackPosition) -> R) -> R {
+        run(black_box(&StackMark::new()).position())
     }
 
     #[test]
     fn only_one_step_at_a_time_has_the_claim() {
         let claim = Claim::new();
         let mark = StackMark::new();
-        assert!(claim.try_acquire(mark.site()) && !claim.try_acquire(mark.site()));
+        assert!(claim.try_acquire(mark.position()) && !claim.try_acquire(mark.position()));
         assert!(
-            !below(|site| claim.acquire(site)),
+            !run_deeper_on_stack(|position| claim.acquire(position)),
             "a signal handler does not wait for the step it interrupted"
         );
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| claim.acquire(StackMark::new().site()));
+            let other = scope.spawn(|| claim.acquire(StackMark::new().position()));
             claim.release();
             assert!(other.join().unwrap(), "another thread waits for the step");
         });
         claim.release();
-        assert!(claim.try_acquire(mark.site()));
+        assert!(claim.try_acquire(mark.position()));
     }
 
     #[test]
     fn a_step_left_by_siglongjmp_does_not_block_its_thread() {
         let claim = Claim::new();
-        assert!(below(|site| claim.acquire(site)));
-        assert!(below(|site| claim.acquire(site)), "called from the same function again");
-        assert!(claim.acquire(StackMark::new().site()), "called from further up the stack");
+        assert!(run_deeper_on_stack(|position| claim.acquire(position)));
+        assert!(
+            run_deeper_on_stack(|position| claim.acquire(position)),
+            "called from the same function again"
+        );
+        assert!(claim.acquire(StackMark::new().position()), "called from further up the stack");
     }
 
     #[test]
-    fn a_call_is_within_another_unless_its_site_proves_the_end() {
+    fn a_call_may_be_nested_unless_its_position_proves_the_outer_ended() {
         let mark = StackMark::new();
-        let (outer, first) = (mark.site(), below(|site| site));
-        assert!(below(|site| site.is_within(outer)) && !outer.is_within(first));
-        assert!(!below(|site| site.is_within(first)), "the second call of one function");
-        let elsewhere = std::thread::scope(|scope| scope.spawn(|| StackMark::new().site()).join().unwrap());
-        assert!(!elsewhere.is_within(outer));
+        let (outer, first) = (mark.position(), run_deeper_on_stack(|position| position));
+        assert!(
+            run_deeper_on_stack(|position| position.may_be_nested_in(outer))
+                && !outer.may_be_nested_in(first)
+        );
+        assert!(
+            !run_deeper_on_stack(|position| position.may_be_nested_in(first)),
+            "the second call of one function"
+        );
+        let elsewhere =
+            std::thread::scope(|scope| scope.spawn(|| StackMark::new().position()).join().unwrap());
+        assert!(!elsewhere.may_be_nested_in(outer));
     }
 }

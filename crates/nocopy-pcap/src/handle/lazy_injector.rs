@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use crate::capture::Control;
+use crate::capture::CaptureControl;
 use crate::injection::{Injector, SingleSend};
 
 #[derive(Default)]
@@ -19,26 +19,26 @@ impl LazyInjector {
     pub(crate) fn inject(
         &self,
         interface: &str,
-        control: &Control,
+        control: &CaptureControl,
         packet: &[u8],
         nonblocking: bool,
     ) -> io::Result<Option<SingleSend>> {
         let injector = match self.injector.get() {
             Some(injector) => injector,
-            None => self.open(interface, control)?,
+            None => self.open_injector(interface, control)?,
         };
         injector.inject(packet, nonblocking)
     }
 
     /// Counts a packet that was sent alone.
-    pub(crate) fn count_single(&self) {
+    pub(crate) fn count_single_send(&self) {
         if let Some(injector) = self.injector.get() {
-            injector.count_single();
+            injector.count_single_send();
         }
     }
 
     #[cold]
-    fn open(&self, interface: &str, control: &Control) -> io::Result<&Arc<Injector>> {
+    fn open_injector(&self, interface: &str, control: &CaptureControl) -> io::Result<&Arc<Injector>> {
         let injector = Injector::open(interface, Some(control.sending_socket()))?;
         // If two threads send their first packets at once, one injector is not used.
         Ok(self.injector.get_or_init(|| injector))
@@ -50,12 +50,12 @@ impl LazyInjector {
     }
 
     /// How many frames were sent, and how, for the report.
-    pub(crate) fn totals(&self) -> (u64, Option<String>) {
-        self.injector.get().map_or((0, None), |injector| (injector.sent(), injector.summary()))
+    pub(crate) fn sent_totals(&self) -> (u64, Option<String>) {
+        self.injector.get().map_or((0, None), |injector| (injector.sent_frames(), injector.summary()))
     }
 
     /// Sends waiting frames.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn flush_frames(&self) {
         if let Some(injector) = self.injector.get() {
             let _ = injector.close();
         }
@@ -72,7 +72,7 @@ impl LazyInjector {
     }
 
     /// Ends in the child of a fork. Frames that waited were sent before the fork, so this is an ordinary end.
-    pub(crate) fn disown(self) {
+    pub(crate) fn close_in_forked_child(self) {
         self.close();
     }
 }

@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use super::claim::CallSite;
+use super::claim::StackPosition;
 use super::lazy_injector::LazyInjector;
 use crate::abi::{ERROR, PacketHeader, Pcap};
-use crate::capture::{Capture, Control, Direction, Filter, Settings, Stop};
+use crate::capture::{Capture, CaptureControl, Direction, Filter, Settings, StopRequest};
 use crate::injection::{SendResult, SingleSend};
 use crate::report::{self, FilterLocation};
 use crate::text;
 
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveCapture {
     /// The system's handle, into which texts are written.
     real: *mut Pcap,
     number: u64,
     device: String,
     /// Used by the holder of the claim.
-    reader: UnsafeCell<Reader>,
-    pub(crate) control: Control,
-    pub(crate) stop: Stop,
+    reader: UnsafeCell<ReaderState>,
+    pub(crate) control: CaptureControl,
+    pub(crate) stop: StopRequest,
     injector: LazyInjector,
     /// Whether a call waits for a packet without a time limit.
     pub(super) waits_for_packets: bool,
@@ -35,25 +35,25 @@ pub(crate) struct Live {
 
 // SAFETY: the pointers are to handles of libpcap, which may be used by any thread, by one at a time for
 // functions that are not documented as thread-safe. The reader is used by the holder of the claim alone.
-unsafe impl Send for Live {}
+unsafe impl Send for LiveCapture {}
 // SAFETY: as above.
-unsafe impl Sync for Live {}
+unsafe impl Sync for LiveCapture {}
 
 /// The state that the one reading thread uses.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ReaderState {
     pub(super) capture: Capture,
     pub(super) nanoseconds: bool,
     pub(super) snap_bytes: u32,
     /// The call whose callback looks at a packet, or was left.
-    pub(super) delivering: Option<CallSite>,
+    pub(super) delivering: Option<StackPosition>,
     /// The header to which `pcap_next_ex` returns a pointer.
     pub(super) header: PacketHeader,
     /// A copied packet to which `pcap_next_ex` returns a pointer.
     pub(super) packet_copy: Vec<u8>,
 }
 
-impl Live {
+impl LiveCapture {
     /// Joins an activated handle of the system's libpcap with this library's capture.
     ///
     /// # Safety
@@ -63,14 +63,14 @@ impl Live {
         number: u64,
         device: &CStr,
         settings: &Settings,
-        (capture, control): (Capture, Control),
+        (capture, control): (Capture, CaptureControl),
     ) -> Self {
         let snap_bytes = settings.snap_bytes();
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         // Without a timeout; but in libpcap's immediate mode only until there is one, which may turn out to
         // be none for the program.
-        let is_one_by_one = settings.immediate && matches!(control, Control::Passive(_));
-        let reader = Reader {
+        let is_one_by_one = settings.immediate && matches!(control, CaptureControl::Passive(_));
+        let reader = ReaderState {
             capture,
             nanoseconds: settings.nanoseconds,
             snap_bytes: snap_bytes.cast_unsigned(),
@@ -84,7 +84,7 @@ impl Live {
             device: device.to_string_lossy().into_owned(),
             reader: UnsafeCell::new(reader),
             control,
-            stop: Stop::new(),
+            stop: StopRequest::new(),
             injector: LazyInjector::default(),
             waits_for_packets: settings.timeout_ms == 0 && !is_one_by_one,
             nonblocking: AtomicBool::new(settings.nonblocking),
@@ -98,7 +98,7 @@ impl Live {
     /// The caller has the claim of this handle ([`super::claim`]), and one such reference.
     #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
     #[inline]
-    pub(crate) unsafe fn reader(&self) -> &mut Reader {
+    pub(crate) unsafe fn reader_state(&self) -> &mut ReaderState {
         // SAFETY: by contract.
         unsafe { &mut *self.reader.get() }
     }
@@ -109,38 +109,38 @@ impl Live {
                 self.report_filter(place);
                 0
             }
-            Err(words) => self.fail(&words),
+            Err(words) => self.fail_with_text(&words),
         }
     }
 
     fn report_filter(&self, place: FilterLocation) {
-        report::filter(self.number, Some(place));
+        report::report_filter(self.number, Some(place));
     }
 
     pub(crate) fn set_direction(&self, direction: Direction) -> c_int {
         match self.control.set_direction(direction) {
             Ok(()) => 0,
-            Err(words) => self.fail(&words),
+            Err(words) => self.fail_with_text(&words),
         }
     }
 
     /// Sends a packet: `Ok` with what `pcap_inject` returns, `Err` with how to send it alone.
     pub(crate) fn inject(&self, packet: &[u8]) -> Result<c_int, SingleSend> {
         match self.injector.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
-            Ok(None) => Ok(inject_result(packet)),
+            Ok(None) => Ok(inject_return_value(packet)),
             Ok(Some(single)) => Err(single),
-            Err(error) => Ok(self.fail(&text::of_errno("send", &error))),
+            Err(error) => Ok(self.fail_with_text(&text::errno_text("send", &error))),
         }
     }
 
     /// What `pcap_inject` returns for a packet that was sent alone.
-    pub(crate) fn end_inject(&self, packet: &[u8], sent: SendResult) -> c_int {
-        match sent.result() {
+    pub(crate) fn finish_inject(&self, packet: &[u8], sent: SendResult) -> c_int {
+        match sent.into_io_result() {
             Ok(()) => {
-                self.injector.count_single();
-                inject_result(packet)
+                self.injector.count_single_send();
+                inject_return_value(packet)
             }
-            Err(error) => self.fail(&text::of_errno("send", &error)),
+            Err(error) => self.fail_with_text(&text::errno_text("send", &error)),
         }
     }
 
@@ -162,26 +162,26 @@ impl Live {
     }
 
     /// Sets the text for `pcap_geterr`.
-    pub(crate) fn fail(&self, words: &str) -> c_int {
+    pub(crate) fn fail_with_text(&self, words: &str) -> c_int {
         if !self.is_abandoned.load(Ordering::Relaxed) {
             // SAFETY: the handle is open as long as this is.
-            unsafe { text::set(self.real, words) };
+            unsafe { text::set_error_text(self.real, words) };
         }
         ERROR
     }
 
     /// How many frames were sent, and how.
-    pub(super) fn sent(&self) -> (u64, Option<String>) {
-        self.injector.totals()
+    pub(super) fn sent_totals(&self) -> (u64, Option<String>) {
+        self.injector.sent_totals()
     }
 
     /// Sends queued frames.
     pub(super) fn finish_sending(&self) {
-        self.injector.finish();
+        self.injector.flush_frames();
     }
 
     /// Ends the calls that wait, as the program has closed the handle.
-    pub(super) fn abandon(&self) {
+    pub(super) fn end_waiting_calls(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.request();
     }
@@ -191,8 +191,8 @@ impl Live {
         let Self { reader, injector, .. } = self;
         let capture = reader.into_inner().capture;
         if is_inherited {
-            injector.disown();
-            capture.disown();
+            injector.close_in_forked_child();
+            capture.close_in_forked_child();
         } else {
             injector.close();
         }
@@ -201,12 +201,12 @@ impl Live {
 
 /// Makes calls on a descriptor wait, or not.
 pub(super) fn set_nonblocking_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
-    let flags = fcntl_getfl(descriptor).map_err(|error| text::of_errno("F_GETFL", &error.into()))?;
+    let flags = fcntl_getfl(descriptor).map_err(|error| text::errno_text("F_GETFL", &error.into()))?;
     let flags = if nonblocking { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK };
-    fcntl_setfl(descriptor, flags).map_err(|error| text::of_errno("F_SETFL", &error.into()))
+    fcntl_setfl(descriptor, flags).map_err(|error| text::errno_text("F_SETFL", &error.into()))
 }
 
 /// The number of a packet's bytes, as `pcap_inject` returns it.
-fn inject_result(packet: &[u8]) -> c_int {
+fn inject_return_value(packet: &[u8]) -> c_int {
     c_int::try_from(packet.len()).unwrap_or(c_int::MAX)
 }

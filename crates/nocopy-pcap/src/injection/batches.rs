@@ -25,7 +25,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 /// time, because the machine may stall.
 pub(super) const CHECKS_MAX: u32 = 3000;
 
-pub(super) struct Batches {
+pub(super) struct XdpBatchSender {
     pub(super) sender: Sender,
     /// Frames since the last flush.
     pub(super) staged: u32,
@@ -39,7 +39,7 @@ pub(super) struct Batches {
     pub(super) flush_next: bool,
 }
 
-pub(super) enum PutResult {
+pub(super) enum QueueResult {
     Queued,
     /// Queued, and it is time to flush.
     Full,
@@ -47,7 +47,7 @@ pub(super) enum PutResult {
     Unfit,
 }
 
-impl Batches {
+impl XdpBatchSender {
     /// Opens a socket on the interface's first queue; the error is text for the user.
     pub(super) fn open(interface: &Interface) -> Result<Self, String> {
         let settings = Port::builder(&interface.name).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
@@ -55,43 +55,43 @@ impl Batches {
             .tuning(PortTuning { inherited: true, ..PortTuning::default() })
             .open_sender()
             .map_err(|error| error.to_string())?;
-        let (lengths, dropped) = (lengths_of(interface), sender.dropped());
+        let (lengths, dropped) = (batchable_lengths(interface), sender.dropped());
         Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, flush_next: false })
     }
 
     /// Adapts to the interface's MTU, which may have changed.
     pub(super) fn set_mtu(&mut self, interface: &Interface) {
-        self.lengths = lengths_of(interface);
+        self.lengths = batchable_lengths(interface);
     }
 
     /// Queues a frame. Errors: there was no room for some time, or there is none and the program does not
     /// wait.
     #[inline]
-    pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<PutResult> {
+    pub(super) fn queue_frame(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<QueueResult> {
         if !self.lengths.contains(&packet.len()) {
-            return Ok(PutResult::Unfit);
+            return Ok(QueueResult::Unfit);
         }
         let mut frame = match self.sender.buffer() {
             Some(frame) => frame,
-            None => self.wait_for_frame(nonblocking)?,
+            None => self.wait_for_free_frame(nonblocking)?,
         };
         if frame.fill(packet).is_none() || self.sender.send(frame).is_err() {
-            return Ok(PutResult::Unfit); // the interface's MTU was lower when this was opened
+            return Ok(QueueResult::Unfit); // the interface's MTU was lower when this was opened
         }
         self.staged += 1;
         self.frames += 1;
-        Ok(if self.staged >= BATCH || self.flush_next { PutResult::Full } else { PutResult::Queued })
+        Ok(if self.staged >= BATCH || self.flush_next { QueueResult::Full } else { QueueResult::Queued })
     }
 
     #[cold]
-    fn wait_for_frame(&mut self, nonblocking: bool) -> io::Result<nocopy::Frame> {
+    fn wait_for_free_frame(&mut self, nonblocking: bool) -> io::Result<nocopy::Frame> {
         for _ in 0..CHECKS_MAX {
             // What the kernel drops meanwhile is returned by the next flush.
             let flushed = self.sender.try_flush();
             if let Some(frame) = self.sender.buffer() {
                 return Ok(frame);
             }
-            flushed.map_err(|error| io::Error::from_raw_os_error(super::errno_of(&error)))?;
+            flushed.map_err(|error| io::Error::from_raw_os_error(super::sender_errno(&error)))?;
             if nonblocking {
                 return Err(io::Error::from_raw_os_error(libc::EAGAIN));
             }
@@ -113,12 +113,12 @@ impl Batches {
     }
 
     /// Frames that the kernel has not accepted.
-    pub(super) fn queued(&mut self) -> u64 {
+    pub(super) fn queued_frames(&mut self) -> u64 {
         self.sender.queued().into()
     }
 }
 
-fn lengths_of(interface: &Interface) -> std::ops::RangeInclusive<usize> {
-    let lengths = interface.plain_lengths();
+fn batchable_lengths(interface: &Interface) -> std::ops::RangeInclusive<usize> {
+    let lengths = interface.accepted_frame_lengths();
     *lengths.start()..=(*lengths.end()).min(BYTES_MAX)
 }

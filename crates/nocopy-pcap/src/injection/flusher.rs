@@ -26,15 +26,15 @@ struct LastTick {
 }
 
 /// Starts a thread for the batches of that epoch; it ends with them.
-pub(super) fn start(injector: &Arc<Injector>, epoch: u64) -> io::Result<()> {
+pub(super) fn start_flusher(injector: &Arc<Injector>, epoch: u64) -> io::Result<()> {
     let injector = Arc::downgrade(injector);
-    without_signals(|| {
+    with_signals_blocked(|| {
         let thread = std::thread::Builder::new().name("nocopy-flusher".into()).stack_size(STACK_BYTES);
-        thread.spawn(move || run(&injector, epoch)).map(drop)
+        thread.spawn(move || run_flusher(&injector, epoch)).map(drop)
     })
 }
 
-fn run(injector: &Weak<Injector>, epoch: u64) {
+fn run_flusher(injector: &Weak<Injector>, epoch: u64) {
     let now = Instant::now();
     let mut last = LastTick { frames: 0, flushes: 0, active: now, checked: now };
     loop {
@@ -44,20 +44,20 @@ fn run(injector: &Weak<Injector>, epoch: u64) {
         if injector.is_stuck.load(Relaxed) {
             std::thread::sleep(RECHECK_INTERVAL);
         }
-        if injector.tick(epoch, &mut last).is_break() {
+        if injector.flusher_tick(epoch, &mut last).is_break() {
             return;
         }
     }
 }
 
 impl Injector {
-    fn tick(&self, epoch: u64, last: &mut LastTick) -> ControlFlow<()> {
+    fn flusher_tick(&self, epoch: u64, last: &mut LastTick) -> ControlFlow<()> {
         let now = Instant::now();
-        let checked = (now - last.checked >= RECHECK_INTERVAL).then(|| self.check_interface());
+        let checked = (now - last.checked >= RECHECK_INTERVAL).then(|| self.check_batching_allowed());
         if checked.is_some() {
             last.checked = now;
         }
-        let Some(mut state) = self.state() else { return ControlFlow::Continue(()) };
+        let Some(mut state) = self.lock_state() else { return ControlFlow::Continue(()) };
         self.is_stuck.store(false, Relaxed); // it was slow, and is not left: a flag alone
         if state.epoch != epoch {
             return ControlFlow::Break(());
@@ -66,12 +66,12 @@ impl Injector {
         if batches.frames != last.frames {
             (last.frames, last.active) = (batches.frames, now);
         }
-        let is_left = batches.queued() > 0;
+        let is_left = batches.queued_frames() > 0;
         let was_flushed = batches.flushes != last.flushes;
         batches.flush_next = !is_left && !was_flushed;
         let mut ended = None;
         if is_left && !was_flushed {
-            ended = state.flush();
+            ended = state.flush_batch();
         }
         match checked {
             Some(Ok(interface)) => {
@@ -103,7 +103,7 @@ impl Injector {
 
 /// Runs with all signals blocked, so that a started thread has them blocked, too, and the program's handlers
 /// run only on its own threads.
-fn without_signals<T>(run: impl FnOnce() -> T) -> T {
+fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid set; the calls read and write live ones.
     let before = unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();

@@ -24,28 +24,28 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    pub(super) fn of(socket: BorrowedFd<'_>, index: u32) -> io::Result<Self> {
+    pub(super) fn query(socket: BorrowedFd<'_>, index: u32) -> io::Result<Self> {
         // SAFETY: all-zero is a valid `ifreq`.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_ifru.ifru_ifindex = index.cast_signed();
-        call(socket, libc::SIOCGIFNAME, &mut request)?;
+        interface_ioctl(socket, libc::SIOCGIFNAME, &mut request)?;
         let name = request.ifr_name.map(|byte| byte as u8); // signed on some processors
         let name = CStr::from_bytes_until_nul(&name).map_err(|_| io::ErrorKind::InvalidData)?;
         let name = name.to_string_lossy().into_owned();
-        call(socket, libc::SIOCGIFMTU, &mut request)?;
+        interface_ioctl(socket, libc::SIOCGIFMTU, &mut request)?;
         // SAFETY: set by the call.
         let mtu_bytes = unsafe { request.ifr_ifru.ifru_mtu };
-        call(socket, libc::SIOCGIFFLAGS, &mut request)?;
+        interface_ioctl(socket, libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: set by the call.
         let flags = unsafe { request.ifr_ifru.ifru_flags }.into();
-        call(socket, libc::SIOCGIFHWADDR, &mut request)?;
+        interface_ioctl(socket, libc::SIOCGIFHWADDR, &mut request)?;
         // SAFETY: set by the call.
         let hardware = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
         Ok(Self { name, mtu_bytes: usize::try_from(mtu_bytes).unwrap_or(0), flags, hardware })
     }
 
     /// Why frames should be sent through a packet socket instead.
-    pub(super) fn refusal(&self) -> Option<&'static str> {
+    pub(super) fn batching_refusal(&self) -> Option<&'static str> {
         let has = |flag| self.flags & flag == flag;
         if self.hardware != ETHERNET {
             Some("the interface is not Ethernet")
@@ -59,12 +59,12 @@ impl Interface {
     }
 
     /// Lengths of frames that the interface accepts, whatever their content.
-    pub(super) fn plain_lengths(&self) -> std::ops::RangeInclusive<usize> {
+    pub(super) fn accepted_frame_lengths(&self) -> std::ops::RangeInclusive<usize> {
         HEADER_BYTES..=self.mtu_bytes + HEADER_BYTES
     }
 }
 
-fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+fn interface_ioctl(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: these calls read and write one `ifreq`.
     match unsafe { libc::ioctl(socket.as_raw_fd(), number, std::ptr::from_mut(request)) } {
         -1 => Err(io::Error::last_os_error()),
@@ -74,14 +74,14 @@ fn call(socket: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) 
 
 /// Whether the calling thread is in a socket's network namespace; assumed if the kernel does not report it
 /// (before 5.14).
-pub(super) fn is_same_namespace(socket: BorrowedFd<'_>) -> bool {
+pub(super) fn is_in_socket_namespace(socket: BorrowedFd<'_>) -> bool {
     let here = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .ok()
-        .and_then(|here| namespace_of(here.as_fd()));
-    here.is_none() || here == namespace_of(socket)
+        .and_then(|here| namespace_cookie(here.as_fd()));
+    here.is_none() || here == namespace_cookie(socket)
 }
 
-fn namespace_of(socket: BorrowedFd<'_>) -> Option<u64> {
+fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let (mut cookie, mut bytes) = (0_u64, size_of::<u64>() as libc::socklen_t);
     // SAFETY: the pointers are to a number of 64 bits and to its length, which outlive the call.
     let result = unsafe {

@@ -12,12 +12,12 @@ const EVERYTHING: &str = "0003";
 
 /// The inode of a packet socket, other than `own`, that would see what is sent on an interface. Errors: the
 /// list cannot be read.
-pub(super) fn find(index: u32, own: u64) -> io::Result<Option<u64>> {
-    Ok(find_in(&fs::read_to_string(LIST)?, index, own))
+pub(super) fn find_local_capture(index: u32, own: u64) -> io::Result<Option<u64>> {
+    Ok(find_capture_in_list(&fs::read_to_string(LIST)?, index, own))
 }
 
 /// Columns: `sk RefCnt Type Proto Iface R Rmem User Inode`; interface 0 means all interfaces.
-fn find_in(list: &str, index: u32, own: u64) -> Option<u64> {
+fn find_capture_in_list(list: &str, index: u32, own: u64) -> Option<u64> {
     list.lines().skip(1).find_map(|line| {
         let mut columns = line.split_ascii_whitespace().skip(3);
         let sees_all = columns.next()? == EVERYTHING;
@@ -41,16 +41,16 @@ sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 
     #[test]
     fn only_sockets_that_capture_the_interface_are_found() {
-        assert_eq!(find_in(SOCKETS, 4, 0), Some(12));
-        assert_eq!(find_in(SOCKETS, 4, 12), None, "its own");
-        assert_eq!(find_in(SOCKETS, 6, 0), None);
+        assert_eq!(find_capture_in_list(SOCKETS, 4, 0), Some(12));
+        assert_eq!(find_capture_in_list(SOCKETS, 4, 12), None, "its own");
+        assert_eq!(find_capture_in_list(SOCKETS, 6, 0), None);
         let all = format!("{SOCKETS}00000000a87e0b55 3 3 0003 0 1 0 0 15\n");
-        assert_eq!(find_in(&all, 6, 0), Some(15));
-        assert_eq!(find_in("", 4, 0), None);
+        assert_eq!(find_capture_in_list(&all, 6, 0), Some(15));
+        assert_eq!(find_capture_in_list("", 4, 0), None);
     }
 
     #[test]
     fn the_list_of_packet_sockets_can_be_read() {
-        find(u32::MAX, 0).expect("a list");
+        find_local_capture(u32::MAX, 0).expect("a list");
     }
 }

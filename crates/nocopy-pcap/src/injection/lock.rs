@@ -10,46 +10,46 @@ use std::time::Duration;
 
 use crate::timed_wait::poll_within;
 
-pub(super) struct Lock<T> {
+pub(super) struct ForkSafeLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is reached by one thread at a time, through a guard or `&mut`.
-unsafe impl<T: Send> Sync for Lock<T> {}
+unsafe impl<T: Send> Sync for ForkSafeLock<T> {}
 
-impl<T> Lock<T> {
+impl<T> ForkSafeLock<T> {
     pub(super) const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     #[cfg(test)]
-    pub(super) fn lock(&self) -> Guard<'_, T> {
-        self.wait(Duration::MAX).expect("waits for ever")
+    pub(super) fn lock(&self) -> LockGuard<'_, T> {
+        self.wait_for_lock(Duration::MAX).expect("waits for ever")
     }
 
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+    pub(super) fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         // Acquire: pairs with the release of the previous holder.
-        (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
+        (!self.held.swap(true, Ordering::Acquire)).then(|| LockGuard(self))
     }
 
     /// Takes the lock, for callers that can continue without it.
-    pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
-        self.try_lock().or_else(|| self.wait(timeout))
+    pub(super) fn lock_within(&self, timeout: Duration) -> Option<LockGuard<'_, T>> {
+        self.try_lock().or_else(|| self.wait_for_lock(timeout))
     }
 
     #[cold]
-    fn wait(&self, timeout: Duration) -> Option<Guard<'_, T>> {
+    fn wait_for_lock(&self, timeout: Duration) -> Option<LockGuard<'_, T>> {
         poll_within(timeout, || self.try_lock())
     }
 
-    /// Takes the lock until [`Lock::release`], if it becomes free in time.
+    /// Takes the lock until [`ForkSafeLock::release`], if it becomes free in time.
     pub(super) fn acquire_within(&self, timeout: Duration) -> bool {
         self.lock_within(timeout).map(std::mem::forget).is_some()
     }
 
-    /// Ends [`Lock::acquire_within`].
+    /// Ends [`ForkSafeLock::acquire_within`].
     ///
     /// # Safety
     /// This thread, or the thread that it was before a fork, holds it, and has no guard of it.
@@ -58,12 +58,12 @@ impl<T> Lock<T> {
         self.held.store(false, Ordering::Release);
     }
 
-    /// The value, held by [`Lock::acquire_within`].
+    /// The value, held by [`ForkSafeLock::acquire_within`].
     ///
     /// # Safety
-    /// As [`Lock::release`]; and the returned reference is not used after that call.
+    /// As [`ForkSafeLock::release`]; and the returned reference is not used after that call.
     #[expect(clippy::mut_from_ref, reason = "what a guard does, for those who cannot keep one")]
-    pub(super) unsafe fn held(&self) -> &mut T {
+    pub(super) unsafe fn held_value(&self) -> &mut T {
         // SAFETY: held by the caller alone.
         unsafe { &mut *self.value.get() }
     }
@@ -73,9 +73,9 @@ impl<T> Lock<T> {
     }
 }
 
-pub(super) struct Guard<'a, T>(&'a Lock<T>);
+pub(super) struct LockGuard<'a, T>(&'a ForkSafeLock<T>);
 
-impl<T> Deref for Guard<'_, T> {
+impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -85,7 +85,7 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T> DerefMut for LockGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard is the only one.
@@ -93,7 +93,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // Release: pairs with the acquire in `try_lock`.
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn only_one_thread_at_a_time_has_the_lock() {
         const ROUNDS: u64 = 20_000;
-        let lock = Lock::new(0_u64);
+        let lock = ForkSafeLock::new(0_u64);
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| (0..ROUNDS).for_each(|_| *lock.lock() += 1));

@@ -38,9 +38,9 @@ use nocopy::port::Sender;
 use rustix::fs::fstat;
 
 use crate::packet_socket;
-use batches::{Batches, PutResult};
+use batches::{QueueResult, XdpBatchSender};
 use interface::Interface;
-use lock::{Guard, Lock};
+use lock::{ForkSafeLock, LockGuard};
 pub(crate) use single::{SendResult, SingleSend};
 
 /// A program sends fast if it sends this many frames within this time: 20,000 a second.
@@ -60,7 +60,7 @@ pub(crate) struct Injector {
     inode: u64,
     /// Frames sent by `socket`, one by one.
     singly: AtomicU64,
-    state: Lock<InjectorState>,
+    state: ForkSafeLock<InjectorState>,
     /// Whether the last wait for the state's lock failed. If a program left a call by siglongjmp(3), the lock
     /// is never released.
     is_stuck: AtomicBool,
@@ -86,7 +86,7 @@ struct InjectorState {
 enum SendMethod {
     /// Frames are sent by the packet socket.
     Singly,
-    Batches(Box<Batches>),
+    Batches(Box<XdpBatchSender>),
 }
 
 /// Frames reported as sent that were not, by the error to report.
@@ -97,7 +97,7 @@ struct PendingErrors {
 }
 
 impl PendingErrors {
-    fn add(&mut self, errno: i32, frames: u64) {
+    fn record_error(&mut self, errno: i32, frames: u64) {
         if frames == 0 {
             return;
         }
@@ -110,13 +110,13 @@ impl PendingErrors {
 
     /// Fails if there is an error to report.
     #[inline]
-    fn check(&mut self) -> io::Result<()> {
-        if self.frames.is_empty() { Ok(()) } else { Err(self.take_first()) }
+    fn fail_if_pending(&mut self) -> io::Result<()> {
+        if self.frames.is_empty() { Ok(()) } else { Err(self.take_first_error()) }
     }
 
     #[cold]
-    fn take_first(&mut self) -> io::Error {
-        // `check` has seen that there is one, and `add` adds no counts of 0.
+    fn take_first_error(&mut self) -> io::Error {
+        // `fail_if_pending` has seen that there is one, and `add` adds no counts of 0.
         let (errno, count) = &mut self.frames[0];
         let error = io::Error::from_raw_os_error(*errno);
         *count -= 1;
@@ -126,7 +126,7 @@ impl PendingErrors {
         error
     }
 
-    fn unreported(&self) -> u64 {
+    fn unreported_frames(&self) -> u64 {
         self.frames.iter().map(|(_, count)| count).sum()
     }
 }
@@ -141,7 +141,7 @@ struct SendingGuard;
 
 impl SendingGuard {
     #[inline]
-    fn begin() -> Option<Self> {
+    fn try_begin() -> Option<Self> {
         (!SENDING.replace(true)).then(|| Self)
     }
 }
@@ -161,7 +161,7 @@ impl Injector {
             Some(capture) => capture.try_clone_to_owned()?,
             None => packet_socket::open(&CString::new(name)?, 0)?,
         };
-        let index = packet_socket::index_of(socket.as_fd())?.cast_unsigned();
+        let index = packet_socket::bound_interface_index(socket.as_fd())?.cast_unsigned();
         let inode = fstat(&socket)?.st_ino;
         let now = Instant::now();
         let state = InjectorState {
@@ -176,9 +176,9 @@ impl Injector {
             batch_starts: 0,
         };
         let singly = AtomicU64::new(0);
-        let (state, is_stuck) = (Lock::new(state), AtomicBool::new(false));
+        let (state, is_stuck) = (ForkSafeLock::new(state), AtomicBool::new(false));
         let injector = Arc::new(Self { index, socket, inode, singly, state, is_stuck });
-        process::register(&injector)?;
+        process::register_injector(&injector)?;
         Ok(injector)
     }
 
@@ -192,37 +192,38 @@ impl Injector {
         nonblocking: bool,
     ) -> io::Result<Option<SingleSend>> {
         let single = Some(SingleSend { socket: self.socket.as_raw_fd(), nonblocking });
-        let Some((_sending, mut state)) = self.begin() else { return Ok(single) };
-        state.pending_errors.check()?;
+        let Some((_sending, mut state)) = self.begin_call() else { return Ok(single) };
+        state.pending_errors.fail_if_pending()?;
         if let SendMethod::Batches(batches) = &mut state.method {
-            match batches.put(frame, nonblocking) {
-                Ok(PutResult::Queued) => return Ok(None),
-                Ok(PutResult::Full) => return self.flush_full(state).map(|()| None),
-                Ok(PutResult::Unfit) => {
-                    let ended = state.drain();
+            match batches.queue_frame(frame, nonblocking) {
+                Ok(QueueResult::Queued) => return Ok(None),
+                Ok(QueueResult::Full) => return self.flush_full_batch(state).map(|()| None),
+                Ok(QueueResult::Unfit) => {
+                    let ended = state.drain_batches();
                     drop(state);
                     drop(ended);
                 }
                 Err(error) => return Err(error),
             }
         } else {
-            state.count_recent(self);
+            state.count_recent_frame(self);
         }
         Ok(single)
     }
 
     /// Counts a frame that was sent alone.
-    pub(crate) fn count_single(&self) {
+    pub(crate) fn count_single_send(&self) {
         self.singly.fetch_add(1, Relaxed);
     }
 
     /// Sends the queued frames, and reports an error for the frame that filled the batch.
     #[cold]
-    fn flush_full(&self, mut state: Guard<'_, InjectorState>) -> io::Result<()> {
+    fn flush_full_batch(&self, mut state: LockGuard<'_, InjectorState>) -> io::Result<()> {
         let is_alone = matches!(&state.method, SendMethod::Batches(batches) if batches.staged == 1);
-        let ended = state.flush();
+        let ended = state.flush_batch();
         // Otherwise the dropped frame may as well be another: the next call reports it, and does not send.
-        let reported = if is_alone || ended.is_some() { state.pending_errors.check() } else { Ok(()) };
+        let reported =
+            if is_alone || ended.is_some() { state.pending_errors.fail_if_pending() } else { Ok(()) };
         drop(state);
         drop(ended);
         reported
@@ -231,7 +232,7 @@ impl Injector {
     /// Sends the queued frames, and ends the batches. If that is not possible, because another call is
     /// sending and does not end, the injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
-        let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
+        let Some((_sending, mut state)) = self.begin_call() else { return ControlFlow::Break(()) };
         let sender = state.end_batches(Duration::MAX);
         drop(state);
         drop(sender); // may wait for frames to come back
@@ -241,41 +242,42 @@ impl Injector {
     /// The state, for calls of the program. `None` if the state is not available, and in a signal handler
     /// that interrupts a call, for which it would wait for ever.
     #[inline]
-    fn begin(&self) -> Option<(SendingGuard, Guard<'_, InjectorState>)> {
+    fn begin_call(&self) -> Option<(SendingGuard, LockGuard<'_, InjectorState>)> {
         // First, so that a handler that interrupts this thread with the lock held does not wait for it.
-        let sending = SendingGuard::begin()?;
-        Some((sending, self.state()?))
+        let sending = SendingGuard::try_begin()?;
+        Some((sending, self.lock_state()?))
     }
 
     /// The locked state; `None` if another thread did not unlock it in time.
     #[inline]
-    fn state(&self) -> Option<Guard<'_, InjectorState>> {
+    fn lock_state(&self) -> Option<LockGuard<'_, InjectorState>> {
         self.state.try_lock().or_else(|| self.wait_for_state())
     }
 
     #[cold]
-    fn wait_for_state(&self) -> Option<Guard<'_, InjectorState>> {
+    fn wait_for_state(&self) -> Option<LockGuard<'_, InjectorState>> {
         let timeout = if self.is_stuck.load(Relaxed) { Duration::ZERO } else { process::LOCK_TIMEOUT };
         let state = self.state.lock_within(timeout);
         self.is_stuck.store(state.is_none(), Relaxed);
         state
     }
 
-    pub(crate) fn sent(&self) -> u64 {
-        let batched =
-            self.begin().map(|(_, state)| state.batched_so_far().saturating_sub(state.pending_errors.lost));
+    pub(crate) fn sent_frames(&self) -> u64 {
+        let batched = self
+            .begin_call()
+            .map(|(_, state)| state.batched_frames().saturating_sub(state.pending_errors.lost));
         self.singly.load(Relaxed) + batched.unwrap_or(0)
     }
 
     /// How many frames were sent, and how, as text; `None` if none were.
     pub(crate) fn summary(&self) -> Option<String> {
         let singly = self.singly.load(Relaxed);
-        let Some((_sending, state)) = self.begin() else {
+        let Some((_sending, state)) = self.begin_call() else {
             return Some(format!(
                 "{singly} frames by packet socket; closed in the midst of sending, others are not counted"
             ));
         };
-        let batched = state.batched_so_far().saturating_sub(state.pending_errors.lost);
+        let batched = state.batched_frames().saturating_sub(state.pending_errors.lost);
         if singly + batched + state.pending_errors.lost == 0 {
             return None;
         }
@@ -287,7 +289,7 @@ impl Injector {
             let _ = write!(words, "; not in batches: {refusal}");
         }
         if state.pending_errors.lost > 0 {
-            let (lost, unreported) = (state.pending_errors.lost, state.pending_errors.unreported());
+            let (lost, unreported) = (state.pending_errors.lost, state.pending_errors.unreported_frames());
             let _ = write!(
                 words,
                 "; {lost} lost after the call had returned, of which {unreported} were not reported"
@@ -297,15 +299,16 @@ impl Injector {
     }
 
     /// Whether batches may begin or continue: returns the interface, or the reason against it.
-    fn check_interface(&self) -> Result<Interface, String> {
-        let interface = Interface::of(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
-        if let Some(refusal) = interface.refusal() {
+    fn check_batching_allowed(&self) -> Result<Interface, String> {
+        let interface =
+            Interface::query(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
+        if let Some(refusal) = interface.batching_refusal() {
             return Err(refusal.into());
         }
-        if !interface::is_same_namespace(self.socket.as_fd()) {
+        if !interface::is_in_socket_namespace(self.socket.as_fd()) {
             return Err("the thread is in another network namespace than the handle".into());
         }
-        match local_captures::find(self.index, self.inode) {
+        match local_captures::find_local_capture(self.index, self.inode) {
             Ok(None) => Ok(interface),
             Ok(Some(inode)) => Err(format!("packet socket {inode} captures, and would not see the frames")),
             Err(error) => Err(format!("whether packet sockets capture is not known: {error}")),
@@ -315,8 +318,8 @@ impl Injector {
 
 impl Injector {
     /// Whether traffic control does nothing that frames would bypass.
-    fn check_discipline(&self) -> Result<(), (String, Duration)> {
-        let refusal = match discipline::find(self.index) {
+    fn check_queueing_discipline(&self) -> Result<(), (String, Duration)> {
+        let refusal = match discipline::find_bypassed_discipline(self.index) {
             Ok(None) => return Ok(()),
             Ok(Some(kind)) => format!("the queueing discipline {kind} would not see them"),
             Err(error) => format!("what traffic control would do with them is not known: {error}"),
@@ -334,29 +337,31 @@ impl Drop for Injector {
 impl InjectorState {
     /// Notices a program that sends many frames.
     #[inline]
-    fn count_recent(&mut self, injector: &Arc<Injector>) {
+    fn count_recent_frame(&mut self, injector: &Arc<Injector>) {
         self.recent += 1;
         if self.recent >= MANY {
             self.recent = 0;
-            self.begin_if_many(injector);
+            self.begin_batches_if_fast(injector);
         }
     }
 
     #[cold]
-    fn begin_if_many(&mut self, injector: &Arc<Injector>) {
+    fn begin_batches_if_fast(&mut self, injector: &Arc<Injector>) {
         let now = Instant::now();
         let many = now - self.window <= MANY_WITHIN;
         self.window = now;
         if !many || now < self.not_before || process::is_exiting() {
             return;
         }
-        let begun =
-            injector.check_interface().map_err(|refusal| (refusal, RECHECK_INTERVAL)).and_then(|interface| {
-                injector.check_discipline()?;
-                let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
+        let begun = injector
+            .check_batching_allowed()
+            .map_err(|refusal| (refusal, RECHECK_INTERVAL))
+            .and_then(|interface| {
+                injector.check_queueing_discipline()?;
+                let batches = XdpBatchSender::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
                 // The thread compares the epoch under the state's lock, which the caller holds until it is
                 // increased below.
-                let flusher = flusher::start(injector, self.epoch + 1);
+                let flusher = flusher::start_flusher(injector, self.epoch + 1);
                 flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;
                 Ok(batches)
             });
@@ -377,36 +382,36 @@ impl InjectorState {
 
     /// Makes the kernel send the queued frames. An error ends the batches: their sender is returned, to be
     /// dropped without the lock.
-    fn flush(&mut self) -> Option<Sender> {
+    fn flush_batch(&mut self) -> Option<Sender> {
         let SendMethod::Batches(batches) = &mut self.method else { return None };
         match batches.flush() {
             Ok(dropped) => {
-                self.pending_errors.add(libc::ENOBUFS, dropped);
+                self.pending_errors.record_error(libc::ENOBUFS, dropped);
                 None
             }
-            Err(error) => self.abandon(errno_of(&error), &error.to_string()),
+            Err(error) => self.abandon_batches(sender_errno(&error), &error.to_string()),
         }
     }
 
     /// Ends the batches with frames still queued in them.
-    fn abandon(&mut self, errno: i32, refusal: &str) -> Option<Sender> {
+    fn abandon_batches(&mut self, errno: i32, refusal: &str) -> Option<Sender> {
         let SendMethod::Batches(mut batches) = std::mem::replace(&mut self.method, SendMethod::Singly) else {
             return None;
         };
         self.batched += batches.frames;
-        self.pending_errors.add(errno, batches.queued());
+        self.pending_errors.record_error(errno, batches.queued_frames());
         self.refusal = Some(refusal.into());
         self.not_before = Instant::now() + RECHECK_INTERVAL;
         Some(batches.sender)
     }
 
     /// Waits for [`batches::CHECKS_MAX`] sleeps at most until the kernel has accepted the queued frames, so
-    /// that frames sent by a packet socket do not overtake them. Returns as [`InjectorState::flush`].
-    fn drain(&mut self) -> Option<Sender> {
+    /// that frames sent by a packet socket do not overtake them. Returns as [`InjectorState::flush_batch`].
+    fn drain_batches(&mut self) -> Option<Sender> {
         for _ in 0..batches::CHECKS_MAX {
-            let ended = self.flush();
+            let ended = self.flush_batch();
             let SendMethod::Batches(batches) = &mut self.method else { return ended };
-            if batches.queued() == 0 {
+            if batches.queued_frames() == 0 {
                 break;
             }
             std::thread::sleep(batches::CHECK_INTERVAL);
@@ -415,27 +420,27 @@ impl InjectorState {
     }
 
     /// Ends the batches for some time, after their frames were sent if possible; returns as
-    /// [`InjectorState::flush`].
+    /// [`InjectorState::flush_batch`].
     fn end_batches(&mut self, pause: Duration) -> Option<Sender> {
-        let ended = self.drain();
+        let ended = self.drain_batches();
         let SendMethod::Batches(mut batches) = std::mem::replace(&mut self.method, SendMethod::Singly) else {
             return ended;
         };
         self.batched += batches.frames;
-        self.pending_errors.add(libc::ENOBUFS, batches.queued());
+        self.pending_errors.record_error(libc::ENOBUFS, batches.queued_frames());
         let now = Instant::now();
         self.not_before = now.checked_add(pause).unwrap_or(now + REFUSED_FOR);
         Some(batches.sender)
     }
 
     /// Ends the batches in a forked child, which shares them with its parent; the parent sends queued frames.
-    fn disown(&mut self) {
+    fn end_batches_in_forked_child(&mut self) {
         if let SendMethod::Batches(batches) = std::mem::replace(&mut self.method, SendMethod::Singly) {
-            batches.sender.leave();
+            batches.sender.disown();
         }
     }
 
-    fn batched_so_far(&self) -> u64 {
+    fn batched_frames(&self) -> u64 {
         match &self.method {
             SendMethod::Batches(batches) => self.batched + batches.frames,
             SendMethod::Singly => self.batched,
@@ -444,7 +449,7 @@ impl InjectorState {
 }
 
 /// The kernel's errno in an error of a sender.
-fn errno_of(error: &io::Error) -> i32 {
+fn sender_errno(error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::NetworkDown => libc::ENETDOWN,
         io::ErrorKind::NotConnected => libc::ENXIO,

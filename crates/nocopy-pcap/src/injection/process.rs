@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
-use super::lock::Lock;
+use super::lock::ForkSafeLock;
 use super::{Injector, InjectorState, SENDING};
 use crate::timed_wait::poll_within;
 
@@ -20,7 +20,7 @@ use crate::timed_wait::poll_within;
 /// left the call by siglongjmp(3).
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-static INJECTORS: Lock<Vec<RegisteredInjector>> = Lock::new(Vec::new());
+static INJECTORS: ForkSafeLock<Vec<RegisteredInjector>> = ForkSafeLock::new(Vec::new());
 
 struct RegisteredInjector {
     injector: Weak<Injector>,
@@ -31,14 +31,14 @@ struct RegisteredInjector {
 impl RegisteredInjector {
     /// Takes its lock for the fork and sends the queued frames, if not done yet. Returns false while another
     /// thread has the lock.
-    fn hold(&mut self) -> bool {
+    fn try_hold_for_fork(&mut self) -> bool {
         if self.held.is_some() {
             return true;
         }
         let Some(injector) = self.injector.upgrade() else { return true };
         let Some(mut state) = injector.state.try_lock() else { return false };
-        std::mem::forget(state.flush()); // a socket after an error: dropping it could wait
-        std::mem::forget(state); // until `end_fork`
+        std::mem::forget(state.flush_batch()); // a socket after an error: dropping it could wait
+        std::mem::forget(state); // until `release_after_fork`
         self.held = Some(injector);
         true
     }
@@ -53,12 +53,12 @@ thread_local! {
 }
 
 /// Errors: another thread does not release the list in time.
-pub(super) fn register(injector: &Arc<Injector>) -> io::Result<()> {
+pub(super) fn register_injector(injector: &Arc<Injector>) -> io::Result<()> {
     static WATCH: Once = Once::new();
     // SAFETY: the handlers are functions of this library, which stays loaded (`build.rs`).
     WATCH.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
-        libc::atexit(at_exit);
+        libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
+        libc::atexit(flush_at_exit);
     });
     let mut injectors = INJECTORS.lock_within(lock_timeout()).ok_or(io::ErrorKind::ResourceBusy)?;
     injectors.retain(|registered| registered.injector.strong_count() > 0);
@@ -71,7 +71,7 @@ pub(super) fn is_exiting() -> bool {
     EXITING.load(Ordering::Relaxed)
 }
 
-extern "C" fn at_exit() {
+extern "C" fn flush_at_exit() {
     EXITING.store(true, Ordering::Relaxed);
     let started = Instant::now();
     let Some(injectors) = INJECTORS.lock_within(lock_timeout()) else { return };
@@ -104,32 +104,36 @@ unsafe extern "C" fn before_fork() {
     }
     FORKING.set(true);
     // SAFETY: held above.
-    let injectors = unsafe { INJECTORS.held() };
+    let injectors = unsafe { INJECTORS.held_value() };
     // One time limit for all of them, however many of these locks are never released.
     poll_within(lock_timeout().saturating_sub(started.elapsed()), || {
-        let missing = injectors.iter_mut().map(RegisteredInjector::hold).filter(|is_held| !is_held).count();
+        let missing = injectors
+            .iter_mut()
+            .map(RegisteredInjector::try_hold_for_fork)
+            .filter(|is_held| !is_held)
+            .count();
         (missing == 0).then_some(())
     });
 }
 
-unsafe extern "C" fn after_fork() {
-    end_fork(|_| {});
+unsafe extern "C" fn after_fork_in_parent() {
+    release_after_fork(|_| {});
 }
 
-unsafe extern "C" fn in_child() {
-    end_fork(|state| state.disown());
+unsafe extern "C" fn after_fork_in_child() {
+    release_after_fork(|state| state.end_batches_in_forked_child());
 }
 
 /// Releases what `before_fork` holds, after a last look at each state.
-fn end_fork(visit: impl Fn(&mut InjectorState)) {
+fn release_after_fork(visit: impl Fn(&mut InjectorState)) {
     if !FORKING.replace(false) {
         return;
     }
     // SAFETY: `before_fork` holds all of these locks for this thread.
     unsafe {
-        for registered in INJECTORS.held() {
+        for registered in INJECTORS.held_value() {
             if let Some(injector) = registered.held.take() {
-                visit(injector.state.held());
+                visit(injector.state.held_value());
                 injector.state.release();
             }
         }

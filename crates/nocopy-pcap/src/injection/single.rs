@@ -22,7 +22,7 @@ pub(crate) struct SendResult(Option<c_int>);
 
 impl SingleSend {
     /// Sends; waits for room, unless the call must not wait.
-    pub(crate) fn run(self, frame: &[u8]) -> SendResult {
+    pub(crate) fn send_frame(self, frame: &[u8]) -> SendResult {
         let flags = if self.nonblocking { libc::MSG_DONTWAIT } else { 0 };
         loop {
             // SAFETY: the pointer and length are those of `frame`.
@@ -44,7 +44,7 @@ impl SingleSend {
 }
 
 impl SendResult {
-    pub(crate) fn result(self) -> io::Result<()> {
+    pub(crate) fn into_io_result(self) -> io::Result<()> {
         self.0.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }
 }

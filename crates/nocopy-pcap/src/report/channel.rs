@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::filter::Program;
-use nocopy_proto::run::{FilterRequest, Join, Malformed, Message, Reply, by_address};
+use nocopy_proto::run::{
+    CommandReply, FilterRequest, JoinRequest, LibraryMessage, MalformedDatagram, with_key,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, retry_on_intr};
@@ -18,7 +20,7 @@ use rustix::net::{
 };
 
 use super::FilterRefusal;
-use crate::environment::Runner;
+use crate::environment::RunnerAddress;
 use crate::timed_wait::lock_within;
 
 /// How long `nocopy run` may take to answer, and the requests of other threads before this one.
@@ -31,8 +33,8 @@ const REPLY_BYTES: usize = 16 << 10;
 const NO_WAIT: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 #[derive(Debug)]
-pub(super) struct Channel {
-    socket: Socket,
+pub(super) struct RunnerChannel {
+    socket: InodeCheckedSocket,
     /// Its number for `nocopy run`.
     pub(super) number: u64,
     requests: AtomicU64,
@@ -42,78 +44,83 @@ pub(super) struct Channel {
     is_silent: AtomicBool,
 }
 
-impl Channel {
+impl RunnerChannel {
     /// Joins by the socket that all processes share or, if the program has closed it, by the address.
-    pub(super) fn open(runner: &Runner, join: Join) -> io::Result<Self> {
-        let (ours, theirs) = pair()?;
+    pub(super) fn open(runner: &RunnerAddress, join: JoinRequest) -> io::Result<Self> {
+        let (ours, theirs) = socket_pair()?;
         let (number, key) = (join.channel, join.key);
-        let datagram = Message::Join(join).datagram().map_err(io::Error::other)?;
+        let datagram = LibraryMessage::Join(join).datagram().map_err(io::Error::other)?;
         match runner.inherited {
-            Some(shared) => send_with(shared, None, &datagram, theirs.as_fd())?,
+            Some(shared) => send_with_descriptor(shared, None, &datagram, theirs.as_fd())?,
             None => {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
                 let address = SocketAddrUnix::new_abstract_name(runner.name.as_bytes())?;
-                send_with(socket.as_fd(), Some(&address), &by_address(key, &datagram), theirs.as_fd())?;
+                send_with_descriptor(
+                    socket.as_fd(),
+                    Some(&address),
+                    &with_key(key, &datagram),
+                    theirs.as_fd(),
+                )?;
             }
         }
         let (requests, request_lock, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
-        Ok(Self { socket: Socket::new(ours)?, number, requests, request_lock, is_silent })
+        Ok(Self { socket: InodeCheckedSocket::new(ours)?, number, requests, request_lock, is_silent })
     }
 
     /// Whether the program has left its socket open.
     pub(super) fn is_open(&self) -> bool {
-        self.socket.get().is_some()
+        self.socket.get_if_open().is_some()
     }
 
-    pub(super) fn send_message(&self, message: &Message) {
-        if let (Some(socket), Ok(datagram)) = (self.socket.get(), message.datagram()) {
+    pub(super) fn send_message(&self, message: &LibraryMessage) {
+        if let (Some(socket), Ok(datagram)) = (self.socket.get_if_open(), message.datagram()) {
             let _ = retry_on_intr(|| send(socket, &datagram, NO_WAIT));
         }
     }
 
     /// Sends the handle and what `put` sends together, so that no other message comes between.
     pub(super) fn send_control(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
-        let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
-        let Ok(datagram) = Message::Control { handle }.datagram() else { return };
+        let (Some(socket), Ok((ours, theirs))) = (self.socket.get_if_open(), socket_pair()) else { return };
+        let Ok(datagram) = LibraryMessage::Control { handle }.datagram() else { return };
         if put(ours.as_fd()) {
-            let _ = send_with(socket, None, &datagram, theirs.as_fd());
+            let _ = send_with_descriptor(socket, None, &datagram, theirs.as_fd());
         }
     }
 
     /// Asks for a filter, and waits for the answer.
-    pub(super) fn request(&self, handle: u64, filter: Option<&Program>) -> Result<(), FilterRefusal> {
-        self.request_of(handle, filter, REPLY_TIMEOUT)
+    pub(super) fn request_filter(&self, handle: u64, filter: Option<&Program>) -> Result<(), FilterRefusal> {
+        self.request_filter_within(handle, filter, REPLY_TIMEOUT)
     }
 
-    fn request_of(
+    fn request_filter_within(
         &self,
         handle: u64,
         filter: Option<&Program>,
         timeout: Duration,
     ) -> Result<(), FilterRefusal> {
         // Its holder may have been left by siglongjmp(3).
-        let _request_lock = lock_within(&self.request_lock, timeout).ok_or_else(no_reply)?;
-        let socket = self.socket.get().filter(|_| !self.is_silent.load(Ordering::Relaxed));
-        let socket = socket.ok_or_else(no_reply)?;
+        let _request_lock = lock_within(&self.request_lock, timeout).ok_or_else(no_reply_error)?;
+        let socket = self.socket.get_if_open().filter(|_| !self.is_silent.load(Ordering::Relaxed));
+        let socket = socket.ok_or_else(no_reply_error)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        let malformed = |malformed: Malformed| FilterRefusal::Unchanged(malformed.to_string());
+        let malformed = |malformed: MalformedDatagram| FilterRefusal::Unchanged(malformed.to_string());
         // Nothing is requested before the runner has answered once: nearly always one that answers now also
         // does so a moment later.
-        let call = Message::Call { request }.datagram().map_err(malformed)?;
-        retry_on_intr(|| send(socket, &call, NO_WAIT)).map_err(|_| no_reply())?;
+        let call = LibraryMessage::Call { request }.datagram().map_err(malformed)?;
+        retry_on_intr(|| send(socket, &call, NO_WAIT)).map_err(|_| no_reply_error())?;
         if await_reply(socket, request, timeout).is_none() {
             self.is_silent.store(true, Ordering::Relaxed);
-            return Err(no_reply());
+            return Err(no_reply_error());
         }
         let instructions = filter.map(|filter| filter.instructions().to_vec());
-        let message = Message::FilterRequest(FilterRequest { handle, request, instructions });
+        let message = LibraryMessage::FilterRequest(FilterRequest { handle, request, instructions });
         let datagram = message.datagram().map_err(malformed)?;
-        retry_on_intr(|| send(socket, &datagram, NO_WAIT)).map_err(|_| no_reply())?;
+        retry_on_intr(|| send(socket, &datagram, NO_WAIT)).map_err(|_| no_reply_error())?;
         match await_reply(socket, request, timeout) {
-            Some(Reply::Loaded { .. }) => Ok(()),
-            Some(Reply::Refused { why, .. }) => Err(FilterRefusal::Unchanged(why)),
-            Some(Reply::Here { .. }) | None => {
+            Some(CommandReply::Loaded { .. }) => Ok(()),
+            Some(CommandReply::Refused { why, .. }) => Err(FilterRefusal::Unchanged(why)),
+            Some(CommandReply::Ready { .. }) | None => {
                 self.is_silent.store(true, Ordering::Relaxed);
                 // The runner removes a filter whose answer it cannot deliver.
                 let _ = shutdown(socket, Shutdown::Read);
@@ -123,21 +130,21 @@ impl Channel {
     }
 }
 
-fn no_reply() -> FilterRefusal {
+fn no_reply_error() -> FilterRefusal {
     FilterRefusal::Unchanged(
         "loading it takes privileges that the program has given up, and 'nocopy run' does not answer".into(),
     )
 }
 
 /// The reply to a request; `None` if the socket is closed, or the reply does not arrive in time.
-fn await_reply(socket: BorrowedFd<'_>, request: u64, timeout: Duration) -> Option<Reply> {
+fn await_reply(socket: BorrowedFd<'_>, request: u64, timeout: Duration) -> Option<CommandReply> {
     let deadline = Instant::now() + timeout;
     let mut buffer = vec![0; REPLY_BYTES];
     loop {
         match retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)) {
             Ok((_, 0)) => return None,
-            Ok((bytes, _)) => match Reply::parse(&buffer[..bytes]) {
-                Ok(reply) if reply.request() == request => return Some(reply),
+            Ok((bytes, _)) => match CommandReply::parse(&buffer[..bytes]) {
+                Ok(reply) if reply.request_number() == request => return Some(reply),
                 _ => {}
             },
             Err(Errno::AGAIN) => {
@@ -154,12 +161,12 @@ fn await_reply(socket: BorrowedFd<'_>, request: u64, timeout: Duration) -> Optio
     }
 }
 
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-fn send_with(
+fn send_with_descriptor(
     socket: BorrowedFd<'_>,
     to: Option<&SocketAddrUnix>,
     datagram: &[u8],
@@ -180,12 +187,12 @@ fn send_with(
 /// The library's socket among the descriptors of a program. The program may close descriptors that it does
 /// not know, and reuse the number for another file, which this never touches.
 #[derive(Debug)]
-struct Socket {
+struct InodeCheckedSocket {
     descriptor: ManuallyDrop<OwnedFd>,
     inode: u64,
 }
 
-impl Socket {
+impl InodeCheckedSocket {
     fn new(descriptor: OwnedFd) -> io::Result<Self> {
         let inode = fstat(&descriptor)?.st_ino;
         Ok(Self { descriptor: ManuallyDrop::new(descriptor), inode })
@@ -193,16 +200,16 @@ impl Socket {
 
     /// The socket, if it still exists. Sockets of all kinds have their inodes in one file system, so the
     /// number identifies it.
-    fn get(&self) -> Option<BorrowedFd<'_>> {
+    fn get_if_open(&self) -> Option<BorrowedFd<'_>> {
         let status = fstat(&*self.descriptor).ok()?;
         let is_socket = rustix::fs::FileType::from_raw_mode(status.st_mode).is_socket();
         (is_socket && status.st_ino == self.inode).then(|| self.descriptor.as_fd())
     }
 }
 
-impl Drop for Socket {
+impl Drop for InodeCheckedSocket {
     fn drop(&mut self) {
-        if self.get().is_some() {
+        if self.get_if_open().is_some() {
             // SAFETY: taken once, here, and not used again.
             drop(unsafe { ManuallyDrop::take(&mut self.descriptor) });
         }
@@ -215,21 +222,21 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::thread;
 
-    use nocopy_proto::run::{Closed, Counts, VERSION, clip};
+    use nocopy_proto::run::{ClosedHandle, HandleCounts, VERSION, clip_text};
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, bind, getsockname, recvmsg};
 
     use super::*;
 
     /// A channel, and the end that `nocopy run` has.
-    fn joined_channel() -> (Channel, OwnedFd) {
-        let (theirs, shared) = pair().unwrap();
-        let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
+    fn joined_channel() -> (RunnerChannel, OwnedFd) {
+        let (theirs, shared) = socket_pair().unwrap();
+        let join = JoinRequest { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
         // SAFETY: open until the end of this function, and not used afterwards.
         let inherited = Some(unsafe { BorrowedFd::borrow_raw(shared.as_raw_fd()) });
-        let runner = Runner { inherited, name: String::new(), key: 8 };
-        let channel = Channel::open(&runner, join.clone()).unwrap();
-        let (message, mut descriptors) = receive(&theirs);
-        assert_eq!(message, Message::Join(join));
+        let runner = RunnerAddress { inherited, name: String::new(), key: 8 };
+        let channel = RunnerChannel::open(&runner, join.clone()).unwrap();
+        let (message, mut descriptors) = receive_message(&theirs);
+        assert_eq!(message, LibraryMessage::Join(join));
         (channel, descriptors.pop().unwrap())
     }
 
@@ -240,19 +247,24 @@ mod tests {
         bind(&listener, &SocketAddrUnix::new_unnamed()).unwrap();
         let address = SocketAddrUnix::try_from(getsockname(&listener).unwrap()).unwrap();
         let name = String::from_utf8(address.abstract_name().unwrap().to_vec()).unwrap();
-        let join = Join { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
-        let channel = Channel::open(&Runner { inherited: None, name, key: 8 }, join.clone()).unwrap();
+        let join = JoinRequest { version: VERSION, process: 7, program: "test".into(), key: 8, channel: 9 };
+        let channel =
+            RunnerChannel::open(&RunnerAddress { inherited: None, name, key: 8 }, join.clone()).unwrap();
         let (bytes, descriptors) = receive_bytes(&listener);
-        assert_eq!(bytes, by_address(8, &Message::Join(join).datagram().unwrap()));
+        assert_eq!(bytes, with_key(8, &LibraryMessage::Join(join).datagram().unwrap()));
         assert_eq!(descriptors.len(), 1);
-        let closed = Message::Closed(Closed { handle: 1, counts: Counts::default(), sending: None });
+        let closed = LibraryMessage::Closed(ClosedHandle {
+            handle: 1,
+            counts: HandleCounts::default(),
+            sending: None,
+        });
         channel.send_message(&closed);
-        assert_eq!(receive(&descriptors[0]).0, closed);
+        assert_eq!(receive_message(&descriptors[0]).0, closed);
     }
 
-    fn receive(socket: &OwnedFd) -> (Message, Vec<OwnedFd>) {
+    fn receive_message(socket: &OwnedFd) -> (LibraryMessage, Vec<OwnedFd>) {
         let (bytes, descriptors) = receive_bytes(socket);
-        (Message::parse(&bytes).unwrap(), descriptors)
+        (LibraryMessage::parse(&bytes).unwrap(), descriptors)
     }
 
     fn receive_bytes(socket: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
@@ -272,7 +284,7 @@ mod tests {
         (bytes, descriptors)
     }
 
-    fn filter() -> Program {
+    fn accept_all_filter() -> Program {
         Program::parse("1,6 0 0 65535,").unwrap()
     }
 
@@ -281,16 +293,20 @@ mod tests {
         let (channel, theirs) = joined_channel();
         let runner = thread::spawn(move || {
             for loads in [true, false] {
-                let (Message::Call { request }, _) = receive(&theirs) else { panic!("a call") };
-                send(&theirs, &Reply::Here { request }.datagram().unwrap(), NO_WAIT).unwrap();
-                let (Message::FilterRequest(asked), _) = receive(&theirs) else { panic!("a request") };
-                assert_eq!((asked.handle, asked.program().unwrap()), (5, Some(filter())));
+                let (LibraryMessage::Call { request }, _) = receive_message(&theirs) else {
+                    panic!("a call")
+                };
+                send(&theirs, &CommandReply::Ready { request }.datagram().unwrap(), NO_WAIT).unwrap();
+                let (LibraryMessage::FilterRequest(asked), _) = receive_message(&theirs) else {
+                    panic!("a request")
+                };
+                assert_eq!((asked.handle, asked.checked_program().unwrap()), (5, Some(accept_all_filter())));
                 let request = asked.request;
-                let stale = Reply::Loaded { request: request.wrapping_sub(1) };
+                let stale = CommandReply::Loaded { request: request.wrapping_sub(1) };
                 let reply = if loads {
-                    Reply::Loaded { request }
+                    CommandReply::Loaded { request }
                 } else {
-                    Reply::Refused { request, why: clip("too long") }
+                    CommandReply::Refused { request, why: clip_text("too long") }
                 };
                 for reply in [stale, reply] {
                     send(&theirs, &reply.datagram().unwrap(), NO_WAIT).unwrap();
@@ -298,8 +314,11 @@ mod tests {
             }
             theirs
         });
-        assert_eq!(channel.request(5, Some(&filter())), Ok(()));
-        assert_eq!(channel.request(5, Some(&filter())), Err(FilterRefusal::Unchanged("too long".into())));
+        assert_eq!(channel.request_filter(5, Some(&accept_all_filter())), Ok(()));
+        assert_eq!(
+            channel.request_filter(5, Some(&accept_all_filter())),
+            Err(FilterRefusal::Unchanged("too long".into()))
+        );
         runner.join().unwrap();
     }
 
@@ -307,19 +326,22 @@ mod tests {
     fn a_closed_channel_is_not_waited_for() {
         let (channel, theirs) = joined_channel();
         drop(theirs);
-        let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
+        let closed = ClosedHandle { handle: 1, counts: HandleCounts::default(), sending: None };
         // Without SIGPIPE, which would be seen only if it were not ignored: see run.rs.
-        channel.send_message(&Message::Closed(closed));
-        assert_eq!(channel.request(1, None), Err(no_reply()));
+        channel.send_message(&LibraryMessage::Closed(closed));
+        assert_eq!(channel.request_filter(1, None), Err(no_reply_error()));
     }
 
     /// Otherwise a filter could be installed later although the program was told that it is not.
     #[test]
     fn a_silent_runner_gets_no_filter_request() {
         let (channel, theirs) = joined_channel();
-        assert_eq!(channel.request_of(1, Some(&filter()), Duration::from_millis(1)), Err(no_reply()));
-        assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
-        assert_eq!(channel.request(1, None), Err(no_reply()));
+        assert_eq!(
+            channel.request_filter_within(1, Some(&accept_all_filter()), Duration::from_millis(1)),
+            Err(no_reply_error())
+        );
+        assert_eq!(receive_message(&theirs).0, LibraryMessage::Call { request: 0 });
+        assert_eq!(channel.request_filter(1, None), Err(no_reply_error()));
         assert_eq!(recv(&theirs, &mut [0; 64][..], RecvFlags::DONTWAIT), Err(Errno::AGAIN));
     }
 
@@ -327,33 +349,36 @@ mod tests {
     #[test]
     fn an_unanswered_filter_request_is_uncertain() {
         let (channel, theirs) = joined_channel();
-        send(&theirs, &Reply::Here { request: 0 }.datagram().unwrap(), NO_WAIT).unwrap();
+        send(&theirs, &CommandReply::Ready { request: 0 }.datagram().unwrap(), NO_WAIT).unwrap();
         let no_time = Duration::from_millis(1);
-        assert_eq!(channel.request_of(1, Some(&filter()), no_time), Err(FilterRefusal::Uncertain));
-        assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
-        assert!(matches!(receive(&theirs).0, Message::FilterRequest(_)));
-        let late = Reply::Loaded { request: 0 }.datagram().unwrap();
+        assert_eq!(
+            channel.request_filter_within(1, Some(&accept_all_filter()), no_time),
+            Err(FilterRefusal::Uncertain)
+        );
+        assert_eq!(receive_message(&theirs).0, LibraryMessage::Call { request: 0 });
+        assert!(matches!(receive_message(&theirs).0, LibraryMessage::FilterRequest(_)));
+        let late = CommandReply::Loaded { request: 0 }.datagram().unwrap();
         assert_eq!(send(&theirs, &late, NO_WAIT), Err(Errno::PIPE), "the runner would keep the filter");
-        assert_eq!(channel.request(1, None), Err(no_reply()));
-        channel.send_message(&Message::Control { handle: 3 });
-        assert_eq!(receive(&theirs).0, Message::Control { handle: 3 }, "reports still arrive");
+        assert_eq!(channel.request_filter(1, None), Err(no_reply_error()));
+        channel.send_message(&LibraryMessage::Control { handle: 3 });
+        assert_eq!(receive_message(&theirs).0, LibraryMessage::Control { handle: 3 }, "reports still arrive");
     }
 
     #[test]
     fn an_abandoned_request_delays_the_next_only_briefly() {
         let (channel, _theirs) = joined_channel();
         std::mem::forget(channel.request_lock.lock());
-        assert_eq!(channel.request_of(1, None, Duration::from_millis(1)), Err(no_reply()));
+        assert_eq!(channel.request_filter_within(1, None, Duration::from_millis(1)), Err(no_reply_error()));
     }
 
     #[test]
     fn a_reused_descriptor_is_not_touched() {
         let (channel, _theirs) = joined_channel();
         let (other, mut read) = io::pipe().map(|(read, write)| (write, read)).unwrap();
-        rustix::io::dup2(&other, &mut ManuallyDrop::new(descriptor_of(&channel.socket))).unwrap();
-        channel.send_message(&Message::Control { handle: 3 });
-        assert_eq!(channel.request(3, None), Err(no_reply()));
-        let kept = descriptor_of(&channel.socket);
+        rustix::io::dup2(&other, &mut ManuallyDrop::new(descriptor_at_same_number(&channel.socket))).unwrap();
+        channel.send_message(&LibraryMessage::Control { handle: 3 });
+        assert_eq!(channel.request_filter(3, None), Err(no_reply_error()));
+        let kept = descriptor_at_same_number(&channel.socket);
         drop(channel);
         // Still open, and nothing was written to it.
         io::Write::write_all(&mut io::PipeWriter::from(kept), b"x").unwrap();
@@ -364,7 +389,7 @@ mod tests {
     }
 
     /// The descriptor that the program has at the socket's number.
-    fn descriptor_of(socket: &Socket) -> OwnedFd {
+    fn descriptor_at_same_number(socket: &InodeCheckedSocket) -> OwnedFd {
         use std::os::fd::{AsRawFd, FromRawFd};
         // SAFETY: the test's own, which closes it once.
         unsafe { OwnedFd::from_raw_fd(socket.descriptor.as_raw_fd()) }

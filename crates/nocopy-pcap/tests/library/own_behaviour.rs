@@ -5,22 +5,25 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::common::{Library, Scratch, compile, our_library, run, with_ours};
+use crate::common::{
+    LibraryKind, ScratchDirectory, command_with_our_library, compile_program, our_library, run_program,
+};
 use nocopy_lab::{Missing, skip};
 
 const VARIABLE: &str = "NOCOPY_SYSTEM_LIBPCAP";
 
-fn text(output: &Output) -> (String, String) {
+fn stdout_and_stderr(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr))
 }
 
 #[test]
 fn a_missing_libpcap_is_reported_at_the_first_call() {
-    let scratch = Scratch::new("missing");
-    let program = compile("own_behaviour", &scratch);
-    let with =
-        |path: &Path, what: &str| text(&with_ours(&program).arg(what).env(VARIABLE, path).output().unwrap());
+    let scratch = ScratchDirectory::new("missing");
+    let program = compile_program("own_behaviour", &scratch);
+    let with = |path: &Path, what: &str| {
+        stdout_and_stderr(&command_with_our_library(&program).arg(what).env(VARIABLE, path).output().unwrap())
+    };
     let (_, error) = with(Path::new("/nonexistent/libpcap.so"), "version");
     assert!(
         error.contains("/nonexistent/libpcap.so: cannot be loaded; ")
@@ -32,7 +35,8 @@ fn a_missing_libpcap_is_reported_at_the_first_call() {
     assert!(error.contains("this library itself"), "{error}");
     let no_library = scratch.path().join("text");
     std::fs::write(&no_library, "not a library").unwrap();
-    let output = with_ours(&program).arg("version").env(VARIABLE, &no_library).output().unwrap();
+    let output =
+        command_with_our_library(&program).arg("version").env(VARIABLE, &no_library).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     // A program that calls no function needs no library.
     let (stdout, error) = with(Path::new("/nonexistent/libpcap.so"), "nothing");
@@ -42,7 +46,7 @@ fn a_missing_libpcap_is_reported_at_the_first_call() {
 }
 
 /// A program linked with our library, as if that were installed for the whole system.
-fn linked_with_ours(scratch: &Scratch) -> PathBuf {
+fn compile_linked_with_ours(scratch: &ScratchDirectory) -> PathBuf {
     let directory = scratch.path().join("lib");
     std::fs::create_dir_all(&directory).unwrap();
     symlink(our_library(), directory.join("libpcap.so.0.8")).unwrap();
@@ -62,9 +66,11 @@ fn linked_with_ours(scratch: &Scratch) -> PathBuf {
     ignore = "needs the address sanitizer's library, which such a program does not preload"
 )]
 fn elevated_processes_ignore_the_environment_variables() {
-    let scratch = Scratch::new("secure");
-    let program = linked_with_ours(&scratch);
-    let run = |what| text(&Command::new(&program).arg(what).env(VARIABLE, "/nonexistent").output().unwrap());
+    let scratch = ScratchDirectory::new("secure");
+    let program = compile_linked_with_ours(&scratch);
+    let run = |what| {
+        stdout_and_stderr(&Command::new(&program).arg(what).env(VARIABLE, "/nonexistent").output().unwrap())
+    };
     let (stdout, error) = run("version");
     assert!(error.contains(VARIABLE), "it listens to it as anybody: {stdout}{error}");
     let Ok(()) = std::os::unix::fs::chown(&program, Some(65534), None) else {
@@ -92,8 +98,8 @@ pub(crate) const ONLY_OURS: [&str; 7] = [
 #[test]
 fn endless_filters_and_nested_reads_are_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let scratch = Scratch::new("alone");
-    let output = run(&compile("own_behaviour", &scratch), Library::Ours, &lab);
+    let scratch = ScratchDirectory::new("alone");
+    let output = run_program(&compile_program("own_behaviour", &scratch), LibraryKind::Ours, &lab);
     assert_eq!(output.lines[..ONLY_OURS.len()], ONLY_OURS, "{output:#?}");
     assert!(output.lines[ONLY_OURS.len()].starts_with("until then: 3 packets"), "{output:#?}");
     assert!(output.status.success(), "{output:#?}");

@@ -1,54 +1,54 @@
 //! Captures that take packets from the host: they get the same as with the system's libpcap, and the host
 //! gets the rest.
 
-use crate::common::{Library, Scratch, Wire};
+use crate::common::{LibraryKind, PeerPacketSocket, ScratchDirectory};
 
 #[test]
-fn incoming_packets_are_the_same() {
-    crate::common::compare_with("take", Library::Take);
+fn taken_packets_match_the_systems_libpcap() {
+    crate::common::compare_system_with("take", LibraryKind::Take);
 }
 
 #[test]
-fn forks_are_the_same() {
-    crate::common::compare_with("fork", Library::Take);
+fn use_after_fork_while_taking_matches_the_systems_libpcap() {
+    crate::common::compare_system_with("fork", LibraryKind::Take);
 }
 
 #[test]
-fn errors_are_the_same() {
-    crate::common::compare_with("errors", Library::Take);
+fn errors_while_taking_match_the_systems_libpcap() {
+    crate::common::compare_system_with("errors", LibraryKind::Take);
 }
 
 #[test]
 fn a_call_left_by_longjmp_leaves_the_handle_usable() {
-    crate::common::compare_with("longjmp", Library::Take);
-    crate::common::compare_with("longjmp", Library::Ours);
+    crate::common::compare_system_with("longjmp", LibraryKind::Take);
+    crate::common::compare_system_with("longjmp", LibraryKind::Ours);
 }
 
 #[test]
 fn threads_that_end_in_a_call_leave_the_handle_usable() {
-    crate::common::compare_with("thread_ends", Library::Ours);
-    crate::common::compare_with("thread_ends", Library::Take);
+    crate::common::compare_system_with("thread_ends", LibraryKind::Ours);
+    crate::common::compare_system_with("thread_ends", LibraryKind::Take);
 }
 
 #[test]
 fn exceptions_pass_through_the_library() {
-    crate::common::compare_with("exceptions", Library::Ours);
-    crate::common::compare_with("exceptions", Library::Take);
+    crate::common::compare_system_with("exceptions", LibraryKind::Ours);
+    crate::common::compare_system_with("exceptions", LibraryKind::Take);
 }
 
 #[test]
 fn poll_wakes_up_when_the_interface_is_removed() {
-    crate::common::compare_with("interface_down", Library::Take);
-    crate::common::compare_with("interface_down", Library::Ours);
+    crate::common::compare_system_with("interface_down", LibraryKind::Take);
+    crate::common::compare_system_with("interface_down", LibraryKind::Ours);
 }
 
 #[test]
 fn only_unmatched_packets_reach_the_host() {
-    let scratch = Scratch::new("unmatched");
-    let program = crate::common::compile("unmatched", &scratch);
+    let scratch = ScratchDirectory::new("unmatched");
+    let program = crate::common::compile_program("unmatched", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let host = Wire::open(lab.right());
-    let output = crate::common::run(&program, Library::Take, &lab);
+    let host = PeerPacketSocket::open(lab.right());
+    let output = crate::common::run_program(&program, LibraryKind::Take, &lab);
     let count_of = |line: &str| output.lines.iter().filter(|printed| printed.starts_with(line)).count();
     assert!(output.status.success(), "{output:#?}");
     assert_eq!(count_of("matching: 10 packets, 900 bytes of 900"), 2, "{output:#?}");
@@ -61,11 +61,11 @@ fn only_unmatched_packets_reach_the_host() {
     assert_eq!(count_of("a second one: 1"), 1, "{output:#?}");
     assert_eq!((count_of("inject: 60"), count_of("arrived: 1 frames, 60 bytes")), (1, 1), "{output:#?}");
     // Nothing is attached to the interface any more: this reaches the host, after everything else.
-    let last = crate::common::frame(lab.right(), 77, 60);
-    Wire::open(lab.left()).send(&last);
+    let last = crate::common::numbered_frame(lab.right(), 77, 60);
+    PeerPacketSocket::open(lab.left()).send(&last);
     let mut ports = Vec::new();
     loop {
-        let frame = host.next().expect("what the host gets");
+        let frame = host.receive_frame().expect("what the host gets");
         if frame == last {
             break;
         }
@@ -77,11 +77,11 @@ fn only_unmatched_packets_reach_the_host() {
 }
 
 #[test]
-fn returned_packets_are_not_received_and_undelivered_are_drops() {
-    let scratch = Scratch::new("returned");
-    let program = crate::common::compile("returned", &scratch);
+fn returned_packets_are_not_counted_and_unreturnable_ones_are_drops() {
+    let scratch = ScratchDirectory::new("returned");
+    let program = crate::common::compile_program("returned", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let output = crate::common::run(&program, Library::Take, &lab);
+    let output = crate::common::run_program(&program, LibraryKind::Take, &lab);
     assert!(output.status.success(), "{output:#?}");
     let lines: Vec<_> = output.lines.iter().filter(|line| line.contains(" wanted, ")).collect();
     let expected = [

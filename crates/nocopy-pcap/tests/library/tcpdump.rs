@@ -7,10 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
-use crate::common::in_order;
+use crate::common::on_one_processor;
 use crate::comparison::EndCondition::{Enough, Interrupted, Itself, Shown};
-use crate::comparison::frames::{KINDS, Wire, send_kinds};
-use crate::comparison::{Case, Fixture, fixture};
+use crate::comparison::frames::{FrameSender, KINDS, send_frames_of_every_kind};
+use crate::comparison::{ComparisonFixture, ProgramCase, fixture_or_skip};
 
 const ROUNDS: u16 = 20;
 /// Frames in both directions.
@@ -19,41 +19,45 @@ const SENT: usize = 2 * (KINDS * ROUNDS as usize + 1);
 /// A user that may not capture.
 const NOBODY: u32 = 65_534;
 
-fn tcpdump_fixture(name: &str) -> Option<Fixture> {
-    fixture(name, &["tcpdump"])
+fn tcpdump_fixture(name: &str) -> Option<ComparisonFixture> {
+    fixture_or_skip(name, &["tcpdump"])
 }
 
 #[test]
-fn every_option_gives_the_same_output() {
+fn tcpdump_options_give_the_same_output_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("options") else { return };
     let cases = vec![
-        Case::tcpdump("all", "-i nc1 -U -w file", Shown(2)),
-        Case::tcpdump("interrupted", "-i nc1 -U -w file", Interrupted(2)),
-        Case::tcpdump("root", "-i nc1 -U -w file -Z root", Shown(2)),
-        Case::tcpdump("nano", "-i nc1 -U --time-stamp-precision=nano -w file", Shown(2)),
-        Case::tcpdump("immediate", "-i nc1 -U -s 2000 -B 16384 --immediate-mode -w file", Shown(2)),
-        Case::tcpdump("not-promiscuous", "-i nc1 -U -p -w file", Shown(2)),
-        Case::tcpdump("text", "-i nc1 -l -n -e -t -v", Shown(2)),
-        Case::tcpdump("bytes", "-i nc1 -l -n -t -XX", Shown(2)),
-        Case::tcpdump("short", "-i nc1 -U -s 68 -w file", Shown(2)),
-        Case::tcpdump("in", "-i nc1 -U -Q in -w file", Shown(1)),
-        Case::tcpdump("out", "-i nc1 -U -Q out -w file", Shown(1)),
-        Case::tcpdump("inout", "-i nc1 -U -Q inout -w file", Shown(2)),
-        Case::tcpdump("any", "-i any -l -n -t -e", Shown(2)),
-        Case::tcpdump("small", "-i nc1 -U -B 1024 -w file", Shown(2)),
-        Case::tcpdump("count", "-i nc1 -c 57 -w file", Enough),
-        Case::tcpdump("count-text", "-i nc1 -c 3 -n -t udp port 7005", Enough),
+        ProgramCase::capturing_tcpdump("all", "-i nc1 -U -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("interrupted", "-i nc1 -U -w file", Interrupted(2)),
+        ProgramCase::capturing_tcpdump("root", "-i nc1 -U -w file -Z root", Shown(2)),
+        ProgramCase::capturing_tcpdump("nano", "-i nc1 -U --time-stamp-precision=nano -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump(
+            "immediate",
+            "-i nc1 -U -s 2000 -B 16384 --immediate-mode -w file",
+            Shown(2),
+        ),
+        ProgramCase::capturing_tcpdump("not-promiscuous", "-i nc1 -U -p -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("text", "-i nc1 -l -n -e -t -v", Shown(2)),
+        ProgramCase::capturing_tcpdump("bytes", "-i nc1 -l -n -t -XX", Shown(2)),
+        ProgramCase::capturing_tcpdump("short", "-i nc1 -U -s 68 -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("in", "-i nc1 -U -Q in -w file", Shown(1)),
+        ProgramCase::capturing_tcpdump("out", "-i nc1 -U -Q out -w file", Shown(1)),
+        ProgramCase::capturing_tcpdump("inout", "-i nc1 -U -Q inout -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("any", "-i any -l -n -t -e", Shown(2)),
+        ProgramCase::capturing_tcpdump("small", "-i nc1 -U -B 1024 -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("count", "-i nc1 -c 57 -w file", Enough),
+        ProgramCase::capturing_tcpdump("count-text", "-i nc1 -c 3 -n -t udp port 7005", Enough),
     ];
-    let pairs = fixture.start(cases);
-    send_kinds(&fixture.wires(), ROUNDS);
+    let pairs = fixture.start_pairs(cases);
+    send_frames_of_every_kind(&fixture.frame_senders(), ROUNDS);
     for pair in pairs {
-        let name = pair.name();
-        let output = pair.compare();
-        let packets = output.packets();
+        let name = pair.case_name();
+        let output = pair.end_and_compare();
+        let packets = output.saved_packets();
         match name {
             "all" | "interrupted" | "root" | "nano" | "immediate" | "not-promiscuous" => {
                 assert_eq!(packets.len(), SENT, "{output}");
-                assert_eq!(output.counted("packets captured"), SENT as u64, "{output}");
+                assert_eq!(output.printed_count("packets captured"), SENT as u64, "{output}");
             }
             "in" | "out" => assert_eq!(packets.len(), SENT / 2, "{output}"),
             "short" => assert!(packets.iter().all(|packet| packet.bytes.len() <= 68), "{output}"),
@@ -64,28 +68,28 @@ fn every_option_gives_the_same_output() {
 
 /// Nanoseconds are given only if they were requested.
 #[test]
-fn nanoseconds_are_given_only_on_request() {
+fn nanosecond_times_are_written_only_on_request() {
     let Some(fixture) = tcpdump_fixture("nanoseconds") else { return };
     let cases = vec![
-        Case::tcpdump("nano", "-i nc1 -U --nano -w file", Shown(2)),
-        Case::tcpdump("micro", "-i nc1 -U --micro -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("nano", "-i nc1 -U --nano -w file", Shown(2)),
+        ProgramCase::capturing_tcpdump("micro", "-i nc1 -U --micro -w file", Shown(2)),
     ];
-    let pairs = fixture.start(cases);
-    send_kinds(&fixture.wires(), ROUNDS);
+    let pairs = fixture.start_pairs(cases);
+    send_frames_of_every_kind(&fixture.frame_senders(), ROUNDS);
     for pair in pairs {
-        let is_nano = pair.name() == "nano";
-        let ours = pair.compare();
-        let finest = ours.packets().iter().map(|packet| packet.fraction).max().unwrap();
+        let is_nano = pair.case_name() == "nano";
+        let ours = pair.end_and_compare();
+        let finest = ours.saved_packets().iter().map(|packet| packet.fraction).max().unwrap();
         assert!(finest < if is_nano { 1_000_000_000 } else { 1_000_000 }, "{ours}");
         // Of all but one in a thousand times the last three digits are not 0.
-        assert!(ours.packets().iter().any(|packet| packet.fraction % 1000 != 0), "{ours}");
+        assert!(ours.saved_packets().iter().any(|packet| packet.fraction % 1000 != 0), "{ours}");
         assert_eq!(finest > 1_000_000, is_nano, "{ours}");
     }
 }
 
 /// The kernel's filter accepts the same packets, tags included, also if it is set after root is dropped.
 #[test]
-fn every_filter_matches_the_same_packets() {
+fn tcpdump_filters_match_the_same_packets_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("filters") else { return };
     let filters = [
         ("udp", "udp"),
@@ -103,83 +107,93 @@ fn every_filter_matches_the_same_packets() {
         ("bytes", "udp port 9999 or ether[12:2] = 0x8100"),
         ("payload", "udp[8] = 3 or udp port 9999"),
     ];
-    let cases =
-        filters.map(|(name, filter)| Case::tcpdump(name, &format!("-i nc1 -U -w file '{filter}'"), Shown(2)));
-    let pairs = fixture.start(cases.into());
-    send_kinds(&fixture.wires(), ROUNDS);
+    let cases = filters.map(|(name, filter)| {
+        ProgramCase::capturing_tcpdump(name, &format!("-i nc1 -U -w file '{filter}'"), Shown(2))
+    });
+    let pairs = fixture.start_pairs(cases.into());
+    send_frames_of_every_kind(&fixture.frame_senders(), ROUNDS);
     for pair in pairs {
-        let name = pair.name();
-        let output = pair.compare();
-        let count = output.packets().len();
+        let name = pair.case_name();
+        let output = pair.end_and_compare();
+        let count = output.saved_packets().len();
         assert!(count < SENT, "{output}");
         assert!(count > 2 || name == "bytes", "the kernel has taken the tags out: {output}");
-        assert_eq!(output.counted("packets captured"), count as u64, "{output}");
+        assert_eq!(output.printed_count("packets captured"), count as u64, "{output}");
     }
 }
 
 /// Also when tcpdump has changed its user; files are full at the same packet.
 #[test]
-fn files_are_rotated_at_the_same_packet() {
+fn tcpdump_rotates_files_at_the_same_packet_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("rotation") else { return };
     let cases = vec![
-        Case::tcpdump("rotated", "-i nc1 -U -B 16384 -C 1 -w file", Shown(1)),
-        Case::tcpdump("ring", "-i nc1 -U -B 16384 -C 1 -W 2 -w file -Z root", Shown(1)),
+        ProgramCase::capturing_tcpdump("rotated", "-i nc1 -U -B 16384 -C 1 -w file", Shown(1)),
+        ProgramCase::capturing_tcpdump("ring", "-i nc1 -U -B 16384 -C 1 -W 2 -w file -Z root", Shown(1)),
     ];
-    let pairs = fixture.start(cases);
-    let [left, _] = fixture.wires();
-    in_order(|| {
+    let pairs = fixture.start_pairs(cases);
+    let [left, _] = fixture.frame_senders();
+    on_one_processor(|| {
         for number in 0..2_500_u16 {
-            left.send(&left.udp(number, &[7; 1_000]));
+            left.send(&left.udp_frame(number, &[7; 1_000]));
         }
-        left.send_last();
+        left.send_last_frame();
     });
     for pair in pairs {
-        let is_ring = pair.name() == "ring";
-        let output = pair.compare();
+        let is_ring = pair.case_name() == "ring";
+        let output = pair.end_and_compare();
         let savefiles = output.files.len() - 2;
         assert_eq!(savefiles, if is_ring { 2 } else { 3 }, "{output}");
-        assert_eq!(output.counted("packets captured"), 2_501, "{output}");
-        assert_eq!(output.counted("packets dropped by kernel"), 0, "{output}");
+        assert_eq!(output.printed_count("packets captured"), 2_501, "{output}");
+        assert_eq!(output.printed_count("packets dropped by kernel"), 0, "{output}");
     }
 }
 
 /// Proves that the counts asked for by a signal, while the program runs, are the same, and that it runs on.
 #[test]
-fn counts_on_a_signal_are_the_same() {
+fn tcpdump_counts_on_sigusr1_are_the_same_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("meanwhile") else { return };
-    let pairs = fixture.start(vec![Case::tcpdump("asked", "-i nc1 -U -w file udp", Shown(4))]);
-    let wires = fixture.wires();
-    send_kinds(&wires, ROUNDS);
+    let pairs =
+        fixture.start_pairs(vec![ProgramCase::capturing_tcpdump("asked", "-i nc1 -U -w file udp", Shown(4))]);
+    let wires = fixture.frame_senders();
+    send_frames_of_every_kind(&wires, ROUNDS);
     pairs.iter().for_each(|pair| pair.wait_for_last_frames(2));
     pairs.iter().for_each(|pair| pair.ask_for_counts());
-    send_kinds(&wires, ROUNDS);
+    send_frames_of_every_kind(&wires, ROUNDS);
     for pair in pairs {
-        pair.compare();
+        pair.end_and_compare();
     }
 }
 
 #[test]
-fn a_tcp_connection_is_captured_the_same() {
+fn a_tcp_connection_is_captured_the_same_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("connection") else { return };
-    let pairs = fixture.start(vec![
-        Case::tcpdump("connection", "-i nc1 -U -B 16384 -w file tcp or udp port 9999", Shown(2)),
-        Case::tcpdump("connection-text", "-i nc1 -l -B 16384 -n -t -vv tcp or udp port 9999", Shown(2)),
+    let pairs = fixture.start_pairs(vec![
+        ProgramCase::capturing_tcpdump(
+            "connection",
+            "-i nc1 -U -B 16384 -w file tcp or udp port 9999",
+            Shown(2),
+        ),
+        ProgramCase::capturing_tcpdump(
+            "connection-text",
+            "-i nc1 -l -B 16384 -n -t -vv tcp or udp port 9999",
+            Shown(2),
+        ),
     ]);
-    let wires = fixture.wires();
-    in_order(|| {
-        exchange(&fixture);
-        wires.iter().for_each(Wire::send_last);
+    let wires = fixture.frame_senders();
+    on_one_processor(|| {
+        exchange_tcp_data(&fixture);
+        wires.iter().for_each(FrameSender::send_last_frame);
     });
     for pair in pairs {
-        let has_file = pair.name() == "connection";
-        let output = pair.compare();
-        let longest = output.packets().iter().map(|packet| packet.bytes.len()).max();
+        let has_file = pair.case_name() == "connection";
+        let output = pair.end_and_compare();
+        let longest = output.saved_packets().iter().map(|packet| packet.bytes.len()).max();
         assert!(!has_file || longest.unwrap() > 1514, "{output}");
     }
 }
 
 /// On one thread: everything fits into the receiver's buffer.
-fn exchange(fixture: &Fixture) {
+fn exchange_tcp_data(fixture: &ComparisonFixture) {
     let (left, right) = (fixture.lab.left(), fixture.lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0))).unwrap();
     let to = listener.local_addr().unwrap();
@@ -205,65 +219,66 @@ fn exchange(fixture: &Fixture) {
 
 /// A capture continues after its interface was down, and ends with the same error when it was removed.
 #[test]
-fn a_removed_interface_ends_the_capture_the_same() {
+fn interface_down_and_removal_act_the_same_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("down") else { return };
-    let (lab, wires) = (&fixture.lab, fixture.wires());
-    let send_last = || wires.iter().for_each(Wire::send_last);
-    let pairs = fixture.start(vec![
-        Case::tcpdump("down", "-i nc1 -U -w file", Shown(6)),
-        Case::tcpdump("gone", "-i nc1 -U -w file udp", Itself),
-        Case::tcpdump("gone-text", "-i nc1 -l -n -t", Itself),
+    let (lab, wires) = (&fixture.lab, fixture.frame_senders());
+    let send_last_frame = || wires.iter().for_each(FrameSender::send_last_frame);
+    let pairs = fixture.start_pairs(vec![
+        ProgramCase::capturing_tcpdump("down", "-i nc1 -U -w file", Shown(6)),
+        ProgramCase::capturing_tcpdump("gone", "-i nc1 -U -w file udp", Itself),
+        ProgramCase::capturing_tcpdump("gone-text", "-i nc1 -l -n -t", Itself),
     ]);
-    send_last();
+    send_last_frame();
     for (end, count) in [(lab.left(), 2), (lab.right(), 4)] {
         pairs.iter().for_each(|pair| pair.wait_for_last_frames(count));
         end.set_down().unwrap();
         if count == 4 {
-            let refused = fixture.start(vec![Case::refused("not-up", "-i nc1 -c 1 -w file")]);
-            refused.into_iter().for_each(|pair| assert_eq!(pair.compare().code, Some(1)));
+            let refused = fixture
+                .start_pairs(vec![ProgramCase::tcpdump_ending_itself("not-up", "-i nc1 -c 1 -w file")]);
+            refused.into_iter().for_each(|pair| assert_eq!(pair.end_and_compare().code, Some(1)));
         }
-        end.set_up().unwrap();
+        end.bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
-        send_last();
+        send_last_frame();
     }
-    let (stays, goes): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.name() == "down");
-    stays.into_iter().for_each(|pair| assert_eq!(pair.compare().packets().len(), 6));
+    let (stays, goes): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.case_name() == "down");
+    stays.into_iter().for_each(|pair| assert_eq!(pair.end_and_compare().saved_packets().len(), 6));
     goes.iter().for_each(|pair| pair.wait_for_last_frames(6));
     lab.delete_pair().unwrap();
     for pair in goes {
-        let output = pair.compare();
-        assert!(output.lines("stderr").iter().any(|line| line.contains("disappeared")), "{output}");
-        assert_eq!(output.last_frames(), 6, "{output}");
+        let output = pair.end_and_compare();
+        assert!(output.text_lines("stderr").iter().any(|line| line.contains("disappeared")), "{output}");
+        assert_eq!(output.last_frame_count(), 6, "{output}");
     }
 }
 
 #[test]
-fn refusals_are_the_same() {
+fn tcpdump_refusals_and_listings_are_the_same_with_both_libraries() {
     let Some(fixture) = tcpdump_fixture("refused") else { return };
     let mut cases = vec![
-        Case::refused("no-interface", "-i nc9"),
-        Case::refused("long-name", "-i an-interface-of-a-very-long-name"),
-        Case::refused("bad-filter", "-i nc1 'udp and frobnicate'"),
-        Case::refused("syntax", "-i nc1 'udp and and'"),
-        Case::refused("monitor", "-i nc1 -I"),
-        Case::refused("link-type", "-i nc1 -y PPP"),
-        Case::refused("no-link-type", "-i nc1 -y NONSENSE"),
-        Case::refused("link-types", "-i nc1 -L"),
-        Case::refused("time-stamp-types", "-i nc1 -J"),
-        Case::refused("interfaces", "-D"),
-        Case::refused("no-file", "-i nc1 -w /no/such/file"),
-        Case::refused("not-a-savefile", "-r stdout"),
-        Case::refused("code", "-i nc1 -d 'udp port 53 and greater 100'"),
-        Case::refused("code-vlan", "-i nc1 -d 'vlan 5 and (udp or inbound)'"),
-        Case::refused("version", "--version"),
+        ProgramCase::tcpdump_ending_itself("no-interface", "-i nc9"),
+        ProgramCase::tcpdump_ending_itself("long-name", "-i an-interface-of-a-very-long-name"),
+        ProgramCase::tcpdump_ending_itself("bad-filter", "-i nc1 'udp and frobnicate'"),
+        ProgramCase::tcpdump_ending_itself("syntax", "-i nc1 'udp and and'"),
+        ProgramCase::tcpdump_ending_itself("monitor", "-i nc1 -I"),
+        ProgramCase::tcpdump_ending_itself("link-type", "-i nc1 -y PPP"),
+        ProgramCase::tcpdump_ending_itself("no-link-type", "-i nc1 -y NONSENSE"),
+        ProgramCase::tcpdump_ending_itself("link-types", "-i nc1 -L"),
+        ProgramCase::tcpdump_ending_itself("time-stamp-types", "-i nc1 -J"),
+        ProgramCase::tcpdump_ending_itself("interfaces", "-D"),
+        ProgramCase::tcpdump_ending_itself("no-file", "-i nc1 -w /no/such/file"),
+        ProgramCase::tcpdump_ending_itself("not-a-savefile", "-r stdout"),
+        ProgramCase::tcpdump_ending_itself("code", "-i nc1 -d 'udp port 53 and greater 100'"),
+        ProgramCase::tcpdump_ending_itself("code-vlan", "-i nc1 -d 'vlan 5 and (udp or inbound)'"),
+        ProgramCase::tcpdump_ending_itself("version", "--version"),
     ];
-    let mut nobody = Case::refused("not-permitted", "-i nc1 -w file");
+    let mut nobody = ProgramCase::tcpdump_ending_itself("not-permitted", "-i nc1 -w file");
     nobody.user = Some(NOBODY);
     cases.push(nobody);
-    for pair in fixture.start(cases) {
+    for pair in fixture.start_pairs(cases) {
         let is_list = ["link-types", "time-stamp-types", "interfaces", "code", "code-vlan", "version"];
-        let is_refused = !is_list.contains(&pair.name());
-        let output = pair.compare();
+        let is_refused = !is_list.contains(&pair.case_name());
+        let output = pair.end_and_compare();
         assert_eq!(output.code, Some(i32::from(is_refused)), "{output}");
     }
 }

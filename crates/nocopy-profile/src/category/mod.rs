@@ -4,8 +4,8 @@ mod functions;
 
 use serde::{Deserialize, Serialize};
 
-use super::measured::Owner;
-use functions::{Role, Timer};
+use super::measured::SampleOwner;
+use functions::{FunctionRole, TcpTimer};
 
 /// A part of the path of a packet, or of the call that waits for it; in printing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,16 +54,16 @@ impl TimeCategory {
     ];
 
     /// The name in a sentence.
-    pub fn words(self) -> &'static str {
-        self.names()[0]
+    pub fn long_name(self) -> &'static str {
+        self.long_and_short_name()[0]
     }
 
     /// The name in the head of a column.
-    pub fn short_words(self) -> &'static str {
-        self.names()[1]
+    pub fn short_name(self) -> &'static str {
+        self.long_and_short_name()[1]
     }
 
-    fn names(self) -> [&'static str; 2] {
+    fn long_and_short_name(self) -> [&'static str; 2] {
         match self {
             Self::Interrupt => ["interrupt", "interrupt"],
             Self::SoftirqDriver => ["softirq: driver, NAPI, GRO", "driver"],
@@ -98,85 +98,96 @@ pub(crate) struct SampleCategory {
 impl SampleCategory {
     /// The category of a stack, innermost function first. `None`: work of another process, or unrelated to
     /// networks.
-    pub(crate) fn of(owner: Owner, functions: &[impl AsRef<str>]) -> Option<Self> {
-        let roles: Vec<_> = functions.iter().map(|name| Role::of(name.as_ref())).collect();
+    pub(crate) fn from_stack(owner: SampleOwner, functions: &[impl AsRef<str>]) -> Option<Self> {
+        let roles: Vec<_> =
+            functions.iter().map(|name| FunctionRole::from_function_name(name.as_ref())).collect();
         // The innermost context decides first: on veth the sender's stack holds the receiver's softirq.
-        let context = roles.iter().position(|role| role.is_some_and(Role::is_context));
+        let context = roles.iter().position(|role| role.is_some_and(FunctionRole::begins_context));
         let (inside, outside) = roles.split_at(context.unwrap_or(roles.len()));
         // A BPF program without a known caller was called by a tracepoint: all other callers have names.
         let is_program = functions.first().is_some_and(|name| name.as_ref().starts_with("bpf_prog_"));
-        let found = inside.iter().flatten().next().copied().or(is_program.then_some(Role::Measuring));
-        let found = found.map(|found| with_timer(found, inside));
+        let found = inside.iter().flatten().next().copied().or(is_program.then_some(FunctionRole::Measuring));
+        let found = found.map(|found| attribute_to_timer(found, inside));
         let (category, is_machine) = match outside.first().copied().flatten() {
             // At most a lock that it releases.
-            Some(Role::Softirq) if inside.len() <= 1 && found.is_none() => {
-                (TimeCategory::Interrupt, !outside.contains(&Some(Role::OtherInterrupt)))
+            Some(FunctionRole::Softirq) if inside.len() <= 1 && found.is_none() => {
+                (TimeCategory::Interrupt, !outside.contains(&Some(FunctionRole::OtherInterrupt)))
             }
-            Some(Role::PollThread) if inside.is_empty() => (TimeCategory::SoftirqDriver, true),
-            Some(Role::Softirq | Role::PollThread) => {
-                (in_softirq(found), inside.iter().flatten().any(|role| role.is_of_packets()))
+            Some(FunctionRole::PollThread) if inside.is_empty() => (TimeCategory::SoftirqDriver, true),
+            Some(FunctionRole::Softirq | FunctionRole::PollThread) => {
+                (softirq_category(found), inside.iter().flatten().any(|role| role.handles_packets()))
             }
-            Some(Role::DeviceInterrupt) => (in_interruption(found, TimeCategory::Interrupt), true),
-            Some(Role::OtherInterrupt) => (in_interruption(found, TimeCategory::Interrupt), false),
-            Some(_) => (in_interruption(found, TimeCategory::PageFault), false),
+            Some(FunctionRole::DeviceInterrupt) => {
+                (interruption_category(found, TimeCategory::Interrupt), true)
+            }
+            Some(FunctionRole::OtherInterrupt) => {
+                (interruption_category(found, TimeCategory::Interrupt), false)
+            }
+            Some(_) => (interruption_category(found, TimeCategory::PageFault), false),
             None if functions.is_empty() => (TimeCategory::Program, false),
-            None => (in_process(owner, found, roles[0]), false),
+            None => (process_category(owner, found, roles[0]), false),
         };
-        (is_machine || owner != Owner::OtherTask).then_some(Self { category, is_machine })
+        (is_machine || owner != SampleOwner::OtherTask).then_some(Self { category, is_machine })
     }
 }
 
 /// Counts protocol work caused by an expired TCP timer for the timer. If a timer expires while a call holds
 /// the socket, that call runs the timer when it releases the socket (kernel: `tcp_release_cb`).
-fn with_timer(found: Role, inside: &[Option<Role>]) -> Role {
-    let timer = inside.iter().flatten().copied().find(|role| matches!(role, Role::Timer(_)));
+fn attribute_to_timer(found: FunctionRole, inside: &[Option<FunctionRole>]) -> FunctionRole {
+    let timer = inside.iter().flatten().copied().find(|role| matches!(role, FunctionRole::Timer(_)));
     match found {
-        Role::Receive | Role::Send => timer.unwrap_or(found),
+        FunctionRole::Receive | FunctionRole::Send => timer.unwrap_or(found),
         _ => found,
     }
 }
 
-fn timer_category(timer: Timer) -> TimeCategory {
+fn timer_category(timer: TcpTimer) -> TimeCategory {
     match timer {
-        Timer::Retransmit => TimeCategory::RetransmitTimer,
-        Timer::DelayedAck => TimeCategory::DelayedAckTimer,
-        Timer::Keepalive => TimeCategory::KeepaliveTimer,
+        TcpTimer::Retransmit => TimeCategory::RetransmitTimer,
+        TcpTimer::DelayedAck => TimeCategory::DelayedAckTimer,
+        TcpTimer::Keepalive => TimeCategory::KeepaliveTimer,
     }
 }
 
-fn in_softirq(found: Option<Role>) -> TimeCategory {
+fn softirq_category(found: Option<FunctionRole>) -> TimeCategory {
     match found {
-        Some(Role::Driver) => TimeCategory::SoftirqDriver,
-        Some(Role::Receive) => TimeCategory::SoftirqReceive,
-        Some(Role::Send) => TimeCategory::SoftirqSend,
-        Some(Role::Timer(timer)) => timer_category(timer),
-        Some(Role::Scheduler) => TimeCategory::Scheduler,
-        Some(Role::Measuring) => TimeCategory::Measuring,
+        Some(FunctionRole::Driver) => TimeCategory::SoftirqDriver,
+        Some(FunctionRole::Receive) => TimeCategory::SoftirqReceive,
+        Some(FunctionRole::Send) => TimeCategory::SoftirqSend,
+        Some(FunctionRole::Timer(timer)) => timer_category(timer),
+        Some(FunctionRole::Scheduler) => TimeCategory::Scheduler,
+        Some(FunctionRole::Measuring) => TimeCategory::Measuring,
         _ => TimeCategory::Other,
     }
 }
 
-fn in_interruption(found: Option<Role>, usual: TimeCategory) -> TimeCategory {
+fn interruption_category(found: Option<FunctionRole>, usual: TimeCategory) -> TimeCategory {
     match found {
-        Some(Role::Scheduler) => TimeCategory::Scheduler,
-        Some(Role::Measuring) => TimeCategory::Measuring,
+        Some(FunctionRole::Scheduler) => TimeCategory::Scheduler,
+        Some(FunctionRole::Measuring) => TimeCategory::Measuring,
         _ => usual,
     }
 }
 
-fn in_process(owner: Owner, found: Option<Role>, innermost: Option<Role>) -> TimeCategory {
+fn process_category(
+    owner: SampleOwner,
+    found: Option<FunctionRole>,
+    innermost: Option<FunctionRole>,
+) -> TimeCategory {
     match found {
-        Some(Role::Driver) => TimeCategory::CallDriver,
-        Some(Role::Receive) => TimeCategory::CallReceive,
-        Some(Role::Send) => TimeCategory::CallSend,
-        Some(Role::Timer(timer)) => timer_category(timer),
-        Some(Role::CopyToUser) => TimeCategory::CopyToUser,
-        Some(Role::CopyFromUser) => TimeCategory::CopyFromUser,
-        Some(Role::Scheduler) => TimeCategory::Scheduler,
-        Some(Role::Measuring) => TimeCategory::Measuring,
-        Some(Role::Poll) => TimeCategory::SystemCall,
+        Some(FunctionRole::Driver) => TimeCategory::CallDriver,
+        Some(FunctionRole::Receive) => TimeCategory::CallReceive,
+        Some(FunctionRole::Send) => TimeCategory::CallSend,
+        Some(FunctionRole::Timer(timer)) => timer_category(timer),
+        Some(FunctionRole::CopyToUser) => TimeCategory::CopyToUser,
+        Some(FunctionRole::CopyFromUser) => TimeCategory::CopyFromUser,
+        Some(FunctionRole::Scheduler) => TimeCategory::Scheduler,
+        Some(FunctionRole::Measuring) => TimeCategory::Measuring,
+        Some(FunctionRole::Poll) => TimeCategory::SystemCall,
         // Work of other calls deeper in the kernel is not the cost of entering it.
-        Some(Role::Call | Role::Entry) if owner != Owner::Elsewhere || found == innermost => {
+        Some(FunctionRole::Call | FunctionRole::Entry)
+            if owner != SampleOwner::Elsewhere || found == innermost =>
+        {
             TimeCategory::SystemCall
         }
         _ => TimeCategory::Other,
@@ -194,40 +205,44 @@ mod tests {
     /// it is the machine's work, and the functions, innermost first. Each was judged by eye.
     const REAL: &str = include_str!("stacks.txt");
 
-    fn owner(word: &str) -> Owner {
+    fn owner_from_word(word: &str) -> SampleOwner {
         match word {
-            "receiving" => Owner::Receiving,
-            "sending" => Owner::Sending,
-            "elsewhere" => Owner::Elsewhere,
-            "other-task" => Owner::OtherTask,
+            "receiving" => SampleOwner::Receiving,
+            "sending" => SampleOwner::Sending,
+            "elsewhere" => SampleOwner::Elsewhere,
+            "other-task" => SampleOwner::OtherTask,
             _ => panic!("{word}"),
         }
     }
 
-    fn real() -> impl Iterator<Item = (Owner, String, Vec<&'static str>)> {
+    fn recorded_stacks() -> impl Iterator<Item = (SampleOwner, String, Vec<&'static str>)> {
         REAL.lines().map(|line| {
             let (label, stack) = line.split_once(':').unwrap();
             let (owner_name, category) = label.split_once(' ').unwrap();
             let functions = stack.trim().split(';').filter(|name| !name.is_empty()).collect();
-            (owner(owner_name), category.to_owned(), functions)
+            (owner_from_word(owner_name), category.to_owned(), functions)
         })
     }
 
-    fn words(spot: Option<SampleCategory>) -> String {
+    fn category_words(spot: Option<SampleCategory>) -> String {
         let Some(SampleCategory { category, is_machine }) = spot else { return "-".into() };
         let name = serde_json::to_value(category).unwrap().as_str().unwrap().to_owned();
         if is_machine { name + " machine" } else { name }
     }
 
-    fn category(owner: Owner, stack: &str) -> String {
-        words(SampleCategory::of(owner, &stack.split(' ').collect::<Vec<_>>()))
+    fn stack_category_words(owner: SampleOwner, stack: &str) -> String {
+        category_words(SampleCategory::from_stack(owner, &stack.split(' ').collect::<Vec<_>>()))
     }
 
     #[test]
-    fn stacks_of_this_kernel_have_their_category() {
+    fn recorded_stacks_have_the_categories_judged_by_eye() {
         let mut count = 0;
-        for (owner, expected, functions) in real() {
-            assert_eq!(words(SampleCategory::of(owner, &functions)), expected, "{owner:?} {functions:?}");
+        for (owner, expected, functions) in recorded_stacks() {
+            assert_eq!(
+                category_words(SampleCategory::from_stack(owner, &functions)),
+                expected,
+                "{owner:?} {functions:?}"
+            );
             count += 1;
         }
         assert!(count > 70, "{count}");
@@ -238,49 +253,53 @@ mod tests {
         for (owner, stack, expected) in [
             // 6.1
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "tcp_ack tcp_rcv_established tcp_v4_do_rcv __do_softirq do_softirq.part.0",
                 "softirq-receive machine",
             ),
-            (Owner::Receiving, "copyout _copy_to_iter __skb_datagram_iter tcp_recvmsg", "copy-to-user"),
+            (SampleOwner::Receiving, "copyout _copy_to_iter __skb_datagram_iter tcp_recvmsg", "copy-to-user"),
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "igb_clean_rx_irq igb_poll __napi_poll net_rx_action __do_softirq",
                 "softirq-driver machine",
             ),
-            (Owner::Receiving, "__tcp_cleanup_rbuf.constprop.0 tcp_recvmsg_locked.isra.0", "call-receive"),
-            (Owner::Receiving, "__fget_light sockfd_lookup_light.cold __sys_recvfrom", "system-call"),
+            (
+                SampleOwner::Receiving,
+                "__tcp_cleanup_rbuf.constprop.0 tcp_recvmsg_locked.isra.0",
+                "call-receive",
+            ),
+            (SampleOwner::Receiving, "__fget_light sockfd_lookup_light.cold __sys_recvfrom", "system-call"),
             // 7.x
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "skb_gro_receive gro_receive_skb virtnet_poll __napi_poll handle_softirqs",
                 "softirq-driver machine",
             ),
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "virtnet_poll __napi_poll napi_threaded_poll_loop napi_threaded_poll kthread",
                 "softirq-driver machine",
             ),
             // The owner decides how ticks, timers and other calls are counted.
-            (Owner::OtherTask, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
-            (Owner::OtherTask, "rcu_do_batch rcu_core handle_softirqs", "-"),
-            (Owner::Elsewhere, "rcu_do_batch rcu_core handle_softirqs", "other"),
-            (Owner::Elsewhere, "ext4_file_write_iter vfs_write ksys_write do_syscall_64", "other"),
-            (Owner::Elsewhere, "do_syscall_64 entry_SYSCALL_64_after_hwframe", "system-call"),
-            (Owner::Elsewhere, "_raw_read_lock ep_poll do_epoll_wait do_syscall_64", "system-call"),
+            (SampleOwner::OtherTask, "try_to_wake_up process_timeout run_timer_softirq handle_softirqs", "-"),
+            (SampleOwner::OtherTask, "rcu_do_batch rcu_core handle_softirqs", "-"),
+            (SampleOwner::Elsewhere, "rcu_do_batch rcu_core handle_softirqs", "other"),
+            (SampleOwner::Elsewhere, "ext4_file_write_iter vfs_write ksys_write do_syscall_64", "other"),
+            (SampleOwner::Elsewhere, "do_syscall_64 entry_SYSCALL_64_after_hwframe", "system-call"),
+            (SampleOwner::Elsewhere, "_raw_read_lock ep_poll do_epoll_wait do_syscall_64", "system-call"),
             (
-                Owner::Receiving,
+                SampleOwner::Receiving,
                 "bpf_prog_1234_enter bpf_trace_run2 __bpf_trace_sys_enter do_syscall_64",
                 "measuring",
             ),
-            (Owner::Sending, "bpf_prog_ea3287d6e2c25ace_tcp_probe", "measuring"),
+            (SampleOwner::Sending, "bpf_prog_ea3287d6e2c25ace_tcp_probe", "measuring"),
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "bpf_prog_1_xdp veth_xdp_rcv veth_poll __napi_poll handle_softirqs",
                 "softirq-driver machine",
             ),
         ] {
-            assert_eq!(category(owner, stack), expected, "{stack}");
+            assert_eq!(stack_category_words(owner, stack), expected, "{stack}");
         }
     }
 
@@ -294,39 +313,39 @@ mod tests {
                                __irq_exit_rcu irq_exit_rcu el1_interrupt el1h_64_irq_handler el1h_64_irq";
         for (owner, inner, outer, expected) in [
             (
-                Owner::Receiving,
+                SampleOwner::Receiving,
                 "__arch_copy_to_user _copy_to_iter __skb_datagram_iter tcp_recvmsg_locked",
                 CALL,
                 "copy-to-user",
             ),
             (
-                Owner::Receiving,
+                SampleOwner::Receiving,
                 "tcp_recvmsg_locked tcp_recvmsg inet_recvmsg __sys_recvfrom",
                 CALL,
                 "call-receive",
             ),
-            (Owner::Elsewhere, "invoke_syscall", CALL, "system-call"),
+            (SampleOwner::Elsewhere, "invoke_syscall", CALL, "system-call"),
             (
-                Owner::OtherTask,
+                SampleOwner::OtherTask,
                 "tcp_v4_rcv ip_rcv __napi_poll net_rx_action",
                 SOFTIRQ,
                 "softirq-receive machine",
             ),
-            (Owner::OtherTask, "tcp_delack_timer call_timer_fn", SOFTIRQ, "delayed-ack-timer machine"),
+            (SampleOwner::OtherTask, "tcp_delack_timer call_timer_fn", SOFTIRQ, "delayed-ack-timer machine"),
             (
-                Owner::Receiving,
+                SampleOwner::Receiving,
                 "gic_handle_irq do_interrupt_handler el1_interrupt",
                 CALL,
                 "interrupt machine",
             ),
             (
-                Owner::Elsewhere,
+                SampleOwner::Elsewhere,
                 "handle_mm_fault do_page_fault do_translation_fault do_mem_abort el0_da",
                 "el0t_64_sync_handler el0t_64_sync",
                 "page-fault",
             ),
         ] {
-            assert_eq!(category(owner, &format!("{inner} {outer}")), expected, "{inner}");
+            assert_eq!(stack_category_words(owner, &format!("{inner} {outer}")), expected, "{inner}");
         }
     }
 
@@ -348,85 +367,112 @@ mod tests {
             ),
             ("tcp_send_ack tcp_delack_timer_handler", "tcp_delack_timer", "delayed-ack-timer"),
         ] {
-            let in_softirq = category(Owner::OtherTask, &format!("{SEND} {begins} {handler} {TIMER}"));
+            let in_softirq =
+                stack_category_words(SampleOwner::OtherTask, &format!("{SEND} {begins} {handler} {TIMER}"));
             assert_eq!(in_softirq, format!("{expected} machine"), "{begins}");
             // Deferred until the call releases the socket.
             assert_eq!(
-                category(Owner::Receiving, &format!("{SEND} {begins} {RELEASE}")),
+                stack_category_words(SampleOwner::Receiving, &format!("{SEND} {begins} {RELEASE}")),
                 expected,
                 "{begins}"
             );
             // Work outside of the protocol keeps its category.
             let driver = format!("veth_xmit dev_hard_start_xmit {SEND} {begins} {handler} {TIMER}");
-            assert_eq!(category(Owner::OtherTask, &driver), "softirq-driver machine");
+            assert_eq!(stack_category_words(SampleOwner::OtherTask, &driver), "softirq-driver machine");
         }
         let keepalive = format!("{SEND} tcp_write_wakeup tcp_keepalive_timer {TIMER}");
-        assert_eq!(category(Owner::OtherTask, &keepalive), "keepalive-timer machine");
+        assert_eq!(stack_category_words(SampleOwner::OtherTask, &keepalive), "keepalive-timer machine");
         // Delayed acknowledgements, by a timer of another kind.
         let compressed =
             format!("{SEND} tcp_send_ack tcp_compressed_ack_kick hrtimer_run_softirq handle_softirqs");
-        assert_eq!(category(Owner::OtherTask, &compressed), "delayed-ack-timer machine");
+        assert_eq!(stack_category_words(SampleOwner::OtherTask, &compressed), "delayed-ack-timer machine");
         // The timer was before the softirq, not in it.
         let other = format!(
             "tcp_rcv_established tcp_v4_rcv __napi_poll net_rx_action handle_softirqs {SEND} tcp_delack_timer {TIMER}"
         );
-        assert_eq!(category(Owner::OtherTask, &other), "softirq-receive machine");
+        assert_eq!(stack_category_words(SampleOwner::OtherTask, &other), "softirq-receive machine");
     }
 
     #[test]
-    fn a_driver_is_in_a_softirq_or_in_a_call() {
+    fn driver_samples_count_as_softirq_or_call_by_their_caller() {
         const XMIT: &str =
             "igb_xmit_frame_ring igb_xmit_frame dev_hard_start_xmit __dev_queue_xmit __tcp_transmit_skb";
         for (owner, outer, expected) in [
-            (Owner::Sending, "tcp_write_xmit tcp_sendmsg __sys_sendto do_syscall_64", "call-driver"),
-            (Owner::Receiving, "__tcp_cleanup_rbuf tcp_recvmsg __sys_recvfrom do_syscall_64", "call-driver"),
+            (SampleOwner::Sending, "tcp_write_xmit tcp_sendmsg __sys_sendto do_syscall_64", "call-driver"),
             (
-                Owner::Receiving,
+                SampleOwner::Receiving,
+                "__tcp_cleanup_rbuf tcp_recvmsg __sys_recvfrom do_syscall_64",
+                "call-driver",
+            ),
+            (
+                SampleOwner::Receiving,
                 "tcp_rcv_established tcp_v4_rcv net_rx_action handle_softirqs __irq_exit_rcu common_interrupt tcp_recvmsg",
                 "softirq-driver machine",
             ),
-            (Owner::OtherTask, "tcp_v4_rcv __napi_poll napi_threaded_poll kthread", "softirq-driver machine"),
-            (Owner::OtherTask, "tcp_tsq_handler tcp_tsq_workfn process_one_work worker_thread kthread", "-"),
+            (
+                SampleOwner::OtherTask,
+                "tcp_v4_rcv __napi_poll napi_threaded_poll kthread",
+                "softirq-driver machine",
+            ),
+            (
+                SampleOwner::OtherTask,
+                "tcp_tsq_handler tcp_tsq_workfn process_one_work worker_thread kthread",
+                "-",
+            ),
         ] {
-            assert_eq!(category(owner, &format!("{XMIT} {outer}")), expected, "{outer}");
+            assert_eq!(stack_category_words(owner, &format!("{XMIT} {outer}")), expected, "{outer}");
         }
     }
 
     #[test]
     fn every_category_has_one_name() {
         let names: std::collections::HashSet<_> =
-            TimeCategory::ALL.iter().map(|category| category.words()).collect();
+            TimeCategory::ALL.iter().map(|category| category.long_name()).collect();
         assert_eq!(names.len(), TimeCategory::ALL.len());
         assert!(TimeCategory::ALL.is_sorted());
     }
 
     proptest! {
         #[test]
-        fn the_innermost_context_decides(index in 0_usize..1000, outer in 0_usize..1000) {
-            let all: Vec<_> = real().filter(|(.., functions)| !functions.is_empty()).collect();
+        fn the_innermost_context_decides_the_category(index in 0_usize..1000, outer in 0_usize..1000) {
+            let all: Vec<_> = recorded_stacks().filter(|(.., functions)| !functions.is_empty()).collect();
             let (owner, _, functions) = &all[index % all.len()];
-            prop_assume!(functions.iter().any(|name| Role::of(name).is_some_and(Role::is_context)));
+            prop_assume!(functions.iter().any(|name| {
+                FunctionRole::from_function_name(name).is_some_and(FunctionRole::begins_context)
+            }));
             let below = &all[outer % all.len()].2;
-            let is_timed = |names: &[&str]| names.iter().any(|name| Role::of(name) == Some(Role::OtherInterrupt));
+            let is_timed = |names: &[&str]| {
+                let mut roles = names.iter().map(|name| FunctionRole::from_function_name(name));
+                roles.any(|role| role == Some(FunctionRole::OtherInterrupt))
+            };
             prop_assume!(is_timed(functions) || !is_timed(below));
             let both: Vec<_> = functions.iter().chain(below).collect();
-            prop_assert_eq!(SampleCategory::of(*owner, &both), SampleCategory::of(*owner, functions));
+            prop_assert_eq!(
+                SampleCategory::from_stack(*owner, &both),
+                SampleCategory::from_stack(*owner, functions)
+            );
         }
 
         /// A variant that the compiler made is the function itself.
         #[test]
-        fn suffixes_do_not_matter(index in 0_usize..1000, suffix in "\\.(isra|constprop|part|cold)(\\.[0-9])?") {
-            let all: Vec<_> = real().collect();
+        fn compiler_suffixes_do_not_change_the_category(
+            index in 0_usize..1000,
+            suffix in "\\.(isra|constprop|part|cold)(\\.[0-9])?",
+        ) {
+            let all: Vec<_> = recorded_stacks().collect();
             let (owner, _, functions) = &all[index % all.len()];
             let named: Vec<_> = functions.iter().map(|name| format!("{name}{suffix}")).collect();
-            prop_assert_eq!(SampleCategory::of(*owner, &named), SampleCategory::of(*owner, functions));
+            prop_assert_eq!(
+                SampleCategory::from_stack(*owner, &named),
+                SampleCategory::from_stack(*owner, functions)
+            );
         }
 
         /// No function name causes a panic, and the target's own samples always have a category.
         #[test]
         fn every_sample_of_the_target_has_a_category(functions in prop::collection::vec("[a-z_.]{0,12}", 0..9)) {
-            for owner in [Owner::Receiving, Owner::Sending, Owner::Elsewhere] {
-                prop_assert!(SampleCategory::of(owner, &functions).is_some());
+            for owner in [SampleOwner::Receiving, SampleOwner::Sending, SampleOwner::Elsewhere] {
+                prop_assert!(SampleCategory::from_stack(owner, &functions).is_some());
             }
         }
     }

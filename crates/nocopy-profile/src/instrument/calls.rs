@@ -61,21 +61,21 @@ const OLD_CALLS: &[(c_long, u8)] = &[];
 /// Whether the programs know this machine's registers.
 const IS_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-fn calls() -> impl Iterator<Item = &'static (c_long, u8)> {
+fn counted_calls() -> impl Iterator<Item = &'static (c_long, u8)> {
     CALLS.iter().chain(OLD_CALLS)
 }
 
 /// The kind of each call by number; `None` if the BPF programs do not support this architecture.
-pub(super) fn kinds() -> Option<[u8; NUMBERS]> {
+pub(super) fn kinds_by_call_number() -> Option<[u8; NUMBERS]> {
     let mut kinds = [0; NUMBERS];
-    for (number, kind) in calls() {
+    for (number, kind) in counted_calls() {
         kinds[usize::try_from(*number).expect("calls count from 0")] = *kind;
     }
     IS_KNOWN.then_some(kinds)
 }
 
-pub(super) fn kind(number: c_long) -> Option<u8> {
-    calls().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
+pub(super) fn kind_of_call(number: c_long) -> Option<u8> {
+    counted_calls().find(|(known, _)| *known == number).map(|(_, kind)| *kind)
 }
 
 #[cfg(test)]
@@ -83,9 +83,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_call_has_a_number_of_its_own() {
-        let kinds = kinds().unwrap();
-        assert_eq!(kinds.iter().filter(|kind| **kind != OUTSIDE).count(), calls().count());
-        assert!(calls().all(|(number, _)| kind(*number) == Some(kinds[usize::try_from(*number).unwrap()])));
+    fn every_counted_call_has_its_own_syscall_number() {
+        let kinds = kinds_by_call_number().unwrap();
+        assert_eq!(kinds.iter().filter(|kind| **kind != OUTSIDE).count(), counted_calls().count());
+        assert!(
+            counted_calls()
+                .all(|(number, _)| kind_of_call(*number) == Some(kinds[usize::try_from(*number).unwrap()]))
+        );
     }
 }

@@ -8,17 +8,17 @@ const ENUM: &str = "skb_drop_reason";
 
 /// Names by number; empty if the kernel has none.
 #[derive(Debug, Default)]
-pub(super) struct Names(HashMap<u32, String>);
+pub(super) struct DropReasonNames(HashMap<u32, String>);
 
-impl Names {
+impl DropReasonNames {
     pub(super) fn read() -> Self {
         let types = fs::read(PATH).unwrap_or_default();
-        let values = values_of(&types, ENUM).unwrap_or_default();
+        let values = enum_values(&types, ENUM).unwrap_or_default();
         Self(values.into_iter().map(|(name, value)| (value, name)).collect())
     }
 
     /// The name without the common prefix, or the number if there is none.
-    pub(super) fn name(&self, reason: u32) -> String {
+    pub(super) fn reason_name(&self, reason: u32) -> String {
         match self.0.get(&reason) {
             Some(name) => name.trim_start_matches("SKB_DROP_REASON_").into(),
             None => reason.to_string(),
@@ -27,19 +27,19 @@ impl Names {
 }
 
 /// Little-endian words of the file (kernel: Documentation/bpf/btf.rst).
-struct Words<'a>(&'a [u8]);
+struct BtfWords<'a>(&'a [u8]);
 
-impl Words<'_> {
-    fn at(&self, offset: usize) -> Option<u32> {
+impl BtfWords<'_> {
+    fn word_at(&self, offset: usize) -> Option<u32> {
         let bytes = self.0.get(offset..offset + 4)?;
         Some(u32::from_ne_bytes(bytes.try_into().ok()?))
     }
 }
 
-fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
+fn enum_values(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
     const HEADER_LENGTH: usize = 4;
-    let words = Words(file);
-    let word = |offset| words.at(offset).and_then(|word| usize::try_from(word).ok());
+    let words = BtfWords(file);
+    let word = |offset| words.word_at(offset).and_then(|word| usize::try_from(word).ok());
     let header = word(HEADER_LENGTH)?;
     let [types, types_bytes, strings] = [header + word(8)?, word(12)?, header + word(16)?];
     let name = |offset: usize| {
@@ -49,14 +49,15 @@ fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
     };
     let mut offset = types;
     while offset < types + types_bytes {
-        let (info, body) = (words.at(offset + 4)?, offset + 12);
+        let (info, body) = (words.word_at(offset + 4)?, offset + 12);
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
         if kind == KIND_ENUM && name(word(offset)?)? == enumeration {
-            let value =
-                |index| Some((name(word(body + 8 * index)?)?.to_owned(), words.at(body + 8 * index + 4)?));
+            let value = |index| {
+                Some((name(word(body + 8 * index)?)?.to_owned(), words.word_at(body + 8 * index + 4)?))
+            };
             return (0..count).map(value).collect();
         }
-        offset = body + body_bytes(kind, count)?;
+        offset = body + type_body_bytes(kind, count)?;
     }
     None
 }
@@ -64,7 +65,7 @@ fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
 const KIND_ENUM: u32 = 6;
 
 /// The length of a type's data after the three words that every type has.
-fn body_bytes(kind: u32, count: usize) -> Option<usize> {
+fn type_body_bytes(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         1 | 14 | 17 => 4,              // integer, variable, declaration tag
         3 => 12,                       // array
@@ -80,9 +81,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_without_a_name_are_printed_as_such() {
-        let names = Names(HashMap::from([(3, "SKB_DROP_REASON_NO_SOCKET".to_owned())]));
-        assert_eq!([3, 70_000].map(|reason| names.name(reason)), ["NO_SOCKET", "70000"]);
+    fn drop_reasons_without_a_name_are_shown_as_numbers() {
+        let names = DropReasonNames(HashMap::from([(3, "SKB_DROP_REASON_NO_SOCKET".to_owned())]));
+        assert_eq!([3, 70_000].map(|reason| names.reason_name(reason)), ["NO_SOCKET", "70000"]);
     }
 
     #[test]
@@ -96,10 +97,10 @@ mod tests {
         file.extend(lengths.iter().flat_map(|word| word.to_ne_bytes()));
         file.extend(types);
         file.extend(strings);
-        let found = values_of(&file, ENUM).unwrap();
+        let found = enum_values(&file, ENUM).unwrap();
         assert_eq!(found, [("ONE".to_owned(), 7), ("TWO".to_owned(), 9)]);
         for end in 0..file.len() - 10 {
-            let _ = values_of(&file[..end], ENUM); // cut: nothing, and no panic
+            let _ = enum_values(&file[..end], ENUM); // cut: nothing, and no panic
         }
     }
 }

@@ -8,9 +8,9 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::calls;
 use crate::Error;
-use crate::error::cause;
-use crate::measured::{Absent, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
-use crate::target::Targets;
+use crate::error::root_cause_text;
+use crate::measured::{RECEIVED_BY_SOCKET, SENT_BY_SOCKET, UnmeasuredQuantity};
+use crate::target::ProfileTargets;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/profile.bpf.o");
 
@@ -48,8 +48,9 @@ const SAMPLER: &str = if cfg!(target_arch = "aarch64") { "sample_arm64" } else {
 pub(super) const READER: &str = "read_socket";
 
 /// Loads the programs for these targets, without attaching them.
-pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
-    let kinds = calls::kinds().ok_or(Error::Architecture { architecture: std::env::consts::ARCH })?;
+pub(super) fn load_programs(targets: &ProfileTargets, kernel: &Btf) -> Result<Ebpf, Error> {
+    let kinds =
+        calls::kinds_by_call_number().ok_or(Error::Architecture { architecture: std::env::consts::ARCH })?;
     let count = targets.ports.len();
     if count > PORTS_MAX {
         return Err(Error::TooManyPorts { max: PORTS_MAX });
@@ -66,45 +67,45 @@ pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
 }
 
 /// Attaches all programs that this kernel accepts; returns the others.
-pub(super) fn attach(
+pub(super) fn attach_programs(
     programs: &mut Ebpf,
     kernel: &Btf,
     samples_per_second: u32,
-) -> Result<Vec<Absent>, Error> {
+) -> Result<Vec<UnmeasuredQuantity>, Error> {
     for tracepoint in NEEDED {
-        attach_one(programs, tracepoint, tracepoint, kernel)
+        attach_tracepoint(programs, tracepoint, tracepoint, kernel)
             .map_err(|source| Error::Attach { tracepoint, source })?;
     }
     let mut absent = Vec::new();
     for (tracepoint, what) in REFINEMENTS {
-        let mut attached = attach_one(programs, tracepoint, tracepoint, kernel);
+        let mut attached = attach_tracepoint(programs, tracepoint, tracepoint, kernel);
         if attached.is_err() && tracepoint == "kfree_skb" {
-            attached = attach_one(programs, OLD_DROPS, tracepoint, kernel);
+            attached = attach_tracepoint(programs, OLD_DROPS, tracepoint, kernel);
         }
         if let Err(error) = attached {
-            absent.push(Absent { what, why: cause(&error) });
+            absent.push(UnmeasuredQuantity { what, why: root_cause_text(&error) });
         }
     }
     // Sockets that still exist are found by the events at their end.
     if !absent.iter().any(|absent| absent.what == ENDS)
-        && let Err(error) = load_reader(programs)
+        && let Err(error) = load_socket_reader(programs)
     {
-        absent.push(Absent { what: OPEN_COUNTERS, why: cause(&error) });
+        absent.push(UnmeasuredQuantity { what: OPEN_COUNTERS, why: root_cause_text(&error) });
     }
-    if let Err(error) = attach_clock(programs, samples_per_second) {
-        absent.push(Absent { what: "time by category", why: cause(&error) });
+    if let Err(error) = attach_sampling_clock(programs, samples_per_second) {
+        absent.push(UnmeasuredQuantity { what: "time by category", why: root_cause_text(&error) });
     }
     Ok(absent)
 }
 
-fn attach_one(
+fn attach_tracepoint(
     programs: &mut Ebpf,
     program: &str,
     tracepoint: &str,
     kernel: &Btf,
 ) -> Result<(), ProgramError> {
     let program: &mut BtfTracePoint = programs.program_mut(program).expect("it is there").try_into()?;
-    verified(|| program.load(tracepoint, kernel))?;
+    load_despite_signals(|| program.load(tracepoint, kernel))?;
     program.attach().map(drop)
 }
 
@@ -112,11 +113,11 @@ fn attach_one(
 const LOAD_ATTEMPTS: u32 = 100;
 
 /// Loads a program; tries again if the verifier stopped with `EAGAIN` because a signal arrived (`bpf_check`).
-fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
-    (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !is_interrupted(loaded)).unwrap_or_else(load)
+fn load_despite_signals(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !was_interrupted_by_signal(loaded)).unwrap_or_else(load)
 }
 
-fn is_interrupted(loaded: &Result<(), ProgramError>) -> bool {
+fn was_interrupted_by_signal(loaded: &Result<(), ProgramError>) -> bool {
     match loaded {
         Err(ProgramError::LoadError { io_error, .. }) => io_error.kind() == ErrorKind::WouldBlock,
         _ => false,
@@ -124,14 +125,14 @@ fn is_interrupted(loaded: &Result<(), ProgramError>) -> bool {
 }
 
 /// Loads the program that user space runs itself, without a tracepoint.
-fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
+fn load_socket_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = programs.program_mut(READER).expect("it is there").try_into()?;
-    verified(|| program.load())
+    load_despite_signals(|| program.load())
 }
 
-fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
+fn attach_sampling_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
     let program: &mut PerfEvent = programs.program_mut(SAMPLER).expect("it is there").try_into()?;
-    verified(|| program.load())?;
+    load_despite_signals(|| program.load())?;
     let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
     for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
         let scope = PerfEventScope::AllProcessesOneCpu { cpu };
@@ -148,7 +149,7 @@ mod tests {
     use object::{Endianness, Object, ObjectSection};
 
     #[test]
-    fn c_programs_have_the_dual_licence() {
+    fn bpf_objects_have_the_dual_licence() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
         let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let objects: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "o")).collect();

@@ -1,28 +1,30 @@
 //! A sweep in the terms of the study of 2011.
 
-use nocopy_report::receive_analysis::{BufferAnalysis, ReceiveAnalysis, RowTime, StudyRow};
+use nocopy_report::receive_analysis::{
+    BufferAnalysis, ProcessorTimeRow, ProcessorTimeShare, ReceiveAnalysis,
+};
 
-use super::result::{CellFigures, Sweep};
+use super::result::{CellFigures, SweepResult};
 use crate::category::TimeCategory;
 use crate::figures::{CategoryTime, Figures};
 
 /// In the rows of that study.
-pub fn of(sweep: &Sweep) -> ReceiveAnalysis {
+pub fn receive_analysis_of(sweep: &SweepResult) -> ReceiveAnalysis {
     ReceiveAnalysis {
         bytes: sweep.bytes,
         rounds: sweep.rounds,
         congestion_control: sweep.congestion_control.clone(),
-        buffers: sweep.cells.iter().map(of_buffer).collect(),
+        buffers: sweep.cells.iter().map(analyse_buffer).collect(),
     }
 }
 
-fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
+fn analyse_buffer(cell: &CellFigures) -> BufferAnalysis {
     let figures = &cell.figures;
     let (queue, tcp) = (figures.queue.as_ref(), figures.tcp.as_ref());
     let (total_seconds, accounted_seconds) = (total_seconds(figures), figures.time.accounted_seconds);
-    let copies = categories(figures).filter(|time| time.category == TimeCategory::CopyToUser);
+    let copies = receiver_categories(figures).filter(|time| time.category == TimeCategory::CopyToUser);
     let copy_seconds: f64 = copies.map(|time| time.seconds).sum();
-    let rows: Vec<_> = StudyRow::ALL.into_iter().map(|row| time_of(row, figures)).collect();
+    let rows: Vec<_> = ProcessorTimeRow::ALL.into_iter().map(|row| study_row_time(row, figures)).collect();
     BufferAnalysis {
         buffer_bytes: cell.buffer_bytes,
         receive_buffer_bytes: cell.receive_buffer_bytes,
@@ -32,7 +34,7 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
         rows,
         copy_share: copy_seconds / total_seconds.max(f64::MIN_POSITIVE),
         processor_share: total_seconds / figures.seconds.max(f64::MIN_POSITIVE),
-        samples: categories(figures).map(|time| time.samples).sum(),
+        samples: receiver_categories(figures).map(|time| time.samples).sum(),
         sampled_share: (accounted_seconds > 0.0).then(|| figures.time.sampled_seconds / accounted_seconds),
         direct_share: queue.map(|queue| 1.0 - queue.queued_share),
         backlog_share: tcp.and_then(|tcp| tcp.backlog_share),
@@ -49,33 +51,33 @@ fn of_buffer(cell: &CellFigures) -> BufferAnalysis {
 /// The study's row for a category in a receiver's profile. The copy to the program is part of TCP's receive
 /// call, as in the study. Interrupts do not count for the driver, because samples hit the clock's interrupts,
 /// and rarely a card's. The measurement itself is not the receiver's work, so it has no row.
-fn row_of(category: TimeCategory) -> Option<StudyRow> {
+fn study_row(category: TimeCategory) -> Option<ProcessorTimeRow> {
     Some(match category {
-        TimeCategory::SoftirqDriver => StudyRow::DriverInInterrupt,
-        TimeCategory::CallDriver => StudyRow::DriverOutsideInterrupt,
-        TimeCategory::SoftirqReceive => StudyRow::ReceiveInSoftirq,
-        TimeCategory::CallReceive | TimeCategory::CopyToUser => StudyRow::ReceiveInProcess,
-        TimeCategory::SoftirqSend => StudyRow::AckInSoftirq,
-        TimeCategory::CallSend => StudyRow::AckOutsideSoftirq,
-        TimeCategory::RetransmitTimer => StudyRow::RetransmitTimer,
-        TimeCategory::DelayedAckTimer => StudyRow::DelayedAckTimer,
-        TimeCategory::KeepaliveTimer => StudyRow::KeepaliveTimer,
+        TimeCategory::SoftirqDriver => ProcessorTimeRow::DriverInInterrupt,
+        TimeCategory::CallDriver => ProcessorTimeRow::DriverOutsideInterrupt,
+        TimeCategory::SoftirqReceive => ProcessorTimeRow::ReceiveInSoftirq,
+        TimeCategory::CallReceive | TimeCategory::CopyToUser => ProcessorTimeRow::ReceiveInProcess,
+        TimeCategory::SoftirqSend => ProcessorTimeRow::AckInSoftirq,
+        TimeCategory::CallSend => ProcessorTimeRow::AckOutsideSoftirq,
+        TimeCategory::RetransmitTimer => ProcessorTimeRow::RetransmitTimer,
+        TimeCategory::DelayedAckTimer => ProcessorTimeRow::DelayedAckTimer,
+        TimeCategory::KeepaliveTimer => ProcessorTimeRow::KeepaliveTimer,
         TimeCategory::Interrupt
         | TimeCategory::CopyFromUser
         | TimeCategory::SystemCall
         | TimeCategory::Scheduler
         | TimeCategory::PageFault
         | TimeCategory::Program
-        | TimeCategory::Other => StudyRow::EverythingElse,
+        | TimeCategory::Other => ProcessorTimeRow::EverythingElse,
         TimeCategory::Measuring => return None,
     })
 }
 
-fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
-    let categories = || figures.time.categories.iter().filter(|time| row_of(time.category) == Some(row));
+fn study_row_time(row: ProcessorTimeRow, figures: &Figures) -> ProcessorTimeShare {
+    let categories = || figures.time.categories.iter().filter(|time| study_row(time.category) == Some(row));
     let sum = |part: fn(&CategoryTime) -> f64| categories().map(part).fold(0.0, |sum, more| sum + more);
     let whole = total_seconds(figures).max(f64::MIN_POSITIVE);
-    RowTime {
+    ProcessorTimeShare {
         row,
         share: sum(|time| time.seconds) / whole,
         error_share: sum(|time| time.error_seconds.powi(2)).sqrt() / whole,
@@ -84,27 +86,27 @@ fn time_of(row: StudyRow, figures: &Figures) -> RowTime {
 }
 
 fn total_seconds(figures: &Figures) -> f64 {
-    categories(figures).map(|time| time.seconds).sum()
+    receiver_categories(figures).map(|time| time.seconds).sum()
 }
 
-fn categories(figures: &Figures) -> impl Iterator<Item = &CategoryTime> {
-    figures.time.categories.iter().filter(|time| row_of(time.category).is_some())
+fn receiver_categories(figures: &Figures) -> impl Iterator<Item = &CategoryTime> {
+    figures.time.categories.iter().filter(|time| study_row(time.category).is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::page::tests::example_sweep;
     use super::*;
-    use crate::fixture::{bulk_receive, stack};
-    use crate::measured::Owner;
+    use crate::fixture::{bulk_receive_measurement, sampled_stack};
+    use crate::measured::SampleOwner;
 
-    fn share(analysis: &BufferAnalysis, row: StudyRow) -> f64 {
+    fn row_share(analysis: &BufferAnalysis, row: ProcessorTimeRow) -> f64 {
         analysis.rows.iter().find(|time| time.row == row).unwrap().share
     }
 
     #[test]
     fn time_is_split_by_the_rows_of_the_study() {
-        let mut measured = bulk_receive();
+        let mut measured = bulk_receive_measurement();
         for (functions, samples) in [
             ("veth_xmit __dev_queue_xmit tcp_recvmsg_locked", 100),
             ("veth_poll __napi_poll net_rx_action handle_softirqs", 200),
@@ -114,38 +116,38 @@ mod tests {
             ("tcp_delack_timer handle_softirqs", 40),
             ("tcp_keepalive_timer handle_softirqs", 60),
         ] {
-            measured.stacks.push(stack(Owner::Receiving, functions, samples));
+            measured.stacks.push(sampled_stack(SampleOwner::Receiving, functions, samples));
         }
         measured.machine_packets = 0; // all of the softirqs are the receiver's
         let mut cell = example_sweep().cells[0].clone();
-        cell.figures = Figures::of(&measured);
-        let analysis = of_buffer(&cell);
+        cell.figures = Figures::from_measurement(&measured);
+        let analysis = analyse_buffer(&cell);
         let samples = [
-            (StudyRow::DriverInInterrupt, 200),
-            (StudyRow::DriverOutsideInterrupt, 100),
-            (StudyRow::ReceiveInSoftirq, 1_000),
-            (StudyRow::ReceiveInProcess, 1_000 + 400),
-            (StudyRow::AckInSoftirq, 300),
-            (StudyRow::AckOutsideSoftirq, 400),
-            (StudyRow::RetransmitTimer, 20),
-            (StudyRow::DelayedAckTimer, 40),
-            (StudyRow::KeepaliveTimer, 60),
-            (StudyRow::EverythingElse, 200 + 200),
+            (ProcessorTimeRow::DriverInInterrupt, 200),
+            (ProcessorTimeRow::DriverOutsideInterrupt, 100),
+            (ProcessorTimeRow::ReceiveInSoftirq, 1_000),
+            (ProcessorTimeRow::ReceiveInProcess, 1_000 + 400),
+            (ProcessorTimeRow::AckInSoftirq, 300),
+            (ProcessorTimeRow::AckOutsideSoftirq, 400),
+            (ProcessorTimeRow::RetransmitTimer, 20),
+            (ProcessorTimeRow::DelayedAckTimer, 40),
+            (ProcessorTimeRow::KeepaliveTimer, 60),
+            (ProcessorTimeRow::EverythingElse, 200 + 200),
         ];
         assert_eq!(analysis.samples, samples.iter().map(|(_, samples)| samples).sum::<u64>());
         for (row, samples) in samples {
             let expected = samples as f64 / analysis.samples as f64;
-            assert!((share(&analysis, row) - expected).abs() < 1e-12, "{row:?}: {analysis:?}");
+            assert!((row_share(&analysis, row) - expected).abs() < 1e-12, "{row:?}: {analysis:?}");
         }
         assert!((analysis.copy_share - 1_000.0 / analysis.samples as f64).abs() < 1e-12);
         // Half a millisecond each, of a window of a second.
         assert!((analysis.processor_share - analysis.samples as f64 * 0.5e-3).abs() < 1e-12);
-        assert_eq!(StudyRow::ALL.to_vec(), samples.map(|(row, _)| row));
+        assert_eq!(ProcessorTimeRow::ALL.to_vec(), samples.map(|(row, _)| row));
     }
 
     #[test]
-    fn socket_rows_come_from_the_profile() {
-        let analysis = of(&example_sweep());
+    fn socket_figures_of_the_profile_are_in_the_analysis() {
+        let analysis = receive_analysis_of(&example_sweep());
         let buffer = &analysis.buffers[0];
         assert_eq!((buffer.direct_share, buffer.queue_mean_packets), (Some(0.5), Some(2.5)));
         assert_eq!((buffer.queue_mean_bytes, buffer.queue_max_packets), (Some(40_000.0), Some(6)));

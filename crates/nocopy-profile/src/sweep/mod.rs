@@ -15,9 +15,9 @@ mod result;
 mod table;
 mod throughput;
 
-pub use analysis::of as analysis_of;
-pub use cell::{Cell, Samples, Trial};
-pub use page::of as page_of;
-pub use result::{CellFigures, Range, SCHEMA, Sweep};
-pub use table::{text, title};
-pub use throughput::of as throughput_of;
+pub use analysis::receive_analysis_of;
+pub use cell::{CellSamples, CellSettings, SweepTrial};
+pub use page::html_page_of;
+pub use result::{CellFigures, MedianRange, SCHEMA, SweepResult};
+pub use table::{settings_title, sweep_text};
+pub use throughput::throughput_report_of;

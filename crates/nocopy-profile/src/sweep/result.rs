@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::Figures;
 use nocopy_report::Outcome;
-use nocopy_report::check::Check;
+use nocopy_report::check::CountCheck;
 use nocopy_report::result::Machine;
-pub use nocopy_report::statistics::Range;
+pub use nocopy_report::statistics::MedianRange;
 
 /// Changes when a field is removed or changes its meaning.
 pub const SCHEMA: &str = "nocopy.profile-sweep/3";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sweep {
+pub struct SweepResult {
     pub schema: String,
     /// The command that repeats the measurement.
     pub command: String,
@@ -36,18 +36,18 @@ pub struct CellFigures {
     /// At the receiving interface.
     pub gro: bool,
     /// Without profiling, and with it.
-    pub unprofiled_gbit_per_s: Range,
-    pub profiled_gbit_per_s: Range,
+    pub unprofiled_gbit_per_s: MedianRange,
+    pub profiled_gbit_per_s: MedianRange,
     /// The loss of throughput by profiling, round by round.
-    pub overhead_percent: Range,
+    pub overhead_percent: MedianRange,
     /// The receiver's figures over all rounds.
     pub figures: Figures,
-    pub checks: Vec<Check>,
+    pub checks: Vec<CountCheck>,
 }
 
-impl Sweep {
+impl SweepResult {
     /// Cells that differ only in the program's buffer.
-    pub fn groups(&self) -> impl Iterator<Item = &[CellFigures]> {
+    pub fn groups_by_settings(&self) -> impl Iterator<Item = &[CellFigures]> {
         let settings = |cell: &CellFigures| (cell.receive_buffer_bytes, cell.gro);
         self.cells.chunk_by(move |one, other| settings(one) == settings(other))
     }
@@ -60,12 +60,12 @@ impl Sweep {
         }
     }
 
-    pub fn failed_checks(&self) -> impl Iterator<Item = (&CellFigures, &Check)> {
+    pub fn failed_checks(&self) -> impl Iterator<Item = (&CellFigures, &CountCheck)> {
         let all = self.cells.iter().flat_map(|cell| cell.checks.iter().map(move |check| (cell, check)));
         all.filter(|(_, check)| !check.passed)
     }
 
-    pub fn json(&self) -> String {
+    pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
     }
 }

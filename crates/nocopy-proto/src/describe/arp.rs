@@ -2,15 +2,20 @@
 
 use std::fmt::{self, Write};
 
-use super::{Line, Part, refuse};
+use super::{DescriptionLine, PacketPart, describe_unreadable_header};
 use crate::wire::arp::{HEADER_BYTES, Operation, Packet, ParseError};
 
-pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+pub(super) fn describe(line: &mut DescriptionLine<'_>, part: PacketPart<'_>) -> fmt::Result {
     line.write_str("ARP, ")?;
     let packet = match Packet::parse(part.bytes) {
         Ok(packet) => packet,
         Err(error) => {
-            return refuse(line, "arp", matches!(error, ParseError::TooShort { .. }), error);
+            return describe_unreadable_header(
+                line,
+                "arp",
+                matches!(error, ParseError::TooShort { .. }),
+                error,
+            );
         }
     };
     let (sender, target) = (packet.sender_ip(), packet.target_ip());

@@ -2,18 +2,18 @@
 
 use std::fmt::{self, Write};
 
-use super::icmp::port;
-use super::{Line, Part, ProtocolName, refuse};
+use super::icmp::destination_port_of;
+use super::{DescriptionLine, PacketPart, ProtocolName, describe_unreadable_header};
 use crate::wire::icmpv6::{Body, Message, MessageType};
 use crate::wire::{IpProtocol, ipv6};
 
-pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+pub(super) fn describe(line: &mut DescriptionLine<'_>, part: PacketPart<'_>) -> fmt::Result {
     line.write_str("ICMP6, ")?;
     let message = match Message::parse(part.bytes) {
         Ok(message) => message,
-        Err(error) => return refuse(line, "icmp6", true, error),
+        Err(error) => return describe_unreadable_header(line, "icmp6", true, error),
     };
-    match name(message.message_type()) {
+    match message_type_name(message.message_type()) {
         Some(name) => line.write_str(name)?,
         None => write!(line, "type-{}, code {}", message.message_type().0, message.code())?,
     }
@@ -24,7 +24,7 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
     write!(line, ", length {}", part.declared_bytes)
 }
 
-const fn name(message_type: MessageType) -> Option<&'static str> {
+const fn message_type_name(message_type: MessageType) -> Option<&'static str> {
     Some(match message_type {
         MessageType::UNREACHABLE => "destination unreachable",
         MessageType::PACKET_TOO_BIG => "packet too big",
@@ -45,7 +45,7 @@ const fn name(message_type: MessageType) -> Option<&'static str> {
     })
 }
 
-fn describe_body(line: &mut Line<'_>, message: &Message<'_>, body: &Body<'_>) -> fmt::Result {
+fn describe_body(line: &mut DescriptionLine<'_>, message: &Message<'_>, body: &Body<'_>) -> fmt::Result {
     match *body {
         Body::Echo { identifier, sequence } => write!(line, ", id {identifier}, seq {sequence}"),
         Body::Neighbor { target } if message.message_type() == MessageType::NEIGHBOR_SOLICITATION => {
@@ -56,14 +56,19 @@ fn describe_body(line: &mut Line<'_>, message: &Message<'_>, body: &Body<'_>) ->
         Body::Listener { group } if group.is_unspecified() => Ok(()),
         Body::Listener { group } => write!(line, ", {group}"),
         Body::ListenerReportV2 { records } => write!(line, ", {records} group record(s)"),
-        Body::Error { parameter, packet } => error(line, message, parameter, packet),
+        Body::Error { parameter, packet } => describe_error(line, message, parameter, packet),
         Body::Other => Ok(()),
     }
 }
 
-fn error(line: &mut Line<'_>, message: &Message<'_>, parameter: u32, packet: &[u8]) -> fmt::Result {
+fn describe_error(
+    line: &mut DescriptionLine<'_>,
+    message: &Message<'_>,
+    parameter: u32,
+    packet: &[u8],
+) -> fmt::Result {
     match (message.message_type(), message.code()) {
-        (MessageType::UNREACHABLE, code) => unreachable(line, code, packet),
+        (MessageType::UNREACHABLE, code) => describe_unreachable(line, code, packet),
         (MessageType::PACKET_TOO_BIG, _) => write!(line, ", mtu {parameter}"),
         (MessageType::TIME_EXCEEDED, 1) => line.write_str(" (reassembly)"),
         (MessageType::TIME_EXCEEDED, _) => line.write_str(" in-transit"),
@@ -71,7 +76,7 @@ fn error(line: &mut Line<'_>, message: &Message<'_>, parameter: u32, packet: &[u
     }
 }
 
-fn unreachable(line: &mut Line<'_>, code: u8, packet: &[u8]) -> fmt::Result {
+fn describe_unreachable(line: &mut DescriptionLine<'_>, code: u8, packet: &[u8]) -> fmt::Result {
     match code {
         0 => line.write_str(", unreachable route"),
         1 => line.write_str(", unreachable prohibited"),
@@ -87,5 +92,6 @@ fn unreachable(line: &mut Line<'_>, code: u8, packet: &[u8]) -> fmt::Result {
         IpProtocol::UDP => "udp",
         protocol => return write!(line, " {}", ProtocolName(protocol)),
     };
-    port(upper.payload()).map_or(Ok(()), |port| write!(line, " {name} port {}", line.port(port)))
+    destination_port_of(upper.payload())
+        .map_or(Ok(()), |port| write!(line, " {name} port {}", line.displayed_port(port)))
 }

@@ -2,32 +2,37 @@
 
 use std::fmt::{self, Write};
 
-use super::{Line, Part, ProtocolName, icmp, refuse, tcp, udp};
+use super::{DescriptionLine, PacketPart, ProtocolName, describe_unreadable_header, icmp, tcp, udp};
 use crate::wire::IpProtocol;
 use crate::wire::ipv4::{Packet, ParseError};
 
-pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+pub(super) fn describe(line: &mut DescriptionLine<'_>, part: PacketPart<'_>) -> fmt::Result {
     line.write_str("IP ")?;
     let packet = match Packet::parse_cut(part.bytes) {
         Ok(packet) => packet,
         Err(error) => {
             use ParseError::{HeaderBeyondPacket, TooShort};
-            return refuse(line, "ip", matches!(error, TooShort { .. } | HeaderBeyondPacket { .. }), error);
+            return describe_unreadable_header(
+                line,
+                "ip",
+                matches!(error, TooShort { .. } | HeaderBeyondPacket { .. }),
+                error,
+            );
         }
     };
     // Without a length, as hosts write it in packets that are still to be cut into segments, it is the
     // frame's.
     let total_bytes = packet.total_bytes().map_or(part.declared_bytes, usize::from);
     let declared_bytes = total_bytes.saturating_sub(packet.header_bytes());
-    upper(line, &packet, Part { bytes: packet.payload(), declared_bytes })?;
-    options(line, packet.options())?;
+    describe_upper(line, &packet, PacketPart { bytes: packet.payload(), declared_bytes })?;
+    describe_options(line, packet.options())?;
     match total_bytes.saturating_sub(part.declared_bytes) {
         0 => Ok(()),
         missing => write!(line, ", truncated: {missing} bytes missing"),
     }
 }
 
-fn upper(line: &mut Line<'_>, packet: &Packet<'_>, part: Part<'_>) -> fmt::Result {
+fn describe_upper(line: &mut DescriptionLine<'_>, packet: &Packet<'_>, part: PacketPart<'_>) -> fmt::Result {
     let (source, destination, fragmentation) =
         (packet.source(), packet.destination(), packet.fragmentation());
     if fragmentation.offset_bytes() > 0 {
@@ -55,7 +60,7 @@ fn upper(line: &mut Line<'_>, packet: &Packet<'_>, part: Part<'_>) -> fmt::Resul
 }
 
 /// The options by name (RFC 791), without padding options.
-fn options(line: &mut Line<'_>, mut bytes: &[u8]) -> fmt::Result {
+fn describe_options(line: &mut DescriptionLine<'_>, mut bytes: &[u8]) -> fmt::Result {
     let mut separator = ", ip options [";
     while let Some((&kind, rest)) = bytes.split_first() {
         match kind {
@@ -69,7 +74,7 @@ fn options(line: &mut Line<'_>, mut bytes: &[u8]) -> fmt::Result {
         line.write_str(separator)?;
         separator = ",";
         let length = rest.first().map_or(0, |length| usize::from(*length));
-        match name(kind) {
+        match option_name(kind) {
             Some(name) => line.write_str(name)?,
             None => write!(line, "opt-{kind}")?,
         }
@@ -84,7 +89,7 @@ fn options(line: &mut Line<'_>, mut bytes: &[u8]) -> fmt::Result {
     if separator == "," { line.write_str("]") } else { Ok(()) }
 }
 
-const fn name(kind: u8) -> Option<&'static str> {
+const fn option_name(kind: u8) -> Option<&'static str> {
     Some(match kind {
         7 => "RR",
         68 => "TS",

@@ -2,29 +2,39 @@
 
 use std::fmt::{self, Write};
 
-use super::{Line, Part, ProtocolName, icmpv6, refuse, tcp, udp};
+use super::{DescriptionLine, PacketPart, ProtocolName, describe_unreadable_header, icmpv6, tcp, udp};
 use crate::wire::IpProtocol;
 use crate::wire::ipv6::{Extension, ExtensionError, HEADER_BYTES, Packet, ParseError, UpperLayer};
 
-pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+pub(super) fn describe(line: &mut DescriptionLine<'_>, part: PacketPart<'_>) -> fmt::Result {
     line.write_str("IP6 ")?;
     let packet = match Packet::parse_cut(part.bytes) {
         Ok(packet) => packet,
         Err(error) => {
-            return refuse(line, "ip6", matches!(error, ParseError::TooShort { .. }), error);
+            return describe_unreadable_header(
+                line,
+                "ip6",
+                matches!(error, ParseError::TooShort { .. }),
+                error,
+            );
         }
     };
     let present_bytes = part.declared_bytes.saturating_sub(HEADER_BYTES);
     let declared_bytes = packet.payload_bytes().map_or(present_bytes, |bytes| bytes as usize);
-    let payload = Part { bytes: packet.payload(), declared_bytes };
+    let payload = PacketPart { bytes: packet.payload(), declared_bytes };
     match packet.upper_layer() {
         Ok(upper) => {
             let walked_bytes = payload.bytes.len() - upper.payload().len();
-            describe_upper(line, &packet, &upper, payload.behind(walked_bytes, upper.payload()))?;
+            describe_upper(line, &packet, &upper, payload.after_header(walked_bytes, upper.payload()))?;
         }
         Err(error) => {
             write!(line, "{} > {}: ", packet.source(), packet.destination())?;
-            refuse(line, "ip6 extension", matches!(error, ExtensionError::TooShort { .. }), error)?;
+            describe_unreadable_header(
+                line,
+                "ip6 extension",
+                matches!(error, ExtensionError::TooShort { .. }),
+                error,
+            )?;
         }
     }
     match payload.declared_bytes.saturating_sub(present_bytes) {
@@ -34,10 +44,10 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
 }
 
 fn describe_upper(
-    line: &mut Line<'_>,
+    line: &mut DescriptionLine<'_>,
     packet: &Packet<'_>,
     upper: &UpperLayer<'_>,
-    part: Part<'_>,
+    part: PacketPart<'_>,
 ) -> fmt::Result {
     let (source, destination, fragmentation) = (packet.source(), packet.destination(), upper.fragmentation());
     if fragmentation.is_some_and(|fragmentation| fragmentation.offset_bytes > 0) {
@@ -56,7 +66,7 @@ fn describe_upper(
             }
         }
     }
-    extensions(line, upper.extensions())?;
+    describe_extensions(line, upper.extensions())?;
     if let Some(fragmentation) = fragmentation {
         let (offset, id) = (fragmentation.offset_bytes, fragmentation.identification);
         write!(line, ", fragment {id} at {offset}, {} bytes", part.declared_bytes)?;
@@ -65,7 +75,10 @@ fn describe_upper(
     Ok(())
 }
 
-fn extensions<'a>(line: &mut Line<'_>, extensions: impl Iterator<Item = Extension<'a>>) -> fmt::Result {
+fn describe_extensions<'a>(
+    line: &mut DescriptionLine<'_>,
+    extensions: impl Iterator<Item = Extension<'a>>,
+) -> fmt::Result {
     let mut separator = ", ip6 headers [";
     for extension in extensions {
         let name = match extension.protocol() {

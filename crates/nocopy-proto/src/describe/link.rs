@@ -2,29 +2,29 @@
 
 use std::fmt::{self, Write};
 
-use super::{Line, Part, arp, ipv4, ipv6};
+use super::{DescriptionLine, PacketPart, arp, ipv4, ipv6};
 use crate::wire::{EtherType, ethernet, vlan};
 
-pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+pub(super) fn describe(line: &mut DescriptionLine<'_>, part: PacketPart<'_>) -> fmt::Result {
     let Ok(frame) = ethernet::Frame::parse_cut(part.bytes) else { return line.write_str("[|ether]") };
     if line.style.link {
         write!(line, "{} > {}, ", frame.source(), frame.destination())?;
-        announce(line, frame.ether_type())?;
+        describe_ether_type(line, frame.ether_type())?;
         write!(line, "length {}: ", part.declared_bytes)?;
     }
     let (mut ether_type, mut part) =
-        (frame.ether_type(), part.behind(ethernet::HEADER_BYTES, frame.payload()));
+        (frame.ether_type(), part.after_header(ethernet::HEADER_BYTES, frame.payload()));
     while ether_type.is_vlan() {
         let Ok(tag) = vlan::Tag::parse_cut(part.bytes) else { return line.write_str("[|vlan]") };
         let (control, outer) = (tag.control(), ether_type);
-        (ether_type, part) = (tag.ether_type(), part.behind(vlan::TAG_BYTES, tag.payload()));
+        (ether_type, part) = (tag.ether_type(), part.after_header(vlan::TAG_BYTES, tag.payload()));
         let service = if outer == EtherType::SERVICE_VLAN { "service vlan" } else { "vlan" };
         write!(line, "{service} {}, p {}, ", control.vlan_id(), control.priority())?;
         if control.drop_eligible() {
             line.write_str("DEI, ")?;
         }
         if line.style.link {
-            announce(line, ether_type)?;
+            describe_ether_type(line, ether_type)?;
         }
     }
     match ether_type {
@@ -32,30 +32,34 @@ pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
         EtherType::IPV4 => ipv4::describe(line, part),
         EtherType::IPV6 => ipv6::describe(line, part),
         _ => match ether_type.declared_bytes() {
-            Some(declared_bytes) => logical_link(line, part, declared_bytes),
-            None => unknown(line, part, ether_type),
+            Some(declared_bytes) => describe_llc(line, part, declared_bytes),
+            None => describe_unknown_type(line, part, ether_type),
         },
     }
 }
 
 /// The type with its number, as the link-level header shows it.
-fn announce(line: &mut Line<'_>, ether_type: EtherType) -> fmt::Result {
-    match (name(ether_type), ether_type.declared_bytes()) {
+fn describe_ether_type(line: &mut DescriptionLine<'_>, ether_type: EtherType) -> fmt::Result {
+    match (ether_type_name(ether_type), ether_type.declared_bytes()) {
         (_, Some(_)) => line.write_str("802.3, "),
         (Some(name), None) => write!(line, "ethertype {name} (0x{:04x}), ", ether_type.0),
         (None, None) => write!(line, "ethertype 0x{:04x}, ", ether_type.0),
     }
 }
 
-fn unknown(line: &mut Line<'_>, part: Part<'_>, ether_type: EtherType) -> fmt::Result {
-    match name(ether_type) {
+fn describe_unknown_type(
+    line: &mut DescriptionLine<'_>,
+    part: PacketPart<'_>,
+    ether_type: EtherType,
+) -> fmt::Result {
+    match ether_type_name(ether_type) {
         Some(name) => write!(line, "{name}, length {}", part.declared_bytes),
         None => write!(line, "ethertype 0x{:04x}, length {}", ether_type.0, part.declared_bytes),
     }
 }
 
 /// IEEE 802.3 with a length instead of a type: the header of IEEE 802.2 follows.
-fn logical_link(line: &mut Line<'_>, part: Part<'_>, declared_bytes: usize) -> fmt::Result {
+fn describe_llc(line: &mut DescriptionLine<'_>, part: PacketPart<'_>, declared_bytes: usize) -> fmt::Result {
     let missing = declared_bytes.saturating_sub(part.declared_bytes);
     line.write_str("802.3, ")?;
     match part.bytes {
@@ -75,7 +79,7 @@ fn logical_link(line: &mut Line<'_>, part: Part<'_>, declared_bytes: usize) -> f
     Ok(())
 }
 
-fn name(ether_type: EtherType) -> Option<&'static str> {
+fn ether_type_name(ether_type: EtherType) -> Option<&'static str> {
     Some(match ether_type.0 {
         0x0800 => "IPv4",
         0x0806 => "ARP",

@@ -6,7 +6,7 @@
 //! was.
 //!
 //! ```
-//! use nocopy_proto::describe::{CapturedBytes, Style};
+//! use nocopy_proto::describe::{CapturedBytes, DescriptionStyle};
 //!
 //! let frame = [
 //!     0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
@@ -14,7 +14,7 @@
 //!     0x23, 0x28, 0, 7, 0, 12, 0, 0, // UDP; four bytes of payload were not captured
 //! ];
 //! let mut line = String::new();
-//! CapturedBytes { bytes: &frame, packet_bytes: 46 }.describe(Style::default(), &mut line);
+//! CapturedBytes { bytes: &frame, packet_bytes: 46 }.describe(DescriptionStyle::default(), &mut line);
 //! assert_eq!(line, "IP 10.0.0.1.9000 > 10.0.0.2.7: UDP, length 4");
 //! ```
 
@@ -31,7 +31,7 @@ mod udp;
 use std::fmt;
 
 use crate::wire::IpProtocol;
-use ports::Port;
+use ports::DisplayedPort;
 
 /// A packet from its Ethernet header on, possibly cut by a capture length.
 #[derive(Debug, Clone, Copy)]
@@ -45,70 +45,75 @@ pub struct CapturedBytes<'a> {
 /// Options of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Style {
+pub struct DescriptionStyle {
     /// The link-level header: addresses, type, length.
     pub link: bool,
     /// Well-known ports by name.
     pub names: bool,
 }
 
-impl Style {
+impl DescriptionStyle {
     /// Shows the link-level header.
     #[must_use]
-    pub const fn link(self, on: bool) -> Self {
+    pub const fn with_link_header(self, on: bool) -> Self {
         Self { link: on, ..self }
     }
 
     /// Shows well-known ports by name.
     #[must_use]
-    pub const fn names(self, on: bool) -> Self {
+    pub const fn with_port_names(self, on: bool) -> Self {
         Self { names: on, ..self }
     }
 }
 
 impl CapturedBytes<'_> {
     /// Appends the description to `line`: without line feed, and without any other control character.
-    pub fn describe(self, style: Style, line: &mut String) {
-        let part = Part { bytes: self.bytes, declared_bytes: self.packet_bytes.max(self.bytes.len()) };
+    pub fn describe(self, style: DescriptionStyle, line: &mut String) {
+        let part = PacketPart { bytes: self.bytes, declared_bytes: self.packet_bytes.max(self.bytes.len()) };
         // Writing to a string cannot fail.
-        let _ = link::describe(&mut Line { text: line, style }, part);
+        let _ = link::describe(&mut DescriptionLine { text: line, style }, part);
     }
 }
 
-struct Line<'a> {
+struct DescriptionLine<'a> {
     text: &'a mut String,
-    style: Style,
+    style: DescriptionStyle,
 }
 
-impl fmt::Write for Line<'_> {
+impl fmt::Write for DescriptionLine<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.text.push_str(text);
         Ok(())
     }
 }
 
-impl Line<'_> {
-    fn port(&self, number: u16) -> Port {
-        Port { number, named: self.style.names }
+impl DescriptionLine<'_> {
+    fn displayed_port(&self, number: u16) -> DisplayedPort {
+        DisplayedPort { number, named: self.style.names }
     }
 }
 
 /// A part of a packet: its captured bytes, and its length by the header in front of it.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct PacketPart<'a> {
     bytes: &'a [u8],
     declared_bytes: usize,
 }
 
-impl<'a> Part<'a> {
+impl<'a> PacketPart<'a> {
     /// The part after a header of `header_bytes`, of which `bytes` was captured.
-    fn behind(&self, header_bytes: usize, bytes: &'a [u8]) -> Self {
+    fn after_header(&self, header_bytes: usize, bytes: &'a [u8]) -> Self {
         Self { bytes, declared_bytes: self.declared_bytes.saturating_sub(header_bytes) }
     }
 }
 
 /// Ends the line at a header that cannot be read: it was cut, or it contradicts itself.
-fn refuse(line: &mut Line<'_>, name: &str, is_cut: bool, why: impl fmt::Display) -> fmt::Result {
+fn describe_unreadable_header(
+    line: &mut DescriptionLine<'_>,
+    name: &str,
+    is_cut: bool,
+    why: impl fmt::Display,
+) -> fmt::Result {
     use fmt::Write;
     if is_cut { write!(line, "[|{name}]") } else { write!(line, "[bad {name}: {why}]") }
 }
@@ -118,8 +123,11 @@ fn refuse(line: &mut Line<'_>, name: &str, is_cut: bool, why: impl fmt::Display)
 /// # Panics
 /// When a description is not one line of printable text.
 #[doc(hidden)]
-pub fn check_one_line(bytes: &[u8]) {
-    for style in [Style::default(), Style::default().link(true).names(true)] {
+pub fn assert_description_is_one_line(bytes: &[u8]) {
+    for style in [
+        DescriptionStyle::default(),
+        DescriptionStyle::default().with_link_header(true).with_port_names(true),
+    ] {
         // Whole; cut; and with a length that no header announces.
         for packet_bytes in [bytes.len(), bytes.len() + 1, 1 << 20, 0] {
             let mut line = String::new();

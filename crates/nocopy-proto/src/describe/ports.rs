@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub(super) struct Port {
+pub(super) struct DisplayedPort {
     pub(super) number: u16,
     pub(super) named: bool,
 }
@@ -45,7 +45,7 @@ const NAMES: [(u16, &str); 34] = [
     (5353, "mdns"),
 ];
 
-impl fmt::Display for Port {
+impl fmt::Display for DisplayedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = NAMES.binary_search_by_key(&self.number, |(number, _)| *number);
         match found {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_order() {
+    fn well_known_ports_are_in_ascending_order() {
         assert!(NAMES.is_sorted_by(|(before, _), (after, _)| before < after));
     }
 }

@@ -2,48 +2,53 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{Line, Part, refuse};
-use crate::wire::tcp::{self, Flags, ParseError, Segment, TcpOption};
+use super::{DescriptionLine, PacketPart, describe_unreadable_header};
+use crate::wire::tcp::{self, ParseError, Segment, TcpFlags, TcpOption};
 
 /// The letters of tcpdump, in its order.
-const LETTERS: [(Flags, char); 9] = [
-    (Flags::FIN, 'F'),
-    (Flags::SYN, 'S'),
-    (Flags::RST, 'R'),
-    (Flags::PSH, 'P'),
-    (Flags::ACK, '.'),
-    (Flags::URG, 'U'),
-    (Flags::ECE, 'E'),
-    (Flags::CWR, 'W'),
-    (Flags::AE, 'e'),
+const LETTERS: [(TcpFlags, char); 9] = [
+    (TcpFlags::FIN, 'F'),
+    (TcpFlags::SYN, 'S'),
+    (TcpFlags::RST, 'R'),
+    (TcpFlags::PSH, 'P'),
+    (TcpFlags::ACK, '.'),
+    (TcpFlags::URG, 'U'),
+    (TcpFlags::ECE, 'E'),
+    (TcpFlags::CWR, 'W'),
+    (TcpFlags::AE, 'e'),
 ];
 
 pub(super) fn describe(
-    line: &mut Line<'_>,
+    line: &mut DescriptionLine<'_>,
     source: &dyn Display,
     destination: &dyn Display,
-    part: Part<'_>,
+    part: PacketPart<'_>,
 ) -> fmt::Result {
     let segment = match Segment::parse_cut(part.bytes) {
         Ok(segment) => segment,
         Err(error) => {
             write!(line, "{source} > {destination}: TCP, ")?;
-            return refuse(line, "tcp", matches!(error, ParseError::TooShort { .. }), error);
+            return describe_unreadable_header(
+                line,
+                "tcp",
+                matches!(error, ParseError::TooShort { .. }),
+                error,
+            );
         }
     };
-    let ports = (line.port(segment.source_port()), line.port(segment.destination_port()));
+    let ports = (line.displayed_port(segment.source_port()), line.displayed_port(segment.destination_port()));
     write!(line, "{source}.{} > {destination}.{}: ", ports.0, ports.1)?;
-    flags(line, segment.flags())?;
+    describe_flags(line, segment.flags())?;
     let Some(payload_bytes) = part.declared_bytes.checked_sub(segment.header_bytes()) else {
         let (header_bytes, room) = (segment.header_bytes(), part.declared_bytes);
         return write!(line, ", [bad tcp: the header says {header_bytes} bytes, the segment has {room}]");
     };
-    numbers(line, &segment, payload_bytes)?;
-    options(line, &segment)?;
+    describe_sequence_numbers(line, &segment, payload_bytes)?;
+    describe_options(line, &segment)?;
     write!(line, ", length {payload_bytes}")
 }
 
-fn flags(line: &mut Line<'_>, flags: Flags) -> fmt::Result {
+fn describe_flags(line: &mut DescriptionLine<'_>, flags: TcpFlags) -> fmt::Result {
     line.write_str("Flags [")?;
     let mut none = true;
     for (flag, letter) in LETTERS {
@@ -56,25 +61,29 @@ fn flags(line: &mut Line<'_>, flags: Flags) -> fmt::Result {
 }
 
 /// Absolute numbers: a line knows of no other packet.
-fn numbers(line: &mut Line<'_>, segment: &Segment<'_>, payload_bytes: usize) -> fmt::Result {
+fn describe_sequence_numbers(
+    line: &mut DescriptionLine<'_>,
+    segment: &Segment<'_>,
+    payload_bytes: usize,
+) -> fmt::Result {
     let (first, flags) = (segment.sequence_number(), segment.flags());
     if payload_bytes > 0 {
         // The sequence wraps around; no IP packet has more than 2^32 bytes.
         write!(line, ", seq {first}:{}", first.wrapping_add(payload_bytes as u32))?;
-    } else if [Flags::SYN, Flags::FIN, Flags::RST].into_iter().any(|flag| flags.contains(flag)) {
+    } else if [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST].into_iter().any(|flag| flags.contains(flag)) {
         write!(line, ", seq {first}")?;
     }
-    if flags.contains(Flags::ACK) {
+    if flags.contains(TcpFlags::ACK) {
         write!(line, ", ack {}", segment.acknowledgement_number())?;
     }
     write!(line, ", win {}", segment.window())?;
-    if flags.contains(Flags::URG) {
+    if flags.contains(TcpFlags::URG) {
         write!(line, ", urg {}", segment.urgent_pointer())?;
     }
     Ok(())
 }
 
-fn options(line: &mut Line<'_>, segment: &Segment<'_>) -> fmt::Result {
+fn describe_options(line: &mut DescriptionLine<'_>, segment: &Segment<'_>) -> fmt::Result {
     if segment.header_bytes() == tcp::HEADER_BYTES {
         return Ok(());
     }
@@ -84,7 +93,7 @@ fn options(line: &mut Line<'_>, segment: &Segment<'_>) -> fmt::Result {
         line.write_str(separator)?;
         separator = ",";
         match option {
-            Ok(option) => self::option(line, &option)?,
+            Ok(option) => self::describe_option(line, &option)?,
             Err(_) => {
                 line.write_str("[|opt]")?;
                 is_cut = false; // said
@@ -97,7 +106,7 @@ fn options(line: &mut Line<'_>, segment: &Segment<'_>) -> fmt::Result {
     line.write_str("]")
 }
 
-fn option(line: &mut Line<'_>, option: &TcpOption<'_>) -> fmt::Result {
+fn describe_option(line: &mut DescriptionLine<'_>, option: &TcpOption<'_>) -> fmt::Result {
     match option {
         TcpOption::End => line.write_str("eol"),
         TcpOption::NoOperation => line.write_str("nop"),

@@ -2,24 +2,30 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{Line, Part, refuse};
+use super::{DescriptionLine, PacketPart, describe_unreadable_header};
 use crate::wire::udp::{Datagram, HEADER_BYTES, ParseError};
 
 pub(super) fn describe(
-    line: &mut Line<'_>,
+    line: &mut DescriptionLine<'_>,
     source: &dyn Display,
     destination: &dyn Display,
-    part: Part<'_>,
+    part: PacketPart<'_>,
     is_fragment: bool,
 ) -> fmt::Result {
     let datagram = match Datagram::parse_cut(part.bytes) {
         Ok(datagram) => datagram,
         Err(error) => {
             write!(line, "{source} > {destination}: UDP, ")?;
-            return refuse(line, "udp", matches!(error, ParseError::TooShort { .. }), error);
+            return describe_unreadable_header(
+                line,
+                "udp",
+                matches!(error, ParseError::TooShort { .. }),
+                error,
+            );
         }
     };
-    let ports = (line.port(datagram.source_port()), line.port(datagram.destination_port()));
+    let ports =
+        (line.displayed_port(datagram.source_port()), line.displayed_port(datagram.destination_port()));
     let length_bytes = usize::from(datagram.length_bytes());
     write!(line, "{source}.{} > {destination}.{}: UDP", ports.0, ports.1)?;
     write!(line, ", length {}", length_bytes - HEADER_BYTES)?;

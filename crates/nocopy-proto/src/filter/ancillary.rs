@@ -6,9 +6,9 @@ use super::{Extension, Program};
 /// Facts about a packet that are not in its bytes. The default is a frame as on the wire, from an unknown
 /// device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ancillary {
+pub struct AncillaryData {
     /// The places of the headers.
-    pub headers: Headers,
+    pub headers: HeaderLocation,
     /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter
     /// at such a question, with what is in A.
     pub interface_index: Option<u32>,
@@ -29,7 +29,7 @@ pub struct Ancillary {
 
 /// The places of the headers, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Headers {
+pub enum HeaderLocation {
     /// An Ethernet frame as a packet socket receives it: the network header follows Ethernet's header and a
     /// tag in the frame, unless the tag was removed before (`skb_vlan_untag`). In the kernel such loads reach
     /// the linear part of the packet, which the driver decides; here they reach the whole packet.
@@ -53,8 +53,8 @@ pub struct VlanTag {
 
 /// A filter asks for a fact that only the kernel knows about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("instruction {index} asks for {extension}, which {}; run the filter on a packet socket", .extension.reason())]
-pub struct Unanswerable {
+#[error("instruction {index} asks for {extension}, which {}; run the filter on a packet socket", .extension.unanswerable_reason())]
+pub struct UnanswerableLoad {
     /// Which instruction.
     pub index: usize,
     /// The requested fact.
@@ -63,7 +63,7 @@ pub struct Unanswerable {
 
 impl Extension {
     /// Why neither [`Program::run`] nor an XDP program knows it; `None` if they do.
-    const fn unknown(self) -> Option<&'static str> {
+    const fn why_unanswerable(self) -> Option<&'static str> {
         Some(match self {
             Self::PacketType => "depends on the device's addresses",
             Self::ReceiveHash => "is computed by the device or later",
@@ -74,8 +74,8 @@ impl Extension {
         })
     }
 
-    const fn reason(self) -> &'static str {
-        match self.unknown() {
+    const fn unanswerable_reason(self) -> &'static str {
+        match self.why_unanswerable() {
             Some(reason) => reason,
             None => "is known",
         }
@@ -109,12 +109,12 @@ impl Program {
     ///
     /// # Errors
     /// The first question that only the kernel's socket buffer answers.
-    pub fn check_answerable(&self) -> Result<(), Unanswerable> {
+    pub fn check_answerable(&self) -> Result<(), UnanswerableLoad> {
         for (index, operation) in self.operations.iter().enumerate() {
             if let &Operation::LoadExtension(extension) = operation
-                && extension.unknown().is_some()
+                && extension.why_unanswerable().is_some()
             {
-                return Err(Unanswerable { index, extension });
+                return Err(UnanswerableLoad { index, extension });
             }
         }
         Ok(())

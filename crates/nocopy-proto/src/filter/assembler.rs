@@ -20,7 +20,7 @@ enum AssemblyItem {
 }
 
 impl AssemblyItem {
-    const fn instructions(&self) -> usize {
+    const fn instruction_count(&self) -> usize {
         match self {
             Self::Branch { wide: true, .. } => 3,
             _ => 1,
@@ -46,7 +46,7 @@ impl Assembler {
     }
 
     pub(super) fn push(&mut self, code: u16, constant: u32) {
-        self.items.push(AssemblyItem::Plain(Instruction::plain(code, constant)));
+        self.items.push(AssemblyItem::Plain(Instruction::non_branching(code, constant)));
     }
 
     pub(super) fn extend(&mut self, instructions: &[Instruction]) {
@@ -62,7 +62,7 @@ impl Assembler {
     }
 
     /// Adds the jumps of an instruction of another program, whose following instructions begin at `labels`.
-    pub(super) fn jump_as(&mut self, operation: Operation, instruction: Instruction, labels: &[Label]) {
+    pub(super) fn push_jumps_of(&mut self, operation: Operation, instruction: Instruction, labels: &[Label]) {
         match operation {
             Operation::Jump(distance) => self.jump(labels[distance as usize]),
             Operation::Branch { jump_true, jump_false, .. } => {
@@ -74,8 +74,8 @@ impl Assembler {
 
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         let positions = loop {
-            let positions = self.positions();
-            if !self.widen(&positions) {
+            let positions = self.item_positions();
+            if !self.widen_long_branches(&positions) {
                 break positions;
             }
         };
@@ -83,7 +83,7 @@ impl Assembler {
         for item in &self.items {
             let here = instructions.len();
             let distance = |label: &Label, from: usize| positions[self.labels[label.0]] - from - 1;
-            let jump = |label, from| Instruction::plain(code::JUMP, distance(label, from) as u32);
+            let jump = |label, from| Instruction::non_branching(code::JUMP, distance(label, from) as u32);
             match item {
                 AssemblyItem::Plain(instruction) => instructions.push(*instruction),
                 AssemblyItem::Jump(to) => instructions.push(jump(to, here)),
@@ -104,14 +104,14 @@ impl Assembler {
     }
 
     /// The position of each item, and the end.
-    fn positions(&self) -> Vec<usize> {
+    fn item_positions(&self) -> Vec<usize> {
         let mut at = 0;
         let mut positions: Vec<usize> = self
             .items
             .iter()
             .map(|item| {
-                at += item.instructions();
-                at - item.instructions()
+                at += item.instruction_count();
+                at - item.instruction_count()
             })
             .collect();
         positions.push(at);
@@ -119,7 +119,7 @@ impl Assembler {
     }
 
     /// Makes branches wide that are too long; returns whether there were any.
-    fn widen(&mut self, positions: &[usize]) -> bool {
+    fn widen_long_branches(&mut self, positions: &[usize]) -> bool {
         let mut widened = false;
         for (index, item) in self.items.iter_mut().enumerate() {
             if let AssemblyItem::Branch { if_true, if_false, wide: wide @ false, .. } = item {

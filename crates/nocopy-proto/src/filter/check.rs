@@ -4,7 +4,7 @@
 use super::instruction::{Arithmetic, Instruction, Operand, Operation};
 use super::invalid::{INSTRUCTIONS_MAX, InvalidProgram, SLOTS};
 
-pub(super) fn check(instructions: &[Instruction]) -> Result<Vec<Operation>, InvalidProgram> {
+pub(super) fn check_instructions(instructions: &[Instruction]) -> Result<Vec<Operation>, InvalidProgram> {
     let count = instructions.len();
     match count {
         0 => return Err(InvalidProgram::Empty),
@@ -18,7 +18,7 @@ pub(super) fn check(instructions: &[Instruction]) -> Result<Vec<Operation>, Inva
         operations.push(operation);
     }
     match operations[count - 1] {
-        Operation::ReturnConstant(_) | Operation::ReturnA => check_slots(&operations)?,
+        Operation::ReturnConstant(_) | Operation::ReturnA => check_scratch_slots(&operations)?,
         _ => return Err(InvalidProgram::NoReturn { index: count - 1 }),
     }
     Ok(operations)
@@ -51,7 +51,7 @@ fn check_operation(index: usize, count: usize, operation: Operation) -> Result<(
 
 /// As in the kernel: instructions that no jump reaches are checked too, as if they followed the instruction
 /// before.
-fn check_slots(operations: &[Operation]) -> Result<(), InvalidProgram> {
+fn check_scratch_slots(operations: &[Operation]) -> Result<(), InvalidProgram> {
     let (mut at, mut stored) = (vec![u16::MAX; operations.len()], 0_u16);
     for (index, &operation) in operations.iter().enumerate() {
         stored &= at[index];

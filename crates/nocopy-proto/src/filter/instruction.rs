@@ -18,7 +18,7 @@ pub struct Instruction {
 
 impl Instruction {
     /// An instruction that does not branch.
-    pub(super) const fn plain(code: u16, constant: u32) -> Self {
+    pub(super) const fn non_branching(code: u16, constant: u32) -> Self {
         Self { code, jump_true: 0, jump_false: 0, constant }
     }
 }
@@ -60,7 +60,7 @@ pub(super) enum Register {
 
 /// How much a load reads, in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
+pub(super) enum LoadWidth {
     Byte = 1,
     Half = 2,
     Word = 4,
@@ -160,13 +160,13 @@ impl Extension {
         Self::VlanProtocol,
     ];
 
-    fn at(offset: u32) -> Option<Self> {
+    fn from_offset(offset: u32) -> Option<Self> {
         let number = offset.checked_sub(ANCILLARY).filter(|number| number % 4 == 0)?;
         Self::ALL.get(number as usize / 4).copied()
     }
 
     /// The offset a load names it by.
-    pub(super) const fn offset(self) -> u32 {
+    pub(super) const fn load_offset(self) -> u32 {
         ANCILLARY + 4 * self as u32
     }
 }
@@ -185,7 +185,7 @@ pub(super) enum LoadTarget {
 }
 
 impl LoadTarget {
-    pub(super) const fn of(offset: u32) -> Self {
+    pub(super) const fn from_offset(offset: u32) -> Self {
         match offset {
             NETWORK.. => Self::Network(offset - NETWORK),
             LINK.. => Self::Link(offset - LINK),
@@ -198,9 +198,9 @@ impl LoadTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     /// `A = packet[offset]`
-    Load(Width, u32),
+    Load(LoadWidth, u32),
     /// `A = packet[X + offset]`, the sum of 32 bits
-    LoadIndirect(Width, u32),
+    LoadIndirect(LoadWidth, u32),
     /// `X = 4 * (packet[offset] & 15)`, for the length of an IPv4 header
     LoadHeader(u32),
     LoadExtension(Extension),
@@ -228,12 +228,12 @@ impl Operation {
     pub(super) fn decode(index: usize, instruction: Instruction) -> Result<Self, InvalidProgram> {
         let Instruction { code, constant, .. } = instruction;
         Ok(match code {
-            code::LOAD_WORD => return Self::absolute(index, Width::Word, constant),
-            code::LOAD_HALF => return Self::absolute(index, Width::Half, constant),
-            code::LOAD_BYTE => return Self::absolute(index, Width::Byte, constant),
-            code::LOAD_WORD_INDIRECT => Self::LoadIndirect(Width::Word, constant),
-            code::LOAD_HALF_INDIRECT => Self::LoadIndirect(Width::Half, constant),
-            code::LOAD_BYTE_INDIRECT => Self::LoadIndirect(Width::Byte, constant),
+            code::LOAD_WORD => return Self::decode_absolute_load(index, LoadWidth::Word, constant),
+            code::LOAD_HALF => return Self::decode_absolute_load(index, LoadWidth::Half, constant),
+            code::LOAD_BYTE => return Self::decode_absolute_load(index, LoadWidth::Byte, constant),
+            code::LOAD_WORD_INDIRECT => Self::LoadIndirect(LoadWidth::Word, constant),
+            code::LOAD_HALF_INDIRECT => Self::LoadIndirect(LoadWidth::Half, constant),
+            code::LOAD_BYTE_INDIRECT => Self::LoadIndirect(LoadWidth::Byte, constant),
             code::LOAD_X_HEADER => Self::LoadHeader(constant),
             code::LOAD_CONSTANT => Self::LoadConstant(Register::A, constant),
             code::LOAD_X_CONSTANT => Self::LoadConstant(Register::X, constant),
@@ -249,12 +249,15 @@ impl Operation {
             code::JUMP => Self::Jump(constant),
             code::RETURN_CONSTANT => Self::ReturnConstant(constant),
             code::RETURN_A => Self::ReturnA,
-            _ => return Self::combined(instruction).ok_or(InvalidProgram::UnknownCode { index, code }),
+            _ => {
+                return Self::decode_arithmetic_or_branch(instruction)
+                    .ok_or(InvalidProgram::UnknownCode { index, code });
+            }
         })
     }
 
-    fn absolute(index: usize, width: Width, offset: u32) -> Result<Self, InvalidProgram> {
-        match Extension::at(offset) {
+    fn decode_absolute_load(index: usize, width: LoadWidth, offset: u32) -> Result<Self, InvalidProgram> {
+        match Extension::from_offset(offset) {
             Some(extension) => Ok(Self::LoadExtension(extension)),
             None if offset >= ANCILLARY => Err(InvalidProgram::UnknownExtension { index, offset }),
             None => Ok(Self::Load(width, offset)),
@@ -262,20 +265,23 @@ impl Operation {
     }
 
     /// Arithmetic and branches: operation, operand and class are bits of the code.
-    fn combined(instruction: Instruction) -> Option<Self> {
+    fn decode_arithmetic_or_branch(instruction: Instruction) -> Option<Self> {
         let Instruction { code, jump_true, jump_false, constant } = instruction;
         let operand = if code & code::WITH_X == 0 { Operand::Constant(constant) } else { Operand::X };
         match code & 0xff07 {
-            code::ARITHMETIC => Some(Self::Arithmetic(arithmetic(code & 0xf0)?, operand)),
-            code::BRANCH => {
-                Some(Self::Branch { condition: condition(code & 0xf0)?, operand, jump_true, jump_false })
-            }
+            code::ARITHMETIC => Some(Self::Arithmetic(arithmetic_from_bits(code & 0xf0)?, operand)),
+            code::BRANCH => Some(Self::Branch {
+                condition: condition_from_bits(code & 0xf0)?,
+                operand,
+                jump_true,
+                jump_false,
+            }),
             _ => None,
         }
     }
 }
 
-const fn arithmetic(bits: u16) -> Option<Arithmetic> {
+const fn arithmetic_from_bits(bits: u16) -> Option<Arithmetic> {
     Some(match bits {
         0x00 => Arithmetic::Add,
         0x10 => Arithmetic::Subtract,
@@ -291,7 +297,7 @@ const fn arithmetic(bits: u16) -> Option<Arithmetic> {
     })
 }
 
-const fn condition(bits: u16) -> Option<Condition> {
+const fn condition_from_bits(bits: u16) -> Option<Condition> {
     Some(match bits {
         0x10 => Condition::Equal,
         0x20 => Condition::Greater,

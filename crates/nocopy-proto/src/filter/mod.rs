@@ -27,7 +27,7 @@ mod tests;
 mod udp;
 mod xdp;
 
-pub use ancillary::{Ancillary, Headers, Unanswerable, VlanTag};
+pub use ancillary::{AncillaryData, HeaderLocation, UnanswerableLoad, VlanTag};
 pub use instruction::{Extension, Instruction};
 pub use invalid::{INSTRUCTIONS_MAX, InvalidProgram};
 pub use parse::ParseError;
@@ -46,7 +46,7 @@ impl Program {
     /// # Errors
     /// The kernel would refuse them.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, InvalidProgram> {
-        let operations = check::check(&instructions)?;
+        let operations = check::check_instructions(&instructions)?;
         Ok(Self { instructions, operations })
     }
 

@@ -3,14 +3,14 @@
 //! Not part of the interface.
 
 use super::instruction::{ANCILLARY, LINK, NETWORK, code};
-use super::{Ancillary, Extension, Instruction, InvalidProgram, Program, VlanTag};
+use super::{AncillaryData, Extension, Instruction, InvalidProgram, Program, VlanTag};
 use crate::wire::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, vlan::TagControl};
 
 /// Real filters: the expression each was compiled from, and the program.
 ///
 /// # Panics
 /// One of them is refused, which no kernel does.
-pub fn corpus() -> Vec<(&'static str, Program)> {
+pub fn corpus_filters() -> Vec<(&'static str, Program)> {
     let lines = include_str!("corpus.txt").lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
@@ -22,29 +22,31 @@ pub fn corpus() -> Vec<(&'static str, Program)> {
 
 /// Bytes that any list of bytes turns into choices.
 #[derive(Debug)]
-struct Choices<'a>(&'a [u8]);
+struct ByteChoices<'a>(&'a [u8]);
 
-impl Choices<'_> {
+impl ByteChoices<'_> {
     /// The next byte; 0 after the end.
-    fn byte(&mut self) -> u8 {
+    fn next_byte(&mut self) -> u8 {
         self.0.split_off_first().copied().unwrap_or(0)
     }
 
-    fn below(&mut self, limit: usize) -> usize {
-        usize::from(u16::from_be_bytes([self.byte(), self.byte()])) % limit
+    fn choice_below(&mut self, limit: usize) -> usize {
+        usize::from(u16::from_be_bytes([self.next_byte(), self.next_byte()])) % limit
     }
 
     /// A constant: usually small, as offsets are, sometimes arbitrary.
-    fn constant(&mut self) -> u32 {
-        let small = u32::from(self.byte());
-        match self.byte() % 16 {
+    fn any_constant(&mut self) -> u32 {
+        let small = u32::from(self.next_byte());
+        match self.next_byte() % 16 {
             0..6 | 13.. if small < 240 => small % 20,
             0..6 => small,
             6 => small % 64,
             7 | 8 if small < 250 => small % 4,
-            7 | 8 => small << 8 | u32::from(self.byte()),
+            7 | 8 => small << 8 | u32::from(self.next_byte()),
             9 => 0_u32.wrapping_sub(small),
-            10 => u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()]),
+            10 => {
+                u32::from_be_bytes([self.next_byte(), self.next_byte(), self.next_byte(), self.next_byte()])
+            }
             11 => LINK.wrapping_add(small).wrapping_sub(4),
             12 => NETWORK.wrapping_add(small % 80).wrapping_sub(4),
             _ => [0x8100, 0x88a8, 0x0800, 0x86dd][small as usize % 4],
@@ -64,31 +66,32 @@ const CODES: [u16; 56] = [
 const EXTENSIONS: [Extension; 4] =
     [Extension::XorX, Extension::HardwareType, Extension::InterfaceIndex, Extension::Mark];
 
-/// Input bytes for one instruction of [`program`].
+/// Input bytes for one instruction of [`program_from_bytes`].
 const CHOICE_BYTES: usize = 12;
 
 /// A valid program out of any bytes. It ends with a return of A.
 ///
 /// # Panics
 /// When what is valid by construction is refused.
-pub fn program(bytes: &[u8]) -> Program {
+pub fn program_from_bytes(bytes: &[u8]) -> Program {
     let chunks = bytes.chunks_exact(CHOICE_BYTES).take(100);
     // Only slots that are stored to first are loaded from.
-    let mut instructions = vec![Instruction::plain(code::STORE, 0), Instruction::plain(code::STORE_X, 1)];
+    let mut instructions =
+        vec![Instruction::non_branching(code::STORE, 0), Instruction::non_branching(code::STORE_X, 1)];
     let count = chunks.len();
     for (index, chunk) in chunks.enumerate() {
-        instructions.extend(any_instructions(&mut Choices(chunk), count - index));
+        instructions.extend(any_instructions(&mut ByteChoices(chunk), count - index));
     }
-    instructions.push(Instruction::plain(code::RETURN_A, 0));
+    instructions.push(Instruction::non_branching(code::RETURN_A, 0));
     Program::new(instructions).expect("valid by construction")
 }
 
 /// An instruction that needs at most `left` more after it, usually preceded by one that makes it succeed.
-fn any_instructions(choices: &mut Choices<'_>, left: usize) -> Vec<Instruction> {
-    let (luck, x) = (choices.byte(), choices.byte());
+fn any_instructions(choices: &mut ByteChoices<'_>, left: usize) -> Vec<Instruction> {
+    let (luck, x) = (choices.next_byte(), choices.next_byte());
     // Now and then the filter ends early.
     if luck == 1 {
-        return vec![Instruction::plain(code::RETURN_CONSTANT, u32::from(x) % 3 * 20)];
+        return vec![Instruction::non_branching(code::RETURN_CONSTANT, u32::from(x) % 3 * 20)];
     }
     let instruction = any_instruction(choices, left);
     let needs_x = matches!(
@@ -96,16 +99,17 @@ fn any_instructions(choices: &mut Choices<'_>, left: usize) -> Vec<Instruction> 
         code::LOAD_BYTE_INDIRECT | code::LOAD_HALF_INDIRECT | code::LOAD_WORD_INDIRECT | 0x3c | 0x9c
     );
     let front = match luck % 16 {
-        0..8 => Instruction::plain(code::LOAD_X_CONSTANT, u32::from(x) % 24),
-        8..15 => Instruction::plain(code::LOAD_X_HEADER, u32::from(x) % 16),
+        0..8 => Instruction::non_branching(code::LOAD_X_CONSTANT, u32::from(x) % 24),
+        8..15 => Instruction::non_branching(code::LOAD_X_HEADER, u32::from(x) % 16),
         _ => return vec![instruction],
     };
     if needs_x { vec![front, instruction] } else { vec![instruction] }
 }
 
-fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
-    let mut instruction = Instruction::plain(CODES[choices.below(CODES.len())], choices.constant());
-    let distance = |choices: &mut Choices<'_>| usize::from(choices.byte()) % 8.min(left);
+fn any_instruction(choices: &mut ByteChoices<'_>, left: usize) -> Instruction {
+    let mut instruction =
+        Instruction::non_branching(CODES[choices.choice_below(CODES.len())], choices.any_constant());
+    let distance = |choices: &mut ByteChoices<'_>| usize::from(choices.next_byte()) % 8.min(left);
     match instruction.code {
         code::JUMP => instruction.constant = distance(choices) as u32,
         code if code & 7 == code::BRANCH => {
@@ -117,7 +121,7 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
         0x34 | 0x94 => instruction.constant = instruction.constant.max(1),
         0x64 | 0x74 => instruction.constant %= 32,
         code::LOAD_WORD if instruction.constant % 16 == 15 => {
-            instruction.constant = EXTENSIONS[choices.below(EXTENSIONS.len())].offset();
+            instruction.constant = EXTENSIONS[choices.choice_below(EXTENSIONS.len())].load_offset();
         }
         // Offsets just below 0 would be questions.
         code::LOAD_WORD | code::LOAD_HALF | code::LOAD_BYTE if instruction.constant >= ANCILLARY => {
@@ -131,7 +135,7 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
 /// Every load at every offset around the tag and the headers, with a constant offset and relative to X, and a
 /// packet for each. X is a constant of the program, or a byte or a word of the packet, so that it may have
 /// any value.
-pub fn loads() -> Vec<(Program, Vec<u8>)> {
+pub fn loads_around_tag() -> Vec<(Program, Vec<u8>)> {
     let mut loads = Vec::new();
     for (offset, base) in (0..24).flat_map(|offset| [0, LINK, NETWORK].map(|base| (offset, base))) {
         for load in [code::LOAD_BYTE, code::LOAD_HALF, code::LOAD_WORD, code::LOAD_X_HEADER] {
@@ -151,7 +155,7 @@ pub fn loads() -> Vec<(Program, Vec<u8>)> {
     // Registers that a load must not change are part of the result.
     let around = |load: Vec<(u16, u32)>| {
         let load = load.into_iter().chain([(0x24, 31), (0x0c, 0), (code::RETURN_A, 0)]);
-        Program::new(load.map(|(code, constant)| Instruction::plain(code, constant)).collect())
+        Program::new(load.map(|(code, constant)| Instruction::non_branching(code, constant)).collect())
     };
     let packet = |x: u32| [&x.to_be_bytes()[..], &(0xb0..0xda).collect::<Vec<u8>>()].concat();
     loads.into_iter().map(|(x, load)| (around(load).expect("a load and a return"), packet(x))).collect()
@@ -159,7 +163,7 @@ pub fn loads() -> Vec<(Program, Vec<u8>)> {
 
 /// A program that returns all ones where `program`, which ends with a return of A, returns `value`, and 0
 /// elsewhere: a test that only sees whether a filter matches can then determine A.
-pub fn comparing(program: &Program, value: u32) -> Option<Program> {
+pub fn program_that_compares(program: &Program, value: u32) -> Option<Program> {
     let (last, rest) = program.instructions().split_last()?;
     let compare = Instruction { code: 0x15, jump_true: 0, jump_false: 1, constant: value };
     let mut instructions = rest.to_vec();
@@ -169,39 +173,39 @@ pub fn comparing(program: &Program, value: u32) -> Option<Program> {
         }
     }
     instructions.push(compare);
-    instructions.extend([u32::MAX, 0].map(|value| Instruction::plain(code::RETURN_CONSTANT, value)));
+    instructions.extend([u32::MAX, 0].map(|value| Instruction::non_branching(code::RETURN_CONSTANT, value)));
     (last.code == code::RETURN_A).then(|| Program::new(instructions).ok()).flatten()
 }
 
 /// Packets of every kind, some cut short, the longest of 65,000 bytes.
-pub fn packets() -> Vec<Vec<u8>> {
+pub fn sample_packets() -> Vec<Vec<u8>> {
     let mut packets: Vec<Vec<u8>> = Vec::new();
-    for frame in flows() {
-        packets.extend(transports(&frame));
-        packets.extend(encapsulations(&frame));
+    for frame in udp_flow_frames() {
+        packets.extend(transport_variants(&frame));
+        packets.extend(encapsulation_variants(&frame));
         packets.extend(
             [14, 15, 18, 20, 33, 34, 36, 41, 42, 54, 60].map(|end| frame[..end.min(frame.len())].to_vec()),
         );
     }
-    packets.extend(links());
+    packets.extend(non_ip_and_broadcast_frames());
     packets.extend([1400, 2990, 9000, 20_000, 65_000].map(|bytes| {
-        let mut packet = udp(None, v4([10, 0, 0, 1], [10, 0, 0, 2]), [9000, 9003], 1000);
+        let mut packet = udp_frame(None, ipv4_addresses([10, 0, 0, 1], [10, 0, 0, 2]), [9000, 9003], 1000);
         packet.resize(bytes, 0x5a);
         packet
     }));
     packets
 }
 
-fn v4(source: [u8; 4], destination: [u8; 4]) -> IpAddresses {
+fn ipv4_addresses(source: [u8; 4], destination: [u8; 4]) -> IpAddresses {
     IpAddresses::V4 { source: source.into(), destination: destination.into() }
 }
 
-fn v6(source: u16, destination: u16) -> IpAddresses {
+fn ipv6_addresses(source: u16, destination: u16) -> IpAddresses {
     let address = |last| [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into();
     IpAddresses::V6 { source: address(source), destination: address(destination) }
 }
 
-fn udp(vlan: Option<u16>, addresses: IpAddresses, ports: [u16; 2], payload_bytes: usize) -> Vec<u8> {
+fn udp_frame(vlan: Option<u16>, addresses: IpAddresses, ports: [u16; 2], payload_bytes: usize) -> Vec<u8> {
     let template = UdpFrame {
         source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
         destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
@@ -220,20 +224,20 @@ fn udp(vlan: Option<u16>, addresses: IpAddresses, ports: [u16; 2], payload_bytes
     frame
 }
 
-fn flows() -> Vec<Vec<u8>> {
+fn udp_flow_frames() -> Vec<Vec<u8>> {
     let addresses = [
-        v4([10, 0, 0, 1], [10, 0, 0, 2]),
-        v4([192, 168, 1, 7], [224, 0, 0, 5]),
-        v4([172, 16, 0, 1], [10, 3, 0, 200]),
-        v6(1, 2),
-        v6(9, 0x20),
+        ipv4_addresses([10, 0, 0, 1], [10, 0, 0, 2]),
+        ipv4_addresses([192, 168, 1, 7], [224, 0, 0, 5]),
+        ipv4_addresses([172, 16, 0, 1], [10, 3, 0, 200]),
+        ipv6_addresses(1, 2),
+        ipv6_addresses(9, 0x20),
     ];
     let ports = [[9000, 53], [1500, 9005], [40_000, 80]];
     let mut frames = Vec::new();
     for (at, addresses) in addresses.into_iter().enumerate() {
         for (number, ports) in ports.into_iter().enumerate() {
             let vlan = [None, Some(5), Some(0x6064)][(at + number) % 3];
-            frames.push(udp(vlan, addresses, ports, [4, 40, 700][number]));
+            frames.push(udp_frame(vlan, addresses, ports, [4, 40, 700][number]));
         }
     }
     frames
@@ -244,7 +248,7 @@ fn ip_offset(frame: &[u8]) -> usize {
 }
 
 /// The frame with other transport protocols, fragmented, with options.
-fn transports(frame: &[u8]) -> Vec<Vec<u8>> {
+fn transport_variants(frame: &[u8]) -> Vec<Vec<u8>> {
     let ip = ip_offset(frame);
     let is_v4 = frame[ip] >> 4 == 4;
     let (protocol, transport) = if is_v4 { (ip + 9, ip + 20) } else { (ip + 6, ip + 40) };
@@ -283,7 +287,7 @@ fn transports(frame: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// The packet of the frame in frames with other link headers.
-fn encapsulations(frame: &[u8]) -> Vec<Vec<u8>> {
+fn encapsulation_variants(frame: &[u8]) -> Vec<Vec<u8>> {
     let ip = ip_offset(frame);
     let wrap = |header: &[u8]| [&frame[..12], header, &frame[ip..]].concat();
     let inner_type = if frame[ip] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
@@ -302,7 +306,7 @@ fn encapsulations(frame: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Frames without IP, and to all.
-fn links() -> Vec<Vec<u8>> {
+fn non_ip_and_broadcast_frames() -> Vec<Vec<u8>> {
     let arp = [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2];
     let frame = |to: [u8; 6], kind: [u8; 2], payload: &[u8]| {
         let mut frame = [&to[..], &[2, 0, 0, 0, 0, 1], &kind, payload].concat();
@@ -331,7 +335,7 @@ fn links() -> Vec<Vec<u8>> {
 ///
 /// # Panics
 /// When it does not.
-pub fn check_packet_socket(program: &Program, packets: &[Vec<u8>], control: u16) {
+pub fn check_packet_socket_filter(program: &Program, packets: &[Vec<u8>], control: u16) {
     let rewritten = match program.for_packet_socket() {
         Ok(rewritten) => rewritten,
         Err(error) => {
@@ -343,12 +347,12 @@ pub fn check_packet_socket(program: &Program, packets: &[Vec<u8>], control: u16)
         }
     };
     for packet in packets.iter().filter(|packet| packet.len() >= 14) {
-        let untagged = Ancillary { interface_index: Some(1), ..Ancillary::default() };
+        let untagged = AncillaryData { interface_index: Some(1), ..AncillaryData::default() };
         assert_eq!(rewritten.run(&[packet], &untagged), program.run(&[packet], &untagged), "{packet:02x?}");
         for protocol in [0x8100_u16, 0x88a8] {
             let tag = [protocol.to_be_bytes(), control.to_be_bytes()].concat();
             let on_wire = program.run(&[&packet[..12], &tag, &packet[12..]], &untagged);
-            let beside = Ancillary { vlan: Some(VlanTag { protocol, control }), ..untagged };
+            let beside = AncillaryData { vlan: Some(VlanTag { protocol, control }), ..untagged };
             assert_eq!(
                 rewritten.run(&[packet], &beside),
                 on_wire,

@@ -2,8 +2,8 @@
 //! it beside.
 
 use super::assembler::{Assembler, Label};
-use super::facts::Facts;
-use super::instruction::{LINK, LoadTarget, NETWORK, Operation, Register, Width, code};
+use super::facts::ValueBounds;
+use super::instruction::{LINK, LoadTarget, LoadWidth, NETWORK, Operation, Register, code};
 use super::invalid::SLOTS;
 use super::{Extension, Instruction, InvalidProgram, Program};
 
@@ -34,16 +34,16 @@ impl Program {
     /// # Errors
     /// The filter becomes too long, or needs a scratch slot and none is left.
     pub fn for_packet_socket(&self) -> Result<Self, InvalidProgram> {
-        if self.operations.iter().any(asks_for_tag) {
+        if self.operations.iter().any(loads_vlan_tag) {
             return Ok(self.clone());
         }
         let mut assembler = Assembler::default();
         let (tagged, original) = (assembler.label(), assembler.label());
-        assembler.push(code::LOAD_WORD, Extension::VlanTagPresent.offset());
-        assembler.branch(Instruction::plain(IF_EQUAL, 0), original, tagged);
+        assembler.push(code::LOAD_WORD, Extension::VlanTagPresent.load_offset());
+        assembler.branch(Instruction::non_branching(IF_EQUAL, 0), original, tagged);
         assembler.bind(tagged);
         assembler.push(code::LOAD_CONSTANT, 0); // A, as at the start
-        Shift::new(self, assembler).shift(original)
+        TagTranslation::new(self, assembler).translate(original)
     }
 
     /// The filter changed to return `bytes` for each packet that matches: a packet socket cuts packets to the
@@ -51,7 +51,7 @@ impl Program {
     ///
     /// # Errors
     /// The filter becomes too long.
-    pub fn keeping(&self, bytes: u32) -> Result<Self, InvalidProgram> {
+    pub fn with_snap_length(&self, bytes: u32) -> Result<Self, InvalidProgram> {
         let mut assembler = Assembler::default();
         let labels: Vec<Label> = self.operations.iter().map(|_| assembler.label()).collect();
         for (index, (&operation, &instruction)) in self.operations.iter().zip(&self.instructions).enumerate()
@@ -59,12 +59,12 @@ impl Program {
             assembler.bind(labels[index]);
             match operation {
                 Operation::Jump(_) | Operation::Branch { .. } => {
-                    assembler.jump_as(operation, instruction, &labels[index + 1..]);
+                    assembler.push_jumps_of(operation, instruction, &labels[index + 1..]);
                 }
                 Operation::ReturnConstant(1..) => assembler.push(code::RETURN_CONSTANT, bytes),
                 Operation::ReturnA => {
                     let [nothing, something] = std::array::from_fn(|_| assembler.label());
-                    assembler.branch(Instruction::plain(IF_EQUAL, 0), nothing, something);
+                    assembler.branch(Instruction::non_branching(IF_EQUAL, 0), nothing, something);
                     assembler.bind(nothing);
                     assembler.push(code::RETURN_CONSTANT, 0);
                     assembler.bind(something);
@@ -77,13 +77,13 @@ impl Program {
     }
 }
 
-const fn asks_for_tag(operation: &Operation) -> bool {
+const fn loads_vlan_tag(operation: &Operation) -> bool {
     use Extension::{VlanProtocol, VlanTag, VlanTagPresent};
     matches!(operation, Operation::LoadExtension(VlanTag | VlanTagPresent | VlanProtocol))
 }
 
 /// The unfinished program for frames with a tag.
-struct Shift<'a> {
+struct TagTranslation<'a> {
     program: &'a Program,
     assembler: Assembler,
     /// A scratch slot the program does not use.
@@ -92,7 +92,7 @@ struct Shift<'a> {
     without_slot: Option<usize>,
 }
 
-impl<'a> Shift<'a> {
+impl<'a> TagTranslation<'a> {
     fn new(program: &'a Program, assembler: Assembler) -> Self {
         let uses = |slot| {
             program.operations.iter().any(
@@ -102,19 +102,19 @@ impl<'a> Shift<'a> {
         Self { program, assembler, slot: (0..SLOTS).rev().find(|&slot| !uses(slot)), without_slot: None }
     }
 
-    fn shift(mut self, original: Label) -> Result<Program, InvalidProgram> {
+    fn translate(mut self, original: Label) -> Result<Program, InvalidProgram> {
         let (operations, instructions) = (&self.program.operations, &self.program.instructions);
         let labels: Vec<Label> = operations.iter().map(|_| self.assembler.label()).collect();
-        for (index, facts) in Facts::of(operations).into_iter().enumerate() {
+        for (index, facts) in ValueBounds::before_each_instruction(operations).into_iter().enumerate() {
             self.assembler.bind(labels[index]);
             match operations[index] {
                 operation @ (Operation::Jump(_) | Operation::Branch { .. }) => {
-                    self.assembler.jump_as(operation, instructions[index], &labels[index + 1..]);
+                    self.assembler.push_jumps_of(operation, instructions[index], &labels[index + 1..]);
                 }
                 operation => match facts {
-                    Some(facts) => self.instruction(index, operation, facts),
+                    Some(facts) => self.translate_instruction(index, operation, facts),
                     // No path leads here, but the kernel checks it nevertheless.
-                    None => self.keep(index),
+                    None => self.copy_unchanged(index),
                 },
             }
         }
@@ -126,24 +126,26 @@ impl<'a> Shift<'a> {
         Program::new(self.assembler.finish())
     }
 
-    fn keep(&mut self, index: usize) {
+    fn copy_unchanged(&mut self, index: usize) {
         self.assembler.extend(&self.program.instructions[index..=index]);
     }
 
-    fn instruction(&mut self, index: usize, operation: Operation, facts: Facts) {
+    fn translate_instruction(&mut self, index: usize, operation: Operation, facts: ValueBounds) {
         match operation {
-            Operation::Load(width, offset) => match LoadTarget::of(offset) {
+            Operation::Load(width, offset) => match LoadTarget::from_offset(offset) {
                 LoadTarget::Frame(at) | LoadTarget::Link(at) if at + width as u32 > TAG => {
-                    self.load(index, width, at, offset - at);
+                    self.load_across_tag(index, width, at, offset - at);
                 }
-                _ => self.keep(index),
+                _ => self.copy_unchanged(index),
             },
-            Operation::LoadHeader(offset) => match LoadTarget::of(offset) {
+            Operation::LoadHeader(offset) => match LoadTarget::from_offset(offset) {
                 LoadTarget::Frame(at) | LoadTarget::Link(at) if at >= TAG_END => {
                     self.assembler.push(code::LOAD_X_HEADER, offset - TAG_BYTES);
                 }
-                LoadTarget::Frame(at @ TAG..) | LoadTarget::Link(at @ TAG..) => self.header_in_tag(index, at),
-                _ => self.keep(index),
+                LoadTarget::Frame(at @ TAG..) | LoadTarget::Link(at @ TAG..) => {
+                    self.load_header_length_in_tag(index, at)
+                }
+                _ => self.copy_unchanged(index),
             },
             Operation::LoadIndirect(width, offset) => self.load_indirect(index, width, offset, facts),
             Operation::LoadLength(Register::A) => {
@@ -151,18 +153,18 @@ impl<'a> Shift<'a> {
                 self.assembler.push(ADD, TAG_BYTES);
             }
             Operation::LoadLength(Register::X) => {
-                let slot = self.slot(index);
+                let slot = self.scratch_slot(index);
                 self.assembler.push(code::STORE, slot);
                 self.assembler.push(code::LOAD_LENGTH, 0);
                 self.assembler.push(ADD, TAG_BYTES);
                 self.assembler.push(code::A_TO_X, 0);
                 self.assembler.push(code::LOAD_SCRATCH, slot);
             }
-            _ => self.keep(index),
+            _ => self.copy_unchanged(index),
         }
     }
 
-    fn slot(&mut self, index: usize) -> u32 {
+    fn scratch_slot(&mut self, index: usize) -> u32 {
         if self.slot.is_none() {
             self.without_slot.get_or_insert(index);
         }
@@ -170,10 +172,10 @@ impl<'a> Shift<'a> {
     }
 
     /// `X = 4 * (byte & 15)` of a byte in the tag; A stays.
-    fn header_in_tag(&mut self, index: usize, at: u32) {
-        let slot = self.slot(index);
+    fn load_header_length_in_tag(&mut self, index: usize, at: u32) {
+        let slot = self.scratch_slot(index);
         self.assembler.push(code::STORE, slot);
-        self.load_tag(at, 1);
+        self.load_tag_bytes(at, 1);
         for (code, constant) in [(AND, 0xf), (SHIFT_LEFT, 2), (code::A_TO_X, 0), (code::LOAD_SCRATCH, slot)] {
             self.assembler.push(code, constant);
         }
@@ -181,17 +183,17 @@ impl<'a> Shift<'a> {
 
     /// Loads from `at` in the original frame, of which at least one byte is after the start of the tag.
     /// Offsets count from `base`.
-    fn load(&mut self, index: usize, width: Width, at: u32, base: u32) {
+    fn load_across_tag(&mut self, index: usize, width: LoadWidth, at: u32, base: u32) {
         if at >= TAG_END {
-            return self.assembler.push(load_code(width), base + at - TAG_BYTES);
+            return self.assembler.push(load_opcode(width), base + at - TAG_BYTES);
         }
         let end = at + width as u32;
-        let pieces = pieces(at, end);
+        let pieces = split_into_loads(at, end);
         if let [(at, bytes)] = pieces[..] {
-            return self.load_tag(at, bytes);
+            return self.load_tag_bytes(at, bytes);
         }
         // Combined in X, which is restored.
-        let slot = self.slot(index);
+        let slot = self.scratch_slot(index);
         self.assembler.push(code::STORE_X, slot);
         for (number, &(at, bytes)) in pieces.iter().enumerate() {
             if number > 0 {
@@ -199,7 +201,7 @@ impl<'a> Shift<'a> {
                 self.assembler.push(code::A_TO_X, 0);
             }
             match at {
-                TAG..TAG_END => self.load_tag(at, bytes),
+                TAG..TAG_END => self.load_tag_bytes(at, bytes),
                 TAG_END.. => self.assembler.push(code::LOAD_BYTE, base + at - TAG_BYTES),
                 _ => self.assembler.push(code::LOAD_BYTE, base + at),
             }
@@ -211,9 +213,9 @@ impl<'a> Shift<'a> {
     }
 
     /// `A = ` one or two bytes of the tag; two are its type or its control field.
-    fn load_tag(&mut self, at: u32, bytes: u32) {
+    fn load_tag_bytes(&mut self, at: u32, bytes: u32) {
         let field = if at < TAG + 2 { Extension::VlanProtocol } else { Extension::VlanTag };
-        self.assembler.push(code::LOAD_WORD, field.offset());
+        self.assembler.push(code::LOAD_WORD, field.load_offset());
         match (bytes, at % 2) {
             (1, 0) => self.assembler.push(SHIFT_RIGHT, 8),
             (1, _) => self.assembler.push(AND, 0xff),
@@ -223,10 +225,10 @@ impl<'a> Shift<'a> {
 
     /// `A = packet[X + offset]`. Whether it is before or after the tag is known only at run time, unless the
     /// facts say that it is after.
-    fn load_indirect(&mut self, index: usize, width: Width, offset: u32, facts: Facts) {
-        let load = load_code(width) + (code::LOAD_WORD_INDIRECT - code::LOAD_WORD);
+    fn load_indirect(&mut self, index: usize, width: LoadWidth, offset: u32, facts: ValueBounds) {
+        let load = load_opcode(width) + (code::LOAD_WORD_INDIRECT - code::LOAD_WORD);
         let behind = offset.wrapping_sub(TAG_BYTES);
-        let may_wrap = facts.x_may_wrap(offset);
+        let may_wrap = facts.x_plus_offset_may_wrap(offset);
         if !may_wrap && offset >= TAG_END {
             return self.assembler.push(load, behind);
         }
@@ -235,12 +237,16 @@ impl<'a> Shift<'a> {
         self.assembler.push(code::X_TO_A, 0);
         self.assembler.push(ADD, offset);
         if may_wrap {
-            self.resolve_negative(positive, before);
+            self.resolve_negative_offset(positive, before);
         }
         self.assembler.bind(positive);
-        self.assembler.branch(Instruction::plain(IF_GREATER_OR_EQUAL, TAG_END), shifted, low);
+        self.assembler.branch(Instruction::non_branching(IF_GREATER_OR_EQUAL, TAG_END), shifted, low);
         self.assembler.bind(low);
-        self.assembler.branch(Instruction::plain(IF_GREATER, TAG - width as u32), overlapping, before);
+        self.assembler.branch(
+            Instruction::non_branching(IF_GREATER, TAG - width as u32),
+            overlapping,
+            before,
+        );
         self.assembler.bind(before);
         self.assembler.push(load, offset);
         self.assembler.jump(done);
@@ -250,9 +256,9 @@ impl<'a> Shift<'a> {
         self.assembler.bind(overlapping);
         for at in TAG + 1 - width as u32..TAG_END {
             let (here, next) = (self.assembler.label(), self.assembler.label());
-            self.assembler.branch(Instruction::plain(IF_EQUAL, at), here, next);
+            self.assembler.branch(Instruction::non_branching(IF_EQUAL, at), here, next);
             self.assembler.bind(here);
-            self.load(index, width, at, 0);
+            self.load_across_tag(index, width, at, 0);
             self.assembler.jump(done);
             self.assembler.bind(next);
         }
@@ -261,9 +267,9 @@ impl<'a> Shift<'a> {
 
     /// For an offset in A that may be negative: jumps to `unchanged` if it is not in the frame; otherwise
     /// falls through, or jumps to `positive`, with the offset in the frame in A.
-    fn resolve_negative(&mut self, positive: Label, unchanged: Label) {
+    fn resolve_negative_offset(&mut self, positive: Label, unchanged: Label) {
         let [negative, not_network, link] = std::array::from_fn(|_| self.assembler.label());
-        let at_least = |offset| Instruction::plain(IF_GREATER_OR_EQUAL, offset);
+        let at_least = |offset| Instruction::non_branching(IF_GREATER_OR_EQUAL, offset);
         self.assembler.branch(at_least(1 << 31), negative, positive);
         self.assembler.bind(negative);
         // The network header is after the tag, with or without it.
@@ -276,7 +282,7 @@ impl<'a> Shift<'a> {
 }
 
 /// Splits bytes `at` to `end` of a frame into pieces for one load each: fields of the tag, single bytes.
-fn pieces(mut at: u32, end: u32) -> Vec<(u32, u32)> {
+fn split_into_loads(mut at: u32, end: u32) -> Vec<(u32, u32)> {
     let mut pieces = Vec::new();
     while at < end {
         let is_field = (TAG..TAG_END).contains(&at) && at.is_multiple_of(2) && at + 2 <= end;
@@ -287,10 +293,10 @@ fn pieces(mut at: u32, end: u32) -> Vec<(u32, u32)> {
     pieces
 }
 
-const fn load_code(width: Width) -> u16 {
+const fn load_opcode(width: LoadWidth) -> u16 {
     match width {
-        Width::Byte => code::LOAD_BYTE,
-        Width::Half => code::LOAD_HALF,
-        Width::Word => code::LOAD_WORD,
+        LoadWidth::Byte => code::LOAD_BYTE,
+        LoadWidth::Half => code::LOAD_HALF,
+        LoadWidth::Word => code::LOAD_WORD,
     }
 }

@@ -48,12 +48,12 @@ impl Program {
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parts = text.trim().trim_end_matches(',').split([',', '\n']).map(str::trim);
         let first = parts.next().unwrap_or_default();
-        let count = first.parse().map_err(|_| ParseError::NoCount { found: beginning(first) })?;
+        let count = first.parse().map_err(|_| ParseError::NoCount { found: first_characters(first) })?;
         if count > INSTRUCTIONS_MAX {
             return Err(InvalidProgram::TooLong { count }.into());
         }
         let instructions: Vec<_> =
-            parts.by_ref().take(count).enumerate().map(instruction).collect::<Result<_, _>>()?;
+            parts.by_ref().take(count).enumerate().map(parse_instruction).collect::<Result<_, _>>()?;
         let found = instructions.len() + parts.count();
         if found != count {
             return Err(ParseError::WrongCount { count, found });
@@ -62,7 +62,7 @@ impl Program {
     }
 }
 
-fn instruction((index, part): (usize, &str)) -> Result<Instruction, ParseError> {
+fn parse_instruction((index, part): (usize, &str)) -> Result<Instruction, ParseError> {
     let mut numbers = part.split_ascii_whitespace();
     let mut read = || {
         let instruction = Instruction {
@@ -73,9 +73,9 @@ fn instruction((index, part): (usize, &str)) -> Result<Instruction, ParseError> 
         };
         numbers.next().is_none().then_some(instruction)
     };
-    read().ok_or_else(|| ParseError::NotAnInstruction { index, found: beginning(part) })
+    read().ok_or_else(|| ParseError::NotAnInstruction { index, found: first_characters(part) })
 }
 
-fn beginning(text: &str) -> String {
+fn first_characters(text: &str) -> String {
     text.chars().take(40).collect()
 }

@@ -6,70 +6,90 @@ use proptest::strategy::ValueTree;
 
 use super::instruction::{LINK, NETWORK, code};
 use super::{
-    Ancillary, Extension, INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program, Unanswerable,
-    VlanTag, oracle,
+    AncillaryData, Extension, INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program,
+    UnanswerableLoad, VlanTag, oracle,
 };
 
-const RETURN: Instruction = Instruction::plain(code::RETURN_CONSTANT, 1);
+const RETURN: Instruction = Instruction::non_branching(code::RETURN_CONSTANT, 1);
 
-fn refusal(instructions: &[Instruction]) -> InvalidProgram {
+fn error_of_program(instructions: &[Instruction]) -> InvalidProgram {
     Program::new(instructions.to_vec()).unwrap_err()
 }
 
-fn branch(jump_true: u8, jump_false: u8) -> Instruction {
+fn branch_instruction(jump_true: u8, jump_false: u8) -> Instruction {
     Instruction { code: 0x15, jump_true, jump_false, constant: 0 }
 }
 
 #[test]
 fn every_invalid_program_has_its_error() {
-    let plain = Instruction::plain;
-    assert_eq!(refusal(&[]), InvalidProgram::Empty);
-    assert_eq!(refusal(&[RETURN; 4097]), InvalidProgram::TooLong { count: 4097 });
+    let plain = Instruction::non_branching;
+    assert_eq!(error_of_program(&[]), InvalidProgram::Empty);
+    assert_eq!(error_of_program(&[RETURN; 4097]), InvalidProgram::TooLong { count: 4097 });
     assert!(Program::new(vec![RETURN; INSTRUCTIONS_MAX]).is_ok());
     for code in [0xff, 0x8001, 0x8c, 0x0d, 0x55, 0xb4, 0x18, 0x38, 0x29, 0x0106] {
-        assert_eq!(refusal(&[plain(code, 0), RETURN]), InvalidProgram::UnknownCode { index: 0, code });
+        assert_eq!(
+            error_of_program(&[plain(code, 0), RETURN]),
+            InvalidProgram::UnknownCode { index: 0, code }
+        );
     }
     for offset in [0xffff_f001, 0xffff_f040, 0xffff_ffff] {
         let load = plain(code::LOAD_HALF, offset);
-        assert_eq!(refusal(&[RETURN, load, RETURN]), InvalidProgram::UnknownExtension { index: 1, offset });
+        assert_eq!(
+            error_of_program(&[RETURN, load, RETURN]),
+            InvalidProgram::UnknownExtension { index: 1, offset }
+        );
     }
     for code in [0x34, 0x94] {
-        assert_eq!(refusal(&[plain(code, 0), RETURN]), InvalidProgram::DivisionByZero { index: 0 });
+        assert_eq!(error_of_program(&[plain(code, 0), RETURN]), InvalidProgram::DivisionByZero { index: 0 });
         assert!(Program::new(vec![plain(code | code::WITH_X, 0), RETURN]).is_ok());
     }
     for code in [0x64, 0x74] {
-        assert_eq!(refusal(&[plain(code, 32), RETURN]), InvalidProgram::ShiftTooFar { index: 0, bits: 32 });
+        assert_eq!(
+            error_of_program(&[plain(code, 32), RETURN]),
+            InvalidProgram::ShiftTooFar { index: 0, bits: 32 }
+        );
         assert!(Program::new(vec![plain(code, 31), RETURN]).is_ok());
     }
     for code in [code::STORE, code::STORE_X, code::LOAD_SCRATCH, code::LOAD_X_SCRATCH] {
-        assert_eq!(refusal(&[plain(code, 16), RETURN]), InvalidProgram::NoSuchSlot { index: 0, slot: 16 });
+        assert_eq!(
+            error_of_program(&[plain(code, 16), RETURN]),
+            InvalidProgram::NoSuchSlot { index: 0, slot: 16 }
+        );
     }
     let past = |target| InvalidProgram::JumpPastEnd { index: 0, target, count: 2 };
-    assert_eq!(refusal(&[branch(0, 1), RETURN]), past(2));
-    assert_eq!(refusal(&[branch(255, 0), RETURN]), past(256));
-    assert_eq!(refusal(&[plain(code::JUMP, 1), RETURN]), past(2));
-    assert_eq!(refusal(&[plain(code::JUMP, u32::MAX), RETURN]), past(1 << 32));
-    assert_eq!(refusal(&[RETURN, plain(code::NEGATE, 0)]), InvalidProgram::NoReturn { index: 1 });
+    assert_eq!(error_of_program(&[branch_instruction(0, 1), RETURN]), past(2));
+    assert_eq!(error_of_program(&[branch_instruction(255, 0), RETURN]), past(256));
+    assert_eq!(error_of_program(&[plain(code::JUMP, 1), RETURN]), past(2));
+    assert_eq!(error_of_program(&[plain(code::JUMP, u32::MAX), RETURN]), past(1 << 32));
+    assert_eq!(error_of_program(&[RETURN, plain(code::NEGATE, 0)]), InvalidProgram::NoReturn { index: 1 });
 }
 
 #[test]
 fn a_slot_is_read_only_after_a_store_on_every_path() {
-    let (store, load) = (Instruction::plain(code::STORE, 3), Instruction::plain(code::LOAD_SCRATCH, 3));
-    assert_eq!(refusal(&[load, RETURN]), InvalidProgram::SlotNotStored { index: 0, slot: 3 });
+    let (store, load) =
+        (Instruction::non_branching(code::STORE, 3), Instruction::non_branching(code::LOAD_SCRATCH, 3));
+    assert_eq!(error_of_program(&[load, RETURN]), InvalidProgram::SlotNotStored { index: 0, slot: 3 });
     assert!(Program::new(vec![store, load, RETURN]).is_ok());
     assert_eq!(
-        refusal(&[branch(0, 1), store, load, RETURN]),
+        error_of_program(&[branch_instruction(0, 1), store, load, RETURN]),
         InvalidProgram::SlotNotStored { index: 2, slot: 3 }
     );
-    assert!(Program::new(vec![branch(1, 0), store, RETURN]).is_ok());
+    assert!(Program::new(vec![branch_instruction(1, 0), store, RETURN]).is_ok());
     assert!(
-        Program::new(vec![branch(0, 2), store, Instruction::plain(code::JUMP, 1), store, load, RETURN])
-            .is_ok()
+        Program::new(vec![
+            branch_instruction(0, 2),
+            store,
+            Instruction::non_branching(code::JUMP, 1),
+            store,
+            load,
+            RETURN
+        ])
+        .is_ok()
     );
 }
 
 #[test]
-fn both_forms_of_text_are_read() {
+fn lines_and_commas_are_both_parsed_as_programs() {
     let lines = "4\n40 0 0 12\n21 0 1 2048\n6 0 0 262144\n6 0 0 0\n";
     let program = Program::parse(lines).unwrap();
     assert_eq!(program.instructions().len(), 4);
@@ -141,7 +161,7 @@ fn invalid_program_text_is_refused() {
 }
 
 /// Instructions by code, both jumps and constant.
-fn program(instructions: &[(u16, u8, u8, u32)]) -> Program {
+fn program_of_tuples(instructions: &[(u16, u8, u8, u32)]) -> Program {
     let instructions = instructions.iter().map(|&(code, jump_true, jump_false, constant)| Instruction {
         code,
         jump_true,
@@ -152,14 +172,14 @@ fn program(instructions: &[(u16, u8, u8, u32)]) -> Program {
 }
 
 /// The value of A after one instruction, started with A and X.
-fn result(a: u32, x: u32, code: u16, constant: u32, packet: &[&[u8]]) -> u32 {
-    program(&[(0x01, 0, 0, x), (0x00, 0, 0, a), (code, 0, 0, constant), (0x16, 0, 0, 0)])
-        .run(packet, &Ancillary::default())
+fn result_of_instruction(a: u32, x: u32, code: u16, constant: u32, packet: &[&[u8]]) -> u32 {
+    program_of_tuples(&[(0x01, 0, 0, x), (0x00, 0, 0, a), (code, 0, 0, constant), (0x16, 0, 0, 0)])
+        .run(packet, &AncillaryData::default())
 }
 
 #[test]
-fn arithmetic_is_that_of_32_bits() {
-    let a = |a, x, code, constant| result(a, x, code, constant, &[]);
+fn arithmetic_wraps_at_32_bits() {
+    let a = |a, x, code, constant| result_of_instruction(a, x, code, constant, &[]);
     assert_eq!(a(u32::MAX, 0, 0x04, 2), 1);
     assert_eq!(a(1, 2, 0x1c, 0), u32::MAX);
     assert_eq!(a(0x1_0001, 0x1_0001, 0x2c, 0), 0x2_0001);
@@ -172,7 +192,7 @@ fn arithmetic_is_that_of_32_bits() {
 #[test]
 fn loads_cross_pieces_up_to_the_packets_end() {
     let packet: [&[u8]; 4] = [&[1, 2], &[], &[3], &[4, 5]];
-    let a = |x, code, constant| result(9, x, code, constant, &packet);
+    let a = |x, code, constant| result_of_instruction(9, x, code, constant, &packet);
     assert_eq!((a(0, code::LOAD_WORD, 0), a(0, code::LOAD_WORD, 1)), (0x0102_0304, 0x0203_0405));
     assert_eq!((a(0, code::LOAD_WORD, 2), a(0, code::LOAD_BYTE, 5), a(0, code::LOAD_BYTE, 4)), (0, 0, 5));
     assert_eq!(a(u32::MAX, code::LOAD_HALF_INDIRECT, 2), 0x0203, "the sum is of 32 bits");
@@ -184,7 +204,8 @@ fn loads_cross_pieces_up_to_the_packets_end() {
 
 #[test]
 fn the_network_header_follows_a_tag() {
-    let (mut frame, load) = ([0; 20], |frame: &[u8]| result(0, 0, code::LOAD_BYTE, NETWORK + 1, &[frame]));
+    let (mut frame, load) =
+        ([0; 20], |frame: &[u8]| result_of_instruction(0, 0, code::LOAD_BYTE, NETWORK + 1, &[frame]));
     (frame[15], frame[19]) = (15, 19);
     assert_eq!(load(&frame), 15);
     frame[12] = 0x81;
@@ -194,20 +215,21 @@ fn the_network_header_follows_a_tag() {
 
 #[test]
 fn unanswerable_loads_are_named() {
-    let ask = |extension: Extension| program(&[(0x20, 0, 0, extension.offset()), (0x16, 0, 0, 0)]);
+    let ask =
+        |extension: Extension| program_of_tuples(&[(0x20, 0, 0, extension.load_offset()), (0x16, 0, 0, 0)]);
     assert_eq!(ask(Extension::Cpu).check_answerable(), Ok(()));
     let refusal = ask(Extension::ReceiveHash).check_answerable().unwrap_err();
-    assert_eq!(refusal, Unanswerable { index: 0, extension: Extension::ReceiveHash });
+    assert_eq!(refusal, UnanswerableLoad { index: 0, extension: Extension::ReceiveHash });
     assert_eq!(
         refusal.to_string(),
         "instruction 0 asks for the receive hash, which is computed by the device or later; run the filter on a packet socket"
     );
-    let beside = Ancillary {
+    let beside = AncillaryData {
         cpu: 3,
         queue: 2,
         vlan: Some(VlanTag { protocol: 0x88a8, control: 5 }),
         interface_index: Some(7),
-        ..Ancillary::default()
+        ..AncillaryData::default()
     };
     let answers = [
         (Extension::Cpu, 3),
@@ -225,12 +247,13 @@ fn unanswerable_loads_are_named() {
 
 #[test]
 fn filters_of_the_corpus_match_expected_packets() {
-    let packets = oracle::packets();
+    let packets = oracle::sample_packets();
     let matches = |expression: &str| {
-        let (_, program) = oracle::corpus().into_iter().find(|(text, _)| *text == expression).unwrap();
-        packets.iter().filter(|packet| program.run(&[packet], &Ancillary::default()) > 0).count()
+        let (_, program) =
+            oracle::corpus_filters().into_iter().find(|(text, _)| *text == expression).unwrap();
+        packets.iter().filter(|packet| program.run(&[packet], &AncillaryData::default()) > 0).count()
     };
-    for (expression, program) in oracle::corpus() {
+    for (expression, program) in oracle::corpus_filters() {
         assert!(program.check_answerable().is_ok(), "{expression}");
     }
     assert_eq!(matches("ip") + matches("not (ip or ip6)") + matches("ip6"), packets.len());
@@ -241,21 +264,21 @@ fn filters_of_the_corpus_match_expected_packets() {
 
 #[test]
 fn packet_socket_filters_see_the_tag_in_place() {
-    let packets = oracle::packets();
-    for (expression, program) in oracle::corpus() {
+    let packets = oracle::sample_packets();
+    for (expression, program) in oracle::corpus_filters() {
         let rewritten = program.for_packet_socket().unwrap();
         assert_ne!(rewritten, program, "{expression}");
         assert_eq!(rewritten.for_packet_socket(), Ok(rewritten), "{expression}: asks for the tag now");
-        oracle::check_packet_socket(&program, &packets, 5);
-        oracle::check_packet_socket(&program, &packets, 0x6f64);
+        oracle::check_packet_socket_filter(&program, &packets, 5);
+        oracle::check_packet_socket_filter(&program, &packets, 0x6f64);
     }
 }
 
 #[test]
 fn every_load_around_the_tag_reads_the_original_bytes() {
-    for (program, packet) in oracle::loads() {
+    for (program, packet) in oracle::loads_around_tag() {
         for end in [14, 15, 16, 20, packet.len()] {
-            oracle::check_packet_socket(&program, &[packet[..end].to_vec()], 0x6f64);
+            oracle::check_packet_socket_filter(&program, &[packet[..end].to_vec()], 0x6f64);
         }
     }
 }
@@ -269,7 +292,9 @@ fn random_filters_terminate() {
         let mut any = |strategy: &proptest::collection::VecStrategy<_>| {
             strategy.new_tree(&mut runner).unwrap().current()
         };
-        results.insert(oracle::program(&any(&filters)).run(&[&any(&packets)], &Ancillary::default()));
+        results.insert(
+            oracle::program_from_bytes(&any(&filters)).run(&[&any(&packets)], &AncillaryData::default()),
+        );
     }
     assert!(results.len() > 300, "{} results of 1000: they would hide what is wrong", results.len());
 }
@@ -278,7 +303,10 @@ fn random_filters_terminate() {
 fn a_filter_without_a_free_slot_is_not_rewritten() {
     let mut instructions: Vec<_> = (0..16).map(|slot| (code::STORE, 0, 0, slot)).collect();
     instructions.extend([(code::LOAD_X_LENGTH, 0, 0, 0), (code::RETURN_A, 0, 0, 0)]);
-    assert_eq!(program(&instructions).for_packet_socket(), Err(InvalidProgram::NoSlotLeft { index: 16 }));
+    assert_eq!(
+        program_of_tuples(&instructions).for_packet_socket(),
+        Err(InvalidProgram::NoSlotLeft { index: 16 })
+    );
 }
 
 proptest! {
@@ -301,11 +329,11 @@ proptest! {
             constant,
         });
         for mut instructions in [known.collect::<Vec<_>>(), anything.collect()] {
-            instructions.push(Instruction::plain(code::RETURN_A, 0));
+            instructions.push(Instruction::non_branching(code::RETURN_A, 0));
             let Ok(program) = Program::new(instructions) else { continue };
-            program.run(&[&packet], &Ancillary::default());
+            program.run(&[&packet], &AncillaryData::default());
             let _ = (program.to_xdp(false), program.to_xdp(true));
-            oracle::check_packet_socket(&program, std::slice::from_ref(&packet), 5);
+            oracle::check_packet_socket_filter(&program, std::slice::from_ref(&packet), 5);
         }
     }
 
@@ -322,12 +350,12 @@ proptest! {
     fn random_packet_socket_filters_see_the_tag_in_place(
         bytes in vec(any::<u8>(), 0..250), packets in vec(vec(any::<u8>(), 14..100), 1..4), control in any::<u16>(),
     ) {
-        oracle::check_packet_socket(&oracle::program(&bytes), &packets, control);
+        oracle::check_packet_socket_filter(&oracle::program_from_bytes(&bytes), &packets, control);
     }
 
     #[test]
-    fn translated_jumps_stay_inside(bytes in vec(any::<u8>(), 0..800), fragments in any::<bool>()) {
-        let Ok(code) = oracle::program(&bytes).to_xdp(fragments) else { return Ok(()) };
+    fn jumps_of_translated_filters_stay_in_the_program(bytes in vec(any::<u8>(), 0..800), fragments in any::<bool>()) {
+        let Ok(code) = oracle::program_from_bytes(&bytes).to_xdp(fragments) else { return Ok(()) };
         for (at, instruction) in code.iter().enumerate() {
             let is_jump = matches!(instruction.code & 7, 5 | 6) && !matches!(instruction.code, 0x85 | 0x95);
             if is_jump {
@@ -341,18 +369,18 @@ proptest! {
 
 #[test]
 fn a_filter_with_a_byte_limit_matches_the_same_packets() {
-    for (expression, program) in oracle::corpus() {
-        let keeping = program.keeping(7).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        for packet in oracle::packets() {
-            let matches = program.run(&[&packet], &Ancillary::default()) > 0;
+    for (expression, program) in oracle::corpus_filters() {
+        let keeping = program.with_snap_length(7).unwrap_or_else(|error| panic!("{expression}: {error}"));
+        for packet in oracle::sample_packets() {
+            let matches = program.run(&[&packet], &AncillaryData::default()) > 0;
             assert_eq!(
-                keeping.run(&[&packet], &Ancillary::default()),
+                keeping.run(&[&packet], &AncillaryData::default()),
                 u32::from(matches) * 7,
                 "{expression}"
             );
         }
     }
-    let whatever = Program::parse("2,48 0 0 0,22 0 0 0").unwrap().keeping(7).unwrap(); // returns the first byte
-    let kept = [0, 1, 255].map(|byte| whatever.run(&[&[byte]], &Ancillary::default()));
+    let whatever = Program::parse("2,48 0 0 0,22 0 0 0").unwrap().with_snap_length(7).unwrap(); // returns the first byte
+    let kept = [0, 1, 255].map(|byte| whatever.run(&[&[byte]], &AncillaryData::default()));
     assert_eq!(kept, [0, 7, 7]);
 }

@@ -34,8 +34,8 @@ impl Program {
             }
         }
         let mut filter = FilterBuilder::new();
-        filter.over_ipv4(&v4, port);
-        filter.over_ipv6(&v6, port);
+        filter.match_ipv4(&v4, port);
+        filter.match_ipv6(&v6, port);
         Self::new(filter.finish()).expect("forward jumps, and less than the kernel's limit")
     }
 }
@@ -53,38 +53,38 @@ impl FilterBuilder {
         Self { program, accept, reject }
     }
 
-    fn over_ipv4(&mut self, addresses: &[Ipv4Addr], port: u16) {
+    fn match_ipv4(&mut self, addresses: &[Ipv4Addr], port: u16) {
         if addresses.is_empty() {
             return;
         }
         let other = self.program.label();
         let ip = ETHERNET_BYTES;
-        self.require(code::LOAD_HALF, TYPE_OFFSET, EtherType::IPV4.0.into(), other);
-        self.require(code::LOAD_BYTE, ip, IPV4_WITHOUT_OPTIONS, self.reject);
-        self.require(code::LOAD_BYTE, ip + 9, IpProtocol::UDP.0.into(), self.reject);
+        self.require_equal(code::LOAD_HALF, TYPE_OFFSET, EtherType::IPV4.0.into(), other);
+        self.require_equal(code::LOAD_BYTE, ip, IPV4_WITHOUT_OPTIONS, self.reject);
+        self.require_equal(code::LOAD_BYTE, ip + 9, IpProtocol::UDP.0.into(), self.reject);
         self.program.push(code::LOAD_HALF, ip + 6);
-        self.skip_if(IF_ANY_BIT, IPV4_FRAGMENT, self.reject);
-        self.require(code::LOAD_HALF, ip + ipv4::HEADER_BYTES as u32 + 2, port.into(), self.reject);
+        self.jump_if(IF_ANY_BIT, IPV4_FRAGMENT, self.reject);
+        self.require_equal(code::LOAD_HALF, ip + ipv4::HEADER_BYTES as u32 + 2, port.into(), self.reject);
         self.program.push(code::LOAD_WORD, ip + 16);
         for address in addresses {
-            self.skip_if(IF_EQUAL, address.to_bits(), self.accept);
+            self.jump_if(IF_EQUAL, address.to_bits(), self.accept);
         }
         self.program.jump(self.reject);
         self.program.bind(other);
     }
 
-    fn over_ipv6(&mut self, addresses: &[Ipv6Addr], port: u16) {
+    fn match_ipv6(&mut self, addresses: &[Ipv6Addr], port: u16) {
         if addresses.is_empty() {
             return;
         }
         let ip = ETHERNET_BYTES;
-        self.require(code::LOAD_HALF, TYPE_OFFSET, EtherType::IPV6.0.into(), self.reject);
-        self.require(code::LOAD_BYTE, ip + 6, IpProtocol::UDP.0.into(), self.reject);
-        self.require(code::LOAD_HALF, ip + ipv6::HEADER_BYTES as u32 + 2, port.into(), self.reject);
+        self.require_equal(code::LOAD_HALF, TYPE_OFFSET, EtherType::IPV6.0.into(), self.reject);
+        self.require_equal(code::LOAD_BYTE, ip + 6, IpProtocol::UDP.0.into(), self.reject);
+        self.require_equal(code::LOAD_HALF, ip + ipv6::HEADER_BYTES as u32 + 2, port.into(), self.reject);
         for address in addresses {
             let next = self.program.label();
             for (word, offset) in address.octets().as_chunks::<4>().0.iter().zip((ip + 24..).step_by(4)) {
-                self.require(code::LOAD_WORD, offset, u32::from_be_bytes(*word), next);
+                self.require_equal(code::LOAD_WORD, offset, u32::from_be_bytes(*word), next);
             }
             self.program.jump(self.accept);
             self.program.bind(next);
@@ -92,17 +92,17 @@ impl FilterBuilder {
     }
 
     /// Continues if the loaded value equals `value`.
-    fn require(&mut self, load: u16, offset: u32, value: u32, otherwise: Label) {
+    fn require_equal(&mut self, load: u16, offset: u32, value: u32, otherwise: Label) {
         self.program.push(load, offset);
         let on = self.program.label();
-        self.program.branch(Instruction::plain(IF_EQUAL, value), on, otherwise);
+        self.program.branch(Instruction::non_branching(IF_EQUAL, value), on, otherwise);
         self.program.bind(on);
     }
 
     /// Jumps to `to` if the loaded value passes the test.
-    fn skip_if(&mut self, test: u16, value: u32, to: Label) {
+    fn jump_if(&mut self, test: u16, value: u32, to: Label) {
         let on = self.program.label();
-        self.program.branch(Instruction::plain(test, value), to, on);
+        self.program.branch(Instruction::non_branching(test, value), to, on);
         self.program.bind(on);
     }
 
@@ -120,12 +120,12 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::Ancillary;
+    use super::super::AncillaryData;
     use super::*;
     use crate::wire::vlan::TagControl;
     use crate::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
-    fn frame(to: IpAddr, port: u16, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {
+    fn udp_frame(to: IpAddr, port: u16, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {
         let from = if to.is_ipv4() { "10.0.0.9".parse().unwrap() } else { "fd00::9".parse().unwrap() };
         let headers = UdpFrame {
             source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
@@ -144,11 +144,11 @@ mod tests {
         frame
     }
 
-    fn matches(program: &Program, frame: &[u8]) -> bool {
-        program.run(&[frame], &Ancillary::default()) != 0
+    fn matches_frame(program: &Program, frame: &[u8]) -> bool {
+        program.run(&[frame], &AncillaryData::default()) != 0
     }
 
-    fn addresses() -> impl Strategy<Value = IpAddr> {
+    fn any_address() -> impl Strategy<Value = IpAddr> {
         // Few, so that they meet.
         prop_oneof![
             (0..6_u8).prop_map(|last| IpAddr::from([10, 0, 0, last])),
@@ -161,30 +161,30 @@ mod tests {
     proptest! {
         #[test]
         fn a_udp_filter_matches_only_its_datagrams(
-            mine in vec(addresses(), 0..8), to in addresses(), port in 7..10_u16, tagged: bool, payload in vec(any::<u8>(), 0..40),
+            mine in vec(any_address(), 0..8), to in any_address(), port in 7..10_u16, tagged: bool, payload in vec(any::<u8>(), 0..40),
         ) {
             let program = Program::udp_to(&mine, 8);
             let vlan = tagged.then(|| TagControl::new(5, 0, false).unwrap());
             let expected = mine.contains(&to) && port == 8 && !tagged;
-            prop_assert_eq!(matches(&program, &frame(to, port, vlan, &payload)), expected);
+            prop_assert_eq!(matches_frame(&program, &udp_frame(to, port, vlan, &payload)), expected);
         }
 
         #[test]
         fn a_udp_filter_leaves_unusual_packets_to_the_host(fragment in 1..0x4000_u16, other in any::<u8>(), cut in 0..42_usize) {
             let to = IpAddr::from([10, 0, 0, 1]);
             let program = Program::udp_to(&[to], 8);
-            let whole = frame(to, 8, None, b"payload");
-            prop_assert!(matches(&program, &whole));
+            let whole = udp_frame(to, 8, None, b"payload");
+            prop_assert!(matches_frame(&program, &whole));
             let mut changed = whole.clone();
             changed[20..22].copy_from_slice(&fragment.to_be_bytes());
-            prop_assert!(!matches(&program, &changed), "a fragment");
+            prop_assert!(!matches_frame(&program, &changed), "a fragment");
             let mut changed = whole.clone();
             changed[23] = other;
-            prop_assert_eq!(matches(&program, &changed), other == 17);
+            prop_assert_eq!(matches_frame(&program, &changed), other == 17);
             let mut changed = whole.clone();
             changed[14] = 0x46;
-            prop_assert!(!matches(&program, &changed), "options");
-            prop_assert!(cut >= 38 || !matches(&program, &whole[..cut]), "cut to {}", cut);
+            prop_assert!(!matches_frame(&program, &changed), "options");
+            prop_assert!(cut >= 38 || !matches_frame(&program, &whole[..cut]), "cut to {}", cut);
         }
     }
 
@@ -194,7 +194,7 @@ mod tests {
             (0..200_u16).map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])).collect();
         let program = Program::udp_to(&many, 8);
         for (place, to) in many.iter().enumerate().step_by(199) {
-            assert!(matches(&program, &frame(*to, 8, None, b"")), "address {place}");
+            assert!(matches_frame(&program, &udp_frame(*to, 8, None, b"")), "address {place}");
         }
     }
 }

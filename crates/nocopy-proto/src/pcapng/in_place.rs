@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::{
-    Counts, FILLER_BYTES_MIN, PACKET_HEAD_BYTES, PACKET_TAIL_BYTES, Packet, STATISTICS_BYTES, around, filler,
-    filler_head, statistics,
+    FILLER_BYTES_MIN, InterfaceCounts, PACKET_HEAD_BYTES, PACKET_TAIL_BYTES, PacketHeader, STATISTICS_BYTES,
+    filler_head, wrap_packet, write_filler, write_statistics,
 };
 
 /// Makes blocks in place, packet by packet, in the order of their addresses.
@@ -18,7 +18,7 @@ use super::{
 pub struct InPlaceWriter<'a> {
     /// The block's bytes without its head.
     bytes: &'a mut [u8],
-    counts: Option<Counts>,
+    counts: Option<InterfaceCounts>,
     snap_bytes: u32,
     first_bytes: usize,
     last: Option<LastPacket>,
@@ -28,7 +28,7 @@ pub struct InPlaceWriter<'a> {
 /// The packet whose block ends where the next begins.
 #[derive(Debug, Clone, Copy)]
 struct LastPacket {
-    packet: Packet,
+    packet: PacketHeader,
     start: usize,
     len: usize,
 }
@@ -57,7 +57,7 @@ impl<'a> InPlaceWriter<'a> {
 
     /// Begins with the memory behind its head; with counts in front of the packets, if there are any. No more
     /// than `snap_bytes` of a packet are kept.
-    pub fn new(bytes: &'a mut [u8], counts: Option<Counts>, snap_bytes: u32) -> Self {
+    pub fn new(bytes: &'a mut [u8], counts: Option<InterfaceCounts>, snap_bytes: u32) -> Self {
         Self { bytes, counts, snap_bytes, first_bytes: 0, last: None, moved: 0 }
     }
 
@@ -66,7 +66,7 @@ impl<'a> InPlaceWriter<'a> {
     ///
     /// # Errors
     /// There is no room; nothing has changed.
-    pub fn add(&mut self, packet: &Packet, place: Range<usize>) -> Result<(), NoRoomForBlock> {
+    pub fn add_packet(&mut self, packet: &PacketHeader, place: Range<usize>) -> Result<(), NoRoomForBlock> {
         let end = self.bytes.len() + Self::HEAD_BYTES;
         if place.start > place.end || place.end > end {
             return Err(NoRoomForBlock);
@@ -75,9 +75,9 @@ impl<'a> InPlaceWriter<'a> {
         let last_start = end.checked_sub(PACKET_TAIL_BYTES + len).ok_or(NoRoomForBlock)?;
         // Rounded down: also so that the padding fits.
         let start = place.start.min(last_start) / 4 * 4;
-        let block = start.checked_sub(PACKET_HEAD_BYTES).filter(|block| *block >= self.free_from());
+        let block = start.checked_sub(PACKET_HEAD_BYTES).filter(|block| *block >= self.next_block_start());
         let block = block.ok_or(NoRoomForBlock)?;
-        self.end_at(block);
+        self.end_block_at(block);
         if start != place.start {
             let from = place.start - Self::HEAD_BYTES;
             self.bytes.copy_within(from..from + len, start - Self::HEAD_BYTES);
@@ -88,24 +88,24 @@ impl<'a> InPlaceWriter<'a> {
     }
 
     /// The memory from `at` on, counted from its beginning, in which to look for the next packet.
-    pub fn behind(&mut self, at: usize) -> Option<&mut [u8]> {
+    pub fn memory_after(&mut self, at: usize) -> Option<&mut [u8]> {
         self.bytes.get_mut(at.checked_sub(Self::HEAD_BYTES)?..)
     }
 
     /// Ends the last block, and fills up to a multiple of `unit` if the memory is as long.
     pub fn finish(mut self, unit: usize) -> FinishedBlocks {
         let memory = self.bytes.len() + Self::HEAD_BYTES;
-        let used = self.free_from();
+        let used = self.next_block_start();
         let whole = used.next_multiple_of(unit).min(memory / 4 * 4);
         let end = if whole - used >= FILLER_BYTES_MIN && self.last.is_some() { used } else { whole };
-        self.end_at(end);
-        filler(&mut self.bytes[end - Self::HEAD_BYTES..whole - Self::HEAD_BYTES]);
+        self.end_block_at(end);
+        write_filler(&mut self.bytes[end - Self::HEAD_BYTES..whole - Self::HEAD_BYTES]);
         let head = filler_head(u32::try_from(self.first_bytes).expect("blocks are shorter"));
         FinishedBlocks { head, bytes: whole, moved: self.moved }
     }
 
     /// The first possible start of the next block.
-    fn free_from(&self) -> usize {
+    fn next_block_start(&self) -> usize {
         match self.last {
             Some(LastPacket { start, len, .. }) => start + len.next_multiple_of(4) + PACKET_TAIL_BYTES,
             None => Self::HEAD_BYTES + 4 + self.counts.map_or(0, |_| STATISTICS_BYTES),
@@ -113,25 +113,25 @@ impl<'a> InPlaceWriter<'a> {
     }
 
     /// Ends the last packet's block, or the blocks before the first packet, at `end`.
-    fn end_at(&mut self, end: usize) {
+    fn end_block_at(&mut self, end: usize) {
         if let Some(LastPacket { packet, start, len }) = self.last {
-            around(self.within(start - PACKET_HEAD_BYTES..end), &packet, len);
+            wrap_packet(self.memory_range(start - PACKET_HEAD_BYTES..end), &packet, len);
             return;
         }
         let mut first = end;
         if let Some(counts) = self.counts {
             first -= STATISTICS_BYTES;
-            statistics(self.within(first..end), &counts);
+            write_statistics(self.memory_range(first..end), &counts);
         }
         self.first_bytes = first;
-        let rest = self.within(Self::HEAD_BYTES..first);
+        let rest = self.memory_range(Self::HEAD_BYTES..first);
         let (body, tail) = rest.split_at_mut(rest.len() - 4);
         body.fill(0);
         tail.copy_from_slice(&(first as u32).to_le_bytes());
     }
 
     /// The bytes at a place, counted from the beginning of the memory.
-    fn within(&mut self, place: Range<usize>) -> &mut [u8] {
+    fn memory_range(&mut self, place: Range<usize>) -> &mut [u8] {
         &mut self.bytes[place.start - Self::HEAD_BYTES..place.end - Self::HEAD_BYTES]
     }
 }
@@ -140,8 +140,8 @@ impl<'a> InPlaceWriter<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::reader::{ParsedBlock, read};
-    use super::super::{Direction, packet, packet_bytes};
+    use super::super::reader::{ParsedBlock, read_blocks};
+    use super::super::{PacketDirection, packet_block_bytes, write_packet};
     use super::*;
 
     const UNIT: usize = 512;
@@ -150,16 +150,21 @@ mod tests {
     /// The word that another process reads.
     const WORD: [u8; 4] = [1, 0, 0, 0x55];
 
-    fn of(number: u8) -> Packet {
-        let direction = if number.is_multiple_of(2) { Direction::In } else { Direction::Out };
-        Packet { time_ns: u64::from(number) << 31, original_bytes: 2000, direction }
+    fn numbered_packet(number: u8) -> PacketHeader {
+        let direction = if number.is_multiple_of(2) { PacketDirection::In } else { PacketDirection::Out };
+        PacketHeader { time_ns: u64::from(number) << 31, original_bytes: 2000, direction }
     }
 
-    fn lay(memory: &mut [u8], counts: Option<Counts>, snap: u32, places: &[Range<usize>]) -> FinishedBlocks {
+    fn write_in_place(
+        memory: &mut [u8],
+        counts: Option<InterfaceCounts>,
+        snap: u32,
+        places: &[Range<usize>],
+    ) -> FinishedBlocks {
         memory[8..12].copy_from_slice(&WORD);
         let mut blocks = InPlaceWriter::new(&mut memory[InPlaceWriter::HEAD_BYTES..], counts, snap);
         for (number, place) in (0..).zip(places) {
-            blocks.add(&of(number), place.clone()).unwrap();
+            blocks.add_packet(&numbered_packet(number), place.clone()).unwrap();
         }
         let laid = blocks.finish(UNIT);
         memory[..8].copy_from_slice(&laid.head);
@@ -172,7 +177,7 @@ mod tests {
         let (first, second): (Vec<u8>, Vec<u8>) = ((0..61).collect(), (100..170).collect());
         memory[132..193].copy_from_slice(&first);
         memory[284..354].copy_from_slice(&second);
-        let laid = lay(&mut memory, None, 1 << 18, &[132..193, 284..354]);
+        let laid = write_in_place(&mut memory, None, 1 << 18, &[132..193, 284..354]);
         assert_eq!((laid.bytes, laid.moved), (512, 0));
 
         let mut expected = Vec::new();
@@ -193,8 +198,8 @@ mod tests {
         expected.extend([0x63, 0x8e, 40, 0]); // filled
         expected.resize(252, 0);
         word(&mut expected, 152);
-        let mut last = vec![0; packet_bytes(70)];
-        packet(&mut last, &of(1), &second);
+        let mut last = vec![0; packet_block_bytes(70)];
+        write_packet(&mut last, &numbered_packet(1), &second);
         expected.extend(last);
         word(&mut expected, 0x8000_6e63);
         word(&mut expected, 140);
@@ -209,23 +214,27 @@ mod tests {
         let mut memory = [0; 1024];
         let mut blocks = InPlaceWriter::new(&mut memory, None, 1 << 18);
         for place in [0..10, 40..50, 1030..1037, Range { start: 200, end: 100 }, usize::MAX - 5..usize::MAX] {
-            assert_eq!(blocks.add(&of(0), place.clone()), Err(NoRoomForBlock), "{place:?}");
+            assert_eq!(
+                blocks.add_packet(&numbered_packet(0), place.clone()),
+                Err(NoRoomForBlock),
+                "{place:?}"
+            );
         }
-        blocks.add(&of(0), 100..200).unwrap();
+        blocks.add_packet(&numbered_packet(0), 100..200).unwrap();
         for place in [200..210, 243..250, 100..200] {
-            assert_eq!(blocks.add(&of(0), place), Err(NoRoomForBlock));
+            assert_eq!(blocks.add_packet(&numbered_packet(0), place), Err(NoRoomForBlock));
         }
-        blocks.add(&of(0), 244..250).unwrap();
+        blocks.add_packet(&numbered_packet(0), 244..250).unwrap();
     }
 
     #[test]
     fn memory_without_packets_is_a_filler_or_counts() {
-        let counts = Counts { time_ns: 1, received: 2, dropped: 3 };
+        let counts = InterfaceCounts { time_ns: 1, received: 2, dropped: 3 };
         let mut memory = [0xaa; 1024];
-        let laid = lay(&mut memory, None, 100, &[]);
-        assert_eq!(read(&memory[..laid.bytes]), [ParsedBlock::Filler]);
-        let laid = lay(&mut memory, Some(counts), 100, &[]);
-        assert_eq!(read(&memory[..laid.bytes]), [ParsedBlock::Filler, ParsedBlock::Counts(counts)]);
+        let laid = write_in_place(&mut memory, None, 100, &[]);
+        assert_eq!(read_blocks(&memory[..laid.bytes]), [ParsedBlock::Filler]);
+        let laid = write_in_place(&mut memory, Some(counts), 100, &[]);
+        assert_eq!(read_blocks(&memory[..laid.bytes]), [ParsedBlock::Filler, ParsedBlock::Counts(counts)]);
     }
 
     proptest! {
@@ -254,16 +263,16 @@ mod tests {
                 data
             };
             let mut expected = vec![ParsedBlock::Filler];
-            let counts = counted.then_some(Counts { time_ns: 5, received: 6, dropped: 7 });
+            let counts = counted.then_some(InterfaceCounts { time_ns: 5, received: 6, dropped: 7 });
             expected.extend(counts.map(ParsedBlock::Counts));
             expected.extend((0..).zip(&places).map(|(number, place)| {
-                let packet = Packet { original_bytes: 2000, ..of(number) };
+                let packet = PacketHeader { original_bytes: 2000, ..numbered_packet(number) };
                 ParsedBlock::Packet { packet, data: data(place) }
             }));
-            let laid = lay(&mut memory, counts, snap, &places);
+            let laid = write_in_place(&mut memory, counts, snap, &places);
             prop_assert_eq!(laid.bytes % UNIT, 0);
             prop_assert_eq!(&memory[8..12], &WORD);
-            let mut found = read(&memory[..laid.bytes]);
+            let mut found = read_blocks(&memory[..laid.bytes]);
             if found.len() > expected.len() {
                 prop_assert_eq!(found.pop(), Some(ParsedBlock::Filler));
             }

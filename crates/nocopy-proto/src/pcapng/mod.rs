@@ -50,7 +50,7 @@ pub const SNAP_BYTES_MAX: u32 = 262_144;
 
 /// The description of the source of packets in a file.
 #[derive(Debug, Clone, Copy)]
-pub struct Interface<'a> {
+pub struct InterfaceDescription<'a> {
     /// Its name.
     pub name: &'a str,
     /// The filter's words.
@@ -63,7 +63,7 @@ pub struct Interface<'a> {
 
 /// Counts from the beginning of the capture until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct InterfaceCounts {
     /// When, in nanoseconds since 1970.
     pub time_ns: u64,
     /// Packets that matched the filter.
@@ -74,7 +74,7 @@ pub struct Counts {
 
 /// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub enum PacketDirection {
     /// Into the host.
     In,
     /// Sent by the interface.
@@ -83,53 +83,53 @@ pub enum Direction {
 
 /// The values written in front of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
+pub struct PacketHeader {
     /// Nanoseconds since 1970.
     pub time_ns: u64,
     /// How long it was on the wire, if it was cut.
     pub original_bytes: u32,
     /// The direction.
-    pub direction: Direction,
+    pub direction: PacketDirection,
 }
 
 /// The beginning of a file, filled up to a multiple of `unit`: section header and interface description.
 ///
 /// # Panics
 /// If `unit` is no multiple of four.
-pub fn head(interface: &Interface<'_>, unit: usize) -> Vec<u8> {
+pub fn file_head(interface: &InterfaceDescription<'_>, unit: usize) -> Vec<u8> {
     assert!(unit > 0 && unit.is_multiple_of(4), "no unit of blocks");
     let mut section = Vec::new();
     section.extend(BYTE_ORDER.to_le_bytes());
     section.extend(1_u16.to_le_bytes());
     section.extend(0_u16.to_le_bytes());
     section.extend((-1_i64).to_le_bytes()); // however long
-    option(&mut section, SECTION_APPLICATION, interface.application.as_bytes());
-    option(&mut section, OPTION_END, &[]);
+    append_option(&mut section, SECTION_APPLICATION, interface.application.as_bytes());
+    append_option(&mut section, OPTION_END, &[]);
 
     let mut description = Vec::new();
     description.extend(LINK_ETHERNET.to_le_bytes());
     description.extend(0_u16.to_le_bytes());
     description.extend(interface.snap_bytes.to_le_bytes());
-    option(&mut description, INTERFACE_NAME, interface.name.as_bytes());
-    option(&mut description, INTERFACE_TIME_RESOLUTION, &[9]); // 10^-9 s
+    append_option(&mut description, INTERFACE_NAME, interface.name.as_bytes());
+    append_option(&mut description, INTERFACE_TIME_RESOLUTION, &[9]); // 10^-9 s
     if let Some(filter) = interface.filter {
         let words = [&[0], filter.as_bytes()].concat(); // 0: in libpcap's words
-        option(&mut description, INTERFACE_FILTER, &words);
+        append_option(&mut description, INTERFACE_FILTER, &words);
     }
-    option(&mut description, OPTION_END, &[]);
+    append_option(&mut description, OPTION_END, &[]);
 
     let mut bytes = Vec::new();
-    block(&mut bytes, SECTION_HEADER, &section);
-    block(&mut bytes, INTERFACE_DESCRIPTION, &description);
+    append_block(&mut bytes, SECTION_HEADER, &section);
+    append_block(&mut bytes, INTERFACE_DESCRIPTION, &description);
     let used = bytes.len();
-    bytes.resize(filled(used, unit), 0);
-    filler(&mut bytes[used..]);
+    bytes.resize(filled_length(used, unit), 0);
+    write_filler(&mut bytes[used..]);
     bytes
 }
 
 /// The least multiple of `unit` up to which `used` bytes can be filled: to it there is nothing, or room for a
 /// filler.
-pub fn filled(used: usize, unit: usize) -> usize {
+pub fn filled_length(used: usize, unit: usize) -> usize {
     let whole = used.next_multiple_of(unit);
     if whole == used { whole } else { (used + FILLER_BYTES_MIN).next_multiple_of(unit) }
 }
@@ -138,8 +138,8 @@ pub fn filled(used: usize, unit: usize) -> usize {
 ///
 /// # Panics
 /// If a filler cannot be that short, or not of that many bytes.
-pub fn filler(bytes: &mut [u8]) {
-    if let Some(body) = frame(bytes, FILLER) {
+pub fn write_filler(bytes: &mut [u8]) {
+    if let Some(body) = write_block_frame(bytes, FILLER) {
         body.fill(0);
     }
 }
@@ -155,39 +155,39 @@ fn filler_head(bytes: u32) -> [u8; 8] {
 ///
 /// # Panics
 /// There are fewer bytes.
-pub fn statistics(bytes: &mut [u8], counts: &Counts) {
+pub fn write_statistics(bytes: &mut [u8], counts: &InterfaceCounts) {
     let mut body = Vec::with_capacity(STATISTICS_BYTES);
     body.extend(INTERFACE.to_le_bytes());
-    body.extend(time(counts.time_ns));
-    option(&mut body, STATISTICS_RECEIVED, &counts.received.to_le_bytes());
-    option(&mut body, STATISTICS_DROPPED, &counts.dropped.to_le_bytes());
-    option(&mut body, OPTION_END, &[]);
-    let there = frame(&mut bytes[..STATISTICS_BYTES], INTERFACE_STATISTICS).expect("not empty");
+    body.extend(time_words(counts.time_ns));
+    append_option(&mut body, STATISTICS_RECEIVED, &counts.received.to_le_bytes());
+    append_option(&mut body, STATISTICS_DROPPED, &counts.dropped.to_le_bytes());
+    append_option(&mut body, OPTION_END, &[]);
+    let there = write_block_frame(&mut bytes[..STATISTICS_BYTES], INTERFACE_STATISTICS).expect("not empty");
     there.copy_from_slice(&body);
 }
 
 /// Bytes of a packet's block.
-pub const fn packet_bytes(len: usize) -> usize {
+pub const fn packet_block_bytes(len: usize) -> usize {
     PACKET_HEAD_BYTES + len.next_multiple_of(4) + PACKET_TAIL_BYTES
 }
 
-/// Copies a packet into the front of `bytes`, as a block of [`packet_bytes`].
+/// Copies a packet into the front of `bytes`, as a block of [`packet_block_bytes`].
 ///
 /// # Panics
 /// There are fewer bytes.
-pub fn packet(bytes: &mut [u8], packet: &Packet, data: &[u8]) {
-    let bytes = &mut bytes[..packet_bytes(data.len())];
+pub fn write_packet(bytes: &mut [u8], packet: &PacketHeader, data: &[u8]) {
+    let bytes = &mut bytes[..packet_block_bytes(data.len())];
     bytes[PACKET_HEAD_BYTES..][..data.len()].copy_from_slice(data);
-    around(bytes, packet, data.len());
+    wrap_packet(bytes, packet, data.len());
 }
 
 /// Makes a block of `bytes` around a packet that begins at [`PACKET_HEAD_BYTES`], with options up to the end.
-fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
+fn wrap_packet(bytes: &mut [u8], packet: &PacketHeader, len: usize) {
     let captured = u32::try_from(len).expect("a packet is shorter");
-    let body = frame(bytes, ENHANCED_PACKET).expect("not empty");
+    let body = write_block_frame(bytes, ENHANCED_PACKET).expect("not empty");
     let (head, rest) = body.split_at_mut(PACKET_HEAD_BYTES - 8);
     head[..4].copy_from_slice(&INTERFACE.to_le_bytes());
-    head[4..12].copy_from_slice(&time(packet.time_ns));
+    head[4..12].copy_from_slice(&time_words(packet.time_ns));
     head[12..16].copy_from_slice(&captured.to_le_bytes());
     head[16..].copy_from_slice(&packet.original_bytes.max(captured).to_le_bytes());
     let behind = &mut rest[len..];
@@ -195,8 +195,8 @@ fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
     behind.fill(0); // also ends the options
     let options = &mut behind[padding..];
     let flags: u32 = match packet.direction {
-        Direction::In => 1,
-        Direction::Out => 2,
+        PacketDirection::In => 1,
+        PacketDirection::Out => 2,
     };
     options[..2].copy_from_slice(&PACKET_FLAGS.to_le_bytes());
     options[2..4].copy_from_slice(&4_u16.to_le_bytes());
@@ -211,7 +211,7 @@ fn around(bytes: &mut [u8], packet: &Packet, len: usize) {
 
 /// Writes the beginning and the end of a block, and returns the bytes between; `None` if the memory is too
 /// short.
-fn frame(bytes: &mut [u8], kind: u32) -> Option<&mut [u8]> {
+fn write_block_frame(bytes: &mut [u8], kind: u32) -> Option<&mut [u8]> {
     if bytes.is_empty() {
         return None;
     }
@@ -225,13 +225,13 @@ fn frame(bytes: &mut [u8], kind: u32) -> Option<&mut [u8]> {
     Some(body)
 }
 
-fn block(bytes: &mut Vec<u8>, kind: u32, body: &[u8]) {
+fn append_block(bytes: &mut Vec<u8>, kind: u32, body: &[u8]) {
     let start = bytes.len();
     bytes.resize(start + 8 + body.len() + 4, 0);
-    frame(&mut bytes[start..], kind).expect("not empty").copy_from_slice(body);
+    write_block_frame(&mut bytes[start..], kind).expect("not empty").copy_from_slice(body);
 }
 
-fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
+fn append_option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     bytes.extend(code.to_le_bytes());
     bytes.extend((value.len() as u16).to_le_bytes());
@@ -240,27 +240,27 @@ fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
 }
 
 /// A time, upper half first.
-fn time(ns: u64) -> [u8; 8] {
+fn time_words(ns: u64) -> [u8; 8] {
     let [a, b, c, d, e, f, g, h] = ns.to_le_bytes();
     [e, f, g, h, a, b, c, d]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::reader::{ParsedBlock, read};
+    use super::reader::{ParsedBlock, read_blocks};
     use super::*;
 
     const UNIT: usize = 4096;
 
     #[test]
     fn a_file_head_describes_the_interface_and_fills_a_unit() {
-        let interface = Interface {
+        let interface = InterfaceDescription {
             name: "eth0",
             filter: Some("udp"),
             snap_bytes: SNAP_BYTES_MAX,
             application: "nocopy 1",
         };
-        let bytes = head(&interface, UNIT);
+        let bytes = file_head(&interface, UNIT);
         assert_eq!(bytes.len(), UNIT);
         let section =
             [&[0x0a, 0x0d, 0x0d, 0x0a, 44, 0, 0, 0][..], &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0]].concat();
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(bytes[60..76], [2, 0, 4, 0, b'e', b't', b'h', b'0', 9, 0, 1, 0, 9, 0, 0, 0]);
         assert_eq!(bytes[76..84], [11, 0, 4, 0, 0, b'u', b'd', b'p']);
         assert_eq!(
-            read(&bytes),
+            read_blocks(&bytes),
             [
                 ParsedBlock::Other(SECTION_HEADER),
                 ParsedBlock::Other(INTERFACE_DESCRIPTION),
@@ -282,20 +282,21 @@ mod tests {
     #[test]
     fn counts_and_packets_are_separate_blocks() {
         let mut bytes = [0xff; 400];
-        let counts = Counts { time_ns: 1 << 33 | 5, received: 7, dropped: 2 };
-        statistics(&mut bytes, &counts);
-        let first = Packet { time_ns: 1 << 60 | 9, original_bytes: 100, direction: Direction::Out };
-        packet(&mut bytes[STATISTICS_BYTES..], &first, &[1, 2, 3, 4, 5]);
-        let end = STATISTICS_BYTES + packet_bytes(5);
-        filler(&mut bytes[end..]);
+        let counts = InterfaceCounts { time_ns: 1 << 33 | 5, received: 7, dropped: 2 };
+        write_statistics(&mut bytes, &counts);
+        let first =
+            PacketHeader { time_ns: 1 << 60 | 9, original_bytes: 100, direction: PacketDirection::Out };
+        write_packet(&mut bytes[STATISTICS_BYTES..], &first, &[1, 2, 3, 4, 5]);
+        let end = STATISTICS_BYTES + packet_block_bytes(5);
+        write_filler(&mut bytes[end..]);
         let packet = ParsedBlock::Packet { packet: first, data: vec![1, 2, 3, 4, 5] };
-        assert_eq!(read(&bytes), [ParsedBlock::Counts(counts), packet, ParsedBlock::Filler]);
+        assert_eq!(read_blocks(&bytes), [ParsedBlock::Counts(counts), packet, ParsedBlock::Filler]);
     }
 
     #[test]
     fn the_rest_of_a_unit_is_empty_or_a_filler() {
         for used in (4..=UNIT).step_by(4) {
-            let whole = filled(used, UNIT);
+            let whole = filled_length(used, UNIT);
             assert!(whole == used || whole - used >= FILLER_BYTES_MIN, "{used}");
             assert_eq!(whole, if (UNIT - 8..UNIT).contains(&used) { 2 * UNIT } else { UNIT }, "{used}");
         }

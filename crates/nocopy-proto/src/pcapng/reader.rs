@@ -4,31 +4,31 @@ use super::*;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParsedBlock {
-    Packet { packet: Packet, data: Vec<u8> },
-    Counts(Counts),
+    Packet { packet: PacketHeader, data: Vec<u8> },
+    Counts(InterfaceCounts),
     Filler,
     Other(u32),
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-fn time_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4))
+fn read_time(bytes: &[u8], at: usize) -> u64 {
+    u64::from(read_u32(bytes, at)) << 32 | u64::from(read_u32(bytes, at + 4))
 }
 
 /// Every block of `bytes`, which end with one.
-pub(super) fn read(mut bytes: &[u8]) -> Vec<ParsedBlock> {
+pub(super) fn read_blocks(mut bytes: &[u8]) -> Vec<ParsedBlock> {
     let mut blocks = Vec::new();
     while !bytes.is_empty() {
-        let len = word(bytes, 4) as usize;
+        let len = read_u32(bytes, 4) as usize;
         assert!(len >= 12 && len.is_multiple_of(4), "a block of {len} bytes");
-        assert_eq!(word(bytes, len - 4) as usize, len, "a block ends as it begins");
+        assert_eq!(read_u32(bytes, len - 4) as usize, len, "a block ends as it begins");
         let (block, rest) = bytes.split_at(len);
-        blocks.push(match word(block, 0) {
-            ENHANCED_PACKET => packet(&block[8..len - 4]),
-            INTERFACE_STATISTICS => counts(&block[8..len - 4]),
+        blocks.push(match read_u32(block, 0) {
+            ENHANCED_PACKET => parse_packet(&block[8..len - 4]),
+            INTERFACE_STATISTICS => parse_counts(&block[8..len - 4]),
             FILLER => ParsedBlock::Filler,
             kind => ParsedBlock::Other(kind),
         });
@@ -37,32 +37,32 @@ pub(super) fn read(mut bytes: &[u8]) -> Vec<ParsedBlock> {
     blocks
 }
 
-fn packet(body: &[u8]) -> ParsedBlock {
-    assert_eq!(word(body, 0), INTERFACE);
-    let captured = word(body, 12) as usize;
-    let options = options(&body[20 + captured.next_multiple_of(4)..]);
+fn parse_packet(body: &[u8]) -> ParsedBlock {
+    assert_eq!(read_u32(body, 0), INTERFACE);
+    let captured = read_u32(body, 12) as usize;
+    let options = parse_options(&body[20 + captured.next_multiple_of(4)..]);
     assert!(options[1..].iter().all(|(code, _)| *code == OPTION_FILLER));
     let direction = match options[0] {
-        (PACKET_FLAGS, [1, 0, 0, 0]) => Direction::In,
-        (PACKET_FLAGS, [2, 0, 0, 0]) => Direction::Out,
+        (PACKET_FLAGS, [1, 0, 0, 0]) => PacketDirection::In,
+        (PACKET_FLAGS, [2, 0, 0, 0]) => PacketDirection::Out,
         other => panic!("{other:?}"),
     };
-    let packet = Packet { time_ns: time_at(body, 4), original_bytes: word(body, 16), direction };
+    let packet = PacketHeader { time_ns: read_time(body, 4), original_bytes: read_u32(body, 16), direction };
     ParsedBlock::Packet { packet, data: body[20..20 + captured].to_vec() }
 }
 
-fn counts(body: &[u8]) -> ParsedBlock {
-    let options = options(&body[12..]);
+fn parse_counts(body: &[u8]) -> ParsedBlock {
+    let options = parse_options(&body[12..]);
     let number = |at: usize, code| {
         assert_eq!(options[at].0, code);
         u64::from_le_bytes(options[at].1.try_into().unwrap())
     };
     let (received, dropped) = (number(0, STATISTICS_RECEIVED), number(1, STATISTICS_DROPPED));
-    ParsedBlock::Counts(Counts { time_ns: time_at(body, 4), received, dropped })
+    ParsedBlock::Counts(InterfaceCounts { time_ns: read_time(body, 4), received, dropped })
 }
 
 /// Options up to their end, which is the end of the block.
-fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+fn parse_options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut options = Vec::new();
     loop {
         let half = |at| u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap());

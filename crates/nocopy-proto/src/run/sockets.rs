@@ -43,7 +43,7 @@ pub mod head {
 
 /// Words of a socket's record.
 pub mod word {
-    use super::{Alone, Flush, Plain};
+    use super::{BatchingStopCause, Flush, UnbatchedCause};
 
     /// The number of the process, as it sees it itself.
     pub const PROCESS_AT: usize = 0;
@@ -75,7 +75,8 @@ pub mod word {
     /// Datagrams that were sent alone, by reason.
     pub const PLAIN_AT: usize = FLUSHED_AT + Flush::ALL.len();
 
-    const _: () = assert!(PLAIN_AT + Plain::ALL.len() <= super::WORDS && Alone::ALL.len() < 256);
+    const _: () =
+        assert!(PLAIN_AT + UnbatchedCause::ALL.len() <= super::WORDS && BatchingStopCause::ALL.len() < 256);
 }
 
 /// Causes, each a number in the file with a text for people, which documents it, too. JSON has their names in
@@ -128,7 +129,7 @@ reasons! {
 
 reasons! {
     /// Why a datagram was sent alone.
-    Plain {
+    UnbatchedCause {
         /// Nothing shows that more will follow quickly.
         NoRun = "no run of equal datagrams",
         /// The first datagram of a burst, whose errors the program learns at once.
@@ -146,7 +147,7 @@ reasons! {
 
 reasons! {
     /// Why batching is stopped on a socket.
-    Alone {
+    BatchingStopCause {
         Not = "not stopped",
         NoRuns = "it sends no quick runs of equal datagrams to one destination",
         ShortBursts = "something else, or the deadline, ended most bursts after a few datagrams",
@@ -174,7 +175,7 @@ reasons! {
 
 /// The record of one socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Socket {
+pub struct SocketRecord {
     /// The number of the process, as it sees it itself.
     pub process: u32,
     /// The name of the program.
@@ -192,22 +193,22 @@ pub struct Socket {
     /// Datagrams that were lost after success was returned.
     pub lost: u64,
     /// Why batching was last stopped.
-    pub alone: Option<Alone>,
+    pub alone: Option<BatchingStopCause>,
     /// How often batching was stopped.
     pub left_alone: u64,
     /// Nanoseconds a datagram, alone and in bursts, if that was measured.
     pub cost_ns: Option<(u64, u64)>,
     /// Bursts by the reason of [`Flush::ALL`].
     pub flushed: Vec<(Flush, u64)>,
-    /// Datagrams sent alone, by the reason of [`Plain::ALL`].
-    pub plain: Vec<(Plain, u64)>,
+    /// Datagrams sent alone, by the reason of [`UnbatchedCause::ALL`].
+    pub plain: Vec<(UnbatchedCause, u64)>,
 }
 
 /// The content of the whole file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sockets {
+pub struct SharedSockets {
     /// In the order in which they first sent.
-    pub sockets: Vec<Socket>,
+    pub sockets: Vec<SocketRecord>,
     /// Sockets without a record of their own, because the file had no room for more.
     pub left_out: u64,
     /// Programs into which the library was loaded.
@@ -217,18 +218,18 @@ pub struct Sockets {
     pub confined: u64,
 }
 
-impl Sockets {
+impl SharedSockets {
     /// Reads the file; nothing where it is no file of this layout.
     pub fn parse(file: &[u8]) -> Option<Self> {
         let (chunks, _) = file.as_chunks::<{ WORDS * WORD_BYTES }>();
-        let mut records = chunks.iter().map(words);
+        let mut records = chunks.iter().map(record_words);
         let first = records.next()?;
         if first[head::MAGIC_AT] != MAGIC {
             return None;
         }
         let asked = first[head::SOCKETS_AT];
         let has_sent = |record: &[u64; WORDS]| record[word::PROCESS_AT] != 0;
-        let sockets: Vec<_> = records.filter(has_sent).map(|record| socket(&record)).collect();
+        let sockets: Vec<_> = records.filter(has_sent).map(|record| parse_socket(&record)).collect();
         Some(Self {
             left_out: asked.saturating_sub(SOCKETS_MAX as u64 - 1),
             programs: first[head::PROGRAMS_AT],
@@ -238,25 +239,25 @@ impl Sockets {
     }
 }
 
-fn words(record: &[u8; WORDS * WORD_BYTES]) -> [u64; WORDS] {
+fn record_words(record: &[u8; WORDS * WORD_BYTES]) -> [u64; WORDS] {
     let (bytes, _) = record.as_chunks::<WORD_BYTES>();
     std::array::from_fn(|at| u64::from_ne_bytes(bytes[at]))
 }
 
-fn socket(record: &[u64; WORDS]) -> Socket {
+fn parse_socket(record: &[u64; WORDS]) -> SocketRecord {
     let counts = |from: usize, at: usize| record[from + at];
     let costs = (record[word::PLAIN_NS_AT], record[word::BATCHED_NS_AT]);
-    let alone = Alone::ALL.get(record[word::ALONE_AT] as usize).copied();
-    Socket {
+    let alone = BatchingStopCause::ALL.get(record[word::ALONE_AT] as usize).copied();
+    SocketRecord {
         process: record[word::PROCESS_AT] as u32,
-        program: program(record),
-        peer: peer([record[word::PEER_AT], record[word::PEER_AT + 1], record[word::PEER_AT + 2]]),
+        program: program_name(record),
+        peer: address_of_words([record[word::PEER_AT], record[word::PEER_AT + 1], record[word::PEER_AT + 2]]),
         datagram_bytes: record[word::BYTES_AT],
         joined: record[word::JOINED_AT],
         bursts: record[word::BURSTS_AT],
         refused: record[word::REFUSED_AT],
         lost: record[word::LOST_AT],
-        alone: alone.filter(|why| *why != Alone::Not),
+        alone: alone.filter(|why| *why != BatchingStopCause::Not),
         left_alone: record[word::LEFT_AT],
         cost_ns: (costs.0 > 0 && costs.1 > 0).then_some(costs),
         flushed: Flush::ALL
@@ -264,11 +265,15 @@ fn socket(record: &[u64; WORDS]) -> Socket {
             .enumerate()
             .map(|(at, &why)| (why, counts(word::FLUSHED_AT, at)))
             .collect(),
-        plain: Plain::ALL.iter().enumerate().map(|(at, &why)| (why, counts(word::PLAIN_AT, at))).collect(),
+        plain: UnbatchedCause::ALL
+            .iter()
+            .enumerate()
+            .map(|(at, &why)| (why, counts(word::PLAIN_AT, at)))
+            .collect(),
     }
 }
 
-fn program(record: &[u64; WORDS]) -> String {
+fn program_name(record: &[u64; WORDS]) -> String {
     let name: Vec<u8> =
         record[word::PROGRAM_AT..word::PROGRAM_AT + 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
@@ -276,7 +281,7 @@ fn program(record: &[u64; WORDS]) -> String {
 }
 
 /// The words of an address. `None` has none: the program connected the socket, and named no destination.
-pub fn peer_words(peer: SocketAddr) -> [u64; 3] {
+pub fn address_words(peer: SocketAddr) -> [u64; 3] {
     let (family, address) = match peer.ip() {
         IpAddr::V4(address) => (4, address.to_ipv6_mapped()),
         IpAddr::V6(address) => (6, address),
@@ -285,7 +290,7 @@ pub fn peer_words(peer: SocketAddr) -> [u64; 3] {
     [family | (u64::from(peer.port()) << 16), (bits >> 64) as u64, bits as u64]
 }
 
-fn peer([first, high, low]: [u64; 3]) -> Option<SocketAddr> {
+fn address_of_words([first, high, low]: [u64; 3]) -> Option<SocketAddr> {
     let address = Ipv6Addr::from_bits((u128::from(high) << 64) | u128::from(low));
     let ip = match first & 0xffff {
         4 => IpAddr::V4(address.to_ipv4_mapped()?),
@@ -299,11 +304,11 @@ fn peer([first, high, low]: [u64; 3]) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    fn file(records: &[[u64; WORDS]]) -> Vec<u8> {
+    fn file_of_records(records: &[[u64; WORDS]]) -> Vec<u8> {
         records.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    fn first() -> [u64; WORDS] {
+    fn head_record() -> [u64; WORDS] {
         let mut first = [0; WORDS];
         (first[head::MAGIC_AT], first[head::SOCKETS_AT], first[head::PROGRAMS_AT]) = (MAGIC, 1, 3);
         first
@@ -315,25 +320,28 @@ mod tests {
         record[word::PROCESS_AT] = 4711;
         record[word::PROGRAM_AT] = u64::from_ne_bytes(*b"a sender");
         let address: SocketAddr = "192.0.2.1:9".parse().unwrap();
-        record[word::PEER_AT..word::PEER_AT + 3].copy_from_slice(&peer_words(address));
+        record[word::PEER_AT..word::PEER_AT + 3].copy_from_slice(&address_words(address));
         record[word::JOINED_AT] = 46;
-        record[word::ALONE_AT] = Alone::Pacing as u64;
+        record[word::ALONE_AT] = BatchingStopCause::Pacing as u64;
         record[word::FLUSHED_AT + Flush::Deadline as usize] = 2;
-        record[word::PLAIN_AT + Plain::Measured as usize] = 5;
-        let read = Sockets::parse(&file(&[first(), record])).unwrap();
+        record[word::PLAIN_AT + UnbatchedCause::Measured as usize] = 5;
+        let read = SharedSockets::parse(&file_of_records(&[head_record(), record])).unwrap();
         assert_eq!((read.programs, read.left_out, read.sockets.len()), (3, 0, 1));
         let socket = &read.sockets[0];
         assert_eq!((socket.process, socket.program.as_str(), socket.peer), (4711, "a sender", Some(address)));
-        assert_eq!((socket.joined, socket.alone, socket.cost_ns), (46, Some(Alone::Pacing), None));
+        assert_eq!(
+            (socket.joined, socket.alone, socket.cost_ns),
+            (46, Some(BatchingStopCause::Pacing), None)
+        );
         assert_eq!(socket.flushed[Flush::Deadline as usize], (Flush::Deadline, 2));
-        assert_eq!(socket.plain[Plain::Measured as usize], (Plain::Measured, 5));
+        assert_eq!(socket.plain[UnbatchedCause::Measured as usize], (UnbatchedCause::Measured, 5));
     }
 
     #[test]
     fn arbitrary_shared_bytes_are_read_safely() {
-        assert_eq!(Sockets::parse(&[]), None);
-        assert_eq!(Sockets::parse(&[0xff; FILE_BYTES]), None);
-        let noise = Sockets::parse(&file(&[first(), [u64::MAX; WORDS]])).unwrap();
+        assert_eq!(SharedSockets::parse(&[]), None);
+        assert_eq!(SharedSockets::parse(&[0xff; FILE_BYTES]), None);
+        let noise = SharedSockets::parse(&file_of_records(&[head_record(), [u64::MAX; WORDS]])).unwrap();
         assert_eq!((noise.sockets[0].alone, noise.sockets[0].peer), (None, None));
         assert_eq!(noise.sockets[0].program.chars().count(), 16);
     }
@@ -342,8 +350,8 @@ mod tests {
     fn addresses_of_both_families_survive() {
         for text in ["127.0.0.1:53", "[2001:db8::1]:65535", "[::ffff:192.0.2.1]:1"] {
             let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(peer(peer_words(address)), Some(address));
+            assert_eq!(address_of_words(address_words(address)), Some(address));
         }
-        assert_eq!(peer([0; 3]), None);
+        assert_eq!(address_of_words([0; 3]), None);
     }
 }

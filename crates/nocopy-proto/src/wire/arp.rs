@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use thiserror::Error;
 
-use super::emit::{BufferTooSmall, header_of};
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 use super::{EtherType, MacAddress};
 
@@ -168,7 +168,7 @@ impl Repr {
     /// # Errors
     /// When `buffer` is shorter than that; it is then unchanged.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;
+        let header: &mut [u8; HEADER_BYTES] = header_buffer(buffer)?;
         HardwareType::put_number(header, ETHERNET);
         ProtocolType::put_number(header, EtherType::IPV4.0);
         AddressBytes::put(header, ETHERNET_IPV4_BYTES);
@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn captured_request() {
+    fn a_captured_arp_request_is_parsed() {
         let bytes = &captured::ARP_REQUEST[14..];
         let packet = Packet::parse(bytes).unwrap();
         let repr = Repr::parse(&packet);

@@ -7,13 +7,14 @@ use thiserror::Error;
 /// Slices are summed as if they were joined, also after one of odd length.
 ///
 /// ```
-/// use nocopy_proto::wire::checksum::Sum;
+/// use nocopy_proto::wire::checksum::OnesComplementSum;
 ///
-/// assert_eq!(Sum::new().with(&[0x12]).with(&[0x34, 0x56]), Sum::new().with(&[0x12, 0x34, 0x56]));
-/// assert_eq!(Sum::new().with(&[0x12, 0x34]).checksum(), !0x1234);
+/// let sum = OnesComplementSum::new().with(&[0x12]).with(&[0x34, 0x56]);
+/// assert_eq!(sum, OnesComplementSum::new().with(&[0x12, 0x34]).with(&[0x56]));
+/// assert_eq!(OnesComplementSum::new().with(&[0x12, 0x34]).checksum(), !0x1234);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct OnesComplementSum {
     /// Sum of the 16-bit words as this machine loads them. RFC 1071 section 2(B): the sum may be taken in
     /// either byte order, as long as the result is stored in the same one, so bytes are swapped once, at the
     /// end.
@@ -22,7 +23,7 @@ pub struct Sum {
     odd: bool,
 }
 
-impl Sum {
+impl OnesComplementSum {
     /// The sum of no bytes.
     pub const fn new() -> Self {
         Self { native: 0, odd: false }
@@ -34,7 +35,7 @@ impl Sum {
         let part = sum_native(bytes);
         // In a slice that starts in the middle of a word, all bytes are in the other half of their words.
         let part = if self.odd { part.swap_bytes() } else { part };
-        self.native = fold(u64::from(self.native) + u64::from(part));
+        self.native = fold_carries(u64::from(self.native) + u64::from(part));
         self.odd ^= bytes.len() % 2 == 1;
     }
 
@@ -55,7 +56,7 @@ impl Sum {
     pub(crate) fn with_words<const N: usize>(self, words: [[u8; 2]; N]) -> Self {
         debug_assert!(!self.odd, "words begin at an even place");
         let sum: u64 = words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum();
-        Self { native: fold(u64::from(self.native) + sum), ..self }
+        Self { native: fold_carries(u64::from(self.native) + sum), ..self }
     }
 
     /// The value for a checksum field that was summed as zero, or left out.
@@ -89,7 +90,7 @@ pub struct ChecksumField {
 /// A checksum field outside its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("checksum at byte {} + {}: cannot be computed; the packet has only {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
-pub struct FieldOutside {
+pub struct ChecksumFieldOutside {
     /// The place of the field.
     pub place: ChecksumField,
     /// Bytes in the packet.
@@ -101,9 +102,9 @@ impl ChecksumField {
     ///
     /// # Errors
     /// It does not.
-    pub const fn check(self, packet_bytes: usize) -> Result<(), FieldOutside> {
+    pub const fn check(self, packet_bytes: usize) -> Result<(), ChecksumFieldOutside> {
         if self.start as usize + self.offset as usize + 2 > packet_bytes {
-            return Err(FieldOutside { place: self, packet_bytes });
+            return Err(ChecksumFieldOutside { place: self, packet_bytes });
         }
         Ok(())
     }
@@ -113,10 +114,10 @@ impl ChecksumField {
     ///
     /// # Errors
     /// The field does not lie in the packet, which is unchanged.
-    pub fn complete(self, packet: &mut [u8]) -> Result<(), FieldOutside> {
+    pub fn complete(self, packet: &mut [u8]) -> Result<(), ChecksumFieldOutside> {
         self.check(packet.len())?;
         let summed = &mut packet[usize::from(self.start)..];
-        let checksum = match Sum::new().with(summed).checksum() {
+        let checksum = match OnesComplementSum::new().with(summed).checksum() {
             0 => 0xffff,
             checksum => checksum,
         };
@@ -141,18 +142,18 @@ fn sum_native(bytes: &[u8]) -> u16 {
             let word = u64::from_ne_bytes(*word);
             (word & 0xffff_ffff) + (word >> 32)
         });
-        total += u64::from(fold(halves.sum()));
+        total += u64::from(fold_carries(halves.sum()));
     }
     let (pairs, last) = tail.as_chunks::<2>();
     total += pairs.iter().map(|pair| u64::from(u16::from_ne_bytes(*pair))).sum::<u64>();
     if let [byte] = *last {
         total += u64::from(u16::from_ne_bytes([byte, 0]));
     }
-    fold(total)
+    fold_carries(total)
 }
 
 /// The sum in 16 bits, with carries added. Zero remains zero, all other values remain non-zero.
-const fn fold(sum: u64) -> u16 {
+const fn fold_carries(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -180,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn example_of_rfc_1071() {
+    fn the_example_of_rfc_1071_has_its_published_checksum() {
         // Section 3: 0001 + f203 + f4f5 + f6f7 = 2ddf0, folded ddf2.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::new().with(&bytes).checksum(), !0xddf2);
-        assert!(Sum::new().with(&bytes).with(&(!0xddf2_u16).to_be_bytes()).is_valid());
+        assert_eq!(OnesComplementSum::new().with(&bytes).checksum(), !0xddf2);
+        assert!(OnesComplementSum::new().with(&bytes).with(&(!0xddf2_u16).to_be_bytes()).is_valid());
     }
 
     #[test]
-    fn zeros_and_ones() {
-        assert_eq!(Sum::new().checksum(), 0xffff);
-        assert_eq!(Sum::new().with(&[0; 9]).checksum(), 0xffff);
-        assert!(!Sum::new().with(&[0; 8]).is_valid());
+    fn sums_of_zeros_and_of_ones_have_their_checksums() {
+        assert_eq!(OnesComplementSum::new().checksum(), 0xffff);
+        assert_eq!(OnesComplementSum::new().with(&[0; 9]).checksum(), 0xffff);
+        assert!(!OnesComplementSum::new().with(&[0; 8]).is_valid());
         for bytes in 2..70 {
-            let sum = Sum::new().with(&vec![0xff; bytes & !1]);
+            let sum = OnesComplementSum::new().with(&vec![0xff; bytes & !1]);
             assert_eq!((sum.checksum(), sum.is_valid()), (0, true));
         }
     }
@@ -203,8 +204,8 @@ mod tests {
         for sum in
             [0, 1, 0xffff, 0x1_0000, 0x1_fffe, 0xffff_ffff, u64::MAX, u64::MAX - 1, 0xffff_ffff_0000_0001]
         {
-            assert_eq!(u64::from(fold(sum)) % 0xffff, sum % 0xffff);
-            assert_eq!(fold(sum) == 0, sum == 0);
+            assert_eq!(u64::from(fold_carries(sum)) % 0xffff, sum % 0xffff);
+            assert_eq!(fold_carries(sum) == 0, sum == 0);
         }
     }
 
@@ -231,24 +232,24 @@ mod tests {
     proptest! {
         #[test]
         fn the_checksum_agrees_with_the_naive_sum(bytes in vec(any::<u8>(), 0..2000)) {
-            prop_assert_eq!(Sum::new().with(&bytes).checksum(), naive_checksum(&bytes));
+            prop_assert_eq!(OnesComplementSum::new().with(&bytes).checksum(), naive_checksum(&bytes));
         }
 
         #[test]
         fn sums_do_not_depend_on_piece_boundaries(slices in vec(vec(any::<u8>(), 0..20), 0..12)) {
-            let in_pieces = slices.iter().fold(Sum::new(), |sum, slice| sum.with(slice));
-            prop_assert_eq!(in_pieces, Sum::new().with(&slices.concat()));
+            let in_pieces = slices.iter().fold(OnesComplementSum::new(), |sum, slice| sum.with(slice));
+            prop_assert_eq!(in_pieces, OnesComplementSum::new().with(&slices.concat()));
             prop_assert_eq!(in_pieces.checksum(), naive_checksum(&slices.concat()));
         }
 
         #[test]
         fn one_flipped_bit_changes_the_checksum(words in vec(any::<[u8; 2]>(), 1..200), bit: prop::sample::Index) {
             let mut bytes = words.concat();
-            let checksum = Sum::new().with(&bytes).checksum().to_be_bytes();
-            prop_assert!(Sum::new().with(&bytes).with(&checksum).is_valid());
+            let checksum = OnesComplementSum::new().with(&bytes).checksum().to_be_bytes();
+            prop_assert!(OnesComplementSum::new().with(&bytes).with(&checksum).is_valid());
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(!Sum::new().with(&bytes).with(&checksum).is_valid());
+            prop_assert!(!OnesComplementSum::new().with(&bytes).with(&checksum).is_valid());
         }
     }
 }

@@ -38,7 +38,7 @@ pub enum EmitError {
 }
 
 /// The first `N` bytes of `buffer`, to write a header into.
-pub(super) fn header_of<const N: usize>(buffer: &mut [u8]) -> Result<&mut [u8; N], BufferTooSmall> {
+pub(super) fn header_buffer<const N: usize>(buffer: &mut [u8]) -> Result<&mut [u8; N], BufferTooSmall> {
     let buffer_bytes = buffer.len();
     buffer.first_chunk_mut().ok_or(BufferTooSmall { needed_bytes: N, buffer_bytes })
 }

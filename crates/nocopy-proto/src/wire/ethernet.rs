@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use super::MacAddress;
-use super::emit::{BufferTooSmall, header_of};
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 
 /// Bytes of the header: two addresses and the type.
@@ -50,7 +50,7 @@ impl EtherType {
         (self.0 <= Self::LENGTH_MAX).then_some(usize::from(self.0))
     }
 
-    const fn name(self) -> Option<&'static str> {
+    const fn known_name(self) -> Option<&'static str> {
         Some(match self {
             Self::IPV4 => "IPv4",
             Self::ARP => "ARP",
@@ -66,7 +66,7 @@ impl EtherType {
 
 impl fmt::Display for EtherType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.name(), self.declared_bytes()) {
+        match (self.known_name(), self.declared_bytes()) {
             (Some(name), _) => f.pad(name),
             (None, Some(bytes)) => f.pad(&format!("802.3, {bytes} bytes")),
             (None, None) => f.pad(&format!("type 0x{:04x}", self.0)),
@@ -140,7 +140,7 @@ impl<'a> Frame<'a> {
         MacAddress(Source::get(self.header))
     }
 
-    /// The type of the payload. If it is a VLAN tag, continue with [`vlan::Stack`](super::vlan::Stack).
+    /// The type of the payload. If it is a VLAN tag, continue with [`vlan::TagStack`](super::vlan::TagStack).
     #[inline]
     pub fn ether_type(&self) -> EtherType {
         EtherType(Type::number(self.header))
@@ -179,7 +179,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;
+        let header: &mut [u8; HEADER_BYTES] = header_buffer(buffer)?;
         Destination::put(header, self.destination.0);
         Source::put(header, self.source.0);
         Type::put_number(header, self.ether_type.0);
@@ -194,7 +194,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn captured_frame() {
+    fn a_captured_ethernet_frame_is_parsed() {
         let frame = Frame::parse(&captured::UDP_V4).unwrap();
         assert_eq!(frame.destination().to_string(), "02:00:00:00:00:02");
         assert_eq!(frame.source().to_string(), "02:00:00:00:00:01");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn length_of_802_3_cuts_padding() {
+    fn an_802_3_length_removes_padding() {
         // A spanning-tree frame says that 38 bytes follow and is padded to 60.
         let mut bytes = [0; 60];
         bytes[13] = 38;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn types_and_lengths_print_apart() {
+    fn ether_types_and_lengths_are_printed_differently() {
         assert_eq!(EtherType::SERVICE_VLAN.to_string(), "802.1ad VLAN");
         assert_eq!(EtherType(1500).to_string(), "802.3, 1500 bytes");
         assert_eq!(EtherType(0x88cc).to_string(), "type 0x88cc");

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use thiserror::Error;
 
-use super::checksum::Sum;
-use super::emit::{BufferTooSmall, header_of};
+use super::checksum::OnesComplementSum;
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 
 /// Bytes of the header: type, code, checksum, and four that depend on the type.
@@ -123,18 +123,18 @@ impl<'a> Message<'a> {
     /// Whether the checksum matches header and payload.
     #[inline]
     pub fn checksum_is_valid(&self) -> bool {
-        Sum::new().with(self.header).with(self.payload).is_valid()
+        OnesComplementSum::new().with(self.header).with(self.payload).is_valid()
     }
 
     /// The four bytes after the checksum, unparsed.
     #[inline]
-    pub fn rest(&self) -> [u8; 4] {
+    pub fn rest_of_header(&self) -> [u8; 4] {
         Rest::get(self.header)
     }
 
     /// The four bytes after the checksum, by the type.
     pub fn body(&self) -> Body {
-        let [a, b, c, d] = self.rest();
+        let [a, b, c, d] = self.rest_of_header();
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         match self.message_type() {
             MessageType::ECHO_REQUEST => Body::EchoRequest { identifier: first, sequence: second },
@@ -171,7 +171,7 @@ impl Repr {
     /// Copies the header out of a view.
     pub fn parse(message: &Message<'_>) -> Self {
         let (message_type, code) = (message.message_type(), message.code());
-        Self { message_type, code, checksum: message.checksum(), rest: message.rest() }
+        Self { message_type, code, checksum: message.checksum(), rest: message.rest_of_header() }
     }
 
     /// The header with the right checksum for `payload`.
@@ -179,7 +179,7 @@ impl Repr {
     pub fn with_checksum(self, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
         Self { checksum: 0, ..self }.put(&mut header);
-        Self { checksum: Sum::new().with(&header).with(payload).checksum(), ..self }
+        Self { checksum: OnesComplementSum::new().with(&header).with(payload).checksum(), ..self }
     }
 
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
@@ -188,7 +188,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        self.put(header_of(buffer)?);
+        self.put(header_buffer(buffer)?);
         Ok(())
     }
 
@@ -208,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn captured_unreachable() {
+    fn a_captured_unreachable_message_is_parsed() {
         let packet = ipv4::Packet::parse(&captured::PORT_UNREACHABLE[14..]).unwrap();
         let message = Message::parse(packet.payload()).unwrap();
         assert_eq!((message.message_type(), message.code()), (MessageType::UNREACHABLE, 3));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_by_type() {
+    fn bodies_are_parsed_by_message_type() {
         let body = |number, rest: [u8; 4]| {
             let bytes = [&[number, 0, 0, 0][..], &rest].concat();
             Message::parse(&bytes).unwrap().body()

@@ -4,8 +4,8 @@ use std::net::Ipv6Addr;
 
 use thiserror::Error;
 
-use super::checksum::Sum;
-use super::emit::{BufferTooSmall, header_of};
+use super::checksum::OnesComplementSum;
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 use super::{IpAddresses, IpProtocol};
 
@@ -146,7 +146,7 @@ impl<'a> Message<'a> {
     /// Whether the checksum matches addresses, header and payload.
     #[inline]
     pub fn checksum_is_valid(&self, addresses: &IpAddresses) -> bool {
-        sum_of(self.header, addresses, self.payload).is_valid()
+        message_sum(self.header, addresses, self.payload).is_valid()
     }
 
     /// The content of the message.
@@ -155,19 +155,19 @@ impl<'a> Message<'a> {
     /// The message is shorter than its type requires.
     pub fn body(&self) -> Result<Body<'a>, TooShort> {
         let body = match self.message_type() {
-            MessageType::ECHO_REQUEST | MessageType::ECHO_REPLY => self.echo(),
+            MessageType::ECHO_REQUEST | MessageType::ECHO_REPLY => self.echo_body(),
             MessageType::UNREACHABLE
             | MessageType::PACKET_TOO_BIG
             | MessageType::TIME_EXCEEDED
-            | MessageType::PARAMETER_PROBLEM => self.error(),
+            | MessageType::PARAMETER_PROBLEM => self.error_body(),
             MessageType::NEIGHBOR_SOLICITATION | MessageType::NEIGHBOR_ADVERTISEMENT => {
-                self.address::<4>().map(|target| Body::Neighbor { target })
+                self.address_at::<4>().map(|target| Body::Neighbor { target })
             }
             MessageType::REDIRECT => self
-                .address::<4>()
-                .and_then(|target| Some(Body::Redirect { target, destination: self.address::<20>()? })),
+                .address_at::<4>()
+                .and_then(|target| Some(Body::Redirect { target, destination: self.address_at::<20>()? })),
             MessageType::LISTENER_QUERY | MessageType::LISTENER_REPORT | MessageType::LISTENER_DONE => {
-                self.address::<4>().map(|group| Body::Listener { group })
+                self.address_at::<4>().map(|group| Body::Listener { group })
             }
             MessageType::LISTENER_REPORT_V2 => self
                 .payload
@@ -178,18 +178,18 @@ impl<'a> Message<'a> {
         body.ok_or(TooShort { message_bytes: HEADER_BYTES + self.payload.len() })
     }
 
-    fn echo(&self) -> Option<Body<'a>> {
+    fn echo_body(&self) -> Option<Body<'a>> {
         let &[a, b, c, d] = self.payload.first_chunk()?;
         let (identifier, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Some(Body::Echo { identifier, sequence })
     }
 
-    fn error(&self) -> Option<Body<'a>> {
+    fn error_body(&self) -> Option<Body<'a>> {
         let (parameter, packet) = self.payload.split_first_chunk()?;
         Some(Body::Error { parameter: u32::from_be_bytes(*parameter), packet })
     }
 
-    fn address<const AT: usize>(&self) -> Option<Ipv6Addr> {
+    fn address_at<const AT: usize>(&self) -> Option<Ipv6Addr> {
         self.payload.get(AT..)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
     }
 
@@ -200,7 +200,7 @@ impl<'a> Message<'a> {
     }
 }
 
-fn sum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) -> Sum {
+fn message_sum(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) -> OnesComplementSum {
     let message_bytes = (HEADER_BYTES + payload.len()) as u32;
     addresses.pseudo_header_sum(IpProtocol::ICMPV6, message_bytes).with(header).with(payload)
 }
@@ -227,7 +227,7 @@ impl Repr {
     pub fn with_checksum(self, addresses: &IpAddresses, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
         Self { checksum: 0, ..self }.put(&mut header);
-        Self { checksum: sum_of(&header, addresses, payload).checksum(), ..self }
+        Self { checksum: message_sum(&header, addresses, payload).checksum(), ..self }
     }
 
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
@@ -236,7 +236,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        self.put(header_of(buffer)?);
+        self.put(header_buffer(buffer)?);
         Ok(())
     }
 
@@ -255,7 +255,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn captured_report() {
+    fn a_captured_mld_report_is_parsed() {
         let packet = ipv6::Packet::parse(&captured::MLD_REPORT[14..]).unwrap();
         let upper = packet.upper_layer().unwrap();
         let message = Message::parse(upper.payload()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_by_type() {
+    fn bodies_are_parsed_by_message_type() {
         let body = |number: u8, payload: &[u8]| {
             let bytes = [&[number, 0, 0, 0][..], payload].concat();
             let body = Message::parse(&bytes).unwrap().body();

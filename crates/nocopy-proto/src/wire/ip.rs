@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::checksum::Sum;
+use super::checksum::OnesComplementSum;
 
 /// The protocol after an IP header: IPv4 "protocol", IPv6 "next header" (IANA protocol numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,10 +117,10 @@ impl IpAddresses {
     /// The sum to start a transport checksum from (RFC 768 for IPv4, RFC 8200 section 8.1 for IPv6).
     ///
     /// `upper_bytes` counts the transport header and its payload.
-    pub fn pseudo_header_sum(&self, protocol: IpProtocol, upper_bytes: u32) -> Sum {
+    pub fn pseudo_header_sum(&self, protocol: IpProtocol, upper_bytes: u32) -> OnesComplementSum {
         // The length has 16 bits for IPv4 and 32 for IPv6, the protocol 8 and 32: the leading zeros make no
         // difference to the sum, so both families are written in the wider shape.
-        let sum = Sum::new().with(&upper_bytes.to_be_bytes()).with(&[0, 0, 0, protocol.0]);
+        let sum = OnesComplementSum::new().with(&upper_bytes.to_be_bytes()).with(&[0, 0, 0, protocol.0]);
         match self {
             Self::V4 { source, destination } => sum.with(&source.octets()).with(&destination.octets()),
             Self::V6 { source, destination } => sum.with(&source.octets()).with(&destination.octets()),
@@ -136,7 +136,7 @@ mod tests {
         IpAddresses::V4 { source: Ipv4Addr::new(10, 0, 0, 1), destination: Ipv4Addr::new(10, 0, 0, 2) };
 
     #[test]
-    fn families_do_not_mix() {
+    fn addresses_of_two_families_are_refused() {
         let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
         assert_eq!(IpAddresses::new(V4.source(), v6), None);
         assert_eq!(IpAddresses::new(v6, V4.source()), None);

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use thiserror::Error;
 
-use super::checksum::Sum;
-use super::emit::{EmitError, header_of, length_with_header};
+use super::checksum::OnesComplementSum;
+use super::emit::{EmitError, header_buffer, length_with_header};
 use super::field::Field;
 use super::{IpAddresses, IpProtocol};
 
@@ -221,7 +221,7 @@ impl<'a> Packet<'a> {
     /// Whether the checksum matches the header, options included.
     #[inline]
     pub fn checksum_is_valid(&self) -> bool {
-        Sum::new().with(self.header).with(self.options).is_valid()
+        OnesComplementSum::new().with(self.header).with(self.options).is_valid()
     }
 
     /// The sender's address.
@@ -330,7 +330,7 @@ impl Repr {
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), EmitError> {
         let total_bytes = length_with_header(HEADER_BYTES as u16, usize::from(self.payload_bytes))?;
-        let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;
+        let header: &mut [u8; HEADER_BYTES] = header_buffer(buffer)?;
         VersionAndHeaderWords::put(header, [0x45]);
         TypeOfService::put(header, [self.type_of_service]);
         TotalBytes::put_number(header, total_bytes);
@@ -341,7 +341,7 @@ impl Repr {
         HeaderChecksum::put_number(header, 0);
         Source::put(header, self.source.octets());
         Destination::put(header, self.destination.octets());
-        let checksum = Sum::new().with(header).checksum();
+        let checksum = OnesComplementSum::new().with(header).checksum();
         HeaderChecksum::put_number(header, checksum);
         Ok(())
     }
@@ -356,14 +356,14 @@ mod tests {
 
     const CAPTURED: &[u8] = captured::UDP_V4.split_at(14).1;
 
-    fn captured_with(at: usize, byte: u8) -> Vec<u8> {
+    fn captured_packet_with_byte(at: usize, byte: u8) -> Vec<u8> {
         let mut bytes = CAPTURED.to_vec();
         bytes[at] = byte;
         bytes
     }
 
     #[test]
-    fn captured_packet() {
+    fn a_captured_ipv4_packet_is_parsed() {
         let mut padded = CAPTURED.to_vec();
         padded.extend([0; 11]);
         let packet = Packet::parse(&padded).unwrap();
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn any_changed_byte_breaks_the_checksum() {
         for (at, byte) in CAPTURED[..HEADER_BYTES].iter().enumerate() {
-            let bytes = captured_with(at, byte ^ 1);
+            let bytes = captured_packet_with_byte(at, byte ^ 1);
             assert!(Packet::parse(&bytes).map_or(true, |packet| !packet.checksum_is_valid()));
         }
     }
@@ -395,7 +395,7 @@ mod tests {
     fn options_belong_to_header_and_checksum() {
         // Router alert (RFC 2113) in a header of 24 bytes; the checksum worked out by hand from the captured
         // one: 0x8ea3 - 0x0100 (header words) - 0x0004 (total length) - 0x9404 (the option), with borrow.
-        let mut bytes = captured_with(0, 0x46);
+        let mut bytes = captured_packet_with_byte(0, 0x46);
         bytes.splice(20..20, [0x94, 0x04, 0x00, 0x00]);
         bytes[3] += 4;
         let checksum: i32 = 0x8ea3 - 0x0100 - 0x0004 - 0x9404;
@@ -433,7 +433,7 @@ mod tests {
             (&[7, 1, 0, 0], None),
         ];
         for (options, expected) in cases {
-            let mut bytes = captured_with(0, 0x45 + options.len() as u8 / 4);
+            let mut bytes = captured_packet_with_byte(0, 0x45 + options.len() as u8 / 4);
             bytes.splice(20..20, options.iter().copied());
             bytes[3] += options.len() as u8;
             assert_eq!(Packet::parse(&bytes).unwrap().final_destination(), expected, "{options:?}");
@@ -441,21 +441,30 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn contradicting_header_fields_are_refused() {
         let error = |bytes: &[u8]| Packet::parse(bytes).unwrap_err();
-        assert_eq!(error(&captured_with(0, 0x65)), ParseError::WrongVersion { version: 6 });
-        assert_eq!(error(&captured_with(0, 0x44)), ParseError::HeaderTooShort { header_bytes: 16 });
+        assert_eq!(error(&captured_packet_with_byte(0, 0x65)), ParseError::WrongVersion { version: 6 });
+        assert_eq!(
+            error(&captured_packet_with_byte(0, 0x44)),
+            ParseError::HeaderTooShort { header_bytes: 16 }
+        );
         let (total_bytes, header_bytes) = (19, 20);
-        assert_eq!(error(&captured_with(3, 19)), ParseError::TotalBelowHeader { total_bytes, header_bytes });
+        assert_eq!(
+            error(&captured_packet_with_byte(3, 19)),
+            ParseError::TotalBelowHeader { total_bytes, header_bytes }
+        );
         let (total_bytes, packet_bytes) = (36, 35);
-        assert_eq!(error(&captured_with(3, 36)), ParseError::TotalBeyondPacket { total_bytes, packet_bytes });
+        assert_eq!(
+            error(&captured_packet_with_byte(3, 36)),
+            ParseError::TotalBeyondPacket { total_bytes, packet_bytes }
+        );
         let text = ParseError::HeaderBeyondPacket { header_bytes: 24, packet_bytes: 20 }.to_string();
         assert_eq!(text, "IPv4 header says 24 bytes, packet has 20");
     }
 
     #[test]
-    fn a_total_length_of_zero_is_that_of_the_frame() {
-        let bytes = captured_with(3, 0);
+    fn a_total_length_of_zero_means_the_length_of_the_frame() {
+        let bytes = captured_packet_with_byte(3, 0);
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.total_bytes(), packet.payload()), (None, &CAPTURED[20..]));
         assert_eq!(Repr::parse(&packet), Repr::parse(&Packet::parse(CAPTURED).unwrap()));
@@ -468,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_an_error() {
+    fn every_truncated_packet_is_refused() {
         for packet_bytes in 0..CAPTURED.len() {
             assert!(Packet::parse(&CAPTURED[..packet_bytes]).is_err());
         }

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use thiserror::Error;
 
-use super::emit::{BufferTooSmall, header_of};
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 use super::{IpAddresses, IpProtocol};
 
@@ -272,7 +272,7 @@ pub enum ExtensionError {
 impl<'a> Extension<'a> {
     /// Whether `protocol` is an extension header that is walked over. Encryption and authentication (ESP, AH)
     /// are not: they are handled as upper protocols.
-    const fn is_walked(protocol: IpProtocol) -> bool {
+    const fn is_extension_header(protocol: IpProtocol) -> bool {
         matches!(
             protocol,
             IpProtocol::HOP_BY_HOP
@@ -283,7 +283,7 @@ impl<'a> Extension<'a> {
     }
 
     /// The extension header at the start of `bytes`, and the bytes after it.
-    fn split(protocol: IpProtocol, bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ExtensionError> {
+    fn split_first(protocol: IpProtocol, bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ExtensionError> {
         let too_short =
             |needed_bytes| ExtensionError::TooShort { protocol, needed_bytes, present_bytes: bytes.len() };
         let start = bytes.first_chunk().ok_or(too_short(EXTENSION_UNIT_BYTES))?;
@@ -346,13 +346,13 @@ impl<'a> UpperLayer<'a> {
             protocol: first,
             payload: bytes,
         };
-        while Extension::is_walked(upper.protocol) && !upper.is_later_fragment() {
+        while Extension::is_extension_header(upper.protocol) && !upper.is_later_fragment() {
             match (upper.protocol, upper.extensions.count) {
                 (_, EXTENSIONS_MAX) => return Err(ExtensionError::TooMany),
                 (IpProtocol::HOP_BY_HOP, 1..) => return Err(ExtensionError::HopByHopNotFirst),
                 _ => {}
             }
-            let (extension, rest) = Extension::split(upper.protocol, upper.payload)?;
+            let (extension, rest) = Extension::split_first(upper.protocol, upper.payload)?;
             upper.fragmentation = upper.fragmentation.or(extension.fragmentation());
             upper.protocol = extension.next_header();
             upper.payload = rest;
@@ -426,7 +426,7 @@ impl<'a> Iterator for Extensions<'a> {
     fn next(&mut self) -> Option<Extension<'a>> {
         self.count = self.count.checked_sub(1)?;
         // Splits at the same places as `UpperLayer::parse`, by the same function, so no error is possible.
-        let (extension, rest) = Extension::split(self.protocol, self.bytes).ok()?;
+        let (extension, rest) = Extension::split_first(self.protocol, self.bytes).ok()?;
         (self.protocol, self.bytes) = (extension.next_header(), rest);
         Some(extension)
     }
@@ -477,7 +477,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;
+        let header: &mut [u8; HEADER_BYTES] = header_buffer(buffer)?;
         let version_class_flow = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label.get();
         VersionClassFlow::put(header, version_class_flow.to_be_bytes());
         PayloadBytes::put_number(header, self.payload_bytes);

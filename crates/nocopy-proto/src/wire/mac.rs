@@ -27,7 +27,7 @@ impl MacAddress {
 
     /// The multicast MAC address of a group (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits
     /// after a fixed prefix. `None` for the address of one station.
-    pub const fn of_group(group: IpAddr) -> Option<Self> {
+    pub const fn multicast_address_of(group: IpAddr) -> Option<Self> {
         match group {
             IpAddr::V4(group) if group.is_multicast() => {
                 let [_, a, b, c] = group.octets();
@@ -79,11 +79,11 @@ impl FromStr for MacAddress {
     type Err = NotAMacAddress;
 
     fn from_str(text: &str) -> Result<Self, NotAMacAddress> {
-        from_text(text).ok_or_else(|| NotAMacAddress { text: text.to_owned() })
+        parse_text(text).ok_or_else(|| NotAMacAddress { text: text.to_owned() })
     }
 }
 
-fn from_text(text: &str) -> Option<MacAddress> {
+fn parse_text(text: &str) -> Option<MacAddress> {
     let separator = if text.contains('-') { '-' } else { ':' };
     let mut pairs = text.split(separator);
     let mut address = [0; 6];
@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn ip_groups_map_to_group_mac_addresses() {
-        let of = |group: &str| MacAddress::of_group(group.parse().unwrap()).map(|mac| mac.to_string());
+        let of =
+            |group: &str| MacAddress::multicast_address_of(group.parse().unwrap()).map(|mac| mac.to_string());
         // The example of RFC 1112: the 9 bits in front of the low 23 do not count.
         assert_eq!(of("224.128.1.2").as_deref(), Some("01:00:5e:00:01:02"));
         assert_eq!(of("239.255.255.250").as_deref(), Some("01:00:5e:7f:ff:fa"));
@@ -145,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_round_trip(bytes: [u8; 6]) {
+        fn mac_addresses_survive_a_text_round_trip(bytes: [u8; 6]) {
             prop_assert_eq!(MacAddress(bytes).to_string().parse(), Ok(MacAddress(bytes)));
         }
     }

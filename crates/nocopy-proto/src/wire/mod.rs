@@ -73,5 +73,5 @@ pub use ip::{IpAddresses, IpProtocol};
 pub use mac::{MacAddress, NotAMacAddress};
 pub use udp_flow::UdpFlow;
 pub use udp_frame::{UdpChecksum, UdpFrame, UdpFrameError};
-pub use udp_packet::{MARKABLE, NotUdp, UdpPacket, is_marked};
+pub use udp_packet::{MARKABLE, NotUdp, UdpPacket, is_congestion_marked};
 pub use udp_template::UdpTemplate;

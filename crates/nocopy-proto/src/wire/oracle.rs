@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::hint::black_box;
 
-use super::udp::Integrity;
+use super::udp::ChecksumStatus;
 use super::{
     EtherType, IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4,
     ipv6, tcp, udp, vlan,
@@ -19,7 +19,7 @@ pub fn walk_views(bytes: &[u8]) {
     walk_frame(bytes);
     let _ = vlan::Tag::parse(bytes).map(|tag| {
         assert_within(bytes, tag.payload());
-        read((tag.control().vlan_id(), tag.control().priority(), tag.control().drop_eligible()));
+        black_box_value((tag.control().vlan_id(), tag.control().priority(), tag.control().drop_eligible()));
         walk_network(tag.ether_type(), tag.payload());
     });
     for ether_type in [EtherType::ARP, EtherType::IPV4, EtherType::IPV6] {
@@ -82,9 +82,13 @@ fn walk_cut(bytes: &[u8]) {
 fn walk_frame(bytes: &[u8]) {
     let Ok(frame) = ethernet::Frame::parse(bytes) else { return };
     assert_within(bytes, frame.payload());
-    read((frame.destination().to_string(), frame.source().is_multicast(), frame.ether_type().to_string()));
+    black_box_value((
+        frame.destination().to_string(),
+        frame.source().is_multicast(),
+        frame.ether_type().to_string(),
+    ));
     walk_udp_packet(bytes, &frame);
-    let Ok(stack) = vlan::Stack::parse(&frame) else { return };
+    let Ok(stack) = vlan::TagStack::parse(&frame) else { return };
     assert_within(frame.payload(), stack.payload());
     assert!(!stack.ether_type().is_vlan());
     let mut announced = frame.ether_type();
@@ -109,7 +113,7 @@ fn walk_udp_packet(bytes: &[u8], frame: &ethernet::Frame<'_>) {
     };
     assert_eq!(packet.addresses(), &addresses);
     walk_datagram(&addresses, &bytes[at - udp::HEADER_BYTES..at + payload_bytes]);
-    read((packet.verify_checksum().is_ok(), packet.checksum_is_unfinished()));
+    black_box_value((packet.verify_checksum().is_ok(), packet.checksum_is_unfinished()));
 }
 
 fn walk_network(ether_type: EtherType, bytes: &[u8]) {
@@ -123,8 +127,8 @@ fn walk_network(ether_type: EtherType, bytes: &[u8]) {
 
 fn walk_arp(bytes: &[u8]) {
     let Ok(packet) = arp::Packet::parse(bytes) else { return };
-    read((packet.operation().to_string(), packet.sender_mac(), packet.sender_ip()));
-    read((packet.target_mac(), packet.target_ip()));
+    black_box_value((packet.operation().to_string(), packet.sender_mac(), packet.sender_ip()));
+    black_box_value((packet.target_mac(), packet.target_ip()));
 }
 
 fn walk_ipv4(bytes: &[u8]) {
@@ -134,13 +138,13 @@ fn walk_ipv4(bytes: &[u8]) {
     assert_eq!(packet.header_bytes(), ipv4::HEADER_BYTES + packet.options().len());
     let total_bytes = packet.total_bytes().map_or(bytes.len(), usize::from);
     assert_eq!(total_bytes, packet.header_bytes() + packet.payload().len());
-    read((
+    black_box_value((
         packet.type_of_service(),
         packet.identification(),
         packet.time_to_live(),
         packet.protocol().to_string(),
     ));
-    read((packet.checksum(), packet.checksum_is_valid(), packet.fragmentation().dont_fragment()));
+    black_box_value((packet.checksum(), packet.checksum_is_valid(), packet.fragmentation().dont_fragment()));
     assert_eq!(packet.addresses().source(), packet.source());
     assert_eq!(packet.addresses().destination(), packet.destination());
     if packet.fragmentation().is_fragment() {
@@ -161,7 +165,7 @@ fn walk_ipv6(bytes: &[u8]) {
         packet.payload_bytes().map_or(bytes.len() - ipv6::HEADER_BYTES, |bytes| bytes as usize);
     assert_eq!(payload_bytes, packet.payload().len());
     assert!(ipv6::FlowLabel::new(packet.flow_label().get()).is_some());
-    read((packet.traffic_class(), packet.next_header().to_string(), packet.hop_limit()));
+    black_box_value((packet.traffic_class(), packet.next_header().to_string(), packet.hop_limit()));
     assert_eq!(packet.addresses().source(), packet.source());
     assert_eq!(packet.addresses().destination(), packet.destination());
 
@@ -201,11 +205,16 @@ fn walk_segment(addresses: &IpAddresses, bytes: &[u8]) {
         match option {
             Ok(tcp::TcpOption::Other { data, .. }) => assert_within(segment.option_bytes(), data),
             Ok(tcp::TcpOption::Sack(blocks)) => assert!(blocks.iter().len() <= 4),
-            other => read(other),
+            other => black_box_value(other),
         }
     }
     assert!(options <= segment.option_bytes().len());
-    read((segment.window(), segment.urgent_pointer(), segment.flags(), segment.acknowledgement_number()));
+    black_box_value((
+        segment.window(),
+        segment.urgent_pointer(),
+        segment.flags(),
+        segment.acknowledgement_number(),
+    ));
     if segment.option_bytes().is_empty() {
         let sent = tcp::Repr::parse(&segment).with_checksum(addresses, segment.payload());
         assert!(segment.checksum_is_valid(addresses) || sent.checksum != segment.checksum());
@@ -216,7 +225,7 @@ fn walk_icmp(bytes: &[u8]) {
     let Ok(message) = icmp::Message::parse(bytes) else { return };
     assert_within(bytes, message.payload());
     assert_eq!(message.payload().len() + icmp::HEADER_BYTES, bytes.len());
-    read((message.body(), message.code(), message.message_type().is_error()));
+    black_box_value((message.body(), message.code(), message.message_type().is_error()));
     let sent = icmp::Repr::parse(&message).with_checksum(message.payload());
     assert!(message.checksum_is_valid() || sent.checksum != message.checksum());
 }
@@ -240,7 +249,7 @@ fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
     let verified = datagram.verify_checksum(addresses);
     let sent = udp::Repr::with_checksum(source, destination, addresses, datagram.payload());
     let sent = sent.expect("a payload that was received can be sent");
-    assert_eq!(verified == Ok(Integrity::Verified), sent.checksum == datagram.checksum());
+    assert_eq!(verified == Ok(ChecksumStatus::Verified), sent.checksum == datagram.checksum());
 }
 
 /// Reads `bytes` as every format, writes the result, and compares.
@@ -253,17 +262,19 @@ fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
 pub fn check_round_trips(bytes: &[u8]) {
     if let Ok(frame) = ethernet::Frame::parse(bytes) {
         let repr = ethernet::Repr::parse(&frame);
-        let written = written(ethernet::HEADER_BYTES, frame.payload(), |buffer| repr.emit(buffer));
+        let written = emitted_packet(ethernet::HEADER_BYTES, frame.payload(), |buffer| repr.emit(buffer));
         assert!(bytes.starts_with(&written));
         check_rebuilt_udp_frame(&frame);
     }
     if let Ok(tag) = vlan::Tag::parse(bytes) {
         let repr = vlan::Repr::parse(&tag);
-        assert!(bytes.starts_with(&written(vlan::TAG_BYTES, tag.payload(), |buffer| repr.emit(buffer))));
+        assert!(
+            bytes.starts_with(&emitted_packet(vlan::TAG_BYTES, tag.payload(), |buffer| repr.emit(buffer)))
+        );
     }
     if let Ok(packet) = arp::Packet::parse(bytes) {
         let repr = arp::Repr::parse(&packet);
-        assert!(bytes.starts_with(&written(arp::HEADER_BYTES, &[], |buffer| repr.emit(buffer))));
+        assert!(bytes.starts_with(&emitted_packet(arp::HEADER_BYTES, &[], |buffer| repr.emit(buffer))));
     }
     if let Ok(packet) = ipv4::Packet::parse(bytes) {
         check_ipv4_round_trip(bytes, &packet);
@@ -271,13 +282,17 @@ pub fn check_round_trips(bytes: &[u8]) {
     if let Ok(packet) = ipv6::Packet::parse(bytes) {
         let repr = ipv6::Repr::parse(&packet);
         assert!(
-            bytes.starts_with(&written(ipv6::HEADER_BYTES, packet.payload(), |buffer| repr.emit(buffer)))
+            bytes.starts_with(
+                &emitted_packet(ipv6::HEADER_BYTES, packet.payload(), |buffer| repr.emit(buffer))
+            )
         );
     }
     if let Ok(datagram) = udp::Datagram::parse(bytes) {
         let repr = udp::Repr::parse(&datagram);
         assert!(
-            bytes.starts_with(&written(udp::HEADER_BYTES, datagram.payload(), |buffer| repr.emit(buffer)))
+            bytes.starts_with(
+                &emitted_packet(udp::HEADER_BYTES, datagram.payload(), |buffer| repr.emit(buffer))
+            )
         );
     }
     check_upper_round_trips(bytes);
@@ -286,24 +301,27 @@ pub fn check_round_trips(bytes: &[u8]) {
 fn check_upper_round_trips(bytes: &[u8]) {
     if let Ok(segment) = tcp::Segment::parse(bytes) {
         let repr = tcp::Repr::parse(&segment);
-        let written = written(tcp::HEADER_BYTES, segment.payload(), |buffer| repr.emit(buffer));
+        let written = emitted_packet(tcp::HEADER_BYTES, segment.payload(), |buffer| repr.emit(buffer));
         let again = tcp::Segment::parse(&written).expect("what was written can be read");
         assert_eq!((tcp::Repr::parse(&again), again.payload()), (repr, segment.payload()));
         assert!(!segment.option_bytes().is_empty() || written == bytes);
     }
     if let Ok(message) = icmp::Message::parse(bytes) {
         let repr = icmp::Repr::parse(&message);
-        assert_eq!(bytes, written(icmp::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer)));
+        assert_eq!(bytes, emitted_packet(icmp::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer)));
     }
     if let Ok(message) = icmpv6::Message::parse(bytes) {
         let repr = icmpv6::Repr::parse(&message);
-        assert_eq!(bytes, written(icmpv6::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer)));
+        assert_eq!(
+            bytes,
+            emitted_packet(icmpv6::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer))
+        );
     }
 }
 
 fn check_ipv4_round_trip(bytes: &[u8], packet: &ipv4::Packet<'_>) {
     let repr = ipv4::Repr::parse(packet);
-    let written = written(ipv4::HEADER_BYTES, packet.payload(), |buffer| repr.emit(buffer));
+    let written = emitted_packet(ipv4::HEADER_BYTES, packet.payload(), |buffer| repr.emit(buffer));
     let again = ipv4::Packet::parse(&written).expect("what was written can be read");
     assert!(again.checksum_is_valid());
     assert_eq!(ipv4::Repr::parse(&again), repr);
@@ -319,7 +337,7 @@ fn check_ipv4_round_trip(bytes: &[u8], packet: &ipv4::Packet<'_>) {
 /// Takes whatever passes for addresses, ports and payload of a UDP frame, also under another protocol number,
 /// writes a frame with them and checks the outcome.
 fn check_rebuilt_udp_frame(frame: &ethernet::Frame<'_>) {
-    let Ok(stack) = vlan::Stack::parse(frame) else { return };
+    let Ok(stack) = vlan::TagStack::parse(frame) else { return };
     let (addresses, traffic_class, hop_limit, transport) = match stack.ether_type() {
         EtherType::IPV4 => {
             let Ok(packet) = ipv4::Packet::parse(stack.payload()) else { return };
@@ -346,8 +364,9 @@ fn check_rebuilt_udp_frame(frame: &ethernet::Frame<'_>) {
         checksum: if omitted { UdpChecksum::Omitted } else { UdpChecksum::Computed },
     };
     let payload = datagram.payload();
-    let written =
-        written(template.header_bytes(), payload, |buffer| template.emit_headers(buffer, payload).map(drop));
+    let written = emitted_packet(template.header_bytes(), payload, |buffer| {
+        template.emit_headers(buffer, payload).map(drop)
+    });
     check_udp_frame(&template, payload, &written);
 }
 
@@ -358,7 +377,7 @@ fn check_rebuilt_udp_frame(frame: &ethernet::Frame<'_>) {
 pub fn check_udp_frame(template: &UdpFrame, payload: &[u8], bytes: &[u8]) {
     let frame = ethernet::Frame::parse(bytes).expect("Ethernet");
     assert_eq!((frame.source(), frame.destination()), (template.source_mac, template.destination_mac));
-    let stack = vlan::Stack::parse(&frame).expect("tags");
+    let stack = vlan::TagStack::parse(&frame).expect("tags");
     assert!(stack.tags().map(|(_, tag)| tag.control).eq(template.vlan));
     let transport = match template.addresses {
         IpAddresses::V4 { .. } => {
@@ -389,14 +408,14 @@ pub fn check_udp_frame(template: &UdpFrame, payload: &[u8], bytes: &[u8]) {
     assert_eq!(datagram.destination_port(), template.destination_port);
     assert_eq!(datagram.payload(), payload);
     let integrity = match template.checksum {
-        UdpChecksum::Computed | UdpChecksum::Offloaded => Integrity::Verified, // completed on the way
-        UdpChecksum::Omitted => Integrity::Unprotected,
+        UdpChecksum::Computed | UdpChecksum::Offloaded => ChecksumStatus::Verified, // completed on the way
+        UdpChecksum::Omitted => ChecksumStatus::Unprotected,
     };
     assert_eq!(datagram.verify_checksum(&template.addresses), Ok(integrity));
 }
 
 /// A header written by `emit`, and the payload after it.
-fn written<E: Debug>(
+fn emitted_packet<E: Debug>(
     header_bytes: usize,
     payload: &[u8],
     emit: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -408,7 +427,7 @@ fn written<E: Debug>(
 }
 
 /// Makes the compiler compute `value`, which is not used.
-fn read<T>(value: T) {
+fn black_box_value<T>(value: T) {
     black_box(value);
 }
 
@@ -426,7 +445,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_cut_of_captured_frames() {
+    fn every_truncation_of_captured_frames_is_parsed_safely() {
         let frames: [&[u8]; 8] = [
             &captured::ARP_REQUEST,
             &captured::UDP_V4,
@@ -449,14 +468,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes(bytes in vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_parsed_safely(bytes in vec(any::<u8>(), 0..200)) {
             walk_views(&bytes);
             check_round_trips(&bytes);
         }
 
         /// Random bytes are rarely IPv6 or tags, so these get fixed first bytes.
         #[test]
-        fn arbitrary_bytes_after_valid_headers(
+        fn arbitrary_bytes_after_valid_headers_are_parsed_safely(
             start in prop::sample::select(vec![
                 &b"\x45\x00\x00\x28"[..],
                 b"\x46\x00\x00\x28",

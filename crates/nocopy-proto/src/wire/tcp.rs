@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use super::checksum::Sum;
-use super::emit::{BufferTooSmall, header_of};
+use super::checksum::OnesComplementSum;
+use super::emit::{BufferTooSmall, header_buffer};
 use super::field::Field;
 use super::{IpAddresses, IpProtocol};
 
@@ -24,9 +24,9 @@ type UrgentPointer = Field<18, 2>;
 
 /// The control bits, which share 12 bits with 3 reserved ones. Every value is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Flags(u16);
+pub struct TcpFlags(u16);
 
-impl Flags {
+impl TcpFlags {
     /// No more data from the sender.
     pub const FIN: Self = Self(1);
     /// Synchronise sequence numbers.
@@ -154,7 +154,7 @@ impl<'a> Segment<'a> {
         u32::from_be_bytes(SequenceNumber::get(self.header))
     }
 
-    /// The next place expected of the other side; without meaning unless [`Flags::ACK`] is set.
+    /// The next place expected of the other side; without meaning unless [`TcpFlags::ACK`] is set.
     #[inline]
     pub fn acknowledgement_number(&self) -> u32 {
         u32::from_be_bytes(AcknowledgementNumber::get(self.header))
@@ -168,12 +168,12 @@ impl<'a> Segment<'a> {
 
     /// The control bits.
     #[inline]
-    pub fn flags(&self) -> Flags {
-        Flags(OffsetAndFlags::number(self.header) & Flags::MASK)
+    pub fn flags(&self) -> TcpFlags {
+        TcpFlags(OffsetAndFlags::number(self.header) & TcpFlags::MASK)
     }
 
     /// Bytes the sender takes, to be shifted by the scale agreed on at the start (RFC 7323), except with
-    /// [`Flags::SYN`].
+    /// [`TcpFlags::SYN`].
     #[inline]
     pub fn window(&self) -> u16 {
         Window::number(self.header)
@@ -189,10 +189,10 @@ impl<'a> Segment<'a> {
     /// sum to its device and the packet never passed one, as on veth.
     #[inline]
     pub fn checksum_is_valid(&self, addresses: &IpAddresses) -> bool {
-        sum_of(self.header, self.options, addresses, self.payload).is_valid()
+        segment_sum(self.header, self.options, addresses, self.payload).is_valid()
     }
 
-    /// The end of urgent data; without meaning unless [`Flags::URG`] is set.
+    /// The end of urgent data; without meaning unless [`TcpFlags::URG`] is set.
     #[inline]
     pub fn urgent_pointer(&self) -> u16 {
         UrgentPointer::number(self.header)
@@ -221,7 +221,12 @@ fn declared_header_bytes(header: &[u8; HEADER_BYTES]) -> usize {
     usize::from(OffsetAndFlags::number(header) >> 12) * 4
 }
 
-fn sum_of(header: &[u8; HEADER_BYTES], options: &[u8], addresses: &IpAddresses, payload: &[u8]) -> Sum {
+fn segment_sum(
+    header: &[u8; HEADER_BYTES],
+    options: &[u8],
+    addresses: &IpAddresses,
+    payload: &[u8],
+) -> OnesComplementSum {
     let segment_bytes = (header.len() + options.len() + payload.len()) as u32;
     addresses.pseudo_header_sum(IpProtocol::TCP, segment_bytes).with(header).with(options).with(payload)
 }
@@ -297,7 +302,7 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn read(&mut self, kind: u8) -> Result<TcpOption<'a>, OptionError> {
+    fn parse_option(&mut self, kind: u8) -> Result<TcpOption<'a>, OptionError> {
         let &[_, length_bytes, ..] = self.bytes else { return Err(OptionError::Cut { kind }) };
         let wrong = OptionError::Length { kind, length_bytes };
         if length_bytes < 2 {
@@ -333,7 +338,7 @@ impl<'a> Iterator for Options<'a> {
                 self.bytes = rest;
                 return Some(Ok(TcpOption::NoOperation));
             }
-            _ => self.read(kind),
+            _ => self.parse_option(kind),
         };
         if matches!(read, Ok(TcpOption::End) | Err(_)) {
             self.bytes = &[];
@@ -354,7 +359,7 @@ pub struct Repr {
     /// The next place expected of the other side.
     pub acknowledgement_number: u32,
     /// The control bits.
-    pub flags: Flags,
+    pub flags: TcpFlags,
     /// The receive window in bytes, not scaled.
     pub window: u16,
     /// The checksum.
@@ -383,7 +388,7 @@ impl Repr {
     pub fn with_checksum(self, addresses: &IpAddresses, payload: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
         Self { checksum: 0, ..self }.put(&mut header);
-        Self { checksum: sum_of(&header, &[], addresses, payload).checksum(), ..self }
+        Self { checksum: segment_sum(&header, &[], addresses, payload).checksum(), ..self }
     }
 
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
@@ -392,7 +397,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        self.put(header_of(buffer)?);
+        self.put(header_buffer(buffer)?);
         Ok(())
     }
 
@@ -421,11 +426,11 @@ mod tests {
     };
 
     #[test]
-    fn captured_syn() {
+    fn a_captured_syn_is_parsed() {
         let packet = ipv4::Packet::parse(&captured::TCP_SYN[14..]).unwrap();
         let segment = Segment::parse(packet.payload()).unwrap();
         assert_eq!((segment.source_port(), segment.destination_port()), (40000, 7777));
-        assert_eq!((segment.flags(), segment.window()), (Flags::SYN, 64240));
+        assert_eq!((segment.flags(), segment.window()), (TcpFlags::SYN, 64240));
         assert_eq!((segment.header_bytes(), segment.payload()), (40, &[][..]));
         assert!(segment.checksum_is_valid(&packet.addresses()));
         let options: Vec<_> = segment.options().map(Result::unwrap).collect();
@@ -475,7 +480,7 @@ mod tests {
                 destination_port: ports.1,
                 sequence_number: numbers.0,
                 acknowledgement_number: numbers.1,
-                flags: Flags::new(flags).unwrap(),
+                flags: TcpFlags::new(flags).unwrap(),
                 window,
                 checksum: 0,
                 urgent_pointer,

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use thiserror::Error;
 
-use super::emit::{EmitError, PayloadTooLong, header_of, length_with_header};
+use super::emit::{EmitError, PayloadTooLong, header_buffer, length_with_header};
 use super::field::Field;
 use super::{IpAddresses, IpProtocol};
 
@@ -56,7 +56,7 @@ pub enum ParseError {
 
 /// The result of checking a datagram that is not damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Integrity {
+pub enum ChecksumStatus {
     /// The checksum is right.
     Verified,
     /// The sender computed no checksum, as IPv4 permits.
@@ -144,16 +144,16 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// When it is wrong, or absent on IPv6.
-    pub fn verify_checksum(&self, addresses: &IpAddresses) -> Result<Integrity, ChecksumError> {
+    pub fn verify_checksum(&self, addresses: &IpAddresses) -> Result<ChecksumStatus, ChecksumError> {
         let Some(found) = self.checksum() else {
             return match addresses {
-                IpAddresses::V4 { .. } => Ok(Integrity::Unprotected),
+                IpAddresses::V4 { .. } => Ok(ChecksumStatus::Unprotected),
                 IpAddresses::V6 { .. } => Err(ChecksumError::MissingOnIpv6),
             };
         };
-        let computed = checksum_of(self.header, addresses, self.payload);
+        let computed = checksum_to_send(self.header, addresses, self.payload);
         if found == computed {
-            return Ok(Integrity::Verified);
+            return Ok(ChecksumStatus::Verified);
         }
         Err(ChecksumError::Wrong { found: found.get(), computed: computed.get() })
     }
@@ -177,7 +177,7 @@ impl<'a> Datagram<'a> {
 ///
 /// A sum of 0 is sent as 0xffff, its other representation, because 0 means "no checksum" (RFC 768). On
 /// receipt the two need not be told apart: with 0 taken, 0xffff is the only one left.
-fn checksum_of(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) -> NonZeroU16 {
+fn checksum_to_send(header: &[u8; HEADER_BYTES], addresses: &IpAddresses, payload: &[u8]) -> NonZeroU16 {
     let sum = addresses
         .pseudo_header_sum(IpProtocol::UDP, u32::from(LengthBytes::number(header)))
         .with(&SourcePort::get(header))
@@ -229,7 +229,7 @@ impl Repr {
         let repr = Self::without_checksum(source_port, destination_port, payload.len())?;
         let mut header = [0; HEADER_BYTES];
         repr.put(&mut header, HEADER_BYTES as u16 + repr.payload_bytes);
-        Ok(Self { checksum: Some(checksum_of(&header, addresses, payload)), ..repr })
+        Ok(Self { checksum: Some(checksum_to_send(&header, addresses, payload)), ..repr })
     }
 
     /// The header for a payload of `payload_bytes`, without checksum.
@@ -272,7 +272,7 @@ impl Repr {
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), EmitError> {
         let length_bytes = length_with_header(HEADER_BYTES as u16, usize::from(self.payload_bytes))?;
-        self.put(header_of(buffer)?, length_bytes);
+        self.put(header_buffer(buffer)?, length_bytes);
         Ok(())
     }
 
@@ -301,21 +301,21 @@ mod tests {
     };
 
     #[test]
-    fn captured_over_ipv4() {
+    fn a_captured_ipv4_datagram_is_parsed() {
         let packet = ipv4::Packet::parse(&captured::UDP_V4[14..]).unwrap();
         let datagram = Datagram::parse(packet.payload()).unwrap();
         assert_eq!((datagram.source_port(), datagram.destination_port()), (4660, 7));
         assert_eq!((datagram.length_bytes(), datagram.payload()), (15, &b"nocopy!"[..]));
         assert_eq!(datagram.checksum(), NonZeroU16::new(0x763a));
-        assert_eq!(datagram.verify_checksum(&packet.addresses()), Ok(Integrity::Verified));
+        assert_eq!(datagram.verify_checksum(&packet.addresses()), Ok(ChecksumStatus::Verified));
         assert_eq!(Repr::with_checksum(4660, 7, &V4, b"nocopy!"), Ok(Repr::parse(&datagram)));
     }
 
     #[test]
-    fn captured_over_ipv6() {
+    fn a_captured_ipv6_datagram_is_parsed() {
         let packet = ipv6::Packet::parse(&captured::UDP_V6[14..]).unwrap();
         let datagram = Datagram::parse(packet.payload()).unwrap();
-        assert_eq!(datagram.verify_checksum(&packet.addresses()), Ok(Integrity::Verified));
+        assert_eq!(datagram.verify_checksum(&packet.addresses()), Ok(ChecksumStatus::Verified));
         let repr = Repr::with_checksum(4660, 7, &V6, b"nocopy!").unwrap();
         assert_eq!(repr.checksum, NonZeroU16::new(0x9038));
         assert_eq!(repr, Repr::parse(&datagram));
@@ -325,7 +325,7 @@ mod tests {
     fn a_missing_checksum_is_valid_only_over_ipv4() {
         let datagram = Datagram::parse(&captured::UDP_V4_NO_CHECKSUM[34..]).unwrap();
         assert_eq!(datagram.checksum(), None);
-        assert_eq!(datagram.verify_checksum(&V4), Ok(Integrity::Unprotected));
+        assert_eq!(datagram.verify_checksum(&V4), Ok(ChecksumStatus::Unprotected));
         assert_eq!(datagram.verify_checksum(&V6), Err(ChecksumError::MissingOnIpv6));
         assert_eq!(Repr::without_checksum(4660, 7, 6), Ok(Repr::parse(&datagram)));
     }
@@ -341,7 +341,7 @@ mod tests {
         let mut bytes = [0; HEADER_BYTES + 2];
         repr.emit(&mut bytes).unwrap();
         bytes[HEADER_BYTES..].copy_from_slice(&payload);
-        assert_eq!(Datagram::parse(&bytes).unwrap().verify_checksum(&V4), Ok(Integrity::Verified));
+        assert_eq!(Datagram::parse(&bytes).unwrap().verify_checksum(&V4), Ok(ChecksumStatus::Verified));
     }
 
     #[test]
@@ -400,7 +400,7 @@ mod tests {
             let datagram = Datagram::parse(&bytes).unwrap();
             prop_assert_eq!(Repr::parse(&datagram), repr);
             prop_assert_eq!(datagram.payload(), payload);
-            prop_assert_eq!(datagram.verify_checksum(&addresses), Ok(Integrity::Verified));
+            prop_assert_eq!(datagram.verify_checksum(&addresses), Ok(ChecksumStatus::Verified));
         }
     }
 }

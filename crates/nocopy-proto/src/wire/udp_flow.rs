@@ -1,7 +1,7 @@
 //! The headers of a flow as they arrive, remembered: a sender of one datagram usually sends more, and
 //! comparing costs less than parsing.
 
-use super::checksum::Sum;
+use super::checksum::OnesComplementSum;
 use super::{IpAddresses, IpProtocol, UdpPacket, ethernet, ipv4, udp};
 
 /// Ethernet, IPv4 without options, UDP: the headers of most flows.
@@ -24,10 +24,10 @@ pub(super) const HEADER_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYT
 /// #     frame
 /// # };
 /// let (first, mut second) = (frame_with(b"first"), frame_with(b"second"));
-/// let flow = UdpFlow::of(&UdpPacket::parse(&first)?, &first).expect("it is IPv4");
-/// assert_eq!(flow.payload_of(&second), Some(&b"second"[..]));
+/// let flow = UdpFlow::of_parsed_packet(&UdpPacket::parse(&first)?, &first).expect("it is IPv4");
+/// assert_eq!(flow.payload_if_matching(&second), Some(&b"second"[..]));
 /// second[45] ^= 1; // damaged on the way
-/// assert_eq!(flow.payload_of(&second), None);
+/// assert_eq!(flow.payload_if_matching(&second), None);
 /// # Ok::<(), nocopy_proto::wire::NotUdp>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -39,28 +39,28 @@ pub struct UdpFlow {
     /// Addresses of IP, ports.
     ends: [u8; 12],
     /// Sum of the IP header without length, identification and checksum.
-    ip_sum: Sum,
+    ip_sum: OnesComplementSum,
     /// Sum of pseudo-header and ports, without the lengths.
-    udp_sum: Sum,
+    udp_sum: OnesComplementSum,
     /// Sum of the pseudo-header alone, without the length.
-    pseudo_sum: Sum,
+    pseudo_sum: OnesComplementSum,
 }
 
 impl UdpFlow {
     /// The flow of a frame that was parsed; `None` if it is IPv6, or has IP options.
-    pub fn of(packet: &UdpPacket<'_>, frame: &[u8]) -> Option<Self> {
+    pub fn of_parsed_packet(packet: &UdpPacket<'_>, frame: &[u8]) -> Option<Self> {
         let IpAddresses::V4 { .. } = packet.addresses() else { return None };
         let headers = frame.first_chunk::<HEADER_BYTES>()?;
         if packet.payload_range().0 != HEADER_BYTES {
             return None;
         }
-        let Parts { front, middle, ends, .. } = Parts::of(headers);
+        let FrameHeaderFields { front, middle, ends, .. } = FrameHeaderFields::of(headers);
         let pseudo_sum = packet.addresses().pseudo_header_sum(IpProtocol::UDP, 0);
         Some(Self {
             front,
             middle,
             ends,
-            ip_sum: Sum::new().with(&front[14..]).with(&middle).with(&ends[..8]),
+            ip_sum: OnesComplementSum::new().with(&front[14..]).with(&middle).with(&ends[..8]),
             udp_sum: pseudo_sum.with(&ends[8..]),
             pseudo_sum,
         })
@@ -70,9 +70,9 @@ impl UdpFlow {
     /// `None` says nothing about the frame: it is to be [parsed](UdpPacket::parse). So are those without a
     /// UDP checksum, or with one that is not finished.
     #[inline]
-    pub fn payload_of<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
+    pub fn payload_if_matching<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
         let (headers, rest) = frame.split_first_chunk::<HEADER_BYTES>()?;
-        let parts = Parts::of(headers);
+        let parts = FrameHeaderFields::of(headers);
         if (parts.front, parts.middle, parts.ends) != (self.front, self.middle, self.ends) {
             return None;
         }
@@ -94,7 +94,7 @@ impl UdpFlow {
 }
 
 /// The headers of a frame of IPv4 without options, cut.
-struct Parts {
+struct FrameHeaderFields {
     front: [u8; 16],
     ip_length: [u8; 2],
     identification: [u8; 2],
@@ -105,24 +105,24 @@ struct Parts {
     udp_checksum: [u8; 2],
 }
 
-impl Parts {
+impl FrameHeaderFields {
     #[inline]
     fn of(headers: &[u8; HEADER_BYTES]) -> Self {
         Self {
-            front: part::<0, 16>(headers),
-            ip_length: part::<16, 2>(headers),
-            identification: part::<18, 2>(headers),
-            middle: part::<20, 4>(headers),
-            ip_checksum: part::<24, 2>(headers),
-            ends: part::<26, 12>(headers),
-            udp_length: part::<38, 2>(headers),
-            udp_checksum: part::<40, 2>(headers),
+            front: header_field::<0, 16>(headers),
+            ip_length: header_field::<16, 2>(headers),
+            identification: header_field::<18, 2>(headers),
+            middle: header_field::<20, 4>(headers),
+            ip_checksum: header_field::<24, 2>(headers),
+            ends: header_field::<26, 12>(headers),
+            udp_length: header_field::<38, 2>(headers),
+            udp_checksum: header_field::<40, 2>(headers),
         }
     }
 }
 
 #[inline]
-fn part<const AT: usize, const N: usize>(headers: &[u8; HEADER_BYTES]) -> [u8; N] {
+fn header_field<const AT: usize, const N: usize>(headers: &[u8; HEADER_BYTES]) -> [u8; N] {
     super::field::Field::<AT, N>::get(headers)
 }
 
@@ -131,11 +131,11 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::udp_frame::tests::{any_checksum, templates};
+    use super::super::udp_frame::tests::{any_checksum, any_flow};
     use super::super::{UdpChecksum, UdpFrame};
     use super::*;
 
-    fn frame_with(flow: &UdpFrame, payload: &[u8]) -> Option<Vec<u8>> {
+    fn emitted_frame(flow: &UdpFrame, payload: &[u8]) -> Option<Vec<u8>> {
         let mut frame = vec![0; flow.header_bytes()];
         flow.emit_headers(&mut frame, payload).ok()?;
         frame.extend_from_slice(payload);
@@ -146,15 +146,15 @@ mod tests {
         /// Proves that a frame is recognised only if parsing it gives the same, however it was changed.
         #[test]
         fn recognised_frames_equal_parsed_frames(
-            flow in templates(), checksum in any_checksum(), payloads in (vec(any::<u8>(), 0..90), vec(any::<u8>(), 0..90)),
+            flow in any_flow(), checksum in any_checksum(), payloads in (vec(any::<u8>(), 0..90), vec(any::<u8>(), 0..90)),
             damage in prop::option::of((any::<prop::sample::Index>(), 1_u8..)), padding in 0_usize..20, cut in 0_usize..3,
         ) {
             let flow = UdpFrame { checksum, vlan: None, ..flow };
-            let (Some(first), Some(mut second)) = (frame_with(&flow, &payloads.0), frame_with(&flow, &payloads.1)) else {
+            let (Some(first), Some(mut second)) = (emitted_frame(&flow, &payloads.0), emitted_frame(&flow, &payloads.1)) else {
                 return Ok(());
             };
             let Ok(packet) = UdpPacket::parse(&first) else { return Ok(()) };
-            let Some(known) = UdpFlow::of(&packet, &first) else {
+            let Some(known) = UdpFlow::of_parsed_packet(&packet, &first) else {
                 let is_ipv6 = matches!(flow.addresses, IpAddresses::V6 { .. });
                 prop_assert!(is_ipv6);
                 return Ok(());
@@ -165,7 +165,7 @@ mod tests {
                 let at = place.index(second.len());
                 second[at] ^= bits;
             }
-            let found = known.payload_of(&second);
+            let found = known.payload_if_matching(&second);
             if damage.is_none() && padding >= cut && checksum == UdpChecksum::Computed {
                 prop_assert_eq!(found, Some(&payloads.1[..]));
             }
@@ -176,7 +176,7 @@ mod tests {
                 prop_assert_eq!(parsed.addresses(), packet.addresses());
                 prop_assert_eq!(parsed.datagram().source_port(), packet.datagram().source_port());
                 prop_assert_eq!(parsed.datagram().destination_port(), packet.datagram().destination_port());
-                prop_assert_eq!(parsed.is_marked(), packet.is_marked());
+                prop_assert_eq!(parsed.is_congestion_marked(), packet.is_congestion_marked());
                 prop_assert_eq!(parsed.payload_range().0, HEADER_BYTES);
             }
         }

@@ -193,7 +193,7 @@ pub(super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn captured_flow(addresses: IpAddresses) -> UdpFrame {
+    fn flow_between(addresses: IpAddresses) -> UdpFrame {
         UdpFrame {
             source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
             destination_mac: MacAddress([2, 0, 0, 0, 0, 2]),
@@ -207,16 +207,16 @@ pub(super) mod tests {
         }
     }
 
-    pub(crate) fn v4() -> UdpFrame {
-        captured_flow(IpAddresses::V4 { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into() })
+    pub(crate) fn ipv4_flow() -> UdpFrame {
+        flow_between(IpAddresses::V4 { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into() })
     }
 
-    pub(crate) fn v6() -> UdpFrame {
+    pub(crate) fn ipv6_flow() -> UdpFrame {
         let (source, destination) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
-        captured_flow(IpAddresses::V6 { source, destination })
+        flow_between(IpAddresses::V6 { source, destination })
     }
 
-    fn frame_of(template: &UdpFrame, payload: &[u8]) -> Vec<u8> {
+    fn emitted_frame(template: &UdpFrame, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0xaa; template.header_bytes()];
         assert_eq!(template.emit_headers(&mut bytes, payload), Ok(template.header_bytes()));
         bytes.extend(payload);
@@ -230,7 +230,7 @@ pub(super) mod tests {
         // added to the checksum: 8ea3 + 9824 = 126c7, folded 26c8.
         expected[18..20].copy_from_slice(&[0x00, 0x00]);
         expected[24..26].copy_from_slice(&[0x26, 0xc8]);
-        assert_eq!(frame_of(&v4(), b"nocopy!"), expected);
+        assert_eq!(emitted_frame(&ipv4_flow(), b"nocopy!"), expected);
     }
 
     #[test]
@@ -238,14 +238,16 @@ pub(super) mod tests {
         let mut expected = captured::UDP_V6;
         // The kernel draws a flow label; it is in no checksum.
         expected[15..18].copy_from_slice(&[0, 0, 0]);
-        assert_eq!(frame_of(&v6(), b"nocopy!"), expected);
+        assert_eq!(emitted_frame(&ipv6_flow(), b"nocopy!"), expected);
     }
 
     #[test]
     fn a_tag_goes_between_addresses_and_type() {
-        let plain = frame_of(&v4(), b"nocopy!");
-        let tagged =
-            frame_of(&UdpFrame { vlan: Some(TagControl::new(5, 6, false).unwrap()), ..v4() }, b"nocopy!");
+        let plain = emitted_frame(&ipv4_flow(), b"nocopy!");
+        let tagged = emitted_frame(
+            &UdpFrame { vlan: Some(TagControl::new(5, 6, false).unwrap()), ..ipv4_flow() },
+            b"nocopy!",
+        );
         assert_eq!(tagged[..12], plain[..12]);
         assert_eq!(tagged[12..16], [0x81, 0x00, 0xc0, 0x05]);
         assert_eq!(tagged[16..], plain[12..]);
@@ -253,9 +255,12 @@ pub(super) mod tests {
 
     #[test]
     fn an_omitted_checksum_changes_no_other_field() {
-        let mut expected = frame_of(&v4(), b"nocopy!");
+        let mut expected = emitted_frame(&ipv4_flow(), b"nocopy!");
         expected[40..42].copy_from_slice(&[0, 0]);
-        assert_eq!(frame_of(&UdpFrame { checksum: UdpChecksum::Omitted, ..v4() }, b"nocopy!"), expected);
+        assert_eq!(
+            emitted_frame(&UdpFrame { checksum: UdpChecksum::Omitted, ..ipv4_flow() }, b"nocopy!"),
+            expected
+        );
     }
 
     #[test]
@@ -267,12 +272,12 @@ pub(super) mod tests {
             error
         };
         assert_eq!(
-            refused(v4(), 41, b""),
+            refused(ipv4_flow(), 41, b""),
             UdpFrameError::BufferTooSmall(BufferTooSmall { needed_bytes: 42, buffer_bytes: 41 })
         );
-        let omitted = UdpFrame { checksum: UdpChecksum::Omitted, ..v6() };
+        let omitted = UdpFrame { checksum: UdpChecksum::Omitted, ..ipv6_flow() };
         assert_eq!(refused(omitted, 66, b""), UdpFrameError::ChecksumOmittedOnIpv6);
-        for template in [v4(), v6()] {
+        for template in [ipv4_flow(), ipv6_flow()] {
             let limit_bytes = template.payload_bytes_max();
             let payload_bytes = limit_bytes + 1;
             assert_eq!(
@@ -284,38 +289,38 @@ pub(super) mod tests {
 
     #[test]
     fn the_longest_payloads_fit() {
-        for template in [v4(), v6()] {
+        for template in [ipv4_flow(), ipv6_flow()] {
             let payload = vec![7; template.payload_bytes_max()];
-            oracle::check_udp_frame(&template, &payload, &frame_of(&template, &payload));
+            oracle::check_udp_frame(&template, &payload, &emitted_frame(&template, &payload));
         }
     }
 
     proptest! {
         #[test]
         fn every_field_survives_a_round_trip(
-            template in templates(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
+            template in any_flow(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
         ) {
-            let mut bytes = frame_of(&template, &payload);
+            let mut bytes = emitted_frame(&template, &payload);
             bytes.extend(vec![0xee; padding]);
             oracle::check_udp_frame(&template, &payload, &bytes);
         }
 
         #[test]
         fn a_completed_offloaded_checksum_equals_the_computed(
-            template in templates(), payload in vec(any::<u8>(), 0..1500),
+            template in any_flow(), payload in vec(any::<u8>(), 0..1500),
         ) {
-            let mut frame = frame_of(&UdpFrame { checksum: UdpChecksum::Offloaded, ..template }, &payload);
+            let mut frame = emitted_frame(&UdpFrame { checksum: UdpChecksum::Offloaded, ..template }, &payload);
             prop_assert_eq!(template.checksum_field().complete(&mut frame), Ok(()));
             let computed = UdpFrame { checksum: UdpChecksum::Computed, ..template };
-            prop_assert_eq!(frame, frame_of(&computed, &payload));
+            prop_assert_eq!(frame, emitted_frame(&computed, &payload));
         }
 
         #[test]
         fn cuts_and_damage_never_panic(
-            template in templates(), payload in vec(any::<u8>(), 0..64),
+            template in any_flow(), payload in vec(any::<u8>(), 0..64),
             damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         ) {
-            let mut bytes = frame_of(&template, &payload);
+            let mut bytes = emitted_frame(&template, &payload);
             for (at, byte) in damage {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
@@ -332,7 +337,7 @@ pub(super) mod tests {
     }
 
     /// Any flow that can be written.
-    pub(crate) fn templates() -> impl Strategy<Value = UdpFrame> {
+    pub(crate) fn any_flow() -> impl Strategy<Value = UdpFrame> {
         let addresses = prop_oneof![
             any::<[u32; 2]>().prop_map(|[source, destination]| IpAddresses::V4 {
                 source: source.into(),

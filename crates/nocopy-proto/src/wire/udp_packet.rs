@@ -1,6 +1,6 @@
 //! A UDP datagram in an Ethernet frame: all views at once, for a receiver that expects nothing else.
 
-use super::udp::{self, ChecksumError, Datagram, Integrity};
+use super::udp::{self, ChecksumError, ChecksumStatus, Datagram};
 use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6};
 
 /// View of an untagged frame that holds a whole UDP datagram.
@@ -85,10 +85,10 @@ impl<'a> UdpPacket<'a> {
         &self.addresses
     }
 
-    /// Whether a router on the path marked it; see [`is_marked`].
+    /// Whether a router on the path marked it; see [`is_congestion_marked`].
     #[inline]
-    pub fn is_marked(&self) -> bool {
-        is_marked(self.traffic_class)
+    pub fn is_congestion_marked(&self) -> bool {
+        is_congestion_marked(self.traffic_class)
     }
 
     /// The datagram.
@@ -108,7 +108,7 @@ impl<'a> UdpPacket<'a> {
     /// # Errors
     /// When it is wrong, or absent on IPv6.
     #[inline]
-    pub fn verify_checksum(&self) -> Result<Integrity, ChecksumError> {
+    pub fn verify_checksum(&self) -> Result<ChecksumStatus, ChecksumError> {
         self.datagram.verify_checksum(&self.addresses)
     }
 
@@ -127,7 +127,7 @@ pub const MARKABLE: u8 = 0b10;
 /// Whether IPv4's type of service, or IPv6's traffic class, says *congestion experienced*: a router whose
 /// queue was long marked the packet instead of dropping it (RFC 3168 section 5).
 #[inline]
-pub const fn is_marked(traffic_class: u8) -> bool {
+pub const fn is_congestion_marked(traffic_class: u8) -> bool {
     traffic_class & 0b11 == 0b11
 }
 
@@ -136,11 +136,11 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::udp_frame::tests::{any_checksum, templates};
+    use super::super::udp_frame::tests::{any_checksum, any_flow};
     use super::super::{UdpChecksum, UdpFrame};
     use super::*;
 
-    fn frame_of(flow: &UdpFrame, payload: &[u8], padding: usize) -> Vec<u8> {
+    fn emitted_frame(flow: &UdpFrame, payload: &[u8], padding: usize) -> Vec<u8> {
         let mut frame = vec![0; flow.header_bytes()];
         flow.emit_headers(&mut frame, payload).unwrap();
         frame.extend_from_slice(payload);
@@ -151,39 +151,39 @@ mod tests {
     proptest! {
         #[test]
         fn emitted_packets_are_parsed_back(
-            flow in templates(), checksum in any_checksum(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
+            flow in any_flow(), checksum in any_checksum(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
         ) {
             let flow = UdpFrame { checksum, vlan: None, ..flow };
             prop_assume!(checksum != UdpChecksum::Omitted || flow.addresses.source().is_ipv4());
-            let frame = frame_of(&flow, &payload, padding);
+            let frame = emitted_frame(&flow, &payload, padding);
             let packet = UdpPacket::parse(&frame).unwrap();
             prop_assert_eq!(packet.addresses(), &flow.addresses);
-            prop_assert_eq!(packet.is_marked(), flow.traffic_class % 4 == 3);
+            prop_assert_eq!(packet.is_congestion_marked(), flow.traffic_class % 4 == 3);
             let datagram = packet.datagram();
             prop_assert_eq!((datagram.source_port(), datagram.destination_port()), (flow.source_port, flow.destination_port));
             let (at, bytes) = packet.payload_range();
             prop_assert_eq!(&frame[at..at + bytes], &payload[..]);
             match checksum {
-                UdpChecksum::Computed => prop_assert_eq!(packet.verify_checksum(), Ok(Integrity::Verified)),
-                UdpChecksum::Omitted => prop_assert_eq!(packet.verify_checksum(), Ok(Integrity::Unprotected)),
+                UdpChecksum::Computed => prop_assert_eq!(packet.verify_checksum(), Ok(ChecksumStatus::Verified)),
+                UdpChecksum::Omitted => prop_assert_eq!(packet.verify_checksum(), Ok(ChecksumStatus::Unprotected)),
                 UdpChecksum::Offloaded => prop_assert!(packet.checksum_is_unfinished()),
             }
         }
 
         #[test]
         fn damage_is_detected_and_any_bytes_are_safe(
-            flow in templates(), payload in vec(any::<u8>(), 0..100), at in any::<prop::sample::Index>(), bit in 0..8_u8,
+            flow in any_flow(), payload in vec(any::<u8>(), 0..100), at in any::<prop::sample::Index>(), bit in 0..8_u8,
             bytes in vec(any::<u8>(), 0..200),
         ) {
             let flow = UdpFrame { vlan: None, checksum: UdpChecksum::Computed, ..flow };
-            let mut frame = frame_of(&flow, &payload, 0);
+            let mut frame = emitted_frame(&flow, &payload, 0);
             // Ethernet's addresses are covered by no checksum here, nor are IPv6's class, label and hop
             // limit.
             let at = at.index(frame.len());
             let in_ipv6 = flow.addresses.source().is_ipv6();
             prop_assume!(at >= 14 && !(in_ipv6 && ((14..18).contains(&at) || at == 21)));
             frame[at] ^= 1 << bit;
-            let intact = UdpPacket::parse(&frame).is_ok_and(|packet| packet.verify_checksum() == Ok(Integrity::Verified));
+            let intact = UdpPacket::parse(&frame).is_ok_and(|packet| packet.verify_checksum() == Ok(ChecksumStatus::Verified));
             prop_assert!(!intact, "a bit of byte {} was turned", at);
             if let Ok(packet) = UdpPacket::parse(&bytes) {
                 let (at, length) = packet.payload_range();
@@ -192,10 +192,10 @@ mod tests {
         }
 
         #[test]
-        fn tagged_and_cut_frames_are_refused(flow in templates(), cut in any::<prop::sample::Index>()) {
+        fn tagged_and_cut_frames_are_refused(flow in any_flow(), cut in any::<prop::sample::Index>()) {
             let tagged = UdpFrame { vlan: Some(crate::wire::vlan::TagControl::new(5, 0, false).unwrap()), ..flow };
-            prop_assert!(matches!(UdpPacket::parse(&frame_of(&tagged, b"abc", 0)), Err(NotUdp::NotIp)));
-            let plain = frame_of(&UdpFrame { vlan: None, ..flow }, b"abc", 0);
+            prop_assert!(matches!(UdpPacket::parse(&emitted_frame(&tagged, b"abc", 0)), Err(NotUdp::NotIp)));
+            let plain = emitted_frame(&UdpFrame { vlan: None, ..flow }, b"abc", 0);
             prop_assert!(UdpPacket::parse(&plain[..cut.index(plain.len())]).is_err());
         }
     }

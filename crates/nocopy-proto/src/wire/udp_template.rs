@@ -1,6 +1,6 @@
 //! Prepared headers of a flow: the parts shared by all frames are written and summed once.
 
-use super::checksum::{ChecksumField, Sum};
+use super::checksum::{ChecksumField, OnesComplementSum};
 use super::emit::{BufferTooSmall, PayloadTooLong};
 use super::udp_flow::HEADER_BYTES as IPV4_HEADER_BYTES;
 use super::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpFrameError, ipv4, udp};
@@ -41,10 +41,10 @@ pub struct UdpTemplate {
     /// Offset of the IP length, and the bytes it counts besides the UDP header and payload.
     ip_length: (usize, u16),
     /// IPv4's header checksum: its offset, and the sum of the header without it and without the length.
-    ip_checksum: Option<(usize, Sum)>,
+    ip_checksum: Option<(usize, OnesComplementSum)>,
     udp_at: usize,
     /// Sum of the parts that the UDP checksum covers, besides lengths and payload, if it is computed here.
-    udp_sum: Sum,
+    udp_sum: OnesComplementSum,
 }
 
 impl UdpTemplate {
@@ -60,7 +60,7 @@ impl UdpTemplate {
         let (ip_length, ip_checksum) = match flow.addresses {
             IpAddresses::V4 { .. } => {
                 let header = &headers[ip_at..ip_at + ipv4::HEADER_BYTES];
-                let sum = Sum::new()
+                let sum = OnesComplementSum::new()
                     .with(&header[..IPV4_LENGTH])
                     .with(&header[IPV4_LENGTH + 2..IPV4_CHECKSUM])
                     .with(&header[IPV4_CHECKSUM + 2..]);
@@ -89,7 +89,7 @@ impl UdpTemplate {
 
     /// The place of the UDP checksum, if a device completes it.
     #[inline]
-    pub fn left_checksum(&self) -> Option<ChecksumField> {
+    pub fn offloaded_checksum_field(&self) -> Option<ChecksumField> {
         (self.flow.checksum == UdpChecksum::Offloaded).then(|| self.flow.checksum_field())
     }
 
@@ -117,12 +117,12 @@ impl UdpTemplate {
         let udp_length = (udp::HEADER_BYTES + payload_bytes) as u16;
         let (at, more) = self.ip_length;
         let ip_length = (udp_length + more).to_be_bytes(); // within 16 bits: looked at above
-        put(headers, at, ip_length);
+        write_word(headers, at, ip_length);
         if let Some((at, sum)) = self.ip_checksum {
-            put(headers, at, sum.with_words([ip_length]).checksum().to_be_bytes());
+            write_word(headers, at, sum.with_words([ip_length]).checksum().to_be_bytes());
         }
         let udp_length = udp_length.to_be_bytes();
-        put(headers, self.udp_at + UDP_LENGTH, udp_length);
+        write_word(headers, self.udp_at + UDP_LENGTH, udp_length);
         let checksum = match self.flow.checksum {
             UdpChecksum::Omitted => return Ok(()),
             UdpChecksum::Offloaded => !self.udp_sum.with_words([udp_length]).checksum(),
@@ -135,13 +135,13 @@ impl UdpTemplate {
                 }
             }
         };
-        put(headers, self.udp_at + usize::from(udp::CHECKSUM_OFFSET), checksum.to_be_bytes());
+        write_word(headers, self.udp_at + usize::from(udp::CHECKSUM_OFFSET), checksum.to_be_bytes());
         Ok(())
     }
 }
 
 #[inline]
-fn put(bytes: &mut [u8], at: usize, word: [u8; 2]) {
+fn write_word(bytes: &mut [u8], at: usize, word: [u8; 2]) {
     bytes[at..at + 2].copy_from_slice(&word);
 }
 
@@ -150,13 +150,13 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::udp_frame::tests::{any_checksum, templates, v4, v6};
+    use super::super::udp_frame::tests::{any_checksum, any_flow, ipv4_flow, ipv6_flow};
     use super::*;
 
     proptest! {
         #[test]
         fn a_template_emits_the_flows_headers(
-            flow in templates(), checksum in any_checksum(), pieces in vec(vec(any::<u8>(), 0..700), 0..4),
+            flow in any_flow(), checksum in any_checksum(), pieces in vec(vec(any::<u8>(), 0..700), 0..4),
         ) {
             let flow = UdpFrame { checksum, ..flow };
             let payload = pieces.concat();
@@ -171,7 +171,7 @@ mod tests {
                     prop_assert_eq!(&headers, &expected);
                     prop_assert_eq!(template.header_bytes(), flow.header_bytes());
                     let left = (checksum == UdpChecksum::Offloaded).then(|| flow.checksum_field());
-                    prop_assert_eq!(template.left_checksum(), left);
+                    prop_assert_eq!(template.offloaded_checksum_field(), left);
                 }
             }
         }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_template_has_the_flows_length_limits() {
-        for flow in [v4(), v6()] {
+        for flow in [ipv4_flow(), ipv6_flow()] {
             let template = UdpTemplate::new(&flow).unwrap();
             let longest = vec![7; flow.payload_bytes_max()];
             let (mut headers, mut expected) = ([0; 66], [0; 66]);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_template_sends_a_zero_checksum_as_ffff() {
-        let template = UdpTemplate::new(&v4()).unwrap();
+        let template = UdpTemplate::new(&ipv4_flow()).unwrap();
         // Over 65,536 payloads each checksum occurs.
         let fields: Vec<[u8; 2]> = (0..=u16::MAX)
             .map(|number| {

@@ -1,6 +1,6 @@
 //! Transport checksums that a sender left to its device, in frames that never passed one.
 
-use super::checksum::{ChecksumField, Sum};
+use super::checksum::{ChecksumField, OnesComplementSum};
 use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6, tcp, udp, vlan};
 
 mod quick;
@@ -50,10 +50,10 @@ const SCTP_CHECKSUM_BYTES: usize = 4;
 /// let (headers, payload) = frame.split_at_mut(flow.header_bytes());
 /// flow.emit_headers(headers, payload)?;
 ///
-/// let unfinished = UnfinishedChecksum::of(&frame).expect("left to a device");
+/// let unfinished = UnfinishedChecksum::find_in_frame(&frame).expect("left to a device");
 /// unfinished.finish(&mut frame);
 /// assert!(UdpPacket::parse(&frame)?.verify_checksum().is_ok());
-/// assert_eq!(UnfinishedChecksum::of(&frame), None);
+/// assert_eq!(UnfinishedChecksum::find_in_frame(&frame), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct ComputedChecksum {
 
 impl ComputedChecksum {
     /// Where it belongs, from the first byte of the frame.
-    pub fn at(&self) -> usize {
+    pub fn offset(&self) -> usize {
         self.at
     }
 
@@ -93,7 +93,7 @@ impl ComputedChecksum {
 
 impl UnfinishedChecksum {
     /// Whether an Ethernet frame surely has none: a quick look that costs a few instructions, for most frames
-    /// of TCP and UDP. `false` is no answer; [`of`](Self::of) looks at everything.
+    /// of TCP and UDP. `false` is no answer; [`find_in_frame`](Self::find_in_frame) looks at everything.
     #[inline]
     pub fn is_ruled_out(frame: &[u8]) -> bool {
         quick::rules_out(frame)
@@ -101,21 +101,21 @@ impl UnfinishedChecksum {
 
     /// The unfinished checksum of an Ethernet frame, if it has one.
     #[inline]
-    pub fn of(frame: &[u8]) -> Option<Self> {
-        Self::of_cut(frame, frame.len())
+    pub fn find_in_frame(frame: &[u8]) -> Option<Self> {
+        Self::find_in_first_piece(frame, frame.len())
     }
 
-    /// As [`of`](Self::of), of a frame in several pieces: `bytes` is the first of them, which has all
-    /// headers, and `frame_bytes` the length of all.
+    /// As [`find_in_frame`](Self::find_in_frame), of a frame in several pieces: `bytes` is the first of them,
+    /// which has all headers, and `frame_bytes` the length of all.
     #[inline]
-    pub fn of_cut(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
-        if Self::is_ruled_out(bytes) { None } else { find(bytes, frame_bytes) }
+    pub fn find_in_first_piece(bytes: &[u8], frame_bytes: usize) -> Option<Self> {
+        if Self::is_ruled_out(bytes) { None } else { find_in_headers(bytes, frame_bytes) }
     }
 
     /// Where a device finds it, for a request to finish it; `None` for SCTP, which has no Internet checksum.
     /// The request covers all bytes from there to the end of the packet, so cut padding off: the packet ends
     /// at [`end_bytes`](Self::end_bytes).
-    pub fn place(&self) -> Option<ChecksumField> {
+    pub fn field_for_device(&self) -> Option<ChecksumField> {
         match self.kind {
             ChecksumKind::Internet(offset) => {
                 Some(ChecksumField { start: u16::try_from(self.start).ok()?, offset })
@@ -134,12 +134,12 @@ impl UnfinishedChecksum {
     /// # Panics
     /// `frame` is shorter than that one.
     pub fn finish(&self, frame: &mut [u8]) {
-        let finished = self.computed([&*frame]);
+        let finished = self.compute([&*frame]);
         frame[finished.at..finished.at + finished.count].copy_from_slice(finished.bytes());
     }
 
     /// The checksum of the frame, whose bytes lie in `pieces`.
-    pub fn computed<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> ComputedChecksum {
+    pub fn compute<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> ComputedChecksum {
         let mut first = 0;
         let covered = pieces.into_iter().map(|piece| {
             let from = self.start.saturating_sub(first).min(piece.len());
@@ -151,10 +151,11 @@ impl UnfinishedChecksum {
         let (offset, count) = match self.kind {
             ChecksumKind::Internet(offset) => {
                 // 0 is sent in its other representation, as by the kernel (`skb_checksum_help`).
-                let checksum = match covered.fold(Sum::new(), Sum::with).checksum() {
-                    0 => 0xffff,
-                    checksum => checksum,
-                };
+                let checksum =
+                    match covered.fold(OnesComplementSum::new(), OnesComplementSum::with).checksum() {
+                        0 => 0xffff,
+                        checksum => checksum,
+                    };
                 bytes[..2].copy_from_slice(&u16::to_be_bytes(checksum));
                 (usize::from(offset), 2)
             }
@@ -170,13 +171,13 @@ impl UnfinishedChecksum {
 
 /// Looks at all headers.
 #[cold]
-fn find(bytes: &[u8], frame_bytes: usize) -> Option<UnfinishedChecksum> {
+fn find_in_headers(bytes: &[u8], frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let mut at = ethernet::HEADER_BYTES;
     loop {
         let [a, b] = *bytes.get(at - 2..at)?.first_chunk()?;
         match EtherType(u16::from_be_bytes([a, b])) {
-            EtherType::IPV4 => return over_ipv4(bytes, at, frame_bytes),
-            EtherType::IPV6 => return over_ipv6(bytes, at, frame_bytes),
+            EtherType::IPV4 => return find_over_ipv4(bytes, at, frame_bytes),
+            EtherType::IPV6 => return find_over_ipv6(bytes, at, frame_bytes),
             other if other.is_vlan() => at += vlan::TAG_BYTES,
             _ => return None,
         }
@@ -184,7 +185,7 @@ fn find(bytes: &[u8], frame_bytes: usize) -> Option<UnfinishedChecksum> {
 }
 
 /// Looks at a transport header.
-fn upper(
+fn find_in_transport_header(
     bytes: &[u8],
     protocol: IpProtocol,
     (start, end): (usize, usize),
@@ -211,16 +212,16 @@ fn upper(
     })
 }
 
-fn over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
+fn find_over_ipv4(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let packet = ipv4::Packet::parse_cut(bytes.get(at..)?).ok()?;
     let end = at + usize::from(packet.total_bytes()?);
     if end > frame_bytes || packet.fragmentation().is_fragment() {
         return None;
     }
-    upper(bytes, packet.protocol(), (at + packet.header_bytes(), end), &packet.addresses())
+    find_in_transport_header(bytes, packet.protocol(), (at + packet.header_bytes(), end), &packet.addresses())
 }
 
-fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
+fn find_over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedChecksum> {
     let packet = ipv6::Packet::parse_cut(bytes.get(at..)?).ok()?;
     let first = at + ipv6::HEADER_BYTES;
     let end = first + packet.payload_bytes()? as usize;
@@ -231,7 +232,7 @@ fn over_ipv6(bytes: &[u8], at: usize, frame_bytes: usize) -> Option<UnfinishedCh
     let start = first + packet.payload().len() - headers.payload().len();
     let destination = headers.final_destination(packet.destination())?;
     let addresses = IpAddresses::V6 { source: packet.source(), destination };
-    upper(bytes, headers.protocol(), (start, end), &addresses)
+    find_in_transport_header(bytes, headers.protocol(), (start, end), &addresses)
 }
 
 #[cfg(test)]

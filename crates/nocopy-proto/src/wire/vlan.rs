@@ -7,7 +7,7 @@ use std::slice;
 
 use thiserror::Error;
 
-use super::emit::{BufferTooSmall, header_of};
+use super::emit::{BufferTooSmall, header_buffer};
 use super::ethernet::{EtherType, Frame};
 use super::field::Field;
 
@@ -152,14 +152,14 @@ impl<'a> Tag<'a> {
 
 /// View of all the tags of a frame, none included.
 #[derive(Clone, Copy, Debug)]
-pub struct Stack<'a> {
+pub struct TagStack<'a> {
     first: EtherType,
     tags: &'a [[u8; TAG_BYTES]],
     ether_type: EtherType,
     payload: &'a [u8],
 }
 
-impl<'a> Stack<'a> {
+impl<'a> TagStack<'a> {
     /// Walks over the tags of a frame. The number of tags is limited only by the frame, 4 bytes each.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Repr {
     /// When `buffer` is shorter than that; it is then unchanged.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
-        let header: &mut [u8; TAG_BYTES] = header_of(buffer)?;
+        let header: &mut [u8; TAG_BYTES] = header_buffer(buffer)?;
         Control::put_number(header, self.control.0);
         Type::put_number(header, self.ether_type.0);
         Ok(())
@@ -261,8 +261,8 @@ mod tests {
     ];
 
     #[test]
-    fn stacked_tags() {
-        let stack = Stack::parse(&Frame::parse(&STACKED).unwrap()).unwrap();
+    fn stacked_tags_are_parsed_in_order() {
+        let stack = TagStack::parse(&Frame::parse(&STACKED).unwrap()).unwrap();
         let tags: Vec<_> = stack.tags().collect();
         assert_eq!(stack.tags().len(), 2);
         assert_eq!((tags[0].0, tags[1].0), (EtherType::SERVICE_VLAN, EtherType::VLAN));
@@ -277,19 +277,19 @@ mod tests {
     fn a_frame_without_tags_is_an_empty_stack() {
         let stack_of = |bytes| {
             let frame = Frame::parse(bytes).unwrap();
-            let stack = Stack::parse(&frame).unwrap();
+            let stack = TagStack::parse(&frame).unwrap();
             (stack.tags().count(), stack.ether_type(), stack.payload().len())
         };
         assert_eq!(stack_of(&crate::wire::captured::UDP_V4), (0, EtherType::IPV4, 35));
     }
 
     #[test]
-    fn every_cut_inside_a_tag_is_an_error() {
+    fn every_frame_truncated_inside_a_tag_is_refused() {
         for bytes in 14..22 {
-            let error = Stack::parse(&Frame::parse(&STACKED[..bytes]).unwrap()).unwrap_err();
+            let error = TagStack::parse(&Frame::parse(&STACKED[..bytes]).unwrap()).unwrap_err();
             assert_eq!(error, ParseError::TooShort { present_bytes: (bytes - 14) % 4 });
         }
-        assert!(Stack::parse(&Frame::parse(&STACKED[..22]).unwrap()).is_ok());
+        assert!(TagStack::parse(&Frame::parse(&STACKED[..22]).unwrap()).is_ok());
     }
 
     #[test]

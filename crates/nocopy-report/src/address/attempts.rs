@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use nocopy_proto::errno::ErrorName;
 
 #[derive(Debug, Default)]
-pub struct Attempts(Vec<(SocketAddr, io::Error)>);
+pub struct FailedAttempts(Vec<(SocketAddr, io::Error)>);
 
-impl Attempts {
+impl FailedAttempts {
     /// Notes an error; a later one of the same address replaces it, except that silence tells less than a
     /// refusal.
     pub fn record(&mut self, address: SocketAddr, error: io::Error) {
@@ -34,7 +34,7 @@ impl Attempts {
     }
 }
 
-impl fmt::Display for Attempts {
+impl fmt::Display for FailedAttempts {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         for (number, (address, error)) in self.0.iter().enumerate() {
             let separator = if number == 0 { "" } else { ", " };
@@ -44,7 +44,7 @@ impl fmt::Display for Attempts {
     }
 }
 
-impl std::error::Error for Attempts {}
+impl std::error::Error for FailedAttempts {}
 
 #[cfg(test)]
 mod tests {
@@ -52,8 +52,8 @@ mod tests {
 
     use super::*;
 
-    fn attempts(errors: &[(&str, i32)]) -> Attempts {
-        let mut attempts = Attempts::default();
+    fn failed_attempts(errors: &[(&str, i32)]) -> FailedAttempts {
+        let mut attempts = FailedAttempts::default();
         for (address, number) in errors {
             attempts.record(address.parse().unwrap(), io::Error::from_raw_os_error(*number));
         }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn each_address_is_named_with_its_last_error() {
         let (one, other) = ("[::1]:9", "127.0.0.1:9");
-        let error = attempts(&[(one, 110), (other, 111), (one, 101), (other, 110)]).into_error();
+        let error = failed_attempts(&[(one, 110), (other, 111), (one, 101), (other, 110)]).into_error();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(
             ErrorCause(&error).to_string(),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_error_of_the_only_address_is_unchanged() {
-        let error = attempts(&[("10.0.0.1:9", 111)]).into_error();
+        let error = failed_attempts(&[("10.0.0.1:9", 111)]).into_error();
         assert_eq!(ErrorCause(&error).to_string(), " (ECONNREFUSED); connection refused");
     }
 }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::Attempts;
+use super::FailedAttempts;
 
 /// How long an attempt may be undecided before the next address is tried beside it (RFC 8305, section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -28,8 +28,8 @@ pub fn connect(
     within: Duration,
     prepare: impl Fn(&OwnedFd) -> io::Result<()>,
     is_stopped: impl Fn() -> bool,
-) -> Result<Option<(TcpStream, SocketAddr)>, Attempts> {
-    let mut race = ConnectRace { pending: Vec::new(), failed: Attempts::default() };
+) -> Result<Option<(TcpStream, SocketAddr)>, FailedAttempts> {
+    let mut race = ConnectRace { pending: Vec::new(), failed: FailedAttempts::default() };
     let mut remaining = alternate_families(addresses).into_iter().peekable();
     let start = Instant::now();
     let mut next_at = start;
@@ -54,12 +54,15 @@ pub fn connect(
         if left.is_zero() {
             // A process that was stopped for so long has not seen the answers that came.
             remaining.for_each(|to| race.start_attempt(to, &prepare));
-            return race.winner(Duration::ZERO).map(Some).ok_or_else(|| race.into_timed_out());
+            return race
+                .first_connected(Duration::ZERO)
+                .map(Some)
+                .ok_or_else(|| race.into_attempts_after_timeout());
         }
         let until_next = next_at.saturating_duration_since(Instant::now());
         let wait = if is_last { left } else { left.min(until_next) };
         let pending = race.pending.len();
-        if let Some(connected) = race.winner(wait.min(STOP_INTERVAL)) {
+        if let Some(connected) = race.first_connected(wait.min(STOP_INTERVAL)) {
             return Ok(Some(connected));
         }
         if race.pending.len() < pending {
@@ -70,7 +73,7 @@ pub fn connect(
 
 struct ConnectRace {
     pending: Vec<(OwnedFd, SocketAddr)>,
-    failed: Attempts,
+    failed: FailedAttempts,
 }
 
 impl ConnectRace {
@@ -92,7 +95,7 @@ impl ConnectRace {
     }
 
     /// The first that is connected, after waiting for at most that time until one is decided.
-    fn winner(&mut self, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
+    fn first_connected(&mut self, wait: Duration) -> Option<(TcpStream, SocketAddr)> {
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() }; // under a second
         let mut polled: Vec<_> =
             self.pending.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::OUT)).collect();
@@ -110,7 +113,7 @@ impl ConnectRace {
         winner
     }
 
-    fn into_timed_out(mut self) -> Attempts {
+    fn into_attempts_after_timeout(mut self) -> FailedAttempts {
         self.pending.drain(..).for_each(|(_, to)| self.failed.record(to, Errno::TIMEDOUT.into()));
         self.failed
     }
@@ -138,14 +141,14 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    fn addresses(all: &[&str]) -> Vec<SocketAddr> {
+    fn parse_addresses(all: &[&str]) -> Vec<SocketAddr> {
         all.iter().map(|address| address.parse().unwrap()).collect()
     }
 
     #[test]
-    fn families_alternate() {
-        let all = addresses(&["[::1]:9", "[::2]:9", "[::3]:9", "1.0.0.1:9", "1.0.0.2:9"]);
-        let turns = addresses(&["[::1]:9", "1.0.0.1:9", "[::2]:9", "1.0.0.2:9", "[::3]:9"]);
+    fn address_families_alternate() {
+        let all = parse_addresses(&["[::1]:9", "[::2]:9", "[::3]:9", "1.0.0.1:9", "1.0.0.2:9"]);
+        let turns = parse_addresses(&["[::1]:9", "1.0.0.1:9", "[::2]:9", "1.0.0.2:9", "[::3]:9"]);
         assert_eq!(alternate_families(&all), turns);
         assert_eq!(alternate_families(&all[..2]), all[..2]);
     }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 const BACKLOG: i32 = 1024;
 
 /// The address that stands for all addresses of both families, or of the only one that the kernel has.
-pub fn wildcard(port: u16) -> SocketAddr {
+pub fn wildcard_address(port: u16) -> SocketAddr {
     let ipv6 = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     match UdpSocket::bind((ipv6, 0)) {
         Ok(_) => (ipv6, port).into(),
@@ -20,7 +20,7 @@ pub fn wildcard(port: u16) -> SocketAddr {
 
 /// Whether an address cannot be bound because this host does not have it, or has no addresses of its family:
 /// of a name's addresses it is left out.
-pub fn is_of_another_host(error: &io::Error) -> bool {
+pub fn is_address_not_local(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 

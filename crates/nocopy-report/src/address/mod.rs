@@ -18,9 +18,9 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::quantity::parse_digits;
 
-pub use attempts::Attempts;
+pub use attempts::FailedAttempts;
 pub use connect::connect;
-pub use listen::{bind_tcp, is_of_another_host, listen_tcp, wildcard};
+pub use listen::{bind_tcp, is_address_not_local, listen_tcp, wildcard_address};
 
 /// A host as it was written, not resolved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct HostPort {
 }
 
 /// The host and port of a URL, in the form that arguments have: the `%25` before a scope is decoded.
-pub fn of_url(authority: &str) -> String {
+pub fn host_port_of_url(authority: &str) -> String {
     match authority.split_once("%25") {
         Some((address, scope)) if !scope.trim_start_matches(']').is_empty() && !scope.starts_with(']') => {
             format!("{address}%{scope}")
@@ -100,7 +100,7 @@ impl Host {
         };
         let mut matching = Vec::with_capacity(all.len());
         for address in all {
-            if family.has(address.ip()) && !matching.contains(&address) {
+            if family.includes_address(address.ip()) && !matching.contains(&address) {
                 matching.push(address);
             }
         }
@@ -188,7 +188,7 @@ impl HostPort {
     pub fn local_addrs(&self) -> io::Result<Vec<SocketAddr>> {
         match &self.host {
             Some(host) => host.resolve(self.port, Family::Any),
-            None => Ok(vec![wildcard(self.port)]),
+            None => Ok(vec![wildcard_address(self.port)]),
         }
     }
 }
@@ -208,7 +208,7 @@ pub enum Family {
 }
 
 impl Family {
-    fn has(self, address: IpAddr) -> bool {
+    fn includes_address(self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,
             Self::Ipv4 => address.is_ipv4(),
@@ -273,14 +273,14 @@ impl fmt::Display for AllowedHost {
 mod tests {
     use super::*;
 
-    fn host(text: &str) -> Host {
+    fn parse_host(text: &str) -> Host {
         text.parse().unwrap()
     }
 
     #[test]
     fn hosts_are_names_or_addresses() {
-        assert_eq!(host("example.org"), Host::Name("example.org".into()));
-        assert_eq!(host("10.0.0.1"), Host::Ipv4([10, 0, 0, 1].into()));
+        assert_eq!(parse_host("example.org"), Host::Name("example.org".into()));
+        assert_eq!(parse_host("10.0.0.1"), Host::Ipv4([10, 0, 0, 1].into()));
         let ipv6 = |address: &str, scope: Option<&str>| Host::Ipv6 {
             address: address.parse().unwrap(),
             scope: scope.map(str::to_owned),
@@ -291,7 +291,7 @@ mod tests {
             ("fe80::1%eth0", ipv6("fe80::1", Some("eth0")), "[fe80::1%eth0]"),
             ("[fe80::1%3]", ipv6("fe80::1", Some("3")), "[fe80::1%3]"),
         ] {
-            assert_eq!(host(text), parsed, "{text}");
+            assert_eq!(parse_host(text), parsed, "{text}");
             assert_eq!(parsed.to_string(), shown);
         }
         for wrong in ["", "a b", "a:b", "[a]", "a@b", "a/b", "fe80::1%", "10.0.0.1%eth0", "name%eth0", "[::1"]
@@ -304,8 +304,8 @@ mod tests {
     fn a_port_follows_the_host() {
         let read = |text: &str| text.parse::<HostPort>().map(|read| (read.host, read.port));
         assert_eq!(read(":0"), Ok((None, 0)));
-        assert_eq!(read("[::1]:7"), Ok((Some(host("::1")), 7)));
-        assert_eq!(read("localhost:7"), Ok((Some(host("localhost")), 7)));
+        assert_eq!(read("[::1]:7"), Ok((Some(parse_host("::1")), 7)));
+        assert_eq!(read("localhost:7"), Ok((Some(parse_host("localhost")), 7)));
         for wrong in ["", "a", "a:", "a:+9", "a:65536", "::1:9", "[a]:9", "a:9/x", "a@b:9", "9000"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
@@ -324,13 +324,13 @@ mod tests {
             ("[fe80::1%2525]", "[fe80::1%25]"),
             ("server:9", "server:9"),
         ] {
-            assert_eq!(of_url(url), decoded);
+            assert_eq!(host_port_of_url(url), decoded);
         }
     }
 
     #[test]
     fn scopes_are_names_or_numbers_of_interfaces() {
-        let scope = |text| match host(text).resolve(9, Family::Any).unwrap()[..] {
+        let scope = |text| match parse_host(text).resolve(9, Family::Any).unwrap()[..] {
             [SocketAddr::V6(address)] => address.scope_id(),
             _ => unreachable!("one IPv6 address"),
         };
@@ -338,17 +338,17 @@ mod tests {
             (scope("fe80::1%lo"), scope("fe80::1%1"), scope("fe80::1%4000"), scope("fe80::1")),
             (1, 1, 4000, 0)
         );
-        let unknown = host("fe80::1%no-such").resolve(9, Family::Any).unwrap_err();
+        let unknown = parse_host("fe80::1%no-such").resolve(9, Family::Any).unwrap_err();
         assert_eq!(unknown.to_string(), "this network namespace has no interface 'no-such'");
-        host("fe80::1%+1").resolve(9, Family::Any).unwrap_err();
+        parse_host("fe80::1%+1").resolve(9, Family::Any).unwrap_err();
     }
 
     #[test]
     fn hosts_are_resolved_in_the_requested_family() {
-        let local = host("127.0.0.1");
+        let local = parse_host("127.0.0.1");
         assert_eq!(local.resolve(7, Family::Ipv4).unwrap(), ["127.0.0.1:7".parse().unwrap()]);
         assert!(local.resolve(7, Family::Ipv6).unwrap_err().to_string().contains("no IPv6 address"));
-        let all = host("localhost").resolve(7, Family::Any).unwrap();
+        let all = parse_host("localhost").resolve(7, Family::Any).unwrap();
         assert!(!all.is_empty() && all.iter().all(|address| address.ip().is_loopback()), "{all:?}");
         let different: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "each once");

@@ -1,8 +1,8 @@
 //! Charts as SVG that fits any width: horizontal positions are percentages, so text keeps its size and no
 //! script is needed.
 //!
-//! Shapes that many charts draw are on a page once ([`symbols`]), and the style sheet draws the rest, because
-//! a page has hundreds of rows.
+//! Shapes that many charts draw are on a page once ([`symbol_definitions`]), and the style sheet draws the
+//! rest, because a page has hundreds of rows.
 
 mod line;
 mod mark;
@@ -12,14 +12,14 @@ mod stack;
 use maud::{Markup, html};
 
 use crate::table::Table;
-pub use line::{Line, Lines, Value};
-pub use scale::Scale;
-pub use stack::{Bar, Stacks};
+pub use line::{ChartLine, ChartPoint, LineChart};
+pub use scale::AxisScale;
+pub use stack::{StackedBar, StackedBarChart};
 
 pub trait Chart {
     fn title(&self) -> &str;
 
-    fn draw(&self) -> Drawing;
+    fn draw(&self) -> SvgDrawing;
 
     /// The meaning of shapes and colours, unless the page shows it elsewhere.
     fn legend(&self) -> Option<Markup> {
@@ -29,27 +29,27 @@ pub trait Chart {
 
 /// The inside of an SVG.
 #[derive(Debug)]
-pub struct Drawing {
+pub struct SvgDrawing {
     height: u32,
     body: Markup,
 }
 
 /// A chart with its table, folded; `id` must be unique on the page.
-pub fn figure(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
+pub fn chart_with_folded_table(id: &str, chart: &dyn Chart, table: &Table) -> Markup {
     html! {
         div {
-            (drawing(id, chart))
+            (chart_markup(id, chart))
             details {
                 summary { "Table" }
-                (markup(table, chart.title()))
+                (table_markup(table, chart.title()))
             }
         }
     }
 }
 
 /// A chart whose figures are in a table beside it; `id` must be unique on the page.
-pub fn drawing(id: &str, chart: &dyn Chart) -> Markup {
-    let Drawing { height, body } = chart.draw();
+pub fn chart_markup(id: &str, chart: &dyn Chart) -> Markup {
+    let SvgDrawing { height, body } = chart.draw();
     html! {
         figure {
             figcaption id=(id) { (chart.title()) }
@@ -60,23 +60,23 @@ pub fn drawing(id: &str, chart: &dyn Chart) -> Markup {
 }
 
 /// The shapes of marks and the textures of parts, once for all charts of a page.
-pub fn symbols() -> Markup {
-    html! { svg class="symbols" aria-hidden="true" { defs { (mark::shapes()) (stack::textures()) } } }
+pub fn symbol_definitions() -> Markup {
+    html! { svg class="symbols" aria-hidden="true" { defs { (mark::mark_definitions()) (stack::texture_definitions()) } } }
 }
 
 /// A table in its own box, so that the page does not scroll sideways.
-pub fn markup(table: &Table, label: &str) -> Markup {
-    with_intervals(table, label, |_, _| None)
+pub fn table_markup(table: &Table, label: &str) -> Markup {
+    table_markup_with_intervals(table, label, |_, _| None)
 }
 
-/// As [`markup`], with intervals drawn under the figures of some cells, given by row and column.
-pub fn with_intervals(
+/// As [`table_markup`], with intervals drawn under the figures of some cells, given by row and column.
+pub fn table_markup_with_intervals(
     table: &Table,
     label: &str,
     interval: impl Fn(usize, usize) -> Option<CellInterval>,
 ) -> Markup {
     let class = |column: usize| (column > 0 && !table.figures.contains(&column)).then_some("word");
-    let style = |row, column| interval(row, column).map(CellInterval::style);
+    let style = |row, column| interval(row, column).map(CellInterval::css_variables);
     html! {
         div class="scroll" role="region" tabindex="0" aria-label=(label) {
             table {
@@ -111,7 +111,7 @@ pub struct CellInterval {
 }
 
 impl CellInterval {
-    pub fn style(self) -> String {
+    pub fn css_variables(self) -> String {
         let [low, median, high] = [self.low, self.median, self.high].map(|position| position * 100.0);
         let reference = self.reference.map(|position| format!(";--r:{:.1}", position * 100.0));
         format!("--l:{low:.1};--m:{median:.1};--h:{high:.1}{}", reference.unwrap_or_default())
@@ -126,22 +126,22 @@ fn axis_percent(left: f64, position: f64) -> f64 {
     left + position * (RIGHT - left)
 }
 
-fn percent(value: f64) -> String {
+fn percent_text(value: f64) -> String {
     format!("{value:.1}%")
 }
 
 /// A label on an axis, kept within the edges.
-fn tick(axis_percent: f64, y: u32, text: &str) -> Markup {
+fn tick_label(axis_percent: f64, y: u32, text: &str) -> Markup {
     let anchor = match axis_percent {
         ..1.0 => Some("start"),
         96.0.. => Some("end"),
         _ => None,
     };
-    html! { text class="tick" x=(percent(axis_percent)) y=(y) text-anchor=[anchor] { (text) } }
+    html! { text class="tick" x=(percent_text(axis_percent)) y=(y) text-anchor=[anchor] { (text) } }
 }
 
 /// Splits a text into lines that fit on a phone, preferably at blanks.
-fn lines(text: &str) -> Vec<String> {
+fn wrap_at_blanks(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
         let last = lines.last().map_or(0, |line| line.chars().count());
@@ -167,8 +167,8 @@ const JOINED_LINE_CHARACTERS: usize = 40;
 const LINE_PX: u32 = 19;
 
 /// The text over a bar or an interval: a name at the left, a figure at the right, in one line if they fit.
-fn heading(y: u32, name: &str, value_text: &str) -> (Markup, u32) {
-    let names = lines(name);
+fn bar_heading(y: u32, name: &str, value_text: &str) -> (Markup, u32) {
+    let names = wrap_at_blanks(name);
     let last = names.last().map_or(0, |line| line.chars().count());
     let fits_beside = last + 2 + value_text.chars().count() <= JOINED_LINE_CHARACTERS;
     let value_line = if fits_beside { names.len().saturating_sub(1) } else { names.len() };
@@ -189,10 +189,13 @@ mod tests {
 
     #[test]
     fn long_names_are_broken_at_blanks() {
-        assert_eq!(lines("short"), ["short"]);
+        assert_eq!(wrap_at_blanks("short"), ["short"]);
         let long = "a name of several words that is longer than a telephone is wide";
-        assert_eq!(lines(long), ["a name of several words that is", "longer than a telephone is wide"]);
-        assert_eq!(lines(&"x".repeat(90)).iter().map(String::len).collect::<Vec<_>>(), [34, 34, 22]);
-        assert_eq!(lines("").len(), 0);
+        assert_eq!(
+            wrap_at_blanks(long),
+            ["a name of several words that is", "longer than a telephone is wide"]
+        );
+        assert_eq!(wrap_at_blanks(&"x".repeat(90)).iter().map(String::len).collect::<Vec<_>>(), [34, 34, 22]);
+        assert_eq!(wrap_at_blanks("").len(), 0);
     }
 }

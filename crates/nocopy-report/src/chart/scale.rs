@@ -4,14 +4,14 @@ use crate::quantity;
 
 /// The lowest and the highest value of an axis. Values outside are drawn at its ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
-    steps: Steps,
+pub struct AxisScale {
+    steps: ScaleSteps,
     low: f64,
     high: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Steps {
+enum ScaleSteps {
     Even,
     /// Equal ratios are equal distances; powers of 10 and values between them are named.
     Decades,
@@ -21,7 +21,7 @@ enum Steps {
 
 /// A labelled position of an axis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tick {
+pub struct AxisTick {
     pub value: f64,
     pub text: String,
 }
@@ -34,33 +34,33 @@ const FAR_APART: f64 = 200.0;
 const SMALLEST: f64 = 1e-100;
 const LARGEST: f64 = 1e100;
 
-impl Scale {
+impl AxisScale {
     /// A linear scale from 0, so that lengths compare like values.
-    pub fn even(values: impl IntoIterator<Item = f64>) -> Self {
+    pub fn linear_from_zero(values: impl IntoIterator<Item = f64>) -> Self {
         let high =
             values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value)).fold(0.0, f64::max);
-        Self { steps: Steps::Even, low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
+        Self { steps: ScaleSteps::Even, low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
     /// Linear, unless the values are too far apart and none of them is 0.
-    pub fn spread(values: impl IntoIterator<Item = f64> + Clone) -> Self {
+    pub fn linear_or_logarithmic(values: impl IntoIterator<Item = f64> + Clone) -> Self {
         let has_zero = values.clone().into_iter().any(|value| value < SMALLEST);
-        let decades = Self::by_ratio(Steps::Decades, values.clone());
+        let decades = Self::logarithmic(ScaleSteps::Decades, values.clone());
         let is_far = decades.high / decades.low > FAR_APART;
-        if is_far && !has_zero { decades } else { Self::even(values) }
+        if is_far && !has_zero { decades } else { Self::linear_from_zero(values) }
     }
 
     /// A scale of ratios around 1, on which 2 and 0.5 are equally far from 1.
-    pub fn around_one(values: impl IntoIterator<Item = f64>) -> Self {
-        Self::by_ratio(Steps::Decades, values.into_iter().chain([0.97, 1.03]))
+    pub fn logarithmic_around_one(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::logarithmic(ScaleSteps::Decades, values.into_iter().chain([0.97, 1.03]))
     }
 
     /// For lengths in powers of 2.
-    pub fn doublings(values: impl IntoIterator<Item = f64>) -> Self {
-        Self::by_ratio(Steps::Doublings, values)
+    pub fn powers_of_two(values: impl IntoIterator<Item = f64>) -> Self {
+        Self::logarithmic(ScaleSteps::Doublings, values)
     }
 
-    fn by_ratio(steps: Steps, values: impl IntoIterator<Item = f64>) -> Self {
+    fn logarithmic(steps: ScaleSteps, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter().filter(|value| (SMALLEST..=LARGEST).contains(value));
         let (low, high) =
             values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -74,7 +74,7 @@ impl Scale {
     /// The position on the axis: 0 at the low end, 1 at the high end.
     pub fn position(&self, value: f64) -> f64 {
         let position = match self.steps {
-            Steps::Even => (value - self.low) / (self.high - self.low),
+            ScaleSteps::Even => (value - self.low) / (self.high - self.low),
             _ => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         // A value of 0 has no logarithm, and is at the low end.
@@ -82,27 +82,27 @@ impl Scale {
     }
 
     pub fn is_logarithmic(&self) -> bool {
-        self.steps != Steps::Even
+        self.steps != ScaleSteps::Even
     }
 
     /// Labels within the scale, in order; at most one more than `most`.
-    pub fn ticks(&self, most: usize) -> Vec<Tick> {
+    pub fn ticks(&self, most: usize) -> Vec<AxisTick> {
         let most = most.max(2);
         match self.steps {
-            Steps::Even => self.even_ticks(most),
-            Steps::Decades => self.decade_ticks(most),
-            Steps::Doublings => self.doubling_ticks(most),
+            ScaleSteps::Even => self.even_ticks(most),
+            ScaleSteps::Decades => self.decade_ticks(most),
+            ScaleSteps::Doublings => self.doubling_ticks(most),
         }
     }
 
-    fn even_ticks(&self, most: usize) -> Vec<Tick> {
+    fn even_ticks(&self, most: usize) -> Vec<AxisTick> {
         let step = round_step((self.high - self.low) / most as f64);
         let first = (self.low / step).ceil() as i64;
         let values = (first..).map(|count| count as f64 * step).take_while(|value| *value <= self.high);
-        values.map(|value| Tick { value, text: text(value, step) }).collect()
+        values.map(|value| AxisTick { value, text: tick_text(value, step) }).collect()
     }
 
-    fn decade_ticks(&self, most: usize) -> Vec<Tick> {
+    fn decade_ticks(&self, most: usize) -> Vec<AxisTick> {
         let powers = self.low.log10().floor() as i32..=self.high.log10().floor() as i32;
         let within = |digits: &[f64]| -> Vec<f64> {
             let all =
@@ -115,19 +115,22 @@ impl Scale {
             return self.even_ticks(most);
         }
         let fewer = [all, within(&[1.0, 3.0])].into_iter().find(|values| values.len() <= most);
-        let values = fewer.unwrap_or_else(|| thin(within(&[1.0]), most));
-        values.into_iter().map(|value| Tick { value, text: text(value, value) }).collect()
+        let values = fewer.unwrap_or_else(|| keep_at_most(within(&[1.0]), most));
+        values.into_iter().map(|value| AxisTick { value, text: tick_text(value, value) }).collect()
     }
 
-    fn doubling_ticks(&self, most: usize) -> Vec<Tick> {
+    fn doubling_ticks(&self, most: usize) -> Vec<AxisTick> {
         let powers = self.low.log2().ceil() as i32..=self.high.log2().floor() as i32;
-        let values = thin(powers.map(|power| 2_f64.powi(power)).collect(), most);
-        values.into_iter().map(|value| Tick { value, text: quantity::length(value as usize) }).collect()
+        let values = keep_at_most(powers.map(|power| 2_f64.powi(power)).collect(), most);
+        values
+            .into_iter()
+            .map(|value| AxisTick { value, text: quantity::length_text(value as usize) })
+            .collect()
     }
 }
 
 /// Every second, third … label, so that at most `most` remain.
-fn thin(values: Vec<f64>, most: usize) -> Vec<f64> {
+fn keep_at_most(values: Vec<f64>, most: usize) -> Vec<f64> {
     let step = values.len().div_ceil(most).max(1);
     values.into_iter().step_by(step).collect()
 }
@@ -141,7 +144,7 @@ fn round_step(step: f64) -> f64 {
 }
 
 /// The value, with as many decimals as distinguish it from its neighbours, which differ by `step`.
-fn text(value: f64, step: f64) -> String {
+fn tick_text(value: f64, step: f64) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let chosen = prefixes.into_iter().find(|(unit, _)| value >= *unit && value >= 1e4);
     let (unit, prefix) = chosen.unwrap_or((1.0, ""));
@@ -160,51 +163,51 @@ mod tests {
 
     use super::*;
 
-    fn texts(scale: Scale) -> Vec<String> {
+    fn tick_texts(scale: AxisScale) -> Vec<String> {
         scale.ticks(5).into_iter().map(|tick| tick.text).collect()
     }
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(texts(Scale::even([4.41e6])), ["0", "1 M", "2 M", "3 M", "4 M"]);
-        assert_eq!(texts(Scale::even([0.9])), ["0", "0.2", "0.4", "0.6", "0.8"]);
-        assert_eq!(texts(Scale::even([1.6e6])), ["0", "500 k", "1 M", "1.5 M"]);
-        assert_eq!(texts(Scale::even([])), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
-        assert_eq!(texts(Scale::spread([2.0, 5e3])), ["10", "100", "1000"]);
-        assert_eq!(texts(Scale::around_one([])), ["0.98", "1", "1.02"]);
-        assert_eq!(texts(Scale::around_one([0.4, 5.2])), ["0.5", "1", "2", "5"]);
-        assert_eq!(texts(Scale::around_one([0.05, 7.0])), ["0.1", "0.3", "1", "3"]);
+        assert_eq!(tick_texts(AxisScale::linear_from_zero([4.41e6])), ["0", "1 M", "2 M", "3 M", "4 M"]);
+        assert_eq!(tick_texts(AxisScale::linear_from_zero([0.9])), ["0", "0.2", "0.4", "0.6", "0.8"]);
+        assert_eq!(tick_texts(AxisScale::linear_from_zero([1.6e6])), ["0", "500 k", "1 M", "1.5 M"]);
+        assert_eq!(tick_texts(AxisScale::linear_from_zero([])), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(tick_texts(AxisScale::linear_or_logarithmic([2.0, 5e3])), ["10", "100", "1000"]);
+        assert_eq!(tick_texts(AxisScale::logarithmic_around_one([])), ["0.98", "1", "1.02"]);
+        assert_eq!(tick_texts(AxisScale::logarithmic_around_one([0.4, 5.2])), ["0.5", "1", "2", "5"]);
+        assert_eq!(tick_texts(AxisScale::logarithmic_around_one([0.05, 7.0])), ["0.1", "0.3", "1", "3"]);
         assert_eq!(
-            texts(Scale::doublings([1024.0, 4194304.0])),
+            tick_texts(AxisScale::powers_of_two([1024.0, 4194304.0])),
             ["1 KiB", "8 KiB", "64 KiB", "512 KiB", "4 MiB"]
         );
     }
 
     #[test]
     fn distant_values_are_logarithmic_unless_one_is_zero() {
-        assert!(Scale::spread([1.0, 1e6]).is_logarithmic());
-        assert!(!Scale::spread([0.0, 1.0, 1e6]).is_logarithmic());
-        assert!(!Scale::spread([1.0, 100.0]).is_logarithmic());
+        assert!(AxisScale::linear_or_logarithmic([1.0, 1e6]).is_logarithmic());
+        assert!(!AxisScale::linear_or_logarithmic([0.0, 1.0, 1e6]).is_logarithmic());
+        assert!(!AxisScale::linear_or_logarithmic([1.0, 100.0]).is_logarithmic());
     }
 
     #[test]
     fn halves_and_doubles_are_equally_far_from_one() {
-        let scale = Scale::around_one([0.25, 4.0]);
+        let scale = AxisScale::logarithmic_around_one([0.25, 4.0]);
         let [half, one, double] = [0.5, 1.0, 2.0].map(|value| scale.position(value));
         assert!((one - half - (double - one)).abs() < 1e-12 && (one - 0.5).abs() < 1e-12);
     }
 
-    fn scales(values: &[f64]) -> [Scale; 4] {
+    fn scales_of_every_kind(values: &[f64]) -> [AxisScale; 4] {
         let values = || values.iter().copied();
         [
-            Scale::even(values()),
-            Scale::spread(values()),
-            Scale::around_one(values()),
-            Scale::doublings(values()),
+            AxisScale::linear_from_zero(values()),
+            AxisScale::linear_or_logarithmic(values()),
+            AxisScale::logarithmic_around_one(values()),
+            AxisScale::powers_of_two(values()),
         ]
     }
 
-    fn figure() -> impl Strategy<Value = f64> {
+    fn any_figure() -> impl Strategy<Value = f64> {
         prop_oneof![
             Just(0.0),
             1e-6..1e6_f64,
@@ -216,10 +219,10 @@ mod tests {
     proptest! {
         #[test]
         fn ticks_are_within_the_scale_and_increase(
-            values in prop::collection::vec(figure(), 0..20),
+            values in prop::collection::vec(any_figure(), 0..20),
             most in 2_usize..9,
         ) {
-            for scale in scales(&values) {
+            for scale in scales_of_every_kind(&values) {
                 let ticks = scale.ticks(most);
                 prop_assert!(ticks.len() <= most + 1, "{scale:?} {ticks:?}");
                 prop_assert!(ticks.windows(2).all(|pair| pair[0].value < pair[1].value), "{ticks:?}");
@@ -228,9 +231,9 @@ mod tests {
         }
 
         #[test]
-        fn positions_keep_the_order(values in prop::collection::vec(figure(), 0..20), one in figure(), other in figure()) {
+        fn positions_on_a_scale_keep_the_order_of_values(values in prop::collection::vec(any_figure(), 0..20), one in any_figure(), other in any_figure()) {
             prop_assume!(!one.is_nan() && !other.is_nan());
-            for scale in scales(&values) {
+            for scale in scales_of_every_kind(&values) {
                 let (low, high) = (scale.position(one.min(other)), scale.position(one.max(other)));
                 prop_assert!((0.0..=1.0).contains(&low) && low <= high && high <= 1.0, "{scale:?} {one} {other}");
             }
@@ -238,9 +241,9 @@ mod tests {
 
         #[test]
         fn ticks_have_distinct_labels(low in 0.001..1e9_f64, factor in 1.001..1e4_f64) {
-            for scale in scales(&[low, low * factor]) {
+            for scale in scales_of_every_kind(&[low, low * factor]) {
                 let names: Vec<String> = scale.ticks(5).into_iter().map(|tick| tick.text).collect();
-                prop_assert!(scale.steps == Steps::Doublings || names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+                prop_assert!(scale.steps == ScaleSteps::Doublings || names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
             }
         }
     }

@@ -3,33 +3,33 @@
 use maud::{Markup, html};
 
 use super::mark::TONES;
-use super::scale::Tick;
-use super::{Chart, Drawing, Scale, axis_percent, heading, percent, tick};
+use super::scale::AxisTick;
+use super::{AxisScale, Chart, SvgDrawing, axis_percent, bar_heading, percent_text, tick_label};
 use crate::quantity;
 
 #[derive(Debug, Clone)]
-pub struct Stacks {
+pub struct StackedBarChart {
     /// Quantity and unit.
     pub title: String,
     pub parts: Vec<String>,
-    pub bars: Vec<Bar>,
+    pub bars: Vec<StackedBar>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Bar {
+pub struct StackedBar {
     pub name: String,
     /// One for each part, in the same order.
     pub amounts: Vec<f64>,
 }
 
-impl Bar {
+impl StackedBar {
     fn total(&self) -> f64 {
-        self.amounts.iter().copied().map(drawable).sum()
+        self.amounts.iter().copied().map(drawable_amount).sum()
     }
 }
 
 /// The amount as a length: 0 if it is negative or not finite.
-fn drawable(amount: f64) -> f64 {
+fn drawable_amount(amount: f64) -> f64 {
     if amount.is_finite() { amount.max(0.0) } else { 0.0 }
 }
 
@@ -54,25 +54,25 @@ const TEXTURES: [&str; 7] = [
     "M0 0L8 8M8 0L0 8",
 ];
 
-impl Chart for Stacks {
+impl Chart for StackedBarChart {
     fn title(&self) -> &str {
         &self.title
     }
 
-    fn draw(&self) -> Drawing {
-        let scale = Scale::even(self.bars.iter().map(Bar::total));
+    fn draw(&self) -> SvgDrawing {
+        let scale = AxisScale::linear_from_zero(self.bars.iter().map(StackedBar::total));
         let ticks = scale.ticks(5);
         let mut y = 0;
         let mut body = Vec::new();
         for bar in &self.bars {
-            let (heading, height) = heading(y, &bar.name, &quantity::short(bar.total()));
+            let (heading, height) = bar_heading(y, &bar.name, &quantity::short_number(bar.total()));
             body.push(heading);
             y += height;
-            body.push(stacked(bar, &scale, y));
+            body.push(draw_stacked_bar(bar, &scale, y));
             y += BAR_PX + GAP_PX;
         }
-        body.push(axis(&scale, &ticks, y));
-        Drawing { height: y + AXIS_PX, body: html! { @for part in &body { (part) } } }
+        body.push(draw_axis(&scale, &ticks, y));
+        SvgDrawing { height: y + AXIS_PX, body: html! { @for part in &body { (part) } } }
     }
 
     fn legend(&self) -> Option<Markup> {
@@ -81,9 +81,9 @@ impl Chart for Stacks {
                 @for (index, part) in self.parts.iter().enumerate() {
                     li {
                         svg class="sample" width="24" height="18" aria-hidden="true" {
-                            rect width="24" height="18" fill=(fill(index)) {}
+                            rect width="24" height="18" fill=(texture_url(index)) {}
                         }
-                        b { (letter(index)) } " " (part)
+                        b { (part_letter(index)) } " " (part)
                     }
                 }
             }
@@ -91,11 +91,11 @@ impl Chart for Stacks {
     }
 }
 
-fn stacked(bar: &Bar, scale: &Scale, y: u32) -> Markup {
+fn draw_stacked_bar(bar: &StackedBar, scale: &AxisScale, y: u32) -> Markup {
     let mut end = 0.0;
     let parts = bar.amounts.iter().enumerate().map(|(index, &amount)| {
         let from = axis_percent(0.0, scale.position(end));
-        end += drawable(amount);
+        end += drawable_amount(amount);
         (index, from, axis_percent(0.0, scale.position(end)) - from)
     });
     let parts: Vec<_> = parts.filter(|(_, _, width)| *width > 0.0).collect();
@@ -103,30 +103,30 @@ fn stacked(bar: &Bar, scale: &Scale, y: u32) -> Markup {
         svg class="stack" y=(y) {
             rect class="band" width="100%" {}
             @for &(index, from, width) in &parts {
-                rect x=(percent(from)) width=(percent(width)) fill=(fill(index)) {}
+                rect x=(percent_text(from)) width=(percent_text(width)) fill=(texture_url(index)) {}
             }
             @for &(index, from, width) in parts.iter().filter(|(_, _, width)| *width >= LETTER_PERCENT) {
-                text x=(percent(from + width / 2.0)) y="17" { (letter(index)) }
+                text x=(percent_text(from + width / 2.0)) y="17" { (part_letter(index)) }
             }
         }
     }
 }
 
-fn axis(scale: &Scale, ticks: &[Tick], y: u32) -> Markup {
-    html! { @for named in ticks { (tick(axis_percent(0.0, scale.position(named.value)), y + 11, &named.text)) } }
+fn draw_axis(scale: &AxisScale, ticks: &[AxisTick], y: u32) -> Markup {
+    html! { @for named in ticks { (tick_label(axis_percent(0.0, scale.position(named.value)), y + 11, &named.text)) } }
 }
 
 /// The letter for a part that is too small for its name.
-fn letter(index: usize) -> String {
+fn part_letter(index: usize) -> String {
     let letter = char::from(b'a' + (index % 26) as u8);
     if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
 }
 
-fn fill(index: usize) -> String {
+fn texture_url(index: usize) -> String {
     format!("url(#part-{})", index % FILLS)
 }
 
-pub(super) fn textures() -> Markup {
+pub(super) fn texture_definitions() -> Markup {
     html! {
         @for index in 0..FILLS {
             pattern id={ "part-" (index) } width="8" height="8" patternUnits="userSpaceOnUse" {

@@ -15,14 +15,14 @@ mod zerocpy;
 
 use std::fmt::Write as _;
 
-use crate::chart::{Lines, Stacks};
-use crate::headline_table::wrapped;
+use crate::chart::{LineChart, StackedBarChart};
+use crate::headline_table::wrap_text;
 use crate::result::{Report, Row};
 use crate::table::Table;
 
 /// A system, and the function that makes its part of a report.
 #[derive(Debug)]
-pub struct System {
+pub struct PublishedSystem {
     pub title: &'static str,
     /// The measurement of the paper, and its machines.
     pub about: &'static str,
@@ -31,7 +31,7 @@ pub struct System {
 }
 
 /// The systems, oldest first.
-const SYSTEMS: [System; 5] =
+const SYSTEMS: [PublishedSystem; 5] =
     [area::SYSTEM, sockets::SYSTEM, zerocpy::SYSTEM, ntzc::SYSTEM, receive_analysis::SYSTEM];
 
 /// A part of the page, about one system.
@@ -40,29 +40,29 @@ pub struct SystemResults {
     pub table: Table,
     /// Sentences: which published ratios are reached, and why others are not.
     pub words: Vec<String>,
-    pub bars: Vec<Stacks>,
-    pub lines: Vec<Lines>,
+    pub bars: Vec<StackedBarChart>,
+    pub lines: Vec<LineChart>,
 }
 
 /// The systems that were measured in a run, with their tables; empty if the run has other workloads only.
-pub fn parts(report: &Report) -> Vec<(&'static System, SystemResults)> {
+pub fn measured_systems(report: &Report) -> Vec<(&'static PublishedSystem, SystemResults)> {
     SYSTEMS.iter().filter_map(|system| Some((system, (system.part)(report)?))).collect()
 }
 
 /// The report as text for a terminal; empty if the run has none of these workloads.
-pub fn text(report: &Report) -> String {
-    let parts = parts(report);
+pub fn format_systems(report: &Report) -> String {
+    let parts = measured_systems(report);
     if parts.is_empty() {
         return String::new();
     }
     let mut text = String::new();
     for (system, part) in &parts {
-        let _ = writeln!(text, "\n{}\n{}\n\n{}", system.title, wrapped(system.about), part.table.text());
-        part.words.iter().for_each(|words| text.push_str(&(wrapped(&format!("- {words}")) + "\n")));
+        let _ = writeln!(text, "\n{}\n{}\n\n{}", system.title, wrap_text(system.about), part.table.text());
+        part.words.iter().for_each(|words| text.push_str(&(wrap_text(&format!("- {words}")) + "\n")));
     }
-    let _ = writeln!(text, "\n{}", wrapped(HOW));
-    for note in report.notes.iter().chain([&report.machine.line()]) {
-        let _ = writeln!(text, "{}", wrapped(note));
+    let _ = writeln!(text, "\n{}", wrap_text(HOW));
+    for note in report.notes.iter().chain([&report.machine.description()]) {
+        let _ = writeln!(text, "{}", wrap_text(note));
     }
     text
 }
@@ -71,37 +71,49 @@ pub(crate) const HOW: &str = "x: times better than the first row of the same kin
     decades apart, so only ratios are compared with what was published. docs/founding.md explains each table.";
 
 #[derive(Debug)]
-struct Rows<'a>(Vec<&'a Row>);
+struct WorkloadRows<'a>(Vec<&'a Row>);
 
-impl<'a> Rows<'a> {
+impl<'a> WorkloadRows<'a> {
     /// `None` if the run has no row of it.
-    fn of(report: &'a Report, workload: &str) -> Option<Self> {
+    fn rows_of_workload(report: &'a Report, workload: &str) -> Option<Self> {
         let rows: Vec<_> = report.results.iter().filter(|row| row.workload == workload).collect();
         (!rows.is_empty()).then_some(Self(rows))
     }
 
     /// The row of a method in a series, by variant if it has several.
-    fn find(&self, series: &str, method: &str, variant: Option<&str>) -> Option<&'a Row> {
-        self.all(series, method, variant).next()
+    fn row_of_method(&self, series: &str, method: &str, variant: Option<&str>) -> Option<&'a Row> {
+        self.rows_of_method(series, method, variant).next()
     }
 
-    /// As [`against`](Self::against), but if `method` was not compared with `other`, the row without that
-    /// comparison, for its own figures.
-    fn against_or_plain(
+    /// As [`row_compared_with`](Self::row_compared_with), but if `method` was not compared with `other`, the
+    /// row without that comparison, for its own figures.
+    fn row_compared_or_plain(
         &self,
         series: &str,
         method: &str,
         variant: Option<&str>,
         other: &str,
     ) -> Option<&'a Row> {
-        self.against(series, method, variant, other).or_else(|| self.find(series, method, variant))
+        self.row_compared_with(series, method, variant, other)
+            .or_else(|| self.row_of_method(series, method, variant))
     }
 
-    fn against(&self, series: &str, method: &str, variant: Option<&str>, other: &str) -> Option<&'a Row> {
-        self.all(series, method, variant).find(|row| row.baseline.as_deref() == Some(other))
+    fn row_compared_with(
+        &self,
+        series: &str,
+        method: &str,
+        variant: Option<&str>,
+        other: &str,
+    ) -> Option<&'a Row> {
+        self.rows_of_method(series, method, variant).find(|row| row.baseline.as_deref() == Some(other))
     }
 
-    fn all(&self, series: &str, method: &str, variant: Option<&str>) -> impl Iterator<Item = &'a Row> {
+    fn rows_of_method(
+        &self,
+        series: &str,
+        method: &str,
+        variant: Option<&str>,
+    ) -> impl Iterator<Item = &'a Row> {
         self.0.iter().copied().filter(move |row| {
             let is_variant = variant.is_none() || row.variant.as_deref() == variant;
             row.series == series && row.method == method && is_variant
@@ -111,7 +123,7 @@ impl<'a> Rows<'a> {
 
 const NOTHING: &str = "–";
 
-fn shown(value: Option<f64>, decimals: usize) -> String {
+fn decimal_text(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| NOTHING.into(), |value| format!("{value:.decimals$}"))
 }
 
@@ -121,13 +133,13 @@ fn mbit_per_s(row: &Row) -> Option<f64> {
 }
 
 /// How many times better than this method; 1 of the method itself.
-fn ratio(row: Option<&Row>, method: &str) -> String {
+fn ratio_text(row: Option<&Row>, method: &str) -> String {
     let row = row.filter(|row| row.method == method || row.baseline.as_deref() == Some(method));
-    shown(row.and_then(|row| if row.method == method { Some(1.0) } else { row.ratio }), 2)
+    decimal_text(row.and_then(|row| if row.method == method { Some(1.0) } else { row.ratio }), 2)
 }
 
 /// A sentence on whether a ratio without a published figure shows a difference.
-fn compared(what: &str, row: Option<&Row>) -> String {
+fn difference_sentence(what: &str, row: Option<&Row>) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured.");
     };
@@ -143,7 +155,7 @@ fn compared(what: &str, row: Option<&Row>) -> String {
 }
 
 /// A sentence on whether a ratio reaches the published one.
-fn verdict(what: &str, row: Option<&Row>, published: f64) -> String {
+fn verdict_sentence(what: &str, row: Option<&Row>, published: f64) -> String {
     let Some((row, ratio)) = row.and_then(|row| Some((row, row.ratio?))) else {
         return format!("{what}: not measured; published: {published:.2} x.");
     };
@@ -167,8 +179,8 @@ mod tests {
     #[test]
     fn a_verdict_names_whether_the_ratio_is_reached() {
         let verdict_of = |ratio: f64| {
-            let row = sample::against("socket", ratio, sample::row("a", "xdp", 1e6));
-            verdict("sending", Some(&row), 2.0)
+            let row = sample::row_with_ratio("socket", ratio, sample::row_with_rate("a", "xdp", 1e6));
+            verdict_sentence("sending", Some(&row), 2.0)
         };
         assert_eq!(verdict_of(2.5), "sending: 2.50 x [2.25–2.75] here, 2.00 x published: reached.");
         assert!(verdict_of(2.1).ends_with("2.00 x published: reached by the median, not in every round."));
@@ -176,28 +188,35 @@ mod tests {
             verdict_of(1.9).ends_with("2.00 x published: not reached by the median, only in some rounds.")
         );
         assert!(verdict_of(1.5).ends_with("2.00 x published: not reached."));
-        assert_eq!(verdict("sending", None, 2.0), "sending: not measured; published: 2.00 x.");
+        assert_eq!(verdict_sentence("sending", None, 2.0), "sending: not measured; published: 2.00 x.");
     }
 
     #[test]
     fn a_ratio_is_shown_against_its_own_baseline_only() {
-        let row = sample::against("socket", 2.0, sample::row("a", "xdp", 1e6));
-        assert_eq!([ratio(Some(&row), "socket"), ratio(Some(&row), "xdp-copy")], ["2.00", NOTHING]);
-        let socket = sample::row("a", "socket", 1e6);
-        assert_eq!([ratio(Some(&socket), "socket"), ratio(None, "socket")], ["1.00", NOTHING]);
+        let row = sample::row_with_ratio("socket", 2.0, sample::row_with_rate("a", "xdp", 1e6));
+        assert_eq!([ratio_text(Some(&row), "socket"), ratio_text(Some(&row), "xdp-copy")], ["2.00", NOTHING]);
+        let socket = sample::row_with_rate("a", "socket", 1e6);
+        assert_eq!([ratio_text(Some(&socket), "socket"), ratio_text(None, "socket")], ["1.00", NOTHING]);
     }
 
     #[test]
     fn a_comparison_says_whether_there_is_a_difference() {
-        let said =
-            |ratio: f64| compared("it", Some(&sample::against("socket", ratio, sample::row("a", "b", 1.0))));
+        let said = |ratio: f64| {
+            difference_sentence(
+                "it",
+                Some(&sample::row_with_ratio("socket", ratio, sample::row_with_rate("a", "b", 1.0))),
+            )
+        };
         assert_eq!(said(2.0), "it: 2.00 x [1.80–2.20]: faster.");
         assert!(said(0.5).ends_with("slower.") && said(1.05).ends_with("no difference shown."));
     }
 
     #[test]
     fn runs_of_other_workloads_have_no_systems() {
-        assert!(text(&sample::report(vec![sample::row("capture", "ring", 1e6)])).is_empty());
+        assert!(
+            format_systems(&sample::report_with_rows(vec![sample::row_with_rate("capture", "ring", 1e6)]))
+                .is_empty()
+        );
     }
 
     /// The committed run: every figure of every table is there, no line is wider than a terminal, and
@@ -205,7 +224,7 @@ mod tests {
     #[test]
     fn the_committed_run_fills_all_tables() {
         let report = sample::founding_run();
-        let parts = parts(&report);
+        let parts = measured_systems(&report);
         assert_eq!(parts.len(), SYSTEMS.len());
         // Where the paper has no figure, or there is no such work: ports complete no checksum of a datagram
         // of 8 KiB, and 64 and 128 B are no gigabit.
@@ -221,7 +240,7 @@ mod tests {
             let empty = cells.filter(|cell| *cell == NOTHING).count();
             assert_eq!(empty, expected_empty, "{}", part.table.text());
         }
-        let text = text(&report);
+        let text = format_systems(&report);
         // The document must have the output of 'nocopy report docs/founding.jsonl'.
         assert!(include_str!("../../../../docs/founding.md").contains(text.trim()), "{text}");
         let widest = text.lines().map(|line| line.chars().count()).max();

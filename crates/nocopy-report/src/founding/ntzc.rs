@@ -3,16 +3,18 @@
 //! packets of 256 bytes and more at under 10 % of a processor; sending about four times as fast as libpcap,
 //! long packets above all.
 
-use super::{NOTHING, Rows, System, SystemResults, ratio, shown, verdict};
-use crate::chart::{Bar, Stacks};
+use super::{
+    NOTHING, PublishedSystem, SystemResults, WorkloadRows, decimal_text, ratio_text, verdict_sentence,
+};
+use crate::chart::{StackedBar, StackedBarChart};
 use crate::result::{Report, Row};
 use crate::table::Table;
 
-pub(super) const SYSTEM: System = System {
+pub(super) const SYSTEM: PublishedSystem = PublishedSystem {
     title: "2010 · NTZC: packets from the card's memory to the program's, by a driver of its own",
     about: "How many frames a second the driver can drop and a program can receive, in millions; what a gigabit a second costs the receiver; \
             and sending, against a send() for each frame as libpcap does it.",
-    part,
+    part: ntzc_results,
 };
 
 /// Frame lengths as Linux counts them, without the frame check sequence.
@@ -30,49 +32,49 @@ const PACED: f64 = 0.97;
 const DROP: &str = "xdp-drop";
 const LIBPCAP: &str = "packet-send";
 
-fn dropped<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
-    rows.find(&at_full_rate(bytes), DROP, None)
+fn dropped_row<'a>(rows: &WorkloadRows<'a>, bytes: usize) -> Option<&'a Row> {
+    rows.row_of_method(&full_rate_series(bytes), DROP, None)
 }
 
-fn received<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
-    rows.against_or_plain(&at_full_rate(bytes), "xdp", None, DROP)
+fn received_row<'a>(rows: &WorkloadRows<'a>, bytes: usize) -> Option<&'a Row> {
+    rows.row_compared_or_plain(&full_rate_series(bytes), "xdp", None, DROP)
 }
 
-fn sent<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
-    rows.against_or_plain(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
+fn sent_row<'a>(rows: &WorkloadRows<'a>, bytes: usize) -> Option<&'a Row> {
+    rows.row_compared_or_plain(&format!("packet-send, {bytes}-byte frames"), "xdp", None, LIBPCAP)
 }
 
 /// The row at 1 Gbit/s: the only paced series of its length.
-fn gigabit<'a>(rows: &Rows<'a>, bytes: usize) -> Option<&'a Row> {
+fn gigabit_row<'a>(rows: &WorkloadRows<'a>, bytes: usize) -> Option<&'a Row> {
     let start = format!("capture, {bytes}-byte frames, ");
     let is_paced =
         |row: &&&Row| row.method == "xdp" && row.series.starts_with(&start) && row.series.ends_with("-kpps");
     rows.0.iter().find(is_paced).copied()
 }
 
-fn at_full_rate(bytes: usize) -> String {
+fn full_rate_series(bytes: usize) -> String {
     format!("capture, {bytes}-byte frames, full-rate")
 }
 
-fn millions(row: Option<&Row>) -> Option<f64> {
+fn million_packets_per_s(row: Option<&Row>) -> Option<f64> {
     row.and_then(|row| row.packets_per_s).map(|rate| rate / 1e6)
 }
 
 const WORKLOAD: &str = "ntzc";
 
-fn part(report: &Report) -> Option<SystemResults> {
-    let rows = &Rows::of(report, WORKLOAD)?;
+fn ntzc_results(report: &Report) -> Option<SystemResults> {
+    let rows = &WorkloadRows::rows_of_workload(report, WORKLOAD)?;
     let line = |&bytes: &usize| {
-        let gigabit = gigabit(rows, bytes);
+        let gigabit = gigabit_row(rows, bytes);
         vec![
             format!("{bytes} B"),
-            shown(millions(dropped(rows, bytes)), 2),
-            shown(millions(received(rows, bytes)), 2),
-            ratio(received(rows, bytes), DROP),
-            shown(gigabit.and_then(|row| row.receiver_cpu_percent), 1),
+            decimal_text(million_packets_per_s(dropped_row(rows, bytes)), 2),
+            decimal_text(million_packets_per_s(received_row(rows, bytes)), 2),
+            ratio_text(received_row(rows, bytes), DROP),
+            decimal_text(gigabit.and_then(|row| row.receiver_cpu_percent), 1),
             gigabit.map_or(NOTHING, |_| "under 10").into(),
-            shown(millions(sent(rows, bytes)), 2),
-            ratio(sent(rows, bytes), LIBPCAP),
+            decimal_text(million_packets_per_s(sent_row(rows, bytes)), 2),
+            ratio_text(sent_row(rows, bytes), LIBPCAP),
         ]
     };
     let header = [
@@ -87,28 +89,32 @@ fn part(report: &Report) -> Option<SystemResults> {
     ];
     Some(SystemResults {
         table: Table::new(&header, 1..8, FRAMES_BYTES.iter().map(line).collect()),
-        words: words(rows),
-        bars: vec![bars(rows)],
+        words: result_sentences(rows),
+        bars: vec![capture_bars(rows)],
         ..SystemResults::default()
     })
 }
 
-fn words(rows: &Rows<'_>) -> Vec<String> {
+fn result_sentences(rows: &WorkloadRows<'_>) -> Vec<String> {
     let [short, .., long] = FRAMES_BYTES;
     let share = |bytes: usize| {
         let what = format!("Share received of the {bytes} B frames that the driver could drop");
-        verdict(&what, rows.against(&at_full_rate(bytes), "xdp", None, DROP), PUBLISHED_SHARE)
+        verdict_sentence(
+            &what,
+            rows.row_compared_with(&full_rate_series(bytes), "xdp", None, DROP),
+            PUBLISHED_SHARE,
+        )
     };
     let sending = |bytes: usize| {
         let what = format!("Sending {bytes} B frames, against libpcap's call");
         let series = format!("packet-send, {bytes}-byte frames");
-        verdict(&what, rows.against(&series, "xdp", None, LIBPCAP), PUBLISHED_SENDING)
+        verdict_sentence(&what, rows.row_compared_with(&series, "xdp", None, LIBPCAP), PUBLISHED_SENDING)
     };
     vec![
         share(short),
         share(long),
-        one_gigabit(rows),
-        two_queues(rows),
+        one_gigabit_sentence(rows),
+        two_queues_sentence(rows),
         sending(short),
         sending(long),
         "The processor time is that of the receiving thread; the driver's part of receiving is done on the sender's processor here, which slows \
@@ -117,13 +123,13 @@ fn words(rows: &Rows<'_>) -> Vec<String> {
     ]
 }
 
-fn reached(is_reached: bool) -> &'static str {
+fn reached_text(is_reached: bool) -> &'static str {
     if is_reached { "reached" } else { "not reached" }
 }
 
 /// The row with the highest cost among the lengths for which the paper makes the claim.
-fn one_gigabit(rows: &Rows<'_>) -> String {
-    let costs = FRAMES_BYTES.iter().filter_map(|&bytes| gigabit(rows, bytes));
+fn one_gigabit_sentence(rows: &WorkloadRows<'_>) -> String {
+    let costs = FRAMES_BYTES.iter().filter_map(|&bytes| gigabit_row(rows, bytes));
     let costs = costs.filter_map(|row| Some((row.receiver_cpu_percent?, row.lost_percent.unwrap_or(0.0))));
     let Some((busy, lost)) = costs.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1))) else {
         return "A gigabit a second of 256 B and more: not measured.".into();
@@ -131,12 +137,12 @@ fn one_gigabit(rows: &Rows<'_>) -> String {
     format!(
         "A gigabit a second of 256 B and more: the receiver uses up to {busy:.1} % of a processor and loses up to {lost:.1} % of the frames; \
          published under {PUBLISHED_GIGABIT_PERCENT:.0} %: {}.",
-        reached(busy < PUBLISHED_GIGABIT_PERCENT && lost < 1.0)
+        reached_text(busy < PUBLISHED_GIGABIT_PERCENT && lost < 1.0)
     )
 }
 
 /// A sentence on two queues at the published rate, and at full rate.
-fn two_queues(rows: &Rows<'_>) -> String {
+fn two_queues_sentence(rows: &WorkloadRows<'_>) -> String {
     let of = |method: &str, end: &str| {
         let is_one = |row: &&&Row| {
             row.method == method && row.series.contains("two-queues") && row.series.ends_with(end)
@@ -144,25 +150,32 @@ fn two_queues(rows: &Rows<'_>) -> String {
         rows.0.iter().find(is_one).copied()
     };
     let paced = of("xdp", "kpps-each");
-    let full = |method| shown(millions(of(method, "full-rate-each")), 2);
-    let Some((rate, busy)) = millions(paced).zip(paced.and_then(|row| row.receiver_cpu_percent)) else {
+    let full = |method| decimal_text(million_packets_per_s(of(method, "full-rate-each")), 2);
+    let Some((rate, busy)) = million_packets_per_s(paced).zip(paced.and_then(|row| row.receiver_cpu_percent))
+    else {
         return "Two queues on two processors: not measured.".into();
     };
     format!(
         "Two queues on two processors: {rate:.2} million/s, for which the busier receiver uses {busy:.0} % of its processor; published \
          {PUBLISHED_TWO_QUEUES} million/s under {PUBLISHED_TWO_QUEUES_PERCENT:.0} %: {}. As fast as they go: {} million/s; two packet rings: {}.",
-        reached(rate >= PACED * PUBLISHED_TWO_QUEUES && busy < PUBLISHED_TWO_QUEUES_PERCENT),
+        reached_text(rate >= PACED * PUBLISHED_TWO_QUEUES && busy < PUBLISHED_TWO_QUEUES_PERCENT),
         full("xdp"),
         full("packet-ring-fanout")
     )
 }
 
-fn bars(rows: &Rows<'_>) -> Stacks {
+fn capture_bars(rows: &WorkloadRows<'_>) -> StackedBarChart {
     let bars = FRAMES_BYTES.iter().filter_map(|&bytes| {
-        let (dropped, received) = (millions(dropped(rows, bytes))?, millions(received(rows, bytes))?);
-        Some(Bar { name: format!("{bytes} B"), amounts: vec![received, (dropped - received).max(0.0)] })
+        let (dropped, received) = (
+            million_packets_per_s(dropped_row(rows, bytes))?,
+            million_packets_per_s(received_row(rows, bytes))?,
+        );
+        Some(StackedBar {
+            name: format!("{bytes} B"),
+            amounts: vec![received, (dropped - received).max(0.0)],
+        })
     });
-    Stacks {
+    StackedBarChart {
         title: "Frames by length, million/s".into(),
         parts: vec!["received by a program".into(), "more that the driver could drop".into()],
         bars: bars.collect(),

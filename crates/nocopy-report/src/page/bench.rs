@@ -2,49 +2,52 @@
 
 use maud::{Markup, html};
 
-use super::estimates::{Estimate, Estimates};
-use super::{INTERVALS, Series, document, facts, founding, length, machine, notes, place, workload};
+use super::estimates::{Estimate, EstimateScale};
+use super::{
+    INTERVALS, SeriesSection, fact_list, founding, html_document, length, machine_facts, note_paragraphs,
+    section_anchor, workload_section,
+};
 use crate::chart;
 use crate::comparison_text;
 use crate::figure::Figure;
 use crate::headline::{self, HeadlineLine};
 use crate::result::{Report, Row, Section};
-use crate::result_table::{self, Causes};
+use crate::result_table::{self, NumberedCauses};
 use crate::table::Table;
 
-pub fn of_bench(report: &Report) -> String {
-    founding::of(report).unwrap_or_else(|| of_rows(report))
+pub fn bench_page(report: &Report) -> String {
+    founding::founding_page(report).unwrap_or_else(|| page_of_rows(report))
 }
 
-fn of_rows(report: &Report) -> String {
+fn page_of_rows(report: &Report) -> String {
     let sections: Vec<_> = report.sections().enumerate().collect();
     let workloads: Vec<_> =
         sections.chunk_by(|(_, one), (_, other)| one.workload() == other.workload()).collect();
-    let machine = machine(&report.machine, &report.measured_at);
+    let machine = machine_facts(&report.machine, &report.measured_at);
     let body = html! {
-        (headlines(&headline::of(report)))
-        (facts(&machine))
+        (headline_section(&headline::headline_lines(report)))
+        (fact_list(&machine))
         p { "To repeat it:" }
         pre { code { (report.command) } }
         h2 { "All results" }
         @for sections in &workloads {
-            @let series: Vec<_> = sections.iter().map(|&(index, part)| Series {
-                title: result_table::heading(part),
-                body: section(&place(index), part),
+            @let series: Vec<_> = sections.iter().map(|&(index, part)| SeriesSection {
+                title: result_table::section_heading(part),
+                body: series_section(&section_anchor(index), part),
             }).collect();
-            (workload(sections[0].1.workload(), workloads.len() == 1, &series))
+            (workload_section(sections[0].1.workload(), workloads.len() == 1, &series))
         }
         h2 { "How to read it" }
-        (notes([INTERVALS]))
-        (notes(result_table::notes(report).iter().map(String::as_str)))
+        (note_paragraphs([INTERVALS]))
+        (note_paragraphs(result_table::report_notes(report).iter().map(String::as_str)))
     };
-    document("nocopy bench", &body)
+    html_document("nocopy bench", &body)
 }
 
 /// The headline rows, each with a link to its series.
-fn headlines(lines: &[HeadlineLine<'_>]) -> Markup {
-    let table = headline::table(lines);
-    let ratios = Estimates::ratios(lines.iter().filter_map(|line| ratio(line.row)));
+fn headline_section(lines: &[HeadlineLine<'_>]) -> Markup {
+    let table = headline::table_of_headline(lines);
+    let ratios = EstimateScale::for_ratios(lines.iter().filter_map(|line| ratio_estimate(line.row)));
     html! {
         @if !lines.is_empty() {
             table class="headline" {
@@ -52,10 +55,10 @@ fn headlines(lines: &[HeadlineLine<'_>]) -> Markup {
                 tbody {
                     @for (cells, line) in table.rows.iter().zip(lines) {
                         tr {
-                            th scope="row" { a href={ "#" (place(line.section)) } { (cells[0]) } }
+                            th scope="row" { a href={ "#" (section_anchor(line.section)) } { (cells[0]) } }
                             @for (column, name) in table.header.iter().enumerate().skip(1) {
-                                @let interval = ratio(line.row).filter(|_| column == headline::RATIO);
-                                @let style = interval.map(|ratio| ratios.position(ratio).style());
+                                @let interval = ratio_estimate(line.row).filter(|_| column == headline::RATIO);
+                                @let style = interval.map(|ratio| ratios.cell_interval(ratio).css_variables());
                                 td data-name=(name) style=[style] { (cells[column]) }
                             }
                         }
@@ -66,39 +69,43 @@ fn headlines(lines: &[HeadlineLine<'_>]) -> Markup {
     }
 }
 
-fn section(id: &str, section: Section<'_>) -> Markup {
-    let mut causes = Causes::default();
+fn series_section(id: &str, section: Section<'_>) -> Markup {
+    let mut causes = NumberedCauses::default();
     html! {
         // A link into a folded section unfolds it.
         section id=(id) {
-            (table(section, &mut causes))
-            @for cause in causes.lines() { p class="note" { (cause) } }
-            @if let Some(lines) = length::chart(section) { (chart::drawing(&format!("{id}-length"), &lines)) }
+            (series_table(section, &mut causes))
+            @for cause in causes.numbered_lines() { p class="note" { (cause) } }
+            @if let Some(lines) = length::chart_by_buffer_length(section) { (chart::chart_markup(&format!("{id}-length"), &lines)) }
         }
     }
 }
 
 /// The table of the terminal, with the main columns first: the figure and the ratio, each with its interval
 /// drawn, and the copies.
-fn table(section: Section<'_>, causes: &mut Causes) -> Markup {
+fn series_table(section: Section<'_>, causes: &mut NumberedCauses) -> Markup {
     let rows = section.rows;
-    let figures = Estimates::figures(rows.iter().filter_map(median));
-    let ratios = Estimates::ratios(rows.iter().filter_map(ratio));
+    let figures = EstimateScale::for_figures(rows.iter().filter_map(median_estimate));
+    let ratios = EstimateScale::for_ratios(rows.iter().filter_map(ratio_estimate));
     let interval = |row: usize, column| match column {
-        FIGURE => Some(figures.position(median(&rows[row])?)),
-        RATIO => Some(ratios.position(ratio(&rows[row])?)),
+        FIGURE => Some(figures.cell_interval(median_estimate(&rows[row])?)),
+        RATIO => Some(ratios.cell_interval(ratio_estimate(&rows[row])?)),
         _ => None,
     };
-    chart::with_intervals(&compared_first(section, causes), section.title(), interval)
+    chart::table_markup_with_intervals(
+        &table_with_compared_columns_first(section, causes),
+        section.title(),
+        interval,
+    )
 }
 
 const FIGURE: usize = 1;
 const RATIO: usize = 2;
 
-fn compared_first(section: Section<'_>, causes: &mut Causes) -> Table {
+fn table_with_compared_columns_first(section: Section<'_>, causes: &mut NumberedCauses) -> Table {
     let figure = section.figure();
     let better = if figure.more_is_better() { "more is better" } else { "less is better" };
-    let mut table = result_table::table(section, causes);
+    let mut table = result_table::section_table(section, causes);
     let last = section.rows.iter().map(|row| (figure_text(row), row.rounds.to_string()));
     let last = std::iter::once((format!("{}, {better}", figure.unit()), "rounds".into())).chain(last);
     for (cells, (figure, rounds)) in std::iter::once(&mut table.header).chain(&mut table.rows).zip(last) {
@@ -119,14 +126,14 @@ fn is_rate(figure: Figure) -> bool {
 
 fn figure_text(row: &Row) -> String {
     let lost = row.lost_percent.filter(|_| is_rate(row.figure));
-    let text = |(median, interval)| comparison_text::figure(row.figure, median, interval);
-    median(row).map_or_else(|| "–".into(), text) + &result_table::lost_text(lost)
+    let text = |(median, interval)| comparison_text::figure_text(row.figure, median, interval);
+    median_estimate(row).map_or_else(|| "–".into(), text) + &result_table::lost_text(lost)
 }
 
-fn median(row: &Row) -> Option<Estimate> {
-    Some((row.figure.of(row)?, row.figure_interval()))
+fn median_estimate(row: &Row) -> Option<Estimate> {
+    Some((row.figure.value_in(row)?, row.figure_interval()))
 }
 
-fn ratio(row: &Row) -> Option<Estimate> {
+fn ratio_estimate(row: &Row) -> Option<Estimate> {
     Some((row.ratio?, row.ratio_interval()))
 }

@@ -3,26 +3,26 @@
 
 use maud::{Markup, html};
 
-use super::{document, facts, machine, notes, place};
+use super::{fact_list, html_document, machine_facts, note_paragraphs, section_anchor};
 use crate::chart::{self, Chart};
-use crate::founding::{self, System, SystemResults};
+use crate::founding::{self, PublishedSystem, SystemResults};
 use crate::result::Report;
 
-pub(super) fn of(report: &Report) -> Option<String> {
-    let parts = founding::parts(report);
+pub(super) fn founding_page(report: &Report) -> Option<String> {
+    let parts = founding::measured_systems(report);
     let body = html! {
         p { "What five systems published between 1997 and 2011, and the same work here." }
-        (facts(&machine(&report.machine, &report.measured_at)))
+        (fact_list(&machine_facts(&report.machine, &report.measured_at)))
         p { "To repeat it:" }
         pre { code { (report.command) } }
-        @for (index, (system, part)) in parts.iter().enumerate() { (section(&place(index), system, part)) }
+        @for (index, (system, part)) in parts.iter().enumerate() { (system_section(&section_anchor(index), system, part)) }
         h2 { "How to read it" }
-        (notes([founding::HOW].into_iter().chain(report.notes.iter().map(String::as_str))))
+        (note_paragraphs([founding::HOW].into_iter().chain(report.notes.iter().map(String::as_str))))
     };
-    (!parts.is_empty()).then(|| document("nocopy bench --founding", &body))
+    (!parts.is_empty()).then(|| html_document("nocopy bench --founding", &body))
 }
 
-fn section(id: &str, system: &System, part: &SystemResults) -> Markup {
+fn system_section(id: &str, system: &PublishedSystem, part: &SystemResults) -> Markup {
     let charts: Vec<&dyn Chart> = part
         .bars
         .iter()
@@ -33,9 +33,9 @@ fn section(id: &str, system: &System, part: &SystemResults) -> Markup {
         section id=(id) {
             h2 { (system.title) }
             p { (system.about) }
-            (chart::markup(&part.table, system.title))
-            (notes(part.words.iter().map(String::as_str)))
-            @for (index, chart) in charts.into_iter().enumerate() { (chart::drawing(&format!("{id}-{index}"), chart)) }
+            (chart::table_markup(&part.table, system.title))
+            (note_paragraphs(part.words.iter().map(String::as_str)))
+            @for (index, chart) in charts.into_iter().enumerate() { (chart::chart_markup(&format!("{id}-{index}"), chart)) }
         }
     }
 }

@@ -11,15 +11,15 @@ mod length;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::chart::{self, Scale};
+use crate::chart::{self, AxisScale};
 use crate::print;
 use crate::result::Machine;
-pub use bench::of_bench;
-pub use comparison::of_comparison;
+pub use bench::bench_page;
+pub use comparison::comparison_page;
 
 const STYLE: &str = include_str!("../style.css");
 
-pub fn document(title: &str, body: &Markup) -> String {
+pub fn html_document(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -31,7 +31,7 @@ pub fn document(title: &str, body: &Markup) -> String {
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                (chart::symbols())
+                (chart::symbol_definitions())
                 main {
                     h1 { (title) }
                     (body)
@@ -39,10 +39,10 @@ pub fn document(title: &str, body: &Markup) -> String {
             }
         }
     };
-    print::printable(&page.into_string())
+    print::replace_control_characters(&page.into_string())
 }
 
-pub fn facts(facts: &[(&str, String)]) -> Markup {
+pub fn fact_list(facts: &[(&str, String)]) -> Markup {
     html! {
         dl {
             @for (name, fact) in facts {
@@ -53,7 +53,7 @@ pub fn facts(facts: &[(&str, String)]) -> Markup {
 }
 
 /// The machine that measured, and the version and command.
-pub fn machine(machine: &Machine, measured_at: &str) -> [(&'static str, String); 5] {
+pub fn machine_facts(machine: &Machine, measured_at: &str) -> [(&'static str, String); 5] {
     let processor = machine.processor.as_deref().unwrap_or("unknown");
     let shared =
         if machine.virtual_machine { ", of a virtual machine: others share the real one" } else { "" };
@@ -67,17 +67,17 @@ pub fn machine(machine: &Machine, measured_at: &str) -> [(&'static str, String);
 }
 
 /// Lines of text as they are printed.
-pub fn notes<'a>(lines: impl IntoIterator<Item = &'a str>) -> Markup {
+pub fn note_paragraphs<'a>(lines: impl IntoIterator<Item = &'a str>) -> Markup {
     html! { @for line in lines { p class="note" { (line) } } }
 }
 
 /// The contents: the names of sections, whose anchors are `id` and their number.
-pub fn contents(titles: &[String]) -> Markup {
+pub fn table_of_contents(titles: &[String]) -> Markup {
     html! {
         @if titles.len() > 1 {
             details {
                 summary { "Contents: " (titles.len()) " sections" }
-                ul class="contents" { @for (index, title) in titles.iter().enumerate() { li { a href={ "#" (place(index)) } { (title) } } } }
+                ul class="contents" { @for (index, title) in titles.iter().enumerate() { li { a href={ "#" (section_anchor(index)) } { (title) } } } }
             }
         }
     }
@@ -88,17 +88,17 @@ const INTERVALS: &str = "Under a figure: its median (the mark) and its interval 
     or logarithmic where they are more than 200 times apart. Under a ratio: the same, logarithmic, with a line at 1.";
 
 /// Results that are compared with each other.
-struct Series {
+struct SeriesSection {
     title: String,
     body: Markup,
 }
 
 /// The series of a workload, each folded.
-fn workload(name: &str, is_open: bool, series: &[Series]) -> Markup {
+fn workload_section(name: &str, is_open: bool, series: &[SeriesSection]) -> Markup {
     html! {
         details class="workload" open=[is_open.then_some("")] {
             summary { b { (name) } ", " (series.len()) " series" }
-            @for Series { title, body } in series {
+            @for SeriesSection { title, body } in series {
                 details {
                     summary { (title) }
                     (body)
@@ -109,12 +109,12 @@ fn workload(name: &str, is_open: bool, series: &[Series]) -> Markup {
 }
 
 /// The addition to a title for a logarithmic scale.
-fn logarithmic(scale: &Scale) -> &'static str {
+fn logarithmic_suffix(scale: &AxisScale) -> &'static str {
     if scale.is_logarithmic() { ", logarithmic" } else { "" }
 }
 
 /// The anchor of a section.
-pub fn place(index: usize) -> String {
+pub fn section_anchor(index: usize) -> String {
     format!("s{}", index + 1)
 }
 

@@ -5,20 +5,23 @@ use std::collections::HashSet;
 use roxmltree::{Document, Node};
 
 /// The body of a page. Its head is not XML, and always the same.
-pub(crate) fn body(page: &str) -> &str {
+pub(crate) fn page_body(page: &str) -> &str {
     let start = page.find("<body>").expect("a body");
     page[start..].trim_end().strip_suffix("</html>").expect("an end")
 }
 
-pub(crate) fn named<'a, 'b>(document: &'a Document<'b>, name: &'a str) -> impl Iterator<Item = Node<'a, 'b>> {
+pub(crate) fn elements_named<'a, 'b>(
+    document: &'a Document<'b>,
+    name: &'a str,
+) -> impl Iterator<Item = Node<'a, 'b>> {
     document.descendants().filter(move |node| node.tag_name().name() == name)
 }
 
-pub(crate) fn words(node: Node<'_, '_>) -> String {
+pub(crate) fn text_content(node: Node<'_, '_>) -> String {
     node.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect()
 }
 
-pub(crate) fn check(page: &str) {
+pub(crate) fn assert_page_is_valid(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>"));
     assert!(
         !page.contains("http")
@@ -26,7 +29,7 @@ pub(crate) fn check(page: &str) {
             && !page.contains("NaN")
             && !page.contains("inf%")
     );
-    let document = Document::parse(body(page)).unwrap_or_else(|error| panic!("{error}: {page}"));
+    let document = Document::parse(page_body(page)).unwrap_or_else(|error| panic!("{error}: {page}"));
     let ids: Vec<_> = document.descendants().filter_map(|node| node.attribute("id")).collect();
     let known: HashSet<_> = ids.iter().copied().collect();
     assert_eq!(ids.len(), known.len(), "ids are there once: {ids:?}");
@@ -45,7 +48,7 @@ pub(crate) fn check(page: &str) {
             assert!(known.contains(fill.trim_end_matches(')')), "{fill}");
         }
     }
-    for figure in named(&document, "figure") {
+    for figure in elements_named(&document, "figure") {
         let captions = figure.descendants().filter(|node| node.tag_name().name() == "figcaption");
         let charts = figure.descendants().filter(|node| node.attribute("role") == Some("img"));
         assert_eq!((charts.count(), captions.count()), (1, 1));
@@ -60,12 +63,12 @@ pub(crate) fn check(page: &str) {
     }
 }
 
-pub(crate) fn cells(page: &str) -> HashSet<String> {
-    let document = Document::parse(body(page)).unwrap();
+pub(crate) fn cell_texts(page: &str) -> HashSet<String> {
+    let document = Document::parse(page_body(page)).unwrap();
     let cells = document.descendants().filter(|node| ["td", "th"].contains(&node.tag_name().name()));
-    cells.map(words).collect()
+    cells.map(text_content).collect()
 }
 
-pub(crate) fn charts(page: &str) -> usize {
-    body(page).matches("role=\"img\"").count()
+pub(crate) fn chart_count(page: &str) -> usize {
+    page_body(page).matches("role=\"img\"").count()
 }

@@ -7,25 +7,25 @@ use std::mem::MaybeUninit;
 use libc::{iovec, msghdr, socklen_t};
 
 use crate::destination::Destination;
-use crate::run::Shape;
+use crate::run::DatagramShape;
 
 /// The most parts of a datagram that this library joins; a datagram with more is left to the kernel.
 const PARTS_MAX: usize = 16;
 
 /// A datagram of one part.
-pub(super) fn part(data: *const c_void, bytes: usize) -> [iovec; 1] {
+pub(super) fn single_iovec(data: *const c_void, bytes: usize) -> [iovec; 1] {
     [iovec { iov_base: data.cast_mut(), iov_len: bytes }]
 }
 
 /// The parts of a datagram, as they were when they were read.
 #[derive(Clone, Copy)]
-pub(super) struct Parts<'a> {
+pub(super) struct DatagramIovecs<'a> {
     pub(super) all: &'a [iovec],
     /// The bytes of all of them.
     pub(super) bytes: usize,
 }
 
-impl AsRef<[iovec]> for Parts<'_> {
+impl AsRef<[iovec]> for DatagramIovecs<'_> {
     #[inline]
     fn as_ref(&self) -> &[iovec] {
         self.all
@@ -33,9 +33,9 @@ impl AsRef<[iovec]> for Parts<'_> {
 }
 
 /// Room for the parts of a datagram.
-pub(super) struct PartsBuffer([MaybeUninit<iovec>; PARTS_MAX]);
+pub(super) struct IovecBuffer([MaybeUninit<iovec>; PARTS_MAX]);
 
-impl PartsBuffer {
+impl IovecBuffer {
     #[inline]
     pub(super) const fn new() -> Self {
         Self([MaybeUninit::uninit(); PARTS_MAX])
@@ -46,7 +46,7 @@ impl PartsBuffer {
     /// # Safety
     /// `first` points to `count` parts.
     #[inline(always)]
-    unsafe fn read(&mut self, first: *const iovec, count: usize) -> Option<Parts<'_>> {
+    unsafe fn read_iovecs(&mut self, first: *const iovec, count: usize) -> Option<DatagramIovecs<'_>> {
         if count > PARTS_MAX || (first.is_null() && count > 0) {
             return None;
         }
@@ -58,7 +58,8 @@ impl PartsBuffer {
             slot.write(part);
         }
         // SAFETY: so many were written.
-        Some(Parts { all: unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }, bytes })
+        let all = unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) };
+        Some(DatagramIovecs { all, bytes })
     }
 
     /// The parts that `writev` writes.
@@ -66,9 +67,13 @@ impl PartsBuffer {
     /// # Safety
     /// `first` points to `count` parts.
     #[inline(always)]
-    pub(super) unsafe fn read_vector(&mut self, first: *const iovec, count: i32) -> Option<Parts<'_>> {
+    pub(super) unsafe fn read_writev_iovecs(
+        &mut self,
+        first: *const iovec,
+        count: i32,
+    ) -> Option<DatagramIovecs<'_>> {
         // SAFETY: by contract.
-        unsafe { self.read(first, usize::try_from(count).ok()?) }
+        unsafe { self.read_iovecs(first, usize::try_from(count).ok()?) }
     }
 
     /// The parts of a message, and its address if it has one; `None` if it has more than that, or is null.
@@ -79,7 +84,7 @@ impl PartsBuffer {
     pub(super) unsafe fn read_message(
         &mut self,
         message: *const msghdr,
-    ) -> Option<(Parts<'_>, Option<&[u8]>)> {
+    ) -> Option<(DatagramIovecs<'_>, Option<&[u8]>)> {
         if message.is_null() {
             return None;
         }
@@ -90,8 +95,8 @@ impl PartsBuffer {
         }
         // SAFETY: by contract.
         unsafe {
-            let parts = self.read(message.msg_iov, message.msg_iovlen)?;
-            Some((parts, bytes_of(message.msg_name, message.msg_namelen)))
+            let parts = self.read_iovecs(message.msg_iov, message.msg_iovlen)?;
+            Some((parts, sockaddr_slice(message.msg_name, message.msg_namelen)))
         }
     }
 
@@ -99,10 +104,13 @@ impl PartsBuffer {
     ///
     /// # Safety
     /// The message is null, or valid for the kernel.
-    pub(super) unsafe fn read_datagram(&mut self, message: *const msghdr) -> Option<(Parts<'_>, Shape)> {
+    pub(super) unsafe fn read_datagram(
+        &mut self,
+        message: *const msghdr,
+    ) -> Option<(DatagramIovecs<'_>, DatagramShape)> {
         // SAFETY: by contract.
         let (parts, address) = unsafe { self.read_message(message) }?;
-        let shape = Shape { bytes: parts.bytes, destination: destination(address)? };
+        let shape = DatagramShape { bytes: parts.bytes, destination: destination_or_peer(address)? };
         Some((parts, shape))
     }
 }
@@ -112,7 +120,7 @@ impl PartsBuffer {
 /// # Safety
 /// `address` is null or points to `bytes` bytes.
 #[inline]
-pub(super) unsafe fn bytes_of<'a>(address: *const c_void, bytes: socklen_t) -> Option<&'a [u8]> {
+pub(super) unsafe fn sockaddr_slice<'a>(address: *const c_void, bytes: socklen_t) -> Option<&'a [u8]> {
     if address.is_null() {
         return None;
     }
@@ -120,11 +128,11 @@ pub(super) unsafe fn bytes_of<'a>(address: *const c_void, bytes: socklen_t) -> O
     Some(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes as usize) })
 }
 
-pub(super) fn destination(address: Option<&[u8]>) -> Option<Destination> {
-    address.map_or(Some(Destination::CONNECTED), Destination::of)
+pub(super) fn destination_or_peer(address: Option<&[u8]>) -> Option<Destination> {
+    address.map_or(Some(Destination::CONNECTED), Destination::from_sockaddr)
 }
 
 /// The shape of a datagram to the peer of a connected socket.
-pub(super) fn to_peer(bytes: usize) -> Shape {
-    Shape { bytes, destination: Destination::CONNECTED }
+pub(super) fn shape_to_peer(bytes: usize) -> DatagramShape {
+    DatagramShape { bytes, destination: Destination::CONNECTED }
 }

@@ -20,12 +20,12 @@ mod waiting;
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = {
-    extern "C" fn start() {
-        crate::real::resolve_all();
-        sending::begin();
-        crate::process::begin();
+    extern "C" fn start_before_main() {
+        crate::real::resolve_all_functions();
+        sending::map_unreadable_memory();
+        crate::process::start_library();
     }
-    start
+    start_before_main
 };
 
 /// Sends waiting datagrams when the program has ended by `exit` or by returning from `main`, after its own
@@ -34,8 +34,8 @@ static AT_START: extern "C" fn() = {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_END: extern "C" fn() = {
-    extern "C" fn end() {
-        crate::process::end();
+    extern "C" fn end_after_main() {
+        crate::process::end_library();
     }
-    end
+    end_after_main
 };

@@ -15,6 +15,6 @@ function!(SOCKET = socket);
 pub(crate) unsafe extern "C-unwind" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     // SAFETY: numbers.
     let descriptor = unsafe { call!(SOCKET, (i32, i32, i32) -> i32, domain, kind, protocol) };
-    slots::forget(descriptor);
+    slots::forget_descriptor(descriptor);
     descriptor
 }

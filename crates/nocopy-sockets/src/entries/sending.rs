@@ -6,16 +6,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
-use nocopy_proto::run::sockets::{Flush, Plain};
+use nocopy_proto::run::sockets::{Flush, UnbatchedCause};
 
-use super::datagram::{PartsBuffer, bytes_of, destination, part, to_peer};
+use super::datagram::{IovecBuffer, destination_or_peer, shape_to_peer, single_iovec, sockaddr_slice};
 use super::trampoline::function;
 use crate::destination::Destination;
 use crate::outgoing::{self, Datagram, SendDecision};
 use crate::real::{call, call_at};
-use crate::run::Shape;
-use crate::shared::{is_off, is_queued};
-use crate::slots::{self, Slot, SocketKind};
+use crate::run::DatagramShape;
+use crate::shared::{is_burst_queued, is_library_off};
+use crate::slots::{self, DescriptorSlot, SocketKind};
 use crate::{by_hand, environment, sys};
 
 function!(SEND = send);
@@ -34,8 +34,8 @@ const MESSAGES_MAX: u32 = 1024;
 /// Whether this library ignores a call. The check costs a few instructions, and reads only the memory of the
 /// descriptor.
 #[inline(always)]
-fn is_skipped(descriptor: i32) -> bool {
-    !is_queued() && slots::of(descriptor).is_none_or(|slot| is_off() || slot.try_skip())
+fn is_call_skipped(descriptor: i32) -> bool {
+    !is_burst_queued() && slots::slot_of(descriptor).is_none_or(|slot| is_library_off() || slot.try_skip())
 }
 
 /// Functions that send. Each has three parts, so that the fast paths need no registers and no stack for the
@@ -60,9 +60,9 @@ macro_rules! sends {
                     None => unsafe { $slow_path(descriptor, $($argument),*) },
                 }
             }
-            match $function.resolved() {
+            match $function.resolved_address() {
                 // SAFETY: by contract.
-                Some(real) if is_skipped(descriptor) => unsafe {
+                Some(real) if is_call_skipped(descriptor) => unsafe {
                     call_at!(real.as_ptr(), (i32, $($type),*) -> isize, descriptor, $($argument),*)
                 },
                 // SAFETY: by contract.
@@ -86,22 +86,22 @@ sends! {
 /// if the burst is the descriptor's, because other calls leave it to the kernel to read what their arguments
 /// point to.
 #[inline(always)]
-fn join<P: AsRef<[iovec]>>(
+fn join_burst<P: AsRef<[iovec]>>(
     descriptor: i32,
     flags: i32,
-    parts: impl FnOnce(&Shape) -> Option<P>,
+    parts: impl FnOnce(&DatagramShape) -> Option<P>,
 ) -> Option<usize> {
-    if flags & !HARMLESS != 0 || !is_queued() {
+    if flags & !HARMLESS != 0 || !is_burst_queued() {
         return None;
     }
-    outgoing::join(descriptor, parts)
+    outgoing::join_current_burst(descriptor, parts)
 }
 
 /// # Safety
 /// As [`send`].
 #[inline(always)]
 unsafe fn join_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> Option<usize> {
-    join(descriptor, flags, |shape| shape.matches(bytes, None).then(|| part(data, bytes)))
+    join_burst(descriptor, flags, |shape| shape.matches(bytes, None).then(|| single_iovec(data, bytes)))
 }
 
 /// # Safety
@@ -116,16 +116,16 @@ unsafe fn join_sendto(
     address_bytes: socklen_t,
 ) -> Option<usize> {
     // SAFETY: by contract.
-    let to = || unsafe { bytes_of(address.cast(), address_bytes) };
-    join(descriptor, flags, |shape| shape.matches(bytes, to()).then(|| part(data, bytes)))
+    let to = || unsafe { sockaddr_slice(address.cast(), address_bytes) };
+    join_burst(descriptor, flags, |shape| shape.matches(bytes, to()).then(|| single_iovec(data, bytes)))
 }
 
 /// # Safety
 /// As [`sendmsg`].
 #[inline(always)]
 unsafe fn join_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> Option<usize> {
-    let mut buffer = PartsBuffer::new();
-    join(descriptor, flags, |shape| {
+    let mut buffer = IovecBuffer::new();
+    join_burst(descriptor, flags, |shape| {
         // SAFETY: by contract.
         let (parts, address) = unsafe { buffer.read_message(message) }?;
         shape.matches(parts.bytes, address).then_some(parts)
@@ -144,10 +144,10 @@ unsafe fn join_write(descriptor: i32, data: *const c_void, bytes: usize) -> Opti
 /// As [`writev`].
 #[inline(always)]
 unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Option<usize> {
-    let mut buffer = PartsBuffer::new();
-    join(descriptor, 0, |shape| {
+    let mut buffer = IovecBuffer::new();
+    join_burst(descriptor, 0, |shape| {
         // SAFETY: by contract.
-        let parts = unsafe { buffer.read_vector(first, count) }?;
+        let parts = unsafe { buffer.read_writev_iovecs(first, count) }?;
         shape.matches(parts.bytes, None).then_some(parts)
     })
 }
@@ -155,15 +155,15 @@ unsafe fn join_writev(descriptor: i32, first: *const iovec, count: i32) -> Optio
 /// Sends a datagram that has not joined a burst by the C library's function `real`, or begins a burst with
 /// it; `datagram` returns its parts and shape if it may, and is called only for a UDP socket.
 #[inline]
-fn send_by<P: AsRef<[iovec]>>(
+fn send_or_begin_burst<P: AsRef<[iovec]>>(
     descriptor: i32,
     flags: i32,
-    datagram: impl FnOnce() -> Option<(P, Shape)>,
+    datagram: impl FnOnce() -> Option<(P, DatagramShape)>,
     real: impl Fn() -> isize,
 ) -> isize {
-    match outgoing::lookup(descriptor) {
+    match outgoing::classify_descriptor(descriptor) {
         Some((_, SocketKind::Active)) => {
-            offer(descriptor, flags, (flags & !HARMLESS == 0).then(datagram).flatten(), real)
+            send_on_active_socket(descriptor, flags, (flags & !HARMLESS == 0).then(datagram).flatten(), real)
         }
         Some((slot, SocketKind::Skipped)) => {
             flush_if_queued(Flush::Output);
@@ -178,47 +178,47 @@ fn send_by<P: AsRef<[iovec]>>(
 
 /// Sends a datagram of a socket that is skipped, and counts it.
 #[cold]
-fn send_skipped(descriptor: i32, slot: &Slot, real: impl Fn() -> isize) -> isize {
+fn send_skipped(descriptor: i32, slot: &DescriptorSlot, real: impl Fn() -> isize) -> isize {
     slot.count_skipped(1);
-    slot.record().count_single(Plain::Alone);
-    slot.take_pending_error(descriptor).map_or_else(real, fail)
+    slot.socket_record().count_single_send(UnbatchedCause::Alone);
+    slot.take_pending_error(descriptor).map_or_else(real, fail_with_errno)
 }
 
 #[inline]
 fn flush_if_queued(why: Flush) {
-    if is_queued() {
-        outgoing::flush(why);
+    if is_burst_queued() {
+        outgoing::flush_burst(why);
     }
 }
 
 /// A datagram of a UDP socket that is not skipped; `datagram` is `None` if it can join no burst.
-fn offer<P: AsRef<[iovec]>>(
+fn send_on_active_socket<P: AsRef<[iovec]>>(
     descriptor: i32,
     flags: i32,
-    datagram: Option<(P, Shape)>,
+    datagram: Option<(P, DatagramShape)>,
     real: impl Fn() -> isize,
 ) -> isize {
     let parts = datagram.as_ref().map_or(&[][..], |(parts, _)| parts.as_ref());
     let shape = datagram.as_ref().map(|(_, shape)| *shape);
     if let Some(mode) = environment::settings().by_hand
         && let Some(shape) = shape
-        && by_hand::send(descriptor, shape, parts, mode)
+        && by_hand::send_in_minimal_burst(descriptor, shape, parts, mode)
     {
         return shape.bytes as isize;
     }
     let dont_wait = flags & libc::MSG_DONTWAIT != 0;
     loop {
-        return match outgoing::offer(Datagram { descriptor, shape, parts, dont_wait }) {
+        return match outgoing::decide_send(Datagram { descriptor, shape, parts, dont_wait }) {
             SendDecision::Joined => shape.map_or(0, |shape| shape.bytes as isize),
-            SendDecision::Failed(errno) => fail(errno),
-            SendDecision::NoRoom(to) => match wait_for_room(descriptor, &to) {
+            SendDecision::Failed(errno) => fail_with_errno(errno),
+            SendDecision::NoRoom(to) => match wait_for_room_by_sending(descriptor, &to) {
                 Ok(()) => continue,
-                Err(errno) => fail(errno),
+                Err(errno) => fail_with_errno(errno),
             },
             SendDecision::SendSingly(None) => real(),
             SendDecision::SendSingly(Some(single)) => {
                 let result = real();
-                outgoing::sent(single, result >= 0);
+                outgoing::record_single_send(single, result >= 0);
                 result
             }
         };
@@ -230,15 +230,15 @@ static UNREADABLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Called before the program starts.
 #[cfg_attr(test, expect(dead_code, reason = "no program starts"))]
-pub(super) fn begin() {
-    UNREADABLE.store(sys::map_unreadable().unwrap_or(ptr::null_mut()), Relaxed);
+pub(super) fn map_unreadable_memory() {
+    UNREADABLE.store(sys::map_unreadable_page().unwrap_or(ptr::null_mut()), Relaxed);
 }
 
 /// Waits for the room of a socket by a call that sends, so that a signal, the end of the thread or a jump
 /// ends the wait as it ends the program's call. It sends nothing: only after it has found room does the
 /// kernel look at the datagram's bytes, and they cannot be read.
-fn wait_for_room(descriptor: i32, to: &Destination) -> Result<(), i32> {
-    let (before, to) = (errno(), to.bytes());
+fn wait_for_room_by_sending(descriptor: i32, to: &Destination) -> Result<(), i32> {
+    let (before, to) = (errno(), to.sockaddr_bytes());
     let mut part = iovec { iov_base: UNREADABLE.load(Relaxed), iov_len: 1 };
     // SAFETY: all zero is a message without parts.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
@@ -259,7 +259,7 @@ fn wait_for_room(descriptor: i32, to: &Destination) -> Result<(), i32> {
 }
 
 #[cold]
-fn fail(errno: i32) -> isize {
+fn fail_with_errno(errno: i32) -> isize {
     set_errno(errno);
     -1
 }
@@ -279,10 +279,10 @@ fn set_errno(errno: i32) {
 #[inline(never)]
 unsafe fn slow_send(descriptor: i32, data: *const c_void, bytes: usize, flags: i32) -> isize {
     // SAFETY: by contract.
-    send_by(
+    send_or_begin_burst(
         descriptor,
         flags,
-        || Some((part(data, bytes), to_peer(bytes))),
+        || Some((single_iovec(data, bytes), shape_to_peer(bytes))),
         || unsafe { call!(SEND, (i32, *const c_void, usize, i32) -> isize, descriptor, data, bytes, flags) },
     )
 }
@@ -299,10 +299,12 @@ unsafe fn slow_sendto(
     address_bytes: socklen_t,
 ) -> isize {
     // SAFETY: by contract.
-    let to = || unsafe { bytes_of(address.cast(), address_bytes) };
-    let datagram = || Some((part(data, bytes), Shape { bytes, destination: destination(to())? }));
+    let to = || unsafe { sockaddr_slice(address.cast(), address_bytes) };
+    let datagram = || {
+        Some((single_iovec(data, bytes), DatagramShape { bytes, destination: destination_or_peer(to())? }))
+    };
     // SAFETY: by contract.
-    send_by(descriptor, flags, datagram, || unsafe {
+    send_or_begin_burst(descriptor, flags, datagram, || unsafe {
         call!(
             SENDTO,
             (i32, *const c_void, usize, i32, *const sockaddr, socklen_t) -> isize,
@@ -315,9 +317,9 @@ unsafe fn slow_sendto(
 /// As [`sendmsg`].
 #[inline(never)]
 unsafe fn slow_sendmsg(descriptor: i32, message: *const msghdr, flags: i32) -> isize {
-    let mut buffer = PartsBuffer::new();
+    let mut buffer = IovecBuffer::new();
     // SAFETY: by contract.
-    send_by(
+    send_or_begin_burst(
         descriptor,
         flags,
         || unsafe { buffer.read_datagram(message) },
@@ -336,18 +338,18 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     count: u32,
     flags: i32,
 ) -> i32 {
-    let kind = outgoing::lookup(descriptor);
+    let kind = outgoing::classify_descriptor(descriptor);
     if let Some((slot, SocketKind::Active)) = kind {
         // SAFETY: by contract.
-        if let Some(sent) = unsafe { send_many(descriptor, messages, count, flags) } {
+        if let Some(sent) = unsafe { send_equal_messages(descriptor, messages, count, flags) } {
             return sent;
         }
-        slot.record().count_singles(Plain::Unfit, count.into());
+        slot.socket_record().count_single_sends(UnbatchedCause::Unfit, count.into());
     }
     flush_if_queued(Flush::Output);
     if let Some((slot, SocketKind::Skipped)) = kind {
         slot.count_skipped(count);
-        slot.record().count_singles(Plain::Alone, count.into());
+        slot.socket_record().count_single_sends(UnbatchedCause::Alone, count.into());
     }
     // SAFETY: by contract.
     unsafe { call!(SENDMMSG, (i32, *mut mmsghdr, u32, i32) -> i32, descriptor, messages, count, flags) }
@@ -357,7 +359,12 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 ///
 /// # Safety
 /// As [`sendmmsg`].
-unsafe fn send_many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: i32) -> Option<i32> {
+unsafe fn send_equal_messages(
+    descriptor: i32,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: i32,
+) -> Option<i32> {
     if messages.is_null() || count < 2 {
         return None;
     }
@@ -365,7 +372,7 @@ unsafe fn send_many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: 
     let message = |at: usize| unsafe { messages.add(at) };
     // SAFETY: by contract.
     let shape = |at| unsafe {
-        let mut buffer = PartsBuffer::new();
+        let mut buffer = IovecBuffer::new();
         buffer.read_datagram(&raw const (*message(at)).msg_hdr).map(|(_, shape)| shape)
     };
     let (first, count) = (shape(0)?, count.min(MESSAGES_MAX) as usize);
@@ -395,10 +402,10 @@ unsafe fn send_many(descriptor: i32, messages: *mut mmsghdr, count: u32, flags: 
 #[inline(never)]
 unsafe fn slow_write(descriptor: i32, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: by contract.
-    send_by(
+    send_or_begin_burst(
         descriptor,
         0,
-        || Some((part(data, bytes), to_peer(bytes))),
+        || Some((single_iovec(data, bytes), shape_to_peer(bytes))),
         || unsafe { call!(WRITE, (i32, *const c_void, usize) -> isize, descriptor, data, bytes) },
     )
 }
@@ -407,14 +414,14 @@ unsafe fn slow_write(descriptor: i32, data: *const c_void, bytes: usize) -> isiz
 /// As [`writev`].
 #[inline(never)]
 unsafe fn slow_writev(descriptor: i32, first: *const iovec, count: i32) -> isize {
-    let mut buffer = PartsBuffer::new();
-    send_by(
+    let mut buffer = IovecBuffer::new();
+    send_or_begin_burst(
         descriptor,
         0,
         || {
             // SAFETY: by contract.
-            let parts = unsafe { buffer.read_vector(first, count) }?;
-            Some((parts, to_peer(parts.bytes)))
+            let parts = unsafe { buffer.read_writev_iovecs(first, count) }?;
+            Some((parts, shape_to_peer(parts.bytes)))
         },
         // SAFETY: by contract.
         || unsafe { call!(WRITEV, (i32, *const iovec, i32) -> isize, descriptor, first, count) },

@@ -11,7 +11,7 @@ use crate::sys::by_processor;
 /// # Safety
 /// Only the entry points below may call it.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn around() {
+pub(super) unsafe extern "C" fn call_keeping_registers() {
     naked_asm!(by_processor!(
         x86_64: "
         push rdi
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn around() {
 /// # Safety
 /// Only the entry points below may call it.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn find() {
+pub(super) unsafe extern "C" fn find_keeping_registers() {
     naked_asm!(
         by_processor!(
             x86_64: "
@@ -103,8 +103,8 @@ pub(super) unsafe extern "C" fn find() {
             ldp x0, x30, [sp], #16
             ret",
         ),
-        resolve = sym real::resolve,
-        around = sym around,
+        resolve = sym real::resolve_for_assembly,
+        around = sym call_keeping_registers,
     )
 }
 
@@ -233,7 +233,9 @@ macro_rules! entry {
             use std::arch::naked_asm;
 
             use super::*;
-            use crate::entries::trampoline::{around, call_hook, find, jump_to_real, unless_queued};
+            use crate::entries::trampoline::{
+                call_hook, call_keeping_registers, find_keeping_registers, jump_to_real, unless_queued,
+            };
             use crate::shared::SHARED;
 
             crate::entries::trampoline::function!(REAL = $name);
@@ -247,9 +249,9 @@ macro_rules! entry {
                     jump_to_real!(),
                     word = sym SHARED,
                     hook = sym $hook,
-                    around = sym around,
+                    around = sym call_keeping_registers,
                     real = sym REAL,
-                    find = sym find,
+                    find = sym find_keeping_registers,
                 )
             }
         }

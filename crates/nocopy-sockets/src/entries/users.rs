@@ -13,10 +13,10 @@ macro_rules! paused {
         /// As the C library's function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> i32 {
-            process::pause();
+            process::pause_for_credential_change();
             // SAFETY: the program's arguments.
             let result = unsafe { call!($function, ($($kind),*) -> i32, $($argument),*) };
-            shared::end_pause();
+            shared::end_burst_pause();
             result
         }
     )* };

@@ -11,17 +11,17 @@ use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use nocopy_proto::run::sockets::Flush;
 
 use super::trampoline::replaced;
-use crate::outgoing::flush;
+use crate::outgoing::flush_burst;
 use crate::real::call;
 
 replaced! {
-    poll => in_poll;
-    __poll => in_inner_poll;
-    __poll_chk => in_poll_chk;
-    ppoll => in_ppoll;
-    __ppoll_chk => in_ppoll_chk;
-    epoll_wait => in_epoll_wait;
-    epoll_pwait => in_epoll_pwait;
+    poll => replacement_poll;
+    __poll => replacement_inner_poll;
+    __poll_chk => replacement_poll_chk;
+    ppoll => replacement_ppoll;
+    __ppoll_chk => replacement_ppoll_chk;
+    epoll_wait => replacement_epoll_wait;
+    epoll_pwait => replacement_epoll_pwait;
 }
 
 static NO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -31,7 +31,7 @@ static NO_TIMEOUT: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 fn poll_first<T>(no_timeout: T, timeout: T, real: impl Fn(T) -> i32) -> i32 {
     match real(no_timeout) {
         0 => {
-            flush(Flush::Wait);
+            flush_burst(Flush::Wait);
             real(timeout)
         }
         found => found,
@@ -47,27 +47,32 @@ unsafe fn poll_first_if_valid(timeout: *const timespec, real: impl Fn(*const tim
     let is_valid = unsafe { timeout.as_ref() }
         .is_none_or(|time| time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec));
     if !is_valid {
-        flush(Flush::Wait);
+        flush_burst(Flush::Wait);
         return real(timeout);
     }
     poll_first(ptr::from_ref(&NO_TIMEOUT), timeout, real)
 }
 
-unsafe extern "C-unwind" fn in_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
+unsafe extern "C-unwind" fn replacement_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
     poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe { call!(poll::REAL, (*mut pollfd, nfds_t, i32) -> i32, all, count, timeout) }
     })
 }
 
-unsafe extern "C-unwind" fn in_inner_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
+unsafe extern "C-unwind" fn replacement_inner_poll(all: *mut pollfd, count: nfds_t, timeout: i32) -> i32 {
     poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe { call!(__poll::REAL, (*mut pollfd, nfds_t, i32) -> i32, all, count, timeout) }
     })
 }
 
-unsafe extern "C-unwind" fn in_poll_chk(all: *mut pollfd, count: nfds_t, timeout: i32, room: usize) -> i32 {
+unsafe extern "C-unwind" fn replacement_poll_chk(
+    all: *mut pollfd,
+    count: nfds_t,
+    timeout: i32,
+    room: usize,
+) -> i32 {
     poll_first(0, timeout, |timeout| {
         // SAFETY: the program's arguments.
         unsafe {
@@ -76,7 +81,7 @@ unsafe extern "C-unwind" fn in_poll_chk(all: *mut pollfd, count: nfds_t, timeout
     })
 }
 
-unsafe extern "C-unwind" fn in_ppoll(
+unsafe extern "C-unwind" fn replacement_ppoll(
     all: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -94,7 +99,7 @@ unsafe extern "C-unwind" fn in_ppoll(
     }
 }
 
-unsafe extern "C-unwind" fn in_ppoll_chk(
+unsafe extern "C-unwind" fn replacement_ppoll_chk(
     all: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -113,7 +118,7 @@ unsafe extern "C-unwind" fn in_ppoll_chk(
     }
 }
 
-unsafe extern "C-unwind" fn in_epoll_wait(
+unsafe extern "C-unwind" fn replacement_epoll_wait(
     descriptor: i32,
     found: *mut epoll_event,
     room: i32,
@@ -131,7 +136,7 @@ unsafe extern "C-unwind" fn in_epoll_wait(
     })
 }
 
-unsafe extern "C-unwind" fn in_epoll_pwait(
+unsafe extern "C-unwind" fn replacement_epoll_pwait(
     descriptor: i32,
     found: *mut epoll_event,
     room: i32,

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use crate::common::{Program, RunMode, arrived, receiver, run, text};
+use crate::common::{CompiledProgram, RunMode, loopback_receiver, receive_arrived, run_command, utf8_text};
 
 /// Bursts that nothing ends but the calls: their deadline is longer than any test.
 const WITHOUT_DEADLINE: &str = "entry=1,always,deadline=600000000";
@@ -21,21 +21,21 @@ struct ProgramResult {
 
 /// Runs a program that queues datagrams before each call (`same-thread`), or sends all the time by another
 /// thread (`other-thread`).
-fn run_program(program: &Program, mode: &str, run_mode: RunMode<'_>) -> ProgramResult {
-    let (socket, address) = receiver();
+fn run_program(program: &CompiledProgram, mode: &str, run_mode: RunMode<'_>) -> ProgramResult {
+    let (socket, address) = loopback_receiver();
     let mut command = program.command();
     command.args([address.port().to_string().as_str(), mode]);
-    let (output, sockets) = run(command, run_mode);
-    assert!(output.status.success(), "{mode}, {run_mode:?}: {} {}", output.status, text(&output.stderr));
-    let mut lines: Vec<String> = text(&output.stdout).lines().map(str::to_owned).collect();
+    let (output, sockets) = run_command(command, run_mode);
+    assert!(output.status.success(), "{mode}, {run_mode:?}: {} {}", output.status, utf8_text(&output.stderr));
+    let mut lines: Vec<String> = utf8_text(&output.stdout).lines().map(str::to_owned).collect();
     let sent: usize = lines.pop().unwrap().parse().unwrap();
     let joined = sockets.sockets.iter().map(|socket| socket.joined).sum();
-    ProgramResult { lines, sent, arrived: arrived(&socket).len(), joined }
+    ProgramResult { lines, sent, arrived: receive_arrived(&socket).len(), joined }
 }
 
 #[track_caller]
-fn compare(name: &str) {
-    let program = &Program::compile(name);
+fn compare_with_and_without(name: &str) {
+    let program = &CompiledProgram::compile(name);
     let (plain, same_thread, other_thread) = thread::scope(|scope| {
         let plain = scope.spawn(|| run_program(program, "same-thread", RunMode::Plain));
         let same_thread =
@@ -56,16 +56,16 @@ fn compare(name: &str) {
 }
 
 #[test]
-fn receiving_calls_return_the_same() {
-    compare("receives");
+fn receiving_calls_return_the_same_with_the_library() {
+    compare_with_and_without("receives");
 }
 
 #[test]
-fn waits_for_events_return_the_same() {
-    compare("waits");
+fn waits_for_events_return_the_same_with_the_library() {
+    compare_with_and_without("waits");
 }
 
 #[test]
-fn all_other_calls_return_the_same() {
-    compare("other_calls");
+fn other_calls_return_the_same_with_the_library() {
+    compare_with_and_without("other_calls");
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use nocopy_lab::patience::PATIENCE;
-use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, Sockets};
+use nocopy_proto::run::sockets::{FILE_BYTES, MAGIC, SharedSockets};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
@@ -26,12 +26,12 @@ pub(crate) fn our_library() -> PathBuf {
 
 /// A program of `tests/programs`, compiled for this test. It is deleted when dropped.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct CompiledProgram {
     directory: PathBuf,
     path: PathBuf,
 }
 
-impl Program {
+impl CompiledProgram {
     pub(crate) fn compile(name: &str) -> Self {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -53,7 +53,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for CompiledProgram {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -68,19 +68,19 @@ pub(crate) enum RunMode<'a> {
 }
 
 /// Runs a command to its end; returns its output and the library's counts.
-pub(crate) fn run(command: Command, run_mode: RunMode<'_>) -> (Output, Sockets) {
-    run_counted(command, run_mode, SealFlags::SHRINK)
+pub(crate) fn run_command(command: Command, run_mode: RunMode<'_>) -> (Output, SharedSockets) {
+    run_with_report_file(command, run_mode, SealFlags::SHRINK)
 }
 
-/// As [`run`]; the file for the counts has these seals.
-pub(crate) fn run_counted(
+/// As [`run_command`]; the file for the counts has these seals.
+pub(crate) fn run_with_report_file(
     mut command: Command,
     run_mode: RunMode<'_>,
     seals: SealFlags,
-) -> (Output, Sockets) {
-    let file = report_file(seals);
+) -> (Output, SharedSockets) {
+    let file = create_report_file(seals);
     if let RunMode::Preloaded(tuning) = run_mode {
-        let library = nocopy_lab::preloadable(&our_library()).unwrap();
+        let library = nocopy_lab::preloadable_path(&our_library()).unwrap();
         command.env("LD_PRELOAD", library).env("NOCOPY_BATCH_TUNING", tuning);
         let inode = fstat(&file).unwrap().st_ino;
         command.env("NOCOPY_BATCH_REPORT", format!("{}:{inode}", file.as_raw_fd()));
@@ -89,11 +89,11 @@ pub(crate) fn run_counted(
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     let mut bytes = vec![0; FILE_BYTES];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    (output, Sockets::parse(&bytes).expect("a file of this layout"))
+    (output, SharedSockets::parse(&bytes).expect("a file of this layout"))
 }
 
 /// A file that the command inherits.
-fn report_file(seals: SealFlags) -> File {
+fn create_report_file(seals: SealFlags) -> File {
     let file = memfd_create("report", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, FILE_BYTES as u64).unwrap();
     fcntl_add_seals(&file, seals).unwrap();
@@ -103,11 +103,11 @@ fn report_file(seals: SealFlags) -> File {
 }
 
 /// A socket on the loopback interface that receives the datagrams of a program.
-pub(crate) fn receiver() -> (UdpSocket, SocketAddr) {
-    receiver_at("127.0.0.1:0")
+pub(crate) fn loopback_receiver() -> (UdpSocket, SocketAddr) {
+    receiver_bound_to("127.0.0.1:0")
 }
 
-pub(crate) fn receiver_at(address: &str) -> (UdpSocket, SocketAddr) {
+pub(crate) fn receiver_bound_to(address: &str) -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind(address).unwrap();
     set_socket_recv_buffer_size_force(socket.as_fd(), RECEIVE_BUFFER_BYTES).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -116,7 +116,7 @@ pub(crate) fn receiver_at(address: &str) -> (UdpSocket, SocketAddr) {
 }
 
 /// All datagrams that have arrived: the sender has ended, and loopback delivers at once.
-pub(crate) fn arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
+pub(crate) fn receive_arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
     socket.set_nonblocking(true).unwrap();
     let mut buffer = vec![0; 1 << 16];
     let mut all = Vec::new();
@@ -126,7 +126,7 @@ pub(crate) fn arrived(socket: &UdpSocket) -> Vec<Vec<u8>> {
     all
 }
 
-pub(crate) fn text(mut bytes: &[u8]) -> String {
+pub(crate) fn utf8_text(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     bytes.read_to_string(&mut text).unwrap();
     text

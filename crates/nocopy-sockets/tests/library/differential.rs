@@ -1,7 +1,7 @@
 //! Random programs, with the library and without: the same bytes in the same order, the same results and
 //! errors, the same end.
 
-use crate::common::{Program, RunMode, arrived, receiver_at, run, text};
+use crate::common::{CompiledProgram, RunMode, receive_arrived, receiver_bound_to, run_command, utf8_text};
 
 /// Programs: one run of each for every tuning, and one without.
 const PROGRAMS: u64 = 12;
@@ -18,23 +18,23 @@ struct ProgramResult {
     status: std::process::ExitStatus,
 }
 
-fn run_program(program: &Program, seed: u64, run_mode: RunMode<'_>) -> (ProgramResult, u64) {
+fn run_program(program: &CompiledProgram, seed: u64, run_mode: RunMode<'_>) -> (ProgramResult, u64) {
     // An IPv6 socket takes what is sent by IPv4, too. Without IPv6, the program's IPv6 calls fail in the same
     // way each time.
     let all_addresses = if nocopy_lab::has_ipv6_sockets() { "[::]:0" } else { "0.0.0.0:0" };
-    let (socket, address) = receiver_at(all_addresses);
+    let (socket, address) = receiver_bound_to(all_addresses);
     let mut command = program.command();
     command.args([address.port().to_string(), seed.to_string()]);
-    let (output, sockets) = run(command, run_mode);
-    let stdout = text(&output.stdout) + &text(&output.stderr);
+    let (output, sockets) = run_command(command, run_mode);
+    let stdout = utf8_text(&output.stdout) + &utf8_text(&output.stderr);
     let joined = sockets.sockets.iter().map(|socket| socket.joined).sum();
-    (ProgramResult { datagrams: arrived(&socket), stdout, status: output.status }, joined)
+    (ProgramResult { datagrams: receive_arrived(&socket), stdout, status: output.status }, joined)
 }
 
 #[test]
 fn random_programs_behave_the_same_with_the_library() {
     let first = std::env::var("NOCOPY_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let program = Program::compile("random");
+    let program = CompiledProgram::compile("random");
     for seed in (0..PROGRAMS).map(|at| u64::wrapping_add(first, at)) {
         let (plain, _) = run_program(&program, seed, RunMode::Plain);
         assert!(!plain.datagrams.is_empty());

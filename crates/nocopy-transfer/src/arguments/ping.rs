@@ -13,23 +13,23 @@ use nocopy_report::quantity;
 pub struct PingArguments {
     /// Where 'nocopy serve' answers: message://HOST:PORT (nocopy's message protocol), udp://HOST:PORT,
     /// tcp://HOST:PORT, or xdp://HOST:PORT (UDP, over AF_XDP at this end).
-    #[arg(value_name = "SCHEME://HOST:PORT", value_parser = Endpoint::parse_round)]
+    #[arg(value_name = "SCHEME://HOST:PORT", value_parser = Endpoint::parse_ping_target)]
     pub target: Endpoint,
     /// End after N messages.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::parse_count)]
     pub count: Option<u64>,
     /// End after this time: 10s, 5m (default: after 10000 messages).
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub duration: Option<Duration>,
     /// Bytes of a message, at least 8.
-    #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes_within::<usize>(8..=MESSAGE_BYTES_MAX))]
+    #[arg(short, long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes_parser_within::<usize>(8..=MESSAGE_BYTES_MAX))]
     pub size: usize,
     /// Time from one message to the next (default: each is sent when the one before was answered). A late
     /// answer delays the next message.
-    #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub interval: Option<Duration>,
     /// How long to wait for an answer before it counts as lost.
-    #[arg(short = 'W', long, value_name = "TIME", default_value = "1s", value_parser = quantity::duration)]
+    #[arg(short = 'W', long, value_name = "TIME", default_value = "1s", value_parser = quantity::parse_duration)]
     pub timeout: Duration,
     /// How to wait for an answer.
     #[arg(long, value_enum, value_name = "HOW", default_value = "adaptive")]
@@ -46,8 +46,8 @@ pub struct PingArguments {
 pub struct ServeArguments {
     /// Where to answer: message://, udp://, tcp:// or xdp://[ADDRESS]:PORT; without a scheme message:// and
     /// tcp:// at PORT, and udp:// at PORT + 1. May be repeated. Port 0 takes a free port.
-    #[arg(value_name = "[SCHEME://][ADDRESS]:PORT", required = true, value_parser = Services::parse)]
-    services: Vec<Services>,
+    #[arg(value_name = "[SCHEME://][ADDRESS]:PORT", required = true, value_parser = ServiceEndpoints::parse)]
+    services: Vec<ServiceEndpoints>,
     /// For message:// or xdp://: over a port of this interface (AF_XDP), not through the kernel's sockets.
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
@@ -59,13 +59,13 @@ pub struct ServeArguments {
     #[arg(long, value_name = "PROGRAM ARGS")]
     pub exec: Option<String>,
     /// How long the program of --exec may take.
-    #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::parse_duration)]
     pub exec_timeout: Duration,
     /// Close a TCP connection that was idle for this time.
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = quantity::parse_duration)]
     pub idle: Duration,
     /// End after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub duration: Option<Duration>,
     /// Print the summary as JSON.
     #[arg(long)]
@@ -81,9 +81,9 @@ impl ServeArguments {
 
 /// The endpoints of one word on the command line.
 #[derive(Debug, Clone)]
-struct Services(Vec<Endpoint>);
+struct ServiceEndpoints(Vec<Endpoint>);
 
-impl Services {
+impl ServiceEndpoints {
     fn parse(text: &str) -> Result<Self, String> {
         Endpoint::parse_services(text).map(Self)
     }
@@ -92,7 +92,7 @@ impl Services {
 #[derive(Debug, Args)]
 pub struct CallArguments {
     /// Where to send the request: message://HOST:PORT.
-    #[arg(value_name = "message://HOST:PORT", value_parser = Endpoint::parse_call)]
+    #[arg(value_name = "message://HOST:PORT", value_parser = Endpoint::parse_call_target)]
     pub target: Endpoint,
     /// The request.
     #[arg(value_name = "TEXT")]
@@ -101,7 +101,7 @@ pub struct CallArguments {
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     pub file: Option<PathBuf>,
     /// How long to wait for the connection, and then for the response.
-    #[arg(short = 'W', long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    #[arg(short = 'W', long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_duration)]
     pub timeout: Duration,
     /// How to wait for the response.
     #[arg(long, value_enum, value_name = "HOW", default_value = "block")]
@@ -113,7 +113,7 @@ pub struct CallArguments {
 
 impl CallArguments {
     /// The request on the command line.
-    pub fn text(&self) -> String {
+    pub fn request_text(&self) -> String {
         self.text.join(" ")
     }
 }

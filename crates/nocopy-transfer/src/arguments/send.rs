@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use nocopy_proto::MacAddress;
 use nocopy_proto::wire::vlan::TagControl;
 
-use super::ModeName;
+use super::PortModeArgument;
 use crate::endpoint::{Endpoint, Scheme};
 use nocopy_report::address::{Family, Host};
 use nocopy_report::quantity::{self, Rate};
@@ -21,19 +21,19 @@ pub struct SendArguments {
     #[command(flatten)]
     pub target: SendTarget,
     /// End after N packets; to tcp://HOST:PORT after N pieces of --size.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::parse_count)]
     pub count: Option<u64>,
     /// End after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub duration: Option<Duration>,
     /// Packets or bits per second: 300kpps, 1Gbit/s (default: as fast as possible). Bits are those of the
     /// bytes that --size counts.
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
+    #[arg(long, value_name = "RATE", value_parser = quantity::parse_rate)]
     pub rate: Option<Rate>,
     /// On an interface: bytes of a frame without FCS (default 64, or more if headers and payload need it). To
     /// udp://: bytes of a datagram's payload, with nocopy's header of 40 bytes (default 1400). To tcp://:
     /// bytes handed to TCP in one call (default 64KiB).
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::parse_bytes)]
     pub size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.
     #[arg(short = '4', long, conflicts_with = "ipv6")]
@@ -57,7 +57,7 @@ pub struct SendArguments {
 }
 
 impl SendArguments {
-    pub fn family(&self) -> Family {
+    pub fn address_family(&self) -> Family {
         match (self.ipv4, self.ipv6) {
             (true, _) => Family::Ipv4,
             (_, true) => Family::Ipv6,
@@ -71,7 +71,7 @@ impl SendArguments {
 #[group(required = true, multiple = false)]
 pub struct SendTarget {
     /// An interface of this network namespace; for a host write udp://HOST:PORT or tcp://HOST:PORT.
-    #[arg(value_name = "INTERFACE", value_parser = interface)]
+    #[arg(value_name = "INTERFACE", value_parser = parse_interface)]
     pub target: Option<String>,
     /// Datagrams to a host; udp://HOST:PORT is the same.
     #[arg(long, value_name = "HOST:PORT", group = "to_udp",
@@ -96,7 +96,7 @@ pub struct HostArguments {
     pub stdin: bool,
     /// How the bytes are handed to the kernel.
     #[arg(long, value_enum, default_value = "auto", requires_ifs = METHOD_REQUIREMENTS)]
-    pub method: MethodName,
+    pub method: SendMethodArgument,
     /// Add checksums (CRC32C), so that the receiver can check every byte.
     #[arg(long)]
     pub verify: bool,
@@ -105,12 +105,12 @@ pub struct HostArguments {
     #[arg(long, conflicts_with = "verify")]
     pub raw: bool,
     /// How long to wait for the receiver to start (default 5s).
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     pub connect_timeout: Option<Duration>,
 }
 
 impl HostArguments {
-    pub fn patience(&self) -> Duration {
+    pub fn connect_timeout_or_default(&self) -> Duration {
         self.connect_timeout.unwrap_or(Duration::from_secs(5))
     }
 }
@@ -159,7 +159,7 @@ pub struct StreamArguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum MethodName {
+pub enum SendMethodArgument {
     /// The one that measures fastest on this machine.
     Auto,
     /// TCP: a system call that copies into the kernel.
@@ -188,7 +188,7 @@ pub enum MethodName {
     XdpCopy,
 }
 
-impl MethodName {
+impl SendMethodArgument {
     /// The name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
@@ -204,13 +204,13 @@ pub struct FrameArguments {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub flows: u32,
     /// An 802.1Q tag: the VLAN, and a priority of 0 to 7.
-    #[arg(long, value_name = "ID[:PCP]", value_parser = vlan)]
+    #[arg(long, value_name = "ID[:PCP]", value_parser = parse_vlan)]
     pub vlan: Option<TagControl>,
     /// The address the packets come from (default: one reserved for benchmarks, 198.18.0.1 or 2001:2::1).
-    #[arg(long, value_name = "HOST", value_parser = packet_address)]
+    #[arg(long, value_name = "HOST", value_parser = parse_packet_address)]
     pub source: Option<IpAddr>,
     /// The address the packets are for (default 198.18.0.2 or 2001:2::2).
-    #[arg(long, value_name = "HOST", value_parser = packet_address)]
+    #[arg(long, value_name = "HOST", value_parser = parse_packet_address)]
     pub destination: Option<IpAddr>,
     /// The UDP port the packets come from, of the first flow.
     #[arg(long, value_name = "PORT", default_value = "49152")]
@@ -227,20 +227,20 @@ pub struct FrameArguments {
     pub destination_mac: Option<MacAddress>,
     /// Content of the packets: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS,
     /// hex:DIGITS or file:PATH (default: sequence if it fits).
-    #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
+    #[arg(long, value_name = "PAYLOAD", value_parser = parse_payload)]
     pub payload: Option<PayloadArgument>,
     /// What computes the UDP checksum.
     #[arg(long, value_enum, default_value = "computed")]
-    pub checksum: ChecksumName,
+    pub checksum: UdpChecksumArgument,
     /// The queue to send on, counted from 0.
     #[arg(long, value_name = "N", default_value = "0")]
     pub queue: u32,
     /// Use this mode, and fail if it is not available (default: the fastest that is).
     #[arg(long, value_enum)]
-    pub mode: Option<ModeName>,
+    pub mode: Option<PortModeArgument>,
     /// What makes the packets.
     #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
-    pub generator: GeneratorName,
+    pub generator: PacketGeneratorArgument,
     /// Send the packets of a pcap or pcapng file instead, which may be compressed with gzip or zstd.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "payload",
@@ -249,13 +249,14 @@ pub struct FrameArguments {
     pub replay: Option<PathBuf>,
     /// When the packets of the file are sent.
     #[arg(long, value_enum, requires = "replay", conflicts_with = "rate")]
-    pub timing: Option<TimingName>,
+    pub timing: Option<ReplayTimingArgument>,
     /// Speed compared with the recording: 2x is twice as fast, 0.5x half as fast.
-    #[arg(long, value_name = "FACTOR", requires = "replay", conflicts_with = "rate", value_parser = speed)]
+    #[arg(long, value_name = "FACTOR", requires = "replay", conflicts_with = "rate",
+          value_parser = parse_speed)]
     pub speed: Option<f64>,
     /// How many times to send the file: a number, or 'forever' (default 1).
-    #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = rounds)]
-    pub rounds: Option<Rounds>,
+    #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = parse_repeat_count)]
+    pub rounds: Option<RepeatCount>,
 }
 
 /// Options for the packets of a file.
@@ -264,7 +265,7 @@ pub struct FrameArguments {
 pub struct ReplayArguments {
     /// The longest recorded gap between two packets that is waited for (default 5s). Longer ones are
     /// shortened, and counted.
-    #[arg(long, value_name = "TIME", requires = "replay", conflicts_with = "rate", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", requires = "replay", conflicts_with = "rate", value_parser = quantity::parse_duration)]
     pub max_gap: Option<Duration>,
     /// Correct the checksums of IPv4, TCP, UDP, ICMP and ICMPv6. Packets that were truncated when they
     /// were recorded are not changed.
@@ -282,7 +283,7 @@ pub enum PayloadArgument {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ChecksumName {
+pub enum UdpChecksumArgument {
     /// The program.
     Computed,
     /// No checksum, which only IPv4 permits.
@@ -292,7 +293,7 @@ pub enum ChecksumName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GeneratorName {
+pub enum PacketGeneratorArgument {
     /// This program writes each one.
     Program,
     /// The kernel resends one frame (Linux 5.18, a driver that accepts redirected frames): no flows, no
@@ -301,7 +302,7 @@ pub enum GeneratorName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TimingName {
+pub enum ReplayTimingArgument {
     /// At the intervals of the recording.
     Recorded,
     /// As fast as possible.
@@ -310,12 +311,12 @@ pub enum TimingName {
 
 /// How often a file is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rounds {
+pub enum RepeatCount {
     Times(u64),
     Forever,
 }
 
-fn interface(text: &str) -> Result<String, String> {
+fn parse_interface(text: &str) -> Result<String, String> {
     // No interface has a colon in its name.
     match text.contains(':') {
         true => Err("not an interface; a host is udp://HOST:PORT or tcp://HOST:PORT".into()),
@@ -323,7 +324,7 @@ fn interface(text: &str) -> Result<String, String> {
     }
 }
 
-fn vlan(text: &str) -> Result<TagControl, String> {
+fn parse_vlan(text: &str) -> Result<TagControl, String> {
     let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
     let (Some(vlan), Some(priority)) = (quantity::parse_digits(vlan), quantity::parse_digits(priority))
     else {
@@ -332,42 +333,44 @@ fn vlan(text: &str) -> Result<TagControl, String> {
     TagControl::new(vlan, priority, false).map_err(|error| error.to_string())
 }
 
-fn payload(text: &str) -> Result<PayloadArgument, String> {
+fn parse_payload(text: &str) -> Result<PayloadArgument, String> {
     match text.split_once(':') {
         None if text == "zeros" => Ok(PayloadArgument::Zeros),
         None if text == "sequence" => Ok(PayloadArgument::Sequence),
         Some(("text", words)) => Ok(PayloadArgument::Bytes(words.into())),
         Some(("hex", digits)) => {
-            hex(digits).map(PayloadArgument::Bytes).ok_or_else(|| "not pairs of hex digits".into())
+            parse_hex(digits).map(PayloadArgument::Bytes).ok_or_else(|| "not pairs of hex digits".into())
         }
         Some(("file", path)) => Ok(PayloadArgument::File(path.into())),
         _ => Err("not a payload; write zeros, sequence, text:WORDS, hex:DIGITS or file:PATH".into()),
     }
 }
 
-fn hex(digits: &str) -> Option<Vec<u8>> {
+fn parse_hex(digits: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         digits.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
     let (pairs, rest) = digits.as_ref()?.as_chunks::<2>();
     rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-fn speed(text: &str) -> Result<f64, String> {
+fn parse_speed(text: &str) -> Result<f64, String> {
     let factor = text.strip_suffix('x').unwrap_or(text);
     let factor = factor.parse().ok().filter(|value| !factor.starts_with('+') && (1e-6..=1e6).contains(value));
     factor.ok_or_else(|| "not a factor: write 2x, 0.5x".into())
 }
 
-fn rounds(text: &str) -> Result<Rounds, String> {
+fn parse_repeat_count(text: &str) -> Result<RepeatCount, String> {
     if text == "forever" {
-        return Ok(Rounds::Forever);
+        return Ok(RepeatCount::Forever);
     }
-    quantity::count(text).map(Rounds::Times).map_err(|_| "not a number of times: write 3, 1k, forever".into())
+    quantity::parse_count(text)
+        .map(RepeatCount::Times)
+        .map_err(|_| "not a number of times: write 3, 1k, forever".into())
 }
 
 /// The first address of a host. A scope is not part of a packet, which leaves by the interface that is named
 /// anyway.
-fn packet_address(text: &str) -> Result<IpAddr, String> {
+fn parse_packet_address(text: &str) -> Result<IpAddr, String> {
     let host: Host = text.parse()?;
     let all = host.resolve(0, Family::Any).map_err(|error| error.to_string())?;
     Ok(all[0].ip()) // there is at least one

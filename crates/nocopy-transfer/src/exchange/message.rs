@@ -9,7 +9,7 @@ use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
 use nocopy::tcp::Published;
 use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Port, Reason};
 
-use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, unless_down};
+use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, none_while_interface_down};
 
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
@@ -34,7 +34,7 @@ impl EndpointSettings<'_> {
             .accept(self.accept)
             .streams(self.streams)
             .max_message_bytes(self.message_bytes_max)
-            .wait(self.waiting.of_port());
+            .wait(self.waiting.port_wait());
         let builder = match self.datagram_bytes {
             Some(bytes) => builder.datagram_bytes(bytes),
             None => builder,
@@ -49,7 +49,7 @@ impl EndpointSettings<'_> {
 
 /// An endpoint with one peer.
 #[derive(Debug)]
-pub struct Message {
+pub struct MessageExchange {
     endpoint: Endpoint,
     /// `None` until one has connected.
     peer: Option<Peer>,
@@ -66,14 +66,14 @@ enum PublishMode {
     Yes(Option<Published>),
 }
 
-impl Message {
+impl MessageExchange {
     pub fn connect(mut endpoint: Endpoint, to: SocketAddr, within: Duration) -> Result<Self, Error> {
         let peer = endpoint.connect(to, within)?;
         Ok(Self::new(endpoint, Some(peer)))
     }
 
     /// Two connected endpoints: the first connects to the second.
-    pub fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
+    pub fn connected_pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
         let address = other.local_address();
         let peer = one.start_connect(address)?;
         let start = Instant::now();
@@ -100,13 +100,13 @@ impl Message {
     }
 
     /// Publishes the prepared bytes of messages; they are expected to be the same each time.
-    pub fn published(self) -> Self {
+    pub fn with_published_payload(self) -> Self {
         Self { publish_mode: PublishMode::Yes(None), ..self }
     }
 
     /// Receives messages of up to so many bytes into buffers that it posts; each is posted again when its
     /// message was read.
-    pub fn posting(mut self, buffers: u32, bytes: usize) -> io::Result<Self> {
+    pub fn with_posted_buffers(mut self, buffers: u32, bytes: usize) -> io::Result<Self> {
         let pool = Pool::new(buffers, bytes)?;
         while let Some(buffer) = pool.take() {
             self.endpoint.post(buffer).map_err(|rejected| rejected.reason)?;
@@ -131,7 +131,10 @@ impl Message {
     }
 
     /// Repeats `attempt` until there is room, and drives the connection in between.
-    fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
+    fn retry_until_room(
+        &mut self,
+        mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>,
+    ) -> io::Result<()> {
         let mut stalled: Option<Instant> = None;
         loop {
             match attempt(&mut self.endpoint) {
@@ -142,13 +145,13 @@ impl Message {
             if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            unless_down(self.endpoint.wait(PATIENCE))?;
+            none_while_interface_down(self.endpoint.wait(PATIENCE))?;
             self.handle_events()?;
         }
     }
 }
 
-impl Exchange for Message {
+impl Exchange for MessageExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.send_all(std::iter::once(message))
     }
@@ -158,7 +161,7 @@ impl Exchange for Message {
         for message in messages {
             // Usually there is room, and this is the short path.
             match self.endpoint.send_copy(message, peer) {
-                Err(Reason::Full) => self.with_room(|endpoint| endpoint.send_copy(message, peer))?,
+                Err(Reason::Full) => self.retry_until_room(|endpoint| endpoint.send_copy(message, peer))?,
                 sent => sent?,
             }
         }
@@ -166,7 +169,7 @@ impl Exchange for Message {
     }
 
     /// Sends `ready` by reference: the endpoint keeps it until the other end has received it.
-    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+    fn send_with_prepared(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
         let ready = match &mut self.publish_mode {
             PublishMode::No => Buffer::from_owner(Arc::clone(ready)),
@@ -178,7 +181,7 @@ impl Exchange for Message {
         };
         let parts = [Buffer::from(new.to_vec()), ready];
         let mut message = Some(Payload::from(parts));
-        self.with_room(|endpoint| {
+        self.retry_until_room(|endpoint| {
             let rejected =
                 endpoint.send(message.take().expect("returned by each attempt but the last"), peer);
             rejected.map_err(|rejected| {
@@ -190,7 +193,7 @@ impl Exchange for Message {
     }
 
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
-        let received = unless_down(self.endpoint.receive_timeout(PATIENCE))?.flatten();
+        let received = none_while_interface_down(self.endpoint.receive_timeout(PATIENCE))?.flatten();
         let from = received.map(|message| {
             message.pieces().for_each(take);
             message.from()
@@ -228,17 +231,17 @@ impl Exchange for Message {
     }
 
     fn user_copies(&self) -> Option<f64> {
-        self.is_posting.then(|| user_copies(&self.endpoint.ledger())).flatten()
+        self.is_posting.then(|| user_copies_per_byte(&self.endpoint.ledger())).flatten()
     }
 
-    fn idle(&mut self) -> io::Result<()> {
-        unless_down(self.endpoint.wait(Duration::ZERO))?;
+    fn do_pending_work(&mut self) -> io::Result<()> {
+        none_while_interface_down(self.endpoint.wait(Duration::ZERO))?;
         self.handle_events()
     }
 
     fn finish(&mut self, patience: Duration) -> io::Result<()> {
         let Some(peer) = self.peer else { return Ok(()) };
-        self.with_room(|endpoint| endpoint.finish(peer))?;
+        self.retry_until_room(|endpoint| endpoint.finish(peer))?;
         let start = Instant::now();
         // A peer that has left has ended, too, and has received everything.
         while let Some(stats) = self.endpoint.peer_stats(peer) {
@@ -253,7 +256,7 @@ impl Exchange for Message {
 }
 
 /// How often each byte that an endpoint received was copied in user space; what it sent has to be little.
-pub fn user_copies(ledger: &Ledger) -> Option<f64> {
+pub fn user_copies_per_byte(ledger: &Ledger) -> Option<f64> {
     let of = |cause| ledger.bytes_of(Evidence::Copied(cause));
     let copied = of(Cause::Gathered) + of(Cause::BelowThreshold);
     let received = copied + of(Cause::SocketCall);
@@ -265,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_return_and_the_end_is_reported() {
+    fn echoed_messages_arrive_and_the_end_is_reported() {
         for waiting in WaitMode::ALL {
             let setting = EndpointSettings {
                 at: "127.0.0.1:0".parse().unwrap(),
@@ -277,13 +280,13 @@ mod tests {
                 streams: true,
             };
             let ends = (setting.open().unwrap(), setting.open().unwrap());
-            let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();
+            let (mut one, mut other) = MessageExchange::connected_pair(ends.0, ends.1).unwrap();
             let ready: Arc<[u8]> = vec![7; 99_000].into();
             for bytes in [1, 1000] {
-                one.send_ready(&vec![7; bytes], &ready).unwrap();
+                one.send_with_prepared(&vec![7; bytes], &ready).unwrap();
                 let mut message = Vec::new();
                 while !other.receive(|piece| message.extend_from_slice(piece)).unwrap() {
-                    one.idle().unwrap();
+                    one.do_pending_work().unwrap();
                 }
                 assert!(message == vec![7; bytes + ready.len()]);
             }
@@ -291,13 +294,13 @@ mod tests {
                 one.send(&vec![7; bytes]).unwrap();
                 let mut message = Vec::new();
                 while !other.receive(|piece| message.extend_from_slice(piece)).unwrap() {
-                    one.idle().unwrap();
+                    one.do_pending_work().unwrap();
                 }
                 assert!(message == vec![7; bytes]);
                 other.send(&message).unwrap();
                 message.clear();
                 while !one.receive(|piece| message.extend_from_slice(piece)).unwrap() {
-                    other.idle().unwrap();
+                    other.do_pending_work().unwrap();
                 }
                 assert!(message == vec![7; bytes]);
             }
@@ -310,7 +313,7 @@ mod tests {
             };
             assert_eq!(end, io::ErrorKind::UnexpectedEof);
             while !finished.is_finished() {
-                other.idle().unwrap();
+                other.do_pending_work().unwrap();
             }
             finished.join().unwrap().unwrap();
         }

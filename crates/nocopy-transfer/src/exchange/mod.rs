@@ -15,9 +15,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy::Ledger;
-use nocopy_proto::errno::is_down;
+use nocopy_proto::errno::is_interface_down;
 
-pub use waiting::{WaitMode, attend};
+pub use waiting::{WaitMode, retry_until_ready};
 
 /// How long a receiver sleeps before it checks whether to end.
 pub const PATIENCE: Duration = Duration::from_millis(10);
@@ -33,9 +33,9 @@ pub const SEND_MAX: Duration = Duration::from_secs(5);
 pub const MARK: u8 = 0x80;
 
 /// What a wait at a port returned. `None`, after a pause, while its interface is down: it may come up again.
-pub fn unless_down<T>(waited: io::Result<T>) -> io::Result<Option<T>> {
+pub fn none_while_interface_down<T>(waited: io::Result<T>) -> io::Result<Option<T>> {
     match waited {
-        Err(error) if is_down(&error) => {
+        Err(error) if is_interface_down(&error) => {
             sleep(PATIENCE);
             Ok(None)
         }
@@ -46,7 +46,7 @@ pub fn unless_down<T>(waited: io::Result<T>) -> io::Result<Option<T>> {
 /// One end of a conversation.
 pub trait Exchange: Send {
     /// Sends a message now. Errors: the kernel's error (by which a datagram may only be lost:
-    /// `errno::is_passing`), also if the other end has accepted nothing for [`SEND_MAX`].
+    /// `errno::is_transient`), also if the other end has accepted nothing for [`SEND_MAX`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
 
     /// Sends several, by as few calls as possible.
@@ -56,7 +56,7 @@ pub trait Exchange: Send {
     }
 
     /// Sends a message of two parts: new bytes, and prepared bytes that do not change while they are sent.
-    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+    fn send_with_prepared(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         self.send(&[new, ready].concat())
     }
 
@@ -89,7 +89,7 @@ pub trait Exchange: Send {
     }
 
     /// Does pending work, for callers that neither send nor receive for some time.
-    fn idle(&mut self) -> io::Result<()> {
+    fn do_pending_work(&mut self) -> io::Result<()> {
         Ok(())
     }
 

@@ -8,12 +8,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Port, Reason};
 
-use super::{Exchange, PATIENCE, WaitMode, unless_down};
-use crate::attempts::any;
-use crate::source::await_address;
+use super::{Exchange, PATIENCE, WaitMode, none_while_interface_down};
+use crate::attempts::wildcard_address;
+use crate::source::await_source_address;
 
 #[derive(Debug)]
-pub struct OverPort {
+pub struct PortExchange {
     receiver: Receiver,
     sender: Sender,
     to: SocketAddr,
@@ -22,7 +22,7 @@ pub struct OverPort {
     others: VecDeque<Vec<u8>>,
 }
 
-impl OverPort {
+impl PortExchange {
     /// An exchange at an address of the interface, with one peer.
     pub fn open(
         interface: &str,
@@ -30,19 +30,19 @@ impl OverPort {
         to: SocketAddr,
         waiting: WaitMode,
     ) -> Result<Self, OpenError> {
-        let socket = open(interface, at, waiting)?;
+        let socket = open_socket(interface, at, waiting)?;
         let (receiver, sender) = socket.split();
         Ok(Self { receiver, sender, to, waiting, others: VecDeque::new() })
     }
 }
 
 /// A socket over a port of that interface, which sends only by the port.
-pub fn open(interface: &str, at: SocketAddr, waiting: WaitMode) -> Result<Socket, OpenError> {
-    let port = Port::builder(interface).wait(waiting.of_port());
+pub fn open_socket(interface: &str, at: SocketAddr, waiting: WaitMode) -> Result<Socket, OpenError> {
+    let port = Port::builder(interface).wait(waiting.port_wait());
     Socket::builder().port(port).method(Method::Xdp).bind(at)
 }
 
-impl Exchange for OverPort {
+impl Exchange for PortExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match self.sender.send_copy(message, self.to) {
             // No room now: treated like a lost datagram, which a sender must expect anyway.
@@ -60,7 +60,7 @@ impl Exchange for OverPort {
             WaitMode::Spinning => self.receiver.try_receive(),
             WaitMode::Blocking | WaitMode::Adaptive => self.receiver.receive_timeout(PATIENCE),
         };
-        let Some(batch) = unless_down(batch)? else { return Ok(false) };
+        let Some(batch) = none_while_interface_down(batch)? else { return Ok(false) };
         let to = (self.to.ip(), self.to.port());
         let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
         let Some(first) = of_peer.next() else { return Ok(false) };
@@ -74,8 +74,8 @@ impl Exchange for OverPort {
 
 /// The source address that the host would use for that destination and interface, with a free port number.
 pub fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
-    await_address(to);
-    let socket = UdpSocket::bind((any(to), 0))?;
+    await_source_address(to);
+    let socket = UdpSocket::bind((wildcard_address(to), 0))?;
     setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
     socket.connect(to)?;
     let mut local = socket.local_addr()?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nocopy::integration::poll;
 use rustix::event::{PollFd, PollFlags};
 
-use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, attend};
+use super::{Exchange, PATIENCE, SEND_MAX, WaitMode, retry_until_ready};
 
 /// Bytes of the length.
 const PREFIX_BYTES: usize = 4;
@@ -33,15 +33,15 @@ enum SendMode {
 }
 
 #[derive(Debug)]
-pub struct Tcp {
+pub struct TcpExchange {
     stream: TcpStream,
     waiting: WaitMode,
     mode: SendMode,
-    reader: Reader,
+    reader: MessageReader,
     joined: Vec<u8>,
 }
 
-impl Tcp {
+impl TcpExchange {
     /// An exchange over a connection; small messages are sent at once.
     pub fn new(stream: TcpStream, waiting: WaitMode) -> io::Result<Self> {
         stream.set_nodelay(true)?;
@@ -50,22 +50,24 @@ impl Tcp {
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
         }
-        Ok(Self { stream, waiting, mode: SendMode::Single, reader: Reader::new(), joined: Vec::new() })
+        Ok(Self { stream, waiting, mode: SendMode::Single, reader: MessageReader::new(), joined: Vec::new() })
     }
 
-    pub fn batched(self) -> Self {
+    pub fn with_batched_sends(self) -> Self {
         Self { mode: SendMode::Batched, ..self }
     }
 
     /// Sends several messages by one `write`, copied into one buffer.
-    pub fn gathered(self) -> Self {
+    pub fn with_gathered_sends(self) -> Self {
         Self { mode: SendMode::Gathered, ..self }
     }
 
     fn send_batched(&self, messages: &[&[u8]]) -> io::Result<()> {
         for messages in messages.chunks(PIECES_MAX / 2) {
-            let prefixes =
-                messages.iter().map(|message| prefix(message.len())).collect::<io::Result<Vec<_>>>()?;
+            let prefixes = messages
+                .iter()
+                .map(|message| length_prefix(message.len()))
+                .collect::<io::Result<Vec<_>>>()?;
             let pairs = prefixes.iter().zip(messages);
             let mut pieces: Vec<_> =
                 pairs.flat_map(|(prefix, message)| [IoSlice::new(prefix), IoSlice::new(message)]).collect();
@@ -77,26 +79,26 @@ impl Tcp {
     fn send_gathered<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
         self.joined.clear();
         for message in messages {
-            self.joined.extend_from_slice(&prefix(message.len())?);
+            self.joined.extend_from_slice(&length_prefix(message.len())?);
             self.joined.extend_from_slice(message);
         }
         write_all(&self.stream, self.waiting, &mut [IoSlice::new(&self.joined)])
     }
 }
 
-impl Exchange for Tcp {
+impl Exchange for TcpExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         if message.len() > JOINED_BYTES_MAX {
-            let prefix = prefix(message.len())?;
+            let prefix = length_prefix(message.len())?;
             let pieces = &mut [IoSlice::new(&prefix), IoSlice::new(message)];
             return write_all(&self.stream, self.waiting, pieces);
         }
         self.send_gathered(std::iter::once(message))
     }
 
-    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+    fn send_with_prepared(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         self.joined.clear();
-        self.joined.extend_from_slice(&prefix(new.len() + ready.len())?);
+        self.joined.extend_from_slice(&length_prefix(new.len() + ready.len())?);
         self.joined.extend_from_slice(new);
         let pieces = &mut [IoSlice::new(&self.joined), IoSlice::new(ready)];
         write_all(&self.stream, self.waiting, pieces)
@@ -116,7 +118,7 @@ impl Exchange for Tcp {
                 return Ok(true);
             }
             let Self { stream, waiting, reader, .. } = self;
-            match attend(*waiting, &*stream, || reader.fill(stream))? {
+            match retry_until_ready(*waiting, &*stream, || reader.fill(stream))? {
                 None => return Ok(false),
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(_) => {}
@@ -129,7 +131,7 @@ impl Exchange for Tcp {
     }
 }
 
-fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
+fn length_prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
     let bytes = u32::try_from(message_bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     Ok(bytes.to_be_bytes())
 }
@@ -160,7 +162,7 @@ fn write_all(mut stream: &TcpStream, waiting: WaitMode, mut pieces: &mut [IoSlic
 
 /// Cuts a stream into messages, which are passed on in place.
 #[derive(Debug)]
-struct Reader {
+struct MessageReader {
     buffer: Box<[u8]>,
     /// Read bytes that were not passed on yet are from here to `end`.
     start: usize,
@@ -169,7 +171,7 @@ struct Reader {
     missing: Option<usize>,
 }
 
-impl Reader {
+impl MessageReader {
     fn new() -> Self {
         Self { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, missing: None }
     }
@@ -211,15 +213,15 @@ mod tests {
 
     use super::*;
 
-    fn pair(waiting: WaitMode) -> (Tcp, Tcp) {
+    fn connected_pair(waiting: WaitMode) -> (TcpExchange, TcpExchange) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (other, _) = listener.accept().unwrap();
-        (Tcp::new(one, waiting).unwrap(), Tcp::new(other, waiting).unwrap())
+        (TcpExchange::new(one, waiting).unwrap(), TcpExchange::new(other, waiting).unwrap())
     }
 
     /// The next message, and the number of pieces it was received in.
-    fn next(tcp: &mut Tcp) -> Vec<u8> {
+    fn receive_next_message(tcp: &mut TcpExchange) -> Vec<u8> {
         let mut message = Vec::new();
         while !tcp.receive(|piece| message.extend_from_slice(piece)).unwrap() {}
         message
@@ -229,7 +231,7 @@ mod tests {
     fn messages_of_every_length_arrive_complete_in_order() {
         for waiting in WaitMode::ALL {
             for mode in [SendMode::Single, SendMode::Batched, SendMode::Gathered] {
-                let (mut from, mut to) = pair(waiting);
+                let (mut from, mut to) = connected_pair(waiting);
                 from.mode = mode;
                 let lengths = [0, 1, 3, 64, 4096, 4097, BUFFER_BYTES - 4, BUFFER_BYTES, 1_000_003, 5];
                 let messages: Vec<Vec<u8>> =
@@ -240,7 +242,11 @@ mod tests {
                     from.finish(PATIENCE).unwrap();
                 });
                 for message in &messages {
-                    assert!(next(&mut to) == *message, "{waiting:?} {mode:?} {}", message.len());
+                    assert!(
+                        receive_next_message(&mut to) == *message,
+                        "{waiting:?} {mode:?} {}",
+                        message.len()
+                    );
                 }
                 sender.join().unwrap();
                 let end = loop {
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn a_timeout_yields_no_message() {
         for waiting in WaitMode::ALL {
-            let (mut one, _other) = pair(waiting);
+            let (mut one, _other) = connected_pair(waiting);
             assert!(!one.receive(|_| unreachable!()).unwrap());
         }
     }

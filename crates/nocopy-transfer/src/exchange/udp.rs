@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use super::{Exchange, PATIENCE, WaitMode, attend};
+use super::{Exchange, PATIENCE, WaitMode, retry_until_ready};
 
 /// The longest payload over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -12,13 +12,13 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
-pub struct Udp {
+pub struct UdpExchange {
     socket: UdpSocket,
     waiting: WaitMode,
     buffer: Box<[u8]>,
 }
 
-impl Udp {
+impl UdpExchange {
     /// Over a socket connected to the other end.
     pub fn new(socket: UdpSocket, waiting: WaitMode) -> io::Result<Self> {
         socket.set_nonblocking(!waiting.sleeps_in_calls())?;
@@ -29,7 +29,7 @@ impl Udp {
     }
 }
 
-impl Exchange for Udp {
+impl Exchange for UdpExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         match self.socket.send(message) {
             // No room now: treated like a lost datagram, which a sender must expect anyway.
@@ -41,7 +41,7 @@ impl Exchange for Udp {
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         let Self { socket, waiting, buffer } = self;
-        let received = attend(*waiting, &*socket, || socket.recv(buffer))?;
+        let received = retry_until_ready(*waiting, &*socket, || socket.recv(buffer))?;
         let Some(bytes) = received else { return Ok(false) };
         take(&buffer[..bytes]);
         Ok(true)

@@ -42,7 +42,7 @@ impl WaitMode {
         }
     }
 
-    pub fn of_port(self) -> Wait {
+    pub fn port_wait(self) -> Wait {
         match self {
             Self::Spinning => Wait::Spin,
             Self::Blocking => Wait::Interrupt,
@@ -58,29 +58,29 @@ impl WaitMode {
 
 /// Repeats a call until it returns something, as long as this kind of wait lasts; `None`: nothing arrived, or
 /// a signal did.
-pub fn attend<T>(
+pub fn retry_until_ready<T>(
     waiting: WaitMode,
     socket: impl AsFd,
     mut attempt: impl FnMut() -> io::Result<T>,
 ) -> io::Result<Option<T>> {
     if waiting != WaitMode::Adaptive {
-        return unless_empty(attempt());
+        return none_if_would_block(attempt());
     }
     let start = Instant::now();
     while start.elapsed() < SPIN {
         for _ in 0..LOOKS_A_CLOCK {
-            if let Some(given) = unless_empty(attempt())? {
+            if let Some(given) = none_if_would_block(attempt())? {
                 return Ok(Some(given));
             }
         }
     }
     match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(PATIENCE))? {
-        Wakeup::Ready => unless_empty(attempt()),
+        Wakeup::Ready => none_if_would_block(attempt()),
         Wakeup::TimedOut | Wakeup::Interrupted => Ok(None),
     }
 }
 
-fn unless_empty<T>(attempted: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_would_block<T>(attempted: io::Result<T>) -> io::Result<Option<T>> {
     match attempted {
         Ok(given) => Ok(Some(given)),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

@@ -12,18 +12,21 @@ use nocopy::message::{self, Endpoint as MessageEndpoint};
 
 use crate::Failure;
 use crate::arguments::{LOOPBACK, PingArguments};
-use crate::attempts::{any, cause, cause_of_message, check_port, try_in_turn};
+use crate::attempts::{
+    check_port_is_open, io_error_from_failure, io_error_from_message_error, try_addresses_in_turn,
+    wildcard_address,
+};
 use crate::endpoint::{Endpoint, Scheme};
-use crate::exchange::message::{CONNECT_MAX, EndpointSettings, Message};
-use crate::exchange::over_port::{OverPort, source_address};
-use crate::exchange::tcp::Tcp;
-use crate::exchange::udp::{DATAGRAM_BYTES_MAX, Udp};
+use crate::exchange::message::{CONNECT_MAX, EndpointSettings, MessageExchange};
+use crate::exchange::over_port::{PortExchange, source_address};
+use crate::exchange::tcp::TcpExchange;
+use crate::exchange::udp::{DATAGRAM_BYTES_MAX, UdpExchange};
 use crate::exchange::{Exchange, WaitMode};
 use crate::failure::CommandError;
-use crate::source::await_address;
-use nocopy_report::address::{self, Attempts, Family};
+use crate::source::await_source_address;
+use nocopy_report::address::{self, FailedAttempts, Family};
 use nocopy_report::{Interrupt, Outcome, capability, print};
-use rounds::Rounds;
+use rounds::PingSession;
 use rustix::thread::CapabilitySet;
 use summary::Summary;
 
@@ -41,7 +44,7 @@ pub enum Error {
     Resolve { target: Endpoint, source: io::Error },
     #[error(transparent)]
     Message(message::Error),
-    #[error("{target}: cannot connect{cause}; {}", advice(source), cause = ErrorCause(.source))]
+    #[error("{target}: cannot connect{cause}; {}", connect_advice(source), cause = ErrorCause(.source))]
     Connect { target: Endpoint, source: io::Error },
     #[error("{to}: cannot be reached through {interface}{cause}; 'ip route get {ip}' shows the route", ip = to.ip(), cause = ErrorCause(.source))]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
@@ -59,13 +62,17 @@ pub enum Error {
         "--size: {bytes} bytes do not fit one datagram; UDP carries up to {DATAGRAM_BYTES_MAX}; give less with --size, or use message://"
     )]
     TooLong { bytes: usize },
-    #[error("{target}: cannot exchange messages any more{cause}; {}", advice(source), cause = ErrorCause(.source))]
+    #[error(
+        "{target}: cannot exchange messages any more{cause}; {}",
+        connect_advice(source),
+        cause = ErrorCause(.source)
+    )]
     Exchange { target: Endpoint, source: io::Error },
 }
 
 impl CommandError for Error {}
 
-fn advice(error: &io::Error) -> &'static str {
+fn connect_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "no program listens there; start 'nocopy serve'",
         io::ErrorKind::TimedOut => "check that 'nocopy serve' runs there, and that no firewall is in between",
@@ -77,20 +84,24 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
-    check(arguments)?;
+    check_arguments(arguments)?;
     let interrupt = Interrupt::catch()?;
-    let addresses = resolve(&arguments.target)?;
+    let addresses = resolve_target(&arguments.target)?;
     match arguments.target.scheme() {
         Scheme::Udp => {
-            let (exchange, to) = answering(arguments, &addresses, &interrupt, |to| Ok(udp(arguments, to)?))?;
-            play(arguments, interrupt, to, exchange)
+            let (exchange, to) = first_answering_exchange(arguments, &addresses, &interrupt, |to| {
+                Ok(open_udp_exchange(arguments, to)?)
+            })?;
+            run_session(arguments, interrupt, to, exchange)
         }
         Scheme::Xdp => {
-            let (exchange, to) = answering(arguments, &addresses, &interrupt, |to| xdp(arguments, to))?;
-            play(arguments, interrupt, to, exchange)
+            let (exchange, to) = first_answering_exchange(arguments, &addresses, &interrupt, |to| {
+                open_xdp_exchange(arguments, to)
+            })?;
+            run_session(arguments, interrupt, to, exchange)
         }
-        Scheme::Tcp => match tcp(arguments, &addresses, &interrupt)? {
-            Some((exchange, to)) => play(arguments, interrupt, to, exchange),
+        Scheme::Tcp => match connect_tcp_exchange(arguments, &addresses, &interrupt)? {
+            Some((exchange, to)) => run_session(arguments, interrupt, to, exchange),
             None => {
                 print::print_status(format_args!(
                     "nocopy: {}: interrupted: not connected yet",
@@ -100,13 +111,13 @@ pub fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
             }
         },
         Scheme::Message => {
-            let (exchange, to) = messages(arguments, &addresses)?;
-            play(arguments, interrupt, to, exchange)
+            let (exchange, to) = connect_message_exchange(arguments, &addresses)?;
+            run_session(arguments, interrupt, to, exchange)
         }
     }
 }
 
-fn check(arguments: &PingArguments) -> Result<(), Error> {
+fn check_arguments(arguments: &PingArguments) -> Result<(), Error> {
     let scheme = arguments.target.scheme();
     match (scheme, &arguments.interface) {
         (Scheme::Udp | Scheme::Tcp, Some(_)) => Err(Error::NeedlessInterface),
@@ -118,17 +129,17 @@ fn check(arguments: &PingArguments) -> Result<(), Error> {
     }
 }
 
-pub fn resolve(target: &Endpoint) -> Result<Vec<SocketAddr>, Error> {
+pub fn resolve_target(target: &Endpoint) -> Result<Vec<SocketAddr>, Error> {
     target.resolve(Family::Any).map_err(|source| Error::Resolve { target: target.clone(), source })
 }
 
-fn not_connected(target: &Endpoint, failed: Attempts) -> Error {
+fn connect_error(target: &Endpoint, failed: FailedAttempts) -> Error {
     Error::Connect { target: target.clone(), source: failed.into_error() }
 }
 
 /// An exchange with the first address that answers. The only address need not: the rounds show whether it
 /// does.
-fn answering<E: Exchange>(
+fn first_answering_exchange<E: Exchange>(
     arguments: &PingArguments,
     addresses: &[SocketAddr],
     interrupt: &Interrupt,
@@ -137,16 +148,20 @@ fn answering<E: Exchange>(
     if let [to] = addresses {
         return Ok((open(*to)?, *to));
     }
-    let found = try_in_turn(addresses, CONNECT_MAX, |to, share| {
-        let mut exchange = open(to).map_err(cause)?;
-        probe(&mut exchange, share, interrupt)?;
+    let found = try_addresses_in_turn(addresses, CONNECT_MAX, |to, share| {
+        let mut exchange = open(to).map_err(io_error_from_failure)?;
+        await_first_answer(&mut exchange, share, interrupt)?;
         Ok((exchange, to))
     });
-    found.map_err(|failed| not_connected(&arguments.target, failed).into())
+    found.map_err(|failed| connect_error(&arguments.target, failed).into())
 }
 
 /// Asks until there is an answer.
-fn probe(exchange: &mut impl Exchange, within: Duration, interrupt: &Interrupt) -> io::Result<()> {
+fn await_first_answer(
+    exchange: &mut impl Exchange,
+    within: Duration,
+    interrupt: &Interrupt,
+) -> io::Result<()> {
     let start = Instant::now();
     let mut asked = None;
     while !interrupt.was_interrupted() {
@@ -164,68 +179,71 @@ fn probe(exchange: &mut impl Exchange, within: Duration, interrupt: &Interrupt) 
     Ok(())
 }
 
-fn udp(arguments: &PingArguments, to: SocketAddr) -> Result<Udp, Error> {
+fn open_udp_exchange(arguments: &PingArguments, to: SocketAddr) -> Result<UdpExchange, Error> {
     let open = || {
-        await_address(to);
-        let socket = UdpSocket::bind((any(to), 0))?;
+        await_source_address(to);
+        let socket = UdpSocket::bind((wildcard_address(to), 0))?;
         socket.connect(to)?;
-        Udp::new(socket, arguments.wait)
+        UdpExchange::new(socket, arguments.wait)
     };
     open().map_err(|source| Error::Connect { target: arguments.target.clone(), source })
 }
 
 /// `None`: interrupted.
-fn tcp(
+fn connect_tcp_exchange(
     arguments: &PingArguments,
     addresses: &[SocketAddr],
     interrupt: &Interrupt,
-) -> Result<Option<(Tcp, SocketAddr)>, Error> {
+) -> Result<Option<(TcpExchange, SocketAddr)>, Error> {
     let connected = address::connect(addresses, CONNECT_MAX, |_| Ok(()), || interrupt.was_interrupted());
-    let Some((stream, to)) = connected.map_err(|failed| not_connected(&arguments.target, failed))? else {
+    let Some((stream, to)) = connected.map_err(|failed| connect_error(&arguments.target, failed))? else {
         return Ok(None);
     };
-    let exchange = Tcp::new(stream, arguments.wait);
+    let exchange = TcpExchange::new(stream, arguments.wait);
     let exchange = exchange.map_err(|source| Error::Connect { target: arguments.target.clone(), source })?;
     Ok(Some((exchange, to)))
 }
 
-fn messages(arguments: &PingArguments, addresses: &[SocketAddr]) -> Result<(Message, SocketAddr), Failure> {
-    let open = |to| open(to, arguments.interface.as_deref(), arguments.wait, arguments.size);
+fn connect_message_exchange(
+    arguments: &PingArguments,
+    addresses: &[SocketAddr],
+) -> Result<(MessageExchange, SocketAddr), Failure> {
+    let open = |to| open_message_endpoint(to, arguments.interface.as_deref(), arguments.wait, arguments.size);
     if let [to] = addresses {
         let endpoint = open(*to)?;
         capability::drop_all_but(capability::NONE)?;
-        return Ok((Message::connect(endpoint, *to, CONNECT_MAX).map_err(Error::Message)?, *to));
+        return Ok((MessageExchange::connect(endpoint, *to, CONNECT_MAX).map_err(Error::Message)?, *to));
     }
-    capability::drop_all_but(needed(arguments.interface.as_deref()))?;
-    let found = try_in_turn(addresses, CONNECT_MAX, |to, share| {
-        check_port(to)?;
-        let endpoint = open(to).map_err(cause)?;
-        Ok((Message::connect(endpoint, to, share).map_err(cause_of_message)?, to))
+    capability::drop_all_but(needed_capabilities(arguments.interface.as_deref()))?;
+    let found = try_addresses_in_turn(addresses, CONNECT_MAX, |to, share| {
+        check_port_is_open(to)?;
+        let endpoint = open(to).map_err(io_error_from_failure)?;
+        Ok((MessageExchange::connect(endpoint, to, share).map_err(io_error_from_message_error)?, to))
     });
-    found.map_err(|failed| not_connected(&arguments.target, failed).into())
+    found.map_err(|failed| connect_error(&arguments.target, failed).into())
 }
 
 /// The capabilities to open an endpoint for each address.
-pub fn needed(interface: Option<&str>) -> CapabilitySet {
+pub fn needed_capabilities(interface: Option<&str>) -> CapabilitySet {
     interface.map_or(capability::NONE, |_| capability::NETWORK)
 }
 
-fn xdp(arguments: &PingArguments, to: SocketAddr) -> Result<OverPort, Failure> {
+fn open_xdp_exchange(arguments: &PingArguments, to: SocketAddr) -> Result<PortExchange, Failure> {
     let interface = arguments.interface.as_deref().unwrap_or_default();
-    let at = address_on(interface, to)?;
-    Ok(OverPort::open(interface, at, to, arguments.wait)?)
+    let at = source_address_on(interface, to)?;
+    Ok(PortExchange::open(interface, at, to, arguments.wait)?)
 }
 
 /// An endpoint for exchanges of messages of at most `bytes_max` bytes.
-pub fn open(
+pub fn open_message_endpoint(
     to: SocketAddr,
     interface: Option<&str>,
     waiting: WaitMode,
     message_bytes_max: usize,
 ) -> Result<MessageEndpoint, Failure> {
     let at = match interface {
-        Some(interface) => address_on(interface, to)?,
-        None => (any(to), 0).into(),
+        Some(interface) => source_address_on(interface, to)?,
+        None => (wildcard_address(to), 0).into(),
     };
     let setting = EndpointSettings {
         at,
@@ -240,23 +258,23 @@ pub fn open(
 }
 
 /// The source address for a port of that interface.
-pub fn address_on(interface: &str, to: SocketAddr) -> Result<SocketAddr, Error> {
+pub fn source_address_on(interface: &str, to: SocketAddr) -> Result<SocketAddr, Error> {
     if interface == LOOPBACK {
         return Err(Error::OwnInterface { interface: interface.into() });
     }
     source_address(to, interface).map_err(|source| Error::NoWay { to, interface: interface.into(), source })
 }
 
-fn play(
+fn run_session(
     arguments: &PingArguments,
     interrupt: Interrupt,
     to: SocketAddr,
     exchange: impl Exchange,
 ) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NONE)?;
-    let mut rounds = Rounds::new(arguments, interrupt);
+    let mut rounds = PingSession::new(arguments, interrupt);
     let failure = rounds.run(exchange).err();
     let failure = failure.map(|source| Error::Exchange { target: arguments.target.clone(), source }.into());
-    let summary = Summary::of(arguments, to, &rounds, failure.is_some());
-    print::finish(&summary, arguments.json, failure)
+    let summary = Summary::from_rounds(arguments, to, &rounds, failure.is_some());
+    print::print_summary(&summary, arguments.json, failure)
 }

@@ -5,14 +5,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use nocopy_proto::errno::{Counts, is_passing};
+use nocopy_proto::errno::{ErrorCounts, is_transient};
 
 use crate::arguments::PingArguments;
 use crate::endpoint::Scheme;
 use crate::exchange::{Exchange, MARK, PATIENCE, WaitMode};
 use crate::processor;
 use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::{CommandEnd, Interrupt};
 
 /// Bytes of a message's number, at its beginning; the answering end sets its highest bit.
@@ -24,7 +24,7 @@ const SLEEP_SLACK: Duration = Duration::from_micros(150);
 /// While spinning, polls between two reads of the clock.
 const LOOKS_A_CLOCK: u32 = 64;
 
-pub(super) struct Rounds<'a> {
+pub(super) struct PingSession<'a> {
     arguments: &'a PingArguments,
     interrupt: Interrupt,
     /// Whether the other end marks its answers.
@@ -32,7 +32,7 @@ pub(super) struct Rounds<'a> {
     message: Vec<u8>,
     start: Instant,
     pub elapsed: Duration,
-    processor: processor::StartTime,
+    processor: processor::ProcessorTimeSnapshot,
     pub used: Option<processor::ProcessorUse>,
     /// Times from sending to the answer, and from the due time, in ns.
     pub round_trips: Histogram<u64>,
@@ -42,7 +42,7 @@ pub(super) struct Rounds<'a> {
     /// Without an answer in time.
     pub lost: u64,
     /// Of these, those that the kernel did not take, or reported as refused.
-    pub lost_by: Counts,
+    pub lost_by: ErrorCounts,
     /// Answers that arrived later, or twice.
     pub late: u64,
     /// Answers whose bytes differ from those sent.
@@ -51,11 +51,11 @@ pub(super) struct Rounds<'a> {
 }
 
 /// 1 ns to 1 h, three digits.
-fn histogram() -> Histogram<u64> {
+fn round_trip_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are constant and valid")
 }
 
-impl<'a> Rounds<'a> {
+impl<'a> PingSession<'a> {
     pub(super) fn new(arguments: &'a PingArguments, interrupt: Interrupt) -> Self {
         Self {
             arguments,
@@ -64,14 +64,14 @@ impl<'a> Rounds<'a> {
             message: (0..arguments.size).map(|place| place as u8).collect(),
             start: Instant::now(),
             elapsed: Duration::ZERO,
-            processor: processor::StartTime::now(),
+            processor: processor::ProcessorTimeSnapshot::now(),
             used: None,
-            round_trips: histogram(),
-            since_due: histogram(),
+            round_trips: round_trip_histogram(),
+            since_due: round_trip_histogram(),
             sent: 0,
             answered: 0,
             lost: 0,
-            lost_by: Counts::default(),
+            lost_by: ErrorCounts::default(),
             late: 0,
             corrupt: 0,
             ended: None,
@@ -82,25 +82,25 @@ impl<'a> Rounds<'a> {
     pub(super) fn run(&mut self, mut exchange: impl Exchange) -> io::Result<()> {
         let mut line = LiveLine::default();
         self.start = Instant::now();
-        let played = self.play(&mut exchange, &mut line);
+        let played = self.run_until_over(&mut exchange, &mut line);
         self.elapsed = self.start.elapsed();
-        self.used = Some(self.processor.used(self.answered));
+        self.used = Some(self.processor.usage_since(self.answered));
         // If everything was answered, there is no need to wait.
         let _ = exchange.finish(PATIENCE);
         played
     }
 
-    fn play(&mut self, exchange: &mut impl Exchange, line: &mut LiveLine) -> io::Result<()> {
+    fn run_until_over(&mut self, exchange: &mut impl Exchange, line: &mut LiveLine) -> io::Result<()> {
         let count = match (self.arguments.count, self.arguments.duration) {
             (None, None) => super::COUNT,
             (count, _) => count.unwrap_or(u64::MAX),
         };
         let mut due = Instant::now();
         for number in 0..count {
-            if self.is_over() || !self.pause(exchange, due)? {
+            if self.is_over() || !self.wait_until_due(exchange, due)? {
                 return Ok(());
             }
-            self.send_next(exchange, number, due)?;
+            self.run_round(exchange, number, due)?;
             let now = Instant::now();
             due = match self.arguments.interval {
                 Some(interval) => due + interval,
@@ -108,7 +108,7 @@ impl<'a> Rounds<'a> {
             };
             line.update(now, |_| {
                 let p50 = self.round_trips.value_at_quantile(0.5) as f64 / 1e3;
-                format!("{} answers, {} lost, p50 {p50:.1} us", short(self.answered as f64), self.lost)
+                format!("{} answers, {} lost, p50 {p50:.1} us", short_number(self.answered as f64), self.lost)
             });
         }
         self.ended = Some(CommandEnd::Count);
@@ -125,7 +125,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Waits until a message is due; returns false if the run ends before.
-    fn pause(&mut self, exchange: &mut impl Exchange, due: Instant) -> io::Result<bool> {
+    fn wait_until_due(&mut self, exchange: &mut impl Exchange, due: Instant) -> io::Result<bool> {
         loop {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -134,30 +134,30 @@ impl<'a> Rounds<'a> {
             if self.is_over() {
                 return Ok(false);
             }
-            exchange.idle()?;
+            exchange.do_pending_work()?;
             if left > SLEEP_SLACK && self.arguments.wait != WaitMode::Spinning {
                 sleep(left.min(PATIENCE) - SLEEP_SLACK);
             }
         }
     }
 
-    fn send_next(&mut self, exchange: &mut impl Exchange, number: u64, due: Instant) -> io::Result<()> {
+    fn run_round(&mut self, exchange: &mut impl Exchange, number: u64, due: Instant) -> io::Result<()> {
         self.message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
         let start = Instant::now();
         self.sent += 1;
         let mut error = exchange.send(&self.message).err();
         match self.await_answer(exchange, start, &mut error)? {
-            WaitResult::Answered(at) => {
+            AnswerWaitResult::Answered(at) => {
                 self.answered += 1;
                 self.round_trips.saturating_record((at - start).as_nanos() as u64);
                 self.since_due.saturating_record((at - due).as_nanos() as u64);
             }
-            WaitResult::Lost => {
+            AnswerWaitResult::Lost => {
                 self.lost += 1;
                 error.iter().for_each(|error| self.lost_by.add(error, 1));
             }
             // The wait for it ended before.
-            WaitResult::Interrupted => self.sent -= 1,
+            AnswerWaitResult::Interrupted => self.sent -= 1,
         }
         Ok(())
     }
@@ -168,15 +168,15 @@ impl<'a> Rounds<'a> {
         exchange: &mut impl Exchange,
         start: Instant,
         error: &mut Option<io::Error>,
-    ) -> io::Result<WaitResult> {
+    ) -> io::Result<AnswerWaitResult> {
         let is_spinning = self.arguments.wait == WaitMode::Spinning;
-        let mut answer = Answer::default();
+        let mut answer = PartialAnswer::default();
         // The first answer shows that there is a way to the other end.
-        let may_be_lost = |answered: u64, error: &io::Error| answered > 0 && is_passing(error);
+        let may_be_lost = |answered: u64, error: &io::Error| answered > 0 && is_transient(error);
         error.take_if(|error| !self.is_marked || !may_be_lost(self.answered, error)).map_or(Ok(()), Err)?;
         for look in 1_u32.. {
             let Self { message, is_marked, .. } = &*self;
-            let received = exchange.receive(|piece| answer.add(piece, message, *is_marked));
+            let received = exchange.receive(|piece| answer.add_piece(piece, message, *is_marked));
             let is_answer = match received {
                 Err(refused) if *is_marked && may_be_lost(self.answered, &refused) => {
                     *error = Some(refused);
@@ -187,25 +187,25 @@ impl<'a> Rounds<'a> {
             if is_answer {
                 let at = Instant::now();
                 match std::mem::take(&mut answer).classify(message) {
-                    AnswerKind::Current => return Ok(WaitResult::Answered(at)),
+                    AnswerKind::Current => return Ok(AnswerWaitResult::Answered(at)),
                     AnswerKind::Late => self.late += 1,
                     AnswerKind::Corrupt => self.corrupt += 1,
                 }
             }
             if !is_spinning || look.is_multiple_of(LOOKS_A_CLOCK) {
                 if start.elapsed() > self.arguments.timeout {
-                    return Ok(WaitResult::Lost);
+                    return Ok(AnswerWaitResult::Lost);
                 }
                 if self.interrupt.was_interrupted() {
-                    return Ok(WaitResult::Interrupted);
+                    return Ok(AnswerWaitResult::Interrupted);
                 }
             }
         }
-        Ok(WaitResult::Lost)
+        Ok(AnswerWaitResult::Lost)
     }
 }
 
-enum WaitResult {
+enum AnswerWaitResult {
     Answered(Instant),
     Lost,
     Interrupted,
@@ -213,7 +213,7 @@ enum WaitResult {
 
 /// An answer that arrives piece by piece.
 #[derive(Debug, Default)]
-struct Answer {
+struct PartialAnswer {
     head: [u8; NUMBER_BYTES],
     bytes: usize,
     /// Whether the bytes after the number differ from those sent.
@@ -229,8 +229,8 @@ enum AnswerKind {
     Corrupt,
 }
 
-impl Answer {
-    fn add(&mut self, piece: &[u8], message: &[u8], is_marked: bool) {
+impl PartialAnswer {
+    fn add_piece(&mut self, piece: &[u8], message: &[u8], is_marked: bool) {
         let mut piece = piece;
         if self.bytes < NUMBER_BYTES {
             let (head, rest) = piece.split_at(piece.len().min(NUMBER_BYTES - self.bytes));
@@ -267,19 +267,19 @@ mod tests {
 
     /// The options of `ping` only.
     #[derive(Parser)]
-    struct Options {
+    struct PingCommandLine {
         #[command(flatten)]
         ping: PingArguments,
     }
 
     /// A transport that returns the last message.
     #[derive(Default)]
-    struct Mirror {
+    struct EchoExchange {
         message: Vec<u8>,
         idled: u32,
     }
 
-    impl Exchange for Mirror {
+    impl Exchange for EchoExchange {
         fn send(&mut self, message: &[u8]) -> io::Result<()> {
             self.message = message.to_vec();
             Ok(())
@@ -290,7 +290,7 @@ mod tests {
             Ok(true)
         }
 
-        fn idle(&mut self) -> io::Result<()> {
+        fn do_pending_work(&mut self) -> io::Result<()> {
             self.idled += 1;
             Ok(())
         }
@@ -301,35 +301,41 @@ mod tests {
         for wait in ["spin", "block", "adaptive"] {
             let words = ["ping", "message://127.0.0.1:9", "--interval", "20ms", "--count", "2"];
             let words = words.into_iter().chain(["--wait", wait]);
-            let arguments = Options::parse_from(words).ping;
-            let mut exchange = Mirror::default();
-            let mut rounds = Rounds::new(&arguments, Interrupt::catch().unwrap());
-            rounds.play(&mut exchange, &mut LiveLine::default()).unwrap();
+            let arguments = PingCommandLine::parse_from(words).ping;
+            let mut exchange = EchoExchange::default();
+            let mut rounds = PingSession::new(&arguments, Interrupt::catch().unwrap());
+            rounds.run_until_over(&mut exchange, &mut LiveLine::default()).unwrap();
             assert_eq!((rounds.answered, exchange.idled > 0), (2, true), "{wait}");
         }
     }
 
-    fn classified(pieces: &[&[u8]], is_marked: bool) -> AnswerKind {
+    fn classify_pieces(pieces: &[&[u8]], is_marked: bool) -> AnswerKind {
         let message = [&7_u64.to_be_bytes()[..], b"behind"].concat();
-        let mut answer = Answer::default();
-        pieces.iter().for_each(|piece| answer.add(piece, &message, is_marked));
+        let mut answer = PartialAnswer::default();
+        pieces.iter().for_each(|piece| answer.add_piece(piece, &message, is_marked));
         answer.classify(&message)
     }
 
     #[test]
-    fn answers_equal_to_the_message_are_current() {
-        assert_eq!(classified(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false), AnswerKind::Current);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), AnswerKind::Late);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), AnswerKind::Corrupt);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), AnswerKind::Corrupt);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false), AnswerKind::Corrupt);
-        assert_eq!(classified(&[&[0, 0, 0, 0]], false), AnswerKind::Corrupt);
+    fn answers_are_classified_as_current_late_or_corrupt() {
+        assert_eq!(
+            classify_pieces(&[&[0, 0], &[0, 0, 0, 0, 0, 7, b'b'], b"ehind"], false),
+            AnswerKind::Current
+        );
+        assert_eq!(classify_pieces(&[&[0, 0, 0, 0, 0, 0, 0, 6], b"behind"], false), AnswerKind::Late);
+        assert_eq!(classify_pieces(&[&[0, 0, 0, 0, 0, 0, 0, 8], b"behind"], false), AnswerKind::Corrupt);
+        assert_eq!(classify_pieces(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behinx"], false), AnswerKind::Corrupt);
+        assert_eq!(
+            classify_pieces(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind and more"], false),
+            AnswerKind::Corrupt
+        );
+        assert_eq!(classify_pieces(&[&[0, 0, 0, 0]], false), AnswerKind::Corrupt);
     }
 
     #[test]
     fn unmarked_answers_are_refused_where_marks_are_expected() {
-        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Current);
-        assert_eq!(classified(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Corrupt);
-        assert_eq!(classified(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), AnswerKind::Corrupt);
+        assert_eq!(classify_pieces(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Current);
+        assert_eq!(classify_pieces(&[&[0, 0, 0, 0, 0, 0, 0, 7], b"behind"], true), AnswerKind::Corrupt);
+        assert_eq!(classify_pieces(&[&[0x80, 0, 0, 0, 0, 0, 0, 7], b"behind"], false), AnswerKind::Corrupt);
     }
 }

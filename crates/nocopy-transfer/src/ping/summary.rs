@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::rounds::Rounds;
+use super::rounds::PingSession;
 use crate::arguments::PingArguments;
 use crate::exchange::WaitMode;
 use crate::processor::ProcessorUse;
-use nocopy_report::quantity::{short, time};
+use nocopy_report::quantity::{short_number, time_text};
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
@@ -47,17 +47,17 @@ pub(super) struct Summary {
     answers_per_second: f64,
     /// Time from sending a message to its answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    round_trip: Option<Times>,
+    round_trip: Option<RoundTripTimes>,
     /// Time from the due time; only with an interval.
     #[serde(skip_serializing_if = "Option::is_none")]
-    since_due: Option<Times>,
+    since_due: Option<RoundTripTimes>,
     histogram: Vec<HistogramBar>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<ProcessorUse>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Times {
+struct RoundTripTimes {
     min_us: f64,
     mean_us: f64,
     p50_us: f64,
@@ -75,8 +75,8 @@ struct HistogramBar {
     count: u64,
 }
 
-impl Times {
-    fn of(times: &Histogram<u64>) -> Option<Self> {
+impl RoundTripTimes {
+    fn from_histogram(times: &Histogram<u64>) -> Option<Self> {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile| us(times.value_at_quantile(quantile));
         (!times.is_empty()).then(|| Self {
@@ -90,7 +90,7 @@ impl Times {
         })
     }
 
-    fn words(self) -> String {
+    fn description(self) -> String {
         let Self { min_us, mean_us, p50_us, p90_us, p99_us, p99_9_us, max_us } = self;
         format!(
             "p50 {p50_us:.1} us, p90 {p90_us:.1}, p99 {p99_us:.1}, p99.9 {p99_9_us:.1}; min {min_us:.1}, mean {mean_us:.1}, max {max_us:.1}"
@@ -99,7 +99,7 @@ impl Times {
 }
 
 /// Rows whose bounds have a fixed ratio, the smallest with which all fit.
-fn bars(times: &Histogram<u64>) -> Vec<HistogramBar> {
+fn histogram_bars(times: &Histogram<u64>) -> Vec<HistogramBar> {
     if times.is_empty() {
         return Vec::new();
     }
@@ -125,10 +125,10 @@ fn bars(times: &Histogram<u64>) -> Vec<HistogramBar> {
 }
 
 impl Summary {
-    pub(super) fn of(
+    pub(super) fn from_rounds(
         arguments: &PingArguments,
         address: SocketAddr,
-        rounds: &Rounds<'_>,
+        rounds: &PingSession<'_>,
         failed: bool,
     ) -> Self {
         let ended = if failed { CommandEnd::Failed } else { rounds.ended.unwrap_or(CommandEnd::Interrupted) };
@@ -145,14 +145,14 @@ impl Summary {
             sent: rounds.sent,
             answered: rounds.answered,
             lost: rounds.lost,
-            lost_by: rounds.lost_by.by_name(),
+            lost_by: rounds.lost_by.counts_by_name(),
             late: rounds.late,
             corrupt: rounds.corrupt,
             seconds,
             answers_per_second: rounds.answered as f64 / seconds.max(f64::MIN_POSITIVE),
-            round_trip: Times::of(&rounds.round_trips),
-            since_due: arguments.interval.and_then(|_| Times::of(&rounds.since_due)),
-            histogram: bars(&rounds.round_trips),
+            round_trip: RoundTripTimes::from_histogram(&rounds.round_trips),
+            since_due: arguments.interval.and_then(|_| RoundTripTimes::from_histogram(&rounds.since_due)),
+            histogram: histogram_bars(&rounds.round_trips),
             processor: rounds.used,
         }
     }
@@ -173,7 +173,7 @@ impl nocopy_report::Summary for Summary {
         let over = self.interface.as_ref().map(|name| format!(" over a port of {name}")).unwrap_or_default();
         let end = self.ended.words();
         let seconds = self.seconds;
-        let rate = short(self.answers_per_second);
+        let rate = short_number(self.answers_per_second);
         let (sent, answered, lost) = (self.sent, self.answered, self.lost);
         let mut said = format!("{sent} sent, {answered} answered ({rate}/s), {lost} lost");
         let causes: Vec<_> = self.lost_by.iter().map(|(error, count)| format!("{error} {count}")).collect();
@@ -186,21 +186,21 @@ impl nocopy_report::Summary for Summary {
             }
         }
         let mut rows = vec![
-            (self.target.clone(), format!("{} bytes{over}, {}{end}", self.size_bytes, time(seconds))),
+            (self.target.clone(), format!("{} bytes{over}, {}{end}", self.size_bytes, time_text(seconds))),
             ("messages".into(), said),
         ];
-        rows.extend(self.round_trip.map(|times| ("round trip".into(), times.words())));
-        rows.extend(self.since_due.map(|times| ("since due".into(), times.words())));
-        rows.extend(self.processor.iter().map(|used| ("processor".into(), used.words())));
+        rows.extend(self.round_trip.map(|times| ("round trip".into(), times.description())));
+        rows.extend(self.since_due.map(|times| ("since due".into(), times.description())));
+        rows.extend(self.processor.iter().map(|used| ("processor".into(), used.description())));
         rows.into()
     }
 
     fn details(&self) -> String {
-        picture(&self.histogram)
+        draw_bars(&self.histogram)
     }
 }
 
-fn picture(bars: &[HistogramBar]) -> String {
+fn draw_bars(bars: &[HistogramBar]) -> String {
     let most = bars.iter().map(|bar| bar.count).max().unwrap_or(0).max(1);
     let mut text = String::new();
     for HistogramBar { from_us, to_us, count } in bars {
@@ -216,7 +216,7 @@ fn picture(bars: &[HistogramBar]) -> String {
 mod tests {
     use super::*;
 
-    fn times(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
+    fn histogram_of(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
         let mut times = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
         values.into_iter().for_each(|value| times.record(value).unwrap());
         times
@@ -225,26 +225,26 @@ mod tests {
     #[test]
     fn every_round_trip_is_in_exactly_one_bar() {
         for values in [vec![1], vec![0, 1, 2], (1000..3000).collect(), vec![5, 4_000_000_000, 7_000, 7_001]] {
-            let times = times(values);
-            let bars = bars(&times);
+            let times = histogram_of(values);
+            let bars = histogram_bars(&times);
             assert!(!bars.is_empty() && bars.len() <= ROWS_MAX + 1, "{bars:?}");
             assert_eq!(bars.iter().map(|bar| bar.count).sum::<u64>(), times.len(), "{bars:?}");
             assert!(bars.windows(2).all(|pair| pair[0].to_us == pair[1].from_us), "{bars:?}");
         }
-        assert_eq!(bars(&times([])), []);
+        assert_eq!(histogram_bars(&histogram_of([])), []);
     }
 
     #[test]
     fn every_bar_with_a_count_is_drawn() {
         let bar = |from_us, to_us, count| HistogramBar { from_us, to_us, count };
-        let drawn = picture(&[bar(1.0, 2.0, 10_000), bar(2.0, 4.0, 0), bar(4.0, 8.0, 1)]);
+        let drawn = draw_bars(&[bar(1.0, 2.0, 10_000), bar(2.0, 4.0, 0), bar(4.0, 8.0, 1)]);
         let lengths: Vec<_> = drawn.lines().map(|line| line.matches('█').count()).collect();
         assert_eq!(lengths, [40, 0, 1], "{drawn}");
     }
 
     #[test]
     fn percentiles_are_in_microseconds() {
-        let times = Times::of(&times((1..=1000).map(|us| us * 1000))).unwrap();
+        let times = RoundTripTimes::from_histogram(&histogram_of((1..=1000).map(|us| us * 1000))).unwrap();
         assert!((times.p50_us - 500.0).abs() < 1.0 && (times.p99_us - 990.0).abs() < 1.0, "{times:?}");
         assert!(times.min_us <= 1.0 && times.max_us >= 1000.0, "{times:?}");
     }

@@ -26,10 +26,10 @@ pub fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 }
 
 /// Prints the address and, unless senders were named, a warning that any host may be the sender.
-fn announce(arguments: &RecvArguments, address: SocketAddr) {
+fn print_address(arguments: &RecvArguments, address: SocketAddr) {
     let own = arguments.address();
     print::print_status(format_args!("nocopy: receiving at {}://{address}", own.scheme().name()));
-    let others = other_addresses(&own.local_addrs().unwrap_or_default(), address);
+    let others = other_local_addresses(&own.local_addrs().unwrap_or_default(), address);
     if !others.is_empty() {
         let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         print::print_status(format_args!(
@@ -42,13 +42,13 @@ fn announce(arguments: &RecvArguments, address: SocketAddr) {
 }
 
 /// A name's other addresses of this host: a socket has one.
-fn other_addresses(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
+fn other_local_addresses(addresses: &[SocketAddr], bound: SocketAddr) -> Vec<IpAddr> {
     let others = addresses.iter().map(SocketAddr::ip).filter(|ip| *ip != bound.ip() && !ip.is_multicast());
     others.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect()
 }
 
 /// The address without IPv4-mapping, which sockets of both families use.
-fn plain(address: SocketAddr) -> SocketAddr {
+fn canonical_address(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
         IpAddr::V6(_) => address, // with its scope
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn other_local_addresses_of_a_name_are_listed() {
         let name = [[127, 0, 0, 2], [192, 0, 2, 1], [224, 0, 0, 1], [127, 0, 0, 1]].map(|ip| (ip, 9).into());
-        assert_eq!(other_addresses(&name, name[0]), [name[3].ip()]);
-        assert_eq!(other_addresses(&name[..2], name[0]), [] as [IpAddr; 0]);
+        assert_eq!(other_local_addresses(&name, name[0]), [name[3].ip()]);
+        assert_eq!(other_local_addresses(&name[..2], name[0]), [] as [IpAddr; 0]);
     }
 }

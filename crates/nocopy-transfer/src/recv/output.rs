@@ -19,25 +19,29 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// much.
 pub(super) const PIPE_WRITE_BYTES: usize = 4096;
 
-pub(super) fn open(path: &Path, making: CreateOptions, interrupt: &Interrupt) -> Result<OutputFile, Failure> {
+pub(super) fn open_output(
+    path: &Path,
+    making: CreateOptions,
+    interrupt: &Interrupt,
+) -> Result<OutputFile, Failure> {
     OutputFile::open(path, making, File::options().write(true), interrupt)
 }
 
 /// Waits until a file is on the disk: until then, the disk or the server of the file system may still refuse
 /// the bytes. Pipes have no disk, and neither have files of the kernel.
-pub(super) fn sync(path: &Path, file: &File) -> Result<(), Failure> {
+pub(super) fn sync_to_disk(path: &Path, file: &File) -> Result<(), Failure> {
     let synced = match file.metadata() {
         Ok(about) if about.is_file() => file.sync_data(),
         _ => Ok(()),
     };
     match synced {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        synced => synced.map_err(|source| failure(path, source)),
+        synced => synced.map_err(|source| output_failure(path, source)),
     }
 }
 
 /// Waits until a pipe has room, but not for long; returns whether it may have.
-pub(super) fn wait_for_room(file: &File) -> io::Result<bool> {
+pub(super) fn wait_for_pipe_room(file: &File) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(POLL_INTERVAL))? == Wakeup::Ready)
 }
 
@@ -63,7 +67,7 @@ impl InterruptibleWriter {
 impl Write for InterruptibleWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = if self.may_wait { PIPE_WRITE_BYTES } else { usize::MAX };
-        let mut has_room = !self.may_wait || wait_for_room(&self.file)?;
+        let mut has_room = !self.may_wait || wait_for_pipe_room(&self.file)?;
         loop {
             if !has_room && self.interrupt.was_interrupted() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "its reader does not read"));
@@ -74,7 +78,7 @@ impl Write for InterruptibleWriter {
                     written => return written,
                 }
             }
-            has_room = wait_for_room(&self.file)?;
+            has_room = wait_for_pipe_room(&self.file)?;
         }
     }
 
@@ -83,7 +87,7 @@ impl Write for InterruptibleWriter {
     }
 }
 
-pub(super) fn failure(path: &Path, source: io::Error) -> Failure {
+pub(super) fn output_failure(path: &Path, source: io::Error) -> Failure {
     match source.kind() {
         // `| head`: the reader has closed the pipe.
         io::ErrorKind::BrokenPipe => Failure::Print(source),

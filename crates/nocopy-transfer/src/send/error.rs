@@ -9,7 +9,7 @@ use nocopy::Reason;
 use nocopy::metadata::Unsupported;
 use nocopy_proto::wire::UdpFrameError;
 
-use super::replay::damage::Damage;
+use super::replay::damage::CaptureError;
 use crate::failure::CommandError;
 use nocopy_report::input_advice;
 
@@ -52,7 +52,7 @@ pub(super) enum Error {
          frames of 14 to some 3,500 bytes; use --generator program", cause = ErrorCause(.source))]
     Generator { interface: String, source: io::Error },
     #[error("{path}: cannot be replayed; {source}", path = path.display())]
-    Replay { path: PathBuf, source: Damage },
+    Replay { path: PathBuf, source: CaptureError },
     #[error(
         "{option}: cannot be used with --timing flat-out; it is about the recorded times, which flat-out ignores; leave one out"
     )]
@@ -71,7 +71,7 @@ mod tests {
 
     /// The command checks these before.
     #[test]
-    fn rare_errors_have_the_usual_form() {
+    fn rare_errors_print_cause_and_remedy() {
         for (error, expected) in [
             (
                 Error::from(UdpFrameError::ChecksumOmittedOnIpv6),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
 use super::error::Error;
-use crate::arguments::{ChecksumName, SendArguments};
+use crate::arguments::{SendArguments, UdpChecksumArgument};
 
 /// Reserved for benchmarks between devices: RFC 2544, RFC 5180.
 const IPV4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -18,13 +18,13 @@ pub(super) const UNUSED_MAC: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0x
 
 const HOP_LIMIT: u8 = 64;
 
-pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame, Error> {
-    let addresses = addresses(arguments)?;
+pub(super) fn udp_headers(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame, Error> {
+    let addresses = choose_addresses(arguments)?;
     let checksum = match (arguments.frames.checksum, addresses) {
-        (ChecksumName::None, IpAddresses::V6 { .. }) => return Err(Error::NoChecksumOnIpv6),
-        (ChecksumName::None, IpAddresses::V4 { .. }) => UdpChecksum::Omitted,
-        (ChecksumName::Computed, _) => UdpChecksum::Computed,
-        (ChecksumName::Device, _) => UdpChecksum::Offloaded,
+        (UdpChecksumArgument::None, IpAddresses::V6 { .. }) => return Err(Error::NoChecksumOnIpv6),
+        (UdpChecksumArgument::None, IpAddresses::V4 { .. }) => UdpChecksum::Omitted,
+        (UdpChecksumArgument::Computed, _) => UdpChecksum::Computed,
+        (UdpChecksumArgument::Device, _) => UdpChecksum::Offloaded,
     };
     Ok(UdpFrame {
         source_mac: arguments.frames.source_mac.unwrap_or(MacAddress(own_mac)),
@@ -40,7 +40,7 @@ pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame
 }
 
 /// Both addresses, of the requested family or that of a given one.
-fn addresses(arguments: &SendArguments) -> Result<IpAddresses, Error> {
+fn choose_addresses(arguments: &SendArguments) -> Result<IpAddresses, Error> {
     let (source, destination) = (arguments.frames.source, arguments.frames.destination);
     let given = [source, destination].into_iter().flatten();
     if let Some(address) = given.clone().find(|address| arguments.ipv4 && address.is_ipv6()) {

@@ -38,14 +38,14 @@ impl Input {
 
     /// Opens a file, or standard input for `-`, to be read without waiting, as after [`Self::stop_waiting`].
     pub(in crate::send) fn open_without_waiting(path: &Path) -> io::Result<Self> {
-        let mut file = match input_file::is_standard(path) {
+        let mut file = match input_file::is_standard_stream(path) {
             // Other processes share it, so it must not be made non-blocking; it is only read when it is
             // readable.
-            true => input_file::open(path)?,
+            true => input_file::open_input(path)?,
             // A named pipe can be opened at once, even if no program writes to it.
             false => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?,
         };
-        let position = match input_file::kind(&file)? {
+        let position = match input_file::input_kind(&file)? {
             InputKind::Stored { bytes } => Some(FilePosition { bytes, at: file.stream_position()? }),
             InputKind::Stream => None,
         };
@@ -67,7 +67,7 @@ impl Input {
     }
 
     /// Whether there is data to read, or the end, possibly after waiting.
-    fn is_ready(&self) -> io::Result<bool> {
+    fn wait_readable(&self) -> io::Result<bool> {
         loop {
             let timeout = if self.interrupt.is_some() { POLL_INTERVAL } else { Duration::ZERO };
             if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(timeout))? == Wakeup::Ready {
@@ -86,7 +86,7 @@ impl Read for Input {
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if self.position.is_none() && !self.is_ready()? {
+        if self.position.is_none() && !self.wait_readable()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = self.file.read_vectored(buffers)?;

@@ -40,19 +40,20 @@ use rustix::thread::CapabilitySet;
 
 use crate::Failure;
 use crate::arguments::{
-    FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, SendTarget, TimingName,
+    FrameArguments, PacketGeneratorArgument, PayloadArgument, RepeatCount, ReplayTimingArgument,
+    SendArguments, SendTarget,
 };
 use error::Error;
 use kernel::KernelTransmitter;
 use nocopy_report::Interrupt;
 use nocopy_report::{Outcome, capability, input_file, print};
 use pacer::Pace;
-use queue::{Goal, Queue, Schedule, longest_frame};
-use replay::{MacAddresses, PlaybackSettings, Replay};
-use run::Run;
-use source::Source;
+use queue::{Schedule, ScheduledSource, SendLimits, longest_frame_bytes};
+use replay::{MacAddresses, PlaybackSettings, ReplaySource};
+use run::SendRunResult;
+use source::PacketSource;
 use summary::Summary;
-use template::{Payload, Template};
+use template::{GeneratedPayload, PacketTemplate};
 use transmitter::PortTransmitter;
 
 /// Frames of a port, and entries of its tx ring.
@@ -70,11 +71,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     // Before signals are caught: it may be a pipe that nothing is written to. It is opened with the rights of
     // the user.
-    let payload = load(arguments.frames.payload.as_ref())?;
+    let payload = load_payload(arguments.frames.payload.as_ref())?;
     let interrupt = Interrupt::catch()?;
     let SendTarget { target, udp, tcp } = &arguments.target;
     match (target, udp, tcp) {
-        (Some(interface), ..) => run_on(interface, arguments, payload, interrupt),
+        (Some(interface), ..) => send_on_interface(interface, arguments, payload, interrupt),
         (_, Some(endpoint), _) => udp::run(endpoint, arguments, interrupt),
         (.., Some(endpoint)) => tcp::run(endpoint, arguments, interrupt),
         (None, None, None) => unreachable!("clap requires one of them"),
@@ -83,44 +84,49 @@ pub fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
 
 /// A random number for each run, to distinguish it from others. getrandom(2) always returns so few bytes
 /// completely.
-fn run_number() -> io::Result<u64> {
+fn random_run_number() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn run_on(
+fn send_on_interface(
     interface: &str,
     arguments: &SendArguments,
-    payload: Option<Payload>,
+    payload: Option<GeneratedPayload>,
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
-    let pace = pace(arguments)?;
+    let pace = requested_pace(arguments)?;
     // Files are opened with the rights of the user, before capabilities are dropped.
     match (&arguments.frames.replay, arguments.frames.generator) {
         (Some(path), _) => {
-            let input = replay::open(path, &interrupt)?;
+            let input = replay::open_replay_input(path, &interrupt)?;
             let command = SendCommand::prepare(interface, arguments, pace, interrupt)?;
-            command.replay(Replay::new(path, input, command.playback_settings(), &command.interrupt)?)
+            command.send_replay(ReplaySource::new(
+                path,
+                input,
+                command.playback_settings(),
+                &command.interrupt,
+            )?)
         }
         (None, generator) => {
-            if generator == GeneratorName::Kernel {
-                kernel::check(arguments)?;
+            if generator == PacketGeneratorArgument::Kernel {
+                kernel::refuse_unsupported_options(arguments)?;
             }
             let command = SendCommand::prepare(interface, arguments, pace, interrupt)?;
             match generator {
-                GeneratorName::Program => command.generate(payload),
-                GeneratorName::Kernel => command.resend(payload),
+                PacketGeneratorArgument::Program => command.send_generated(payload),
+                PacketGeneratorArgument::Kernel => command.send_by_kernel(payload),
             }
         }
     }
 }
 
-fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
+fn requested_pace(arguments: &SendArguments) -> Result<Pace, Error> {
     let SendArguments { rate, frames, replay, .. } = arguments;
     match (*rate, frames.replay.is_some(), frames.timing) {
         (Some(rate), ..) => Ok(Pace::Rate(rate)),
-        (None, true, None | Some(TimingName::Recorded)) => {
+        (None, true, None | Some(ReplayTimingArgument::Recorded)) => {
             Ok(Pace::Recorded { speed: frames.speed.unwrap_or(1.0) })
         }
         (None, ..) if frames.speed.is_some() => Err(Error::NotFlatOut { option: "--speed" }),
@@ -129,16 +135,16 @@ fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
     }
 }
 
-fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
+fn load_payload(payload: Option<&PayloadArgument>) -> Result<Option<GeneratedPayload>, Error> {
     Ok(match payload {
         None => None,
-        Some(PayloadArgument::Sequence) => Some(Payload::Sequence),
-        Some(PayloadArgument::Zeros) => Some(Payload::Bytes(Vec::new())),
-        Some(PayloadArgument::Bytes(bytes)) => Some(Payload::Bytes(bytes.clone())),
+        Some(PayloadArgument::Sequence) => Some(GeneratedPayload::Sequence),
+        Some(PayloadArgument::Zeros) => Some(GeneratedPayload::Bytes(Vec::new())),
+        Some(PayloadArgument::Bytes(bytes)) => Some(GeneratedPayload::Bytes(bytes.clone())),
         Some(PayloadArgument::File(path)) => {
-            let (name, bytes_max) = (input_file::name(path), PAYLOAD_BYTES_MAX);
-            match input_file::read(path, bytes_max) {
-                Ok(Some(bytes)) => Some(Payload::Bytes(bytes)),
+            let (name, bytes_max) = (input_file::display_name(path), PAYLOAD_BYTES_MAX);
+            match input_file::read_limited(path, bytes_max) {
+                Ok(Some(bytes)) => Some(GeneratedPayload::Bytes(bytes)),
                 Ok(None) => return Err(Error::LongPayload { path: name, bytes_max }),
                 Err(source) => return Err(Error::PayloadFile { path: name, source }),
             }
@@ -161,21 +167,21 @@ impl<'a> SendCommand<'a> {
         interrupt: Interrupt,
     ) -> Result<Self, Failure> {
         capability::drop_all_but(capability::NETWORK)?;
-        let interface = Interface::find(interface).map_err(Failure::lookup(interface))?;
+        let interface = Interface::find(interface).map_err(Failure::from_interface_lookup(interface))?;
         Ok(Self { arguments, interface, pace, interrupt })
     }
 
-    fn replay(&self, replay: Replay) -> Result<Outcome, Failure> {
-        let port = self.open(false)?;
-        let transmitter = PortTransmitter::new(port, self.queue(replay), usize::MAX, None);
+    fn send_replay(&self, replay: ReplaySource) -> Result<Outcome, Failure> {
+        let port = self.open_port(false)?;
+        let transmitter = PortTransmitter::new(port, self.schedule_source(replay), usize::MAX, None);
         let is_timed = matches!(self.pace, Pace::Recorded { .. });
-        self.send(transmitter, |summary, replay| summary.add_replay(replay, is_timed))
+        self.send_through_port(transmitter, |summary, replay| summary.add_replay(replay, is_timed))
     }
 
     fn playback_settings(&self) -> PlaybackSettings {
         let SendArguments { frames, replay, .. } = self.arguments;
         PlaybackSettings {
-            rounds: frames.rounds.unwrap_or(Rounds::Times(1)),
+            rounds: frames.rounds.unwrap_or(RepeatCount::Times(1)),
             gap_max: replay.max_gap.unwrap_or(replay::GAP_MAX),
             addresses: MacAddresses {
                 source: frames.source_mac,
@@ -187,37 +193,40 @@ impl<'a> SendCommand<'a> {
         }
     }
 
-    fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
-        let template = self.template(payload)?;
+    fn send_generated(&self, payload: Option<GeneratedPayload>) -> Result<Outcome, Failure> {
+        let template = self.build_template(payload)?;
         let (frame_bytes, checksum) = (template.frame_bytes(), template.offloaded_checksum());
-        let port = self.open(checksum.is_some())?;
+        let port = self.open_port(checksum.is_some())?;
         if checksum.is_some()
             && let Err(source) = port.explain().checksum
         {
             return Err(Error::DeviceChecksum { interface: self.interface.name.clone(), source }.into());
         }
-        self.send(PortTransmitter::new(port, self.queue(template), frame_bytes, checksum), |_, _| {})
+        self.send_through_port(
+            PortTransmitter::new(port, self.schedule_source(template), frame_bytes, checksum),
+            |_, _| {},
+        )
     }
 
-    fn resend(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
-        let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
+    fn send_by_kernel(&self, payload: Option<GeneratedPayload>) -> Result<Outcome, Failure> {
+        let template = self.build_template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
         let name = &self.interface.name;
         let generator = Generator::new(name)?;
         // A program can be used through its descriptor; before Linux 5.19 that needed CAP_BPF if bpf(2) is
         // restricted.
         capability::drop_all_but(CapabilitySet::BPF)?;
-        let mut transmitter = KernelTransmitter::new(name, generator, self.queue(template));
-        let before = Snapshot::of(name)?;
-        let run = without_signals(|| run::run(&mut transmitter, &self.interrupt));
-        let mut summary = Summary::of_kernel(name, &transmitter, self.pace, &run);
-        summary.add_missing(counted_since(name, &before, summary.packets));
-        self.finish(summary, &before, run)
+        let mut transmitter = KernelTransmitter::new(name, generator, self.schedule_source(template));
+        let before = Snapshot::of_interface(name)?;
+        let run = run_with_blocked_signals(|| run::run_transmitter(&mut transmitter, &self.interrupt));
+        let mut summary = Summary::from_kernel(name, &transmitter, self.pace, &run);
+        summary.add_uncounted_packets(wait_for_tx_count(name, &before, summary.packets));
+        self.finish_summary(summary, &before, run)
     }
 
-    fn template(&self, payload: Option<Payload>) -> Result<Template, Error> {
+    fn build_template(&self, payload: Option<GeneratedPayload>) -> Result<PacketTemplate, Error> {
         let Interface { name, mac, mtu_bytes, .. } = &self.interface;
-        let headers = flow::of(self.arguments, *mac)?;
-        let bytes_max = longest_frame(*mtu_bytes as usize, headers.vlan.is_some());
+        let headers = flow::udp_headers(self.arguments, *mac)?;
+        let bytes_max = longest_frame_bytes(*mtu_bytes as usize, headers.vlan.is_some());
         let too_long = |frame_bytes| Error::FrameTooLong {
             interface: name.clone(),
             mtu_bytes: *mtu_bytes,
@@ -227,23 +236,24 @@ impl<'a> SendCommand<'a> {
         if let Some(frame_bytes) = self.arguments.size.filter(|&bytes| bytes > bytes_max as u64) {
             return Err(too_long(frame_bytes));
         }
-        let template = Template::new(&headers, payload, self.arguments.size, self.arguments.frames.flows)?;
+        let template =
+            PacketTemplate::new(&headers, payload, self.arguments.size, self.arguments.frames.flows)?;
         match template.frame_bytes() {
             frame_bytes if frame_bytes > bytes_max => Err(too_long(frame_bytes as u64)),
             _ => Ok(template),
         }
     }
 
-    fn queue<S>(&self, source: S) -> Queue<S> {
-        Queue {
+    fn schedule_source<S>(&self, source: S) -> ScheduledSource<S> {
+        ScheduledSource {
             source,
-            schedule: Schedule::new(self.pace, Goal::of(self.arguments)),
+            schedule: Schedule::new(self.pace, SendLimits::from_arguments(self.arguments)),
             mtu_bytes: self.interface.mtu_bytes as usize,
         }
     }
 
     /// A port that only sends: arriving packets stay with the host.
-    fn open(&self, offloads_checksum: bool) -> Result<Port, Failure> {
+    fn open_port(&self, offloads_checksum: bool) -> Result<Port, Failure> {
         let FrameArguments { queue, mode, .. } = &self.arguments.frames;
         let builder = Port::builder(&self.interface.name)
             .queue(*queue)
@@ -260,32 +270,37 @@ impl<'a> SendCommand<'a> {
         Ok(port)
     }
 
-    fn send<S: Source>(
+    fn send_through_port<S: PacketSource>(
         &self,
         mut transmitter: PortTransmitter<S>,
         add: impl FnOnce(&mut Summary, &mut S),
     ) -> Result<Outcome, Failure> {
         let name = &self.interface.name;
-        let before = Snapshot::of(name)?;
-        let mut run = run::run(&mut transmitter, &self.interrupt);
-        run.finish(&mut transmitter, self.pace == Pace::FlatOut, PATIENCE);
-        let mut summary = Summary::of_port(name, &mut transmitter, self.pace, &run);
+        let before = Snapshot::of_interface(name)?;
+        let mut run = run::run_transmitter(&mut transmitter, &self.interrupt);
+        run.drain_transmitter(&mut transmitter, self.pace == Pace::FlatOut, PATIENCE);
+        let mut summary = Summary::from_port(name, &mut transmitter, self.pace, &run);
         add(&mut summary, transmitter.source());
-        self.finish(summary, &before, run)
+        self.finish_summary(summary, &before, run)
     }
 
-    fn finish(&self, mut summary: Summary, before: &Snapshot, run: Run) -> Result<Outcome, Failure> {
+    fn finish_summary(
+        &self,
+        mut summary: Summary,
+        before: &Snapshot,
+        run: SendRunResult,
+    ) -> Result<Outcome, Failure> {
         // Without an interface there are no counters.
-        if let Ok(after) = Snapshot::of(&self.interface.name) {
-            summary.add_interface(&after.since(before).link);
+        if let Ok(after) = Snapshot::of_interface(&self.interface.name) {
+            summary.add_interface_counters(&after.since(before).link);
         }
-        print::finish(&summary, self.arguments.json, run.failure)
+        print::print_summary(&summary, self.arguments.json, run.failure)
     }
 }
 
 /// Runs `act` on a thread that receives no signals; they go to the main thread. A signal would make the
 /// kernel end a call of its generator without reporting how many frames it had sent.
-fn without_signals<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+fn run_with_blocked_signals<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let blocked = || {
         SigSet::all().thread_block().expect("a thread has a mask of signals");
         act()
@@ -295,10 +310,10 @@ fn without_signals<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 
 /// Packets that the interface has counted as sent since `before`; waits for some time until there are
 /// `packets` of them.
-fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
+fn wait_for_tx_count(interface: &str, before: &Snapshot, packets: u64) -> u64 {
     let start = Instant::now();
     loop {
-        let counted = Snapshot::of(interface).map_or(0, |now| now.since(before).link.tx_packets);
+        let counted = Snapshot::of_interface(interface).map_or(0, |now| now.since(before).link.tx_packets);
         if counted >= packets || start.elapsed() >= PATIENCE {
             return counted;
         }

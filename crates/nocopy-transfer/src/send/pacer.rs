@@ -64,7 +64,7 @@ impl Pacer {
     }
 
     #[inline]
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(super) fn record_sent(&mut self, bytes: usize) {
         self.last_units = match self.pace {
             Pace::Rate(Rate::Bits(_)) => 8 * bytes as u64,
             _ => 1,
@@ -73,7 +73,7 @@ impl Pacer {
     }
 
     /// Whether the next packet, which is not due yet, should be sent together with others.
-    pub(super) fn bunches(&self, now_ns: u64) -> bool {
+    pub(super) fn is_bunched(&self, now_ns: u64) -> bool {
         let gap_ns = self.last_units as f64 * self.ns_per_unit;
         now_ns > EXACT_NS && BUNCHED_GAP_NS.contains(&gap_ns)
     }
@@ -92,7 +92,12 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     /// Sends each packet `delay_ns` after it is due, and returns when each was sent.
-    fn run(pacer: &mut Pacer, count: usize, bytes: usize, mut delay_ns: impl FnMut(u64) -> u64) -> Vec<u64> {
+    fn send_with_delays(
+        pacer: &mut Pacer,
+        count: usize,
+        bytes: usize,
+        mut delay_ns: impl FnMut(u64) -> u64,
+    ) -> Vec<u64> {
         let mut now_ns = 0;
         let mut times = Vec::new();
         while times.len() < count {
@@ -102,7 +107,7 @@ mod tests {
                 continue;
             }
             times.push(now_ns);
-            pacer.sent(bytes);
+            pacer.record_sent(bytes);
         }
         times
     }
@@ -111,30 +116,30 @@ mod tests {
     fn every_packet_of_a_rate_has_its_exact_time() {
         for (rate, gap_ns) in [(1.0, SECOND_NS), (1000.0, 1_000_000), (2e6, 500), (1e9, 1)] {
             let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(rate)));
-            let times = run(&mut pacer, 1000, 64, |_| 0);
+            let times = send_with_delays(&mut pacer, 1000, 64, |_| 0);
             let expected: Vec<_> = (0..1000).map(|number| number * gap_ns).collect();
             assert_eq!((times, pacer.skipped_ns()), (expected, 0), "{rate}");
         }
     }
 
     #[test]
-    fn bits_are_those_of_the_frames_sent() {
+    fn a_rate_in_bits_counts_the_bytes_of_sent_frames() {
         let mut pacer = Pacer::new(Pace::Rate(Rate::Bits(8e6))); // a byte a microsecond
         let mut due = Vec::new();
         for bytes in [64, 1500, 60] {
             due.push(pacer.due_ns(0, 0));
-            pacer.sent(bytes);
+            pacer.record_sent(bytes);
         }
         due.push(pacer.due_ns(0, 0));
         assert_eq!(due, [0, 64_000, 1_564_000, 1_624_000]);
     }
 
     #[test]
-    fn packets_are_bunched_without_harm_to_their_rate() {
+    fn packets_are_bunched_only_at_medium_rates() {
         let bunches = |rate, bytes, now_ns| {
             let mut pacer = Pacer::new(Pace::Rate(rate));
-            pacer.sent(bytes);
-            pacer.bunches(now_ns)
+            pacer.record_sent(bytes);
+            pacer.is_bunched(now_ns)
         };
         for (rate, expected) in [(1e3, false), (9e3, false), (20e3, true), (600e3, true), (1e6, false)] {
             assert_eq!(bunches(Rate::Packets(rate), 64, SECOND_NS), expected, "{rate} packets/s");
@@ -145,7 +150,7 @@ mod tests {
             );
             assert!(!bunches(Rate::Packets(rate), 64, EXACT_NS), "{rate} packets/s, in the beginning");
         }
-        assert!(!Pacer::new(Pace::Recorded { speed: 1.0 }).bunches(SECOND_NS));
+        assert!(!Pacer::new(Pace::Recorded { speed: 1.0 }).is_bunched(SECOND_NS));
     }
 
     #[test]
@@ -153,7 +158,7 @@ mod tests {
         // A rate whose gap is not a whole number of nanoseconds, and waits that end up to 90 ms late.
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(300_007.0)));
         let mut turn = 0;
-        let times = run(&mut pacer, 1_000_000, 64, |_| {
+        let times = send_with_delays(&mut pacer, 1_000_000, 64, |_| {
             turn += 1;
             turn * 7919 % 90_000_000
         });
@@ -174,15 +179,9 @@ mod tests {
     fn a_pause_is_followed_by_a_bounded_burst() {
         let mut pacer = Pacer::new(Pace::Rate(Rate::Packets(1000.0)));
         let mut pause = Some(3 * SECOND_NS);
-        let times =
-            run(
-                &mut pacer,
-                1000,
-                64,
-                |due_ns| {
-                    if due_ns == SECOND_NS / 2 { pause.take().unwrap_or(0) } else { 0 }
-                },
-            );
+        let times = send_with_delays(&mut pacer, 1000, 64, |due_ns| {
+            if due_ns == SECOND_NS / 2 { pause.take().unwrap_or(0) } else { 0 }
+        });
         // Half a second on time; then 3 s late, of which 100 ms are caught up at once.
         assert_eq!(times[499], 499_000_000);
         let burst = times.iter().filter(|&&time| time == 3_500_000_000).count();
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_packets_keep_their_distances() {
+    fn recorded_packets_keep_their_gaps_scaled_by_speed() {
         let recorded = [0, 5, 5, 1_000_000, 7 * SECOND_NS];
         for (speed, expected) in [
             (1.0, recorded),
@@ -227,7 +226,7 @@ mod tests {
                 now_ns = pacer.due_ns(0, now_ns).max(now_ns) + delay_ns;
                 let mut burst = 0;
                 while pacer.due_ns(0, now_ns) <= now_ns {
-                    pacer.sent(64);
+                    pacer.record_sent(64);
                     burst += 1;
                 }
                 number += burst;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 /// Incompressible bytes, read from an offset that depends on a number.
 #[derive(Debug)]
-pub(in crate::send) struct Pattern(Box<[u8]>);
+pub(in crate::send) struct PayloadPattern(Box<[u8]>);
 
 const PLACES: u64 = 4096;
 
-impl Pattern {
+impl PayloadPattern {
     /// For payloads up to that length.
     pub(in crate::send) fn new(bytes_max: usize) -> Self {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64; // xorshift64 (Marsaglia, 2003), from any number but 0
@@ -25,13 +25,13 @@ impl Pattern {
         &self.0
     }
 
-    pub(in crate::send) fn range(&self, bytes: usize, number: u64) -> Range<usize> {
+    pub(in crate::send) fn payload_range(&self, bytes: usize, number: u64) -> Range<usize> {
         let place = (number.wrapping_mul(61) % PLACES) as usize;
         place..place + bytes
     }
 
     /// Writes the bytes for a number; the same number always has the same bytes.
     pub(in crate::send) fn write(&self, payload: &mut [u8], number: u64) {
-        payload.copy_from_slice(&self.0[self.range(payload.len(), number)]);
+        payload.copy_from_slice(&self.0[self.payload_range(payload.len(), number)]);
     }
 }

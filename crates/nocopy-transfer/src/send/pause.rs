@@ -21,7 +21,7 @@ const BATCH: Duration = Duration::from_micros(40);
 const NO_INPUT: Duration = Duration::from_millis(1);
 
 /// Waits until `until`, or less long, because the caller has other work from time to time.
-pub(super) fn toward(until: Instant) {
+pub(super) fn sleep_toward_deadline(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > AWAKE {
         sleep((left - AWAKE).min(ASLEEP_MAX));
@@ -33,15 +33,15 @@ pub(super) fn toward(until: Instant) {
 }
 
 /// Waits until the interface accepts more.
-pub(super) fn for_room() {
+pub(super) fn sleep_for_room() {
     sleep(NO_ROOM);
 }
 
 /// Waits for several packets to be due.
-pub(super) fn for_a_batch() {
+pub(super) fn sleep_for_batch() {
     sleep(BATCH);
 }
 
-pub(super) fn for_input() {
+pub(super) fn sleep_for_input() {
     sleep(NO_INPUT);
 }

@@ -5,19 +5,19 @@ use std::time::Duration;
 use nocopy_proto::wire::{ethernet, vlan};
 
 use super::pacer::{CATCH_UP_NS_MAX, Pace, Pacer};
-use super::source::{Source, SourceState};
+use super::source::{PacketSource, PeekResult};
 use crate::Failure;
 use crate::arguments::SendArguments;
 
 /// The limits of a run, whichever is reached first; the source may end earlier.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Goal {
+pub(super) struct SendLimits {
     pub packets: Option<u64>,
     pub duration: Option<Duration>,
 }
 
-impl Goal {
-    pub(super) fn of(arguments: &SendArguments) -> Self {
+impl SendLimits {
+    pub(super) fn from_arguments(arguments: &SendArguments) -> Self {
         Self { packets: arguments.count, duration: arguments.duration }
     }
 }
@@ -50,7 +50,7 @@ pub(super) enum SendStep {
     Done,
 }
 
-pub(super) enum NextAction {
+pub(super) enum NextSendAction {
     Send(usize),
     Skip,
     Stop(SendStep),
@@ -60,26 +60,26 @@ pub(super) enum NextAction {
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     pub pacer: Pacer,
-    pub goal: Goal,
+    pub goal: SendLimits,
     pub tally: Tally,
 }
 
 impl Schedule {
-    pub(super) fn new(pace: Pace, goal: Goal) -> Self {
+    pub(super) fn new(pace: Pace, goal: SendLimits) -> Self {
         Self { pacer: Pacer::new(pace), goal, tally: Tally::default() }
     }
 
     /// Why the next packet, recorded that long after the first, must not be sent now; `None` if it may.
     #[inline]
     pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<SendStep> {
-        if self.is_enough() {
+        if self.has_reached_count() {
             return Some(SendStep::Done);
         }
         let due_ns = self.pacer.due_ns(recorded_ns, now_ns);
-        if self.is_late(due_ns) {
+        if self.is_past_duration(due_ns) {
             return Some(SendStep::Done);
         }
-        (due_ns > now_ns).then(|| match self.pacer.bunches(now_ns) {
+        (due_ns > now_ns).then(|| match self.pacer.is_bunched(now_ns) {
             true => SendStep::Batch,
             false => SendStep::Early { due_ns },
         })
@@ -87,22 +87,22 @@ impl Schedule {
 
     /// Whether no more room is needed: the count is reached, or the time is over, even if sending is late.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
-        self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
+        self.has_reached_count() || self.is_past_duration(now_ns.saturating_sub(CATCH_UP_NS_MAX))
     }
 
     #[inline]
-    fn is_enough(&self) -> bool {
+    fn has_reached_count(&self) -> bool {
         self.goal.packets.is_some_and(|packets| self.tally.packets >= packets)
     }
 
     #[inline]
-    pub(super) fn is_late(&self, time_ns: u64) -> bool {
+    pub(super) fn is_past_duration(&self, time_ns: u64) -> bool {
         self.goal.duration.is_some_and(|duration| u128::from(time_ns) >= duration.as_nanos())
     }
 
     #[inline]
-    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
-        self.pacer.sent(bytes);
+    pub(super) fn record_sent(&mut self, bytes: usize, frames: usize) {
+        self.pacer.record_sent(bytes);
         self.tally.packets += 1;
         self.tally.bytes += bytes as u64;
         self.tally.frames += frames as u64;
@@ -112,51 +112,51 @@ impl Schedule {
 
 /// Decides which packets are sent, and when.
 #[derive(Debug)]
-pub(super) struct Queue<S> {
+pub(super) struct ScheduledSource<S> {
     pub source: S,
     pub schedule: Schedule,
     pub mtu_bytes: usize,
 }
 
-impl<S: Source> Queue<S> {
+impl<S: PacketSource> ScheduledSource<S> {
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64) -> Result<NextAction, Failure> {
+    pub(super) fn next_action(&mut self, now_ns: u64) -> Result<NextSendAction, Failure> {
         let Self { source, schedule, mtu_bytes } = self;
-        if schedule.is_enough() {
-            return Ok(NextAction::Stop(SendStep::Done));
+        if schedule.has_reached_count() {
+            return Ok(NextSendAction::Stop(SendStep::Done));
         }
         let upcoming = match source.peek()? {
-            SourceState::Packet(upcoming) => upcoming,
-            SourceState::Silence if !schedule.is_late(now_ns) => {
-                return Ok(NextAction::Stop(SendStep::Silence));
+            PeekResult::Packet(upcoming) => upcoming,
+            PeekResult::Silence if !schedule.is_past_duration(now_ns) => {
+                return Ok(NextSendAction::Stop(SendStep::Silence));
             }
-            SourceState::Silence | SourceState::End => return Ok(NextAction::Stop(SendStep::Done)),
+            PeekResult::Silence | PeekResult::End => return Ok(NextSendAction::Stop(SendStep::Done)),
         };
         if let Some(step) = schedule.reason_to_stop(upcoming.recorded_ns, now_ns) {
-            return Ok(NextAction::Stop(step));
+            return Ok(NextSendAction::Stop(step));
         }
-        let bytes_max = longest_frame(*mtu_bytes, upcoming.tagged);
+        let bytes_max = longest_frame_bytes(*mtu_bytes, upcoming.tagged);
         if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
-            return Ok(NextAction::Send(upcoming.bytes));
+            return Ok(NextSendAction::Send(upcoming.bytes));
         }
         match upcoming.bytes < ethernet::HEADER_BYTES {
             true => schedule.tally.too_short += 1,
             false => schedule.tally.too_long += 1,
         }
         source.skip();
-        Ok(NextAction::Skip)
+        Ok(NextSendAction::Skip)
     }
 
     /// Counts the packet as handed over, and advances.
     #[inline]
-    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
-        self.schedule.sent(bytes, frames);
+    pub(super) fn record_sent(&mut self, bytes: usize, frames: usize) {
+        self.schedule.record_sent(bytes, frames);
         self.source.advance();
     }
 }
 
 /// The longest frame, without FCS, that an MTU allows.
-pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
+pub(super) fn longest_frame_bytes(mtu_bytes: usize, tagged: bool) -> usize {
     let tag_bytes = if tagged { vlan::TAG_BYTES } else { 0 };
     ethernet::HEADER_BYTES + tag_bytes + mtu_bytes
 }
@@ -167,12 +167,12 @@ mod tests {
     use crate::send::source::NextPacket;
 
     /// Some packets of 60 bytes, and then nothing yet.
-    struct Pipe(u64);
+    struct FakeSource(u64);
 
-    impl Source for Pipe {
-        fn peek(&mut self) -> Result<SourceState, Failure> {
+    impl PacketSource for FakeSource {
+        fn peek(&mut self) -> Result<PeekResult, Failure> {
             let upcoming = NextPacket { bytes: 60, tagged: false, recorded_ns: 0 };
-            Ok(if self.0 > 0 { SourceState::Packet(upcoming) } else { SourceState::Silence })
+            Ok(if self.0 > 0 { PeekResult::Packet(upcoming) } else { PeekResult::Silence })
         }
 
         fn write(&mut self, _: &mut [u8]) {}
@@ -182,26 +182,34 @@ mod tests {
         }
     }
 
-    fn queue(packets: u64, goal: Goal) -> Queue<Pipe> {
-        Queue { source: Pipe(packets), schedule: Schedule::new(Pace::FlatOut, goal), mtu_bytes: 1500 }
+    fn test_source(packets: u64, goal: SendLimits) -> ScheduledSource<FakeSource> {
+        ScheduledSource {
+            source: FakeSource(packets),
+            schedule: Schedule::new(Pace::FlatOut, goal),
+            mtu_bytes: 1500,
+        }
     }
 
     #[test]
-    fn a_sender_that_reached_its_count_waits_for_no_room() {
-        let mut queue = queue(9, Goal { packets: Some(2), duration: None });
+    fn a_schedule_is_over_once_its_count_is_reached() {
+        let mut queue = test_source(9, SendLimits { packets: Some(2), duration: None });
         for sent in 0..2 {
             assert!(!queue.schedule.is_over(u64::MAX), "{sent} of 2");
-            assert!(matches!(queue.next(0), Ok(NextAction::Send(60))));
-            queue.sent(60, 1);
+            assert!(matches!(queue.next_action(0), Ok(NextSendAction::Send(60))));
+            queue.record_sent(60, 1);
         }
-        assert!(queue.schedule.is_over(0) && matches!(queue.next(0), Ok(NextAction::Stop(SendStep::Done))));
+        assert!(
+            queue.schedule.is_over(0)
+                && matches!(queue.next_action(0), Ok(NextSendAction::Stop(SendStep::Done)))
+        );
     }
 
     #[test]
     fn a_silent_source_ends_when_the_duration_is_over() {
-        let mut queue = queue(0, Goal { packets: None, duration: Some(Duration::from_nanos(10)) });
-        assert!(matches!(queue.next(9), Ok(NextAction::Stop(SendStep::Silence))));
-        assert!(matches!(queue.next(10), Ok(NextAction::Stop(SendStep::Done))));
+        let mut queue =
+            test_source(0, SendLimits { packets: None, duration: Some(Duration::from_nanos(10)) });
+        assert!(matches!(queue.next_action(9), Ok(NextSendAction::Stop(SendStep::Silence))));
+        assert!(matches!(queue.next_action(10), Ok(NextSendAction::Stop(SendStep::Done))));
         assert!(!queue.schedule.is_over(CATCH_UP_NS_MAX + 9) && queue.schedule.is_over(CATCH_UP_NS_MAX + 10));
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct NextPacket {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SourceState {
+pub(super) enum PeekResult {
     Packet(NextPacket),
     /// No packet is available yet.
     Silence,
@@ -20,16 +20,16 @@ pub(super) enum SourceState {
     End,
 }
 
-pub(super) trait Source {
-    /// The next packet, the same until [`Source::advance`].
-    fn peek(&mut self) -> Result<SourceState, Failure>;
+pub(super) trait PacketSource {
+    /// The next packet, the same until [`PacketSource::advance`].
+    fn peek(&mut self) -> Result<PeekResult, Failure>;
 
     /// Writes the next packet into a buffer of its length.
     fn write(&mut self, buffer: &mut [u8]);
 
     fn advance(&mut self);
 
-    /// As [`advance`](Source::advance), past a packet that is not sent.
+    /// As [`advance`](PacketSource::advance), past a packet that is not sent.
     fn skip(&mut self) {
         self.advance();
     }

@@ -12,10 +12,10 @@ use serde::{Serialize, Serializer};
 
 use super::kernel::{self, KernelTransmitter};
 use super::pacer::Pace;
-use super::queue::{Goal, Schedule, Tally};
-use super::replay::{Replay, ReplayRow};
-use super::run::Run;
-use super::source::Source;
+use super::queue::{Schedule, SendLimits, Tally};
+use super::replay::{ReplayRow, ReplaySource};
+use super::run::SendRunResult;
+use super::source::PacketSource;
 use super::transmitter::PortTransmitter;
 use nocopy_report::CommandEnd;
 use nocopy_report::quantity::Rate;
@@ -23,7 +23,7 @@ use nocopy_report::quantity::Rate;
 /// The share of a requested rate from which it counts as reached.
 const REACHED: f64 = 0.99;
 
-pub(super) type Counts = BTreeMap<String, u64>;
+pub(super) type NamedCounts = BTreeMap<String, u64>;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
@@ -46,27 +46,27 @@ pub(super) struct Summary {
     #[serde(flatten)]
     pub rates: Rates,
     /// Packets that were not handed over, by cause.
-    pub not_sent: Counts,
+    pub not_sent: NamedCounts,
     /// Packets that were handed over and are known to be lost, by counter name.
-    pub dropped: Counts,
+    pub dropped: NamedCounts,
     /// The interface's counts during the run, for all senders.
-    pub interface_counters: Counts,
+    pub interface_counters: NamedCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplayRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub balance: Option<BalanceRow>,
+    pub balance: Option<FrameBalanceRow>,
 }
 
 /// What is counted. It names the fields of a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum CountedUnit {
     Packets,
     Datagrams,
     /// Of a stream.
     Pieces,
 }
 
-impl Unit {
+impl CountedUnit {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
@@ -75,7 +75,7 @@ impl Unit {
         }
     }
 
-    fn per_second(self) -> &'static str {
+    fn rate_field_name(self) -> &'static str {
         match self {
             Self::Packets => "packets_per_second",
             Self::Datagrams => "datagrams_per_second",
@@ -86,7 +86,7 @@ impl Unit {
 
 #[derive(Debug)]
 pub(super) struct Rates {
-    pub unit: Unit,
+    pub unit: CountedUnit,
     pub units_per_second: Option<f64>,
     pub bits_per_second: Option<f64>,
     pub requested: RequestedRates,
@@ -96,8 +96,8 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    pub(super) fn new(unit: Unit, schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
-        let [units_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
+    pub(super) fn new(unit: CountedUnit, schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
+        let [units_per_second, bits_per_second] = achieved_rates(schedule.tally, pace, duration);
         let requested = RequestedRates::new(unit, schedule.goal, pace);
         let reached = |requested: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * requested?);
         let rate_reached = reached(requested.units_per_second, units_per_second)
@@ -107,7 +107,7 @@ impl Rates {
     }
 
     /// Whether fewer units were handed over than requested, or at a lower rate.
-    pub(super) fn are_missed(&self, units: u64) -> bool {
+    pub(super) fn are_goals_missed(&self, units: u64) -> bool {
         let too_few = self.requested.units.is_some_and(|requested| units < requested);
         too_few || self.requested.seconds.is_some() && self.rate_reached == Some(false)
     }
@@ -116,17 +116,17 @@ impl Rates {
 impl Serialize for Rates {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_map(None)?;
-        serialize_known(&mut fields, self.unit.per_second(), self.units_per_second)?;
-        serialize_known(&mut fields, "bits_per_second", self.bits_per_second)?;
+        serialize_if_known(&mut fields, self.unit.rate_field_name(), self.units_per_second)?;
+        serialize_if_known(&mut fields, "bits_per_second", self.bits_per_second)?;
         fields.serialize_entry("requested", &self.requested)?;
-        serialize_known(&mut fields, "rate_reached", self.rate_reached)?;
+        serialize_if_known(&mut fields, "rate_reached", self.rate_reached)?;
         fields.serialize_entry("behind_seconds", &self.behind_seconds)?;
         fields.end()
     }
 }
 
 /// A field that is absent if it is not known.
-fn serialize_known<M: SerializeMap>(
+fn serialize_if_known<M: SerializeMap>(
     fields: &mut M,
     name: &'static str,
     value: Option<impl Serialize>,
@@ -143,7 +143,7 @@ pub(super) struct EvidenceRow {
 
 #[derive(Debug)]
 pub(super) struct RequestedRates {
-    unit: Unit,
+    unit: CountedUnit,
     pub units: Option<u64>,
     pub seconds: Option<f64>,
     pub units_per_second: Option<f64>,
@@ -151,7 +151,7 @@ pub(super) struct RequestedRates {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct BalanceRow {
+pub(super) struct FrameBalanceRow {
     total: u32,
     free: u64,
     in_use: i64,
@@ -163,7 +163,7 @@ pub(super) struct BalanceRow {
     pub words: String,
 }
 
-impl From<Balance> for BalanceRow {
+impl From<Balance> for FrameBalanceRow {
     fn from(balance: Balance) -> Self {
         let Balance { total, free, in_use, lent_rx, lent_tx, retired, .. } = balance;
         let (balanced, words) = (balance.is_balanced(), balance.to_string());
@@ -176,7 +176,7 @@ impl EvidenceRow {
         Self { copies: "unknown", cause: Some(cause.into()) }
     }
 
-    fn of(evidence: Evidence) -> Self {
+    fn from_evidence(evidence: Evidence) -> Self {
         match evidence {
             Evidence::ZeroCopy => Self { copies: "zero-copy", cause: None },
             Evidence::Copied(cause) => Self { copies: "copied", cause: Some(cause.to_string()) },
@@ -186,7 +186,7 @@ impl EvidenceRow {
 }
 
 impl RequestedRates {
-    fn new(unit: Unit, goal: Goal, pace: Pace) -> Self {
+    fn new(unit: CountedUnit, goal: SendLimits, pace: Pace) -> Self {
         let (units_per_second, bits_per_second) = match pace {
             Pace::Rate(Rate::Packets(rate)) => (Some(rate), None),
             Pace::Rate(Rate::Bits(rate)) => (None, Some(rate)),
@@ -200,31 +200,31 @@ impl RequestedRates {
 impl Serialize for RequestedRates {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_map(None)?;
-        serialize_known(&mut fields, self.unit.name(), self.units)?;
-        serialize_known(&mut fields, "seconds", self.seconds)?;
-        serialize_known(&mut fields, self.unit.per_second(), self.units_per_second)?;
-        serialize_known(&mut fields, "bits_per_second", self.bits_per_second)?;
+        serialize_if_known(&mut fields, self.unit.name(), self.units)?;
+        serialize_if_known(&mut fields, "seconds", self.seconds)?;
+        serialize_if_known(&mut fields, self.unit.rate_field_name(), self.units_per_second)?;
+        serialize_if_known(&mut fields, "bits_per_second", self.bits_per_second)?;
         fields.end()
     }
 }
 
 impl Summary {
     /// For packets sent through a port, which was drained.
-    pub(super) fn of_port<S: Source>(
+    pub(super) fn from_port<S: PacketSource>(
         interface: &str,
         transmitter: &mut PortTransmitter<S>,
         pace: Pace,
-        run: &Run,
+        run: &SendRunResult,
     ) -> Self {
-        let queue = transmitter.queue();
+        let queue = transmitter.scheduled_source();
         let mut summary = Self::new(interface, &queue.schedule, pace, run);
         let port = transmitter.port();
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
         let explanation = port.explain().to_string();
         summary.explanation = explanation.lines().map(|line| line.trim().to_owned()).collect();
-        summary.evidence = EvidenceRow::of(port.explain().evidence);
-        summary.dropped = dropped(port);
+        summary.evidence = EvidenceRow::from_evidence(port.explain().evidence);
+        summary.dropped = drop_counts(port);
         // Its interface is down, or has no carrier.
         let still_queued = port.sender().queued();
         if still_queued > 0 {
@@ -235,19 +235,24 @@ impl Summary {
         // Frames can be assigned to packets only if each packet is one.
         summary.completed = match unfinished {
             0 => Some(summary.packets),
-            frames => (transmitter.queue().schedule.tally.frames == summary.packets)
+            frames => (transmitter.scheduled_source().schedule.tally.frames == summary.packets)
                 .then(|| summary.packets.saturating_sub(frames as u64)),
         };
         summary
     }
 
     /// For packets made by the kernel, which reports nothing else about them.
-    pub(super) fn of_kernel(interface: &str, transmitter: &KernelTransmitter, pace: Pace, run: &Run) -> Self {
-        let queue = transmitter.queue();
+    pub(super) fn from_kernel(
+        interface: &str,
+        transmitter: &KernelTransmitter,
+        pace: Pace,
+        run: &SendRunResult,
+    ) -> Self {
+        let queue = transmitter.scheduled_source();
         Self::new(interface, &queue.schedule, pace, run)
     }
 
-    fn new(interface: &str, schedule: &Schedule, pace: Pace, run: &Run) -> Self {
+    fn new(interface: &str, schedule: &Schedule, pace: Pace, run: &SendRunResult) -> Self {
         let tally = schedule.tally;
         let not_sent = [("too_long", tally.too_long), ("too_short", tally.too_short)];
         Self {
@@ -256,42 +261,42 @@ impl Summary {
             mode: "kernel generator".into(),
             explanation: Vec::new(),
             evidence: EvidenceRow::unknown(kernel::CAUSE),
-            ended: run.ended(),
+            ended: run.end_reason(),
             packets: tally.packets,
             bytes: tally.bytes,
             completed: None,
             seconds: run.duration.as_secs_f64(),
-            rates: Rates::new(Unit::Packets, schedule, pace, run.duration),
+            rates: Rates::new(CountedUnit::Packets, schedule, pace, run.duration),
             not_sent: not_sent.map(|(cause, count)| (cause.to_owned(), count)).into(),
-            dropped: Counts::new(),
-            interface_counters: Counts::new(),
+            dropped: NamedCounts::new(),
+            interface_counters: NamedCounts::new(),
             replay: None,
             balance: None,
         }
     }
 
-    pub(super) fn add_replay(&mut self, replay: &mut Replay, is_timed: bool) {
-        for (cause, count) in replay.unsendable() {
+    pub(super) fn add_replay(&mut self, replay: &mut ReplaySource, is_timed: bool) {
+        for (cause, count) in replay.unsendable_by_cause() {
             *self.not_sent.entry(cause).or_default() += count;
         }
-        self.replay = Some(replay.row(is_timed));
+        self.replay = Some(replay.report_row(is_timed));
     }
 
     /// For packets whose outcome the kernel does not report: those that the interface does not count as sent
     /// are lost. The interface may count more if other programs sent, too.
-    pub(super) fn add_missing(&mut self, counted: u64) {
+    pub(super) fn add_uncounted_packets(&mut self, counted: u64) {
         self.dropped.insert("not_sent_by_kernel".into(), self.packets.saturating_sub(counted));
     }
 
-    pub(super) fn add_interface(&mut self, counted: &LinkCounters) {
+    pub(super) fn add_interface_counters(&mut self, counted: &LinkCounters) {
         self.interface_counters =
-            counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
+            collect_counts(counted.counters().filter(|counter| counter.name.starts_with("tx_")));
     }
 }
 
 /// Packets and bits per second. With a schedule, the time from the first packet to the last has one gap fewer
 /// than packets.
-fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
+fn achieved_rates(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
     let (packets, bytes) = match pace {
         Pace::Rate(_) | Pace::Recorded { .. } => {
             (tally.packets.saturating_sub(1), tally.bytes - tally.last_bytes)
@@ -304,11 +309,11 @@ fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
 }
 
 /// Packets counted as lost after they were handed over.
-fn dropped(port: &mut Port) -> Counts {
+fn drop_counts(port: &mut Port) -> NamedCounts {
     let stats = port.sender().stats().unwrap_or_default();
-    counts(stats.into_iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
+    collect_counts(stats.into_iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
 }
 
-fn counts(counters: impl Iterator<Item = Counter>) -> Counts {
+fn collect_counts(counters: impl Iterator<Item = Counter>) -> NamedCounts {
     counters.map(|counter| (counter.name.into_owned(), counter.value)).collect()
 }

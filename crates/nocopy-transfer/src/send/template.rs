@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nocopy_proto::wire::checksum::{ChecksumField, Sum};
+use nocopy_proto::wire::checksum::{ChecksumField, OnesComplementSum};
 use nocopy_proto::wire::{ethernet, ipv4, udp, vlan};
 use nocopy_proto::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame};
 
 use super::error::Error;
-use super::source::{NextPacket, Source, SourceState};
+use super::source::{NextPacket, PacketSource, PeekResult};
 use crate::Failure;
 
 /// Default length, if payload and headers fit.
@@ -21,24 +21,24 @@ const IPV4_SOURCE: usize = 12;
 const IPV6_SOURCE: usize = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Payload {
+pub(super) enum GeneratedPayload {
     /// A number in each packet, then zeros.
     Sequence,
     /// These bytes, then zeros.
     Bytes(Vec<u8>),
 }
 
-impl Payload {
+impl GeneratedPayload {
     fn bytes_min(&self) -> usize {
         match self {
-            Payload::Sequence => SEQUENCE_BYTES,
-            Payload::Bytes(bytes) => bytes.len(),
+            GeneratedPayload::Sequence => SEQUENCE_BYTES,
+            GeneratedPayload::Bytes(bytes) => bytes.len(),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct PacketTemplate {
     bytes: Vec<u8>,
     number: u64,
     sequence_at: Option<usize>,
@@ -46,7 +46,7 @@ pub(super) struct Template {
     tagged: bool,
     udp_at: usize,
     /// Sum of the constant parts that the UDP checksum covers; `None` if the checksum is left out.
-    udp_sum: Option<Sum>,
+    udp_sum: Option<OnesComplementSum>,
     /// Whether `udp_sum` is the complete sum, not only the part that a device completes.
     complete: bool,
 }
@@ -58,31 +58,31 @@ struct Flows {
     source_port: u16,
     source_at: usize,
     /// IPv4's header checksum: its offset, and the sum of the header without the source address.
-    header_checksum: Option<(usize, Sum)>,
+    header_checksum: Option<(usize, OnesComplementSum)>,
 }
 
 impl Flows {
     /// Source address and port of a packet's flow: first all ports of an address, then the next address.
     #[inline]
-    fn of_packet(&self, number: u64) -> (Octets, u16) {
+    fn source_of_packet(&self, number: u64) -> (AddressOctets, u16) {
         let flow = number % self.count;
         let ports = 0x1_0000 - u64::from(self.source_port);
         let port = self.source_port + (flow % ports) as u16;
-        (Octets::of(self.source, flow / ports), port)
+        (AddressOctets::offset_from(self.source, flow / ports), port)
     }
 }
 
 /// An address of either family as bytes.
 #[derive(Debug, Clone, Copy)]
-struct Octets {
+struct AddressOctets {
     bytes: [u8; 16],
     count: usize,
 }
 
-impl Octets {
+impl AddressOctets {
     /// The address `offset` after `first`.
     #[inline]
-    fn of(first: IpAddr, offset: u64) -> Self {
+    fn offset_from(first: IpAddr, offset: u64) -> Self {
         let mut bytes = [0; 16];
         match first {
             IpAddr::V4(first) => {
@@ -103,24 +103,26 @@ impl Octets {
     }
 }
 
-impl Template {
+impl PacketTemplate {
     /// Frames of `frame_bytes`, or as many as headers and payload need. The default payload is a sequence, if
     /// it fits.
     pub(super) fn new(
         headers: &UdpFrame,
-        payload: Option<Payload>,
+        payload: Option<GeneratedPayload>,
         frame_bytes: Option<u64>,
         flows: u32,
     ) -> Result<Self, Error> {
         let header_bytes = headers.header_bytes();
         let payload = payload.unwrap_or_else(|| match frame_bytes {
-            Some(bytes) if bytes < (header_bytes + SEQUENCE_BYTES) as u64 => Payload::Bytes(Vec::new()),
-            _ => Payload::Sequence,
+            Some(bytes) if bytes < (header_bytes + SEQUENCE_BYTES) as u64 => {
+                GeneratedPayload::Bytes(Vec::new())
+            }
+            _ => GeneratedPayload::Sequence,
         });
         let bytes_min = header_bytes + payload.bytes_min();
-        let frame_bytes = length(frame_bytes, bytes_min)?;
+        let frame_bytes = requested_frame_bytes(frame_bytes, bytes_min)?;
         let mut bytes = vec![0; frame_bytes];
-        if let Payload::Bytes(content) = &payload {
+        if let GeneratedPayload::Bytes(content) = &payload {
             bytes[header_bytes..bytes_min].copy_from_slice(content);
         }
         let (head, rest) = bytes.split_at_mut(header_bytes);
@@ -129,15 +131,15 @@ impl Template {
         let udp_at = header_bytes - udp::HEADER_BYTES;
         let mut template = Self {
             number: 0,
-            sequence_at: (payload == Payload::Sequence).then_some(header_bytes),
+            sequence_at: (payload == GeneratedPayload::Sequence).then_some(header_bytes),
             flows,
             tagged: headers.vlan.is_some(),
             udp_at,
-            udp_sum: udp_sum(headers, &bytes[udp_at..]),
+            udp_sum: base_checksum_sum(headers, &bytes[udp_at..]),
             complete: headers.checksum == UdpChecksum::Computed,
             bytes: Vec::new(),
         };
-        template.patch(&mut bytes);
+        template.write_varying_fields(&mut bytes);
         template.bytes = bytes;
         Ok(template)
     }
@@ -154,8 +156,8 @@ impl Template {
 
     /// Writes the fields that differ into a frame with the template.
     #[inline]
-    fn patch(&self, frame: &mut [u8]) {
-        let (source, port) = self.flows.of_packet(self.number);
+    fn write_varying_fields(&self, frame: &mut [u8]) {
+        let (source, port) = self.flows.source_of_packet(self.number);
         let number = self.number.to_be_bytes();
         let port = port.to_be_bytes();
         let source_at = self.flows.source_at;
@@ -192,7 +194,7 @@ impl Flows {
             let header = &frame[ip_at..ip_at + ipv4::HEADER_BYTES];
             let before = &header[..IPV4_CHECKSUM];
             let destination = &header[IPV4_SOURCE + 4..];
-            (ip_at + IPV4_CHECKSUM, Sum::new().with(before).with(destination))
+            (ip_at + IPV4_CHECKSUM, OnesComplementSum::new().with(before).with(destination))
         });
         Self {
             count: count.into(),
@@ -205,7 +207,7 @@ impl Flows {
 }
 
 /// The requested length, or the least that is needed.
-fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
+fn requested_frame_bytes(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
     match frame_bytes {
         Some(frame_bytes) if frame_bytes < bytes_min as u64 => {
             Err(Error::FrameTooShort { frame_bytes, bytes_min })
@@ -216,7 +218,7 @@ fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
 }
 
 /// The checksum sum of a UDP segment, without source address and port and with a sequence number of zero.
-fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
+fn base_checksum_sum(headers: &UdpFrame, segment: &[u8]) -> Option<OnesComplementSum> {
     let no_source = match headers.addresses {
         IpAddresses::V4 { destination, .. } => IpAddresses::V4 { source: Ipv4Addr::UNSPECIFIED, destination },
         IpAddresses::V6 { destination, .. } => IpAddresses::V6 { source: Ipv6Addr::UNSPECIFIED, destination },
@@ -235,17 +237,17 @@ fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
     }
 }
 
-impl Source for Template {
+impl PacketSource for PacketTemplate {
     #[inline]
-    fn peek(&mut self) -> Result<SourceState, Failure> {
-        Ok(SourceState::Packet(NextPacket { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
+    fn peek(&mut self) -> Result<PeekResult, Failure> {
+        Ok(PeekResult::Packet(NextPacket { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
     }
 
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) {
         buffer.copy_from_slice(&self.bytes);
         if self.sequence_at.is_some() || self.flows.count > 1 {
-            self.patch(buffer);
+            self.write_varying_fields(buffer);
         }
     }
 
@@ -262,7 +264,7 @@ mod tests {
     use nocopy_proto::wire::vlan::TagControl;
     use proptest::prelude::*;
 
-    fn headers(ipv6: bool, tagged: bool, checksum: UdpChecksum, source_port: u16) -> UdpFrame {
+    fn test_headers(ipv6: bool, tagged: bool, checksum: UdpChecksum, source_port: u16) -> UdpFrame {
         let addresses = if ipv6 {
             IpAddresses::new("fd00::ffff:fffe".parse().unwrap(), "fd00::2".parse().unwrap())
         } else {
@@ -282,9 +284,9 @@ mod tests {
     }
 
     /// The packet written from scratch.
-    fn expected(
+    fn packet_from_scratch(
         headers: &UdpFrame,
-        payload: &Payload,
+        payload: &GeneratedPayload,
         frame_bytes: usize,
         flows: u64,
         number: u64,
@@ -303,8 +305,8 @@ mod tests {
         let mut frame = vec![0; frame_bytes];
         let (head, rest) = frame.split_at_mut(headers.header_bytes());
         match payload {
-            Payload::Sequence => rest[..8].copy_from_slice(&number.to_be_bytes()),
-            Payload::Bytes(bytes) => rest[..bytes.len()].copy_from_slice(bytes),
+            GeneratedPayload::Sequence => rest[..8].copy_from_slice(&number.to_be_bytes()),
+            GeneratedPayload::Bytes(bytes) => rest[..bytes.len()].copy_from_slice(bytes),
         }
         headers.emit_headers(head, rest).unwrap();
         frame
@@ -313,21 +315,24 @@ mod tests {
     proptest! {
         /// In every combination, patched packets equal those written from scratch, including checksums.
         #[test]
-        fn packets_equal_those_written_from_scratch(
+        fn patched_templates_equal_packets_written_from_scratch(
             ipv6: bool, tagged: bool, sequence: bool, offloaded: bool, content in proptest::collection::vec(any::<u8>(), 0..40),
             source_port in 65_000..=65_535_u16, extra in 0..40_usize, flows in 1..3000_u32, first: u64,
         ) {
             let checksum = if offloaded { UdpChecksum::Offloaded } else { UdpChecksum::Computed };
-            let headers = headers(ipv6, tagged, checksum, source_port);
-            let payload = if sequence { Payload::Sequence } else { Payload::Bytes(content) };
+            let headers = test_headers(ipv6, tagged, checksum, source_port);
+            let payload =
+                if sequence { GeneratedPayload::Sequence } else { GeneratedPayload::Bytes(content) };
             let frame_bytes = headers.header_bytes() + payload.bytes_min() + extra;
             let mut template =
-                Template::new(&headers, Some(payload.clone()), Some(frame_bytes as u64), flows).unwrap();
+                PacketTemplate::new(&headers, Some(payload.clone()), Some(frame_bytes as u64), flows)
+                    .unwrap();
             template.number = first >> 1;
             for _ in 0..3 {
                 let mut frame = vec![0xaa; frame_bytes];
                 template.write(&mut frame);
-                let expected = expected(&headers, &payload, frame_bytes, flows.into(), template.number);
+                let number = template.number;
+                let expected = packet_from_scratch(&headers, &payload, frame_bytes, flows.into(), number);
                 prop_assert_eq!(&frame, &expected);
                 template.advance();
             }
@@ -337,20 +342,22 @@ mod tests {
 
     #[test]
     fn frames_have_the_requested_or_needed_length() {
-        let (v4, v6) =
-            (headers(false, false, UdpChecksum::Omitted, 1), headers(true, true, UdpChecksum::Computed, 1));
-        let made = |headers, payload, bytes| Template::new(headers, payload, bytes, 1);
-        let bytes_of = |template: Result<Template, Error>| template.unwrap().frame_bytes();
+        let (v4, v6) = (
+            test_headers(false, false, UdpChecksum::Omitted, 1),
+            test_headers(true, true, UdpChecksum::Computed, 1),
+        );
+        let made = |headers, payload, bytes| PacketTemplate::new(headers, payload, bytes, 1);
+        let bytes_of = |template: Result<PacketTemplate, Error>| template.unwrap().frame_bytes();
         assert_eq!(bytes_of(made(&v4, None, None)), 64);
         assert_eq!(bytes_of(made(&v6, None, None)), 74, "headers of 66 bytes, and a sequence");
-        assert_eq!(bytes_of(made(&v4, Some(Payload::Bytes(vec![7; 100])), None)), 142);
+        assert_eq!(bytes_of(made(&v4, Some(GeneratedPayload::Bytes(vec![7; 100])), None)), 142);
         assert_eq!(bytes_of(made(&v4, None, Some(42))), 42);
         assert!(made(&v4, None, Some(42)).unwrap().sequence_at.is_none());
         assert!(made(&v4, None, Some(50)).unwrap().sequence_at.is_some());
         for (headers, payload, bytes) in [
             (&v4, None, 41),
-            (&v4, Some(Payload::Sequence), 49),
-            (&v6, Some(Payload::Bytes(vec![7; 10])), 75),
+            (&v4, Some(GeneratedPayload::Sequence), 49),
+            (&v6, Some(GeneratedPayload::Bytes(vec![7; 10])), 75),
         ] {
             let refused = made(headers, payload, Some(bytes)).unwrap_err();
             assert!(matches!(refused, Error::FrameTooShort { .. }), "{refused}");
@@ -361,9 +368,9 @@ mod tests {
 
     #[test]
     fn a_zero_checksum_is_sent_as_all_ones() {
-        let headers = headers(false, false, UdpChecksum::Computed, 1);
+        let headers = test_headers(false, false, UdpChecksum::Computed, 1);
         // 65,536 sequences have all checksums.
-        let mut template = Template::new(&headers, None, None, 1).unwrap();
+        let mut template = PacketTemplate::new(&headers, None, None, 1).unwrap();
         let fields: Vec<[u8; 2]> = (0..0x1_0000)
             .map(|_| {
                 let mut frame = vec![0; 64];

@@ -1,12 +1,12 @@
 //! Sends packets from a source through a port, each when it is due.
 
 use nocopy::{Port, Reason, Sender};
-use nocopy_proto::errno::is_down;
+use nocopy_proto::errno::is_interface_down;
 use nocopy_proto::wire::checksum::ChecksumField;
 
 use super::error::Error;
-use super::queue::{NextAction, Queue, SendStep, Tally};
-use super::source::Source;
+use super::queue::{NextSendAction, ScheduledSource, SendStep, Tally};
+use super::source::PacketSource;
 use crate::Failure;
 
 /// The most packets and bytes handed over at a time, so that they stay in the nearest caches.
@@ -15,14 +15,14 @@ const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) trait Transmitter {
     /// Hands over due packets, up to a batch.
-    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure>;
+    fn send_due_batch(&mut self, now_ns: u64) -> Result<SendStep, Failure>;
 
     fn tally(&self) -> Tally;
 }
 
 #[derive(Debug)]
 pub(super) struct PortTransmitter<S> {
-    queue: Queue<S>,
+    queue: ScheduledSource<S>,
     port: Port,
     /// The longest packet in one frame.
     draft_bytes_max: usize,
@@ -33,11 +33,11 @@ pub(super) struct PortTransmitter<S> {
     long: Vec<u8>,
 }
 
-impl<S: Source> PortTransmitter<S> {
+impl<S: PacketSource> PortTransmitter<S> {
     /// Packets of the source are at most `bytes_max` long, if that is known.
     pub(super) fn new(
         mut port: Port,
-        queue: Queue<S>,
+        queue: ScheduledSource<S>,
         bytes_max: usize,
         checksum: Option<ChecksumField>,
     ) -> Self {
@@ -50,7 +50,7 @@ impl<S: Source> PortTransmitter<S> {
         Self { queue, port, draft_bytes_max, batch, checksum, long: Vec::new() }
     }
 
-    pub(super) fn queue(&self) -> &Queue<S> {
+    pub(super) fn scheduled_source(&self) -> &ScheduledSource<S> {
         &self.queue
     }
 
@@ -63,13 +63,13 @@ impl<S: Source> PortTransmitter<S> {
     }
 }
 
-impl<S: Source> Transmitter for PortTransmitter<S> {
-    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
-        let step = self.fill(now_ns);
+impl<S: PacketSource> Transmitter for PortTransmitter<S> {
+    fn send_due_batch(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
+        let step = self.queue_due_packets(now_ns);
         match self.port.sender().try_flush() {
             Ok(_) => step,
             // The interface is down: packets wait in the port until it is up, or the run is over.
-            Err(error) if is_down(&error) => match step {
+            Err(error) if is_interface_down(&error) => match step {
                 Ok(SendStep::NoRoom) => Ok(SendStep::Silence),
                 step => step,
             },
@@ -82,8 +82,8 @@ impl<S: Source> Transmitter for PortTransmitter<S> {
     }
 }
 
-impl<S: Source> PortTransmitter<S> {
-    fn fill(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
+impl<S: PacketSource> PortTransmitter<S> {
+    fn queue_due_packets(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
         let Self { queue, port, draft_bytes_max, batch, checksum, long, .. } = self;
         let sender = port.sender();
         let mut drafts = sender.drafts(*batch, *draft_bytes_max).map_err(Error::Rejected)?;
@@ -91,14 +91,14 @@ impl<S: Source> PortTransmitter<S> {
             return Ok(if queue.schedule.is_over(now_ns) { SendStep::Done } else { SendStep::NoRoom });
         }
         for _ in 0..*batch {
-            let bytes = match queue.next(now_ns)? {
-                NextAction::Stop(step) => return Ok(step),
-                NextAction::Skip => continue,
-                NextAction::Send(bytes) => bytes,
+            let bytes = match queue.next_action(now_ns)? {
+                NextSendAction::Stop(step) => return Ok(step),
+                NextSendAction::Skip => continue,
+                NextSendAction::Send(bytes) => bytes,
             };
             if bytes > *draft_bytes_max {
                 drop(drafts);
-                return send_long(queue, sender, bytes, *draft_bytes_max, long);
+                return send_multi_frame_packet(queue, sender, bytes, *draft_bytes_max, long);
             }
             let Some(mut draft) = drafts.next_draft() else { break };
             draft.truncate(bytes);
@@ -112,14 +112,14 @@ impl<S: Source> PortTransmitter<S> {
                         .map_err(Error::Rejected)?;
                 }
             }
-            queue.sent(bytes, 1);
+            queue.record_sent(bytes, 1);
         }
         Ok(SendStep::Sent)
     }
 }
 
-fn send_long<S: Source>(
-    queue: &mut Queue<S>,
+fn send_multi_frame_packet<S: PacketSource>(
+    queue: &mut ScheduledSource<S>,
     sender: &mut Sender,
     bytes: usize,
     frame_bytes_max: usize,
@@ -128,7 +128,7 @@ fn send_long<S: Source>(
     long.resize(bytes, 0);
     queue.source.write(long);
     match sender.send_copy(long) {
-        Ok(()) => queue.sent(bytes, bytes.div_ceil(frame_bytes_max)),
+        Ok(()) => queue.record_sent(bytes, bytes.div_ceil(frame_bytes_max)),
         Err(Reason::Full) => return Ok(SendStep::NoRoom),
         Err(Reason::TooLong { .. }) => {
             queue.schedule.tally.too_long += 1;

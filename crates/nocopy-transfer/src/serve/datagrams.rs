@@ -7,20 +7,20 @@
 use std::io;
 
 use nocopy::udp;
-use nocopy_proto::errno::is_passing;
+use nocopy_proto::errno::is_transient;
 
-use super::summary::Served;
-use crate::exchange::{MARK, PATIENCE, WaitMode, unless_down};
+use super::summary::ServiceCounters;
+use crate::exchange::{MARK, PATIENCE, WaitMode, none_while_interface_down};
 use nocopy_report::Interrupt;
 
 /// Longer than any datagram.
 const BUFFER_BYTES: usize = 64 << 10;
 
-pub(super) fn serve(
+pub(super) fn serve_datagrams(
     socket: udp::Socket,
     waiting: WaitMode,
     interrupt: &Interrupt,
-    served: &mut Served,
+    served: &mut ServiceCounters,
 ) -> io::Result<()> {
     // A socket over a port has one address.
     let is_wildcard = socket.local_address()?.ip().is_unspecified();
@@ -31,31 +31,31 @@ pub(super) fn serve(
             WaitMode::Spinning => receiver.try_receive(),
             WaitMode::Blocking | WaitMode::Adaptive => receiver.receive_timeout(PATIENCE),
         };
-        let Some(batch) = unless_down(batch)? else { continue };
+        let Some(batch) = none_while_interface_down(batch)? else { continue };
         let mut is_answered = false;
         for datagram in batch {
             answer.clear();
             answer.extend_from_slice(&datagram);
             let local = datagram.local().filter(|_| is_wildcard);
-            let (from, marked) = (datagram.from(), mark(&mut answer));
-            let sent = marked.map(|marked| crate::answer::answer(&mut sender, marked, from, local));
+            let (from, marked) = (datagram.from(), mark_as_answer(&mut answer));
+            let sent = marked.map(|marked| crate::answer::send_answer(&mut sender, marked, from, local));
             match sent {
-                Some(Ok(())) => served.answer(answer.len()),
-                Some(Err(error)) => served.refuse(&error),
+                Some(Ok(())) => served.count_answer(answer.len()),
+                Some(Err(error)) => served.count_refused(&error),
                 None => served.refused += 1,
             }
             is_answered = true;
         }
         if is_answered {
             // Answers over a port whose interface is down wait there.
-            sender.flush().or_else(|error| if is_passing(&error) { Ok(()) } else { Err(error) })?;
+            sender.flush().or_else(|error| if is_transient(&error) { Ok(()) } else { Err(error) })?;
         }
     }
     Ok(())
 }
 
 /// The answer to a datagram, unless it is marked.
-fn mark(datagram: &mut [u8]) -> Option<&[u8]> {
+fn mark_as_answer(datagram: &mut [u8]) -> Option<&[u8]> {
     let first = datagram.first_mut().filter(|first| **first & MARK == 0)?;
     *first |= MARK;
     Some(datagram)
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn an_answer_is_not_answered() {
         let mut datagram = *b"ask";
-        let mut answer = mark(&mut datagram).unwrap().to_vec();
+        let mut answer = mark_as_answer(&mut datagram).unwrap().to_vec();
         assert_eq!(answer, [b'a' | MARK, b's', b'k']);
-        assert_eq!((mark(&mut answer), mark(&mut [])), (None, None));
+        assert_eq!((mark_as_answer(&mut answer), mark_as_answer(&mut [])), (None, None));
     }
 }

@@ -15,9 +15,9 @@ use nocopy::{Buffer, Reason, Rejected};
 use nocopy_proto::message::network_of;
 
 use super::program::Program;
-use super::summary::Served;
-use crate::exchange::{PATIENCE, WaitMode, unless_down};
-use jobs::{Job, Jobs, RUNS_MAX, RunQueue, RunResult};
+use super::summary::ServiceCounters;
+use crate::exchange::{PATIENCE, WaitMode, none_while_interface_down};
+use jobs::{JobSubmitter, ProgramRequest, ProgramResult, RUNS_MAX, SharedJobQueue};
 use nocopy_report::Interrupt;
 use nocopy_report::print;
 
@@ -37,37 +37,38 @@ const RUN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CLOSE_MAX: Duration = Duration::from_millis(500);
 
 /// Answers until the end is requested.
-pub(super) fn serve(
+pub(super) fn serve_messages(
     endpoint: Endpoint,
     waiting: WaitMode,
     program: Option<&Program>,
     interrupt: &Interrupt,
-    served: &mut Served,
+    served: &mut ServiceCounters,
 ) -> io::Result<()> {
     served.program_failures = program.map(|_| 0);
     let Some(program) = program else {
-        return Server::new(endpoint, waiting, None, served).run(interrupt);
+        return MessageServer::new(endpoint, waiting, None, served).run(interrupt);
     };
-    let (jobs, (done, responses)) = (Jobs::default(), mpsc::channel());
+    let (jobs, (done, responses)) = (SharedJobQueue::default(), mpsc::channel());
     thread::scope(|scope| {
         for _ in 0..RUNS_MAX {
             let (jobs, done) = (&jobs, done.clone());
-            scope.spawn(move || jobs.work(program, &done, interrupt));
+            scope.spawn(move || jobs.run_programs(program, &done, interrupt));
         }
         // It drops its end of the jobs when it returns, which ends the threads.
-        Server::new(endpoint, waiting, Some(RunQueue::new(&jobs, responses)), served).run(interrupt)
+        MessageServer::new(endpoint, waiting, Some(JobSubmitter::new(&jobs, responses)), served)
+            .run(interrupt)
     })
 }
 
 /// The peer that uses the most, in the network that uses the most, so that a network gains nothing by many
 /// connections.
 fn largest_user(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
-    let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
-    most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
+    let network = key_with_highest_sum(uses.clone().map(|(network, _, count)| (network, count)))?;
+    key_with_highest_sum(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
 }
 
 /// The one with the highest sum.
-fn most<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> Option<K> {
+fn key_with_highest_sum<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> Option<K> {
     let mut sums = HashMap::<K, usize>::new();
     counts.for_each(|(key, count)| *sums.entry(key).or_default() += count);
     sums.into_iter().max_by_key(|(key, sum)| (*sum, *key)).map(|(key, _)| key)
@@ -84,7 +85,7 @@ impl Answer {
         Self { kind, buffer: bytes.into() }
     }
 
-    fn cost(&self) -> usize {
+    fn memory_bytes(&self) -> usize {
         ANSWER_BYTES + self.buffer.len()
     }
 }
@@ -96,25 +97,25 @@ struct PendingAnswers {
     bytes: usize,
 }
 
-struct Server<'a> {
+struct MessageServer<'a> {
     endpoint: Endpoint,
     waiting: WaitMode,
-    runs: Option<RunQueue<'a>>,
+    runs: Option<JobSubmitter<'a>>,
     pending: HashMap<Peer, PendingAnswers>,
     pending_bytes: usize,
     /// Peers that have ended their direction, and whose other direction is not ended yet.
     finished: HashSet<Peer>,
-    served: &'a mut Served,
+    served: &'a mut ServiceCounters,
     /// The message that is being answered.
     scratch: Vec<u8>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> MessageServer<'a> {
     fn new(
         endpoint: Endpoint,
         waiting: WaitMode,
-        runs: Option<RunQueue<'a>>,
-        served: &'a mut Served,
+        runs: Option<JobSubmitter<'a>>,
+        served: &'a mut ServiceCounters,
     ) -> Self {
         Self {
             endpoint,
@@ -138,7 +139,7 @@ impl<'a> Server<'a> {
                 WaitMode::Spinning => self.endpoint.try_receive(),
                 WaitMode::Blocking | WaitMode::Adaptive => self.endpoint.receive_timeout(timeout),
             };
-            let received = unless_down(received)?.flatten();
+            let received = none_while_interface_down(received)?.flatten();
             let scratch = &mut self.scratch;
             let about = received.map(|message| {
                 scratch.clear();
@@ -151,7 +152,7 @@ impl<'a> Server<'a> {
             // Also while messages arrive: otherwise a peer that never pauses would delay the answers of
             // others.
             self.handle_events();
-            self.handle_responses();
+            self.handle_program_results();
         }
         self.endpoint.close(CLOSE_MAX).map(drop)
     }
@@ -159,7 +160,7 @@ impl<'a> Server<'a> {
     /// Answers the message in the scratch memory, or makes the program answer it.
     fn handle_message(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
-            (Kind::Request(call), Some(_)) => return self.start(peer, call),
+            (Kind::Request(call), Some(_)) => return self.start_program(peer, call),
             (Kind::Request(call), None) => Kind::Response(call),
             (Kind::Plain, _) => Kind::Plain,
             // A response, but nothing was asked.
@@ -172,35 +173,35 @@ impl<'a> Server<'a> {
                 sent => return self.record_sent(peer, sent, self.scratch.len()),
             }
         }
-        self.answer(peer, Answer::new(kind, self.scratch.clone()));
+        self.answer_or_hold(peer, Answer::new(kind, self.scratch.clone()));
     }
 
     /// The network of a peer, or `None` if its connection has ended.
-    fn network(&self, peer: Peer) -> Option<IpAddr> {
+    fn network_of_peer(&self, peer: Peer) -> Option<IpAddr> {
         self.endpoint.peer_stats(peer).map(|peer| network_of(peer.address.ip()))
     }
 
     /// Makes the program answer the request in the scratch memory.
-    fn start(&mut self, peer: Peer, call: u32) {
-        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
+    fn start_program(&mut self, peer: Peer, call: u32) {
+        let Some(network) = self.network_of_peer(peer) else { return self.served.refused += 1 };
         let Some(runs) = &mut self.runs else { return };
-        runs.start(Job { peer, network, call, request: self.scratch.clone() });
-        while let Some(peer) = self.runs.as_ref().and_then(RunQueue::peer_over_limit) {
+        runs.submit(ProgramRequest { peer, network, call, request: self.scratch.clone() });
+        while let Some(peer) = self.runs.as_ref().and_then(JobSubmitter::peer_over_limit) {
             self.disconnect(peer);
         }
     }
 
-    fn answer(&mut self, peer: Peer, answer: Answer) {
+    fn answer_or_hold(&mut self, peer: Peer, answer: Answer) {
         if self.pending.contains_key(&peer) {
-            return self.hold(peer, answer);
+            return self.hold_answer(peer, answer);
         }
-        if let Some(refused) = self.send(peer, answer) {
-            self.hold(peer, refused);
+        if let Some(refused) = self.try_send(peer, answer) {
+            self.hold_answer(peer, refused);
         }
     }
 
     /// Sends an answer, or returns it while there is no room.
-    fn send(&mut self, peer: Peer, Answer { kind, buffer }: Answer) -> Option<Answer> {
+    fn try_send(&mut self, peer: Peer, Answer { kind, buffer }: Answer) -> Option<Answer> {
         let bytes = buffer.len();
         let sent = match kind {
             Kind::Response(call) => self.endpoint.respond(buffer, peer, call),
@@ -215,21 +216,21 @@ impl<'a> Server<'a> {
 
     fn record_sent(&mut self, peer: Peer, sent: Result<(), Reason>, bytes: usize) {
         match sent {
-            Ok(()) => self.served.answer(bytes),
+            Ok(()) => self.served.count_answer(bytes),
             Err(Reason::TooLong { .. }) => self.disconnect(peer),
             Err(_) => self.served.refused += 1,
         }
     }
 
-    fn hold(&mut self, peer: Peer, answer: Answer) {
-        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
+    fn hold_answer(&mut self, peer: Peer, answer: Answer) {
+        let Some(network) = self.network_of_peer(peer) else { return self.served.refused += 1 };
         let pending = self.pending.entry(peer).or_insert_with(|| PendingAnswers {
             network,
             answers: VecDeque::new(),
             bytes: 0,
         });
-        pending.bytes += answer.cost();
-        self.pending_bytes += answer.cost();
+        pending.bytes += answer.memory_bytes();
+        self.pending_bytes += answer.memory_bytes();
         pending.answers.push_back(answer);
         if pending.bytes > PENDING_BYTES_MAX {
             self.disconnect(peer);
@@ -245,10 +246,10 @@ impl<'a> Server<'a> {
         while let Some(pending) = self.pending.get_mut(&peer)
             && let Some(answer) = pending.answers.pop_front()
         {
-            let bytes = answer.cost();
+            let bytes = answer.memory_bytes();
             pending.bytes -= bytes;
             self.pending_bytes -= bytes;
-            let Some(refused) = self.send(peer, answer) else { continue };
+            let Some(refused) = self.try_send(peer, answer) else { continue };
             self.pending_bytes += bytes;
             if let Some(pending) = self.pending.get_mut(&peer) {
                 pending.bytes += bytes;
@@ -271,10 +272,10 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn forget(&mut self, peer: Peer) {
+    fn forget_peer(&mut self, peer: Peer) {
         self.finished.remove(&peer);
         self.drop_pending(peer);
-        let forgotten = self.runs.as_mut().map_or(0, |runs| runs.forget(peer));
+        let forgotten = self.runs.as_mut().map_or(0, |runs| runs.discard_requests(peer));
         self.served.refused += forgotten as u64;
     }
 
@@ -287,7 +288,7 @@ impl<'a> Server<'a> {
 
     /// Disconnects a peer that cannot be answered, so that it is notified.
     fn disconnect(&mut self, peer: Peer) {
-        self.forget(peer);
+        self.forget_peer(peer);
         self.served.refused += 1;
         self.endpoint.abort(peer);
     }
@@ -304,19 +305,19 @@ impl<'a> Server<'a> {
                     self.finished.insert(peer);
                     self.finish_if_answered(peer);
                 }
-                Event::Lost(peer, _) | Event::Closed(peer) => self.forget(peer),
+                Event::Lost(peer, _) | Event::Closed(peer) => self.forget_peer(peer),
                 _ => {}
             }
         }
     }
 
-    fn handle_responses(&mut self) {
+    fn handle_program_results(&mut self) {
         while let Some(runs) = &mut self.runs
-            && let Some(RunResult { peer, call, response, .. }) = runs.try_next()
+            && let Some(ProgramResult { peer, call, response, .. }) = runs.try_next_result()
         {
             match response {
                 Ok(response) => {
-                    self.answer(peer, Answer::new(Kind::Response(call), response));
+                    self.answer_or_hold(peer, Answer::new(Kind::Response(call), response));
                     self.finish_if_answered(peer);
                 }
                 Err(error) => {
@@ -349,19 +350,19 @@ mod tests {
         Endpoint::builder().bind(address.parse().unwrap()).unwrap()
     }
 
-    fn endpoint() -> Endpoint {
+    fn local_endpoint() -> Endpoint {
         endpoint_at("127.0.0.1:0")
     }
 
     /// A server that the test runs step by step, a client, and the peer handle that each has of the other.
-    fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
-        let mut server = Server::new(endpoint(), WaitMode::Blocking, None, served);
-        let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
+    fn connected_server(served: &mut ServiceCounters) -> (MessageServer<'_>, Peer, Endpoint, Peer) {
+        let mut server = MessageServer::new(local_endpoint(), WaitMode::Blocking, None, served);
+        let (to_client, client, to_server) = connect_client(&mut server, "127.0.0.1:0");
         (server, to_client, client, to_server)
     }
 
     /// The server's name for a new client, the client, and its name for the server.
-    fn connect(server: &mut Server<'_>, from: &str) -> (Peer, Endpoint, Peer) {
+    fn connect_client(server: &mut MessageServer<'_>, from: &str) -> (Peer, Endpoint, Peer) {
         let mut client = endpoint_at(from);
         let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
         let start = Instant::now();
@@ -378,28 +379,33 @@ mod tests {
     /// The answers have no bytes.
     #[test]
     fn a_peer_that_reads_no_answers_is_disconnected() {
-        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
-        let (mut server, peer, ..) = connected(&mut served);
+        let mut served = ServiceCounters::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (mut server, peer, ..) = connected_server(&mut served);
         let most = PENDING_BYTES_MAX / ANSWER_BYTES;
         for _ in 0..most {
-            server.hold(peer, Answer::new(Kind::Plain, Vec::new()));
+            server.hold_answer(peer, Answer::new(Kind::Plain, Vec::new()));
         }
         assert_eq!((server.pending[&peer].answers.len(), server.served.refused), (most, 0));
-        server.hold(peer, Answer::new(Kind::Plain, Vec::new()));
+        server.hold_answer(peer, Answer::new(Kind::Plain, Vec::new()));
         assert!(server.pending.is_empty() && server.pending_bytes == 0);
         assert!(server.endpoint.peer_stats(peer).is_none(), "its connection has ended");
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
 
     /// Serves while there are requests.
-    fn while_served(program: Option<&Program>, ask: impl FnOnce(Endpoint, Peer)) -> Served {
-        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
-        let (interrupt, server) = (Interrupt::catch().unwrap(), endpoint());
+    fn run_client_against_server(
+        program: Option<&Program>,
+        ask: impl FnOnce(Endpoint, Peer),
+    ) -> ServiceCounters {
+        let mut served = ServiceCounters::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (interrupt, server) = (Interrupt::catch().unwrap(), local_endpoint());
         let address = server.local_address();
         thread::scope(|scope| {
-            let ended = Ended(&interrupt);
-            scope.spawn(|| serve(server, WaitMode::Blocking, program, &interrupt, &mut served).unwrap());
-            let mut client = endpoint();
+            let ended = ServerEndGuard(&interrupt);
+            scope.spawn(|| {
+                serve_messages(server, WaitMode::Blocking, program, &interrupt, &mut served).unwrap()
+            });
+            let mut client = local_endpoint();
             let peer = client.connect(address, LONG).unwrap();
             ask(client, peer);
             drop(ended);
@@ -408,16 +414,16 @@ mod tests {
     }
 
     /// Ends the server even if the test fails.
-    struct Ended<'a>(&'a Interrupt);
+    struct ServerEndGuard<'a>(&'a Interrupt);
 
-    impl Drop for Ended<'_> {
+    impl Drop for ServerEndGuard<'_> {
         fn drop(&mut self) {
             self.0.request_end();
         }
     }
 
     /// Everything received until the other end ends its direction.
-    fn all_answers(client: &mut Endpoint) -> Vec<(Kind, usize)> {
+    fn receive_all_answers(client: &mut Endpoint) -> Vec<(Kind, usize)> {
         let mut answers = Vec::new();
         let start = Instant::now();
         loop {
@@ -436,9 +442,9 @@ mod tests {
 
     /// Also if answers must wait for room, the peer gets each, and then the end.
     #[test]
-    fn all_answers_precede_the_end_of_a_direction() {
+    fn all_answers_are_sent_before_the_direction_ends() {
         const MESSAGES: usize = 4000;
-        let served = while_served(None, |mut client, peer| {
+        let served = run_client_against_server(None, |mut client, peer| {
             let message = [7; 1000];
             let start = Instant::now();
             let mut sent = 0;
@@ -453,16 +459,16 @@ mod tests {
                     Err(error) => panic!("{error}"),
                 }
             }
-            let answers = all_answers(&mut client);
+            let answers = receive_all_answers(&mut client);
             assert_eq!(answers, vec![(Kind::Plain, message.len()); MESSAGES]);
         });
         assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
     }
 
     #[test]
-    fn a_peer_that_takes_no_long_answer_is_disconnected() {
+    fn a_peer_is_disconnected_if_its_answer_is_too_long() {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
-        let served = while_served(Some(&program), |mut client, peer| {
+        let served = run_client_against_server(Some(&program), |mut client, peer| {
             // Disconnected at once, not after the time-out.
             assert!(matches!(client.call([], peer, LONG), Err(Error::Lost)));
         });
@@ -475,8 +481,8 @@ mod tests {
     fn a_peer_with_few_requests_is_answered_during_a_flood() {
         // Programs wait until the pipe's other end is opened; by then most requests have been dropped.
         let fifo = Fifo::new("greedy");
-        let program = fifo.reader();
-        let served = while_served(Some(&program), |mut honest, peer| {
+        let program = fifo.reading_program();
+        let served = run_client_against_server(Some(&program), |mut honest, peer| {
             let (mut greedy, address) =
                 (endpoint_at("127.0.0.2:0"), honest.peer_stats(peer).unwrap().address);
             let to_server = greedy.connect(address, LONG).unwrap();
@@ -492,7 +498,7 @@ mod tests {
                 != Some(Kind::Response(call))
             {
                 assert!(start.elapsed() < LONG, "no answer");
-                drop(fifo.open_to_write());
+                drop(fifo.try_open_writing_end());
             }
         });
         assert_eq!(served.program_failures, Some(0));
@@ -501,20 +507,21 @@ mod tests {
     /// Makes a server keep more answers than allowed: for eight peers of one network, and for one peer of
     /// another network, which has the last answer, and more than any other peer. That one must stay, and one
     /// of the others be disconnected.
-    fn hold_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
+    fn assert_largest_network_is_evicted(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
-        let mut served = Served::new(Scheme::Message, at.parse().unwrap());
-        let mut server = Server::new(endpoint_at(at), WaitMode::Blocking, None, &mut served);
-        let (honest, _client, _) = connect(&mut server, honest_from);
-        let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
+        let mut served = ServiceCounters::new(Scheme::Message, at.parse().unwrap());
+        let mut server = MessageServer::new(endpoint_at(at), WaitMode::Blocking, None, &mut served);
+        let (honest, _client, _) = connect_client(&mut server, honest_from);
+        let clients: Vec<_> =
+            (0..9).map(|number| connect_client(&mut server, &others_from(number))).collect();
         let zeros = |bytes| Answer::new(Kind::Plain, vec![0; bytes]);
         for (peer, ..) in &clients[..8] {
-            server.hold(*peer, zeros(BYTES));
-            server.hold(*peer, zeros(BYTES));
+            server.hold_answer(*peer, zeros(BYTES));
+            server.hold_answer(*peer, zeros(BYTES));
         }
-        server.hold(honest, zeros(BYTES));
-        server.hold(honest, zeros(BYTES + 1000));
-        let is_there = |server: &Server<'_>, peer| server.endpoint.peer_stats(peer).is_some();
+        server.hold_answer(honest, zeros(BYTES));
+        server.hold_answer(honest, zeros(BYTES + 1000));
+        let is_there = |server: &MessageServer<'_>, peer| server.endpoint.peer_stats(peer).is_some();
         assert!(is_there(&server, honest), "its network has less");
         assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
         assert!(server.pending_bytes <= KEPT_BYTES_MAX_ALL);
@@ -522,7 +529,7 @@ mod tests {
 
     #[test]
     fn an_address_with_many_connections_is_evicted_first() {
-        hold_too_many("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
+        assert_largest_network_is_evicted("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
     }
 
     #[test]
@@ -539,7 +546,7 @@ mod tests {
                 let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
                 assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
             }
-            hold_too_many("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
+            assert_largest_network_is_evicted("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
                 format!("[2001:db8:3::{number}]:0")
             });
         });
@@ -550,8 +557,8 @@ mod tests {
 
     impl Fifo {
         /// A program that reads it.
-        fn reader(&self) -> Program {
-            Program::of("cat", &self.0, LONG)
+        fn reading_program(&self) -> Program {
+            Program::with_argument("cat", &self.0, LONG)
         }
 
         fn new(name: &str) -> Self {
@@ -561,15 +568,15 @@ mod tests {
         }
 
         /// Its writing end, if a program has opened the other.
-        fn open_to_write(&self) -> rustix::io::Result<OwnedFd> {
+        fn try_open_writing_end(&self) -> rustix::io::Result<OwnedFd> {
             open(&self.0, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
         }
 
         /// Its writing end, once a program opens the other.
-        fn writer(&self) -> OwnedFd {
+        fn open_writing_end(&self) -> OwnedFd {
             let start = Instant::now();
             loop {
-                match self.open_to_write() {
+                match self.try_open_writing_end() {
                     Err(Errno::NXIO) => assert!(start.elapsed() < LONG, "no program reads it"),
                     opened => return opened.unwrap(),
                 }
@@ -589,8 +596,8 @@ mod tests {
     fn a_response_reaches_a_peer_that_ended_its_direction() {
         // Its program waits until the pipe's other end is opened.
         let fifo = Fifo::new("finished");
-        let program = fifo.reader();
-        let served = while_served(Some(&program), |mut client, peer| {
+        let program = fifo.reading_program();
+        let served = run_client_against_server(Some(&program), |mut client, peer| {
             let call = client.request([], peer).unwrap();
             client.finish(peer).unwrap();
             let start = Instant::now();
@@ -599,8 +606,8 @@ mod tests {
                 assert!(start.elapsed() < LONG, "{:?}", client.peer_stats(peer));
                 client.wait(PATIENCE).unwrap();
             }
-            drop(fifo.writer());
-            assert_eq!(all_answers(&mut client), [(Kind::Response(call), 0)]);
+            drop(fifo.open_writing_end());
+            assert_eq!(receive_all_answers(&mut client), [(Kind::Response(call), 0)]);
         });
         assert_eq!((served.answered, served.refused, served.program_failures), (Some(1), 0, Some(0)));
     }

@@ -16,15 +16,15 @@ use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
 use nocopy::udp;
 
 use crate::arguments::ServeArguments;
-use crate::attempts::cause;
+use crate::attempts::io_error_from_failure;
 use crate::endpoint::{Endpoint, Scheme};
 use crate::exchange::message::EndpointSettings;
 use crate::failure::CommandError;
 use crate::{Failure, exchange};
-use nocopy_report::address::{Attempts, is_of_another_host, listen_tcp};
+use nocopy_report::address::{FailedAttempts, is_address_not_local, listen_tcp};
 use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
 use program::Program;
-use summary::{Served, Summary};
+use summary::{ServiceCounters, Summary};
 
 /// How often to check whether to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -33,9 +33,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub enum Error {
     #[error("{address}: no address to answer at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{service}: cannot answer there{cause}; {}", advice(source), cause = ErrorCause(.source))]
+    #[error("{service}: cannot answer there{cause}; {}", listen_advice(source), cause = ErrorCause(.source))]
     NoListener { service: Endpoint, source: io::Error },
-    #[error("{}://{address}: cannot answer there{cause}; {}", scheme.name(), advice(source), cause = ErrorCause(.source))]
+    #[error(
+        "{}://{address}: cannot answer there{cause}; {}",
+        scheme.name(),
+        listen_advice(source),
+        cause = ErrorCause(.source)
+    )]
     Listen { scheme: Scheme, address: SocketAddr, source: io::Error },
     #[error("{}://{address}: cannot answer any more{cause}; check that its interface is up, and start it again", scheme.name(), cause = ErrorCause(.source))]
     Answer { scheme: Scheme, address: SocketAddr, source: io::Error },
@@ -61,7 +66,7 @@ pub enum Error {
 
 impl CommandError for Error {}
 
-fn advice(error: &io::Error) -> &'static str {
+fn listen_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another program uses it; name another port",
         io::ErrorKind::AddrNotAvailable => "this host has no such address; 'ip address' lists them",
@@ -70,7 +75,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-struct Service {
+struct OpenService {
     scheme: Scheme,
     address: SocketAddr,
     socket: ServiceSocket,
@@ -85,22 +90,22 @@ enum ServiceSocket {
 pub fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     let program = arguments.exec.as_deref().map(|words| Program::parse(words, arguments.exec_timeout));
     let program = program.transpose()?;
-    check(arguments)?;
+    check_arguments(arguments)?;
     let interrupt = Interrupt::catch()?;
-    let services = arguments.services().map(|service| open(service, arguments));
+    let services = arguments.services().map(|service| open_service(service, arguments));
     let services: Vec<_> = services.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     capability::drop_all_but(capability::NONE)?;
-    for Service { scheme, address, .. } in &services {
+    for OpenService { scheme, address, .. } in &services {
         print::print_status(format_args!("nocopy: serving at {}://{address}", scheme.name()));
     }
     let start = Instant::now();
-    let (served, ended, failure) = serve(arguments, services, program.as_ref(), &interrupt);
-    let summary = Summary::of(ended, start.elapsed(), served);
-    print::finish(&summary, arguments.json, failure)
+    let (served, ended, failure) = serve_all(arguments, services, program.as_ref(), &interrupt);
+    let summary = Summary::from_services(ended, start.elapsed(), served);
+    print::print_summary(&summary, arguments.json, failure)
 }
 
-fn check(arguments: &ServeArguments) -> Result<(), Error> {
-    let over_port: Vec<_> = arguments.services().filter(|service| is_by_port(service)).collect();
+fn check_arguments(arguments: &ServeArguments) -> Result<(), Error> {
+    let over_port: Vec<_> = arguments.services().filter(|service| can_use_port(service)).collect();
     match (&arguments.interface, over_port.len()) {
         (Some(_), 0) => Err(Error::NeedlessInterface),
         (None, _) if over_port.iter().any(|service| service.scheme() == Scheme::Xdp) => {
@@ -119,21 +124,21 @@ fn check(arguments: &ServeArguments) -> Result<(), Error> {
 
 /// At all addresses of the host that this machine has; over a port at the first, as the port belongs to one
 /// socket.
-fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<Service>, Failure> {
+fn open_service(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<OpenService>, Failure> {
     let scheme = service.scheme();
     let addresses = service.local_addrs();
     let addresses = addresses.map_err(|source| Error::Resolve { address: service.clone(), source })?;
     if let [address] = addresses[..] {
-        return Ok(vec![open_at(scheme, address, arguments)?]);
+        return Ok(vec![open_service_at(scheme, address, arguments)?]);
     }
-    let is_over_port = arguments.interface.is_some() && is_by_port(service);
-    let (mut opened, mut failed) = (Vec::new(), Attempts::default());
+    let is_over_port = arguments.interface.is_some() && can_use_port(service);
+    let (mut opened, mut failed) = (Vec::new(), FailedAttempts::default());
     for address in addresses {
-        match open_at(scheme, address, arguments) {
+        match open_service_at(scheme, address, arguments) {
             Ok(service) => opened.push(service),
             Err(failure) => {
-                let source = cause(failure);
-                if !is_of_another_host(&source) {
+                let source = io_error_from_failure(failure);
+                if !is_address_not_local(&source) {
                     return Err(Error::Listen { scheme, address, source }.into());
                 }
                 failed.record(address, source);
@@ -150,19 +155,23 @@ fn open(service: &Endpoint, arguments: &ServeArguments) -> Result<Vec<Service>, 
 }
 
 /// Whether the service is one that a port can carry.
-fn is_by_port(service: &Endpoint) -> bool {
+fn can_use_port(service: &Endpoint) -> bool {
     matches!(service.scheme(), Scheme::Message | Scheme::Xdp)
 }
 
-fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> Result<Service, Failure> {
+fn open_service_at(
+    scheme: Scheme,
+    address: SocketAddr,
+    arguments: &ServeArguments,
+) -> Result<OpenService, Failure> {
     let refused = |source| Error::Listen { scheme, address, source };
     let waiting = arguments.wait;
     let (socket, address) = match scheme {
         Scheme::Udp => {
             // At the wildcard, answers are sent from the address that was asked.
             let builder = udp::Socket::builder().local_addresses(address.ip().is_unspecified());
-            let socket = builder.method(udp::Method::Socket).wait(waiting.of_port()).bind(address);
-            let socket = socket.map_err(|error| refused(cause(error)))?;
+            let socket = builder.method(udp::Method::Socket).wait(waiting.port_wait()).bind(address);
+            let socket = socket.map_err(|error| refused(io_error_from_failure(error)))?;
             let address = socket.local_address().map_err(refused)?;
             (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
@@ -173,7 +182,7 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
         }
         Scheme::Xdp => {
             let interface = arguments.interface.as_deref().unwrap_or_default();
-            let socket = exchange::over_port::open(interface, address, waiting)?;
+            let socket = exchange::over_port::open_socket(interface, address, waiting)?;
             let address = socket.local_address().map_err(refused)?;
             (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
@@ -194,16 +203,16 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
             (ServiceSocket::Messages(Box::new(endpoint)), address)
         }
     };
-    Ok(Service { scheme, address, socket })
+    Ok(OpenService { scheme, address, socket })
 }
 
 /// Runs a thread for each service, until the end is requested, the time is over, or one of them fails.
-fn serve(
+fn serve_all(
     arguments: &ServeArguments,
-    services: Vec<Service>,
+    services: Vec<OpenService>,
     program: Option<&Program>,
     interrupt: &Interrupt,
-) -> (Vec<Served>, CommandEnd, Option<Failure>) {
+) -> (Vec<ServiceCounters>, CommandEnd, Option<Failure>) {
     let start = Instant::now();
     thread::scope(|scope| {
         let threads: Vec<_> = services
@@ -227,24 +236,26 @@ fn serve(
     })
 }
 
-impl Service {
+impl OpenService {
     /// Answers until the end is requested; returns its counts, and its error.
     fn serve(
         self,
         arguments: &ServeArguments,
         program: Option<&Program>,
         interrupt: &Interrupt,
-    ) -> (Served, Option<Error>) {
+    ) -> (ServiceCounters, Option<Error>) {
         let Self { scheme, address, socket } = self;
         let (waiting, idle) = (arguments.wait, arguments.idle);
-        let mut served = Served::new(scheme, address);
+        let mut served = ServiceCounters::new(scheme, address);
         let done = match socket {
             ServiceSocket::Messages(endpoint) => {
-                messages::serve(*endpoint, waiting, program, interrupt, &mut served)
+                messages::serve_messages(*endpoint, waiting, program, interrupt, &mut served)
             }
-            ServiceSocket::Datagrams(socket) => datagrams::serve(*socket, waiting, interrupt, &mut served),
+            ServiceSocket::Datagrams(socket) => {
+                datagrams::serve_datagrams(*socket, waiting, interrupt, &mut served)
+            }
             ServiceSocket::Stream(listener) => {
-                stream::serve(&listener, waiting, idle, interrupt, &mut served)
+                stream::serve_streams(&listener, waiting, idle, interrupt, &mut served)
             }
         };
         (served, done.err().map(|source| Error::Answer { scheme, address, source }))

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::Error;
 use crate::exchange::PATIENCE;
 use nocopy_report::Interrupt;
-use nocopy_report::quantity::time;
+use nocopy_report::quantity::time_text;
 
 /// How often to check whether it has ended, after it closed its output.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -32,7 +32,7 @@ pub(super) enum RunError {
     Pipes { program: String, source: io::Error },
     #[error("{program}: failed; it ended with {status}; look at what it printed")]
     Failed { program: String, status: ExitStatus },
-    #[error("{program}: killed; it took longer than {}; allow more time with --exec-timeout", time(timeout.as_secs_f64()))]
+    #[error("{program}: killed; it took longer than {}; allow more time with --exec-timeout", time_text(timeout.as_secs_f64()))]
     TooLong { program: String, timeout: Duration },
     #[error("{program}: killed; it printed more than {} MiB; have it print less", MESSAGE_BYTES_MAX >> 20)]
     TooMuch { program: String },
@@ -56,7 +56,7 @@ impl Program {
     }
 
     #[cfg(test)]
-    pub(super) fn of(name: &str, argument: &std::path::Path, timeout: Duration) -> Self {
+    pub(super) fn with_argument(name: &str, argument: &std::path::Path, timeout: Duration) -> Self {
         Self { name: name.into(), arguments: vec![argument.to_str().unwrap().into()], timeout }
     }
 
@@ -68,8 +68,8 @@ impl Program {
         let child = command.spawn();
         let child = child.map_err(|source| RunError::Start { program: self.name.clone(), source })?;
         let mut running = RunningProgram { child };
-        let answered = self.talk(&mut running, request, interrupt);
-        let status = running.end();
+        let answered = self.exchange_input_and_output(&mut running, request, interrupt);
+        let status = running.kill_group();
         let response = answered?;
         let program = || self.name.clone();
         match status.map_err(|source| RunError::Pipes { program: program(), source })? {
@@ -80,7 +80,7 @@ impl Program {
 
     /// Passes input and reads output until the program closes its output. It must still be waited for
     /// afterwards, even after an error.
-    fn talk(
+    fn exchange_input_and_output(
         &self,
         running: &mut RunningProgram,
         request: &[u8],
@@ -98,8 +98,8 @@ impl Program {
             }
         };
         let talked = |source| RunError::Pipes { program: program(), source };
-        let mut pipes = Pipes::of(&mut running.child, request).map_err(talked)?;
-        while !pipes.step().map_err(talked)? {
+        let mut pipes = ChildPipes::from_child(&mut running.child, request).map_err(talked)?;
+        while !pipes.transfer_bytes().map_err(talked)? {
             is_over()?;
             if pipes.response.len() > MESSAGE_BYTES_MAX as usize {
                 return Err(RunError::TooMuch { program: program() });
@@ -126,7 +126,7 @@ impl RunningProgram {
     }
 
     /// Kills the program and the rest of the group. The status is the program's own if it had ended.
-    fn end(mut self) -> io::Result<ExitStatus> {
+    fn kill_group(mut self) -> io::Result<ExitStatus> {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         // It may have left the group.
         let _ = self.child.kill();
@@ -135,7 +135,7 @@ impl RunningProgram {
 }
 
 /// Its input and output at once, because a program may print before it has read everything.
-struct Pipes<'a> {
+struct ChildPipes<'a> {
     input: Option<ChildStdin>,
     output: ChildStdout,
     request: &'a [u8],
@@ -143,8 +143,8 @@ struct Pipes<'a> {
     buffer: Vec<u8>,
 }
 
-impl<'a> Pipes<'a> {
-    fn of(child: &mut Child, request: &'a [u8]) -> io::Result<Self> {
+impl<'a> ChildPipes<'a> {
+    fn from_child(child: &mut Child, request: &'a [u8]) -> io::Result<Self> {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both are pipes");
         };
@@ -156,14 +156,14 @@ impl<'a> Pipes<'a> {
     }
 
     /// Moves bytes without waiting; returns true once the program has closed its output.
-    fn step(&mut self) -> io::Result<bool> {
-        self.wait()?;
+    fn transfer_bytes(&mut self) -> io::Result<bool> {
+        self.wait_ready()?;
         if let Some(input) = &mut self.input {
             match input.write(self.request) {
                 Ok(written) => self.request = &self.request[written..],
                 // The program does not read the rest.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.request = &[],
-                Err(error) => ignore_passing(error)?,
+                Err(error) => ignore_temporary_error(error)?,
             }
             if self.request.is_empty() {
                 self.input = None;
@@ -172,12 +172,12 @@ impl<'a> Pipes<'a> {
         match self.output.read(&mut self.buffer) {
             Ok(0) => return Ok(true),
             Ok(read) => self.response.extend_from_slice(&self.buffer[..read]),
-            Err(error) => ignore_passing(error)?,
+            Err(error) => ignore_temporary_error(error)?,
         }
         Ok(false)
     }
 
-    fn wait(&self) -> io::Result<()> {
+    fn wait_ready(&self) -> io::Result<()> {
         let output = PollFd::new(&self.output, PollFlags::IN);
         let input = self.input.as_ref().map(|input| PollFd::new(input, PollFlags::OUT));
         let mut both: Vec<_> = std::iter::once(output).chain(input).collect();
@@ -186,7 +186,7 @@ impl<'a> Pipes<'a> {
 }
 
 /// Ignores errors that mean that no bytes can be moved now; returns others.
-fn ignore_passing(error: io::Error) -> io::Result<()> {
+fn ignore_temporary_error(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
         _ => Err(error),
@@ -197,7 +197,7 @@ fn ignore_passing(error: io::Error) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn run(words: &str, request: &[u8], timeout: Duration) -> Result<Vec<u8>, RunError> {
+    fn run_program(words: &str, request: &[u8], timeout: Duration) -> Result<Vec<u8>, RunError> {
         Program::parse(words, timeout).unwrap().run(request, &Interrupt::catch().unwrap())
     }
 
@@ -206,13 +206,13 @@ mod tests {
     #[test]
     fn the_output_of_a_program_is_its_answer() {
         let request: Vec<u8> = (0..3_000_000).map(|place| place as u8).collect();
-        assert!(run("cat", &request, LONG).unwrap() == request);
-        assert_eq!(run("wc -c", b"four", LONG).unwrap(), b"4\n");
+        assert!(run_program("cat", &request, LONG).unwrap() == request);
+        assert_eq!(run_program("wc -c", b"four", LONG).unwrap(), b"4\n");
         // It reads nothing, or ends before all input was written.
-        assert_eq!(run("echo all done", &request, LONG).unwrap(), b"all done\n");
-        assert_eq!(run("true", b"", LONG).unwrap(), b"");
+        assert_eq!(run_program("echo all done", &request, LONG).unwrap(), b"all done\n");
+        assert_eq!(run_program("true", b"", LONG).unwrap(), b"");
         // No shell: the words are arguments.
-        assert_eq!(run("echo $HOME ; false", b"", LONG).unwrap(), b"$HOME ; false\n");
+        assert_eq!(run_program("echo $HOME ; false", b"", LONG).unwrap(), b"$HOME ; false\n");
     }
 
     /// Also if the program itself was successful.
@@ -221,7 +221,7 @@ mod tests {
         let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
         std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
         // Not as words, because the directory's name may contain a blank.
-        let left_behind = Program::of("sh", &script, LONG).run(b"", &Interrupt::catch().unwrap());
+        let left_behind = Program::with_argument("sh", &script, LONG).run(b"", &Interrupt::catch().unwrap());
         std::fs::remove_file(&script).unwrap();
         let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
         let stat = format!("/proc/{}/stat", left_behind.trim());
@@ -234,10 +234,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_left_its_group_is_ended() {
+    fn a_program_outside_its_process_group_is_killed() {
         let child = Command::new("sleep").arg("600").spawn().unwrap(); // not in a group of its own
         let (done, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || done.send(RunningProgram { child }.end()));
+        std::thread::spawn(move || done.send(RunningProgram { child }.kill_group()));
         let status = ended.recv_timeout(LONG).expect("the program still runs").unwrap();
         assert!(!status.success());
     }
@@ -259,7 +259,7 @@ mod tests {
             ),
             ("yes", LONG, "yes: killed; it printed more than 16 MiB; have it print less"),
         ] {
-            assert_eq!(run(words, b"x", timeout).unwrap_err().to_string(), expected);
+            assert_eq!(run_program(words, b"x", timeout).unwrap_err().to_string(), expected);
         }
         assert!(start.elapsed() < LONG);
         assert!(Program::parse("  ", LONG).is_err());

@@ -11,7 +11,7 @@ use nocopy::integration::{Wakeup, poll};
 use nocopy_proto::message::network_of;
 use rustix::event::{PollFd, PollFlags};
 
-use super::summary::Served;
+use super::summary::ServiceCounters;
 use crate::exchange::{PATIENCE, SPIN, WaitMode};
 use nocopy_report::Interrupt;
 
@@ -32,31 +32,31 @@ const PENDING_BYTES_MAX: usize = (16 << 20) + 2 * PIECE_BYTES;
 /// Beyond that a connection is ended.
 const KEPT_BYTES_MAX_ALL: usize = (256 << 20) - (CONNECTIONS_MAX + 1) * PIECE_BYTES;
 
-pub(super) fn serve(
+pub(super) fn serve_streams(
     listener: &TcpListener,
     waiting: WaitMode,
     idle: Duration,
     interrupt: &Interrupt,
-    served: &mut Served,
+    served: &mut ServiceCounters,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let buffer = vec![0; PIECE_BYTES].into();
     let pause = None;
-    Server { listener, waiting, idle, connections: Vec::new(), buffer, pause, served }.run(interrupt)
+    EchoServer { listener, waiting, idle, connections: Vec::new(), buffer, pause, served }.run(interrupt)
 }
 
-struct Server<'a> {
+struct EchoServer<'a> {
     listener: &'a TcpListener,
     waiting: WaitMode,
     idle: Duration,
-    connections: Vec<Connection>,
+    connections: Vec<EchoConnection>,
     buffer: Box<[u8]>,
     /// No connection is accepted before this time, because the machine was out of memory or descriptors.
     pause: Option<Instant>,
-    served: &'a mut Served,
+    served: &'a mut ServiceCounters,
 }
 
-impl Server<'_> {
+impl EchoServer<'_> {
     fn run(&mut self, interrupt: &Interrupt) -> io::Result<()> {
         let mut moved = Instant::now();
         while !interrupt.was_interrupted() {
@@ -65,28 +65,28 @@ impl Server<'_> {
                 WaitMode::Adaptive => moved.elapsed() >= SPIN,
                 WaitMode::Blocking => true,
             };
-            let may_accept = self.poll(sleeps)?;
+            let may_accept = self.poll_sockets(sleeps)?;
             let now = Instant::now();
             if may_accept {
                 self.accept(now);
             }
-            if self.serve_ready(now) {
+            if self.serve_ready_connections(now) {
                 moved = now;
             }
-            self.end_idle(now);
+            self.disconnect_idle(now);
         }
         Ok(())
     }
 
     /// Finds connections that may have something to do, possibly after a wait. Returns whether there may be a
     /// new one.
-    fn poll(&mut self, sleeps: bool) -> io::Result<bool> {
+    fn poll_sockets(&mut self, sleeps: bool) -> io::Result<bool> {
         self.pause = self.pause.filter(|end| Instant::now() < *end);
         if !sleeps {
             self.connections.iter_mut().for_each(|connection| connection.is_ready = true);
             return Ok(self.pause.is_none());
         }
-        let streams = self.connections.iter().map(|one| PollFd::new(&one.stream, one.wanted()));
+        let streams = self.connections.iter().map(|one| PollFd::new(&one.stream, one.poll_flags()));
         let listener = self.pause.is_none().then(|| PollFd::new(self.listener, PollFlags::IN));
         let mut descriptors: Vec<_> = streams.chain(listener).collect();
         if poll(&mut descriptors, Some(PATIENCE))? == Wakeup::Interrupted {
@@ -105,16 +105,16 @@ impl Server<'_> {
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     *self.served.connections.get_or_insert(0) += 1;
-                    self.connections.extend(Connection::new(stream, from.ip(), now).ok());
+                    self.connections.extend(EchoConnection::new(stream, from.ip(), now).ok());
                     if self.connections.len() > CONNECTIONS_MAX {
-                        self.evict();
+                        self.evict_largest_user();
                     }
                 }
                 // If one connection fails, the next may work.
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
-                    Some(libc::EMFILE) if !self.connections.is_empty() => self.evict(),
+                    Some(libc::EMFILE) if !self.connections.is_empty() => self.evict_largest_user(),
                     // The machine lacks memory or descriptors. The connection stays in the queue, and poll
                     // would return at once again.
                     _ => return self.pause = Some(now + PATIENCE),
@@ -124,13 +124,13 @@ impl Server<'_> {
     }
 
     /// Ends a connection: in the network with the most connections, the one that was idle for longest.
-    fn evict(&mut self) {
+    fn evict_largest_user(&mut self) {
         let first = largest_user(&self.connections, |_| 1, |connection| Reverse(connection.last_transfer));
         self.disconnect(first);
     }
 
     /// Reads and writes without waiting. Returns whether any byte was moved.
-    fn serve_ready(&mut self, now: Instant) -> bool {
+    fn serve_ready_connections(&mut self, now: Instant) -> bool {
         let Self { connections, buffer, served, .. } = self;
         let mut has_moved = false;
         connections.retain_mut(|connection| {
@@ -145,14 +145,15 @@ impl Server<'_> {
             }
             !connection.is_over()
         });
-        while self.connections.iter().map(Connection::pending_bytes).sum::<usize>() > KEPT_BYTES_MAX_ALL {
-            let first = largest_user(&self.connections, Connection::pending_bytes, Connection::pending_bytes);
+        while self.connections.iter().map(EchoConnection::pending_bytes).sum::<usize>() > KEPT_BYTES_MAX_ALL {
+            let first =
+                largest_user(&self.connections, EchoConnection::pending_bytes, EchoConnection::pending_bytes);
             self.disconnect(first);
         }
         has_moved
     }
 
-    fn end_idle(&mut self, now: Instant) {
+    fn disconnect_idle(&mut self, now: Instant) {
         let before = self.connections.len();
         self.connections.retain(|connection| now.duration_since(connection.last_transfer) < self.idle);
         self.served.refused += (before - self.connections.len()) as u64;
@@ -169,9 +170,9 @@ impl Server<'_> {
 /// The connection to end first: in the network with the largest share, the connection with the largest part
 /// of it.
 fn largest_user<P: Ord>(
-    connections: &[Connection],
-    share: impl Fn(&Connection) -> usize,
-    part: impl Fn(&Connection) -> P,
+    connections: &[EchoConnection],
+    share: impl Fn(&EchoConnection) -> usize,
+    part: impl Fn(&EchoConnection) -> P,
 ) -> Option<usize> {
     let mut shares = HashMap::<IpAddr, usize>::new();
     for connection in connections {
@@ -181,7 +182,7 @@ fn largest_user<P: Ord>(
     (0..connections.len()).max_by_key(key)
 }
 
-struct Connection {
+struct EchoConnection {
     stream: TcpStream,
     network: IpAddr,
     pending: PendingBytes,
@@ -197,7 +198,7 @@ struct EchoCounts {
     written: usize,
 }
 
-impl Connection {
+impl EchoConnection {
     fn new(stream: TcpStream, from: IpAddr, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -224,7 +225,7 @@ impl Connection {
         !self.is_ended && self.pending_bytes() + PIECE_BYTES <= PENDING_BYTES_MAX
     }
 
-    fn wanted(&self) -> PollFlags {
+    fn poll_flags(&self) -> PollFlags {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.has_room());
         wanted.set(PollFlags::OUT, !self.pending.is_empty());
@@ -234,21 +235,21 @@ impl Connection {
     /// Writes kept bytes, reads once, and sends that back while there is room.
     fn echo(&mut self, buffer: &mut [u8]) -> io::Result<EchoCounts> {
         let mut written = 0;
-        while let Some(first) = self.pending.first() {
-            let Some(more) = unless_would_block(self.stream.write(first))? else { break };
-            self.pending.drop_first(more);
+        while let Some(first) = self.pending.first_piece() {
+            let Some(more) = none_if_would_block(self.stream.write(first))? else { break };
+            self.pending.discard_sent(more);
             written += more;
         }
         if !self.has_room() {
             return Ok(EchoCounts { read: 0, written });
         }
-        let Some(read) = unless_would_block(self.stream.read(buffer))? else {
+        let Some(read) = none_if_would_block(self.stream.read(buffer))? else {
             return Ok(EchoCounts { read: 0, written });
         };
         self.is_ended = read == 0;
         let mut sent = 0;
         if self.pending.is_empty() && read > 0 {
-            sent = unless_would_block(self.stream.write(&buffer[..read]))?.unwrap_or(0);
+            sent = none_if_would_block(self.stream.write(&buffer[..read]))?.unwrap_or(0);
         }
         self.pending.push(&buffer[sent..read]);
         Ok(EchoCounts { read, written: written + sent })
@@ -286,11 +287,11 @@ impl PendingBytes {
         }
     }
 
-    fn first(&self) -> Option<&[u8]> {
+    fn first_piece(&self) -> Option<&[u8]> {
         self.pieces.front().map(|first| &first[self.sent..])
     }
 
-    fn drop_first(&mut self, bytes: usize) {
+    fn discard_sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.pieces.front().is_some_and(|first| first.len() == self.sent) {
             (self.sent, _) = (0, self.pieces.pop_front());
@@ -298,7 +299,7 @@ impl PendingBytes {
     }
 }
 
-fn unless_would_block<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_would_block<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -314,10 +315,10 @@ mod tests {
 
     /// A connection from an address, with `pieces` pieces in memory, which last moved bytes at
     /// `last_transfer`.
-    fn connection(from: &str, pieces: usize, last_transfer: Instant) -> Connection {
+    fn test_connection(from: &str, pieces: usize, last_transfer: Instant) -> EchoConnection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut connection = Connection::new(stream, from.parse().unwrap(), last_transfer).unwrap();
+        let mut connection = EchoConnection::new(stream, from.parse().unwrap(), last_transfer).unwrap();
         connection.pending.push(&vec![0; pieces * PIECE_BYTES]);
         connection
     }
@@ -327,16 +328,19 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let connections = [
-            connection("10.0.0.1", 6, after(40)),
-            connection("2001:db8:0:1::1", 4, after(81)),
-            connection("10.0.0.2", 5, start),
-            connection("2001:db8:0:1::2", 3, after(80)),
-            connection("::ffff:10.0.0.1", 0, after(89)),
-            connection("2001:db8:0:1::3", 0, after(82)),
+            test_connection("10.0.0.1", 6, after(40)),
+            test_connection("2001:db8:0:1::1", 4, after(81)),
+            test_connection("10.0.0.2", 5, start),
+            test_connection("2001:db8:0:1::2", 3, after(80)),
+            test_connection("::ffff:10.0.0.1", 0, after(89)),
+            test_connection("2001:db8:0:1::3", 0, after(82)),
         ];
         // The subnet has the most connections and kept bytes, although no single address of it has.
         assert_eq!(largest_user(&connections, |_| 1, |one| Reverse(one.last_transfer)), Some(3));
-        assert_eq!(largest_user(&connections, Connection::pending_bytes, Connection::pending_bytes), Some(1));
+        assert_eq!(
+            largest_user(&connections, EchoConnection::pending_bytes, EchoConnection::pending_bytes),
+            Some(1)
+        );
         assert_eq!(largest_user(&connections[..1], |_| 1, |one| Reverse(one.last_transfer)), Some(0));
         assert_eq!(largest_user(&[], |_| 1, |one| Reverse(one.last_transfer)), None);
     }
@@ -346,24 +350,27 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut served = Served::new(crate::endpoint::Scheme::Tcp, listener.local_addr().unwrap());
-        let mut server = Server {
+        let mut served = ServiceCounters::new(crate::endpoint::Scheme::Tcp, listener.local_addr().unwrap());
+        let mut server = EchoServer {
             listener: &listener,
             waiting: WaitMode::Blocking,
             idle: Duration::from_secs(10),
-            connections: vec![connection("10.0.0.1", 0, after(17)), connection("10.0.0.1", 5, start)],
+            connections: vec![
+                test_connection("10.0.0.1", 0, after(17)),
+                test_connection("10.0.0.1", 5, start),
+            ],
             buffer: vec![0; PIECE_BYTES].into(),
             pause: None,
             served: &mut served,
         };
-        server.end_idle(after(20));
+        server.disconnect_idle(after(20));
         assert_eq!((server.connections.len(), server.connections[0].pending_bytes()), (1, 0));
-        server.end_idle(after(27));
+        server.disconnect_idle(after(27));
         assert_eq!((server.connections.len(), served.refused), (0, 2));
     }
 
     #[test]
-    fn pending_bytes_stay_in_order_and_are_counted_truly() {
+    fn pending_bytes_stay_in_order_and_their_memory_is_counted() {
         let (mut kept, mut next, mut expected) = (PendingBytes::default(), 0_u32, 0_u32);
         for round in 0..400 {
             let bytes: Vec<u8> = (0..(round * 37) % 5000).map(|place: u32| (next + place) as u8).collect();
@@ -372,7 +379,7 @@ mod tests {
             let held: usize = kept.pieces.iter().map(Vec::capacity).sum();
             assert_eq!(held, kept.memory_bytes());
             assert!(kept.memory_bytes() <= (next - expected) as usize + 2 * PIECE_BYTES);
-            while let Some(first) = kept.first().filter(|_| round % 3 == 0 || round > 390) {
+            while let Some(first) = kept.first_piece().filter(|_| round % 3 == 0 || round > 390) {
                 let part = first.len().div_ceil(2);
                 assert!(
                     first[..part]
@@ -381,7 +388,7 @@ mod tests {
                         .all(|(place, byte)| *byte == (expected + place as u32) as u8)
                 );
                 expected += part as u32;
-                kept.drop_first(part);
+                kept.discard_sent(part);
             }
         }
         assert!(kept.is_empty() && next == expected);

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nocopy_proto::errno::Counts;
+use nocopy_proto::errno::ErrorCounts;
 use serde::{Serialize, Serializer};
 
 use crate::endpoint::Scheme;
@@ -16,11 +16,11 @@ use nocopy_report::{CommandEnd, Outcome};
 pub(super) struct Summary {
     ended: CommandEnd,
     seconds: f64,
-    services: Vec<Served>,
+    services: Vec<ServiceCounters>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Served {
+pub(super) struct ServiceCounters {
     scheme: &'static str,
     address: SocketAddr,
     /// Messages or datagrams that were answered; absent for TCP, where messages cannot be distinguished.
@@ -32,14 +32,14 @@ pub(super) struct Served {
     /// Connections refused or ended by the server, and datagrams not answered.
     pub refused: u64,
     /// Answers that the kernel did not take, by its error; they are among those refused.
-    #[serde(serialize_with = "by_name", skip_serializing_if = "Counts::is_empty")]
-    pub refused_by: Counts,
+    #[serde(serialize_with = "serialize_by_name", skip_serializing_if = "ErrorCounts::is_empty")]
+    pub refused_by: ErrorCounts,
     /// Runs of the program that failed or took too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program_failures: Option<u64>,
 }
 
-impl Served {
+impl ServiceCounters {
     pub(super) fn new(scheme: Scheme, address: SocketAddr) -> Self {
         let counts = |is_counted: bool| is_counted.then_some(0);
         Self {
@@ -49,23 +49,23 @@ impl Served {
             bytes: 0,
             connections: counts(matches!(scheme, Scheme::Tcp | Scheme::Message)),
             refused: 0,
-            refused_by: Counts::default(),
+            refused_by: ErrorCounts::default(),
             program_failures: None,
         }
     }
 
-    pub(super) fn answer(&mut self, bytes: usize) {
+    pub(super) fn count_answer(&mut self, bytes: usize) {
         *self.answered.get_or_insert(0) += 1;
         self.bytes += bytes as u64;
     }
 
     /// Counts an answer that is lost.
-    pub(super) fn refuse(&mut self, error: &io::Error) {
+    pub(super) fn count_refused(&mut self, error: &io::Error) {
         self.refused += 1;
         self.refused_by.add(error, 1);
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         let answered = self.answered.map(|count| format!("{count} answered, "));
         let connections = self.connections.map(|count| format!(", {count} connections"));
         let refused = Some(self.refused).filter(|count| *count > 0).map(|count| format!(", {count} refused"));
@@ -80,12 +80,12 @@ impl Served {
     }
 }
 
-fn by_name<S: Serializer>(counts: &Counts, serializer: S) -> Result<S::Ok, S::Error> {
-    counts.by_name().serialize(serializer)
+fn serialize_by_name<S: Serializer>(counts: &ErrorCounts, serializer: S) -> Result<S::Ok, S::Error> {
+    counts.counts_by_name().serialize(serializer)
 }
 
 impl Summary {
-    pub(super) fn of(ended: CommandEnd, time: Duration, services: Vec<Served>) -> Self {
+    pub(super) fn from_services(ended: CommandEnd, time: Duration, services: Vec<ServiceCounters>) -> Self {
         Self { ended, seconds: time.as_secs_f64(), services }
     }
 }
@@ -94,7 +94,9 @@ impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.serve/2";
 
     fn table(&self) -> Table {
-        let row = |served: &Served| (format!("{}://{}", served.scheme, served.address), served.words());
+        let row = |served: &ServiceCounters| {
+            (format!("{}://{}", served.scheme, served.address), served.description())
+        };
         self.services.iter().map(row).collect::<Vec<_>>().into()
     }
 

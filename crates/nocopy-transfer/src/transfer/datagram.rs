@@ -4,14 +4,16 @@
 //! |---|---|---|---|
 //! | data | from 0 | where its bytes are in the stream | |
 //! | probe | 0 | 0 | datagrams and bytes sent, sum of their checksums |
-//! | report | how many datagrams were to come | 0 | as [`Received`] |
+//! | report | how many datagrams were to come | 0 | as [`ReceivedCounts`] |
 
 use serde::Serialize;
 
-use super::wire::{CONTROL_BYTES, COUNTS, Control, Data, NUMBER_MAX, Packet, PacketKind, ParseError};
+use super::wire::{
+    CONTROL_BYTES, COUNTS, ControlPacket, DataPacket, NUMBER_MAX, Packet, PacketKind, ParseError,
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Sent {
+pub(crate) struct SentCounts {
     pub datagrams: u64,
     /// Bytes of the stream, without headers.
     pub bytes: u64,
@@ -21,7 +23,7 @@ pub(crate) struct Sent {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedCounts {
     /// Undamaged datagrams, each counted once.
     pub datagrams: u64,
     pub bytes: u64,
@@ -40,7 +42,7 @@ pub(crate) struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
     pub run: u64,
-    pub sent: Sent,
+    pub sent: SentCounts,
     pub last: bool,
     pub acknowledgement: bool,
     pub verify: bool,
@@ -51,14 +53,14 @@ pub(super) struct Report {
     pub run: u64,
     /// The number of datagrams expected: up to the last received, or all that were sent, if known.
     pub expected: u64,
-    pub received: Received,
+    pub received: ReceivedCounts,
     pub last: bool,
     pub verify: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Datagram<'a> {
-    Data(Data<'a>),
+    Data(DataPacket<'a>),
     Probe(Probe),
     Report(Report),
 }
@@ -67,21 +69,27 @@ impl<'a> Datagram<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         match Packet::parse(bytes)? {
             Packet::Data(data) => Ok(Self::Data(data)),
-            Packet::Control(control) => Self::of(&control).ok_or(ParseError::Corrupt { run: control.run }),
+            Packet::Control(control) => {
+                Self::from_control(&control).ok_or(ParseError::Corrupt { run: control.run })
+            }
         }
     }
 
-    fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, last, acknowledgement, verify, counts, .. } = *control;
+    fn from_control(control: &ControlPacket) -> Option<Self> {
+        let ControlPacket { run, number, last, acknowledgement, verify, counts, .. } = *control;
         if control.offset != 0 || control.has_length {
             return None;
         }
         match control.kind {
-            PacketKind::Probe if number == 0 && control.is_zero_from(3) => {
-                Some(Self::Probe(Probe { run, sent: Sent::of(counts), last, acknowledgement, verify }))
-            }
+            PacketKind::Probe if number == 0 && control.has_zero_counts_from(3) => Some(Self::Probe(Probe {
+                run,
+                sent: SentCounts::from_counts(counts),
+                last,
+                acknowledgement,
+                verify,
+            })),
             PacketKind::Report => {
-                let received = Received::of(counts);
+                let received = ReceivedCounts::from_counts(counts);
                 Some(Self::Report(Report { run, expected: number, received, last, verify }))
             }
             _ => None,
@@ -89,24 +97,24 @@ impl<'a> Datagram<'a> {
     }
 }
 
-impl Sent {
-    fn of(counts: [u64; COUNTS]) -> Self {
+impl SentCounts {
+    fn from_counts(counts: [u64; COUNTS]) -> Self {
         let [datagrams, bytes, checksum, ..] = counts;
         Self { datagrams, bytes, checksum }
     }
 
-    fn counts(self) -> [u64; COUNTS] {
+    fn to_counts(self) -> [u64; COUNTS] {
         [self.datagrams, self.bytes, self.checksum, 0, 0, 0, 0, 0]
     }
 }
 
-impl Received {
-    fn of(counts: [u64; COUNTS]) -> Self {
+impl ReceivedCounts {
+    fn from_counts(counts: [u64; COUNTS]) -> Self {
         let [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped] = counts;
         Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped }
     }
 
-    fn counts(self) -> [u64; COUNTS] {
+    fn to_counts(self) -> [u64; COUNTS] {
         let Self { datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped } = self;
         [datagrams, bytes, checksum, reordered, duplicate, corrupt, stale, kernel_dropped]
     }
@@ -115,12 +123,12 @@ impl Received {
 impl Probe {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, sent, last, acknowledgement, verify } = *self;
-        Control {
+        ControlPacket {
             last,
             acknowledgement,
             verify,
-            counts: sent.counts(),
-            ..Control::new(PacketKind::Probe, run)
+            counts: sent.to_counts(),
+            ..ControlPacket::new(PacketKind::Probe, run)
         }
         .emit()
     }
@@ -130,8 +138,14 @@ impl Report {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, expected, received, last, verify } = *self;
         let number = expected.min(NUMBER_MAX - 1);
-        Control { number, last, verify, counts: received.counts(), ..Control::new(PacketKind::Report, run) }
-            .emit()
+        ControlPacket {
+            number,
+            last,
+            verify,
+            counts: received.to_counts(),
+            ..ControlPacket::new(PacketKind::Report, run)
+        }
+        .emit()
     }
 }
 
@@ -143,16 +157,16 @@ mod tests {
 
     #[test]
     fn unused_fields_of_datagrams_are_zero() {
-        let probe = Control::new(PacketKind::Probe, 1);
-        let report = Control::new(PacketKind::Report, 1);
+        let probe = ControlPacket::new(PacketKind::Probe, 1);
+        let report = ControlPacket::new(PacketKind::Report, 1);
         for wrong in [
-            Control { number: 1, ..probe },
-            Control { offset: 1, ..probe },
-            Control { has_length: true, ..probe },
-            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..probe },
-            Control { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..probe },
-            Control { offset: 1, ..report },
-            Control::new(PacketKind::Head, 1),
+            ControlPacket { number: 1, ..probe },
+            ControlPacket { offset: 1, ..probe },
+            ControlPacket { has_length: true, ..probe },
+            ControlPacket { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..probe },
+            ControlPacket { counts: [0, 0, 0, 0, 0, 0, 0, 1], ..probe },
+            ControlPacket { offset: 1, ..report },
+            ControlPacket::new(PacketKind::Head, 1),
         ] {
             assert_eq!(Datagram::parse(&wrong.emit()), Err(ParseError::Corrupt { run: 1 }), "{wrong:?}");
         }
@@ -165,10 +179,11 @@ mod tests {
             run: u64, number in 0..NUMBER_MAX, counts in proptest::array::uniform8(0..NUMBER_MAX),
             last: bool, acknowledgement: bool, verify: bool,
         ) {
-            let probe = Probe { run, sent: Sent::of(counts), last, acknowledgement, verify };
+            let probe = Probe { run, sent: SentCounts::from_counts(counts), last, acknowledgement, verify };
             let bytes = probe.emit();
             prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Probe(probe)));
-            let report = Report { run, expected: number, received: Received::of(counts), last, verify };
+            let received = ReceivedCounts::from_counts(counts);
+            let report = Report { run, expected: number, received, last, verify };
             let bytes = report.emit();
             prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Report(report)));
         }

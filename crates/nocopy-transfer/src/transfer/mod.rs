@@ -12,7 +12,7 @@ mod sender_run;
 pub(crate) mod stream;
 mod wire;
 
-pub(crate) use receiver_run::{HandleResult, ReceiverPhase, ReceiverRun};
+pub(crate) use receiver_run::{HandledDatagram, ReceiverPhase, ReceiverRun};
 pub(crate) use report::RunRow;
 pub(crate) use sender_run::{SenderRun, SenderState};
 pub(crate) use wire::{CONTROL_BYTES, HEADER_BYTES};

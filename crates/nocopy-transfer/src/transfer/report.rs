@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-use super::datagram::{Received, Sent};
+use super::datagram::{ReceivedCounts, SentCounts};
 
 /// Counts of a run, at either end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunCounts {
-    pub received: Received,
+    pub received: ReceivedCounts,
     /// The number of expected datagrams: all that were sent, or those up to the last received.
     pub expected: u64,
     /// The sender's counts, once it has reported them.
-    pub sent: Option<Sent>,
+    pub sent: Option<SentCounts>,
     /// Whether these are all sent datagrams, not only those before the receiver's limit.
     pub is_whole: bool,
     pub is_final: bool,
@@ -19,7 +19,7 @@ pub(crate) struct RunCounts {
 
 impl RunCounts {
     /// Datagrams that did not arrive, or not as they were sent.
-    pub(crate) fn lost(&self) -> u64 {
+    pub(crate) fn lost_datagrams(&self) -> u64 {
         self.expected.saturating_sub(self.received.datagrams)
     }
 
@@ -27,21 +27,21 @@ impl RunCounts {
     /// `None`: unknown.
     pub(crate) fn verified(&self) -> Option<bool> {
         let Self { received, sent, .. } = self;
-        let same = |sent: Sent| {
+        let same = |sent: SentCounts| {
             (sent.datagrams, sent.bytes, sent.checksum)
                 == (received.datagrams, received.bytes, received.checksum)
         };
-        let all = if self.is_whole { sent.is_some_and(same) } else { self.lost() == 0 };
+        let all = if self.is_whole { sent.is_some_and(same) } else { self.lost_datagrams() == 0 };
         self.is_final.then_some(all)
     }
 
     /// Rows of a table; with checksums if requested.
     pub(crate) fn rows(&self, has_checksums: bool) -> Vec<(String, String)> {
-        let Received { datagrams, bytes, reordered, duplicate, corrupt, stale, kernel_dropped, .. } =
+        let ReceivedCounts { datagrams, bytes, reordered, duplicate, corrupt, stale, kernel_dropped, .. } =
             &self.received;
         let until = if self.is_final { "" } else { ", when it was last known" };
         let received = format!("{datagrams} datagrams, {bytes} bytes of the stream{until}");
-        let mut rows = vec![("received".to_owned(), received), ("lost".to_owned(), self.lost_words())];
+        let mut rows = vec![("received".to_owned(), received), ("lost".to_owned(), self.lost_text())];
         for (name, count, meaning) in [
             (
                 "kernel dropped",
@@ -68,10 +68,10 @@ impl RunCounts {
         rows
     }
 
-    fn lost_words(&self) -> String {
+    fn lost_text(&self) -> String {
         let Self { expected, received, .. } = self;
-        let percent = 100.0 * self.lost() as f64 / (*expected).max(1) as f64;
-        let text = format!("{} datagrams of {expected} ({percent:.3} %)", self.lost());
+        let percent = 100.0 * self.lost_datagrams() as f64 / (*expected).max(1) as f64;
+        let text = format!("{} datagrams of {expected} ({percent:.3} %)", self.lost_datagrams());
         match self.sent.filter(|_| self.is_whole) {
             Some(sent) => format!("{text}, {} bytes", sent.bytes.saturating_sub(received.bytes)),
             None => format!("{text}: those before the last that came"),
@@ -84,9 +84,9 @@ impl RunCounts {
 pub(crate) struct RunRow {
     /// The sender's counts, at the receiver once the sender has reported that it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sent: Option<Sent>,
+    pub sent: Option<SentCounts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
+    pub received: Option<ReceivedCounts>,
     #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
     pub is_final: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,12 +101,12 @@ pub(crate) struct RunRow {
 }
 
 impl RunRow {
-    pub(crate) fn new(sent: Option<Sent>, run_counts: Option<RunCounts>, has_checksums: bool) -> Self {
+    pub(crate) fn new(sent: Option<SentCounts>, run_counts: Option<RunCounts>, has_checksums: bool) -> Self {
         Self {
             sent,
             received: run_counts.map(|run_counts| run_counts.received),
             is_final: run_counts.map(|run_counts| run_counts.is_final),
-            lost: run_counts.map(|run_counts| run_counts.lost()),
+            lost: run_counts.map(|run_counts| run_counts.lost_datagrams()),
             verified: run_counts.filter(|_| has_checksums).and_then(|run_counts| run_counts.verified()),
             run_counts,
             has_checksums,
@@ -124,17 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_reported_as_they_are() {
-        let sent = Sent { datagrams: 10, bytes: 100, checksum: 5 };
-        let received = Received { datagrams: 10, bytes: 100, checksum: 5, ..Received::default() };
+    fn lost_and_changed_datagrams_are_reported() {
+        let sent = SentCounts { datagrams: 10, bytes: 100, checksum: 5 };
+        let received = ReceivedCounts { datagrams: 10, bytes: 100, checksum: 5, ..ReceivedCounts::default() };
         let mut run_counts =
             RunCounts { received, expected: 10, sent: Some(sent), is_whole: true, is_final: true };
-        assert_eq!((run_counts.verified(), run_counts.lost()), (Some(true), 0));
+        assert_eq!((run_counts.verified(), run_counts.lost_datagrams()), (Some(true), 0));
         run_counts.received.checksum = 6;
         assert_eq!(run_counts.verified(), Some(false));
         let received = &mut run_counts.received;
         (received.datagrams, received.bytes, received.reordered) = (8, 80, 3);
-        assert_eq!((run_counts.verified(), run_counts.lost()), (Some(false), 2));
+        assert_eq!((run_counts.verified(), run_counts.lost_datagrams()), (Some(false), 2));
         let said: Vec<String> =
             run_counts.rows(true).into_iter().map(|(name, said)| format!("{name}: {said}")).collect();
         assert!(said[1].contains("2 datagrams of 10 (20.000 %), 20 bytes"), "{said:?}");
@@ -143,10 +143,10 @@ mod tests {
 
     #[test]
     fn unknown_counts_are_not_reported() {
-        let received = Received { datagrams: 8, bytes: 80, ..Received::default() };
-        let sent = Some(Sent { datagrams: 100, bytes: 1000, checksum: 5 });
+        let received = ReceivedCounts { datagrams: 8, bytes: 80, ..ReceivedCounts::default() };
+        let sent = Some(SentCounts { datagrams: 100, bytes: 1000, checksum: 5 });
         let enough = RunCounts { received, expected: 8, sent, is_whole: false, is_final: true };
-        assert_eq!((enough.verified(), enough.lost()), (Some(true), 0));
+        assert_eq!((enough.verified(), enough.lost_datagrams()), (Some(true), 0));
         assert!(enough.rows(false)[1].1.contains("before the last that came"));
         assert_eq!(RunCounts { expected: 9, ..enough }.verified(), Some(false));
         let unknown = RunCounts { is_final: false, ..enough };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::datagram::{Datagram, Probe, Report, Sent};
+use super::datagram::{Datagram, Probe, Report, SentCounts};
 use super::report::RunCounts;
 use super::wire::{CONTROL_BYTES, HEADER_BYTES, emit_data};
 
@@ -22,7 +22,7 @@ pub(crate) struct SenderRun {
     verify: bool,
     /// How long to wait for the first report.
     connect_timeout_ns: u64,
-    sent: Sent,
+    sent: SentCounts,
     report: Option<Report>,
     stage: SenderStage,
     reported_ns: u64,
@@ -59,16 +59,16 @@ impl SenderRun {
     /// `run` is a random number, which cannot be guessed.
     pub(crate) fn new(run: u64, verify: bool, connect_timeout: Duration) -> Self {
         let connect_timeout_ns = u64::try_from(connect_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let (sent, stage) = (Sent::default(), SenderStage::Connecting);
+        let (sent, stage) = (SentCounts::default(), SenderStage::Connecting);
         Self { run, verify, connect_timeout_ns, sent, report: None, stage, reported_ns: 0, probe_due_ns: 0 }
     }
 
     /// Writes the header in front of the bytes in `datagram`, and counts it as sent.
     /// Panics if the buffer has no room for the header.
-    pub(crate) fn seal(&mut self, datagram: &mut [u8]) {
-        let Sent { datagrams, bytes, checksum } = self.sent;
+    pub(crate) fn write_header(&mut self, datagram: &mut [u8]) {
+        let SentCounts { datagrams, bytes, checksum } = self.sent;
         let sum = emit_data(datagram, self.run, datagrams, bytes, self.verify);
-        self.sent = Sent {
+        self.sent = SentCounts {
             datagrams: datagrams + 1,
             bytes: bytes + (datagram.len() - HEADER_BYTES) as u64,
             checksum: checksum.wrapping_add(sum.unwrap_or(0).into()),
@@ -78,7 +78,7 @@ impl SenderRun {
     pub(crate) fn next_probe(&mut self, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if let SenderStage::Over { acknowledged: acknowledged @ false, .. } = &mut self.stage {
             *acknowledged = true;
-            return Some(self.probe(true));
+            return Some(self.emit_probe(true));
         }
         let interval_ns = match self.stage {
             SenderStage::Connecting => CONNECTING_NS,
@@ -90,16 +90,16 @@ impl SenderRun {
             return None;
         }
         self.probe_due_ns = now_ns + interval_ns;
-        Some(self.probe(false))
+        Some(self.emit_probe(false))
     }
 
-    fn probe(&self, acknowledgement: bool) -> [u8; CONTROL_BYTES] {
+    fn emit_probe(&self, acknowledgement: bool) -> [u8; CONTROL_BYTES] {
         let last = self.stage == SenderStage::Finishing;
         Probe { run: self.run, sent: self.sent, last, acknowledgement, verify: self.verify }.emit()
     }
 
     /// Handles a datagram from the receiver's address; everything but reports of this run is ignored.
-    pub(crate) fn handle(&mut self, bytes: &[u8], now_ns: u64) {
+    pub(crate) fn handle_datagram(&mut self, bytes: &[u8], now_ns: u64) {
         let Ok(Datagram::Report(report)) = Datagram::parse(bytes) else { return };
         if report.run != self.run || matches!(self.stage, SenderStage::Over { .. }) {
             return;
@@ -136,7 +136,7 @@ impl SenderRun {
         }
     }
 
-    pub(crate) fn sent(&self) -> Sent {
+    pub(crate) fn sent_counts(&self) -> SentCounts {
         self.sent
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::receiver_run::{HandleResult, ReceiverPhase, ReceiverRun};
+    use super::super::receiver_run::{HandledDatagram, ReceiverPhase, ReceiverRun};
     use super::*;
 
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_sender_whose_answers_stop_gives_up() {
-        let (mut sending, mut receiving) = (SenderRun::new(1, false, CONNECT_TIMEOUT), receiver(true));
-        exchange(&mut sending, &mut receiving, 0);
+        let (mut sending, mut receiving) = (SenderRun::new(1, false, CONNECT_TIMEOUT), new_receiver(true));
+        exchange_probe_and_report(&mut sending, &mut receiving, 0);
         assert!(sending.has_checksums(), "the receiver wants them");
         assert_eq!(sending.state(SILENCE_NS - 1), SenderState::Running);
         assert_eq!(sending.state(SILENCE_NS), SenderState::Silent);
@@ -190,29 +190,30 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_by_the_receiver_is_accepted() {
-        let (mut sending, mut receiving) = (SenderRun::new(1, false, CONNECT_TIMEOUT), receiver(false));
-        exchange(&mut sending, &mut receiving, 0);
-        receiving.close(0);
-        exchange(&mut sending, &mut receiving, 200 * MS);
+    fn an_early_end_by_the_receiver_is_acknowledged() {
+        let (mut sending, mut receiving) = (SenderRun::new(1, false, CONNECT_TIMEOUT), new_receiver(false));
+        exchange_probe_and_report(&mut sending, &mut receiving, 0);
+        receiving.stop_counting(0);
+        exchange_probe_and_report(&mut sending, &mut receiving, 200 * MS);
         assert_eq!(sending.state(u64::MAX), SenderState::EndedEarly);
-        exchange(&mut sending, &mut receiving, 200 * MS);
+        exchange_probe_and_report(&mut sending, &mut receiving, 200 * MS);
         assert_eq!(receiving.phase(200 * MS), ReceiverPhase::Over, "and acknowledged");
     }
 
-    fn receiver(wants_checksums: bool) -> ReceiverRun {
+    fn new_receiver(wants_checksums: bool) -> ReceiverRun {
         ReceiverRun::new(wants_checksums, Duration::from_secs(10))
     }
 
-    fn address() -> SocketAddr {
+    fn receiver_address() -> SocketAddr {
         ([127, 0, 0, 1], 9).into()
     }
 
-    fn exchange(sending: &mut SenderRun, receiving: &mut ReceiverRun, now_ns: u64) {
+    fn exchange_probe_and_report(sending: &mut SenderRun, receiving: &mut ReceiverRun, now_ns: u64) {
         if let Some(probe) = sending.next_probe(now_ns)
-            && let HandleResult::Report(report) = receiving.handle(address(), &probe, now_ns)
+            && let HandledDatagram::Report(report) =
+                receiving.handle_datagram(receiver_address(), &probe, now_ns)
         {
-            sending.handle(&report, now_ns);
+            sending.handle_datagram(&report, now_ns);
         }
     }
 
@@ -261,16 +262,16 @@ mod tests {
             };
             let (mut there, mut back) = (path(0), path(faults.len() / 2));
             let mut sending = SenderRun::new(5, verify, 20 * CONNECT_TIMEOUT);
-            let mut receiving = receiver(verify);
+            let mut receiving = new_receiver(verify);
             let (mut delivered, mut now_ns) = (Vec::new(), 0);
             while !matches!(receiving.phase(now_ns), ReceiverPhase::Over | ReceiverPhase::Silent)
                 && now_ns < 60_000 * MS
             {
                 now_ns += MS;
                 if sending.state(now_ns) == SenderState::Running {
-                    if sending.sent().datagrams < datagrams {
-                        let mut datagram = vec![sending.sent().datagrams as u8; CONTROL_BYTES + 1];
-                        sending.seal(&mut datagram);
+                    if sending.sent_counts().datagrams < datagrams {
+                        let mut datagram = vec![sending.sent_counts().datagrams as u8; CONTROL_BYTES + 1];
+                        sending.write_header(&mut datagram);
                         there.push(now_ns, datagram);
                     } else {
                         sending.finish(now_ns);
@@ -279,17 +280,17 @@ mod tests {
                 let probe = sending.next_probe(now_ns);
                 there.in_flight.extend(probe.map(|probe| (now_ns, probe.to_vec())));
                 while let Some(datagram) = there.pop(now_ns) {
-                    match receiving.handle(address(), &datagram, now_ns) {
-                        HandleResult::Data(data) => {
+                    match receiving.handle_datagram(receiver_address(), &datagram, now_ns) {
+                        HandledDatagram::Data(data) => {
                             prop_assert!(!verify || data.bytes.iter().all(|byte| *byte == data.number as u8));
                             delivered.push(data.number);
                         }
-                        HandleResult::Report(report) => back.push(now_ns, report.to_vec()),
-                        HandleResult::Nothing => {}
+                        HandledDatagram::Report(report) => back.push(now_ns, report.to_vec()),
+                        HandledDatagram::Nothing => {}
                     }
                 }
                 while let Some(report) = back.pop(now_ns) {
-                    sending.handle(&report, now_ns);
+                    sending.handle_datagram(&report, now_ns);
                 }
             }
             // If nearly all reports were lost, the result is silence.

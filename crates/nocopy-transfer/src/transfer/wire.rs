@@ -56,12 +56,12 @@ pub(super) enum PacketKind {
 }
 
 impl PacketKind {
-    fn of(byte: u8) -> Option<Self> {
+    fn from_byte(byte: u8) -> Option<Self> {
         [Self::Data, Self::Probe, Self::Report, Self::Head].into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// The flags that a datagram of this kind may have.
-    fn flags(self) -> u16 {
+    fn allowed_flags(self) -> u16 {
         match self {
             Self::Data => CHECKED,
             Self::Probe => CHECKED | LAST | ACKNOWLEDGEMENT | VERIFY | LENGTH,
@@ -73,7 +73,7 @@ impl PacketKind {
 
 /// A *data* datagram, with its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Data<'a> {
+pub(crate) struct DataPacket<'a> {
     pub run: u64,
     pub number: u64,
     pub offset: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Data<'a> {
 
 /// A header with a record: a probe, a report, or the head of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Control {
+pub(super) struct ControlPacket {
     pub kind: PacketKind,
     pub run: u64,
     pub number: u64,
@@ -98,8 +98,8 @@ pub(super) struct Control {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet<'a> {
-    Data(Data<'a>),
-    Control(Control),
+    Data(DataPacket<'a>),
+    Control(ControlPacket),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,16 +114,16 @@ impl<'a> Packet<'a> {
         if header[..4] != MAGIC || header[4] != VERSION {
             return Err(ParseError::Foreign);
         }
-        Self::of(header, rest).ok_or(ParseError::Corrupt { run: u64_at(header, 8) })
+        Self::from_header(header, rest).ok_or(ParseError::Corrupt { run: u64_at(header, 8) })
     }
 
-    fn of(header: &[u8; HEADER_BYTES], rest: &'a [u8]) -> Option<Self> {
-        let kind = PacketKind::of(header[5])?;
+    fn from_header(header: &[u8; HEADER_BYTES], rest: &'a [u8]) -> Option<Self> {
+        let kind = PacketKind::from_byte(header[5])?;
         let flags = u16::from_be_bytes([header[6], header[7]]);
         let [run, number, offset] = [8, 16, 24].map(|at| u64_at(header, at));
         let checksum = u32_at(header, CHECKSUM_AT);
-        let expected = if flags & CHECKED != 0 { sum(header, rest) } else { 0 };
-        let is_sound = flags & !kind.flags() == 0
+        let expected = if flags & CHECKED != 0 { checksum_of_packet(header, rest) } else { 0 };
+        let is_sound = flags & !kind.allowed_flags() == 0
             && number.max(offset) < NUMBER_MAX
             && u32_at(header, LENGTH_AT) as usize == rest.len()
             && checksum == expected;
@@ -132,19 +132,19 @@ impl<'a> Packet<'a> {
         }
         if kind == PacketKind::Data {
             let checksum = (flags & CHECKED != 0).then_some(checksum);
-            return Some(Self::Data(Data { run, number, offset, checksum, bytes: rest }));
+            return Some(Self::Data(DataPacket { run, number, offset, checksum, bytes: rest }));
         }
         let record: &[u8; 8 * COUNTS] = rest.try_into().ok().filter(|_| flags & CHECKED != 0)?;
         let counts = std::array::from_fn(|index| u64_at(record, 8 * index));
         let [last, acknowledgement, verify, has_length] =
             [LAST, ACKNOWLEDGEMENT, VERIFY, LENGTH].map(|flag| flags & flag != 0);
         let control =
-            Control { kind, run, number, offset, last, acknowledgement, verify, has_length, counts };
+            ControlPacket { kind, run, number, offset, last, acknowledgement, verify, has_length, counts };
         control.has_bounded_counts().then_some(Self::Control(control))
     }
 }
 
-impl Control {
+impl ControlPacket {
     /// A message without flags and counts.
     pub(super) fn new(kind: PacketKind, run: u64) -> Self {
         let [last, acknowledgement, verify, has_length] = [false; 4];
@@ -165,7 +165,7 @@ impl Control {
         self.counts.iter().enumerate().all(|(index, count)| index == CHECKSUM_COUNT || *count < NUMBER_MAX)
     }
 
-    pub(super) fn is_zero_from(&self, index: usize) -> bool {
+    pub(super) fn has_zero_counts_from(&self, index: usize) -> bool {
         self.counts[index..].iter().all(|count| *count == 0)
     }
 
@@ -182,7 +182,7 @@ impl Control {
         ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(CHECKED, |flags, (_, bit)| flags | bit);
         emit_header(&mut bytes, self.kind, flags, [self.run, self.number, self.offset]);
-        seal(&mut bytes);
+        write_checksum(&mut bytes);
         bytes
     }
 }
@@ -192,7 +192,7 @@ impl Control {
 pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, checked: bool) -> Option<u32> {
     let flags = if checked { CHECKED } else { 0 };
     emit_header(buffer, PacketKind::Data, flags, [run, number, offset]);
-    checked.then(|| seal(buffer))
+    checked.then(|| write_checksum(buffer))
 }
 
 fn emit_header(buffer: &mut [u8], kind: PacketKind, flags: u16, numbers: [u64; 3]) {
@@ -207,13 +207,13 @@ fn emit_header(buffer: &mut [u8], kind: PacketKind, flags: u16, numbers: [u64; 3
     buffer[LENGTH_AT..HEADER_BYTES].copy_from_slice(&bytes.to_be_bytes());
 }
 
-fn seal(bytes: &mut [u8]) -> u32 {
+fn write_checksum(bytes: &mut [u8]) -> u32 {
     let checksum = crc32c::crc32c(bytes);
     bytes[CHECKSUM_AT..LENGTH_AT].copy_from_slice(&checksum.to_be_bytes());
     checksum
 }
 
-fn sum(header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
+fn checksum_of_packet(header: &[u8; HEADER_BYTES], rest: &[u8]) -> u32 {
     let mut header = *header;
     header[CHECKSUM_AT..LENGTH_AT].fill(0);
     crc32c::crc32c_append(crc32c::crc32c(&header), rest)
@@ -233,28 +233,28 @@ pub(super) mod tests {
 
     use super::*;
 
-    fn data(run: u64, number: u64, offset: u64, bytes: &[u8], checked: bool) -> Vec<u8> {
+    fn data_packet(run: u64, number: u64, offset: u64, bytes: &[u8], checked: bool) -> Vec<u8> {
         let mut datagram = [&[0xee; HEADER_BYTES], bytes].concat();
         emit_data(&mut datagram, run, number, offset, checked);
         datagram
     }
 
-    pub(in crate::transfer) fn resealed(bytes: &[u8]) -> Vec<u8> {
+    pub(in crate::transfer) fn with_new_checksum(bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[CHECKSUM_AT..LENGTH_AT].fill(0);
-        seal(&mut bytes);
+        write_checksum(&mut bytes);
         bytes
     }
 
-    fn control() -> impl Strategy<Value = Control> {
+    fn any_control() -> impl Strategy<Value = ControlPacket> {
         let kind = prop_oneof![Just(PacketKind::Probe), Just(PacketKind::Report), Just(PacketKind::Head)];
         let numbers = [0..NUMBER_MAX, 0..NUMBER_MAX];
         let counts = proptest::array::uniform8(0..NUMBER_MAX);
         (kind, any::<u64>(), numbers, any::<[bool; 4]>(), counts).prop_map(
             |(kind, run, numbers, flags, counts)| {
                 let ([number, offset], [last, acknowledgement, verify, has_length]) = (numbers, flags);
-                let allowed = |flag, set: bool| set && kind.flags() & flag != 0;
-                Control {
+                let allowed = |flag, set: bool| set && kind.allowed_flags() & flag != 0;
+                ControlPacket {
                     number,
                     offset,
                     last: allowed(LAST, last),
@@ -262,7 +262,7 @@ pub(super) mod tests {
                     verify: allowed(VERIFY, verify),
                     has_length: allowed(LENGTH, has_length),
                     counts,
-                    ..Control::new(kind, run)
+                    ..ControlPacket::new(kind, run)
                 }
             },
         )
@@ -270,7 +270,7 @@ pub(super) mod tests {
 
     #[test]
     fn headers_have_the_documented_bytes() {
-        let datagram = data(0x0102_0304_0506_0708, 9, 10, b"abc", false);
+        let datagram = data_packet(0x0102_0304_0506_0708, 9, 10, b"abc", false);
         let header = [
             &b"nocp\x02\x00\x00\x00"[..],
             &[1, 2, 3, 4, 5, 6, 7, 8],
@@ -281,13 +281,14 @@ pub(super) mod tests {
         ];
         assert_eq!(datagram, [&header.concat(), &b"abc"[..]].concat());
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa, "RFC 3720, B.4");
-        let head = Control { number: 1, has_length: true, ..Control::new(PacketKind::Head, 7) }.emit();
+        let head =
+            ControlPacket { number: 1, has_length: true, ..ControlPacket::new(PacketKind::Head, 7) }.emit();
         assert_eq!((head[5], &head[6..8], &head[36..40]), (3, &[0, 17][..], &[0, 0, 0, 64][..]));
     }
 
     #[test]
     fn other_versions_and_programs_are_foreign() {
-        let sound = data(1, 2, 3, b"abc", false);
+        let sound = data_packet(1, 2, 3, b"abc", false);
         for (place, value) in [(0, b'x'), (4, 1), (4, 3)] {
             let mut other = sound.clone();
             other[place] = value;
@@ -301,16 +302,16 @@ pub(super) mod tests {
     /// Such messages are refused even if their checksum is right.
     #[test]
     fn impossible_values_are_corrupt() {
-        let plain = data(1, 2, 3, b"abc", false);
-        let probe = Control::new(PacketKind::Probe, 1).emit();
-        let report = Control::new(PacketKind::Report, 1).emit();
+        let plain = data_packet(1, 2, 3, b"abc", false);
+        let probe = ControlPacket::new(PacketKind::Probe, 1).emit();
+        let report = ControlPacket::new(PacketKind::Report, 1).emit();
         let mut unchecked = probe;
         unchecked[7] = 0;
         unchecked[CHECKSUM_AT..LENGTH_AT].fill(0);
         let changed = |bytes: &[u8], place: usize, value: u8| {
             let mut bytes = bytes.to_vec();
             bytes[place] = value;
-            if bytes[7] & 1 == 0 { bytes } else { resealed(&bytes) }
+            if bytes[7] & 1 == 0 { bytes } else { with_new_checksum(&bytes) }
         };
         for (what, bytes) in [
             ("shorter than it says", plain[..42].to_vec()),
@@ -346,7 +347,7 @@ pub(super) mod tests {
                 bytes[7] = (bytes[7] % 32) | 1;
                 let length = (bytes.len() - HEADER_BYTES) as u32;
                 bytes[LENGTH_AT..HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
-                bytes = resealed(&bytes);
+                bytes = with_new_checksum(&bytes);
             }
             if let Ok(Packet::Control(control)) = Packet::parse(&bytes) {
                 prop_assert_eq!(&control.emit()[..], &bytes[..], "there is one way to write it");
@@ -355,12 +356,12 @@ pub(super) mod tests {
 
         #[test]
         fn emitted_packets_are_parsed_back(
-            control in control(), run: u64, number in 0..NUMBER_MAX, offset in 0..NUMBER_MAX,
+            control in any_control(), run: u64, number in 0..NUMBER_MAX, offset in 0..NUMBER_MAX,
             bytes in proptest::collection::vec(any::<u8>(), 0..100), checked: bool,
         ) {
             let packet = control.emit();
             prop_assert_eq!(Packet::parse(&packet), Ok(Packet::Control(control)));
-            let datagram = data(run, number, offset, &bytes, checked);
+            let datagram = data_packet(run, number, offset, &bytes, checked);
             let Ok(Packet::Data(read)) = Packet::parse(&datagram) else { panic!("not data") };
             prop_assert_eq!((read.run, read.number, read.offset, read.bytes), (run, number, offset, &bytes[..]));
             prop_assert_eq!(read.checksum.is_some(), checked);
@@ -369,10 +370,11 @@ pub(super) mod tests {
         /// With a checksum, at any position.
         #[test]
         fn a_changed_bit_is_detected(
-            control in control(), bytes in proptest::collection::vec(any::<u8>(), 0..60), is_data: bool,
+            control in any_control(), bytes in proptest::collection::vec(any::<u8>(), 0..60), is_data: bool,
             position: prop::sample::Index, bit in 0..8_u8,
         ) {
-            let mut packet = if is_data { data(7, 8, 9, &bytes, true) } else { control.emit().to_vec() };
+            let mut packet =
+                if is_data { data_packet(7, 8, 9, &bytes, true) } else { control.emit().to_vec() };
             prop_assert!(Packet::parse(&packet).is_ok());
             let index = position.index(packet.len());
             packet[index] ^= 1 << bit;

@@ -7,13 +7,13 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy_lab::witness::Witness;
+use nocopy_lab::witness::StallWitness;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::cards;
-use super::kernel_log::KernelLog;
+use super::kernel_log::KernelLogReader;
 use crate::arguments::{GuestArguments, RandomArguments};
-use crate::event::{self, Event, TestResult};
+use crate::event::{self, GuestEvent, TestResult};
 use crate::failure::Failure;
 use crate::topology::Topology;
 
@@ -38,47 +38,52 @@ const TEST_POLL: Duration = Duration::from_millis(10);
 const WORDS_LINES_MAX: usize = 30;
 
 pub(crate) fn main(arguments: &GuestArguments) -> ExitCode {
-    super::exit("nocopy-vm guest", run_all(arguments))
+    super::exit_code("nocopy-vm guest", run_all(arguments))
 }
 
 fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
     let mut events =
-        Events(OpenOptions::new().create(true).append(true).open(arguments.shared.join(event::FILE))?);
-    let mut log = KernelLog::open()?;
-    let witness = Witness::start()?;
+        EventFile(OpenOptions::new().create(true).append(true).open(arguments.shared.join(event::FILE))?);
+    let mut log = KernelLogReader::open()?;
+    let witness = StallWitness::start()?;
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    events.send(&Event::Booted { kernel, log: log.new_lines()? })?;
+    events.write_event(&GuestEvent::Booted { kernel, log: log.new_lines()? })?;
     for test in &arguments.only {
-        events.send(&Event::Started { test: test.clone() })?;
+        events.write_event(&GuestEvent::Started { test: test.clone() })?;
         let start = Instant::now();
-        let mut ended = run(test, arguments, &mut log)?;
+        let mut ended = run_in_own_process(test, arguments, &mut log)?;
         let oversleep = witness.worst_between(start, Instant::now()).oversleep;
         ended.oversleep_ms = oversleep.as_millis().try_into().unwrap_or(u64::MAX);
-        events.send(&Event::Ended(ended))?;
+        events.write_event(&GuestEvent::Ended(ended))?;
     }
     // Damage done by a test may show only when the driver is unloaded.
     cards::unload_driver(arguments.topology)?;
-    events.send(&Event::Done { log: log.new_lines()? })
+    events.write_event(&GuestEvent::Done { log: log.new_lines()? })
 }
 
 /// Runs a test in its own process: if it dies or hangs, others are not affected, and the kernel removes its
 /// sockets, programs and namespaces.
-fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<TestResult, Failure> {
+fn run_in_own_process(
+    test: &str,
+    arguments: &GuestArguments,
+    log: &mut KernelLogReader,
+) -> Result<TestResult, Failure> {
     let (mut output, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["test", test, "--topology", &arguments.topology.to_string()]);
-    command.args(arguments.random.words());
+    command.args(arguments.random.to_command_line());
     command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(output.try_clone()?);
     let started = Instant::now();
     let mut child = command.process_group(0).spawn()?;
-    let status = wait(&mut child, time_limit(arguments.topology, arguments.random))?;
+    let status = wait_or_kill(&mut child, time_limit(arguments.topology, arguments.random))?;
     let seconds = started.elapsed().as_secs_f64();
     let failure = match status {
         Some(status) if status.success() => None,
-        Some(status) => Some(words(&mut output, &status.to_string())?),
-        None => Some(words(&mut output, &format!("killed after {seconds:.0} s"))?),
+        Some(status) => Some(failure_output(&mut output, &status.to_string())?),
+        None => Some(failure_output(&mut output, &format!("killed after {seconds:.0} s"))?),
     };
-    let measured = contents(&mut recorded)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let measured =
+        read_contents(&mut recorded)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     Ok(TestResult {
         test: test.to_owned(),
         seconds,
@@ -91,7 +96,7 @@ fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<Te
 
 /// Waits for a test, which leads a process group of its own, and kills what it has left running; `None`: it
 /// was killed itself.
-pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+pub(super) fn wait_or_kill(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let (group, give_up) = (Pid::from_child(child), Instant::now() + timeout);
     let mut status = child.try_wait()?;
     while status.is_none() && Instant::now() <= give_up {
@@ -106,13 +111,13 @@ pub(super) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<Ex
 }
 
 /// The last output of a failed test, and how it ended.
-fn words(output: &mut File, end: &str) -> io::Result<String> {
-    let output = contents(output)?;
+fn failure_output(output: &mut File, end: &str) -> io::Result<String> {
+    let output = read_contents(output)?;
     let last: Vec<&str> = output.trim_end().lines().rev().take(WORDS_LINES_MAX).collect();
     Ok(last.into_iter().rev().chain([format!("({end})").as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
-pub(super) fn contents(file: &mut File) -> io::Result<String> {
+pub(super) fn read_contents(file: &mut File) -> io::Result<String> {
     file.rewind()?;
     let mut bytes = Vec::new();
     io::Read::read_to_end(file, &mut bytes)?;
@@ -120,10 +125,10 @@ pub(super) fn contents(file: &mut File) -> io::Result<String> {
 }
 
 /// The file of events, which the host reads while the guest writes.
-struct Events(File);
+struct EventFile(File);
 
-impl Events {
-    fn send(&mut self, event: &Event) -> Result<(), Failure> {
+impl EventFile {
+    fn write_event(&mut self, event: &GuestEvent) -> Result<(), Failure> {
         let mut line = serde_json::to_string(event)?;
         line.push('\n');
         Ok(self.0.write_all(line.as_bytes())?)

@@ -33,7 +33,7 @@ pub(crate) fn modprobe(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 /// The interfaces of the topology's driver in the first namespace, in the order of their names.
-pub(crate) fn interfaces(topology: Topology) -> Result<[String; 2], Failure> {
+pub(crate) fn driver_interfaces(topology: Topology) -> Result<[String; 2], Failure> {
     let give_up = Instant::now() + APPEAR_TIMEOUT;
     loop {
         let mut names = Vec::new();

@@ -9,7 +9,7 @@ use nocopy_lab::Lab;
 use serde_json::json;
 
 use super::Guest;
-use super::meter::{Copies, Direction, Meter};
+use super::meter::{CopyCounts, CopyMeter, Direction};
 use super::patience::ARRIVAL_MAX;
 use crate::failure::Failure;
 
@@ -26,7 +26,7 @@ pub(crate) const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Memory {
+pub(crate) enum BufferOrigin {
     /// A buffer of the socket's pool, with a whole window in it.
     Pool,
     /// The program's own, a piece for each datagram.
@@ -34,42 +34,46 @@ pub(crate) enum Memory {
 }
 
 /// A method of sending, and the expected result.
-pub(crate) struct Case<M = Method> {
+pub(crate) struct SendCase<M = Method> {
     pub(crate) name: &'static str,
     pub(crate) method: M,
-    pub(crate) memory: Memory,
+    pub(crate) memory: BufferOrigin,
     pub(crate) evidence: Evidence,
 }
 
 /// Sends datagrams across, checks that each arrives with its bytes, in order, and that its memory comes back
 /// with the evidence, and adds a row to the report. Returns what the sender's ledger says, and what the
 /// kernel copied.
-pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
-    let mut datagrams = Datagrams::open(guest.lab(), case.method)?;
-    let copies = meter.copies(|| datagrams.cross(case))?;
+pub(crate) fn measure_datagram_copies(
+    guest: &Guest,
+    meter: &CopyMeter,
+    case: &SendCase,
+) -> Result<(Ledger, CopyCounts), Failure> {
+    let mut datagrams = DatagramSockets::open(guest.lab(), case.method)?;
+    let copies = meter.measure_copies(|| datagrams.send_and_receive_all(case))?;
     let ledger = datagrams.ledger();
-    guest.record(&json!({
+    guest.record_measurement(&json!({
         "method": case.method.to_string(),
         "case": case.name,
         "datagrams": DATAGRAMS,
         "datagram_bytes": DATAGRAM_BYTES,
         "overtaken": datagrams.overtaken,
         "ledger": ledger.to_string(),
-        "copies_per_byte": copies.bytes(Direction::Sent) as f64 / BYTES as f64,
-        "copied_by": copies.of(Direction::Sent),
+        "copies_per_byte": copies.copied_bytes(Direction::Sent) as f64 / BYTES as f64,
+        "copied_by": copies.of_direction(Direction::Sent),
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     Ok((ledger, copies))
 }
 
-struct Datagrams {
+struct DatagramSockets {
     sender: Socket,
     receiver: UdpSocket,
     /// Datagrams that arrived after one that was sent later.
     overtaken: usize,
 }
 
-impl Datagrams {
+impl DatagramSockets {
     fn open(lab: &Lab, method: Method) -> Result<Self, Failure> {
         let (left, right) = (lab.left(), lab.right());
         let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)))?;
@@ -84,10 +88,10 @@ impl Datagrams {
         Ok(Self { sender, receiver, overtaken: 0 })
     }
 
-    fn cross(&mut self, case: &Case) -> Result<(), Failure> {
-        for window in windows() {
-            self.send(&window, case.memory)?;
-            self.expect(&window, case.method)?;
+    fn send_and_receive_all(&mut self, case: &SendCase) -> Result<(), Failure> {
+        for window in datagram_windows() {
+            self.send_window(&window, case.memory)?;
+            self.expect_window(&window, case.method)?;
             let sender = self.sender.sender();
             if !sender.drain(ARRIVAL_MAX)? {
                 return Err(Failure(format!("{} calls are not completed", sender.in_flight())));
@@ -102,15 +106,15 @@ impl Datagrams {
         Ok(())
     }
 
-    fn send(&mut self, window: &[Vec<u8>], memory: Memory) -> Result<(), Failure> {
+    fn send_window(&mut self, window: &[Vec<u8>], memory: BufferOrigin) -> Result<(), Failure> {
         let sender = self.sender.sender();
         match memory {
-            Memory::Pool => {
+            BufferOrigin::Pool => {
                 let mut buffer = sender.buffer().expect("all are back");
                 buffer.fill(&window.concat()).expect("a window fits a buffer");
                 sender.send(Message::segments(buffer, DATAGRAM_BYTES), None)?;
             }
-            Memory::Foreign => {
+            BufferOrigin::Foreign => {
                 for datagram in window {
                     sender.send(Buffer::from(datagram.clone()), None)?;
                 }
@@ -121,8 +125,8 @@ impl Datagrams {
 
     /// Receives a whole window. Datagrams that io_uring sends may overtake each other while the send buffer
     /// is full.
-    fn expect(&mut self, window: &[Vec<u8>], method: Method) -> Result<(), Failure> {
-        let arrived = window.iter().map(|_| receive(&self.receiver)).collect::<Result<Vec<_>, _>>();
+    fn expect_window(&mut self, window: &[Vec<u8>], method: Method) -> Result<(), Failure> {
+        let arrived = window.iter().map(|_| receive_datagram(&self.receiver)).collect::<Result<Vec<_>, _>>();
         let mut arrived = arrived.map_err(|error| Failure(format!("{method}: not all arrived: {error}")))?;
         if matches!(method, Method::UringZeroCopy | Method::UringZeroCopyGso) {
             self.overtaken += arrived.windows(2).filter(|pair| pair[0] > pair[1]).count();
@@ -142,19 +146,19 @@ impl Datagrams {
 }
 
 /// All datagrams, in portions that may be in flight at a time.
-pub(crate) fn windows() -> impl Iterator<Item = Vec<Vec<u8>>> {
+pub(crate) fn datagram_windows() -> impl Iterator<Item = Vec<Vec<u8>>> {
     let starts = (0..DATAGRAMS).step_by(WINDOW as usize);
-    starts.map(|start| (start..DATAGRAMS.min(start + WINDOW)).map(datagram).collect())
+    starts.map(|start| (start..DATAGRAMS.min(start + WINDOW)).map(numbered_datagram).collect())
 }
 
-fn datagram(number: u32) -> Vec<u8> {
+fn numbered_datagram(number: u32) -> Vec<u8> {
     let pattern = (0..DATAGRAM_BYTES).map(|place| (number as usize * 31 + place * 7) as u8);
     let mut bytes: Vec<u8> = pattern.collect();
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     bytes
 }
 
-pub(crate) fn receive(socket: &UdpSocket) -> io::Result<Vec<u8>> {
+pub(crate) fn receive_datagram(socket: &UdpSocket) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; DATAGRAM_BYTES + 1];
     loop {
         match socket.recv(&mut bytes) {

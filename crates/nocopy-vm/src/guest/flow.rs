@@ -28,24 +28,26 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The number of packets each way that shows that traffic flows.
 const ENOUGH: usize = 200;
 
-pub(crate) struct Flow {
+pub(crate) struct PacketFlow {
     to: [u8; 6],
     /// Number of the next packet sent.
     next: u32,
     arrived: HashSet<u32>,
 }
 
-impl Flow {
+impl PacketFlow {
     /// Packets for the interface of that address, numbered from `first`.
     pub(crate) fn new(to: [u8; 6], first: u32) -> Self {
         Self { to, next: first, arrived: HashSet::new() }
     }
 
     /// Sends a batch, or as much of it as there are frames for.
-    pub(crate) fn send(&mut self, sender: &mut Sender) -> io::Result<()> {
+    pub(crate) fn send_batch(&mut self, sender: &mut Sender) -> io::Result<()> {
         for _ in 0..BATCH {
             let Some(mut frame) = sender.buffer() else { break };
-            frame.fill(&traffic::stray(self.to, self.next, PACKET_BYTES)).expect("a packet fits a frame");
+            frame
+                .fill(&traffic::stray_packet(self.to, self.next, PACKET_BYTES))
+                .expect("a packet fits a frame");
             if sender.send(frame).is_err() {
                 break; // the ring is full
             }
@@ -55,11 +57,11 @@ impl Flow {
     }
 
     /// Receives packets for [`PAUSE`], and checks them.
-    pub(crate) fn receive(&mut self, receiver: &mut Receiver) -> io::Result<()> {
+    pub(crate) fn receive_and_check(&mut self, receiver: &mut Receiver) -> io::Result<()> {
         for packet in receiver.receive_timeout(PAUSE)? {
-            let number = traffic::number(&packet);
+            let number = traffic::packet_number(&packet);
             assert!(
-                *packet == *traffic::stray(self.to, number, PACKET_BYTES),
+                *packet == *traffic::stray_packet(self.to, number, PACKET_BYTES),
                 "packet {number} is not what was sent: {} B, {:02x?}",
                 packet.len(),
                 &packet[..packet.len().min(64)]
@@ -69,7 +71,7 @@ impl Flow {
         Ok(())
     }
 
-    pub(crate) fn arrived(&self) -> usize {
+    pub(crate) fn arrived_count(&self) -> usize {
         self.arrived.len()
     }
 
@@ -79,7 +81,7 @@ impl Flow {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Account {
+pub(crate) struct FlowCounters {
     sent: u32,
     arrived: usize,
     pub(crate) errors: BTreeSet<String>,
@@ -87,13 +89,13 @@ pub(crate) struct Account {
 
 /// Shows, to another thread, whether packets arrive, and that the ports were polled.
 #[derive(Default)]
-pub(crate) struct Gauge {
+pub(crate) struct TrafficProgress {
     arrived: [AtomicUsize; 2],
     /// How often both ports have sent and received.
     rounds: AtomicUsize,
 }
 
-impl Gauge {
+impl TrafficProgress {
     /// Waits until traffic flows, both ways.
     pub(crate) fn wait_for_traffic(&self) -> Result<(), Failure> {
         let arrived = || [self.arrived[0].load(Relaxed), self.arrived[1].load(Relaxed)];
@@ -127,30 +129,30 @@ impl Gauge {
 
 /// Sends both ways between the ports of the left and the right end for as long as `fault` runs, on another
 /// thread.
-pub(crate) fn during(
+pub(crate) fn run_with_traffic(
     lab: &Lab,
     left: &mut Port,
     right: &mut Port,
-    fault: impl FnOnce(&Gauge) -> Result<(), Failure> + Send,
-) -> Result<Account, Failure> {
-    let gauge = Gauge::default();
-    let mut flows = [Flow::new(lab.right().mac(), 0), Flow::new(lab.left().mac(), 0)];
+    fault: impl FnOnce(&TrafficProgress) -> Result<(), Failure> + Send,
+) -> Result<FlowCounters, Failure> {
+    let gauge = TrafficProgress::default();
+    let mut flows = [PacketFlow::new(lab.right().mac(), 0), PacketFlow::new(lab.left().mac(), 0)];
     let mut errors = BTreeSet::new();
     thread::scope(|scope| {
         let fault = scope.spawn(|| fault(&gauge));
         while !fault.is_finished() {
             let [right_wards, left_wards] = &mut flows;
             let done = [
-                right_wards.send(left.sender()),
-                left_wards.send(right.sender()),
-                right_wards.receive(right.receiver()),
-                left_wards.receive(left.receiver()),
+                right_wards.send_batch(left.sender()),
+                left_wards.send_batch(right.sender()),
+                right_wards.receive_and_check(right.receiver()),
+                left_wards.receive_and_check(left.receiver()),
             ];
             gauge
                 .arrived
                 .iter()
                 .zip(&flows)
-                .for_each(|(arrived, flow)| arrived.store(flow.arrived(), Relaxed));
+                .for_each(|(arrived, flow)| arrived.store(flow.arrived_count(), Relaxed));
             let refused: Vec<_> = done.into_iter().filter_map(Result::err).collect();
             if !refused.is_empty() {
                 sleep(PAUSE);
@@ -161,6 +163,6 @@ pub(crate) fn during(
         fault.join().unwrap_or_else(|panic| resume_unwind(panic))
     })?;
     let sent = flows.iter().map(|flow| flow.next).sum();
-    let arrived = flows.iter().map(Flow::arrived).sum();
-    Ok(Account { sent, arrived, errors })
+    let arrived = flows.iter().map(PacketFlow::arrived_count).sum();
+    Ok(FlowCounters { sent, arrived, errors })
 }

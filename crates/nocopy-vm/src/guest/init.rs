@@ -53,15 +53,15 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 
 /// Does not return if the machine can be switched off.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
-    let started = start(arguments);
-    let code = super::exit("nocopy-vm init", started);
+    let started = set_up_and_run(arguments);
+    let code = super::exit_code("nocopy-vm init", started);
     rustix::fs::sync();
     // Refused only if this process is not the first one.
     let _ = reboot(RebootCommand::PowerOff);
     code
 }
 
-fn start(arguments: &[String]) -> Result<(), Failure> {
+fn set_up_and_run(arguments: &[String]) -> Result<(), Failure> {
     for (name, place) in FILE_SYSTEMS {
         fs::create_dir_all(place)?;
         if *name == c"tmpfs" && fs::read_dir(place)?.next().is_some() {
@@ -74,8 +74,8 @@ fn start(arguments: &[String]) -> Result<(), Failure> {
     fs::create_dir_all(SHARED)?;
     symlink(device_of_port(EVENTS_PORT)?, Path::new(SHARED).join(event::FILE))?;
     fs::create_dir_all(BUSYBOX)?;
-    run(&["/bin/busybox", "--install", "-s", BUSYBOX])?;
-    DRIVERS.iter().try_for_each(|driver| run(&["/sbin/modprobe", driver]))?;
+    run_command(&["/bin/busybox", "--install", "-s", BUSYBOX])?;
+    DRIVERS.iter().try_for_each(|driver| run_command(&["/sbin/modprobe", driver]))?;
     let descriptors = Some(DESCRIPTORS_MAX);
     setrlimit(Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors })?;
     let mut guest = Command::new(std::env::current_exe()?);
@@ -83,7 +83,7 @@ fn start(arguments: &[String]) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(Failure(format!("the guest ended with {status}"))) }
 }
 
-fn run(words: &[&str]) -> Result<(), Failure> {
+fn run_command(words: &[&str]) -> Result<(), Failure> {
     let status = Command::new(words[0]).args(&words[1..]).status()?;
     if status.success() { Ok(()) } else { Err(Failure(format!("{}: {status}", words.join(" ")))) }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::OFlags;
 
-use crate::event::Log;
+use crate::event::KernelLogLines;
 
 /// Messages about certain or possible errors of the kernel, each with the case in which it is printed.
 const COMPLAINTS: &[&str] = &[
@@ -65,27 +65,27 @@ const HICCUPS: &[&str] = &[
 const TRACE_LINES: usize = 40;
 
 /// The lines of the kernel's log, from the first on.
-pub(crate) struct KernelLog {
+pub(crate) struct KernelLogReader {
     file: File,
 }
 
-impl KernelLog {
+impl KernelLogReader {
     pub(crate) fn open() -> io::Result<Self> {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a small constant");
         Ok(Self { file: OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg")? })
     }
 
     /// Relevant lines that the kernel has logged since the last call.
-    pub(crate) fn new_lines(&mut self) -> io::Result<Log> {
-        Ok(sort_lines(self.lines()?))
+    pub(crate) fn new_lines(&mut self) -> io::Result<KernelLogLines> {
+        Ok(sort_lines(self.read_new_lines()?))
     }
 
-    fn lines(&mut self) -> io::Result<Vec<String>> {
+    fn read_new_lines(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut record = [0; 8192];
         loop {
             match self.file.read(&mut record) {
-                Ok(bytes) => lines.extend(text(&String::from_utf8_lossy(&record[..bytes]))),
+                Ok(bytes) => lines.extend(record_text(&String::from_utf8_lossy(&record[..bytes]))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(lines),
                 // Records were overwritten before they were read; the next read continues after them.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -98,7 +98,7 @@ impl KernelLog {
 }
 
 /// The text of a record: `priority,sequence,microseconds,flags;text`, then lines of key=value.
-fn text(record: &str) -> Option<String> {
+fn record_text(record: &str) -> Option<String> {
     Some(record.split_once(';')?.1.lines().next()?.to_owned())
 }
 
@@ -111,7 +111,7 @@ enum LineKind {
     Trace,
 }
 
-fn kind(line: &str) -> Option<LineKind> {
+fn line_kind(line: &str) -> Option<LineKind> {
     let has = |words: &&str| line.contains(*words);
     // A soft lockup is printed as a BUG: so check for stalls first.
     if STALLS.iter().any(has) {
@@ -127,16 +127,16 @@ fn kind(line: &str) -> Option<LineKind> {
 
 /// Whether the line reports that the kernel did not run for seconds.
 pub(crate) fn is_long_stall(line: &str) -> bool {
-    kind(line) == Some(LineKind::Stall)
+    line_kind(line) == Some(LineKind::Stall)
 }
 
 /// Complaints and stalls, each with the lines that follow it. A trace that nothing was said before is a
 /// complaint; a complaint amid the lines of a stall is one, too.
-fn sort_lines(lines: Vec<String>) -> Log {
+fn sort_lines(lines: Vec<String>) -> KernelLogLines {
     let (mut left, mut current) = (0, LineKind::Complaint);
-    let mut log = Log::default();
+    let mut log = KernelLogLines::default();
     for line in lines {
-        match kind(&line) {
+        match line_kind(&line) {
             Some(LineKind::Trace) => {
                 if left == 0 {
                     current = LineKind::Complaint;
@@ -162,14 +162,14 @@ fn sort_lines(lines: Vec<String>) -> Log {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Log {
+    fn sorted_log(text: &str) -> KernelLogLines {
         sort_lines(text.lines().map(str::to_owned).collect())
     }
 
     #[test]
-    fn a_complaint_includes_its_trace() {
+    fn a_kernel_complaint_includes_its_trace() {
         let mut lines: Vec<String> = (0..100).map(|i| format!("line {i}")).collect();
-        assert_eq!(sort_lines(lines.clone()), Log::default());
+        assert_eq!(sort_lines(lines.clone()), KernelLogLines::default());
         lines[30] = "WARNING: CPU: 1 PID: 7 at net/xdp/xsk.c:1".into();
         let found = sort_lines(lines.clone());
         assert_eq!(found.complaints, lines[30..30 + TRACE_LINES]);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_stall_of_the_host_is_no_complaint() {
         for text in STALLED {
-            let log = of(text);
+            let log = sorted_log(text);
             assert_eq!(log.complaints, [""; 0], "{text}");
             assert_eq!(log.stalls.len(), text.lines().count(), "{text}");
             assert!(is_long_stall(&log.stalls[0]), "{text}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hiccup_is_reported_and_excuses_nothing() {
+    fn short_clock_stalls_are_logged_but_excuse_no_failure() {
         for line in [
             "clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as unstable because the skew is too large:",
             "tsc: Marking TSC unstable due to clocksource watchdog",
@@ -224,21 +224,22 @@ mod tests {
             "hrtimer: interrupt took 21385902 ns",
             "perf: interrupt took too long (2501 > 2500), lowering kernel.perf_event_max_sample_rate to 79750",
         ] {
-            let log =
-                of(&format!("{line}\nigb 0000:02:00.0 nc1: igb: nc1 NIC Link is Up 1000 Mbps Full Duplex"));
+            let log = sorted_log(&format!(
+                "{line}\nigb 0000:02:00.0 nc1: igb: nc1 NIC Link is Up 1000 Mbps Full Duplex"
+            ));
             assert_eq!((log.stalls, log.complaints.len()), (vec![line.to_owned()], 0));
             assert!(!is_long_stall(line));
         }
     }
 
     #[test]
-    fn a_long_stall_report_stays_one() {
+    fn a_long_stall_report_with_traces_is_no_complaint() {
         let mut text = String::from("watchdog: BUG: soft lockup - CPU#1 stuck for 23s! [swapper/1:0]\n");
         for cpu in 0..4 {
             text += &format!("NMI backtrace for cpu {cpu}\nCall Trace:\n");
             (0..TRACE_LINES - 5).for_each(|line| text += &format!(" function_{line}+0x1/0x2\n"));
         }
-        let log = of(&text);
+        let log = sorted_log(&text);
         assert_eq!((log.complaints.len(), log.stalls.len()), (0, text.lines().count()));
     }
 
@@ -259,20 +260,22 @@ mod tests {
             "watchdog: Watchdog detected hard LOCKUP on cpu 1",
             "Call Trace:",
         ] {
-            let log = of(text);
+            let log = sorted_log(text);
             assert_eq!((log.complaints, log.stalls.len()), (vec![text.to_owned()], 0));
         }
     }
 
     #[test]
     fn a_complaint_during_a_stall_is_reported() {
-        let log = of("rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n function+0x1/0x2\n\
-                      BUG: unable to handle page fault for address: ffff888000000000\nCall Trace:");
+        let log = sorted_log(
+            "rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n function+0x1/0x2\n\
+                      BUG: unable to handle page fault for address: ffff888000000000\nCall Trace:",
+        );
         assert_eq!((log.stalls.len(), log.complaints.len()), (3, 2));
     }
 
     #[test]
     fn a_log_record_is_parsed_to_its_text() {
-        assert_eq!(text("4,1049,1975437,-;PCI: Using\n SUBSYSTEM=pci\n").unwrap(), "PCI: Using");
+        assert_eq!(record_text("4,1049,1975437,-;PCI: Using\n SUBSYSTEM=pci\n").unwrap(), "PCI: Using");
     }
 }

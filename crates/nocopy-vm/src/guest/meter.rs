@@ -4,7 +4,7 @@ use aya::programs::{FEntry, FExit, Program, ProgramError};
 use aya::{Btf, Ebpf};
 use serde::Serialize;
 
-use super::witness::counted;
+use super::witness::read_counter;
 use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
@@ -44,11 +44,11 @@ const FUNCTIONS_LEFT: [(&str, &str); 4] = [
 ];
 
 /// Watches until it is dropped.
-pub(crate) struct Meter {
+pub(crate) struct CopyMeter {
     programs: Ebpf,
 }
 
-impl Meter {
+impl CopyMeter {
     /// Watches the whole machine.
     pub(crate) fn start() -> Result<Self, Failure> {
         let mut programs = Ebpf::load(PROGRAMS)?;
@@ -56,7 +56,7 @@ impl Meter {
         for function in FUNCTIONS {
             let program = programs.program_mut(function).expect("there is a program for each function");
             let failed = |error| Failure(format!("watching {function}: {}", Failure::from(error)));
-            watch(program, function, &kernel).map_err(failed)?;
+            attach_to_function(program, function, &kernel).map_err(failed)?;
         }
         for (function, program) in FUNCTIONS_LEFT {
             let program: &mut FExit =
@@ -68,42 +68,45 @@ impl Meter {
     }
 
     /// The bytes that the kernel copies while `work` runs.
-    pub(crate) fn copies(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<Copies, Failure> {
-        let before = self.accounts()?;
+    pub(crate) fn measure_copies(
+        &self,
+        work: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<CopyCounts, Failure> {
+        let before = self.read_counters()?;
         work()?;
-        let accounts = before.iter().zip(self.accounts()?).map(|(before, after)| Account {
+        let accounts = before.iter().zip(self.read_counters()?).map(|(before, after)| FunctionCopies {
             calls: after.calls - before.calls,
             bytes: after.bytes - before.bytes,
             ..after
         });
-        Ok(Copies(accounts.filter(|account| account.calls > 0).collect()))
+        Ok(CopyCounts(accounts.filter(|account| account.calls > 0).collect()))
     }
 
     /// The bytes that every function has copied each way, on all processors.
-    fn accounts(&self) -> Result<Vec<Account>, Failure> {
+    fn read_counters(&self) -> Result<Vec<FunctionCopies>, Failure> {
         let kinds = FUNCTIONS
             .iter()
             .flat_map(|function| [(function, Direction::Sent), (function, Direction::Received)]);
         let account = |(key, (function, direction)): (u32, (&&'static str, Direction))| {
-            let [calls, bytes] = counted(&self.programs, "accounts", key)?;
-            Ok(Account { function, direction, calls, bytes })
+            let [calls, bytes] = read_counter(&self.programs, "accounts", key)?;
+            Ok(FunctionCopies { function, direction, calls, bytes })
         };
         (0..).zip(kinds).map(account).collect()
     }
 }
 
-fn watch(program: &mut Program, function: &str, kernel: &Btf) -> Result<(), ProgramError> {
+fn attach_to_function(program: &mut Program, function: &str, kernel: &Btf) -> Result<(), ProgramError> {
     let program: &mut FEntry = program.try_into()?;
     program.load(function, kernel)?;
     program.attach().map(drop)
 }
 
 #[derive(Debug)]
-pub(crate) struct Copies(Vec<Account>);
+pub(crate) struct CopyCounts(Vec<FunctionCopies>);
 
 /// Bytes that one function copied one way.
 #[derive(Debug, Serialize)]
-pub(crate) struct Account {
+pub(crate) struct FunctionCopies {
     pub(crate) function: &'static str,
     #[serde(skip)]
     direction: Direction,
@@ -111,26 +114,26 @@ pub(crate) struct Account {
     pub(crate) bytes: u64,
 }
 
-impl Copies {
-    pub(crate) fn of(&self, direction: Direction) -> Vec<&Account> {
+impl CopyCounts {
+    pub(crate) fn of_direction(&self, direction: Direction) -> Vec<&FunctionCopies> {
         self.0.iter().filter(|account| account.direction == direction).collect()
     }
 
-    pub(crate) fn bytes(&self, direction: Direction) -> u64 {
-        self.of(direction).iter().map(|account| account.bytes).sum()
+    pub(crate) fn copied_bytes(&self, direction: Direction) -> u64 {
+        self.of_direction(direction).iter().map(|account| account.bytes).sum()
     }
 
     /// Bytes copied that way, without headers alone: a TCP packet that is sent again while its first copy is
     /// still queued gets headers of its own, and shares the payload (`tcp_retransmit_skb`, `skb_unclone`). A
     /// slow machine makes the kernel send again.
     pub(crate) fn payload_bytes(&self, direction: Direction) -> u64 {
-        let accounts = self.of(direction).into_iter();
-        accounts.filter(|account| !account.is_headers_alone()).map(|account| account.bytes).sum()
+        let accounts = self.of_direction(direction).into_iter();
+        accounts.filter(|account| !account.copies_only_headers()).map(|account| account.bytes).sum()
     }
 }
 
-impl Account {
-    fn is_headers_alone(&self) -> bool {
+impl FunctionCopies {
+    fn copies_only_headers(&self) -> bool {
         self.function == "pskb_expand_head" && self.bytes <= self.calls * HEADERS_BYTES_MAX
     }
 }

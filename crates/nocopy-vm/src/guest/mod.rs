@@ -46,7 +46,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn enter(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
+    pub(crate) fn set_up(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
         Ok(Self { topology, random, lab: fresh_lab(topology)? })
     }
 
@@ -74,7 +74,7 @@ impl Guest {
     }
 
     /// Whether a test of random operations runs for long.
-    pub(crate) fn soak(&self) -> bool {
+    pub(crate) fn is_soak(&self) -> bool {
         self.random.soak
     }
 
@@ -86,8 +86,8 @@ impl Guest {
     }
 
     /// Adds a measurement to the result of the test, for the host's report.
-    pub(crate) fn record(&self, measurement: &impl Serialize) {
-        // Standard output is the connection to the agent; see `agent::run`.
+    pub(crate) fn record_measurement(&self, measurement: &impl Serialize) {
+        // Standard output is the connection to the agent; see `agent::run_in_own_process`.
         println!("{}", serde_json::to_string(measurement).expect("a measurement is plain data"));
     }
 }
@@ -97,7 +97,7 @@ fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
     if topology == Topology::Veth {
         return Ok(Lab::new()?);
     }
-    let [left, right] = cards::interfaces(topology)?;
+    let [left, right] = cards::driver_interfaces(topology)?;
     let lab = Lab::of_interfaces(&left, &right)?;
     if topology == Topology::Igb {
         // QEMU's cards split a long message into fragments of one datagram, real cards into datagrams (10.0).
@@ -114,7 +114,7 @@ fn print_at_console(words: &str) {
 }
 
 /// Ends a process of the guest; its failure is printed on standard error.
-pub(crate) fn exit(name: &str, result: Result<(), Failure>) -> ExitCode {
+pub(crate) fn exit_code(name: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

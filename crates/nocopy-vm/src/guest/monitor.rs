@@ -12,26 +12,26 @@ use crate::failure::Failure;
 pub(crate) const PORT: &str = "nocopy.monitor";
 
 /// A connection to the emulator, in its machine protocol: one JSON value a line.
-pub(crate) struct Monitor {
+pub(crate) struct EmulatorMonitor {
     port: BufReader<File>,
 }
 
-impl Monitor {
+impl EmulatorMonitor {
     pub(crate) fn open() -> Result<Self, Failure> {
         let port = OpenOptions::new().read(true).write(true).open(device_of_port(PORT)?)?;
         let mut monitor = Self { port: BufReader::new(port) };
         // Refused if an earlier test has done it: the emulator's end of the line stays open.
-        let _ = monitor.execute(&json!({ "execute": "qmp_capabilities" }));
+        let _ = monitor.execute_command(&json!({ "execute": "qmp_capabilities" }));
         Ok(monitor)
     }
 
     /// Unplugs the cable of a card, or plugs it in again. Card 0 is the left end.
-    pub(crate) fn plug(&mut self, card: u32, plugged: bool) -> Result<(), Failure> {
+    pub(crate) fn set_cable_plugged(&mut self, card: u32, plugged: bool) -> Result<(), Failure> {
         let arguments = json!({ "name": format!("card{card}"), "up": plugged });
-        self.execute(&json!({ "execute": "set_link", "arguments": arguments }))
+        self.execute_command(&json!({ "execute": "set_link", "arguments": arguments }))
     }
 
-    fn execute(&mut self, command: &Value) -> Result<(), Failure> {
+    fn execute_command(&mut self, command: &Value) -> Result<(), Failure> {
         self.port.get_mut().write_all(format!("{command}\n").as_bytes())?;
         let mut line = String::new();
         while self.port.read_line(&mut line)? > 0 {

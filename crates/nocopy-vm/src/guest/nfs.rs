@@ -53,10 +53,10 @@ impl NfsFixture {
         let disk = free_disk()?;
         let mut make = Command::new("mkfs.ext4");
         output_of(make.args(["-q", "-F", "-b", "4096", "-N", FILES_MAX]).args(features).arg(&disk))?;
-        let mut fixture = Self::directories()?;
+        let mut fixture = Self::new_directories()?;
         fixture.disk = Some(disk.clone());
-        mount(&disk, fixture.exported(), "ext4", MountFlags::empty(), options)?;
-        fs::remove_dir(fixture.exported().join("lost+found"))?;
+        mount(&disk, fixture.export_path(), "ext4", MountFlags::empty(), options)?;
+        fs::remove_dir(fixture.export_path().join("lost+found"))?;
         Ok(fixture)
     }
 
@@ -83,19 +83,19 @@ impl NfsFixture {
 
     /// On a file system in memory, with these options.
     pub(crate) fn in_memory(options: &str) -> Result<Self, Failure> {
-        let fixture = Self::directories()?;
+        let fixture = Self::new_directories()?;
         let options = CString::new(options)?;
-        mount("none", fixture.exported(), "tmpfs", MountFlags::empty(), options.as_c_str())?;
+        mount("none", fixture.export_path(), "tmpfs", MountFlags::empty(), options.as_c_str())?;
         fixture.owned_by_unprivileged_user()
     }
 
     fn owned_by_unprivileged_user(self) -> Result<Self, Failure> {
-        std::os::unix::fs::chown(self.exported(), Some(NOBODY), Some(NOBODY))?;
+        std::os::unix::fs::chown(self.export_path(), Some(NOBODY), Some(NOBODY))?;
         Ok(self)
     }
 
     /// The directories, with nothing mounted there.
-    fn directories() -> Result<Self, Failure> {
+    fn new_directories() -> Result<Self, Failure> {
         modprobe(&["nfsv3"])?;
         let fixture = Self { directory: tempfile::tempdir()?, disk: None };
         // The server runs as another user.
@@ -108,7 +108,7 @@ impl NfsFixture {
     }
 
     /// A new directory beside the exported one.
-    pub(crate) fn sibling_directory(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn new_sibling_directory(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.directory.path().join(name);
         fs::create_dir(&path)?;
         Ok(path)
@@ -119,45 +119,49 @@ impl NfsFixture {
         self.disk.as_deref().expect("a fixture in memory has no disk")
     }
 
-    pub(crate) fn exported(&self) -> PathBuf {
+    pub(crate) fn export_path(&self) -> PathBuf {
         self.directory.path().join("exported")
     }
 
-    pub(crate) fn mounted(&self) -> PathBuf {
+    pub(crate) fn mount_path(&self) -> PathBuf {
         self.directory.path().join("mounted")
     }
 
     /// Starts the server at the left end as a user without privileges, and returns once it answers.
-    pub(crate) fn serve(&self, lab: &Lab, extra_options: &[&str]) -> Result<Server, Failure> {
-        Server::start(
+    pub(crate) fn start_server(&self, lab: &Lab, extra_options: &[&str]) -> Result<RunningServer, Failure> {
+        RunningServer::start(
             lab.left(),
             NOBODY,
-            &self.exported(),
+            &self.export_path(),
             &self.directory.path().join("state"),
             extra_options,
         )
     }
 
-    /// As `serve`, as root.
-    pub(crate) fn serve_as_root(&self, lab: &Lab, extra_options: &[&str]) -> Result<Server, Failure> {
-        Server::start(
+    /// As `start_server`, as root.
+    pub(crate) fn start_server_as_root(
+        &self,
+        lab: &Lab,
+        extra_options: &[&str],
+    ) -> Result<RunningServer, Failure> {
+        RunningServer::start(
             lab.left(),
             0,
-            &self.exported(),
+            &self.export_path(),
             &self.directory.path().join("state-of-root"),
             extra_options,
         )
     }
 
     /// Mounts the served directory at the right end.
-    pub(crate) fn mount(&self, lab: &Lab) -> Result<Mount, Failure> {
-        ServedExport::of(lab).mount(lab.right().namespace(), self.mounted(), "")
+    pub(crate) fn mount_export(&self, lab: &Lab) -> Result<NfsMount, Failure> {
+        ServedExport::of_nocopy_server(lab).mount(lab.right().namespace(), self.mount_path(), "")
     }
 }
 
 impl Drop for NfsFixture {
     fn drop(&mut self) {
-        let _ = unmount(self.exported(), UnmountFlags::DETACH);
+        let _ = unmount(self.export_path(), UnmountFlags::DETACH);
     }
 }
 
@@ -172,13 +176,13 @@ pub(crate) fn free_disk() -> Result<PathBuf, Failure> {
 }
 
 /// `nocopy serve nfs`, running; killed when dropped.
-pub(crate) struct Server {
+pub(crate) struct RunningServer {
     process: RunningProcess,
     /// No more is read from it, but it stays open: otherwise writing there would be an error for the server.
     _stderr: BufReader<ChildStderr>,
 }
 
-impl Server {
+impl RunningServer {
     fn start(
         at: &End,
         user: u32,
@@ -211,7 +215,7 @@ impl Server {
         Err(Failure(format!("nocopy serve nfs did not serve ({}): {line}", process.wait()?)))
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.process.0.id()
     }
 
@@ -221,7 +225,7 @@ impl Server {
     }
 
     /// Ends the server, and returns its summary.
-    pub(crate) fn end(self) -> Result<Value, Failure> {
+    pub(crate) fn stop(self) -> Result<Value, Failure> {
         let (status, output) = self.process.interrupt()?;
         assert!(status.success(), "the server ended with {status}: {}", String::from_utf8_lossy(&output));
         Ok(serde_json::from_slice(&output)?)
@@ -237,13 +241,18 @@ pub(crate) struct ServedExport {
 
 impl ServedExport {
     /// The export of `nocopy serve nfs` at the left end.
-    pub(crate) fn of(lab: &Lab) -> Self {
+    pub(crate) fn of_nocopy_server(lab: &Lab) -> Self {
         Self { address: lab.left().ipv4(), port: PORT, mount_port: PORT }
     }
 
     /// By mount(2) itself, which needs no program and no other daemon. The client calls from that namespace.
     /// `extra_options` begins with a comma, or is nothing.
-    pub(crate) fn mount(self, from: &Namespace, at: PathBuf, extra_options: &str) -> Result<Mount, Failure> {
+    pub(crate) fn mount(
+        self,
+        from: &Namespace,
+        at: PathBuf,
+        extra_options: &str,
+    ) -> Result<NfsMount, Failure> {
         let Self { address, port, .. } = self;
         let done = self.try_mount(from, Path::new("/"), at, extra_options);
         done.map_err(|error| Failure(format!("mounting {address}:/ of port {port}: {error}")))
@@ -256,7 +265,7 @@ impl ServedExport {
         path: &Path,
         at: PathBuf,
         extra_options: &str,
-    ) -> Result<Mount, Errno> {
+    ) -> Result<NfsMount, Errno> {
         let Self { address, port, mount_port } = self;
         let options = format!(
             "vers=3,proto=tcp,port={port},mountport={mount_port},mountproto=tcp,nolock,addr={address}{extra_options}"
@@ -265,17 +274,17 @@ impl ServedExport {
         let flags = MountFlags::NODEV | MountFlags::NOSUID;
         let served = format!("{address}:{}", path.display());
         from.run(|| mount(&served, &at, "nfs", flags, options.as_c_str()))?;
-        Ok(Mount { at, is_mounted: true })
+        Ok(NfsMount { at, is_mounted: true })
     }
 }
 
 /// Mounted by the kernel's client; unmounted when dropped.
-pub(crate) struct Mount {
+pub(crate) struct NfsMount {
     at: PathBuf,
     is_mounted: bool,
 }
 
-impl Mount {
+impl NfsMount {
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.at.join(below)
     }
@@ -291,7 +300,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for NfsMount {
     fn drop(&mut self) {
         if self.is_mounted {
             let _ = unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::FORCE);

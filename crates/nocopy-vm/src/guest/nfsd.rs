@@ -39,24 +39,24 @@ const NO_ENTRY: u32 = 2;
 const CALL_BYTES_MAX: u32 = 64 << 10;
 
 /// The running server; it ends when this is dropped.
-pub(crate) struct KernelServer {
+pub(crate) struct KernelNfsServer {
     namespace: Namespace,
     control: PathBuf,
     pub(crate) export: ServedExport,
 }
 
-impl KernelServer {
+impl KernelNfsServer {
     /// Serves the directory of the fixture to the left end itself and to the right one.
     pub(crate) fn start(lab: &Lab, fixture: &NfsFixture) -> Result<Self, Failure> {
         modprobe(&["nfsd"])?;
         let address = lab.left().ipv4();
         let server = Self {
             namespace: lab.left().namespace().clone(),
-            control: fixture.sibling_directory("nfsd")?,
+            control: fixture.new_sibling_directory("nfsd")?,
             export: ServedExport { address, port: PORT, mount_port: MOUNT_PORT },
         };
         let clients = [lab.left(), lab.right()].map(End::ipv4);
-        server.namespace.run(|| server.serve(&fixture.exported(), clients))?;
+        server.namespace.run(|| server.serve(&fixture.export_path(), clients))?;
         Ok(server)
     }
 
@@ -68,22 +68,22 @@ impl KernelServer {
         let (bind, mounts) =
             (listen(Ipv4Addr::LOCALHOST, BIND_PORT)?, listen(self.export.address, MOUNT_PORT)?);
         mount("nfsd", &self.control, "nfsd", MountFlags::empty(), None)?;
-        export(directory, clients)?;
-        thread::spawn(move || answer(&bind, &[]));
-        let root = self.ask("filehandle", &format!("lab {} 64\n", directory.display()))?;
+        export_directory(directory, clients)?;
+        thread::spawn(move || answer_calls(&bind, &[]));
+        let root = self.write_control_file("filehandle", &format!("lab {} 64\n", directory.display()))?;
         let root = parse_hex(root.trim()).ok_or_else(|| Failure(format!("not a handle: '{root}'")))?;
-        thread::spawn(move || answer(&mounts, &root));
-        self.begin()
+        thread::spawn(move || answer_calls(&mounts, &root));
+        self.start_threads()
     }
 
-    fn begin(&self) -> Result<(), Failure> {
-        self.ask("portlist", &format!("tcp {PORT}\n"))?;
-        self.ask("threads", &format!("{THREADS}\n"))?;
+    fn start_threads(&self) -> Result<(), Failure> {
+        self.write_control_file("portlist", &format!("tcp {PORT}\n"))?;
+        self.write_control_file("threads", &format!("{THREADS}\n"))?;
         Ok(())
     }
 
     pub(crate) fn stop(&self) -> Result<(), Failure> {
-        self.ask("threads", "0\n").map(drop)
+        self.write_control_file("threads", "0\n").map(drop)
     }
 
     /// Starts the server again.
@@ -93,13 +93,13 @@ impl KernelServer {
     pub(crate) fn start_again(&self, lab: &Lab, fixture: &NfsFixture) -> Result<(), Failure> {
         let clients = [lab.left(), lab.right()].map(End::ipv4);
         self.namespace.run(|| {
-            export(&fixture.exported(), clients)?;
-            self.begin()
+            export_directory(&fixture.export_path(), clients)?;
+            self.start_threads()
         })
     }
 
     /// Writes to a file of nfsd's, and returns the reply.
-    fn ask(&self, name: &str, words: &str) -> Result<String, Failure> {
+    fn write_control_file(&self, name: &str, words: &str) -> Result<String, Failure> {
         let ask = || {
             let mut file = OpenOptions::new().read(true).write(true).open(self.control.join(name))?;
             file.write_all(words.as_bytes())?;
@@ -112,7 +112,7 @@ impl KernelServer {
     }
 }
 
-impl Drop for KernelServer {
+impl Drop for KernelNfsServer {
     fn drop(&mut self) {
         let _ = fs::write(self.control.join("threads"), "0\n");
         let _ = unmount(&self.control, UnmountFlags::DETACH);
@@ -120,7 +120,7 @@ impl Drop for KernelServer {
 }
 
 /// Fills the kernel's tables of exports: the directory, for these clients.
-fn export(directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
+fn export_directory(directory: &Path, clients: [Ipv4Addr; 2]) -> Result<(), Failure> {
     let directory = directory.display();
     for client in clients {
         write_entry("auth.unix.ip", &format!("nfsd {client} {NEVER} lab\n"))?;
@@ -151,14 +151,14 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
 
 /// Answers every call: a mount of the root with the handle, others with "yes", as rpcbind answers all that
 /// register.
-fn answer(listener: &TcpListener, handle: &[u8]) {
+fn answer_calls(listener: &TcpListener, handle: &[u8]) {
     for stream in listener.incoming() {
         let (Ok(stream), handle) = (stream, handle.to_vec()) else { return };
-        thread::spawn(move || serve_one(stream, &handle));
+        thread::spawn(move || answer_connection(stream, &handle));
     }
 }
 
-fn serve_one(mut stream: TcpStream, handle: &[u8]) -> io::Result<()> {
+fn answer_connection(mut stream: TcpStream, handle: &[u8]) -> io::Result<()> {
     loop {
         let mut mark = [0; 4];
         stream.read_exact(&mut mark)?;
@@ -173,25 +173,25 @@ fn serve_one(mut stream: TcpStream, handle: &[u8]) -> io::Result<()> {
             bytes.map_or(0, u32::from_be_bytes)
         };
         // A reply, accepted, without a verifier, and a success.
-        let mut reply = words(&[word(0), 1, 0, 0, 0, 0]);
+        let mut reply = encode_words(&[word(0), 1, 0, 0, 0, 0]);
         let is_mount = (word(3), word(5)) == (MOUNT_PROGRAM, MOUNT_PROCEDURE);
         if is_mount && !call.ends_with(ROOT) {
-            reply.extend(words(&[NO_ENTRY]));
+            reply.extend(encode_words(&[NO_ENTRY]));
         } else if is_mount {
-            reply.extend(words(&[0, handle.len() as u32]));
+            reply.extend(encode_words(&[0, handle.len() as u32]));
             reply.extend(handle);
             reply.resize(reply.len().next_multiple_of(4), 0);
             // One kind of credentials: AUTH_SYS.
-            reply.extend(words(&[1, 1]));
+            reply.extend(encode_words(&[1, 1]));
         } else {
-            reply.extend(words(&[1]));
+            reply.extend(encode_words(&[1]));
         }
-        let mut record = words(&[0x8000_0000 | reply.len() as u32]);
+        let mut record = encode_words(&[0x8000_0000 | reply.len() as u32]);
         record.extend(reply);
         stream.write_all(&record)?;
     }
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+fn encode_words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }

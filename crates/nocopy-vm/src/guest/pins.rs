@@ -6,12 +6,12 @@ use super::patience;
 use crate::failure::Failure;
 
 /// Waits until no page is pinned: sockets release their pages a moment after they are closed.
-pub(crate) fn wait_for_none() -> Result<(), Failure> {
-    patience::wait_until("every page is unpinned", || Ok(count()? == 0))
+pub(crate) fn wait_until_nothing_pinned() -> Result<(), Failure> {
+    patience::wait_until("every page is unpinned", || Ok(pinned_pages()? == 0))
 }
 
 /// Pages pinned now, by any process.
-pub(crate) fn count() -> Result<i64, Failure> {
+pub(crate) fn pinned_pages() -> Result<i64, Failure> {
     fs::write("/proc/sys/vm/stat_refresh", "1")?; // each processor counts by itself, and tells now and then
     let statistics = fs::read_to_string("/proc/vmstat")?;
     let value = |name: &str| -> Result<i64, Failure> {

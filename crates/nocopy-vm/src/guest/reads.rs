@@ -7,7 +7,7 @@ use aya::programs::TracePoint;
 use aya::{Ebpf, EbpfLoader};
 use serde::Serialize;
 
-use super::witness::{account_of, counted, field};
+use super::witness::{descriptor_info, info_field, read_counter};
 use crate::failure::Failure;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/reads.bpf.o");
@@ -21,12 +21,12 @@ const CALLS: [&str; 6] = ["read", "pread64", "readv", "preadv", "preadv2", "spli
 const EVENT_BYTES: u64 = 8;
 
 /// Watches one process while it exists.
-pub(crate) struct Reads {
+pub(crate) struct ReadCallCounter {
     programs: Ebpf,
 }
 
-impl Reads {
-    pub(crate) fn of(process: u32) -> Result<Self, Failure> {
+impl ReadCallCounter {
+    pub(crate) fn for_process(process: u32) -> Result<Self, Failure> {
         let mut programs = EbpfLoader::new().override_global("process", &process, true).load(PROGRAMS)?;
         let program: &mut TracePoint =
             programs.program_mut(PROGRAM).expect("there is one program").try_into()?;
@@ -40,19 +40,19 @@ impl Reads {
     /// The calls that have returned so far, on all processors.
     pub(crate) fn totals(&self) -> Result<CallTotals, Failure> {
         let count = |(key, call): (u32, &'static str)| {
-            let [calls, bytes] = counted(&self.programs, "counts", key)?;
-            Ok::<_, Failure>(Count { call, calls, bytes })
+            let [calls, bytes] = read_counter(&self.programs, "counts", key)?;
+            Ok::<_, Failure>(CallCount { call, calls, bytes })
         };
         let counts = (0..).zip(CALLS).map(count).collect::<Result<_, _>>()?;
-        Ok(CallTotals { counts, missed: self.missed()? })
+        Ok(CallTotals { counts, missed: self.missed_calls()? })
     }
 
     /// How often the kernel skipped the program, because another one ran on that processor, or a process that
     /// it had interrupted was looking into a map (`bpf_prog_active`).
-    fn missed(&self) -> Result<u64, Failure> {
+    fn missed_calls(&self) -> Result<u64, Failure> {
         let program = self.programs.program(PROGRAM).expect("there is one program");
-        let account = account_of(program.fd()?.as_fd().as_raw_fd())?;
-        let missed = field(&account, "recursion_misses:").and_then(|count| count.parse().ok());
+        let account = descriptor_info(program.fd()?.as_fd().as_raw_fd())?;
+        let missed = info_field(&account, "recursion_misses:").and_then(|count| count.parse().ok());
         missed.ok_or_else(|| Failure(format!("the kernel does not say what the program missed: {account}")))
     }
 }
@@ -60,14 +60,14 @@ impl Reads {
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct CallTotals {
-    counts: Vec<Count>,
+    counts: Vec<CallCount>,
     /// Calls that ended without being counted: unless this is 0, no figure is true.
     #[serde(skip)]
     pub(crate) missed: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Count {
+struct CallCount {
     call: &'static str,
     calls: u64,
     bytes: u64,
@@ -76,7 +76,7 @@ struct Count {
 impl CallTotals {
     pub(crate) fn since(self, before: &Self) -> Self {
         let counts = self.counts.into_iter().zip(&before.counts);
-        let since = |(now, before): (Count, &Count)| Count {
+        let since = |(now, before): (CallCount, &CallCount)| CallCount {
             calls: now.calls - before.calls,
             bytes: now.bytes - before.bytes,
             ..now
@@ -86,16 +86,16 @@ impl CallTotals {
 
     /// Bytes moved by splice(2): those of a file count twice, into a pipe and out of it.
     pub(crate) fn spliced_bytes(&self) -> u64 {
-        self.of(|count| count.call == "splice", |count| count.bytes)
+        self.sum_where(|count| count.call == "splice", |count| count.bytes)
     }
 
     /// Bytes returned by reading calls, without those of eventfds.
     pub(crate) fn payload_bytes(&self) -> u64 {
-        let is_events = |count: &Count| count.call == "read" && count.bytes == count.calls * EVENT_BYTES;
-        self.of(|count| count.call != "splice" && !is_events(count), |count| count.bytes)
+        let is_events = |count: &CallCount| count.call == "read" && count.bytes == count.calls * EVENT_BYTES;
+        self.sum_where(|count| count.call != "splice" && !is_events(count), |count| count.bytes)
     }
 
-    fn of(&self, is_asked: impl Fn(&Count) -> bool, figure: impl Fn(&Count) -> u64) -> u64 {
+    fn sum_where(&self, is_asked: impl Fn(&CallCount) -> bool, figure: impl Fn(&CallCount) -> u64) -> u64 {
         self.counts.iter().filter(|count| is_asked(count)).map(figure).sum()
     }
 }

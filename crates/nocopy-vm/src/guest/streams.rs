@@ -12,8 +12,8 @@ use nocopy_lab::Lab;
 use serde_json::json;
 
 use super::Guest;
-use super::datagrams::{self, Memory};
-use super::meter::{Copies, Direction, Meter};
+use super::datagrams::{self, BufferOrigin};
+use super::meter::{CopyCounts, CopyMeter, Direction};
 use super::patience::ARRIVAL_MAX;
 use crate::failure::Failure;
 
@@ -22,7 +22,7 @@ pub(crate) const BYTES: u64 = 1 << 20;
 /// Bytes of a buffer: no divisor of the stream, and no multiple of a page.
 const PIECE_BYTES: usize = 50_000;
 
-pub(crate) type Case = datagrams::Case<Method>;
+pub(crate) type StreamSendCase = datagrams::SendCase<Method>;
 
 /// The most pieces in flight: the send buffer has room for them, so that no call sends only a part.
 const PIECES_MAX: usize = 2;
@@ -30,54 +30,60 @@ const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 
 /// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the
 /// evidence, and adds a row to the report. Returns what the sender's ledger says, and what the kernel copied.
-pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
+pub(crate) fn measure_stream_copies(
+    guest: &Guest,
+    meter: &CopyMeter,
+    case: &StreamSendCase,
+) -> Result<(Ledger, CopyCounts), Failure> {
     let builder = Stream::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
-    cross(guest, meter, (&case.method.to_string(), case.name), builder, |sender| send(sender, case))
+    send_and_measure(guest, meter, (&case.method.to_string(), case.name), builder, |sender| {
+        send_pieces(sender, case)
+    })
 }
 
-/// As [`measure`] with unchangeable data in its own region, sent by reference or by a copy.
-pub(crate) fn measure_published(
+/// As [`measure_stream_copies`] with unchangeable data in its own region, sent by reference or by a copy.
+pub(crate) fn measure_published_copies(
     guest: &Guest,
-    meter: &Meter,
+    meter: &CopyMeter,
     method: PublishedMethod,
-) -> Result<(Ledger, Copies), Failure> {
-    let bytes = stream();
+) -> Result<(Ledger, CopyCounts), Failure> {
+    let bytes = stream_bytes();
     let published = Published::written(bytes.len(), |memory| memory.copy_from_slice(&bytes))?;
     let builder = Stream::builder().published_method(method);
-    cross(guest, meter, (method.name(), "published"), builder, |sender| {
+    send_and_measure(guest, meter, (method.name(), "published"), builder, |sender| {
         sender.send_published(&published, 0..BYTES)?;
         Ok(sender.finish()?)
     })
 }
 
-fn cross(
+fn send_and_measure(
     guest: &Guest,
-    meter: &Meter,
+    meter: &CopyMeter,
     (method, name): (&str, &str),
     builder: Builder,
     send: impl FnOnce(&mut Sender) -> Result<(), Failure>,
-) -> Result<(Ledger, Copies), Failure> {
-    let (mut socket, peer) = open(guest.lab(), builder)?;
-    let reader = thread::spawn(move || read(peer));
-    let copies = meter.copies(|| {
+) -> Result<(Ledger, CopyCounts), Failure> {
+    let (mut socket, peer) = connect_streams(guest.lab(), builder)?;
+    let reader = thread::spawn(move || read_to_end(peer));
+    let copies = meter.measure_copies(|| {
         send(socket.sender())?;
-        arrives(reader)
+        check_arrived(reader)
     })?;
     let (ledger, stats) = (socket.sender().ledger(), socket.sender().stats()?);
     assert_eq!((stats["no_buffers_bytes"], stats.faults), (0, 0), "{stats}");
-    guest.record(&json!({
+    guest.record_measurement(&json!({
         "method": method,
         "case": name,
         "stream_bytes": BYTES,
         "ledger": ledger.to_string(),
-        "copies_per_byte": copies.bytes(Direction::Sent) as f64 / BYTES as f64,
-        "copied_by": copies.of(Direction::Sent),
+        "copies_per_byte": copies.copied_bytes(Direction::Sent) as f64 / BYTES as f64,
+        "copied_by": copies.of_direction(Direction::Sent),
     }));
     assert_eq!(ledger.bytes(), BYTES, "{ledger}");
     Ok((ledger, copies))
 }
 
-fn open(lab: &Lab, builder: Builder) -> Result<(Stream, TcpStream), Failure> {
+fn connect_streams(lab: &Lab, builder: Builder) -> Result<(Stream, TcpStream), Failure> {
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)))?;
     let to = listener.local_addr()?;
@@ -86,27 +92,27 @@ fn open(lab: &Lab, builder: Builder) -> Result<(Stream, TcpStream), Failure> {
     Ok((socket, stream))
 }
 
-fn read(mut stream: TcpStream) -> io::Result<Vec<u8>> {
+fn read_to_end(mut stream: TcpStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(ARRIVAL_MAX))?;
     let mut all = Vec::new();
     stream.read_to_end(&mut all)?;
     Ok(all)
 }
 
-fn arrives(reader: JoinHandle<io::Result<Vec<u8>>>) -> Result<(), Failure> {
-    let (arrived, sent) = (reader.join().expect("it only reads")?, stream());
+fn check_arrived(reader: JoinHandle<io::Result<Vec<u8>>>) -> Result<(), Failure> {
+    let (arrived, sent) = (reader.join().expect("it only reads")?, stream_bytes());
     assert_eq!(arrived.len(), sent.len(), "bytes that arrived");
     let wrong = arrived.iter().zip(&sent).position(|(arrived, sent)| arrived != sent);
     assert_eq!(wrong, None, "the first byte that is not what was sent");
     Ok(())
 }
 
-fn send(sender: &mut Sender, case: &Case) -> Result<(), Failure> {
+fn send_pieces(sender: &mut Sender, case: &StreamSendCase) -> Result<(), Failure> {
     let mut back_bytes = 0;
-    for (number, piece) in stream().chunks(PIECE_BYTES).enumerate() {
+    for (number, piece) in stream_bytes().chunks(PIECE_BYTES).enumerate() {
         let buffer = match case.memory {
-            Memory::Foreign => Buffer::from(piece.to_vec()),
-            Memory::Pool => {
+            BufferOrigin::Foreign => Buffer::from(piece.to_vec()),
+            BufferOrigin::Pool => {
                 let mut buffer = sender.buffer().expect("more than the stream takes");
                 buffer.fill(piece).expect("a piece fits a buffer");
                 buffer
@@ -115,11 +121,11 @@ fn send(sender: &mut Sender, case: &Case) -> Result<(), Failure> {
         sender.send(buffer)?;
         sender.flush()?;
         if number % PIECES_MAX == PIECES_MAX - 1 {
-            drained(sender)?;
+            drain_sender(sender)?;
         }
     }
     sender.finish()?;
-    drained(sender)?;
+    drain_sender(sender)?;
     while let Some(done) = sender.completed() {
         assert_eq!(done.evidence, case.evidence, "{}, {}", case.method, case.name);
         back_bytes += done.item.len();
@@ -128,13 +134,13 @@ fn send(sender: &mut Sender, case: &Case) -> Result<(), Failure> {
     Ok(())
 }
 
-fn drained(sender: &mut Sender) -> Result<(), Failure> {
+fn drain_sender(sender: &mut Sender) -> Result<(), Failure> {
     if sender.drain(ARRIVAL_MAX)? {
         return Ok(());
     }
     Err(Failure(format!("{} calls are not completed", sender.in_flight())))
 }
 
-fn stream() -> Vec<u8> {
+fn stream_bytes() -> Vec<u8> {
     (0..BYTES as usize).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }

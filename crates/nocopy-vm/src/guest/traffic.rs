@@ -26,42 +26,43 @@ const AFTERWARDS: u32 = 600;
 const ETHERTYPE: u16 = 0x88b5;
 
 /// The EtherType of packets that a test sends without taking in every one of them. However late one arrives,
-/// [`cross`] and [`expect`] pass it over, as they do a frame that a port sent to itself as proof.
+/// [`send_and_check`] and [`expect_packet`] pass it over, as they do a frame that a port sent to itself as
+/// proof.
 const STRAY: u16 = 0x88b6;
 
-/// Opens a port at either end, as [`open`] does, at the same time, because it may take seconds until there is
-/// carrier.
-pub(crate) fn open_both(lab: &Lab) -> Result<(Port, Port), OpenError> {
+/// Opens a port at either end, as [`open_port`] does, at the same time, because it may take seconds until
+/// there is carrier.
+pub(crate) fn open_both_ports(lab: &Lab) -> Result<(Port, Port), OpenError> {
     thread::scope(|scope| {
-        let left = scope.spawn(|| open(lab.left()));
-        let right = open(lab.right());
+        let left = scope.spawn(|| open_port(lab.left()));
+        let right = open_port(lab.right());
         Ok((left.join().unwrap_or_else(|panic| resume_unwind(panic))?, right?))
     })
 }
 
 /// Opens a port of an end in zero-copy, or not at all; its rings are small, so that packets often wrap around
 /// them.
-pub(crate) fn open(end: &End) -> Result<Port, OpenError> {
-    open_queue(end, 0)
+pub(crate) fn open_port(end: &End) -> Result<Port, OpenError> {
+    open_port_on_queue(end, 0)
 }
 
-/// As `open`, on a queue other than the first.
-pub(crate) fn open_queue(end: &End, queue: u32) -> Result<Port, OpenError> {
-    end.namespace().run(|| small(end.interface()).queue(queue).open())
+/// As `open_port`, on a queue other than the first.
+pub(crate) fn open_port_on_queue(end: &End, queue: u32) -> Result<Port, OpenError> {
+    end.namespace().run(|| small_port_builder(end.interface()).queue(queue).open())
 }
 
-pub(crate) fn small(interface: &str) -> PortBuilder {
+pub(crate) fn small_port_builder(interface: &str) -> PortBuilder {
     Port::builder(interface).mode(Mode::XdpZeroCopy).ring_sizes(256, 256).frame_count(512, 256)
 }
 
 /// A frame for `to` with a number in it, and a pattern that depends on the number.
-pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
-    numbered(to.mac(), number, bytes)
+pub(crate) fn numbered_packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+    packet_with_number(to.mac(), number, bytes)
 }
 
-/// As `packet`, for any destination address; such packets may get lost.
-pub(crate) fn stray(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
-    let mut packet = numbered(to, number, bytes);
+/// As `numbered_packet`, for any destination address; such packets may get lost.
+pub(crate) fn stray_packet(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
+    let mut packet = packet_with_number(to, number, bytes);
     packet[12..14].copy_from_slice(&STRAY.to_be_bytes());
     packet
 }
@@ -70,7 +71,7 @@ fn is_stray(packet: &[u8]) -> bool {
     packet.get(12..14) == Some(&STRAY.to_be_bytes()) || packet.get(..6) == packet.get(6..12)
 }
 
-fn numbered(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
+fn packet_with_number(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = vec![0; bytes];
     packet[..6].copy_from_slice(&to);
     packet[6] = 2;
@@ -82,13 +83,13 @@ fn numbered(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     packet
 }
 
-pub(crate) fn number(packet: &[u8]) -> u32 {
+pub(crate) fn packet_number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"))
 }
 
 /// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives,
 /// in order and with its bytes.
-pub(crate) fn cross(
+pub(crate) fn send_and_check(
     from: &mut Port,
     to: &mut Port,
     at: &End,
@@ -98,7 +99,7 @@ pub(crate) fn cross(
     let mut sent = 0;
     while sent < count {
         let window: Vec<_> =
-            (sent..count.min(sent + WINDOW)).map(|number| packet(at, number, bytes)).collect();
+            (sent..count.min(sent + WINDOW)).map(|number| numbered_packet(at, number, bytes)).collect();
         for packet in &window {
             let mut frame = from.sender().buffer().expect("more frames than a window");
             frame.fill(packet).expect("a packet fits a frame");
@@ -123,7 +124,7 @@ pub(crate) fn cross(
                 received += 1;
             }
             if heard.elapsed() > ARRIVAL_MAX {
-                let (number, accounts) = (sent as usize + received, accounts(from, to)?);
+                let (number, accounts) = (sent as usize + received, frame_states(from, to)?);
                 return Err(Failure(format!(
                     "{bytes} B: packet {number} of {count} did not arrive; {accounts}"
                 )));
@@ -131,15 +132,18 @@ pub(crate) fn cross(
         }
         // All frames must have come back before the next window: a card may report late that it is done.
         if !from.sender().drain(ARRIVAL_MAX)? {
-            return Err(Failure(format!("{bytes} B: frames stay with the kernel; {}", accounts(from, to)?)));
+            return Err(Failure(format!(
+                "{bytes} B: frames stay with the kernel; {}",
+                frame_states(from, to)?
+            )));
         }
         sent += WINDOW;
     }
     Ok(())
 }
 
-/// [`cross`] from the left port to the right one and back, with each size of packets.
-pub(crate) fn cross_both_ways(
+/// [`send_and_check`] from the left port to the right one and back, with each size of packets.
+pub(crate) fn send_and_check_both_ways(
     lab: &Lab,
     left: &mut Port,
     right: &mut Port,
@@ -147,17 +151,17 @@ pub(crate) fn cross_both_ways(
     count: u32,
 ) -> Result<(), Failure> {
     sizes_bytes.into_iter().try_for_each(|bytes| {
-        cross(left, right, lab.right(), bytes, count)?;
-        cross(right, left, lab.left(), bytes, count)
+        send_and_check(left, right, lab.right(), bytes, count)?;
+        send_and_check(right, left, lab.left(), bytes, count)
     })
 }
 
 /// Receives one packet, which must be `wanted`.
-pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
+pub(crate) fn expect_packet(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
     let packet = port.receiver().receive_timeout(ARRIVAL_MAX)?.next().map(|packet| packet.to_vec());
     match packet {
         Some(packet) if packet == wanted => Ok(()),
-        Some(packet) if is_stray(&packet) => expect(port, wanted),
+        Some(packet) if is_stray(&packet) => expect_packet(port, wanted),
         Some(packet) => {
             let shown = |bytes: &[u8]| format!("{} B, {:02x?}", bytes.len(), &bytes[..bytes.len().min(32)]);
             Err(Failure(format!("received {} instead of {}", shown(&packet), shown(wanted))))
@@ -167,7 +171,7 @@ pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
 }
 
 /// Checks that every frame of an idle port is accounted for and that the kernel returned no invalid address.
-pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
+pub(crate) fn assert_all_frames_accounted(port: &mut Port) -> Result<(), Failure> {
     assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());
     let balance = port.balance();
     assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
@@ -176,7 +180,7 @@ pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
 }
 
 /// Closes a port and checks that every frame was returned, or is retired because the card may still use it.
-pub(crate) fn close(port: Port) {
+pub(crate) fn close_and_check_frames(port: Port) {
     let area = port.area().clone();
     drop(port);
     let balance = area.balance();
@@ -186,28 +190,28 @@ pub(crate) fn close(port: Port) {
 
 /// Checks that two ports carry packets of every kind as if nothing had happened, closes them, and checks that
 /// nothing is left of them and that the host can use the interfaces.
-pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Result<(), Failure> {
-    discard(&mut left)?;
-    discard(&mut right)?;
-    cross_both_ways(lab, &mut left, &mut right, [64, 1514], AFTERWARDS)?;
+pub(crate) fn assert_ports_still_work(lab: &Lab, mut left: Port, mut right: Port) -> Result<(), Failure> {
+    discard_in_flight(&mut left)?;
+    discard_in_flight(&mut right)?;
+    send_and_check_both_ways(lab, &mut left, &mut right, [64, 1514], AFTERWARDS)?;
     // If the instrument counts nothing here, its zero elsewhere proves nothing.
-    assert!(pins::count()? > 0, "two open ports pin no page");
+    assert!(pins::pinned_pages()? > 0, "two open ports pin no page");
     for mut port in [left, right] {
-        assert_settled(&mut port)?;
-        close(port);
+        assert_all_frames_accounted(&mut port)?;
+        close_and_check_frames(port);
     }
-    pins::wait_for_none()?;
-    sockets::reach_across(lab)
+    pins::wait_until_nothing_pinned()?;
+    sockets::check_udp_both_ways(lab)
 }
 
 /// Receives packets that are still in flight.
-pub(crate) fn discard(port: &mut Port) -> Result<(), Failure> {
+pub(crate) fn discard_in_flight(port: &mut Port) -> Result<(), Failure> {
     while port.receiver().receive_timeout(SILENCE)?.next().is_some() {}
     Ok(())
 }
 
 /// The state of all frames, for the message of a failure.
-fn accounts(from: &mut Port, to: &mut Port) -> Result<String, Failure> {
+fn frame_states(from: &mut Port, to: &mut Port) -> Result<String, Failure> {
     Ok(format!(
         "sender: {}, {}; receiver: {}, {}",
         from.balance(),

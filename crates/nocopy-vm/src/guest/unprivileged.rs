@@ -31,12 +31,12 @@ const PACKETS: u32 = 1024;
 const WINDOW: u32 = 32;
 const SIZES_BYTES: [usize; 3] = [64, 1000, 1514];
 
-struct Client {
+struct UnprivilegedClient {
     process: RunningProcess,
     stream: UnixStream,
 }
 
-impl Client {
+impl UnprivilegedClient {
     fn start(at: &End) -> Result<Self, Failure> {
         let (stream, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
@@ -54,7 +54,7 @@ impl Client {
         Ok(line.trim_end().to_owned())
     }
 
-    fn assert_powerless(&self) -> Result<(), Failure> {
+    fn assert_no_capabilities(&self) -> Result<(), Failure> {
         for task in fs::read_dir(format!("/proc/{}/task", self.process.0.id()))? {
             let status = fs::read_to_string(task?.path().join("status"))?;
             for none in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
@@ -67,13 +67,13 @@ impl Client {
 
 /// The program itself: sends every packet back, byte for byte.
 pub(crate) fn main() -> ExitCode {
-    super::exit("nocopy-vm client", live())
+    super::exit_code("nocopy-vm client", run_client())
 }
 
-fn live() -> Result<(), Failure> {
+fn run_client() -> Result<(), Failure> {
     let mut opener = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let grant = Grant::receive(&opener)?;
-    let mut port = small(grant.interface()).open_granted(grant)?;
+    let mut port = small_port_builder(grant.interface()).open_granted(grant)?;
     let refusals: Vec<_> = port.explain().refusals.iter().map(ToString::to_string).collect();
     writeln!(opener, "{}; {}", port.mode(), refusals.join("; "))?;
     let (test, end) = (getppid(), Instant::now() + LIFE_MAX);
@@ -88,39 +88,41 @@ fn live() -> Result<(), Failure> {
     Ok(())
 }
 
-fn small(interface: &str) -> PortBuilder {
+fn small_port_builder(interface: &str) -> PortBuilder {
     Port::builder(interface).ring_sizes(256, 256).frame_count(512, 256)
 }
 
 /// Grants a port at the left end, and checks that its client, in that mode, carries packets both ways, and
 /// that nothing is left of it when it is killed.
-pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
+pub(crate) fn check_granted_port(guest: &Guest, mode: Mode) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
-    let client = Client::start(left)?;
-    let granted = left.namespace().run(|| small(left.interface()).promiscuous(true).grant())?;
+    let client = UnprivilegedClient::start(left)?;
+    let granted = left.namespace().run(|| small_port_builder(left.interface()).promiscuous(true).grant())?;
     granted.send(&client.stream)?;
     // Returned packets still have the left end's address.
-    let mut port = right.namespace().run(|| small(right.interface()).mode(mode).promiscuous(true).open())?;
+    let mut port = right
+        .namespace()
+        .run(|| small_port_builder(right.interface()).mode(mode).promiscuous(true).open())?;
     let line = client.read_line()?;
-    guest.record(&json!({ "client": line }));
+    guest.record_measurement(&json!({ "client": line }));
     assert!(line.starts_with(&format!("{mode};")), "{mode} expected: {line}");
-    client.assert_powerless()?;
+    client.assert_no_capabilities()?;
     for bytes in SIZES_BYTES {
-        exchange(&mut port, left, bytes)?;
+        exchange_packets(&mut port, left, bytes)?;
     }
-    traffic::assert_settled(&mut port)?;
+    traffic::assert_all_frames_accounted(&mut port)?;
     drop(client);
     wait_until("the XDP program of the killed client is gone", || Ok(left.xdp_program()?.is_none()))?;
-    traffic::close(port);
-    pins::wait_for_none()
+    traffic::close_and_check_frames(port);
+    pins::wait_until_nothing_pinned()
 }
 
 /// Sends packets to the end `at`, a window at a time, and checks that each comes back, in order and with its
 /// bytes.
-fn exchange(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
+fn exchange_packets(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
     for first in (0..PACKETS).step_by(WINDOW as usize) {
         let window: Vec<_> =
-            (first..first + WINDOW).map(|number| traffic::packet(at, number, bytes)).collect();
+            (first..first + WINDOW).map(|number| traffic::numbered_packet(at, number, bytes)).collect();
         for packet in &window {
             let mut frame = port.sender().buffer().expect("more frames than a window");
             frame.fill(packet).expect("a packet fits a frame");

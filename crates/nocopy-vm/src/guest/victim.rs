@@ -8,7 +8,7 @@ use nocopy_lab::End;
 use nocopy_proto::MacAddress;
 use rustix::process::getppid;
 
-use super::flow::Flow;
+use super::flow::PacketFlow;
 use super::running::RunningProcess;
 use super::traffic;
 use crate::arguments::VictimArguments;
@@ -21,9 +21,9 @@ const LIFE_MAX: Duration = Duration::from_secs(600);
 const OPEN: &str = "open";
 
 /// The program, running.
-pub(crate) struct Victim(RunningProcess);
+pub(crate) struct RunningVictim(RunningProcess);
 
-impl Victim {
+impl RunningVictim {
     /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from
     /// `first`, and checks what it receives.
     pub(crate) fn start(at: &End, to: &End, first: u32) -> Result<Self, Failure> {
@@ -51,19 +51,19 @@ impl Victim {
 }
 
 pub(crate) fn main(arguments: &VictimArguments) -> ExitCode {
-    super::exit("nocopy-vm victim", live(arguments))
+    super::exit_code("nocopy-vm victim", run_victim(arguments))
 }
 
-fn live(arguments: &VictimArguments) -> Result<(), Failure> {
-    let mut port = traffic::small(&arguments.interface).open()?;
-    let mut out = Flow::new(arguments.to.0, arguments.first);
-    let mut back = Flow::new(arguments.own.0, 0);
+fn run_victim(arguments: &VictimArguments) -> Result<(), Failure> {
+    let mut port = traffic::small_port_builder(&arguments.interface).open()?;
+    let mut out = PacketFlow::new(arguments.to.0, arguments.first);
+    let mut back = PacketFlow::new(arguments.own.0, 0);
     println!("{OPEN}");
     let (test, end) = (getppid(), Instant::now() + LIFE_MAX);
     // The process must not outlive its test, however that ends.
     while getppid() == test && Instant::now() < end {
-        out.send(port.sender())?;
-        back.receive(port.receiver())?;
+        out.send_batch(port.sender())?;
+        back.receive_and_check(port.receiver())?;
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use super::kernel::KernelTree;
-use super::packages::{Archive, Suite};
-use super::ramdisk::Ramdisk;
-use super::{Cache, Error};
+use super::packages::{PackageArchive, PackageSuite};
+use super::ramdisk::RamdiskWriter;
+use super::{Error, LockedCache};
 use crate::built::{self, BuiltPrograms};
 use crate::event;
 use crate::guest;
@@ -40,41 +40,45 @@ const PROCESSOR: &str = "cortex-a72";
 /// Twice the size of the file system, which is in memory twice while it is unpacked, and room for tests.
 const MEMORY: &str = "4G";
 
-pub(crate) struct Image {
+pub(crate) struct RamdiskImage {
     /// Removed with it.
     directory: tempfile::TempDir,
     /// The lab's own program for arm64.
     program: PathBuf,
 }
 
-impl Image {
+impl RamdiskImage {
     /// Makes the file system for machines with that kernel.
-    pub(crate) fn make(cache: &Cache, kernel: &KernelTree, built: &BuiltPrograms) -> Result<Self, Error> {
-        let programs = cache.filled(&format!("arm64-programs-{RELEASE}"), fetch)?;
+    pub(crate) fn make(
+        cache: &LockedCache,
+        kernel: &KernelTree,
+        built: &BuiltPrograms,
+    ) -> Result<Self, Error> {
+        let programs = cache.filled_directory(&format!("arm64-programs-{RELEASE}"), fetch_programs)?;
         let directory = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
-        let directory = directory.map_err(Error::at(std::env::temp_dir()))?;
+        let directory = directory.map_err(Error::for_file(std::env::temp_dir()))?;
         let image = Self { directory, program: built.lab.clone() };
-        let path = image.path();
-        let file = File::create(&path).map_err(Error::at(&path))?;
-        let mut ramdisk = Ramdisk::new(BufWriter::new(file));
+        let path = image.ramdisk_path();
+        let file = File::create(&path).map_err(Error::for_file(&path))?;
+        let mut ramdisk = RamdiskWriter::new(BufWriter::new(file));
         ramdisk.add_tree(&programs, Path::new("/"), &|below| !below.starts_with("usr/share"))?;
         add_libraries(&mut ramdisk)?;
         add_modules(&mut ramdisk, kernel)?;
         for file in &built.files {
-            ramdisk.add(file, file)?;
+            ramdisk.add_file(file, file)?;
         }
         let tests = serde_json::to_vec(&built.tests).expect("strings");
         ramdisk.add_bytes(Path::new(built::TESTS), &tests)?;
-        ramdisk.finish().map_err(Error::at(path))?;
+        ramdisk.finish().map_err(Error::for_file(path))?;
         Ok(image)
     }
 
-    fn path(&self) -> PathBuf {
+    fn ramdisk_path(&self) -> PathBuf {
         self.directory.path().join("ramdisk")
     }
 
     /// The command that starts a machine, whose first process runs the lab's program with these words.
-    pub(crate) fn emulator_words(
+    pub(crate) fn emulator_command(
         &self,
         kernel: &KernelTree,
         guest: &[String],
@@ -87,7 +91,12 @@ impl Image {
         let events = format!("file,id=events,path={}", shared.join(event::FILE).display());
         let port = format!("virtserialport,chardev=events,name={}", guest::init::EVENTS_PORT);
         words.extend(["-chardev".into(), events.into(), "-device".into(), port.into()]);
-        words.extend(["-kernel".into(), kernel.image.clone().into(), "-initrd".into(), self.path().into()]);
+        words.extend([
+            "-kernel".into(),
+            kernel.image.clone().into(),
+            "-initrd".into(),
+            self.ramdisk_path().into(),
+        ]);
         // The words after '--' are the first process's arguments. When the first process ends, the machine
         // ends.
         let line = format!(
@@ -100,27 +109,28 @@ impl Image {
     }
 }
 
-fn fetch(place: &Path) -> Result<(), Error> {
-    let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    let suite = Suite::fetch(Archive::Debian, RELEASE, None, Architecture::Arm64, lists.path())?;
+fn fetch_programs(place: &Path) -> Result<(), Error> {
+    let lists = tempfile::tempdir().map_err(Error::for_file(std::env::temp_dir()))?;
+    let suite =
+        PackageSuite::fetch(PackageArchive::Debian, RELEASE, None, Architecture::Arm64, lists.path())?;
     suite.unpack(&suite.with_libraries(PACKAGES)?, place)
 }
 
 /// The C library that the programs were linked with.
-fn add_libraries(ramdisk: &mut Ramdisk) -> Result<(), Error> {
+fn add_libraries(ramdisk: &mut RamdiskWriter) -> Result<(), Error> {
     let from = Path::new(LIBRARIES);
-    for entry in fs::read_dir(from).map_err(Error::at(from))? {
-        let name = entry.map_err(Error::at(from))?.file_name();
+    for entry in fs::read_dir(from).map_err(Error::for_file(from))? {
+        let name = entry.map_err(Error::for_file(from))?.file_name();
         let text = name.to_string_lossy();
         // Not those of the compiler's sanitizers, which are large.
         if text.contains(".so.") && !text.contains("san.so") {
-            ramdisk.add(&from.join(&name), &Path::new(LIBRARIES_THERE).join(&name))?;
+            ramdisk.add_file(&from.join(&name), &Path::new(LIBRARIES_THERE).join(&name))?;
         }
     }
-    ramdisk.add(&from.join(LOADER), &Path::new("/lib").join(LOADER))
+    ramdisk.add_file(&from.join(LOADER), &Path::new("/lib").join(LOADER))
 }
 
-fn add_modules(ramdisk: &mut Ramdisk, kernel: &KernelTree) -> Result<(), Error> {
+fn add_modules(ramdisk: &mut RamdiskWriter, kernel: &KernelTree) -> Result<(), Error> {
     let there = Path::new("/lib/modules").join(&kernel.version);
     let is_list = |below: &Path| {
         let name = below.to_string_lossy();

@@ -8,7 +8,7 @@ use crate::topology::{Architecture, Kernel, Topology};
 
 /// Tests of one machine, so that three of them have about as much to do. On arm64 each is a whole program of
 /// tests.
-const fn tests_max(kernel: Kernel) -> usize {
+const fn tests_per_machine_max(kernel: Kernel) -> usize {
     match kernel.architecture() {
         Architecture::Amd64 => 9,
         Architecture::Arm64 => 1,
@@ -20,16 +20,16 @@ const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs"];
 
 /// One machine: a kernel, a topology, and the tests to run there.
 #[derive(Serialize)]
-pub(crate) struct Boot {
+pub(crate) struct MachinePlan {
     pub(crate) topology: Topology,
     pub(crate) kernel: Kernel,
     #[serde(skip)]
     pub(crate) tests: Vec<&'static str>,
 }
 
-impl Boot {
+impl MachinePlan {
     /// The machines for the tests that `arguments` selects.
-    pub(crate) fn all(arguments: &RunArguments) -> Vec<Self> {
+    pub(crate) fn for_arguments(arguments: &RunArguments) -> Vec<Self> {
         let selected = |name| match arguments.only.is_empty() {
             true => !ONLY_WHEN_NAMED.contains(&name),
             false => arguments.only.iter().any(|only| only == name),
@@ -46,7 +46,8 @@ impl Boot {
                     continue;
                 }
                 let like = |boot: &&mut Self| {
-                    (boot.kernel, boot.topology) == (kernel, topology) && boot.tests.len() < tests_max(kernel)
+                    (boot.kernel, boot.topology) == (kernel, topology)
+                        && boot.tests.len() < tests_per_machine_max(kernel)
                 };
                 match boots.iter_mut().find(like) {
                     Some(boot) => boot.tests.push(name),
@@ -66,12 +67,12 @@ mod tests {
     #[test]
     fn every_test_runs_on_its_topologies_only() {
         let on_arm64 = RunArguments { kernel: Some(Kernel::Arm64), ..Default::default() };
-        let mut boots = Boot::all(&on_arm64);
+        let mut boots = MachinePlan::for_arguments(&on_arm64);
         assert!(boots.iter().all(|boot| boot.kernel == Kernel::Arm64));
-        boots.extend(Boot::all(&RunArguments::default()));
+        boots.extend(MachinePlan::for_arguments(&RunArguments::default()));
         assert!(!boots.iter().any(|boot| ONLY_WHEN_NAMED.iter().any(|name| boot.tests.contains(name))));
         let only = ONLY_WHEN_NAMED.iter().map(|name| (*name).to_owned()).collect();
-        boots.extend(Boot::all(&RunArguments { only, ..Default::default() }));
+        boots.extend(MachinePlan::for_arguments(&RunArguments { only, ..Default::default() }));
         for (name, test) in TESTS {
             let there = boots.iter().filter(|boot| boot.tests.contains(name));
             let mut on: Vec<_> = there.map(|boot| (boot.kernel, boot.topology)).collect();
@@ -82,6 +83,6 @@ mod tests {
         }
         let only =
             RunArguments { only: vec!["driver".into()], topology: Some(Topology::Igb), ..Default::default() };
-        assert_eq!(Boot::all(&only).len(), 1);
+        assert_eq!(MachinePlan::for_arguments(&only).len(), 1);
     }
 }

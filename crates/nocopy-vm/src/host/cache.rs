@@ -9,14 +9,14 @@ use rustix::fs::{FlockOperation, flock};
 use super::Error;
 
 /// The cache, held by one process at a time while something may be missing.
-pub(crate) struct Cache {
+pub(crate) struct LockedCache {
     directory: PathBuf,
     lock: File,
 }
 
-impl Cache {
+impl LockedCache {
     /// Waits for another lab that is preparing.
-    pub(crate) fn locked() -> Result<Self, Error> {
+    pub(crate) fn lock() -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NotRoot);
         }
@@ -26,15 +26,15 @@ impl Cache {
             _ => return Err(Error::NoHome),
         };
         let directory = base.join("nocopy/vm");
-        fs::create_dir_all(&directory).map_err(Error::at(&directory))?;
+        fs::create_dir_all(&directory).map_err(Error::for_file(&directory))?;
         let path = directory.join("lock");
-        let lock = File::create(&path).map_err(Error::at(&path))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| Error::at(path)(errno.into()))?;
+        let lock = File::create(&path).map_err(Error::for_file(&path))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| Error::for_file(path)(errno.into()))?;
         Ok(Self { directory, lock })
     }
 
     /// Lets other labs prepare: this lab's files are complete, and files are only added.
-    pub(crate) fn unlocked(self) -> PathBuf {
+    pub(crate) fn into_unlocked_path(self) -> PathBuf {
         drop(self.lock);
         self.directory
     }
@@ -45,7 +45,7 @@ impl Cache {
 
     /// The directory of that name: there complete, or made by `fill` in a temporary place and then renamed,
     /// so that a kill in the middle leaves nothing that looks complete.
-    pub(crate) fn filled(
+    pub(crate) fn filled_directory(
         &self,
         name: &str,
         fill: impl FnOnce(&Path) -> Result<(), Error>,
@@ -57,11 +57,11 @@ impl Cache {
         let temporary = self.directory.join(format!("{name}.incomplete"));
         // Left by a lab that was killed: this process has the lock, so no other lab uses it.
         if temporary.exists() {
-            fs::remove_dir_all(&temporary).map_err(Error::at(&temporary))?;
+            fs::remove_dir_all(&temporary).map_err(Error::for_file(&temporary))?;
         }
-        fs::create_dir_all(&temporary).map_err(Error::at(&temporary))?;
+        fs::create_dir_all(&temporary).map_err(Error::for_file(&temporary))?;
         fill(&temporary)?;
-        fs::rename(&temporary, &entry).map_err(Error::at(&entry))?;
+        fs::rename(&temporary, &entry).map_err(Error::for_file(&entry))?;
         Ok(entry)
     }
 }

@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::boot::Boot;
+use super::boot::MachinePlan;
 use super::kernel::KernelTree;
-use super::lab::{Lab, Processors};
-use super::tools::{Starter, path_with};
+use super::lab::{LabContext, ProcessorKind};
+use super::tools::{MachineStarter, path_variable_with};
 use super::wire;
 use crate::arguments::RandomArguments;
 use crate::guest;
@@ -21,13 +21,13 @@ use crate::topology::Topology;
 pub(super) const CONSOLE: &str = "console";
 
 /// The parent of all processes of a machine; dropping it ends them all.
-pub(super) struct Machine(pub(super) Child);
+pub(super) struct RunningMachine(pub(super) Child);
 
-impl Machine {
+impl RunningMachine {
     pub(super) fn start(
-        lab: &Lab<'_>,
+        lab: &LabContext<'_>,
         kernel: &KernelTree,
-        boot: &Boot,
+        boot: &MachinePlan,
         tests: &[&'static str],
         shared: &Path,
     ) -> std::io::Result<Self> {
@@ -38,17 +38,17 @@ impl Machine {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]);
         match &lab.tools.starter {
-            Starter::Virtme(programs) => {
-                let guest = guest_words(boot, tests, lab.random, shared);
+            MachineStarter::Virtme(programs) => {
+                let guest = guest_arguments(boot, tests, lab.random, shared);
                 command
-                    .args(virtme_words(lab, kernel, boot, shared))
-                    .args(["--exec", &of_this_program(&guest)?]);
-                command.env("PATH", path_with(programs));
+                    .args(virtme_command(lab, kernel, boot, shared))
+                    .args(["--exec", &guest_command(&guest)?]);
+                command.env("PATH", path_variable_with(programs));
                 command.env("HOME", lab.cache).env("XDG_CACHE_HOME", lab.cache);
             }
-            Starter::Arm64(image) => {
-                let guest = guest_words(boot, tests, lab.random, Path::new(guest::init::SHARED));
-                command.args(image.emulator_words(kernel, &guest, shared));
+            MachineStarter::Arm64(image) => {
+                let guest = guest_arguments(boot, tests, lab.random, Path::new(guest::init::SHARED));
+                command.args(image.emulator_command(kernel, &guest, shared));
             }
         }
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for RunningMachine {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait()
             && let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
@@ -68,9 +68,14 @@ impl Drop for Machine {
 }
 
 /// How virtme-ng starts QEMU, with all but the command that runs in the machine.
-fn virtme_words(lab: &Lab<'_>, kernel: &KernelTree, boot: &Boot, shared: &Path) -> Vec<OsString> {
+fn virtme_command(
+    lab: &LabContext<'_>,
+    kernel: &KernelTree,
+    boot: &MachinePlan,
+    shared: &Path,
+) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["vng".into()];
-    if *lab.processors != Processors::Hardware {
+    if *lab.processors != ProcessorKind::Hardware {
         words.push("--disable-kvm".into());
     }
     // Interfaces keep the names of their drivers: otherwise udev could rename one during a test.
@@ -78,16 +83,21 @@ fn virtme_words(lab: &Lab<'_>, kernel: &KernelTree, boot: &Boot, shared: &Path) 
     words.extend(["--verbose", "--memory", "1G", "--cpus", "2", "--run"].map(OsString::from));
     words.push(kernel.image.clone().into());
     words.push(format!("--rwdir={}", shared.display()).into());
-    words.push(format!("--qemu-opts={} {}", devices(boot.topology), monitor(shared)).into());
+    words.push(format!("--qemu-opts={} {}", device_options(boot.topology), monitor_options(shared)).into());
     words
 }
 
 /// The command that the guest runs: this program.
-fn of_this_program(words: &[String]) -> std::io::Result<String> {
+fn guest_command(words: &[String]) -> std::io::Result<String> {
     Ok(format!("{} {}", std::env::current_exe()?.display(), words.join(" ")))
 }
 
-fn guest_words(boot: &Boot, tests: &[&'static str], random: RandomArguments, shared: &Path) -> Vec<String> {
+fn guest_arguments(
+    boot: &MachinePlan,
+    tests: &[&'static str],
+    random: RandomArguments,
+    shared: &Path,
+) -> Vec<String> {
     let mut words = vec!["guest".into()];
     words.extend([
         "--topology".into(),
@@ -98,12 +108,12 @@ fn guest_words(boot: &Boot, tests: &[&'static str], random: RandomArguments, sha
     for test in tests {
         words.extend(["--only".into(), (*test).to_owned()]);
     }
-    words.extend(random.words());
+    words.extend(random.to_command_line());
     words
 }
 
 /// QEMU's options for the two wired interfaces.
-fn devices(topology: Topology) -> String {
+fn device_options(topology: Topology) -> String {
     let card = |n: u32| match topology {
         Topology::Igb => format!(
             "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,id=card{n},netdev=h{n},bus=port{n}",
@@ -118,12 +128,12 @@ fn devices(topology: Topology) -> String {
         ),
         Topology::Veth => String::new(),
     };
-    format!("{} {} {}", wire::netdevs(topology), card(0), card(1))
+    format!("{} {} {}", wire::netdev_options(topology), card(0), card(1))
 }
 
 /// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can
 /// pull a cable: QEMU is both ends of a socket.
-fn monitor(shared: &Path) -> String {
+fn monitor_options(shared: &Path) -> String {
     let socket = shared.join("monitor");
     let (socket, name) = (socket.display(), guest::monitor::PORT);
     format!(

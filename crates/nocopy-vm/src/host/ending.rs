@@ -1,5 +1,5 @@
 /// How a machine ended that did not end after its tests.
-pub(super) enum Ending {
+pub(super) enum MachineFailure {
     /// It never booted: no test has run.
     NeverUp(String),
     /// Its kernel complained while it booted: no test has run, and what the tests would say about such a
@@ -13,7 +13,7 @@ pub(super) enum Ending {
     Early(String),
 }
 
-impl Ending {
+impl MachineFailure {
     /// Why a failure during such an end proves nothing about the test; `None` if it does.
     pub(super) fn excuse(&self) -> Option<&'static str> {
         match self {
@@ -29,7 +29,7 @@ impl Ending {
         matches!(self, Self::NeverUp(_) | Self::Unsound(_))
     }
 
-    pub(super) fn words(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         match self {
             Self::NeverUp(words)
             | Self::Unsound(words)

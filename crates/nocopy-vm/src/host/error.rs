@@ -51,12 +51,12 @@ pub(crate) enum Error {
 
 impl Error {
     /// Whether the lab is not for this machine or this user, so that not running it is no failure.
-    pub(crate) fn is_of_the_machine(&self) -> bool {
+    pub(crate) fn is_unsupported_machine(&self) -> bool {
         matches!(self, Self::NotRoot | Self::OtherSystem { .. } | Self::NoDevice { .. })
     }
 
     /// For `map_err`: the file an operation was about.
-    pub(crate) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn for_file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
     }

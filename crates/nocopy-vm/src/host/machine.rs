@@ -6,19 +6,19 @@ use std::sync::Mutex;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use nocopy_lab::witness::{STALL_LIMIT, Witness};
+use nocopy_lab::witness::{STALL_LIMIT, StallWitness};
 use serde::Serialize;
 
-use super::boot::Boot;
-use super::emulator::{CONSOLE, Machine};
-use super::ending::Ending;
+use super::boot::MachinePlan;
+use super::emulator::{CONSOLE, RunningMachine};
+use super::ending::MachineFailure;
 use super::kernel::KernelTree;
-use super::lab::{Lab, Processors};
-use super::rows::{Row, Run};
-use super::tools::Tools;
+use super::lab::{LabContext, ProcessorKind};
+use super::rows::{TestRun, TestRunHistory};
+use super::tools::HostTools;
 use super::wire;
 use crate::arguments::RandomArguments;
-use crate::event::{self, Event, Log};
+use crate::event::{self, GuestEvent, KernelLogLines};
 use crate::failure::last_lines;
 use crate::guest;
 use crate::topology::Architecture;
@@ -41,32 +41,33 @@ const MACHINES_ON_ARM64: usize = 2;
 const CONSOLE_LINES: usize = 40;
 
 #[derive(Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct MachineResult {
     #[serde(flatten)]
-    pub(crate) boot: Boot,
+    pub(crate) boot: MachinePlan,
     /// As printed by the machine's `uname -r`; the expected one if it never got so far.
     pub(crate) version: String,
     pub(crate) boot_seconds: Option<f64>,
     pub(crate) seconds: f64,
     #[serde(skip)]
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<TestRunHistory>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
     /// What the kernel logged after the last test, and its stalls before the first.
     #[serde(flatten)]
-    pub(crate) log: Log,
+    pub(crate) log: KernelLogLines,
     /// Why it was started again, each time.
     pub(crate) restarts: Vec<String>,
-    /// Whether it ended in a way that proves nothing about the tests ([`Ending::excuse`]).
+    /// Whether it ended in a way that proves nothing about the tests ([`MachineFailure::excuse`]).
     #[serde(skip)]
     is_excused: bool,
 }
 
-/// Runs every machine, [`machines_max`] at a time. Then repeats, one at a time, what failed during a stall.
+/// Runs every machine, [`parallel_machines_max`] at a time. Then repeats, one at a time, what failed during
+/// a stall.
 /// Returns the outcomes in the order of `boots`.
-pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outcome> {
+pub(crate) fn run_all(lab: &LabContext<'_>, boots: Vec<(KernelTree, MachinePlan)>) -> Vec<MachineResult> {
     // A run has machines of one architecture.
-    let machines_max = boots.first().map_or(0, |(_, boot)| machines_max(boot.kernel.architecture()));
+    let machines_max = boots.first().map_or(0, |(_, boot)| parallel_machines_max(boot.kernel.architecture()));
     let waiting = Mutex::new(boots.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     let next = || waiting.lock().expect("no thread panics with it").next();
@@ -74,9 +75,9 @@ pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outc
         for _ in 0..machines_max {
             scope.spawn(|| {
                 while let Some((index, (kernel, boot))) = next() {
-                    let mut outcome = Outcome::new(&kernel, boot);
+                    let mut outcome = MachineResult::new(&kernel, boot);
                     let tests = outcome.boot.tests.clone();
-                    run(lab, &kernel, &tests, &mut outcome);
+                    run_machine(lab, &kernel, &tests, &mut outcome);
                     done.lock().expect("no thread panics with it").push((index, kernel, outcome));
                 }
             });
@@ -85,12 +86,12 @@ pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outc
     let mut done = done.into_inner().expect("every thread is done");
     done.sort_by_key(|(index, ..)| *index);
     for (_, kernel, outcome) in &mut done {
-        outcome.run_again(lab, kernel);
+        outcome.repeat_after_stall(lab, kernel);
     }
     done.into_iter().map(|(.., outcome)| outcome).collect()
 }
 
-fn machines_max(architecture: Architecture) -> usize {
+fn parallel_machines_max(architecture: Architecture) -> usize {
     match architecture {
         Architecture::Amd64 => thread::available_parallelism().map_or(1, usize::from) + MACHINES_MORE,
         Architecture::Arm64 => MACHINES_ON_ARM64,
@@ -99,34 +100,39 @@ fn machines_max(architecture: Architecture) -> usize {
 
 /// Runs tests on a machine, which is started once more if it does not boot, or its kernel complains before
 /// the first test.
-fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut Outcome) {
+fn run_machine(
+    lab: &LabContext<'_>,
+    kernel: &KernelTree,
+    tests: &[&'static str],
+    outcome: &mut MachineResult,
+) {
     let started = Instant::now();
     let topology = outcome.boot.topology;
-    let mut followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
+    let mut followed = wire::run_in_wired_namespace(topology, || run_until_end(lab, kernel, tests, outcome));
     if let Err(ending) = &followed
         && ending.is_before_tests()
     {
-        outcome.started_again(ending.words());
-        followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
+        outcome.record_restart(ending.text());
+        followed = wire::run_in_wired_namespace(topology, || run_until_end(lab, kernel, tests, outcome));
     }
     if let Err(ending) = followed {
-        outcome.print_status(ending.words());
-        outcome.failure = Some(ending.words().to_owned());
+        outcome.print_status(ending.text());
+        outcome.failure = Some(ending.text().to_owned());
         outcome.is_excused = outcome.is_excused || ending.excuse().is_some();
     }
     outcome.seconds += started.elapsed().as_secs_f64();
 }
 
-impl Outcome {
-    fn new(kernel: &KernelTree, boot: Boot) -> Self {
+impl MachineResult {
+    fn new(kernel: &KernelTree, boot: MachinePlan) -> Self {
         Self {
             version: kernel.version.clone(),
-            rows: boot.tests.iter().map(|test| Row { test, runs: Vec::new() }).collect(),
+            rows: boot.tests.iter().map(|test| TestRunHistory { test, runs: Vec::new() }).collect(),
             boot,
             boot_seconds: None,
             seconds: 0.0,
             failure: None,
-            log: Log::default(),
+            log: KernelLogLines::default(),
             restarts: Vec::new(),
             is_excused: false,
         }
@@ -134,23 +140,28 @@ impl Outcome {
 
     /// Runs once more, on a machine that has no other beside it, what failed or never ran because something
     /// stood still.
-    fn run_again(&mut self, lab: &Lab<'_>, kernel: &KernelTree) {
+    fn repeat_after_stall(&mut self, lab: &LabContext<'_>, kernel: &KernelTree) {
         let was_cut_short = self.failure.is_some() && self.is_excused;
-        let again = |row: &&Row| row.is_to_run_again() || (was_cut_short && row.runs.is_empty());
+        let again = |row: &&TestRunHistory| row.must_be_repeated() || (was_cut_short && row.runs.is_empty());
         let tests: Vec<&'static str> = self.rows.iter().filter(again).map(|row| row.test).collect();
         if tests.is_empty() {
             return;
         }
         self.is_excused = false;
         match self.failure.take_if(|_| was_cut_short) {
-            Some(failure) => self.started_again(&failure),
-            None => self.started_again(&format!("{} failed during a stall", tests.join(", "))),
+            Some(failure) => self.record_restart(&failure),
+            None => self.record_restart(&format!("{} failed during a stall", tests.join(", "))),
         }
-        run(lab, kernel, &tests, self);
+        run_machine(lab, kernel, &tests, self);
     }
 
     /// Fails if the kernel complained already: no test has run that it could be the work of.
-    fn booted(&mut self, version: String, log: Log, after: Duration) -> Result<(), Ending> {
+    fn record_boot(
+        &mut self,
+        version: String,
+        log: KernelLogLines,
+        after: Duration,
+    ) -> Result<(), MachineFailure> {
         self.print_status(&format!("Linux {version} is up after {:.0} s", after.as_secs_f64()));
         self.version = version;
         self.boot_seconds = Some(after.as_secs_f64());
@@ -158,10 +169,13 @@ impl Outcome {
         if log.complaints.is_empty() {
             return Ok(());
         }
-        Err(Ending::Unsound(format!("its kernel complained while it booted:\n{}", log.complaints.join("\n"))))
+        Err(MachineFailure::Unsound(format!(
+            "its kernel complained while it booted:\n{}",
+            log.complaints.join("\n")
+        )))
     }
 
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_incidents(&self) -> bool {
         !self.is_sound() || !self.restarts.is_empty() || !self.log.stalls.is_empty()
     }
 
@@ -169,7 +183,7 @@ impl Outcome {
         self.failure.is_none() && self.log.complaints.is_empty()
     }
 
-    fn started_again(&mut self, why: &str) {
+    fn record_restart(&mut self, why: &str) {
         self.print_status(&format!("started once more: {why}"));
         self.restarts.push(why.to_owned());
     }
@@ -178,7 +192,7 @@ impl Outcome {
         eprintln!("vm: {:<11} {:<7} {words}", self.boot.topology, self.boot.kernel);
     }
 
-    fn add(&mut self, run: Run) {
+    fn record_test_run(&mut self, run: TestRun) {
         let verdict = if run.ended.passed() { "ok" } else { "FAILED" };
         let stall = run.stall.as_ref().map(|stall| format!(" ({stall})")).unwrap_or_default();
         self.print_status(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
@@ -191,13 +205,14 @@ impl Outcome {
 }
 
 /// Starts the machine and reads along until it ends.
-fn follow(
-    lab: &Lab<'_>,
+fn run_until_end(
+    lab: &LabContext<'_>,
     kernel: &KernelTree,
     tests: &[&'static str],
-    outcome: &mut Outcome,
-) -> Result<(), Ending> {
-    let mut reader = Reader::start(lab, kernel, &outcome.boot, tests).map_err(Ending::NeverUp)?;
+    outcome: &mut MachineResult,
+) -> Result<(), MachineFailure> {
+    let mut reader =
+        MachineReader::start(lab, kernel, &outcome.boot, tests).map_err(MachineFailure::NeverUp)?;
     let mut running: Option<(String, Instant)> = None;
     let ending = loop {
         // What is read now may have happened since the last poll.
@@ -205,17 +220,19 @@ fn follow(
         let (events, end) = reader.poll();
         for event in events {
             match event {
-                Event::Booted { kernel, log } => outcome.booted(kernel, log, reader.started.elapsed())?,
-                Event::Started { test } => {
+                GuestEvent::Booted { kernel, log } => {
+                    outcome.record_boot(kernel, log, reader.started.elapsed())?
+                }
+                GuestEvent::Started { test } => {
                     outcome.print_status(&format!("{test} …"));
                     running = Some((test, looked));
                 }
-                Event::Ended(ended) => {
+                GuestEvent::Ended(ended) => {
                     let since = running.take().map_or(looked, |(_, since)| since);
                     let host = lab.witness.worst_between(since, Instant::now());
-                    outcome.add(Run::new(ended, host));
+                    outcome.record_test_run(TestRun::new(ended, host));
                 }
-                Event::Done { log } => outcome.log.extend(log),
+                GuestEvent::Done { log } => outcome.log.extend(log),
             }
         }
         if let Some(end) = end {
@@ -231,7 +248,7 @@ fn follow(
     outcome.is_excused |= stall.is_some();
     if let Some((test, since)) = running {
         let stall = stall.or_else(|| ending.excuse().map(str::to_owned));
-        outcome.add(Run::cut_short(&test, since, ending.words(), stall));
+        outcome.record_test_run(TestRun::ended_with_machine(&test, since, ending.text(), stall));
     }
     Err(ending)
 }
@@ -240,22 +257,22 @@ fn follow(
 pub(crate) fn boots_within(
     limit: Duration,
     cache: &Path,
-    tools: &Tools,
+    tools: &HostTools,
     kernel: &KernelTree,
-    boot: &Boot,
+    boot: &MachinePlan,
 ) -> Result<(), String> {
-    let witness = Witness::start().map_err(|error| error.to_string())?;
+    let witness = StallWitness::start().map_err(|error| error.to_string())?;
     let random = RandomArguments::default();
-    let lab = Lab { cache, tools, processors: &Processors::Hardware, random, witness: &witness };
-    let mut reader = Reader::start(&lab, kernel, boot, &[])?;
+    let lab = LabContext { cache, tools, processors: &ProcessorKind::Hardware, random, witness: &witness };
+    let mut reader = MachineReader::start(&lab, kernel, boot, &[])?;
     loop {
         let (events, end) = reader.poll();
-        if events.iter().any(|event| matches!(event, Event::Booted { .. })) {
+        if events.iter().any(|event| matches!(event, GuestEvent::Booted { .. })) {
             return Ok(());
         }
         if let Some(Err(ending)) = end {
             // One line: why it ended, and the console's last output.
-            let mut lines = ending.words().lines().filter(|line| !line.trim().is_empty());
+            let mut lines = ending.text().lines().filter(|line| !line.trim().is_empty());
             let words = [lines.next(), lines.next_back()].into_iter().flatten();
             return Err(words.collect::<Vec<_>>().join(" "));
         }
@@ -267,8 +284,8 @@ pub(crate) fn boots_within(
 }
 
 /// A machine, and the position up to which its output was read.
-struct Reader {
-    machine: Machine,
+struct MachineReader {
+    machine: RunningMachine,
     shared: tempfile::TempDir,
     started: Instant,
     looked: Instant,
@@ -280,16 +297,16 @@ struct Reader {
     is_done: bool,
 }
 
-impl Reader {
+impl MachineReader {
     fn start(
-        lab: &Lab<'_>,
+        lab: &LabContext<'_>,
         kernel: &KernelTree,
-        boot: &Boot,
+        boot: &MachinePlan,
         tests: &[&'static str],
     ) -> Result<Self, String> {
         let shared = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
         let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
-        let machine = Machine::start(lab, kernel, boot, tests, shared.path())
+        let machine = RunningMachine::start(lab, kernel, boot, tests, shared.path())
             .map_err(|error| format!("the machine did not start: {error}: is util-linux installed?"))?;
         let longest = guest::time_limit(boot.topology, lab.random);
         let now = Instant::now();
@@ -300,7 +317,7 @@ impl Reader {
             looked: now,
             last_event: now,
             silence_max: longest + SILENCE_MORE,
-            is_emulated: *lab.processors != Processors::Hardware,
+            is_emulated: *lab.processors != ProcessorKind::Hardware,
             read_bytes: 0,
             is_up: false,
             is_done: false,
@@ -308,12 +325,12 @@ impl Reader {
     }
 
     /// The events since the last call, and how the machine ended, if it did.
-    fn poll(&mut self) -> (Vec<Event>, Option<Result<(), Ending>>) {
+    fn poll(&mut self) -> (Vec<GuestEvent>, Option<Result<(), MachineFailure>>) {
         self.looked = Instant::now();
         // First check whether it has ended, then read: it writes nothing after its end.
         let status = match self.machine.0.try_wait() {
             Ok(status) => status,
-            Err(error) => return (Vec::new(), Some(Err(Ending::Early(error.to_string())))),
+            Err(error) => return (Vec::new(), Some(Err(MachineFailure::Early(error.to_string())))),
         };
         // Not there yet, or not readable at this moment: at the next poll.
         let content = fs::read(self.shared.path().join(event::FILE)).unwrap_or_default();
@@ -324,18 +341,20 @@ impl Reader {
         for line in String::from_utf8_lossy(&new[..complete]).lines() {
             match serde_json::from_str(line) {
                 Ok(event) => events.push(event),
-                Err(error) => return (events, Some(Err(Ending::Early(format!("'{line}': {error}"))))),
+                Err(error) => {
+                    return (events, Some(Err(MachineFailure::Early(format!("'{line}': {error}")))));
+                }
             }
             self.last_event = Instant::now();
         }
         self.read_bytes += complete;
         self.is_up |= !events.is_empty();
-        self.is_done |= events.iter().any(|event| matches!(event, Event::Done { .. }));
-        let end = self.end(status.map(|status| status.to_string()));
+        self.is_done |= events.iter().any(|event| matches!(event, GuestEvent::Done { .. }));
+        let end = self.machine_end(status.map(|status| status.to_string()));
         (events, end)
     }
 
-    fn end(&self, status: Option<String>) -> Option<Result<(), Ending>> {
+    fn machine_end(&self, status: Option<String>) -> Option<Result<(), MachineFailure>> {
         let console = || {
             let console = fs::read(self.shared.path().join(CONSOLE)).unwrap_or_default();
             String::from_utf8_lossy(&console).into_owned()
@@ -348,9 +367,9 @@ impl Reader {
                 let last = last_lines(&console, CONSOLE_LINES).join("\n");
                 let words = format!("it ended early ({status}); its console said last:\n{last}");
                 Err(match self.is_up {
-                    false => Ending::NeverUp(words),
-                    true if self.is_emulated && console.contains(BREAKPOINT) => Ending::Mixed(words),
-                    true => Ending::Early(words),
+                    false => MachineFailure::NeverUp(words),
+                    true if self.is_emulated && console.contains(BREAKPOINT) => MachineFailure::Mixed(words),
+                    true => MachineFailure::Early(words),
                 })
             });
         }
@@ -359,7 +378,7 @@ impl Reader {
             let seconds = silence_max.as_secs();
             let last = last_lines(&console(), CONSOLE_LINES).join("\n");
             let words = format!("nothing heard for {seconds} s, killed; its console said last:\n{last}");
-            Err(if self.is_up { Ending::Silent(words) } else { Ending::NeverUp(words) })
+            Err(if self.is_up { MachineFailure::Silent(words) } else { MachineFailure::NeverUp(words) })
         })
     }
 }
@@ -380,18 +399,21 @@ mod tests {
     #[test]
     fn a_complaint_during_boot_prevents_the_tests() {
         let kernel = KernelTree { version: "7".into(), image: "bzImage".into(), modules: "modules".into() };
-        let boot = Boot { kernel: Kernel::Newest, topology: Topology::Virtio, tests: vec!["driver"] };
-        let mut outcome = Outcome::new(&kernel, boot);
+        let boot = MachinePlan { kernel: Kernel::Newest, topology: Topology::Virtio, tests: vec!["driver"] };
+        let mut outcome = MachineResult::new(&kernel, boot);
         let after = Duration::from_secs(9);
-        let mut log = Log { complaints: Vec::new(), stalls: vec!["rcu: INFO:".into()] };
-        assert!(outcome.booted("7.3.4".into(), log.clone(), after).is_ok());
+        let mut log = KernelLogLines { complaints: Vec::new(), stalls: vec!["rcu: INFO:".into()] };
+        assert!(outcome.record_boot("7.3.4".into(), log.clone(), after).is_ok());
         log.complaints.push(BAD_PAGE.into());
-        let ending = outcome.booted("7.3.4".into(), log, after).expect_err("nobody tests on such a kernel");
-        assert!(ending.is_before_tests() && ending.words().contains(BAD_PAGE), "{}", ending.words());
+        let ending =
+            outcome.record_boot("7.3.4".into(), log, after).expect_err("nobody tests on such a kernel");
+        assert!(ending.is_before_tests() && ending.text().contains(BAD_PAGE), "{}", ending.text());
         assert_eq!((outcome.log.stalls.len(), outcome.log.complaints.len()), (2, 0));
-        for later in
-            [Ending::Silent(String::new()), Ending::Mixed(String::new()), Ending::Early(String::new())]
-        {
+        for later in [
+            MachineFailure::Silent(String::new()),
+            MachineFailure::Mixed(String::new()),
+            MachineFailure::Early(String::new()),
+        ] {
             assert!(!later.is_before_tests());
         }
     }

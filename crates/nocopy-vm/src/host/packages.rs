@@ -22,7 +22,7 @@ pub(crate) const DEBIAN_KEYS: (&str, &str) =
 
 /// The distribution that the suites belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Archive {
+pub(crate) enum PackageArchive {
     /// The suite of the host's release, for programs that are installed on it.
     Own,
     /// Debian's, for kernels.
@@ -31,31 +31,31 @@ pub(crate) enum Archive {
 
 /// A system whose packages the lab knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum System {
+pub(crate) enum Distribution {
     Debian,
     Ubuntu,
 }
 
 /// The system and release that this machine runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Release {
-    pub(crate) system: System,
+pub(crate) struct SystemRelease {
+    pub(crate) system: Distribution,
     /// Such as `bookworm`.
     pub(crate) codename: String,
 }
 
 /// One suite, which apt uses inside a directory of the lab.
-pub(crate) struct Suite {
+pub(crate) struct PackageSuite {
     name: String,
     architecture: Architecture,
     directory: PathBuf,
 }
 
-impl Suite {
+impl PackageSuite {
     /// Fetches the suite's package lists into `directory`, those of `other_suite` (the machine's own release)
     /// too when its packages may be needed to install one of this suite.
     pub(crate) fn fetch(
-        archive: Archive,
+        archive: PackageArchive,
         name: &str,
         other_suite: Option<&str>,
         architecture: Architecture,
@@ -64,27 +64,27 @@ impl Suite {
         let suite = Self { name: name.to_owned(), architecture, directory: directory.to_owned() };
         for part in ["sources.list.d", "lists/partial", "cache/archives/partial"] {
             let path = directory.join(part);
-            fs::create_dir_all(&path).map_err(Error::at(path))?;
+            fs::create_dir_all(&path).map_err(Error::for_file(path))?;
         }
-        let mut source = release()?.source(archive)?;
+        let mut source = host_release()?.apt_source(archive)?;
         if architecture != Architecture::Amd64 {
-            source = source.of_any_architecture();
+            source = source.without_architectures();
         }
         let suites: Vec<&str> = other_suite.into_iter().chain([name]).collect();
-        source.write(&directory.join("sources.list.d"), &suites)?;
+        source.write_to(&directory.join("sources.list.d"), &suites)?;
         eprintln!("vm: list the packages of {name}");
-        let mut update = suite.apt("apt-get");
+        let mut update = suite.apt_command("apt-get");
         update.args(["update", "-qq", "--error-on=any"]);
-        run(&format!("listing the packages of {name}"), &mut update)?;
+        run_command(&format!("listing the packages of {name}"), &mut update)?;
         Ok(suite)
     }
 
     /// What a package of this suite depends on, by name, alternatives left out.
     pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, Error> {
-        let mut show = self.apt("apt-cache");
+        let mut show = self.apt_command("apt-cache");
         show.args(["show", "--no-all-versions", package]);
         let missing = || Error::NoPackage { package: package.to_owned(), suite: self.name.clone() };
-        let record = run("reading a package's record", &mut show).map_err(|_| missing())?;
+        let record = run_command("reading a package's record", &mut show).map_err(|_| missing())?;
         let depends = record.lines().find_map(|line| line.strip_prefix("Depends: "));
         let names = depends.unwrap_or_default().split(", ").filter_map(|name| name.split(' ').next());
         Ok(names.map(str::to_owned).collect())
@@ -109,28 +109,31 @@ impl Suite {
 
     pub(crate) fn unpack(&self, packages: &[String], root: &Path) -> Result<(), Error> {
         let place = self.directory.join("packages");
-        fs::create_dir_all(&place).map_err(Error::at(&place))?;
+        fs::create_dir_all(&place).map_err(Error::for_file(&place))?;
         eprintln!("vm: download {}", packages.join(", "));
-        let mut download = self.apt("apt-get");
+        let mut download = self.apt_command("apt-get");
         download.args(["download", "-qq"]).args(packages).current_dir(&place);
-        run("downloading packages", &mut download)?;
-        for entry in fs::read_dir(&place).map_err(Error::at(&place))? {
-            let path = entry.map_err(Error::at(&place))?.path();
-            run("unpacking a package", Command::new("dpkg-deb").arg("--extract").arg(&path).arg(root))?;
+        run_command("downloading packages", &mut download)?;
+        for entry in fs::read_dir(&place).map_err(Error::for_file(&place))? {
+            let path = entry.map_err(Error::for_file(&place))?.path();
+            run_command(
+                "unpacking a package",
+                Command::new("dpkg-deb").arg("--extract").arg(&path).arg(root),
+            )?;
         }
         Ok(())
     }
 
     pub(crate) fn install(&self, packages: &[&str]) -> Result<(), Error> {
         eprintln!("vm: install {}", packages.join(", "));
-        let mut install = self.apt("apt-get");
+        let mut install = self.apt_command("apt-get");
         install.args(["install", "-y", "-qq", "--no-install-recommends", "-t", &self.name]).args(packages);
         install.env("DEBIAN_FRONTEND", "noninteractive");
-        run(&format!("installing {}", packages.join(", ")), &mut install).map(drop)
+        run_command(&format!("installing {}", packages.join(", ")), &mut install).map(drop)
     }
 
     /// An apt command that sees this suite only.
-    fn apt(&self, program: &str) -> Command {
+    fn apt_command(&self, program: &str) -> Command {
         let place = |part: &str| self.directory.join(part).into_os_string();
         let mut command = Command::new(program);
         for (option, value) in [
@@ -158,23 +161,23 @@ impl Suite {
     }
 }
 
-pub(crate) fn release() -> Result<Release, Error> {
+pub(crate) fn host_release() -> Result<SystemRelease, Error> {
     let path = "/etc/os-release";
     let text =
         fs::read_to_string(path).map_err(|_| Error::OtherSystem { found: "an unknown system".into() })?;
-    Release::in_text(&text, std::env::consts::ARCH)
+    SystemRelease::parse_os_release(&text, std::env::consts::ARCH)
 }
 
-impl Release {
-    fn in_text(text: &str, architecture: &str) -> Result<Self, Error> {
+impl SystemRelease {
+    fn parse_os_release(text: &str, architecture: &str) -> Result<Self, Error> {
         let field = |name: &str| {
             text.lines().find_map(|line| {
                 Some(line.strip_prefix(name)?.strip_prefix('=')?.trim_matches('"').to_owned())
             })
         };
         let system = match field("ID").as_deref() {
-            Some("debian") => Some(System::Debian),
-            Some("ubuntu") => Some(System::Ubuntu),
+            Some("debian") => Some(Distribution::Debian),
+            Some("ubuntu") => Some(Distribution::Ubuntu),
             _ => None,
         };
         match (system, field("VERSION_CODENAME"), architecture) {
@@ -190,34 +193,34 @@ impl Release {
     /// The suite with the release's newest packages, and the one that it is an addition to.
     pub(crate) fn suites(&self) -> (String, Option<&str>) {
         match self.system {
-            System::Debian => (self.codename.clone(), None),
-            System::Ubuntu => (format!("{}-updates", self.codename), Some(&self.codename)),
+            Distribution::Debian => (self.codename.clone(), None),
+            Distribution::Ubuntu => (format!("{}-updates", self.codename), Some(&self.codename)),
         }
     }
 
     /// The words of an entry in the sources of apt, all but the suite.
-    fn source(&self, archive: Archive) -> Result<Source, Error> {
+    fn apt_source(&self, archive: PackageArchive) -> Result<AptSource, Error> {
         let components = match (archive, self.system) {
-            (_, System::Debian) => "main",
-            (Archive::Own, System::Ubuntu) => "main universe",
-            (Archive::Debian, System::Ubuntu) => return Ok(Source::of_debian()),
+            (_, Distribution::Debian) => "main",
+            (PackageArchive::Own, Distribution::Ubuntu) => "main universe",
+            (PackageArchive::Debian, Distribution::Ubuntu) => return Ok(AptSource::debian_archive()),
         };
-        let source = own_source(&self.codename, components)?;
+        let source = host_source(&self.codename, components)?;
         source.ok_or_else(|| Error::NoSource { codename: self.codename.clone() })
     }
 }
 
 /// An entry of apt's sources, in either of its two formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Source {
+enum AptSource {
     /// `deb [options] URI suite component…`: the text before and after the suite.
     Line { before: String, components: String },
     /// A paragraph of fields, without `Suites`.
     Paragraph(String),
 }
 
-impl Source {
-    fn write(&self, directory: &Path, suites: &[&str]) -> Result<(), Error> {
+impl AptSource {
+    fn write_to(&self, directory: &Path, suites: &[&str]) -> Result<(), Error> {
         let (name, text) = match self {
             Self::Line { before, components } => {
                 let line = |suite: &&str| format!("{before} {suite} {components}\n");
@@ -226,11 +229,11 @@ impl Source {
             Self::Paragraph(fields) => ("private.sources", format!("{fields}Suites: {}\n", suites.join(" "))),
         };
         let path = directory.join(name);
-        fs::write(&path, text).map_err(Error::at(path))
+        fs::write(&path, text).map_err(Error::for_file(path))
     }
 
     /// Without a restriction to architectures of the machine.
-    fn of_any_architecture(self) -> Self {
+    fn without_architectures(self) -> Self {
         match self {
             Self::Line { before, components } => {
                 let parts = before.split_once('[').zip(before.split_once(']'));
@@ -255,14 +258,14 @@ impl Source {
     }
 
     /// Debian's archive, for machines whose own sources do not have it.
-    fn of_debian() -> Self {
+    fn debian_archive() -> Self {
         let (keys, _) = DEBIAN_KEYS;
         Self::Paragraph(format!(
             "Types: deb\nURIs: {DEBIAN_ARCHIVE}\nComponents: main\nSigned-By: {keys}\nArchitectures: amd64\n"
         ))
     }
 
-    fn in_list(text: &str, codename: &str, components: &str) -> Option<Self> {
+    fn parse_list(text: &str, codename: &str, components: &str) -> Option<Self> {
         text.lines().find_map(|line| {
             let line = line.split('#').next()?.trim();
             let rest = line.strip_prefix("deb ")?.trim_start();
@@ -277,7 +280,7 @@ impl Source {
         })
     }
 
-    fn in_paragraphs(text: &str, codename: &str, components: &str) -> Option<Self> {
+    fn parse_paragraphs(text: &str, codename: &str, components: &str) -> Option<Self> {
         // There may be a comment between the fields of a paragraph; an empty line ends it.
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         lines.split(|line| line.trim().is_empty()).find_map(|paragraph| {
@@ -306,22 +309,22 @@ impl Source {
 }
 
 /// The machine's own entry for its release.
-fn own_source(codename: &str, components: &str) -> Result<Option<Source>, Error> {
+fn host_source(codename: &str, components: &str) -> Result<Option<AptSource>, Error> {
     let directory = Path::new("/etc/apt/sources.list.d");
     let mut paths = vec![PathBuf::from("/etc/apt/sources.list")];
     if directory.exists() {
-        for entry in fs::read_dir(directory).map_err(Error::at(directory))? {
-            paths.push(entry.map_err(Error::at(directory))?.path());
+        for entry in fs::read_dir(directory).map_err(Error::for_file(directory))? {
+            paths.push(entry.map_err(Error::for_file(directory))?.path());
         }
     }
     paths.retain(|path| path.exists());
     for path in paths {
         let parse = match path.extension().and_then(OsStr::to_str) {
-            Some("list") => Source::in_list,
-            Some("sources") => Source::in_paragraphs,
+            Some("list") => AptSource::parse_list,
+            Some("sources") => AptSource::parse_paragraphs,
             _ => continue,
         };
-        let text = fs::read_to_string(&path).map_err(Error::at(&path))?;
+        let text = fs::read_to_string(&path).map_err(Error::for_file(&path))?;
         if let Some(source) = parse(&text, codename, components) {
             return Ok(Some(source));
         }
@@ -330,7 +333,7 @@ fn own_source(codename: &str, components: &str) -> Result<Option<Source>, Error>
 }
 
 /// Runs a command until it ends, and returns its output.
-pub(crate) fn run(what: &str, command: &mut Command) -> Result<String, Error> {
+pub(crate) fn run_command(what: &str, command: &mut Command) -> Result<String, Error> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program, source })?;
     if output.status.success() {
@@ -354,28 +357,29 @@ mod tests {
         let mut failing = Command::new("sh");
         failing.args(["-c", "echo no disk >&2; exit 3"]);
         assert_eq!(
-            run("installing qemu", &mut failing).unwrap_err().to_string(),
+            run_command("installing qemu", &mut failing).unwrap_err().to_string(),
             "installing qemu: failed (exit status: 3); '\"sh\" \"-c\" \"echo no disk >&2; exit 3\"' printed: no disk; run it by hand to see more"
         );
     }
 
     #[test]
-    fn a_line_gives_its_mirror_and_options() {
+    fn a_sources_list_line_yields_mirror_and_options() {
         let text = "# deb http://old.example/debian bookworm main\n\
                     deb http://s.example/debian-security bookworm-security main\n\
                     deb [signed-by=/k.gpg arch=amd64] http://m.example/debian bookworm main contrib # ours\n";
-        let source = Source::in_list(text, "bookworm", "main").unwrap();
+        let source = AptSource::parse_list(text, "bookworm", "main").unwrap();
         let before = "deb [signed-by=/k.gpg arch=amd64] http://m.example/debian".to_owned();
-        assert_eq!(source, Source::Line { before, components: "main".into() });
-        assert_eq!(Source::in_list(text, "trixie", "main"), None);
+        assert_eq!(source, AptSource::Line { before, components: "main".into() });
+        assert_eq!(AptSource::parse_list(text, "trixie", "main"), None);
     }
 
     #[test]
-    fn a_paragraph_keeps_all_but_its_suites() {
+    fn a_sources_paragraph_keeps_all_fields_but_suites() {
         let text = "Types: deb deb-src\n# an old address\nURIs: http://m.example/debian\n\
                     Suites: bookworm bookworm-updates\nComponents: main contrib\nSigned-By: /k.gpg\n\n\
                     Types: deb\nURIs: http://s.example/debian\nSuites: bookworm-security\nComponents: main\n";
-        let Source::Paragraph(fields) = Source::in_paragraphs(text, "bookworm", "main").unwrap() else {
+        let AptSource::Paragraph(fields) = AptSource::parse_paragraphs(text, "bookworm", "main").unwrap()
+        else {
             panic!()
         };
         assert_eq!(
@@ -383,11 +387,11 @@ mod tests {
             "Types: deb\nComponents: main\nURIs: http://m.example/debian\nSigned-By: /k.gpg\n"
         );
         let disabled = text.replacen("Types:", "Enabled: no\nTypes:", 1);
-        assert_eq!(Source::in_paragraphs(&disabled, "bookworm", "main"), None);
+        assert_eq!(AptSource::parse_paragraphs(&disabled, "bookworm", "main"), None);
     }
 
     #[test]
-    fn an_architecture_limit_is_removed() {
+    fn architecture_restrictions_are_removed_from_apt_sources() {
         for (before, after) in [
             ("deb http://m.example/debian", "deb http://m.example/debian"),
             ("deb [arch=amd64] http://m.example/debian", "deb http://m.example/debian"),
@@ -396,41 +400,45 @@ mod tests {
                 "deb [signed-by=/k.gpg] http://m.example/debian",
             ),
         ] {
-            let line = |before: &str| Source::Line { before: before.into(), components: "main".into() };
-            assert_eq!(line(before).of_any_architecture(), line(after));
+            let line = |before: &str| AptSource::Line { before: before.into(), components: "main".into() };
+            assert_eq!(line(before).without_architectures(), line(after));
         }
         let fields = "Types: deb\nURIs: http://m.example/debian\nArchitectures: amd64\nSigned-By: /k.gpg\n";
-        let Source::Paragraph(fields) = Source::Paragraph(fields.into()).of_any_architecture() else {
+        let AptSource::Paragraph(fields) = AptSource::Paragraph(fields.into()).without_architectures() else {
             panic!()
         };
         assert_eq!(fields, "Types: deb\nURIs: http://m.example/debian\nSigned-By: /k.gpg\n");
     }
 
     #[test]
-    fn ubuntus_programs_are_its_own_and_kernels_are_debians() {
+    fn ubuntu_hosts_use_ubuntu_programs_and_debian_kernels() {
         let text = "Types: deb\nURIs: http://archive.example/ubuntu/\nSuites: noble noble-updates noble-backports\n\
                     Components: main universe restricted multiverse\nSigned-By: /u.gpg\n";
-        let Source::Paragraph(fields) = Source::in_paragraphs(text, "noble", "main universe").unwrap() else {
+        let AptSource::Paragraph(fields) =
+            AptSource::parse_paragraphs(text, "noble", "main universe").unwrap()
+        else {
             panic!()
         };
         assert_eq!(
             fields,
             "Types: deb\nComponents: main universe\nURIs: http://archive.example/ubuntu/\nSigned-By: /u.gpg\n"
         );
-        let noble = Release { system: System::Ubuntu, codename: "noble".into() };
+        let noble = SystemRelease { system: Distribution::Ubuntu, codename: "noble".into() };
         assert_eq!(noble.suites(), ("noble-updates".into(), Some("noble")));
-        let Source::Paragraph(kernels) = noble.source(Archive::Debian).unwrap() else { panic!() };
+        let AptSource::Paragraph(kernels) = noble.apt_source(PackageArchive::Debian).unwrap() else {
+            panic!()
+        };
         assert!(kernels.contains(DEBIAN_ARCHIVE) && kernels.contains(DEBIAN_KEYS.0), "{kernels}");
     }
 
     #[test]
-    fn other_systems_are_named_and_refused() {
-        let release = |text, architecture| Release::in_text(text, architecture);
+    fn unsupported_systems_are_named_and_refused() {
+        let release = |text, architecture| SystemRelease::parse_os_release(text, architecture);
         let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
         let known = release(debian, "x86_64").unwrap();
-        assert_eq!(known, Release { system: System::Debian, codename: "bookworm".into() });
+        assert_eq!(known, SystemRelease { system: Distribution::Debian, codename: "bookworm".into() });
         let ubuntu = "NAME=\"Ubuntu\"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n";
-        assert_eq!(release(ubuntu, "x86_64").unwrap().system, System::Ubuntu);
+        assert_eq!(release(ubuntu, "x86_64").unwrap().system, Distribution::Ubuntu);
         let fedora =
             "NAME=\"Fedora Linux\"\nID=fedora\nVERSION_CODENAME=\"\"\nPRETTY_NAME=\"Fedora Linux 42\"\n";
         for (text, architecture, named) in [
@@ -439,7 +447,7 @@ mod tests {
             ("", "x86_64", "an unknown system on x86_64"),
         ] {
             let error = release(text, architecture).unwrap_err();
-            assert!(error.is_of_the_machine() && error.to_string().contains(named), "{error}");
+            assert!(error.is_unsupported_machine() && error.to_string().contains(named), "{error}");
         }
     }
 }

@@ -17,27 +17,27 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-pub(crate) struct Ramdisk {
+pub(crate) struct RamdiskWriter {
     to: BufWriter<File>,
     /// Paths that were added already.
     paths: HashSet<PathBuf>,
 }
 
-impl Ramdisk {
+impl RamdiskWriter {
     pub(crate) fn new(to: BufWriter<File>) -> Self {
         Self { to, paths: HashSet::new() }
     }
 
     /// Adds a file of the host, or the target of a link, at this path.
-    pub(crate) fn add(&mut self, from: &Path, there: &Path) -> Result<(), Error> {
-        let file = File::open(from).map_err(Error::at(from))?;
-        let about = file.metadata().map_err(Error::at(from))?;
+    pub(crate) fn add_file(&mut self, from: &Path, there: &Path) -> Result<(), Error> {
+        let file = File::open(from).map_err(Error::for_file(from))?;
+        let about = file.metadata().map_err(Error::for_file(from))?;
         let mode = FILE | about.permissions().mode() & 0o777;
-        self.write(there, mode, about.len(), file).map_err(Error::at(from))
+        self.write(there, mode, about.len(), file).map_err(Error::for_file(from))
     }
 
     pub(crate) fn add_bytes(&mut self, there: &Path, bytes: &[u8]) -> Result<(), Error> {
-        self.write(there, FILE | 0o644, bytes.len() as u64, bytes).map_err(Error::at(there))
+        self.write(there, FILE | 0o644, bytes.len() as u64, bytes).map_err(Error::for_file(there))
     }
 
     /// Adds the wanted files below `from`; a directory that is not wanted is left out with everything in it.
@@ -49,23 +49,24 @@ impl Ramdisk {
     ) -> Result<(), Error> {
         let mut waiting = vec![from.to_owned()];
         while let Some(directory) = waiting.pop() {
-            for entry in fs::read_dir(&directory).map_err(Error::at(&directory))? {
-                let entry = entry.map_err(Error::at(&directory))?;
+            for entry in fs::read_dir(&directory).map_err(Error::for_file(&directory))? {
+                let entry = entry.map_err(Error::for_file(&directory))?;
                 let path = entry.path();
                 let below = path.strip_prefix(from).expect("it was found below");
                 if !is_wanted(below) {
                     continue;
                 }
-                let kind = entry.file_type().map_err(Error::at(&path))?;
+                let kind = entry.file_type().map_err(Error::for_file(&path))?;
                 if kind.is_dir() {
-                    self.add_directory(&there.join(below)).map_err(Error::at(&path))?;
+                    self.add_directory(&there.join(below)).map_err(Error::for_file(&path))?;
                     waiting.push(path);
                 } else if kind.is_symlink() {
-                    let to = fs::read_link(&path).map_err(Error::at(&path))?;
+                    let to = fs::read_link(&path).map_err(Error::for_file(&path))?;
                     let to = to.as_os_str().as_bytes();
-                    self.write(&there.join(below), LINK, to.len() as u64, to).map_err(Error::at(&path))?;
+                    self.write(&there.join(below), LINK, to.len() as u64, to)
+                        .map_err(Error::for_file(&path))?;
                 } else {
-                    self.add(&path, &there.join(below))?;
+                    self.add_file(&path, &there.join(below))?;
                 }
             }
         }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_precede_their_entries_once() {
+    fn ramdisk_directories_are_added_once_before_their_files() {
         let directory = tempfile::tempdir().unwrap();
         let (tree, archive) = (directory.path().join("tree"), directory.path().join("archive"));
         fs::create_dir_all(tree.join("usr/share")).unwrap();
@@ -128,9 +129,9 @@ mod tests {
         fs::write(tree.join("lib/real"), "library").unwrap();
         fs::write(tree.join("usr/share/manual"), "long").unwrap();
         std::os::unix::fs::symlink("real", tree.join("lib/link")).unwrap();
-        let mut ramdisk = Ramdisk::new(BufWriter::new(File::create(&archive).unwrap()));
+        let mut ramdisk = RamdiskWriter::new(BufWriter::new(File::create(&archive).unwrap()));
         ramdisk.add_tree(&tree, Path::new("/"), &|below| !below.starts_with("usr/share")).unwrap();
-        ramdisk.add(&tree.join("lib/link"), Path::new("/far/away/copy")).unwrap();
+        ramdisk.add_file(&tree.join("lib/link"), Path::new("/far/away/copy")).unwrap();
         ramdisk.add_bytes(Path::new("/far/away/bytes"), b"text").unwrap();
         ramdisk.finish().unwrap();
         let entries = entries(&archive);

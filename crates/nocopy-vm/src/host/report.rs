@@ -6,10 +6,10 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::boot::Boot;
-use super::lab::Lab;
-use super::machine::Outcome;
-use super::rows::{Row, Verdict};
+use super::boot::MachinePlan;
+use super::lab::LabContext;
+use super::machine::MachineResult;
+use super::rows::{TestRunHistory, TestVerdict};
 use crate::registry::{self, TESTS};
 use crate::topology::{Kernel, Topology};
 
@@ -23,12 +23,12 @@ const TABLE_COLUMNS: u16 = 120;
 const FLAKY_MAX: usize = 2;
 
 #[derive(Serialize)]
-pub(crate) struct Report {
+pub(crate) struct LabReport {
     schema: &'static str,
     qemu: String,
     processors: String,
     seed: u64,
-    machines: Vec<Outcome>,
+    machines: Vec<MachineResult>,
     tests: Vec<TestRow>,
 }
 
@@ -38,40 +38,40 @@ struct TestRow {
     proves: &'static str,
     topology: Topology,
     kernel: Kernel,
-    result: Verdict,
+    result: TestVerdict,
     seconds: Option<f64>,
     failure: Option<String>,
     complaints: Vec<String>,
     stall: Option<String>,
     /// For a flaky test: its first failure, and the stall then.
-    failed_before: Option<Failed>,
+    failed_before: Option<FailedRun>,
     measured: Vec<Value>,
 }
 
 #[derive(Serialize)]
-struct Failed {
+struct FailedRun {
     failure: Option<String>,
     complaints: Vec<String>,
     stall: Option<String>,
 }
 
-impl Report {
-    pub(crate) fn new(lab: &Lab<'_>, machines: Vec<Outcome>) -> Self {
-        let tests = machines.iter().flat_map(TestRow::of).collect();
+impl LabReport {
+    pub(crate) fn new(lab: &LabContext<'_>, machines: Vec<MachineResult>) -> Self {
+        let tests = machines.iter().flat_map(TestRow::from_machine).collect();
         let (qemu, processors) = (lab.tools.qemu_version.clone(), lab.processors.to_string());
         Self { schema: SCHEMA, qemu, processors, seed: lab.random.seed(), machines, tests }
     }
 
     pub(crate) fn passed(&self) -> bool {
-        let [passed, flaky, ..] = self.counts();
+        let [passed, flaky, ..] = self.verdict_counts();
         passed + flaky == self.tests.len()
             && flaky <= FLAKY_MAX
-            && self.machines.iter().all(Outcome::is_sound)
+            && self.machines.iter().all(MachineResult::is_sound)
     }
 
     /// Tests that passed, were flaky, failed, did not run.
-    fn counts(&self) -> [usize; 4] {
-        let all = [Verdict::Passed, Verdict::Flaky, Verdict::Failed, Verdict::NotRun];
+    fn verdict_counts(&self) -> [usize; 4] {
+        let all = [TestVerdict::Passed, TestVerdict::Flaky, TestVerdict::Failed, TestVerdict::NotRun];
         all.map(|result| self.tests.iter().filter(|test| test.result == result).count())
     }
 
@@ -81,25 +81,25 @@ impl Report {
     }
 
     pub(crate) fn print(&self) {
-        let mut table = table(&["test", "topology", "kernel", "result", "s", "proves"]);
+        let mut table = new_table(&["test", "topology", "kernel", "result", "s", "proves"]);
         for test in &self.tests {
             let seconds = test.seconds.map_or_else(|| "–".into(), |seconds| format!("{seconds:.1}"));
             let result = match test.result {
-                Verdict::Passed => "ok",
-                Verdict::Flaky => "flaky",
-                Verdict::Failed => "FAILED",
-                Verdict::NotRun => "NOT RUN",
+                TestVerdict::Passed => "ok",
+                TestVerdict::Flaky => "flaky",
+                TestVerdict::Failed => "FAILED",
+                TestVerdict::NotRun => "NOT RUN",
             };
-            let version = self.version(test.topology, test.kernel);
+            let version = self.kernel_version_of(test.topology, test.kernel);
             table.add_row([test.test, &test.topology.to_string(), version, result, &seconds, test.proves]);
         }
         table.column_mut(4).expect("six columns").set_cell_alignment(CellAlignment::Right);
         println!("{table}");
         for (name, _) in TESTS {
-            self.print_measured(name);
+            self.print_measurements(name);
         }
-        self.print_troubles();
-        let [passed, flaky, failed, not_run] = self.counts();
+        self.print_failures();
+        let [passed, flaky, failed, not_run] = self.verdict_counts();
         let all = self.tests.len();
         println!("\nvm: {all} rows: {passed} passed, {flaky} flaky, {failed} failed, {not_run} not run");
         if flaky > FLAKY_MAX {
@@ -108,8 +108,8 @@ impl Report {
     }
 
     /// Prints failed and flaky tests, and failures of machines.
-    fn print_troubles(&self) {
-        for machine in self.machines.iter().filter(|machine| machine.has_news()) {
+    fn print_failures(&self) {
+        for machine in self.machines.iter().filter(|machine| machine.has_incidents()) {
             println!("\nthe machine {} with Linux {}:", machine.boot.topology, machine.version);
             machine.restarts.iter().for_each(|why| println!("started once more: {why}"));
             machine.log.stalls.iter().for_each(|line| println!("stalled: {line}"));
@@ -117,12 +117,12 @@ impl Report {
         }
         for test in &self.tests {
             let heading = format!("\n{} on {}", test.test, test.topology);
-            if let Some(Failed { failure, complaints, stall }) = &test.failed_before {
+            if let Some(FailedRun { failure, complaints, stall }) = &test.failed_before {
                 let stall = stall.as_deref().unwrap_or_default();
                 println!("{heading} was flaky: it failed while {stall}, and passed then:");
                 failure.iter().chain(complaints).for_each(|line| println!("{line}"));
             }
-            if test.result == Verdict::Failed {
+            if test.result == TestVerdict::Failed {
                 println!("{heading} failed:");
                 test.failure.iter().chain(&test.complaints).for_each(|line| println!("{line}"));
             }
@@ -131,7 +131,7 @@ impl Report {
 
     /// The rows that a test measured, on every topology: a table whose columns are the names of the plain
     /// values.
-    fn print_measured(&self, name: &str) {
+    fn print_measurements(&self, name: &str) {
         let rows = self.tests.iter().filter(|test| test.test == name);
         let rows = rows.flat_map(|test| test.measured.iter().map(move |measured| (test.topology, measured)));
         let rows: Vec<_> = rows.filter_map(|(on, measured)| Some((on, measured.as_object()?))).collect();
@@ -140,22 +140,22 @@ impl Report {
         let columns: Vec<&str> = first.keys().filter(is_plain).map(String::as_str).collect();
         let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ")).collect();
         let mut table =
-            table(&[&["topology"], &header.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+            new_table(&[&["topology"], &header.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
         for (on, measured) in rows {
-            let cells = columns.iter().map(|name| plain(measured.get(*name)));
+            let cells = columns.iter().map(|name| plain_value_text(measured.get(*name)));
             table.add_row([on.to_string()].into_iter().chain(cells));
         }
         println!("\n{name}:\n{table}");
     }
 
-    fn version(&self, topology: Topology, kernel: Kernel) -> &str {
-        let is_it = |boot: &Boot| (boot.topology, boot.kernel) == (topology, kernel);
+    fn kernel_version_of(&self, topology: Topology, kernel: Kernel) -> &str {
+        let is_it = |boot: &MachinePlan| (boot.topology, boot.kernel) == (topology, kernel);
         let machine = self.machines.iter().find(|machine| is_it(&machine.boot));
         machine.map_or("", |machine| &machine.version)
     }
 }
 
-fn plain(value: Option<&Value>) -> String {
+fn plain_value_text(value: Option<&Value>) -> String {
     match value {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -167,17 +167,17 @@ fn plain(value: Option<&Value>) -> String {
 }
 
 impl TestRow {
-    fn of(outcome: &Outcome) -> Vec<Self> {
-        let row = |row: &Row| {
-            let last = row.last();
-            let failed_before = row.excused().map(|run| Failed {
+    fn from_machine(outcome: &MachineResult) -> Vec<Self> {
+        let row = |row: &TestRunHistory| {
+            let last = row.last_run();
+            let failed_before = row.excused_failure().map(|run| FailedRun {
                 failure: run.ended.failure.clone(),
                 complaints: run.ended.log.complaints.clone(),
                 stall: run.stall.clone(),
             });
             Self {
                 test: row.test,
-                proves: registry::find(row.test).map_or("", |test| test.proves),
+                proves: registry::find_test(row.test).map_or("", |test| test.proves),
                 topology: outcome.boot.topology,
                 kernel: outcome.boot.kernel,
                 result: row.verdict(),
@@ -194,7 +194,7 @@ impl TestRow {
 }
 
 pub(crate) fn print_tests() {
-    let mut table = table(&["test", "topology", "kernel", "proves"]);
+    let mut table = new_table(&["test", "topology", "kernel", "proves"]);
     for (name, test) in TESTS {
         let on: Vec<String> = test.on.iter().map(ToString::to_string).collect();
         table.add_row([*name, &on.join(", "), &test.kernel.to_string(), test.proves]);
@@ -202,7 +202,7 @@ pub(crate) fn print_tests() {
     println!("{table}");
 }
 
-fn table(header: &[&str]) -> Table {
+fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(TABLE_COLUMNS).set_header(header);

@@ -1,4 +1,4 @@
-use crate::guest::programs::{self, Selection};
+use crate::guest::programs::{self, TestSelection};
 use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -6,7 +6,7 @@ pub(crate) const TEST: Test = Test {
              streams, and profile counts their calls and bytes",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run: |guest| programs::run(guest, "nocopy-cli::command", Selection::Only(TESTS)),
+    run: |guest| programs::run_selected_tests(guest, "nocopy-cli::command", TestSelection::Only(TESTS)),
 };
 
 /// Real traffic in short forms, checked by what arrived and what was counted. Of `profile::` all but the one

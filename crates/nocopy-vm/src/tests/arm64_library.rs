@@ -1,9 +1,9 @@
-use crate::guest::programs::{self, Selection};
+use crate::guest::programs::{self, TestSelection};
 use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 all unit tests of the library pass: rings, areas, pools, and what they do with the kernel",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run: |guest| programs::run(guest, "nocopy", Selection::AllBut(&[])),
+    run: |guest| programs::run_selected_tests(guest, "nocopy", TestSelection::AllBut(&[])),
 };

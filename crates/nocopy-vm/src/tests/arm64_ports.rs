@@ -1,9 +1,9 @@
-use crate::guest::programs::{self, Selection};
+use crate::guest::programs::{self, TestSelection};
 use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of ports, captures and filters pass, on memory and over AF_XDP on veth pairs",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run: |guest| programs::run(guest, "nocopy::ports", Selection::AllBut(&[])),
+    run: |guest| programs::run_selected_tests(guest, "nocopy::ports", TestSelection::AllBut(&[])),
 };

@@ -1,11 +1,11 @@
-use crate::guest::programs::{self, Selection};
+use crate::guest::programs::{self, TestSelection};
 use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the unit tests of nocopy-proto pass: wire formats, filters, eBPF, the message protocol",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run: |guest| programs::run(guest, "nocopy-proto", Selection::AllBut(LEFT_OUT)),
+    run: |guest| programs::run_selected_tests(guest, "nocopy-proto", TestSelection::AllBut(LEFT_OUT)),
 };
 
 const LEFT_OUT: &[(&str, &str)] = &[

@@ -1,11 +1,11 @@
-use crate::guest::programs::{self, Selection};
+use crate::guest::programs::{self, TestSelection};
 use crate::registry::{Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of UDP and TCP sockets pass",
     on: &[Topology::Veth],
     kernel: Kernel::Arm64,
-    run: |guest| programs::run(guest, "nocopy::sockets", Selection::AllBut(LEFT_OUT)),
+    run: |guest| programs::run_selected_tests(guest, "nocopy::sockets", TestSelection::AllBut(LEFT_OUT)),
 };
 
 const LEFT_OUT: &[(&str, &str)] = &[

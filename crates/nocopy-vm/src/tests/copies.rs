@@ -6,7 +6,7 @@ use nocopy_lab::End;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, eth, recv, socket_with, sockopt};
 use serde_json::json;
 
-use crate::guest::meter::{Copies, Direction, Meter};
+use crate::guest::meter::{CopyCounts, CopyMeter, Direction};
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -35,16 +35,16 @@ const GENERIC_HEADERS_MAX: f64 = 0.03;
 const HEADERS_MAX: f64 = 0.02;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let meter = Meter::start()?;
-    let sockets = meter.copies(|| through_sockets(guest))?;
-    let sent = record(guest, "udp socket", Direction::Sent, &sockets, PAYLOAD_BYTES);
+    let meter = CopyMeter::start()?;
+    let sockets = meter.measure_copies(|| send_through_sockets(guest))?;
+    let sent = record_copies(guest, "udp socket", Direction::Sent, &sockets, PAYLOAD_BYTES);
     let received =
-        record(guest, "packet socket", Direction::Received, &sockets, PAYLOAD_BYTES + HEADER_BYTES);
+        record_copies(guest, "packet socket", Direction::Received, &sockets, PAYLOAD_BYTES + HEADER_BYTES);
     assert!([sent, received].iter().all(|copies| (1.0..1.0 + HEADERS_MAX).contains(copies)), "{sockets:?}");
     for mode in [Mode::XdpCopyGeneric, Mode::XdpCopyNative, Mode::XdpZeroCopy] {
-        let copies = through_ports(guest, &meter, mode)?;
+        let copies = measure_port_copies(guest, &meter, mode)?;
         let measured = [Direction::Sent, Direction::Received]
-            .map(|direction| record(guest, &mode.to_string(), direction, &copies, PAYLOAD_BYTES));
+            .map(|direction| record_copies(guest, &mode.to_string(), direction, &copies, PAYLOAD_BYTES));
         let as_known = match mode {
             Mode::XdpZeroCopy => measured == [0.0, 0.0],
             Mode::XdpCopyNative => measured.iter().all(|copies| (copies - 1.0).abs() <= TOLERANCE),
@@ -60,17 +60,17 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn through_ports(guest: &Guest, meter: &Meter, mode: Mode) -> Result<Copies, Failure> {
+fn measure_port_copies(guest: &Guest, meter: &CopyMeter, mode: Mode) -> Result<CopyCounts, Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let open = |end: &End| end.namespace().run(|| Port::builder(end.interface()).mode(mode).open());
     let (mut a, mut b) = (open(left)?, open(right)?);
     assert_eq!((a.mode(), b.mode()), (mode, mode));
-    meter.copies(|| traffic::cross(&mut a, &mut b, right, PAYLOAD_BYTES, PACKETS))
+    meter.measure_copies(|| traffic::send_and_check(&mut a, &mut b, right, PAYLOAD_BYTES, PACKETS))
 }
 
 /// Sent by UDP; received, headers and all, by a packet socket, since of UDP's receive path the instrument
 /// sees only a part.
-fn through_sockets(guest: &Guest) -> Result<(), Failure> {
+fn send_through_sockets(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)))?;
     sender.connect((right.ipv4(), 7000))?;
@@ -91,15 +91,21 @@ fn through_sockets(guest: &Guest) -> Result<(), Failure> {
 }
 
 /// Adds a row to the report, and returns the copies per byte.
-fn record(guest: &Guest, mode: &str, direction: Direction, copies: &Copies, packet_bytes: usize) -> f64 {
-    let copies_per_byte = copies.bytes(direction) as f64 / (f64::from(PACKETS) * packet_bytes as f64);
-    guest.record(&json!({
+fn record_copies(
+    guest: &Guest,
+    mode: &str,
+    direction: Direction,
+    copies: &CopyCounts,
+    packet_bytes: usize,
+) -> f64 {
+    let copies_per_byte = copies.copied_bytes(direction) as f64 / (f64::from(PACKETS) * packet_bytes as f64);
+    guest.record_measurement(&json!({
         "mode": mode,
         "way": direction,
         "packets": PACKETS,
         "packet_bytes": packet_bytes,
         "copies_per_byte": copies_per_byte,
-        "copied_by": copies.of(direction),
+        "copied_by": copies.of_direction(direction),
     }));
     copies_per_byte
 }

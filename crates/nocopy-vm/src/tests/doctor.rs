@@ -17,7 +17,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let end = guest.lab().left();
     let gates = end.namespace().run(|| probe::interface(end.interface()))?.gates;
     let output: Vec<String> = gates.iter().map(Gate::to_string).collect();
-    guest.record(&json!({ "gates": output }));
+    guest.record_measurement(&json!({ "gates": output }));
     let of = |name: &str| gates.iter().find(|gate| gate.name == name).expect("a gate of that name");
     let queues = match guest.topology() {
         Topology::Igb => 2,
@@ -35,7 +35,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     // The hub reports scatter-gather for a virtio device, taps do not; an igb card has it, and it can be
     // switched off.
     let gathers = |state| {
-        let gate = zero_copy_send(end)?;
+        let gate = zero_copy_send_gate(end)?;
         assert_eq!(gate.state, state, "{gate}");
         Ok::<_, Failure>(gate)
     };
@@ -54,7 +54,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn zero_copy_send(end: &End) -> Result<Gate, Failure> {
+fn zero_copy_send_gate(end: &End) -> Result<Gate, Failure> {
     let gates = end.namespace().run(|| probe::interface(end.interface()))?.gates;
     gates.into_iter().find(|gate| gate.name == "zero-copy send").ok_or_else(|| Failure("no such gate".into()))
 }

@@ -15,20 +15,20 @@ const ROUNDS: u32 = 3;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let right = guest.lab().right();
-    let mut receiver = traffic::open(right)?;
+    let mut receiver = traffic::open_port(right)?;
     for round in 0..ROUNDS {
-        let mut port = traffic::open(guest.lab().left())?;
+        let mut port = traffic::open_port(guest.lab().left())?;
         let first = round * FRAMES;
         for number in first..first + FRAMES {
             let mut frame = port.sender().buffer().expect("more frames than are sent");
-            frame.fill(&traffic::packet(right, number, 1000)).expect("a packet fits a frame");
+            frame.fill(&traffic::numbered_packet(right, number, 1000)).expect("a packet fits a frame");
             port.sender().send(frame)?;
         }
-        traffic::close(port); // without a flush
+        traffic::close_and_check_frames(port); // without a flush
         for number in first..first + FRAMES {
-            traffic::expect(&mut receiver, &traffic::packet(right, number, 1000))?;
+            traffic::expect_packet(&mut receiver, &traffic::numbered_packet(right, number, 1000))?;
         }
     }
-    guest.record(&json!({ "frames": FRAMES * ROUNDS }));
-    traffic::assert_settled(&mut receiver)
+    guest.record_measurement(&json!({ "frames": FRAMES * ROUNDS }));
+    traffic::assert_all_frames_accounted(&mut receiver)
 }

@@ -10,7 +10,7 @@ pub(crate) const TEST: Test = Test {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     // That they are the driver's is how the guest found them: by sysfs, before they were given to the lab.
-    sockets::reach_across(guest.lab())?;
+    sockets::check_udp_both_ways(guest.lab())?;
     for end in guest.ends() {
         assert!(end.has_carrier()?);
     }

@@ -11,13 +11,13 @@ pub(crate) const TEST: Test = Test {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
-    let (mut left, mut right) = traffic::open_both(lab)?;
-    let account = flow::during(lab, &mut left, &mut right, |gauge| {
+    let (mut left, mut right) = traffic::open_both_ports(lab)?;
+    let account = flow::run_with_traffic(lab, &mut left, &mut right, |gauge| {
         gauge.wait_for_traffic()?;
         guest.unload_driver()?;
         gauge.wait_for_round()
     })?;
-    guest.record(&account);
+    guest.record_measurement(&account);
     let gone = |error: &String| error.contains("the interface was removed");
     let down = |error: &String| error.contains("the interface is down");
     assert!(account.errors.iter().any(gone), "{account:?}");
@@ -25,9 +25,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for port in [left, right] {
         let balance = port.balance();
         assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
-        traffic::close(port);
+        traffic::close_and_check_frames(port);
     }
     let lab = guest.reload_driver()?;
-    let (left, right) = traffic::open_both(&lab)?;
-    traffic::assert_unharmed(&lab, left, right)
+    let (left, right) = traffic::open_both_ports(&lab)?;
+    traffic::assert_ports_still_work(&lab, left, right)
 }

@@ -22,23 +22,25 @@ const PACKETS: u32 = 600;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
     let filter = Program::parse(FILTER)?;
-    let (mut left, mut right) = (open(lab.left(), &filter)?, open(lab.right(), &filter)?);
+    let (mut left, mut right) =
+        (open_filtered_port(lab.left(), &filter)?, open_filtered_port(lab.right(), &filter)?);
     for port in [&left, &right] {
         assert_eq!((port.mode(), port.explain().filter), (Mode::XdpZeroCopy, Some(FilterPlace::Xdp)));
     }
-    traffic::cross(&mut left, &mut right, lab.right(), 1514, PACKETS)?;
-    sockets::reach_across(lab)?;
-    traffic::cross(&mut right, &mut left, lab.left(), 64, PACKETS)?;
+    traffic::send_and_check(&mut left, &mut right, lab.right(), 1514, PACKETS)?;
+    sockets::check_udp_both_ways(lab)?;
+    traffic::send_and_check(&mut right, &mut left, lab.left(), 64, PACKETS)?;
     for mut port in [left, right] {
         let stats = port.receiver().stats()?;
         assert_eq!((stats["filter_to_host"], stats["filter_lost"]), (0, 0));
-        traffic::assert_settled(&mut port)?;
-        traffic::close(port);
+        traffic::assert_all_frames_accounted(&mut port)?;
+        traffic::close_and_check_frames(port);
     }
-    guest.record(&json!({ "packets": PACKETS * 2 }));
+    guest.record_measurement(&json!({ "packets": PACKETS * 2 }));
     Ok(())
 }
 
-fn open(end: &End, filter: &Program) -> Result<Port, OpenError> {
-    end.namespace().run(|| traffic::small(end.interface()).mode(Mode::XdpZeroCopy).filter(filter).open())
+fn open_filtered_port(end: &End, filter: &Program) -> Result<Port, OpenError> {
+    end.namespace()
+        .run(|| traffic::small_port_builder(end.interface()).mode(Mode::XdpZeroCopy).filter(filter).open())
 }

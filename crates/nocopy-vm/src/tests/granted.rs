@@ -8,5 +8,5 @@ pub(crate) const TEST: Test = Test {
              it, with every byte in its place; killed, it leaves no program and no pinned page",
     on: &[Topology::Igb, Topology::Virtio],
     kernel: Kernel::Newest,
-    run: |guest| unprivileged::check(guest, Mode::XdpZeroCopy),
+    run: |guest| unprivileged::check_granted_port(guest, Mode::XdpZeroCopy),
 };

@@ -8,5 +8,5 @@ pub(crate) const TEST: Test = Test {
              sends on a port that was granted to it, in native copy mode",
     on: &[Topology::Igb],
     kernel: Kernel::Older,
-    run: |guest| unprivileged::check(guest, Mode::XdpCopyNative),
+    run: |guest| unprivileged::check_granted_port(guest, Mode::XdpCopyNative),
 };

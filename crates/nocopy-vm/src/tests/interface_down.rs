@@ -19,25 +19,25 @@ const DOWN: Duration = Duration::from_millis(100);
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
-    let (mut left, mut right) = traffic::open_both(lab)?;
-    let account = flow::during(lab, &mut left, &mut right, |gauge| {
+    let (mut left, mut right) = traffic::open_both_ports(lab)?;
+    let account = flow::run_with_traffic(lab, &mut left, &mut right, |gauge| {
         for _ in 0..ROUNDS {
             gauge.wait_for_traffic()?;
             lab.left().set_down()?;
             sleep(DOWN);
             gauge.wait_for_round()?;
-            lab.left().set_up()?;
+            lab.left().bring_interface_up()?;
             lab.wait_for_carrier()?;
         }
         gauge.wait_for_traffic()
     })?;
-    guest.record(&account);
+    guest.record_measurement(&account);
     let says_so = |error: &String| error.contains("the interface is down");
     assert!(!account.errors.is_empty() && account.errors.iter().all(says_so), "{account:?}");
     lab.left().set_down()?;
-    traffic::close(left);
-    let refused = traffic::open(lab.left()).expect_err("the interface is down");
+    traffic::close_and_check_frames(left);
+    let refused = traffic::open_port(lab.left()).expect_err("the interface is down");
     assert!(matches!(refused, OpenError::Interface(InterfaceError::Down { .. })), "{refused}");
-    lab.left().set_up()?;
-    traffic::assert_unharmed(lab, traffic::open(lab.left())?, right)
+    lab.left().bring_interface_up()?;
+    traffic::assert_ports_still_work(lab, traffic::open_port(lab.left())?, right)
 }

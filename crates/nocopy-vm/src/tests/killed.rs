@@ -5,9 +5,9 @@ use fastrand::Rng;
 use nocopy::Port;
 use serde_json::json;
 
-use crate::guest::flow::Flow;
+use crate::guest::flow::PacketFlow;
 use crate::guest::patience::{ARRIVAL_MAX, wait_until};
-use crate::guest::victim::Victim;
+use crate::guest::victim::RunningVictim;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -39,46 +39,55 @@ const fn opening_ms(topology: Topology) -> u64 {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
-    let kills = if guest.topology() == Topology::Igb && !guest.soak() { KILLS_QUICK_ON_IGB } else { KILLS };
+    let kills =
+        if guest.topology() == Topology::Igb && !guest.is_soak() { KILLS_QUICK_ON_IGB } else { KILLS };
     let seed = guest.seed();
     let mut random = Rng::with_seed(seed);
-    let mut port = traffic::open(right)?;
-    let (mut out, mut back) = (Flow::new(left.mac(), 0), Flow::new(right.mac(), 0));
+    let mut port = traffic::open_port(right)?;
+    let (mut out, mut back) = (PacketFlow::new(left.mac(), 0), PacketFlow::new(right.mac(), 0));
     for kill in 0..kills {
         let first = kill * NUMBERS_EACH;
-        let mut victim = Victim::start(left, right, first)?;
+        let mut victim = RunningVictim::start(left, right, first)?;
         if kill % 2 == 0 {
             victim.wait_until_open()?;
             // Not any packet: one of the previous process may still be in flight.
-            exchange(&mut port, &mut out, &mut back, |back| back.has_reached(first), ARRIVAL_MAX)?;
+            exchange_until(&mut port, &mut out, &mut back, |back| back.has_reached(first), ARRIVAL_MAX)?;
             assert!(back.has_reached(first), "no packet came from process {kill}");
-            exchange(&mut port, &mut out, &mut back, |_| false, ms(random.u64(..TRAFFIC_MS_MAX)))?;
+            exchange_until(
+                &mut port,
+                &mut out,
+                &mut back,
+                |_| false,
+                milliseconds(random.u64(..TRAFFIC_MS_MAX)),
+            )?;
         } else {
-            sleep(ms(random.u64(..opening_ms(guest.topology()))));
+            sleep(milliseconds(random.u64(..opening_ms(guest.topology()))));
         }
         victim.kill()?;
         wait_until("the XDP program of the killed process is gone", || Ok(left.xdp_program()?.is_none()))?;
     }
-    guest.record(&json!({ "seed": seed.to_string(), "kills": kills, "packets": back.arrived() }));
-    traffic::assert_unharmed(guest.lab(), traffic::open(left)?, port)
+    guest.record_measurement(
+        &json!({ "seed": seed.to_string(), "kills": kills, "packets": back.arrived_count() }),
+    );
+    traffic::assert_ports_still_work(guest.lab(), traffic::open_port(left)?, port)
 }
 
-const fn ms(count: u64) -> Duration {
+const fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
 /// Sends and receives until it is `enough`, for at most `time`.
-fn exchange(
+fn exchange_until(
     port: &mut Port,
-    out: &mut Flow,
-    back: &mut Flow,
-    enough: impl Fn(&Flow) -> bool,
+    out: &mut PacketFlow,
+    back: &mut PacketFlow,
+    enough: impl Fn(&PacketFlow) -> bool,
     time: Duration,
 ) -> Result<(), Failure> {
     let end = Instant::now() + time;
     while !enough(back) && Instant::now() < end {
-        out.send(port.sender())?;
-        back.receive(port.receiver())?;
+        out.send_batch(port.sender())?;
+        back.receive_and_check(port.receiver())?;
     }
     Ok(())
 }

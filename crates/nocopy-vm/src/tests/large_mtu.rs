@@ -25,10 +25,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert_ne!(left.mode(), Mode::XdpZeroCopy);
     let report = left.explain().to_string();
     assert!(report.contains("counts buffers in KiB") && report.contains("mtu 1500"), "{report}");
-    guest.record(
+    guest.record_measurement(
         &serde_json::json!({ "mode": left.mode().to_string(), "refused": left.explain().refusals[0].to_string() }),
     );
-    traffic::cross_both_ways(lab, &mut left, &mut right, [64, MTU_BYTES as usize + 14], PACKETS)?;
-    traffic::assert_settled(&mut left)?;
-    traffic::assert_settled(&mut right)
+    traffic::send_and_check_both_ways(lab, &mut left, &mut right, [64, MTU_BYTES as usize + 14], PACKETS)?;
+    traffic::assert_all_frames_accounted(&mut left)?;
+    traffic::assert_all_frames_accounted(&mut right)
 }

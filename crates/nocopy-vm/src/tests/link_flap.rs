@@ -1,7 +1,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::guest::monitor::Monitor;
+use crate::guest::monitor::EmulatorMonitor;
 use crate::guest::patience::wait_until;
 use crate::guest::{Guest, flow, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -20,20 +20,20 @@ const PULLED: Duration = Duration::from_millis(500);
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
-    let mut monitor = Monitor::open()?;
-    let (mut left, mut right) = traffic::open_both(lab)?;
-    let account = flow::during(lab, &mut left, &mut right, |gauge| {
+    let mut monitor = EmulatorMonitor::open()?;
+    let (mut left, mut right) = traffic::open_both_ports(lab)?;
+    let account = flow::run_with_traffic(lab, &mut left, &mut right, |gauge| {
         for _ in 0..FLAPS {
             gauge.wait_for_traffic()?;
-            monitor.plug(0, false)?;
+            monitor.set_cable_plugged(0, false)?;
             wait_until("the driver notices that the cable is out", || Ok(!lab.left().has_carrier()?))?;
             sleep(PULLED);
-            monitor.plug(0, true)?;
+            monitor.set_cable_plugged(0, true)?;
             lab.wait_for_carrier()?;
         }
         gauge.wait_for_traffic()
     })?;
-    guest.record(&account);
+    guest.record_measurement(&account);
     assert!(account.errors.is_empty(), "{account:?}");
-    traffic::assert_unharmed(lab, left, right)
+    traffic::assert_ports_still_work(lab, left, right)
 }

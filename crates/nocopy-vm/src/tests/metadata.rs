@@ -2,7 +2,7 @@ use nocopy::metadata::{Clock, Request, Unsupported};
 use nocopy::port::OpenError;
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
-use nocopy_proto::wire::udp::{Datagram, Integrity};
+use nocopy_proto::wire::udp::{ChecksumStatus, Datagram};
 use nocopy_proto::wire::{ethernet, ipv4};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 use serde_json::json;
@@ -31,25 +31,26 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         }
     }
     for mode in [Mode::XdpZeroCopy, Mode::XdpCopyNative] {
-        let (mut a, mut b) = (open(left, mode)?, open(right, mode)?);
+        let (mut a, mut b) = (open_port(left, mode)?, open_port(right, mode)?);
         let explanation = a.explain();
         let (checksum, clock) = (explanation.checksum, explanation.departure_clock);
         assert_plausible(guest.topology(), mode, checksum, clock);
-        traffic::cross(&mut a, &mut b, right, 64, PACKETS)?;
-        traffic::cross(&mut b, &mut a, left, 1514, PACKETS)?;
+        traffic::send_and_check(&mut a, &mut b, right, 64, PACKETS)?;
+        traffic::send_and_check(&mut b, &mut a, left, 1514, PACKETS)?;
         send_checksummed(guest, &mut a, &mut b)?;
-        let arrivals = arrivals(guest, &mut a, &mut b)?;
-        traffic::assert_settled(&mut a)?;
-        traffic::assert_settled(&mut b)?;
-        guest.record(&json!({
+        let arrivals = check_arrival_times(guest, &mut a, &mut b)?;
+        traffic::assert_all_frames_accounted(&mut a)?;
+        traffic::assert_all_frames_accounted(&mut b)?;
+        guest.record_measurement(&json!({
             "mode": mode.to_string(), "checksum": format!("{checksum:?}"), "departures": format!("{clock:?}"), "arrival": arrivals,
         }));
     }
     Ok(())
 }
 
-fn open(end: &End, mode: Mode) -> Result<Port, OpenError> {
-    let settings = traffic::small(end.interface()).mode(mode).receive_metadata(true).send_metadata(true);
+fn open_port(end: &End, mode: Mode) -> Result<Port, OpenError> {
+    let settings =
+        traffic::small_port_builder(end.interface()).mode(mode).receive_metadata(true).send_metadata(true);
     end.namespace().run(|| settings.open())
 }
 
@@ -73,7 +74,7 @@ fn assert_plausible(
 }
 
 /// A flow between both ends, with the checksum left to be computed.
-fn flow(guest: &Guest) -> UdpFrame {
+fn udp_headers(guest: &Guest) -> UdpFrame {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     UdpFrame {
         source_mac: MacAddress(left.mac()),
@@ -90,7 +91,7 @@ fn flow(guest: &Guest) -> UdpFrame {
 
 /// Sends a datagram of each length, and checks its checksum on arrival.
 fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(), Failure> {
-    let flow = flow(guest);
+    let flow = udp_headers(guest);
     for bytes in PAYLOADS_BYTES {
         let mut packet = vec![bytes as u8; flow.header_bytes() + bytes];
         let (headers, payload) = packet.split_at_mut(flow.header_bytes());
@@ -104,7 +105,7 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
         let ip = ipv4::Packet::parse(&ip).expect("IPv4");
         let datagram = Datagram::parse(ip.payload()).expect("UDP");
         assert_eq!(datagram.payload().len(), bytes);
-        assert_eq!(datagram.verify_checksum(&flow.addresses), Ok(Integrity::Verified), "{bytes} B");
+        assert_eq!(datagram.verify_checksum(&flow.addresses), Ok(ChecksumStatus::Verified), "{bytes} B");
         // What is not offered is refused, and nothing leaves.
         if from.explain().departure_clock.is_err() {
             let frame = from.sender().buffer().expect("more frames than packets");
@@ -121,9 +122,9 @@ fn next_datagram(port: &mut Port) -> Result<Vec<u8>, Failure> {
 }
 
 /// Metadata of arriving packets: present, or absent with the reason that matches the driver.
-fn arrivals(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<String, Failure> {
+fn check_arrival_times(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<String, Failure> {
     let mut frame = from.sender().buffer().expect("more frames than packets");
-    frame.fill(&traffic::packet(guest.lab().right(), 1, 64)).expect("fits");
+    frame.fill(&traffic::numbered_packet(guest.lab().right(), 1, 64)).expect("fits");
     from.sender().send(frame)?;
     from.sender().flush()?;
     let mut batch = to.receiver().receive_timeout(ARRIVAL_MAX)?;

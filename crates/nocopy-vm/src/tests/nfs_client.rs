@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::guest::Guest;
-use crate::guest::filesystem::piece;
-use crate::guest::nfs::{Mount, NfsFixture, Server};
+use crate::guest::filesystem::read_piece;
+use crate::guest::nfs::{NfsFixture, NfsMount, RunningServer};
 use crate::guest::patience::{ARRIVAL_MAX, wait_until};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -65,46 +65,48 @@ const PROGRAM: &str = "busybox";
 fn run(guest: &Guest) -> Result<(), Failure> {
     let start = Instant::now();
     let shown = |what: &str| {
-        guest.record(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
+        guest.record_measurement(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
     };
     let fixture = NfsFixture::new()?;
-    fill(&fixture.exported())?;
+    make_files(&fixture.export_path())?;
     shown("files are made");
-    let server = fixture.serve(guest.lab(), &[])?;
-    let mounted = fixture.mount(guest.lab())?;
-    same_bytes(&fixture, &mounted)?;
+    let server = fixture.start_server(guest.lab(), &[])?;
+    let mounted = fixture.mount_export(guest.lab())?;
+    check_file_bytes(&fixture, &mounted)?;
     shown("bytes are the same");
-    same_tree(&fixture)?;
+    compare_trees(&fixture)?;
     shown("names and attributes are the same");
-    read_only(&mounted)?;
-    runs_from_there(&fixture, &mounted)?;
+    check_read_only(&mounted)?;
+    check_execution_from_mount(&fixture, &mounted)?;
     shown("a program runs that is mapped");
 
-    let reader = Reader::start(&fixture, &mounted);
-    reader.go_on()?;
+    let reader = ReadingThread::start(&fixture, &mounted);
+    reader.wait_for_whole_pass()?;
     server.kill()?;
-    let server = fixture.serve(guest.lab(), &[])?;
-    reader.go_on()?;
+    let server = fixture.start_server(guest.lab(), &[])?;
+    reader.wait_for_whole_pass()?;
     shown("reading goes on when the server was killed and started again");
-    goes_on_unmounted(&fixture, &server, mounted, reader)?;
+    check_reading_after_lazy_unmount(&fixture, &server, mounted, reader)?;
     shown("reading goes on when it was unmounted");
-    ends_by_force(&fixture, &server, guest.lab())?;
+    check_forced_unmount(&fixture, &server, guest.lab())?;
     shown("reading ends when it was unmounted by force");
 
-    let mounted = fixture.mount(guest.lab())?;
-    same_file(&fixture.exported().join(LONGEST), &mounted.path(LONGEST))?;
+    let mounted = fixture.mount_export(guest.lab())?;
+    compare_files(&fixture.export_path().join(LONGEST), &mounted.path(LONGEST))?;
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
-    let summary = server.end()?;
+    let summary = server.stop()?;
     assert_eq!(
         (summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()),
         (Some(0), Some(0)),
         "{summary}"
     );
-    guest.record(&json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }));
+    guest.record_measurement(
+        &json!({ "calls": summary["calls"], "reads": summary["reads"], "bytes": summary["bytes"] }),
+    );
     Ok(())
 }
 
-fn fill(directory: &Path) -> Result<(), Failure> {
+fn make_files(directory: &Path) -> Result<(), Failure> {
     let mut random = File::open("/dev/urandom")?;
     for size in SIZES {
         let mut bytes = vec![0; size];
@@ -129,11 +131,11 @@ fn fill(directory: &Path) -> Result<(), Failure> {
     }
     fs::hard_link(directory.join("4097"), deep.join("second name"))?;
     rustix::fs::mkfifoat(rustix::fs::CWD, deep.join("fifo"), 0o640.into())?;
-    fs::copy(busybox()?, directory.join(PROGRAM))?;
+    fs::copy(busybox_path()?, directory.join(PROGRAM))?;
     Ok(())
 }
 
-fn busybox() -> Result<PathBuf, Failure> {
+fn busybox_path() -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found =
         std::env::split_paths(&path).map(|directory| directory.join("busybox")).find(|file| file.exists());
@@ -141,32 +143,32 @@ fn busybox() -> Result<PathBuf, Failure> {
 }
 
 /// Reads every file whole, and pieces of the long ones.
-fn same_bytes(fixture: &NfsFixture, mounted: &Mount) -> Result<(), Failure> {
+fn check_file_bytes(fixture: &NfsFixture, mounted: &NfsMount) -> Result<(), Failure> {
     // The server finds none of them in the page cache at first.
     rustix::fs::sync();
     for size in SIZES {
-        let ours = File::open(fixture.exported().join(size.to_string()))?;
+        let ours = File::open(fixture.export_path().join(size.to_string()))?;
         fadvise(&ours, 0, None, Advice::DontNeed)?;
     }
     for size in SIZES {
         let name = size.to_string();
-        same_file(&fixture.exported().join(&name), &mounted.path(&name))?;
+        compare_files(&fixture.export_path().join(&name), &mounted.path(&name))?;
     }
     let around = ISLANDS.into_iter().map(|at| (at - 70_000, 150_000));
     let of_sparse = around.chain([(0, 10_000), (SPARSE_BYTES, 1), (SPARSE_BYTES + GIB, 1)]);
     let pieces =
         PIECES.into_iter().map(|piece| (LONGEST, piece)).chain(of_sparse.map(|piece| (SPARSE, piece)));
     for (name, (at, bytes)) in pieces {
-        let ours = piece(&File::open(fixture.exported().join(name))?, at, bytes)?;
+        let ours = read_piece(&File::open(fixture.export_path().join(name))?, at, bytes)?;
         for flags in [OFlags::DIRECT, OFlags::empty()] {
-            let theirs = piece(&open(&mounted.path(name), flags)?, at, bytes)?;
+            let theirs = read_piece(&open_file(&mounted.path(name), flags)?, at, bytes)?;
             assert!(ours == theirs, "{name}: {bytes} bytes at {at} are {} others, {flags:?}", theirs.len());
         }
     }
     Ok(())
 }
 
-fn same_file(ours: &Path, theirs: &Path) -> io::Result<()> {
+fn compare_files(ours: &Path, theirs: &Path) -> io::Result<()> {
     let (expected, found) = (fs::read(ours)?, fs::read(theirs)?);
     let [expected_bytes, found_bytes] = [expected.len(), found.len()];
     assert!(
@@ -177,12 +179,12 @@ fn same_file(ours: &Path, theirs: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+fn open_file(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
 /// `ls` and `find` print the same of both.
-fn same_tree(fixture: &NfsFixture) -> Result<(), Failure> {
+fn compare_trees(fixture: &NfsFixture) -> Result<(), Failure> {
     let all = "%p %y %s %b %m %n %U %G %T@ %C@ %i %l\\n";
     let programs = [
         &["ls", "-lanR", "--full-time"][..],
@@ -195,7 +197,7 @@ fn same_tree(fixture: &NfsFixture) -> Result<(), Failure> {
     let mut seen = 0;
     for words in programs {
         let [ours, theirs] =
-            [fixture.exported(), fixture.mounted()].map(|directory| lines(words, &directory));
+            [fixture.export_path(), fixture.mount_path()].map(|directory| output_lines(words, &directory));
         let (ours, theirs) = (ours?, theirs?);
         seen += ours.len();
         let other = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
@@ -211,7 +213,7 @@ fn same_tree(fixture: &NfsFixture) -> Result<(), Failure> {
 }
 
 /// The sorted output of a program in a directory.
-fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
+fn output_lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
     let done = Command::new(words[0]).args(&words[1..]).current_dir(directory).output()?;
     let complaints = String::from_utf8_lossy(&done.stderr);
     assert!(
@@ -225,7 +227,7 @@ fn lines(words: &[&str], directory: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Changes are refused, with the right error.
-fn read_only(mounted: &Mount) -> Result<(), Failure> {
+fn check_read_only(mounted: &NfsMount) -> Result<(), Failure> {
     let tries = [
         File::create(mounted.path("new")).map(drop),
         fs::remove_file(mounted.path("1")),
@@ -238,9 +240,9 @@ fn read_only(mounted: &Mount) -> Result<(), Failure> {
 }
 
 /// Runs a program from the mount: the kernel maps its pages.
-fn runs_from_there(fixture: &NfsFixture, mounted: &Mount) -> Result<(), Failure> {
+fn check_execution_from_mount(fixture: &NfsFixture, mounted: &NfsMount) -> Result<(), Failure> {
     let compare = |theirs: &str| {
-        let (ours, theirs) = (fixture.exported().join(LONGEST), mounted.path(theirs));
+        let (ours, theirs) = (fixture.export_path().join(LONGEST), mounted.path(theirs));
         Command::new(mounted.path(PROGRAM)).args(["cmp", "-s"]).arg(ours).arg(theirs).status()
     };
     assert_eq!((compare(LONGEST)?.code(), compare("4097")?.code()), (Some(0), Some(1)));
@@ -248,22 +250,22 @@ fn runs_from_there(fixture: &NfsFixture, mounted: &Mount) -> Result<(), Failure>
 }
 
 /// A thread that reads the longest file again and again, without the client's cache, and checks its bytes.
-struct Reader {
+struct ReadingThread {
     thread: JoinHandle<io::Result<()>>,
     passes: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Reader {
-    fn start(fixture: &NfsFixture, mounted: &Mount) -> Self {
-        let (ours, theirs) = (fixture.exported().join(LONGEST), mounted.path(LONGEST));
+impl ReadingThread {
+    fn start(fixture: &NfsFixture, mounted: &NfsMount) -> Self {
+        let (ours, theirs) = (fixture.export_path().join(LONGEST), mounted.path(LONGEST));
         let (passes, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let thread = thread::spawn({
             let (passes, is_over) = (Arc::clone(&passes), Arc::clone(&is_over));
             move || {
-                let (ours, file) = (fs::read(ours)?, open(&theirs, OFlags::DIRECT)?);
+                let (ours, file) = (fs::read(ours)?, open_file(&theirs, OFlags::DIRECT)?);
                 while !is_over.load(Ordering::Relaxed) {
-                    let theirs = piece(&file, 0, ours.len() + 1)?;
+                    let theirs = read_piece(&file, 0, ours.len() + 1)?;
                     assert!(ours == theirs, "what was read is not the file");
                     passes.fetch_add(1, Ordering::Relaxed);
                 }
@@ -274,7 +276,7 @@ impl Reader {
     }
 
     /// Waits until the whole file was read once more from now on.
-    fn go_on(&self) -> Result<(), Failure> {
+    fn wait_for_whole_pass(&self) -> Result<(), Failure> {
         // The one that is being read began before.
         let enough = self.passes.load(Ordering::Relaxed) + 2;
         let is_there = || Ok(self.thread.is_finished() || self.passes.load(Ordering::Relaxed) >= enough);
@@ -284,18 +286,18 @@ impl Reader {
     }
 
     /// Ends the reading thread; returns the error that ended it earlier, if any.
-    fn end(self) -> io::Result<()> {
+    fn stop(self) -> io::Result<()> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("the bytes are those of the file")
     }
 }
 
 /// An open file can be read after a lazy unmount, and the connection ends when it is closed.
-fn goes_on_unmounted(
+fn check_reading_after_lazy_unmount(
     fixture: &NfsFixture,
-    server: &Server,
-    mounted: Mount,
-    reader: Reader,
+    server: &RunningServer,
+    mounted: NfsMount,
+    reader: ReadingThread,
 ) -> Result<(), Failure> {
     let mounted = match mounted.unmount(UnmountFlags::empty()) {
         Err((mounted, Errno::BUSY)) => mounted,
@@ -303,20 +305,22 @@ fn goes_on_unmounted(
         Ok(()) => return Err(Failure("it was unmounted although a file of it is open".into())),
     };
     mounted.unmount(UnmountFlags::DETACH).map_err(|(_, error)| error)?;
-    assert_eq!(fs::read_dir(fixture.mounted())?.count(), 0, "names where it was mounted");
-    reader.go_on()?;
-    reader.end()?;
+    assert_eq!(fs::read_dir(fixture.mount_path())?.count(), 0, "names where it was mounted");
+    reader.wait_for_whole_pass()?;
+    reader.stop()?;
     // The one that is left is that by which it listens.
-    wait_until("the client that unmounted has ended its connection", || Ok(sockets(server.id())? == 1))
+    wait_until("the client that unmounted has ended its connection", || {
+        Ok(count_sockets(server.process_id())? == 1)
+    })
 }
 
 /// Unmounting by force while the server does not answer makes a read fail that waits for it; the server
 /// serves the next client.
-fn ends_by_force(fixture: &NfsFixture, server: &Server, lab: &Lab) -> Result<(), Failure> {
-    let mut mounted = fixture.mount(lab)?;
-    let reader = Reader::start(fixture, &mounted);
-    reader.go_on()?;
-    let server = Pid::from_raw(server.id().cast_signed()).expect("a process has a number");
+fn check_forced_unmount(fixture: &NfsFixture, server: &RunningServer, lab: &Lab) -> Result<(), Failure> {
+    let mut mounted = fixture.mount_export(lab)?;
+    let reader = ReadingThread::start(fixture, &mounted);
+    reader.wait_for_whole_pass()?;
+    let server = Pid::from_raw(server.process_id().cast_signed()).expect("a process has a number");
     kill_process(server, Signal::STOP)?;
     let give_up = Instant::now() + ARRIVAL_MAX;
     while !reader.thread.is_finished() && Instant::now() < give_up {
@@ -330,11 +334,11 @@ fn ends_by_force(fixture: &NfsFixture, server: &Server, lab: &Lab) -> Result<(),
     }
     kill_process(server, Signal::CONT)?;
     // EIO, or ERESTARTSYS (512), which this kernel lets out.
-    reader.end().expect_err("what was on its way when it was unmounted by force fails");
+    reader.stop().expect_err("what was on its way when it was unmounted by force fails");
     Ok(())
 }
 
-fn sockets(process: u32) -> Result<usize, Failure> {
+fn count_sockets(process: u32) -> Result<usize, Failure> {
     let mut sockets = 0;
     for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
         // A descriptor that is closed meanwhile does not count.

@@ -8,9 +8,9 @@ use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::guest::meter::{Copies, Direction, Meter};
+use crate::guest::meter::{CopyCounts, CopyMeter, Direction};
 use crate::guest::nfs::{NOBODY, NfsFixture};
-use crate::guest::reads::{CallTotals, Reads};
+use crate::guest::reads::{CallTotals, ReadCallCounter};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -39,7 +39,7 @@ const CALL_BYTES_MIN: u64 = 256 << 10;
 const NAME: &str = "model";
 
 #[derive(Debug, Clone, Copy)]
-enum Access {
+enum CacheMode {
     /// Through its own page cache.
     Cached,
     /// Without it: the client asks the server at every call.
@@ -50,26 +50,26 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let fixture = NfsFixture::new()?;
     let mut bytes = vec![0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let path = fixture.exported().join(NAME);
+    let path = fixture.export_path().join(NAME);
     std::fs::write(&path, &bytes)?;
     // For its user's files the server asks cachestat(2) what is in memory; for others it reads a byte at both
     // ends.
     chown(&path, Some(NOBODY), Some(NOBODY))?;
-    let meter = Meter::start()?;
+    let meter = CopyMeter::start()?;
     for is_stable in [false, true] {
-        let server = fixture.serve(guest.lab(), if is_stable { &["--stable"] } else { &[] })?;
-        let reads = Reads::of(server.id())?;
+        let server = fixture.start_server(guest.lab(), if is_stable { &["--stable"] } else { &[] })?;
+        let reads = ReadCallCounter::for_process(server.process_id())?;
         let mut times = 0;
-        for access in [Access::Cached, Access::Direct] {
+        for access in [CacheMode::Cached, CacheMode::Direct] {
             loop {
                 times += 1;
-                let mounted = fixture.mount(guest.lab())?;
+                let mounted = fixture.mount_export(guest.lab())?;
                 let before = reads.totals()?;
-                let copies = meter.copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
+                let copies = meter.measure_copies(|| read_whole(&mounted.path(NAME), access, &bytes))?;
                 let totals = reads.totals()?.since(&before);
                 mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
                 if totals.missed == 0 {
-                    check(guest, (is_stable, access), &copies, &totals);
+                    check_copies(guest, (is_stable, access), &copies, &totals);
                     break;
                 }
                 if times == TIMES_MAX {
@@ -77,15 +77,15 @@ fn run(guest: &Guest) -> Result<(), Failure> {
                 }
             }
         }
-        check_ledger(&server.end()?, is_stable, times);
+        check_ledger(&server.stop()?, is_stable, times);
     }
     Ok(())
 }
 
-fn read_whole(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> {
+fn read_whole(path: &Path, access: CacheMode, bytes: &[u8]) -> Result<(), Failure> {
     let flags = match access {
-        Access::Cached => OFlags::empty(),
-        Access::Direct => OFlags::DIRECT,
+        CacheMode::Cached => OFlags::empty(),
+        CacheMode::Direct => OFlags::DIRECT,
     };
     let mut file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let (mut room, mut at) = (vec![0; READ_BYTES], 0);
@@ -104,7 +104,12 @@ fn read_whole(path: &Path, access: Access, bytes: &[u8]) -> Result<(), Failure> 
 }
 
 /// Adds a row to the report, and checks it.
-fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, totals: &CallTotals) {
+fn check_copies(
+    guest: &Guest,
+    (is_stable, access): (bool, CacheMode),
+    copies: &CopyCounts,
+    totals: &CallTotals,
+) {
     let total = BYTES as u64;
     let (copied, returned) = (copies.payload_bytes(Direction::Sent), totals.payload_bytes());
     let row = json!({
@@ -112,17 +117,17 @@ fn check(guest: &Guest, (is_stable, access): (bool, Access), copies: &Copies, to
         "client": format!("{access:?}").to_lowercase(),
         "bytes": BYTES,
         "copies_per_byte_sent": copied as f64 / BYTES as f64,
-        "copied_by": copies.of(Direction::Sent),
+        "copied_by": copies.of_direction(Direction::Sent),
         "bytes_returned_by_reads": returned,
         "calls_of_server": totals,
     });
-    guest.record(&row);
+    guest.record_measurement(&row);
     let other_bytes = OTHER_BYTES_MAX * (total / CALL_BYTES_MIN);
     let (of_payload, of_splice) = if is_stable { (total, 0) } else { (0, 2 * total) };
     assert_eq!((returned, totals.spliced_bytes()), (of_payload, of_splice), "{row}");
     assert!((of_payload..=of_payload + other_bytes).contains(&copied), "{row}");
     // The client's own copy shows that the meter sees these packets.
-    assert!(copies.bytes(Direction::Received) >= total, "{row}");
+    assert!(copies.copied_bytes(Direction::Received) >= total, "{row}");
 }
 
 /// Checks that the server's own summary has the same figures.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::guest::nfs::{NfsFixture, output_of};
-use crate::guest::nfsd::KernelServer;
+use crate::guest::nfsd::KernelNfsServer;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -33,37 +33,39 @@ const NAMES: usize = 24;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let start = Instant::now();
     let shown = |what: &str| {
-        guest.record(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
+        guest.record_measurement(&json!({ "shown": what, "after_seconds": start.elapsed().as_secs_f64() }));
     };
     let fixture = NfsFixture::writable()?;
-    let kernel = KernelServer::start(guest.lab(), &fixture)?;
+    let kernel = KernelNfsServer::start(guest.lab(), &fixture)?;
     let namespace = guest.lab().left().namespace();
-    let here = fixture.sibling_directory("here")?;
-    fill(&here.join("tree"))?;
+    let here = fixture.new_sibling_directory("here")?;
+    make_files(&here.join("tree"))?;
     namespace.run(|| {
         let url = |below: &str| {
             let offer = kernel.export;
             format!("nfs://{}:{}/{below}?mountport={}", offer.address, offer.port, offer.mount_port)
         };
-        let copied = copy(&["-r"], &text(&here.join("tree")), &url("tree"))?;
-        is_whole(&copied)?;
-        same(&here.join("tree"), &fixture.exported().join("tree"))?;
+        let copied = copy_by_nocopy(&["-r"], &path_text(&here.join("tree")), &url("tree"))?;
+        check_complete_copy(&copied)?;
+        compare_directories(&here.join("tree"), &fixture.export_path().join("tree"))?;
         shown("a directory is written to the server");
-        let copied = copy(&["-r", "--connections", "2"], &url("tree"), &text(&here.join("back")))?;
-        is_whole(&copied)?;
-        same(&here.join("tree"), &here.join("back"))?;
+        let copied =
+            copy_by_nocopy(&["-r", "--connections", "2"], &url("tree"), &path_text(&here.join("back")))?;
+        check_complete_copy(&copied)?;
+        compare_directories(&here.join("tree"), &here.join("back"))?;
         shown("the same directory is read from the server");
-        let names =
-            String::from_utf8_lossy(&output_of(nocopy()?.args(["ls", &url("tree/many")]))?).lines().count();
+        let names = String::from_utf8_lossy(&output_of(nocopy_command()?.args(["ls", &url("tree/many")]))?)
+            .lines()
+            .count();
         assert_eq!(names, NAMES, "names that are listed");
         let longest = SIZES[SIZES.len() - 1];
-        let printed = output_of(nocopy()?.args(["cat", &url(&format!("tree/{longest}"))]))?;
-        assert!(printed == pattern(longest), "{} bytes are printed, or others", printed.len());
+        let printed = output_of(nocopy_command()?.args(["cat", &url(&format!("tree/{longest}"))]))?;
+        assert!(printed == byte_pattern(longest), "{} bytes are printed, or others", printed.len());
         shown("names are listed, and a file is printed");
-        let long = pattern(LONG_BYTES);
-        fs::write(fixture.exported().join("long"), &long)?;
+        let long = byte_pattern(LONG_BYTES);
+        fs::write(fixture.export_path().join("long"), &long)?;
         let came = here.join("long");
-        copy_over_a_restart(&url("long"), &came, &kernel, guest.lab(), &fixture)?;
+        copy_during_server_restart(&url("long"), &came, &kernel, guest.lab(), &fixture)?;
         assert!(fs::read(&came)? == long, "the copy has other bytes");
         shown("a copy goes on when the server stopped and started again");
         Ok(())
@@ -71,16 +73,16 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 }
 
 /// Copies a file, with a server that is restarted while a part of it has arrived.
-fn copy_over_a_restart(
+fn copy_during_server_restart(
     url: &str,
     to: &Path,
-    kernel: &KernelServer,
+    kernel: &KernelNfsServer,
     lab: &Lab,
     fixture: &NfsFixture,
 ) -> Result<(), Failure> {
     let unfinished = to.with_extension("nocopy-part");
     for _ in 0..TRIES {
-        let mut copy = nocopy()?.args(["cp", url, &text(to)]).stdout(Stdio::null()).spawn()?;
+        let mut copy = nocopy_command()?.args(["cp", url, &path_text(to)]).stdout(Stdio::null()).spawn()?;
         while fs::metadata(&unfinished).map_or(0, |about| about.len()) == 0 && copy.try_wait()?.is_none() {
             thread::sleep(Duration::from_millis(5));
         }
@@ -99,40 +101,42 @@ fn copy_over_a_restart(
     Err(Failure(format!("{TRIES} copies were over before the server stopped")))
 }
 
-fn fill(directory: &Path) -> Result<(), Failure> {
+fn make_files(directory: &Path) -> Result<(), Failure> {
     let many = directory.join("many");
     fs::create_dir_all(&many)?;
-    SIZES.into_iter().try_for_each(|bytes| fs::write(directory.join(bytes.to_string()), pattern(bytes)))?;
-    (0..NAMES).try_for_each(|number| fs::write(many.join(format!("name {number}")), pattern(number)))?;
+    SIZES
+        .into_iter()
+        .try_for_each(|bytes| fs::write(directory.join(bytes.to_string()), byte_pattern(bytes)))?;
+    (0..NAMES).try_for_each(|number| fs::write(many.join(format!("name {number}")), byte_pattern(number)))?;
     Ok(())
 }
 
-fn pattern(bytes: usize) -> Vec<u8> {
+fn byte_pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-fn text(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
 /// Built beside this program.
-fn nocopy() -> Result<Command, Failure> {
+fn nocopy_command() -> Result<Command, Failure> {
     Ok(Command::new(std::env::current_exe()?.with_file_name("nocopy")))
 }
 
 /// The summary of a copy.
-fn copy(words: &[&str], from: &str, to: &str) -> Result<Value, Failure> {
-    let mut command = nocopy()?;
+fn copy_by_nocopy(words: &[&str], from: &str, to: &str) -> Result<Value, Failure> {
+    let mut command = nocopy_command()?;
     command.arg("cp").args(words).args(["--json", from, to]);
     Ok(serde_json::from_slice(&output_of(&mut command)?)?)
 }
 
-fn is_whole(copied: &Value) -> Result<(), Failure> {
+fn check_complete_copy(copied: &Value) -> Result<(), Failure> {
     let (files, failed) = (&copied["files"], &copied["failed"]);
     let is_whole = *files == json!(SIZES.len() + NAMES) && *failed == json!([]);
     if is_whole { Ok(()) } else { Err(Failure(format!("not all was copied: {copied}"))) }
 }
 
-fn same(one: &Path, other: &Path) -> Result<(), Failure> {
+fn compare_directories(one: &Path, other: &Path) -> Result<(), Failure> {
     output_of(Command::new("diff").arg("-r").args([one, other])).map(drop)
 }

@@ -11,8 +11,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 
 use crate::guest::Guest;
-use crate::guest::filesystem::{as_unprivileged_user, errno, pattern};
-use crate::guest::nfs::{Mount, NOBODY, NfsFixture, ServedExport, Server, free_disk, output_of};
+use crate::guest::filesystem::{errno_of_result, random_pattern, run_as_unprivileged_user};
+use crate::guest::nfs::{NOBODY, NfsFixture, NfsMount, RunningServer, ServedExport, free_disk, output_of};
 use crate::guest::patience::wait_until;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -29,40 +29,43 @@ const BYTES: usize = 1 << 20;
 const PIECE_BYTES: usize = BYTES / 16;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let shown = |what: &str| guest.record(&json!({ "shown": what }));
-    on_the_disk(guest)?;
+    let shown = |what: &str| guest.record_measurement(&json!({ "shown": what }));
+    check_committed_data_on_disk(guest)?;
     shown("what is committed is on the disk");
-    killed(guest)?;
+    check_killed_server(guest)?;
     shown("what is written survives that the server is killed");
-    no_room(guest, &NfsFixture::in_memory("size=1m")?, Errno::NOSPC)?;
+    check_full_disk(guest, &NfsFixture::in_memory("size=1m")?, Errno::NOSPC)?;
     shown("a full disk is told");
-    no_room(guest, &NfsFixture::with_quota(1 << 10)?, Errno::DQUOT)?;
+    check_full_disk(guest, &NfsFixture::with_quota(1 << 10)?, Errno::DQUOT)?;
     shown("a quota is told");
-    removed(guest)?;
+    check_removed_directory(guest)?;
     shown("a removed directory is told");
     // The last one: it makes every disk of the machine read-only.
-    read_only(guest)?;
+    check_read_only_disk(guest)?;
     shown("a disk that became read-only is told");
     Ok(())
 }
 
-fn served(guest: &Guest, fixture: &NfsFixture) -> Result<(Server, Mount), Failure> {
-    let server = fixture.serve(guest.lab(), &["--writable"])?;
-    let mounted =
-        ServedExport::of(guest.lab()).mount(guest.lab().left().namespace(), fixture.mounted(), "")?;
+fn serve_and_mount(guest: &Guest, fixture: &NfsFixture) -> Result<(RunningServer, NfsMount), Failure> {
+    let server = fixture.start_server(guest.lab(), &["--writable"])?;
+    let mounted = ServedExport::of_nocopy_server(guest.lab()).mount(
+        guest.lab().left().namespace(),
+        fixture.mount_path(),
+        "",
+    )?;
     Ok((server, mounted))
 }
 
 /// Runs as a user without privileges, who is mapped to nobody.
 fn run_unprivileged<T: Send>(run: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-    as_unprivileged_user(run).map_err(Failure)?
+    run_as_unprivileged_user(run).map_err(Failure)?
 }
 
 /// Takes an image of the disk right after a commit was answered.
-fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
+fn check_committed_data_on_disk(guest: &Guest) -> Result<(), Failure> {
     let fixture = NfsFixture::writable()?;
-    let (server, mounted) = served(guest, &fixture)?;
-    let (committed, stable) = (pattern(1, BYTES), pattern(2, BYTES));
+    let (server, mounted) = serve_and_mount(guest, &fixture)?;
+    let (committed, stable) = (random_pattern(1, BYTES), random_pattern(2, BYTES));
     let open = run_unprivileged(|| {
         let file = File::create_new(mounted.path("committed"))?;
         file.write_all_at(&committed, 0)?;
@@ -76,9 +79,9 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
         Ok([file, file_sync])
     })?;
     // The image lacks data that were not synchronised, which shows that it would lack the others, too.
-    let lost = fixture.exported().join("lost");
+    let lost = fixture.export_path().join("lost");
     fs::write(&lost, &committed)?;
-    let copy = fixture.sibling_directory("copy")?;
+    let copy = fixture.new_sibling_directory("copy")?;
     let (disk, spare) = (fixture.disk().display().to_string(), free_disk()?.display().to_string());
     output_of(Command::new("dd").args([&format!("if={disk}"), &format!("of={spare}")]).args([
         "bs=1M",
@@ -89,21 +92,21 @@ fn on_the_disk(guest: &Guest) -> Result<(), Failure> {
     mount(spare.as_str(), &copy, "ext4", MountFlags::empty(), None)?;
     let found = ["committed", "stable"].map(|name| fs::read(copy.join(name)).unwrap_or_default());
     let of_lost = fs::metadata(copy.join("lost")).map_or(0, |about| about.len());
-    let names = names(&copy);
+    let names = list_names(&copy);
     unmount(&copy, UnmountFlags::empty())?;
     drop(open);
     assert!(found[0] == committed, "committed: {} B of {BYTES} are on the disk", found[0].len());
     assert!(found[1] == stable, "written by O_SYNC: {} B of {BYTES} are on the disk", found[1].len());
     assert_eq!(names?, NAMES.map(str::to_owned), "names and permissions on the disk");
     assert!(of_lost < BYTES as u64, "the image has what was not synchronised: it shows nothing");
-    end(mounted, server)
+    unmount_and_stop(mounted, server)
 }
 
 /// The names after [`change_names`], with permissions, and the files written before.
 const NAMES: [&str; 5] = ["committed 644", "directory 750", "link 777", "renamed 640", "stable 644"];
 
 /// Changes to names, not to contents, after everything was synchronised.
-fn change_names(mounted: &Mount) -> io::Result<()> {
+fn change_names(mounted: &NfsMount) -> io::Result<()> {
     for name in ["removed", "name"] {
         File::create_new(mounted.path(name))?;
     }
@@ -115,7 +118,7 @@ fn change_names(mounted: &Mount) -> io::Result<()> {
     fs::set_permissions(mounted.path("renamed"), Permissions::from_mode(0o640))
 }
 
-fn names(directory: &Path) -> Result<Vec<String>, Failure> {
+fn list_names(directory: &Path) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -127,9 +130,9 @@ fn names(directory: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn end(mounted: Mount, server: Server) -> Result<(), Failure> {
+fn unmount_and_stop(mounted: NfsMount, server: RunningServer) -> Result<(), Failure> {
     mounted.unmount(UnmountFlags::empty()).map_err(|(_, error)| error)?;
-    let summary = server.end()?;
+    let summary = server.stop()?;
     assert_eq!(
         (summary["malformed"].as_u64(), summary["index_write_errors"].as_u64()),
         (Some(0), Some(0)),
@@ -139,22 +142,22 @@ fn end(mounted: Mount, server: Server) -> Result<(), Failure> {
 }
 
 /// Kills the server again and again while a client writes, renames and makes files.
-fn killed(guest: &Guest) -> Result<(), Failure> {
+fn check_killed_server(guest: &Guest) -> Result<(), Failure> {
     let fixture = NfsFixture::writable()?;
-    let source = fixture.sibling_directory("source")?.join("bytes");
-    let (mut server, mounted) = served(guest, &fixture)?;
-    let rounds = if guest.soak() { 40 } else { 4 };
+    let source = fixture.new_sibling_directory("source")?.join("bytes");
+    let (mut server, mounted) = serve_and_mount(guest, &fixture)?;
+    let rounds = if guest.is_soak() { 40 } else { 4 };
     for round in 0..rounds {
-        let expected = pattern(round, BYTES);
+        let expected = random_pattern(round, BYTES);
         fs::write(&source, &expected)?;
-        let mut writer = Writer::start(&mounted, &source, round)?;
-        server = kill_in_the_middle(guest, &fixture, server, round)?;
-        writer.succeeds()?;
-        let there = fixture.exported().join(format!("file {round}"));
+        let mut writer = RunningWriter::start(&mounted, &source, round)?;
+        server = kill_and_restart_server(guest, &fixture, server, round)?;
+        writer.wait_for_success()?;
+        let there = fixture.export_path().join(format!("file {round}"));
         assert!(fs::read(&there)? == expected, "round {round}: not what was written");
         fs::remove_file(there)?;
     }
-    end(mounted, server)
+    unmount_and_stop(mounted, server)
 }
 
 /// Writes piece by piece. A call that a new server gets a second time may find it done.
@@ -171,71 +174,71 @@ const SLOWLY: &str = "
 
 /// What writes, as a process: the one that starts the next server must not have a file of this one open, or
 /// it would wait for the server when it closes that.
-struct Writer(Child);
+struct RunningWriter(Child);
 
-impl Writer {
-    fn start(mounted: &Mount, source: &Path, round: u64) -> Result<Self, Failure> {
+impl RunningWriter {
+    fn start(mounted: &NfsMount, source: &Path, round: u64) -> Result<Self, Failure> {
         let mut command = Command::new("sh");
         command.args(["-eu", "-c", SLOWLY]).current_dir(mounted.path("")).uid(NOBODY).gid(NOBODY);
         command.env("SOURCE", source).env("ROUND", round.to_string()).env("BYTES", PIECE_BYTES.to_string());
         Ok(Self(command.spawn()?))
     }
 
-    fn succeeds(&mut self) -> Result<(), Failure> {
+    fn wait_for_success(&mut self) -> Result<(), Failure> {
         let status = self.0.wait()?;
         if status.success() { Ok(()) } else { Err(Failure(format!("what writes: {status}"))) }
     }
 }
 
-impl Drop for Writer {
+impl Drop for RunningWriter {
     fn drop(&mut self) {
         let _ = self.0.kill();
     }
 }
 
 /// Kills the server when a part of the file of this round has arrived, and starts another one.
-fn kill_in_the_middle(
+fn kill_and_restart_server(
     guest: &Guest,
     fixture: &NfsFixture,
-    server: Server,
+    server: RunningServer,
     round: u64,
-) -> Result<Server, Failure> {
-    let [new, done] = ["new", "file"].map(|name| fixture.exported().join(format!("{name} {round}")));
+) -> Result<RunningServer, Failure> {
+    let [new, done] = ["new", "file"].map(|name| fixture.export_path().join(format!("{name} {round}")));
     let at_least = (1 + round % 12) * PIECE_BYTES as u64;
     wait_until("a part is written", || {
         Ok(done.exists() || fs::metadata(&new).is_ok_and(|about| about.size() >= at_least))
     })?;
     server.kill()?;
-    fixture.serve(guest.lab(), &["--writable"])
+    fixture.start_server(guest.lab(), &["--writable"])
 }
 
 /// Writes until the disk is full, and again when there is room.
-fn no_room(guest: &Guest, fixture: &NfsFixture, wanted: Errno) -> Result<(), Failure> {
-    let (server, mounted) = served(guest, fixture)?;
+fn check_full_disk(guest: &Guest, fixture: &NfsFixture, wanted: Errno) -> Result<(), Failure> {
+    let (server, mounted) = serve_and_mount(guest, fixture)?;
     run_unprivileged(|| {
-        let kept = &pattern(1, BYTES)[..300_000];
+        let kept = &random_pattern(1, BYTES)[..300_000];
         let mut file = File::create_new(mounted.path("kept"))?;
         file.write_all(kept)?;
         file.sync_all()?;
-        let refused = fill(&mounted.path("too long"));
-        assert_eq!(errno(refused), Some(wanted));
+        let refused = fill_disk(&mounted.path("too long"));
+        assert_eq!(errno_of_result(refused), Some(wanted));
         assert_eq!(fs::read(mounted.path("kept"))?, kept, "what was written before");
         fs::remove_file(mounted.path("too long"))?;
         let more = File::create_new(mounted.path("more"))?;
         more.write_all_at(kept, 0)?;
         more.sync_all()?;
         assert_eq!(
-            fs::read(fixture.exported().join("more"))?,
+            fs::read(fixture.export_path().join("more"))?,
             kept,
             "what was written when there was room again"
         );
         Ok(())
     })?;
-    end(mounted, server)
+    unmount_and_stop(mounted, server)
 }
 
 /// The client gets the error at the latest by fsync.
-fn fill(path: &Path) -> io::Result<()> {
+fn fill_disk(path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     file.write_all_at(&[7; 2 * BYTES], 0)?;
     file.sync_all()
@@ -243,9 +246,9 @@ fn fill(path: &Path) -> io::Result<()> {
 
 /// Files in a directory that is removed at the server, while a client has it open, are stale; everything else
 /// goes on.
-fn removed(guest: &Guest) -> Result<(), Failure> {
+fn check_removed_directory(guest: &Guest) -> Result<(), Failure> {
     let fixture = NfsFixture::writable()?;
-    let (server, mounted) = served(guest, &fixture)?;
+    let (server, mounted) = serve_and_mount(guest, &fixture)?;
     run_unprivileged(|| {
         fs::create_dir(mounted.path("directory"))?;
         let file = OpenOptions::new()
@@ -256,23 +259,23 @@ fn removed(guest: &Guest) -> Result<(), Failure> {
         file.write_all_at(b"before", 0)?;
         file.sync_all()?;
         let directory = File::open(mounted.path("directory"))?;
-        fs::remove_dir_all(fixture.exported().join("directory"))?;
+        fs::remove_dir_all(fixture.export_path().join("directory"))?;
         let written = file.write_all_at(b"after", 0).and_then(|()| file.sync_all());
-        assert_eq!(errno(written), Some(Errno::STALE), "a write to what was removed");
+        assert_eq!(errno_of_result(written), Some(Errno::STALE), "a write to what was removed");
         let made = rustix::fs::mkdirat(&directory, "new", 0o700.into());
         assert!(matches!(made, Err(Errno::STALE | Errno::NOENT)), "made in what was removed: {made:?}");
         fs::write(mounted.path("beside"), "goes on")?;
-        assert_eq!(fs::read_to_string(fixture.exported().join("beside"))?, "goes on");
+        assert_eq!(fs::read_to_string(fixture.export_path().join("beside"))?, "goes on");
         Ok(())
     })?;
-    end(mounted, server)
+    unmount_and_stop(mounted, server)
 }
 
 /// The disk becomes read-only under a server that has a file of it open to be written, as after an error of
 /// the disk.
-fn read_only(guest: &Guest) -> Result<(), Failure> {
+fn check_read_only_disk(guest: &Guest) -> Result<(), Failure> {
     let fixture = NfsFixture::writable()?;
-    let (server, mounted) = served(guest, &fixture)?;
+    let (server, mounted) = serve_and_mount(guest, &fixture)?;
     let file = run_unprivileged(|| {
         let file = File::create_new(mounted.path("file"))?;
         file.write_all_at(b"before", 0)?;
@@ -281,7 +284,7 @@ fn read_only(guest: &Guest) -> Result<(), Failure> {
     })?;
     fs::write("/proc/sysrq-trigger", "u")?;
     wait_until("the disk is read-only", || {
-        Ok(statvfs(fixture.exported())?.f_flag.contains(StatVfsMountFlags::RDONLY))
+        Ok(statvfs(fixture.export_path())?.f_flag.contains(StatVfsMountFlags::RDONLY))
     })?;
     run_unprivileged(|| {
         let tries = [
@@ -290,10 +293,10 @@ fn read_only(guest: &Guest) -> Result<(), Failure> {
             fs::remove_file(mounted.path("file")),
             fs::rename(mounted.path("file"), mounted.path("other")),
         ];
-        assert_eq!(tries.map(errno), [Some(Errno::ROFS); 4]);
+        assert_eq!(tries.map(errno_of_result), [Some(Errno::ROFS); 4]);
         assert_eq!(fs::read_to_string(mounted.path("file"))?, "before");
         Ok(())
     })?;
     drop(file);
-    end(mounted, server)
+    unmount_and_stop(mounted, server)
 }

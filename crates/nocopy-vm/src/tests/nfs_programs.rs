@@ -7,8 +7,8 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 use crate::failure::last_lines;
 use crate::guest::Guest;
-use crate::guest::controls::Controls;
-use crate::guest::filesystem::{SharedDirectory, as_unprivileged_user, remove_all};
+use crate::guest::controls::ComparedDirectories;
+use crate::guest::filesystem::{SharedDirectory, remove_all, run_as_unprivileged_user};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -26,19 +26,19 @@ const FSX: &str = "../tools/bin/fsx";
 const LINES: usize = 8;
 
 /// A shell script that runs in an empty directory and fails if any result is wrong.
-struct Script {
+struct ShellScript {
     name: &'static str,
     text: &'static str,
     /// Run only with `--soak`.
     is_long: bool,
 }
 
-const SCRIPTS: &[Script] = &[
-    Script { name: "sqlite3", text: SQLITE, is_long: false },
-    Script { name: "git", text: GIT, is_long: false },
-    Script { name: "make", text: MAKE, is_long: true },
-    Script { name: "cargo build", text: CARGO, is_long: true },
-    Script { name: "fsx", text: EXERCISER, is_long: true },
+const SCRIPTS: &[ShellScript] = &[
+    ShellScript { name: "sqlite3", text: SQLITE, is_long: false },
+    ShellScript { name: "git", text: GIT, is_long: false },
+    ShellScript { name: "make", text: MAKE, is_long: true },
+    ShellScript { name: "cargo build", text: CARGO, is_long: true },
+    ShellScript { name: "fsx", text: EXERCISER, is_long: true },
 ];
 
 const SQLITE: &str = "
@@ -123,21 +123,22 @@ const EXERCISER: &str = "
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let seed = guest.seed();
-    let mut controls = Controls::new(guest)?;
-    let tools = if guest.soak() { Some(Tools::new()?) } else { None };
-    for script in SCRIPTS.iter().filter(|script| guest.soak() || !script.is_long) {
-        let run = Run { script, tools: tools.as_ref(), seed, times: if guest.soak() { 10 } else { 1 } };
-        controls.check(script.name, |shared| run.fails(shared));
+    let mut controls = ComparedDirectories::new(guest)?;
+    let tools = if guest.is_soak() { Some(ToolCopies::new()?) } else { None };
+    for script in SCRIPTS.iter().filter(|script| guest.is_soak() || !script.is_long) {
+        let run =
+            ScriptRun { script, tools: tools.as_ref(), seed, times: if guest.is_soak() { 10 } else { 1 } };
+        controls.check_each_directory(script.name, |shared| run.failure(shared));
     }
-    controls.end(guest)
+    controls.finish(guest)
 }
 
 /// Programs in directories that the user without privileges cannot read, copied to where it can.
-struct Tools {
+struct ToolCopies {
     directory: tempfile::TempDir,
 }
 
-impl Tools {
+impl ToolCopies {
     fn new() -> Result<Self, Failure> {
         let fsx = std::env::current_exe()?.with_file_name(FSX);
         if !fsx.exists() {
@@ -160,16 +161,16 @@ impl Tools {
         Ok(tools)
     }
 
-    fn cargo(&self) -> PathBuf {
+    fn cargo_path(&self) -> PathBuf {
         self.directory.path().join("toolchain/bin/cargo")
     }
 
-    fn fsx(&self) -> PathBuf {
+    fn fsx_path(&self) -> PathBuf {
         self.directory.path().join("fsx/fsx")
     }
 }
 
-impl Drop for Tools {
+impl Drop for ToolCopies {
     fn drop(&mut self) {
         for name in ["toolchain", "fsx"] {
             let _ = unmount(self.directory.path().join(name), UnmountFlags::DETACH);
@@ -177,19 +178,19 @@ impl Drop for Tools {
     }
 }
 
-struct Run<'a> {
-    script: &'a Script,
-    tools: Option<&'a Tools>,
+struct ScriptRun<'a> {
+    script: &'a ShellScript,
+    tools: Option<&'a ToolCopies>,
     seed: u64,
     times: u32,
 }
 
-impl Run<'_> {
-    fn fails(&self, shared: &SharedDirectory) -> Option<String> {
+impl ScriptRun<'_> {
+    fn failure(&self, shared: &SharedDirectory) -> Option<String> {
         let directory = shared.here.join(self.script.name);
-        let done = as_unprivileged_user(|| {
+        let done = run_as_unprivileged_user(|| {
             fs::create_dir(&directory)?;
-            let done = self.command(&directory).stdin(Stdio::null()).output()?;
+            let done = self.shell_command(&directory).stdin(Stdio::null()).output()?;
             if !done.status.success() {
                 let text = String::from_utf8_lossy(&done.stderr);
                 let last = last_lines(&text, LINES).join("; ");
@@ -203,11 +204,11 @@ impl Run<'_> {
         }
     }
 
-    fn command(&self, directory: &Path) -> Command {
+    fn shell_command(&self, directory: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-eux", "-c", self.script.text]).current_dir(directory);
         if let Some(tools) = self.tools {
-            command.env("CARGO", tools.cargo()).env("FSX", tools.fsx());
+            command.env("CARGO", tools.cargo_path()).env("FSX", tools.fsx_path());
         }
         command.env("SEED", self.seed.to_string()).env("TIMES", self.times.to_string());
         command

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use crate::guest::controls::Controls;
+use crate::guest::controls::ComparedDirectories;
 use crate::guest::{Guest, filesystem};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -15,12 +15,13 @@ pub(crate) const TEST: Test = Test {
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let seed = guest.seed();
-    let mut controls = Controls::new(guest)?;
+    let mut controls = ComparedDirectories::new(guest)?;
     let mut checks = 0;
-    for check in filesystem::all() {
-        controls.check(check.name, |directory| directory.failure_of(check, guest.soak(), seed));
+    for check in filesystem::all_checks() {
+        controls
+            .check_each_directory(check.name, |directory| directory.run_check(check, guest.is_soak(), seed));
         checks += 1;
     }
-    guest.record(&json!({ "checks": checks, "seed": seed.to_string() }));
-    controls.end(guest)
+    guest.record_measurement(&json!({ "checks": checks, "seed": seed.to_string() }));
+    controls.finish(guest)
 }

@@ -31,15 +31,15 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let refusals = port.explain().refusals;
         let [refusal] = &refusals[..] else { panic!("one refusal expected: {refusals:?}") };
         assert_eq!(refusal.mode, Mode::XdpZeroCopy);
-        guest.record(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
+        guest.record_measurement(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
     }
-    traffic::cross_both_ways(guest.lab(), &mut a, &mut b, [64, 1514], PACKETS)?;
+    traffic::send_and_check_both_ways(guest.lab(), &mut a, &mut b, [64, 1514], PACKETS)?;
     to_host::hand_over_requests(guest.lab(), &mut a, &mut b)?;
-    traffic::assert_settled(&mut a)?;
-    traffic::assert_settled(&mut b)?;
+    traffic::assert_all_frames_accounted(&mut a)?;
+    traffic::assert_all_frames_accounted(&mut b)?;
     drop(b);
     let generic = || Port::builder(right.interface()).mode(Mode::XdpCopyGeneric).open();
     let mut b = right.namespace().run(generic)?;
     to_host::hand_over_requests(guest.lab(), &mut a, &mut b)?;
-    traffic::assert_settled(&mut b)
+    traffic::assert_all_frames_accounted(&mut b)
 }

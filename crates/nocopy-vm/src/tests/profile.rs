@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::guest::Guest;
 use crate::guest::patience::ARRIVAL_MAX;
 use crate::guest::running::RunningProcess;
-use crate::guest::witness::{Count, Witness};
+use crate::guest::witness::{CallCounts, KprobeCounter};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -28,82 +28,94 @@ const WRITE_BYTES: usize = 30_000;
 const WINDOW_MAX: &str = "600s";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let (sender, receiver) = open(guest)?;
-    let witness = Witness::of_this_process()?;
-    let profile = Profile::start()?;
+    let (sender, receiver) = connect_streams(guest)?;
+    let witness = KprobeCounter::of_this_process()?;
+    let profile = RunningProfiler::start()?;
     let before = witness.totals()?;
-    find_nothing(&receiver)?;
-    let reader = thread::spawn(move || receive(receiver));
-    let writes = send(sender)?;
+    peek_nothing(&receiver)?;
+    let reader = thread::spawn(move || receive_all(receiver));
+    let writes = send_all(sender)?;
     let reads = 1 + reader.join().expect("it only reads")?;
     let after = witness.totals()?;
-    let reported = profile.end()?;
+    let reported = profile.stop()?;
     // A program that is running on a processor when something else gets there that it should count is passed
     // over by the kernel. That happens where an emulated processor takes long; it is counted, on both sides.
-    let lost = number(&reported["overhead"]["lost_events"]);
-    guest.record(&json!({ "what": "events it says it lost", "profile": lost }));
-    let [receives, sends] = ["receive", "send"].map(|kind| calls(&reported, kind));
+    let lost = as_number(&reported["overhead"]["lost_events"]);
+    guest.record_measurement(&json!({ "what": "events it says it lost", "profile": lost }));
+    let [receives, sends] = ["receive", "send"].map(|kind| reported_calls(&reported, kind));
     let [received, sent] = [after.receives.since(before.receives), after.sends.since(before.sends)];
     let copied = after.copied.since(before.copied);
     let packets = after.packets.since(before.packets);
-    let copied_bytes = number(&reported["copies"]["received"]["tcp_bytes"]);
-    let packets_in = number(&reported["tcp"]["packets_in"]);
+    let copied_bytes = as_number(&reported["copies"]["received"]["tcp_bytes"]);
+    let packets_in = as_number(&reported["tcp"]["packets_in"]);
     let total = Some(BYTES as u64);
     let rows = [
-        Row { what: "receives", reported: receives[0], witness: received, size: None, process: Some(reads) },
-        Row {
+        ComparedFigure {
+            what: "receives",
+            reported: receives[0],
+            witness: received,
+            size: None,
+            process: Some(reads),
+        },
+        ComparedFigure {
             what: "bytes received",
             reported: receives[1],
             witness: received,
             size: Some(READ_BYTES),
             process: total,
         },
-        Row { what: "sends", reported: sends[0], witness: sent, size: None, process: Some(writes) },
-        Row {
+        ComparedFigure {
+            what: "sends",
+            reported: sends[0],
+            witness: sent,
+            size: None,
+            process: Some(writes),
+        },
+        ComparedFigure {
             what: "bytes sent",
             reported: sends[1],
             witness: sent,
             size: Some(WRITE_BYTES),
             process: total,
         },
-        Row {
+        ComparedFigure {
             what: "bytes copied",
             reported: copied_bytes,
             witness: copied,
             size: Some(READ_BYTES),
             process: total,
         },
-        Row { what: "packets", reported: packets_in, witness: packets, size: None, process: None },
+        ComparedFigure { what: "packets", reported: packets_in, witness: packets, size: None, process: None },
     ];
     for row in &rows {
-        guest.record(&row.account());
+        guest.record_measurement(&row.to_json());
     }
     for row in &rows {
-        row.check(lost);
+        row.check_agreement(lost);
     }
     Ok(())
 }
 
 /// One figure, as reported by every tool that has it.
-struct Row {
+struct ComparedFigure {
     what: &'static str,
     reported: u64,
-    witness: Count,
+    witness: CallCounts,
     /// The largest size of one call, if bytes are counted and not calls.
     size: Option<usize>,
     process: Option<u64>,
 }
 
-impl Row {
-    fn counted(&self) -> u64 {
+impl ComparedFigure {
+    fn witnessed_amount(&self) -> u64 {
         if self.size.is_some() { self.witness.bytes } else { self.witness.calls }
     }
 
-    fn account(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "what": self.what,
             "profile": self.reported,
-            "kprobes": self.counted(),
+            "kprobes": self.witnessed_amount(),
             "missed_by_kprobes": self.witness.missed,
             "process": self.process,
         })
@@ -111,30 +123,30 @@ impl Row {
 
     /// Within 1 %, plus the losses that each reports: the profile may have less by its losses, and more by
     /// those of the witness.
-    fn check(&self, lost: u64) {
+    fn check_agreement(&self, lost: u64) {
         let (reported, size) = (self.reported, self.size.unwrap_or(1) as u64);
         let is_near = |known: u64, missed: u64| {
             let hundredth = known / 100;
             let fewest = known.saturating_sub(hundredth + lost * size);
             (fewest..=known + hundredth + missed * size).contains(&reported)
         };
-        let what = format!("{}; {lost} lost", self.account());
-        assert!(reported > 0 && is_near(self.counted(), self.witness.missed), "{what}");
+        let what = format!("{}; {lost} lost", self.to_json());
+        assert!(reported > 0 && is_near(self.witnessed_amount(), self.witness.missed), "{what}");
         assert!(self.process.is_none_or(|known| is_near(known, 0)), "{what}");
     }
 }
 
 /// Calls of that kind, and their bytes.
-fn calls(reported: &Value, kind: &str) -> [u64; 2] {
+fn reported_calls(reported: &Value, kind: &str) -> [u64; 2] {
     let calls = reported["calls"].as_array().into_iter().flatten().find(|calls| calls["kind"] == kind);
-    ["count", "bytes"].map(|field| calls.map_or(0, |calls| number(&calls[field])))
+    ["count", "bytes"].map(|field| calls.map_or(0, |calls| as_number(&calls[field])))
 }
 
-fn number(value: &Value) -> u64 {
+fn as_number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-fn open(guest: &Guest) -> Result<(TcpStream, TcpStream), Failure> {
+fn connect_streams(guest: &Guest) -> Result<(TcpStream, TcpStream), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)))?;
     let to = listener.local_addr()?;
@@ -146,14 +158,14 @@ fn open(guest: &Guest) -> Result<(TcpStream, TcpStream), Failure> {
 
 /// One call, before anything is sent: the packets of a socket count from the first call on it, and the reader
 /// might come to it late.
-fn find_nothing(stream: &TcpStream) -> std::io::Result<()> {
+fn peek_nothing(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     let found = stream.peek(&mut [0]).map_err(|error| error.kind());
     assert_eq!(found, Err(ErrorKind::WouldBlock));
     stream.set_nonblocking(false)
 }
 
-fn send(mut stream: TcpStream) -> std::io::Result<u64> {
+fn send_all(mut stream: TcpStream) -> std::io::Result<u64> {
     let (mut sent, mut calls) = (0, 0);
     while sent < BYTES {
         sent += stream.write(&[7; WRITE_BYTES][..WRITE_BYTES.min(BYTES - sent)])?;
@@ -163,7 +175,7 @@ fn send(mut stream: TcpStream) -> std::io::Result<u64> {
 }
 
 /// Reads to the end and returns the number of calls, with the one that finds it.
-fn receive(mut stream: TcpStream) -> std::io::Result<u64> {
+fn receive_all(mut stream: TcpStream) -> std::io::Result<u64> {
     let (mut received, mut calls, mut room) = (0, 0, [0; READ_BYTES]);
     loop {
         calls += 1;
@@ -177,9 +189,9 @@ fn receive(mut stream: TcpStream) -> std::io::Result<u64> {
 }
 
 /// `nocopy profile` of this process, running.
-struct Profile(RunningProcess);
+struct RunningProfiler(RunningProcess);
 
-impl Profile {
+impl RunningProfiler {
     /// Starts it, and waits until its window is open.
     fn start() -> Result<Self, Failure> {
         // Built beside this program.
@@ -205,7 +217,7 @@ impl Profile {
     }
 
     /// Ends the window, and returns the report.
-    fn end(self) -> Result<Value, Failure> {
+    fn stop(self) -> Result<Value, Failure> {
         let (_, output) = self.0.interrupt()?;
         Ok(serde_json::from_slice(&output)?)
     }

@@ -15,8 +15,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
     lab.left().set_queues(1)?;
     lab.wait_for_carrier()?;
-    let (mut left, mut right) = traffic::open_both(lab)?;
-    let account = flow::during(lab, &mut left, &mut right, |gauge| {
+    let (mut left, mut right) = traffic::open_both_ports(lab)?;
+    let account = flow::run_with_traffic(lab, &mut left, &mut right, |gauge| {
         for queues in [2, 1, 2] {
             gauge.wait_for_traffic()?;
             lab.left().set_queues(queues)?;
@@ -24,13 +24,13 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         }
         gauge.wait_for_traffic()
     })?;
-    guest.record(&account);
+    guest.record_measurement(&account);
     assert!(account.errors.is_empty(), "{account:?}");
-    let second = traffic::open_queue(lab.left(), 1)?;
+    let second = traffic::open_port_on_queue(lab.left(), 1)?;
     lab.left().set_queues(1).expect_err("a queue with a port stays");
-    traffic::close(second);
+    traffic::close_and_check_frames(second);
     // The refusal has no other reason: without the port the change is accepted.
     wait_until("the queue whose port is closed can go", || Ok(lab.left().set_queues(1).is_ok()))?;
     lab.wait_for_carrier()?;
-    traffic::assert_unharmed(lab, left, right)
+    traffic::assert_ports_still_work(lab, left, right)
 }

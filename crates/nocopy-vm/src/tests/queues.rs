@@ -41,16 +41,16 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let open = || Port::builder(end.interface()).mode(mode).open_queues(..);
         let mut queues = end.namespace().run(open)?;
         lab.wait_for_carrier()?;
-        let mut sender = traffic::open(lab.left())?;
+        let mut sender = traffic::open_port(lab.left())?;
         for flow in 0..FLOWS {
             let mut frame = sender.sender().buffer().expect("a free frame");
-            frame.fill(&datagram(lab.left(), end, flow)).expect("a packet fits a frame");
+            frame.fill(&flow_datagram(lab.left(), end, flow)).expect("a packet fits a frame");
             sender.sender().send(frame)?;
         }
         assert!(sender.sender().drain(ARRIVAL_MAX)?, "{}", sender.balance());
-        let seen = receive(&mut queues)?;
+        let seen = receive_flows_by_queue(&mut queues)?;
         let counts: Vec<usize> = seen.iter().map(BTreeSet::len).collect();
-        guest.record(&serde_json::json!({
+        guest.record_measurement(&serde_json::json!({
             "mode": mode.to_string(),
             "flows on each queue": format!("{counts:?}"),
         }));
@@ -63,7 +63,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
+fn receive_flows_by_queue(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
     let mut seen = vec![BTreeSet::new(); queues.ports().len()];
     let started = Instant::now();
     while seen.iter().map(BTreeSet::len).sum::<usize>() < FLOWS.into() && started.elapsed() < ARRIVAL_MAX {
@@ -77,7 +77,7 @@ fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
 }
 
 /// A datagram of a flow, whose first byte of payload is the flow's number.
-fn datagram(from: &End, to: &End, flow: u8) -> Vec<u8> {
+fn flow_datagram(from: &End, to: &End, flow: u8) -> Vec<u8> {
     let [_, address @ ..] = (u32::from(flow).wrapping_mul(ADDRESS_SPREAD) >> 8).to_be_bytes();
     let source = Ipv4Addr::new(10, address[0], address[1], address[2]);
     let headers = UdpFrame {

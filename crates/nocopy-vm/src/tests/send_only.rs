@@ -36,29 +36,29 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let mut port = left.namespace().run(|| builder.frame_count(0, 128).ring_sizes(512, 256).open())?;
     let lent = port.balance().lent_rx;
     assert!(lent >= 256 && port.balance().is_balanced(), "{}", port.balance());
-    let mut peer = traffic::open(right)?;
+    let mut peer = traffic::open_port(right)?;
     for bytes in [64, 1514] {
-        traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;
+        traffic::send_and_check(&mut port, &mut peer, right, bytes, PACKETS)?;
     }
-    traffic::close(peer);
+    traffic::close_and_check_frames(peer);
     lab.wait_for_carrier()?;
     let host = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 9000)))?;
     host.set_read_timeout(Some(SEND_AGAIN))?;
     let sender = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)))?;
     for number in 0..DATAGRAMS {
-        reach(&sender, &host, number)?;
+        send_until_arrived(&sender, &host, number)?;
     }
-    sockets::reach_across(lab)?;
+    sockets::check_udp_both_ways(lab)?;
     assert_eq!(port.balance().lent_rx, lent, "none of them came to the port");
-    traffic::assert_settled(&mut port)?;
-    guest.record(&json!({ "lent": lent, "datagrams": DATAGRAMS }));
-    traffic::close(port);
+    traffic::assert_all_frames_accounted(&mut port)?;
+    guest.record_measurement(&json!({ "lent": lent, "datagrams": DATAGRAMS }));
+    traffic::close_and_check_frames(port);
     Ok(())
 }
 
 /// Sends a datagram until it arrives: an emulated network that is stalled may lose one, while a queue without
 /// frames loses all.
-fn reach(sender: &UdpSocket, host: &UdpSocket, number: u32) -> Result<(), Failure> {
+fn send_until_arrived(sender: &UdpSocket, host: &UdpSocket, number: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + ARRIVAL_MAX;
     let mut lost = None;
     while Instant::now() < deadline {

@@ -40,20 +40,22 @@ const BYTES_MAX: usize = 1514;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let seed = guest.seed();
-    let end = Instant::now() + if guest.soak() { SOAK_DURATION } else { DURATION };
-    let mut link = Link::open(guest, Rng::with_seed(seed))?;
+    let end = Instant::now() + if guest.is_soak() { SOAK_DURATION } else { DURATION };
+    let mut link = PortPair::open(guest, Rng::with_seed(seed))?;
     let mut operations = 0_u64;
     while Instant::now() < end {
-        link.step()?;
+        link.run_random_operation()?;
         operations += 1;
     }
-    link.settle()?;
-    guest.record(&json!({ "seed": seed.to_string(), "operations": operations, "packets": link.sent }));
+    link.finish()?;
+    guest.record_measurement(
+        &json!({ "seed": seed.to_string(), "operations": operations, "packets": link.sent }),
+    );
     Ok(())
 }
 
 /// Two ports over one area, the packets in flight between them, and those the program keeps.
-struct Link<'guest> {
+struct PortPair<'guest> {
     ends: [&'guest End; 2],
     area: Area,
     ports: Vec<Port>,
@@ -64,22 +66,22 @@ struct Link<'guest> {
     random: Rng,
 }
 
-impl<'guest> Link<'guest> {
+impl<'guest> PortPair<'guest> {
     fn open(guest: &'guest Guest, random: Rng) -> Result<Self, Failure> {
         let ends = guest.ends();
-        let (area, ports) = open(ends)?;
+        let (area, ports) = open_ports(ends)?;
         Ok(Self { ends, area, ports, expected: Default::default(), kept: Vec::new(), sent: 0, random })
     }
 
-    fn step(&mut self) -> Result<(), Failure> {
+    fn run_random_operation(&mut self) -> Result<(), Failure> {
         let side = self.random.usize(..2);
         match self.random.u32(..REOPENING_EVERY) {
             0 => self.reopen(),
             1..50 => self.check_balance(),
             50..150 => self.change_wait(side),
-            150..250 => self.recycle(side),
-            250..350 => self.share(),
-            350..500 => self.drop_elsewhere(),
+            150..250 => self.recycle_some(side),
+            250..350 => self.share_between_threads(),
+            350..500 => self.drop_on_other_thread(),
             number if number % 3 == 0 => self.send_frames(side),
             number if number % 3 == 1 => self.send_drafts(side),
             _ => self.receive(side),
@@ -103,7 +105,9 @@ impl<'guest> Link<'guest> {
             // First take a frame: a packet that is expected must be sent.
             let Some(mut frame) = self.ports[side].sender().buffer() else { break };
             let Some((number, bytes)) = self.next_packet(side) else { break };
-            frame.fill(&traffic::packet(self.ends[1 - side], number, bytes)).expect("a packet fits a frame");
+            frame
+                .fill(&traffic::numbered_packet(self.ends[1 - side], number, bytes))
+                .expect("a packet fits a frame");
             self.ports[side].sender().send(frame)?;
         }
         Ok(self.ports[side].sender().flush()?)
@@ -119,7 +123,7 @@ impl<'guest> Link<'guest> {
         for (number, bytes) in &written {
             let mut draft = drafts.next_draft().expect("more frames and slots than a window");
             draft.truncate(*bytes);
-            draft.copy_from_slice(&traffic::packet(self.ends[1 - side], *number, *bytes));
+            draft.copy_from_slice(&traffic::numbered_packet(self.ends[1 - side], *number, *bytes));
             draft.queue();
         }
         drop(drafts);
@@ -134,7 +138,7 @@ impl<'guest> Link<'guest> {
             let Some((number, bytes)) = self.expected[side].pop_front() else {
                 return Err(Failure(format!("a packet of {} B that nobody sent", packet.len())));
             };
-            let wanted = traffic::packet(self.ends[side], number, bytes);
+            let wanted = traffic::numbered_packet(self.ends[side], number, bytes);
             assert!(*packet == *wanted, "packet {number} of {bytes} B is not what was sent");
             match self.random.u32(..8) {
                 0 if self.kept.len() + kept.len() < KEPT_MAX => kept.push(packet.take()),
@@ -152,23 +156,23 @@ impl<'guest> Link<'guest> {
         frame.truncate(bytes);
         let missing = bytes - frame.len();
         frame.append(missing).expect("a packet fits a frame");
-        frame.copy_from_slice(&traffic::packet(self.ends[1 - side], number, bytes));
+        frame.copy_from_slice(&traffic::numbered_packet(self.ends[1 - side], number, bytes));
         Ok(self.ports[side].sender().send(frame)?)
     }
 
-    fn some_kept(&mut self) -> Vec<Frame> {
+    fn take_some_kept_frames(&mut self) -> Vec<Frame> {
         let count = self.random.usize(..=self.kept.len());
         self.kept.drain(..count).collect()
     }
 
-    fn drop_elsewhere(&mut self) -> Result<(), Failure> {
-        let frames = self.some_kept();
+    fn drop_on_other_thread(&mut self) -> Result<(), Failure> {
+        let frames = self.take_some_kept_frames();
         thread::spawn(move || drop(frames)).join().expect("dropping does not panic");
         Ok(())
     }
 
-    fn share(&mut self) -> Result<(), Failure> {
-        for frame in self.some_kept() {
+    fn share_between_threads(&mut self) -> Result<(), Failure> {
+        for frame in self.take_some_kept_frames() {
             let bytes = frame.len();
             let shared = frame.share();
             for reader in [shared.clone(), shared].map(|frame| thread::spawn(move || frame.len())) {
@@ -178,8 +182,8 @@ impl<'guest> Link<'guest> {
         Ok(())
     }
 
-    fn recycle(&mut self, side: usize) -> Result<(), Failure> {
-        for frame in self.some_kept() {
+    fn recycle_some(&mut self, side: usize) -> Result<(), Failure> {
+        for frame in self.take_some_kept_frames() {
             self.ports[side].receiver().recycle(frame);
         }
         Ok(())
@@ -207,7 +211,7 @@ impl<'guest> Link<'guest> {
     /// Closes both ports and opens them over another area. Kept packets stay valid, and so does their area.
     fn reopen(&mut self) -> Result<(), Failure> {
         self.close()?;
-        (self.area, self.ports) = open(self.ends)?;
+        (self.area, self.ports) = open_ports(self.ends)?;
         Ok(())
     }
 
@@ -248,7 +252,7 @@ impl<'guest> Link<'guest> {
     }
 
     /// Ends with every frame free or posted for receiving.
-    fn settle(&mut self) -> Result<(), Failure> {
+    fn finish(&mut self) -> Result<(), Failure> {
         self.receive_all()?;
         self.kept.clear();
         self.drain()?;
@@ -259,7 +263,7 @@ impl<'guest> Link<'guest> {
     }
 }
 
-fn open(ends: [&End; 2]) -> Result<(Area, Vec<Port>), Failure> {
+fn open_ports(ends: [&End; 2]) -> Result<(Area, Vec<Port>), Failure> {
     let shape = AreaConfig { frame_count: 4 * FRAMES, frame_bytes: FRAME_BYTES, ..AreaConfig::default() };
     let area = Area::new(shape)?;
     let open = |end: &End| {

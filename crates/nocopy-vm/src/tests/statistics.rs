@@ -17,15 +17,15 @@ const PACKETS: u32 = 1000;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let right_end = guest.lab().right();
-    let (mut left, mut right) = traffic::open_both(guest.lab())?;
+    let (mut left, mut right) = traffic::open_both_ports(guest.lab())?;
     let before = snapshot(right_end)?;
-    traffic::cross(&mut left, &mut right, right_end, 500, PACKETS)?;
+    traffic::send_and_check(&mut left, &mut right, right_end, 500, PACKETS)?;
     let change = snapshot(right_end)?.since(&before);
 
     let sockets = change.sockets.as_ref().expect("Debian's kernels tell");
     let [socket] = &sockets[..] else { panic!("one socket: {sockets:?}") };
     assert!(socket.zero_copy && socket.queue == 0, "{socket:?}");
-    assert_eq!(socket.process().map(|(id, _)| id), Some(std::process::id()));
+    assert_eq!(socket.owning_process().map(|(id, _)| id), Some(std::process::id()));
     let now = snapshot(right_end)?.sockets.expect("as before");
     assert_eq!(now[0].statistics.rx_lost(), right.receiver().stats()?.dropped);
 
@@ -36,14 +36,14 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         Topology::Igb => by_driver("rx_queue_0_packets"),
         Topology::Virtio | Topology::VirtioTaps | Topology::Veth => by_queue("rx_packets"),
     };
-    guest.record(&json!({ "received": PACKETS, "by_the_queue": counted }));
+    guest.record_measurement(&json!({ "received": PACKETS, "by_the_queue": counted }));
     assert_eq!(counted, Some(PACKETS.into()), "{change:?}");
 
     drop(right);
     assert_eq!(snapshot(right_end)?.sockets.map(|sockets| sockets.len()), Some(0), "a closed socket is told");
-    traffic::assert_settled(&mut left)
+    traffic::assert_all_frames_accounted(&mut left)
 }
 
 fn snapshot(end: &End) -> Result<Snapshot, nocopy::integration::statistics::SnapshotError> {
-    end.namespace().run(|| Snapshot::of(end.interface()))
+    end.namespace().run(|| Snapshot::of_interface(end.interface()))
 }

@@ -24,15 +24,15 @@ const REQUESTS: u8 = 100;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
-    let (mut left, mut right) = traffic::open_both(lab)?;
+    let (mut left, mut right) = traffic::open_both_ports(lab)?;
     assert_eq!(right.mode(), Mode::XdpZeroCopy);
     let handed_over = hand_over_requests(lab, &mut left, &mut right)?;
-    guest.record(&json!({ "mode": right.mode().to_string(), "handed_over": handed_over }));
+    guest.record_measurement(&json!({ "mode": right.mode().to_string(), "handed_over": handed_over }));
     for mut port in [left, right] {
-        traffic::assert_settled(&mut port)?;
-        traffic::close(port);
+        traffic::assert_all_frames_accounted(&mut port)?;
+        traffic::close_and_check_frames(port);
     }
-    sockets::reach_across(lab)
+    sockets::check_udp_both_ways(lab)
 }
 
 /// Sends ARP requests from the left port to the right one, which hands them to its host, and checks the
@@ -42,7 +42,7 @@ pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -
     assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);
     for number in 0..REQUESTS {
         let asker = Ipv4Addr::new(10, 77, 0, 100 + number);
-        let request = request(lab, asker)?;
+        let request = arp_request(lab, asker)?;
         let mut frame = left.sender().buffer().expect("one at a time");
         frame.fill(&request).expect("a request is short");
         left.sender().send(frame)?;
@@ -61,7 +61,7 @@ pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -
     Ok(host.stats().moved)
 }
 
-fn request(lab: &Lab, sender_ip: Ipv4Addr) -> Result<Vec<u8>, Failure> {
+fn arp_request(lab: &Lab, sender_ip: Ipv4Addr) -> Result<Vec<u8>, Failure> {
     let (sender_mac, target_ip) = (MacAddress(lab.left().mac()), lab.right().ipv4());
     let mut packet = vec![0; 14 + 28];
     let (destination, ether_type) = (MacAddress([0xff; 6]), EtherType::ARP);

@@ -5,10 +5,10 @@ use nocopy::{Buffer, Cause, Evidence, Frame, Ledger, Mode};
 use serde_json::json;
 
 use crate::guest::Guest;
-use crate::guest::datagrams::{self, BYTES, DATAGRAM_BYTES, DATAGRAMS, windows};
-use crate::guest::meter::{Copies, Direction, Meter};
+use crate::guest::datagrams::{self, BYTES, DATAGRAM_BYTES, DATAGRAMS, datagram_windows};
+use crate::guest::meter::{CopyCounts, CopyMeter, Direction};
 use crate::guest::patience::ARRIVAL_MAX;
-use crate::guest::traffic::small;
+use crate::guest::traffic::small_port_builder;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -24,7 +24,7 @@ const HEADER_BYTES: usize = 14 + 20 + 8;
 const PACKETS_BYTES: u64 = BYTES + DATAGRAMS as u64 * HEADER_BYTES as u64;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let meter = Meter::start()?;
+    let meter = CopyMeter::start()?;
     if guest.topology() == Topology::Igb {
         // With two queues, the packets of the other queue would go to the host.
         guest.lab().left().set_queues(1)?;
@@ -32,20 +32,20 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for (mode, evidence) in
         [(Mode::XdpCopyNative, Evidence::Copied(Cause::XdpCopyMode)), (Mode::XdpZeroCopy, Evidence::ZeroCopy)]
     {
-        let (mut socket, peer) = open(guest, mode)?;
+        let (mut socket, peer) = open_sockets(guest, mode)?;
         assert_eq!(socket.sender().explain().evidence, evidence);
-        let sent = meter.copies(|| send(&mut socket, &peer))?;
-        check(guest, mode, Direction::Sent, socket.sender().ledger(), &sent);
-        let received = meter.copies(|| receive(&mut socket, &peer))?;
-        check(guest, mode, Direction::Received, socket.receiver().ledger(), &received);
+        let sent = meter.measure_copies(|| send_and_check(&mut socket, &peer))?;
+        check_copies(guest, mode, Direction::Sent, socket.sender().ledger(), &sent);
+        let received = meter.measure_copies(|| receive_and_check(&mut socket, &peer))?;
+        check_copies(guest, mode, Direction::Received, socket.receiver().ledger(), &received);
     }
     Ok(())
 }
 
-fn open(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
+fn open_sockets(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let local = (left.ipv4(), 7001).into();
-    let builder = Socket::builder().port(small(left.interface()).mode(mode)).method(Method::Xdp);
+    let builder = Socket::builder().port(small_port_builder(left.interface()).mode(mode)).method(Method::Xdp);
     let socket = left.namespace().run(|| builder.bind(local))?;
     // Attaching resets the link of an igb.
     guest.lab().wait_for_carrier()?;
@@ -55,9 +55,9 @@ fn open(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
     Ok((socket, peer))
 }
 
-fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
+fn send_and_check(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
     let (sender, to) = (socket.sender(), peer.local_addr()?);
-    for window in windows() {
+    for window in datagram_windows() {
         for datagram in &window {
             let buffer = sender.buffer().expect("more frames than a window");
             let mut frame = Frame::try_from(buffer).expect("more frames than a window");
@@ -68,7 +68,7 @@ fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
             return Err(Failure(format!("{} frames stay with the kernel", sender.in_flight())));
         }
         for datagram in &window {
-            assert!(datagrams::receive(peer)? == *datagram, "not what was sent");
+            assert!(datagrams::receive_datagram(peer)? == *datagram, "not what was sent");
         }
     }
     let sent = sender.stats()?;
@@ -76,9 +76,9 @@ fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
     Ok(())
 }
 
-fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
+fn receive_and_check(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
     let receiver = socket.receiver();
-    for window in windows() {
+    for window in datagram_windows() {
         for datagram in &window {
             peer.send(datagram)?;
         }
@@ -102,16 +102,16 @@ fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
 }
 
 /// Adds a row to the report, and holds the ledger against the instrument.
-fn check(guest: &Guest, mode: Mode, direction: Direction, ledger: Ledger, copies: &Copies) {
-    let copied_bytes = copies.bytes(direction);
-    guest.record(&json!({
+fn check_copies(guest: &Guest, mode: Mode, direction: Direction, ledger: Ledger, copies: &CopyCounts) {
+    let copied_bytes = copies.copied_bytes(direction);
+    guest.record_measurement(&json!({
         "mode": mode.to_string(),
         "way": direction,
         "datagrams": DATAGRAMS,
         "packet_bytes": HEADER_BYTES + DATAGRAM_BYTES,
         "ledger": ledger.to_string(),
         "copies_per_byte": copied_bytes as f64 / PACKETS_BYTES as f64,
-        "copied_by": copies.of(direction),
+        "copied_by": copies.of_direction(direction),
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     if mode == Mode::XdpZeroCopy {

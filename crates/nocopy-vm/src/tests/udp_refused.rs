@@ -2,9 +2,9 @@ use nocopy::udp::Method;
 use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;
-use crate::guest::datagrams::{BYTES, Case, Memory, ZERO_COPY, measure};
-use crate::guest::meter::{Direction, Meter};
-use crate::guest::sockets::watch;
+use crate::guest::datagrams::{BYTES, BufferOrigin, SendCase, ZERO_COPY, measure_datagram_copies};
+use crate::guest::meter::{CopyMeter, Direction};
+use crate::guest::sockets::open_packet_socket;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -16,15 +16,15 @@ pub(crate) const TEST: Test = Test {
 };
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let (meter, left) = (Meter::start()?, guest.lab().left());
-    let watcher = watch(left)?;
+    let (meter, left) = (CopyMeter::start()?, guest.lab().left());
+    let watcher = open_packet_socket(left)?;
     for method in ZERO_COPY {
-        assert_eq!(refused(guest, &meter, "watched", method)?, BYTES, "{method}");
+        assert_eq!(measure_refused_zero_copy(guest, &meter, "watched", method)?, BYTES, "{method}");
     }
     drop(watcher);
     left.set_scatter_gather(false)?;
     for method in ZERO_COPY {
-        let copied_bytes = refused(guest, &meter, "no scatter-gather", method)?;
+        let copied_bytes = measure_refused_zero_copy(guest, &meter, "no scatter-gather", method)?;
         // Once into the kernel, and once more out of a long message: the instrument sees that, too.
         match method {
             Method::ZeroCopy | Method::UringZeroCopy => assert_eq!(copied_bytes, BYTES, "{method}"),
@@ -32,10 +32,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         }
     }
     left.set_scatter_gather(true)?;
-    let (method, memory, evidence) = (Method::ZeroCopyGso, Memory::Pool, Evidence::ZeroCopy);
-    let (ledger, copies) = measure(guest, &meter, &Case { name: "neither", method, memory, evidence })?;
+    let (method, memory, evidence) = (Method::ZeroCopyGso, BufferOrigin::Pool, Evidence::ZeroCopy);
+    let (ledger, copies) =
+        measure_datagram_copies(guest, &meter, &SendCase { name: "neither", method, memory, evidence })?;
     assert_eq!(
-        (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Direction::Sent)),
+        (ledger.bytes_of(Evidence::ZeroCopy), copies.copied_bytes(Direction::Sent)),
         (BYTES, 0),
         "{ledger}; {copies:?}"
     );
@@ -43,10 +44,15 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 }
 
 /// Sends zero-copy, with every byte reported as copied; returns how many bytes were.
-fn refused(guest: &Guest, meter: &Meter, name: &'static str, method: Method) -> Result<u64, Failure> {
+fn measure_refused_zero_copy(
+    guest: &Guest,
+    meter: &CopyMeter,
+    name: &'static str,
+    method: Method,
+) -> Result<u64, Failure> {
     let cause = Cause::ZeroCopyRefused;
-    let case = Case { name, method, memory: Memory::Pool, evidence: Evidence::Copied(cause) };
-    let (ledger, copies) = measure(guest, meter, &case)?;
+    let case = SendCase { name, method, memory: BufferOrigin::Pool, evidence: Evidence::Copied(cause) };
+    let (ledger, copies) = measure_datagram_copies(guest, meter, &case)?;
     assert_eq!(ledger.bytes_of(Evidence::Copied(cause)), BYTES, "{method}: {ledger}");
-    Ok(copies.bytes(Direction::Sent))
+    Ok(copies.copied_bytes(Direction::Sent))
 }

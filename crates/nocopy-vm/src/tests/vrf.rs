@@ -32,29 +32,29 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for line in
         ["link add vrf0 type vrf table 88", "link set vrf0 up", &format!("link set {interface} master vrf0")]
     {
-        ip(left, line)?;
+        run_ip(left, line)?;
     }
     guest.lab().wait_for_carrier()?;
     for (end, index) in [(left, 0), (right, 1)] {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| fs::write(setting, "0"))?;
-        ip(end, &format!("address add {}/24 dev {}", SECOND[index], end.interface()))?;
-        ip(end, &format!("address add {}/64 dev {} nodad", IPV6[index], end.interface()))?;
+        run_ip(end, &format!("address add {}/24 dev {}", SECOND[index], end.interface()))?;
+        run_ip(end, &format!("address add {}/64 dev {} nodad", IPV6[index], end.interface()))?;
     }
     {
-        let _server = serve(left, IN_VRF)?;
-        reach(right, &[], left, 0)?;
+        let _server = start_server(left, IN_VRF)?;
+        ping_all_addresses(right, &[], left, 0)?;
     }
-    let _server = serve(right, &[])?;
-    reach(left, IN_VRF, right, 1)
+    let _server = start_server(right, &[])?;
+    ping_all_addresses(left, IN_VRF, right, 1)
 }
 
-fn ip(end: &End, line: &str) -> Result<(), Failure> {
-    done(end, Command::new("ip").args(line.split(' ')))
+fn run_ip(end: &End, line: &str) -> Result<(), Failure> {
+    run_to_success(end, Command::new("ip").args(line.split(' ')))
 }
 
 /// Pings each address of an end in each way.
-fn reach(from: &End, before: &[&str], to: &End, index: usize) -> Result<(), Failure> {
+fn ping_all_addresses(from: &End, before: &[&str], to: &End, index: usize) -> Result<(), Failure> {
     for address in [to.ipv4().to_string(), SECOND[index].to_owned(), IPV6[index].to_owned()] {
         let host = match address.parse() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
@@ -63,14 +63,14 @@ fn reach(from: &End, before: &[&str], to: &End, index: usize) -> Result<(), Fail
         for target in
             [format!("udp://{host}:9001"), format!("tcp://{host}:9000"), format!("message://{host}:9000")]
         {
-            done(from, nocopy(before)?.args(["ping", &target, "--count", "3"]))?;
+            run_to_success(from, nocopy_command(before)?.args(["ping", &target, "--count", "3"]))?;
         }
     }
     Ok(())
 }
 
 /// The command, built beside this program, started by other words.
-fn nocopy(before: &[&str]) -> Result<Command, Failure> {
+fn nocopy_command(before: &[&str]) -> Result<Command, Failure> {
     let program = std::env::current_exe()?.with_file_name("nocopy");
     let mut words = before.iter().map(PathBuf::from).chain([program]);
     let mut command = Command::new(words.next().expect("one is the program"));
@@ -78,7 +78,7 @@ fn nocopy(before: &[&str]) -> Result<Command, Failure> {
     Ok(command)
 }
 
-fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
+fn run_to_success(end: &End, command: &mut Command) -> Result<(), Failure> {
     let output = end.namespace().run(|| command.output())?;
     match output.status.success() {
         true => Ok(()),
@@ -90,8 +90,8 @@ fn done(end: &End, command: &mut Command) -> Result<(), Failure> {
 }
 
 /// Starts `nocopy serve` at all addresses of an end, and waits until it serves in the three ways.
-fn serve(end: &End, before: &[&str]) -> Result<RunningProcess, Failure> {
-    let mut command = nocopy(before)?;
+fn start_server(end: &End, before: &[&str]) -> Result<RunningProcess, Failure> {
+    let mut command = nocopy_command(before)?;
     command.args(["serve", AT]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = end.namespace().run(|| command.spawn())?;
     let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();

@@ -25,23 +25,23 @@ const SIZES_BYTES: [usize; 6] = [64, 65, 255, 1000, 1513, 1514];
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let probed = left.namespace().run(|| probe::interface(left.interface()))?;
-    let (mut a, mut b) = (open(left)?, open(right)?);
-    assert_eq!(probed.first_mode(), Some(a.mode().to_string().as_str()), "{probed:?}");
+    let (mut a, mut b) = (open_port(left)?, open_port(right)?);
+    assert_eq!(probed.first_possible_mode(), Some(a.mode().to_string().as_str()), "{probed:?}");
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.explain().refusals);
         assert_eq!(port.explain().evidence, Evidence::ZeroCopy);
         assert!(port.explain().refusals.is_empty());
     }
-    traffic::cross_both_ways(guest.lab(), &mut a, &mut b, SIZES_BYTES, PACKETS)?;
-    traffic::assert_settled(&mut a)?;
-    traffic::assert_settled(&mut b)?;
-    guest.record(
+    traffic::send_and_check_both_ways(guest.lab(), &mut a, &mut b, SIZES_BYTES, PACKETS)?;
+    traffic::assert_all_frames_accounted(&mut a)?;
+    traffic::assert_all_frames_accounted(&mut b)?;
+    guest.record_measurement(
         &json!({ "mode": a.mode().to_string(), "packets": PACKETS as usize * SIZES_BYTES.len() * 2 }),
     );
     Ok(())
 }
 
-fn open(end: &End) -> Result<Port, nocopy::port::OpenError> {
+fn open_port(end: &End) -> Result<Port, nocopy::port::OpenError> {
     let small = |builder: PortBuilder| builder.ring_sizes(RING_ENTRIES, RING_ENTRIES).frame_count(512, 256);
     end.namespace().run(|| small(Port::builder(end.interface())).open())
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nocopy_proto::filter::{Instruction, Program};
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
-use super::control::{Shared, instructions, packet_socket_filter};
+use super::control::{CaptureState, limited_instructions, packet_socket_filter};
 use super::open_error::{BLOCK_BYTES_MAX, OpenError, PAGE_BYTES};
 use super::{Capture, ReceivedCounts};
-use crate::engine::wait::{Coalescer, Wait};
-use crate::sys::interface::{Interface, InterfaceError, InterfaceQuery, Promiscuous};
+use crate::engine::wait::{Wait, WakeupCoalescer};
+use crate::sys::interface::{Interface, InterfaceError, InterfaceQuery, PromiscuousGuard};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
 /// The longest packet that is joined or not yet segmented, as most hosts are set: more than an IP header can
@@ -129,38 +129,42 @@ impl Builder {
     /// # Errors
     /// [`OpenError`].
     pub fn open(self) -> Result<Capture, OpenError> {
-        self.check()?;
+        self.check_blocks()?;
         let system = |operation| {
             let interface = self.interface.clone();
             move |source| OpenError::System { interface, operation, source }
         };
-        let interface = Interface::named(&self.interface).map_err(|error| {
-            InterfaceError::of(&self.interface, &error)
+        let interface = Interface::look_up(&self.interface).map_err(|error| {
+            InterfaceError::from_refusal(&self.interface, &error)
                 .map_or_else(|| system("look it up")(error), Into::into)
         })?;
-        interface.check()?;
-        let capture = self.socket(&interface);
-        let instructions = self.instructions()?;
-        let lend = if self.immediate { PacketSocket::lending_single_packets } else { PacketSocket::lending };
+        interface.check_usable()?;
+        let capture = self.socket_settings(&interface);
+        let instructions = self.filter_instructions()?;
+        let lend = if self.immediate {
+            PacketSocket::new_with_owned_packets
+        } else {
+            PacketSocket::new_with_owned_blocks
+        };
         let (socket, blocks) =
-            lend(&capture, &instructions).map_err(|error| self.refused(&capture, error))?;
-        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+            lend(&capture, &instructions).map_err(|error| self.refusal_error(&capture, error))?;
+        let promiscuous = self.promiscuous.then(|| PromiscuousGuard::turn_on(interface.index)).transpose();
         Ok(Capture {
             blocks,
-            shared: Arc::new(self.shared(socket)),
+            shared: Arc::new(self.capture_state(socket)),
             query: InterfaceQuery::of(interface.index).map_err(system("look after it"))?,
             _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
             wait: self.wait,
-            coalescer: Coalescer::default(),
+            coalescer: WakeupCoalescer::default(),
             received: ReceivedCounts::default(),
         })
     }
 
-    fn shared(&self, socket: PacketSocket) -> Shared {
-        Shared::new(self.interface.clone(), socket, self.snap_bytes, self.filter.is_some())
+    fn capture_state(&self, socket: PacketSocket) -> CaptureState {
+        CaptureState::new(self.interface.clone(), socket, self.snap_bytes, self.filter.is_some())
     }
 
-    fn check(&self) -> Result<(), OpenError> {
+    fn check_blocks(&self) -> Result<(), OpenError> {
         let (bytes, count) = (self.block_bytes, self.block_count);
         let is_block = bytes.is_power_of_two() && (PAGE_BYTES..=BLOCK_BYTES_MAX).contains(&bytes);
         let fits = u64::from(bytes) * u64::from(count) < 4 << 30;
@@ -180,7 +184,7 @@ impl Builder {
         (block_bytes, u32::try_from(count).unwrap_or(u32::MAX).max(SINGLE_COUNT_MIN))
     }
 
-    fn refused(&self, capture: &packet::Capture, source: io::Error) -> OpenError {
+    fn refusal_error(&self, capture: &packet::PacketSocketSettings, source: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match source.raw_os_error() {
             Some(libc::EPERM) => OpenError::Capability { interface },
@@ -192,12 +196,12 @@ impl Builder {
         }
     }
 
-    fn socket(&self, interface: &Interface) -> packet::Capture {
+    fn socket_settings(&self, interface: &Interface) -> packet::PacketSocketSettings {
         let (block_bytes, block_count) = match self.immediate {
             true => self.single_packet_blocks(interface),
             false => (self.block_bytes, self.block_count),
         };
-        packet::Capture {
+        packet::PacketSocketSettings {
             interface_index: interface.index,
             receives: true,
             share: None,
@@ -210,8 +214,8 @@ impl Builder {
         }
     }
 
-    fn instructions(&self) -> Result<Vec<Instruction>, OpenError> {
+    fn filter_instructions(&self) -> Result<Vec<Instruction>, OpenError> {
         let filter = packet_socket_filter(self.filter.as_ref(), &self.interface)?;
-        Ok(instructions(filter.as_ref(), self.snap_bytes))
+        Ok(limited_instructions(filter.as_ref(), self.snap_bytes))
     }
 }

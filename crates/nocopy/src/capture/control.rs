@@ -14,7 +14,7 @@ use crate::sys::packet::PacketSocket;
 /// (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Totals {
+pub struct CaptureTotals {
     /// Packets that matched the filter, including those then dropped.
     pub tp_packets: u64,
     /// Packets dropped because no block was free.
@@ -25,22 +25,22 @@ pub struct Totals {
 
 /// How many blocks are in use: the program holds them, or they wait to be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fill {
+pub struct BlockUsage {
     /// Blocks that the kernel cannot write to.
     pub used: u32,
     /// All blocks.
     pub total: u32,
 }
 
-impl Fill {
+impl BlockUsage {
     /// `used / total`, from 0 to 1.
-    pub fn ratio(&self) -> f64 {
+    pub fn used_ratio(&self) -> f64 {
         f64::from(self.used) / f64::from(self.total.max(1))
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct CaptureState {
     interface: String,
     pub(super) socket: PacketSocket,
     snap_bytes: u32,
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     freezes: AtomicU64,
 }
 
-impl Shared {
+impl CaptureState {
     pub(super) fn new(interface: String, socket: PacketSocket, snap_bytes: u32, has_filter: bool) -> Self {
         let [packets, drops, freezes] = [const { AtomicU64::new(0) }; 3];
         Self { interface, socket, snap_bytes, has_filter: has_filter.into(), packets, drops, freezes }
@@ -67,12 +67,12 @@ impl Shared {
 
     /// The totals. Reading restarts the kernel's counters, so each answer is added exactly once, whichever
     /// thread asks.
-    pub(super) fn totals(&self) -> io::Result<Totals> {
-        let since = self.socket.counts()?;
+    pub(super) fn totals(&self) -> io::Result<CaptureTotals> {
+        let since = self.socket.take_counts()?;
         let add = |sum: &AtomicU64, more: u32| {
             sum.fetch_add(more.into(), Ordering::Relaxed).wrapping_add(more.into())
         };
-        Ok(Totals {
+        Ok(CaptureTotals {
             tp_packets: add(&self.packets, since.packets),
             tp_drops: add(&self.drops, since.drops),
             tp_freeze_q_cnt: add(&self.freezes, since.freezes),
@@ -84,7 +84,7 @@ impl Shared {
 /// handler. It keeps the capture's socket open.
 #[derive(Debug, Clone)]
 pub struct Control {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<CaptureState>,
 }
 
 impl Control {
@@ -108,11 +108,9 @@ impl Control {
     }
 
     fn replace_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
-        let Shared { interface, socket, snap_bytes, has_filter, .. } = &*self.shared;
-        socket.filter(&instructions(filter, *snap_bytes)).map_err(|source| OpenError::System {
-            interface: interface.clone(),
-            operation: "set the filter",
-            source,
+        let CaptureState { interface, socket, snap_bytes, has_filter, .. } = &*self.shared;
+        socket.replace_filter(&limited_instructions(filter, *snap_bytes)).map_err(|source| {
+            OpenError::System { interface: interface.clone(), operation: "set the filter", source }
         })?;
         has_filter.store(filter.is_some(), Ordering::Relaxed);
         Ok(())
@@ -123,7 +121,7 @@ impl Control {
     ///
     /// # Errors
     /// The kernel refused the system call.
-    pub fn totals(&self) -> io::Result<Totals> {
+    pub fn totals(&self) -> io::Result<CaptureTotals> {
         self.shared.totals()
     }
 }
@@ -145,7 +143,7 @@ pub(super) fn packet_socket_filter(
 }
 
 /// The filter, or one that accepts everything; it returns how many bytes to keep.
-pub(super) fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
+pub(super) fn limited_instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
     let instructions = filter.map_or(&everything[..], Program::instructions);

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::sys::disk::{self, WriteRing};
 pub use crate::sys::disk::{SectorBuffer, Sectors};
-use crate::sys::poll::{ready_for, wait_writable};
+use crate::sys::poll::{ready_events, wait_writable};
 
 /// The length of every write must be a multiple of this; no disk has larger sectors.
 pub const SECTOR_BYTES: usize = 4096;
@@ -27,7 +27,7 @@ const WAITING_BYTES: usize = 4096;
 
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Method {
+pub struct WriteMethod {
     /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. If false, each write is
     /// copied.
     pub direct: bool,
@@ -37,7 +37,7 @@ pub struct Method {
     pub in_order: bool,
 }
 
-impl fmt::Display for Method {
+impl fmt::Display for WriteMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.in_order, self.in_background, self.direct) {
             (true, ..) => "writev, in order",
@@ -50,7 +50,7 @@ impl fmt::Display for Method {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum WriteTarget {
     File {
         direct: bool,
     },
@@ -77,7 +77,7 @@ pub struct Writer {
     file: File,
     /// The length of the written data.
     end: u64,
-    target: Target,
+    target: WriteTarget,
     /// The error says why io_uring is not available.
     ring: Result<WriteRing, io::Error>,
     pending: Option<PendingWrite>,
@@ -99,23 +99,23 @@ impl Writer {
     /// # Errors
     /// It is not a regular file, or the kernel refused to report that.
     pub fn new(file: File) -> io::Result<Self> {
-        let target = Target::File { direct: make_direct(&file)? };
+        let target = WriteTarget::File { direct: try_direct_io(&file)? };
         Ok(Self { file, end: 0, target, ring: WriteRing::new(), pending: None })
     }
 
     /// Writes to a pipe, a device, or a file at its own position, in order; the length of pieces does not
     /// matter. Whether its writes may wait for a reader or not, no call does, except [`wait`](Self::wait).
-    pub fn in_order(file: File, may_wait: bool) -> Self {
+    pub fn for_stream(file: File, may_wait: bool) -> Self {
         let ring = Err(io::ErrorKind::Unsupported.into());
-        Self { file, end: 0, target: Target::Stream { may_wait }, ring, pending: None }
+        Self { file, end: 0, target: WriteTarget::Stream { may_wait }, ring, pending: None }
     }
 
     /// As [`new`](Self::new), but without io_uring.
     ///
     /// # Errors
     /// As [`Writer::new`].
-    pub fn waiting(file: File) -> io::Result<Self> {
-        let target = Target::File { direct: make_direct(&file)? };
+    pub fn without_io_uring(file: File) -> io::Result<Self> {
+        let target = WriteTarget::File { direct: try_direct_io(&file)? };
         let ring = Err(io::ErrorKind::Unsupported.into());
         Ok(Self { file, end: 0, target, ring, pending: None })
     }
@@ -129,20 +129,20 @@ impl Writer {
     /// A write is in progress.
     pub fn next_file(&mut self, file: File) -> io::Result<()> {
         assert!(self.pending.is_none(), "a write is under way");
-        let target = Target::File { direct: make_direct(&file)? };
+        let target = WriteTarget::File { direct: try_direct_io(&file)? };
         (self.file, self.target, self.end) = (file, target, 0);
         Ok(())
     }
 
     /// The current method of writing.
-    pub fn method(&self) -> Method {
-        let direct = self.target == Target::File { direct: true };
-        Method { direct, in_background: self.ring.is_ok(), in_order: self.is_in_order() }
+    pub fn method(&self) -> WriteMethod {
+        let direct = self.target == WriteTarget::File { direct: true };
+        WriteMethod { direct, in_background: self.ring.is_ok(), in_order: self.writes_to_stream() }
     }
 
     /// Whether it is a pipe or device.
-    pub fn is_in_order(&self) -> bool {
-        matches!(self.target, Target::Stream { .. })
+    pub fn writes_to_stream(&self) -> bool {
+        matches!(self.target, WriteTarget::Stream { .. })
     }
 
     /// The file being written.
@@ -151,15 +151,15 @@ impl Writer {
     }
 
     /// Why io_uring is not used for a file.
-    pub fn ring_refused(&self) -> Option<&io::Error> {
-        self.ring.as_ref().err().filter(|_| !self.is_in_order())
+    pub fn io_uring_refusal(&self) -> Option<&io::Error> {
+        self.ring.as_ref().err().filter(|_| !self.writes_to_stream())
     }
 
     /// Whether nothing reads the stream any more.
     pub fn has_no_reader(&self) -> bool {
         let gone = PollFlags::ERR | PollFlags::HUP;
-        self.is_in_order()
-            && ready_for(self.file.as_fd(), PollFlags::empty()).is_ok_and(|events| events.intersects(gone))
+        self.writes_to_stream()
+            && ready_events(self.file.as_fd(), PollFlags::empty()).is_ok_and(|events| events.intersects(gone))
     }
 
     /// Bytes in the file, of finished writes.
@@ -182,7 +182,7 @@ impl Writer {
     ///
     /// # Panics
     /// A write is in progress.
-    pub fn start(&mut self, sectors: Vec<Sectors>) {
+    pub fn start_append(&mut self, sectors: Vec<Sectors>) {
         assert!(self.pending.is_none(), "a write is under way");
         let total = sectors.iter().map(|sectors| sectors.as_ref().len()).sum();
         self.pending = Some(PendingWrite { done: 0, total, sectors: None });
@@ -193,7 +193,7 @@ impl Writer {
     fn continue_write(&mut self, sectors: Vec<Sectors>, done: usize) {
         let offset = self.end + done as u64;
         let over = match &mut self.ring {
-            Ok(ring) => match ring.start(self.file.as_fd(), sectors, done, offset) {
+            Ok(ring) => match ring.start_write(self.file.as_fd(), sectors, done, offset) {
                 Ok(()) => None,
                 Err((sectors, error)) => {
                     self.ring = Err(error);
@@ -213,13 +213,13 @@ impl Writer {
     /// Writes sectors without their first `done` bytes, and returns how many bytes; does not wait for the
     /// reader of a stream.
     fn write(&self, sectors: &[Sectors], done: usize, offset: u64) -> io::Result<usize> {
-        let slices: Vec<_> = disk::pieces(sectors, done).map(IoSlice::new).collect();
+        let slices: Vec<_> = disk::remaining_slices(sectors, done).map(IoSlice::new).collect();
         let written = rustix::io::retry_on_intr(|| match self.target {
-            Target::File { .. } => rustix::io::pwritev(&self.file, &slices, offset),
-            Target::Stream { may_wait: false } => rustix::io::writev(&self.file, &slices),
-            Target::Stream { may_wait: true } => {
+            WriteTarget::File { .. } => rustix::io::pwritev(&self.file, &slices, offset),
+            WriteTarget::Stream { may_wait: false } => rustix::io::writev(&self.file, &slices),
+            WriteTarget::Stream { may_wait: true } => {
                 // An error, too, is an event: the write reports it.
-                if !ready_for(self.file.as_fd(), PollFlags::OUT).is_ok_and(|events| !events.is_empty()) {
+                if !ready_events(self.file.as_fd(), PollFlags::OUT).is_ok_and(|events| !events.is_empty()) {
                     return Err(Errno::AGAIN);
                 }
                 let first = slices.first().map_or(&[][..], |first| first);
@@ -230,7 +230,7 @@ impl Writer {
     }
 
     /// Makes another attempt to write to a stream that had no room.
-    fn retry_write(&mut self) {
+    fn retry_stream_write(&mut self) {
         if let Some(PendingWrite { done, sectors: over, .. }) = &mut self.pending
             && matches!(over, Some((_, Err(error))) if error.kind() == io::ErrorKind::WouldBlock)
             && let (Some((sectors, _)), done) = (over.take(), *done)
@@ -241,20 +241,20 @@ impl Writer {
 
     /// Returns the sectors of the write in progress, if it is finished.
     pub fn poll(&mut self) -> Option<Written> {
-        if self.is_in_order() {
-            self.retry_write();
+        if self.writes_to_stream() {
+            self.retry_stream_write();
         }
         loop {
             let pending = self.pending.as_mut()?;
             let (sectors, result) = match (pending.sectors.take(), &mut self.ring) {
                 (Some(over), _) => over,
-                (None, Ok(ring)) => ring.finished()?,
+                (None, Ok(ring)) => ring.take_finished_write()?,
                 (None, Err(_)) => unreachable!("without a ring a write is over at once"),
             };
             let (done, total) = (pending.done, pending.total);
             match result {
                 Ok(0) if done < total => {
-                    return Some(self.cut(sectors, done, io::ErrorKind::WriteZero.into()));
+                    return Some(self.end_failed_write(sectors, done, io::ErrorKind::WriteZero.into()));
                 }
                 Ok(bytes) if done + bytes < total => self.continue_write(sectors, done + bytes),
                 Ok(_) => {
@@ -262,7 +262,7 @@ impl Writer {
                     self.end += total as u64;
                     return Some(Written { whole: sectors.len(), sectors, error: None });
                 }
-                Err(error) if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if self.writes_to_stream() && error.kind() == io::ErrorKind::WouldBlock => {
                     self.pending.as_mut().expect("begun").sectors = Some((sectors, Err(error)));
                     return None;
                 }
@@ -271,31 +271,31 @@ impl Writer {
                 }
                 // Direct writes are refused only now, or the rest is not a multiple of a sector.
                 Err(error) if self.method().direct && error.raw_os_error() == Some(libc::EINVAL) => {
-                    match self.leave_direct() {
+                    match self.turn_off_direct_io() {
                         Ok(()) => self.continue_write(sectors, done),
-                        Err(_) => return Some(self.cut(sectors, done, error)),
+                        Err(_) => return Some(self.end_failed_write(sectors, done, error)),
                     }
                 }
-                Err(error) => return Some(self.cut(sectors, done, error)),
+                Err(error) => return Some(self.end_failed_write(sectors, done, error)),
             }
         }
     }
 
-    fn leave_direct(&mut self) -> io::Result<()> {
+    fn turn_off_direct_io(&mut self) -> io::Result<()> {
         fcntl_setfl(&self.file, fcntl_getfl(&self.file)? - OFlags::DIRECT)?;
-        self.target = Target::File { direct: false };
+        self.target = WriteTarget::File { direct: false };
         Ok(())
     }
 
     /// Gives up a write that waits for the reader of a stream.
-    pub fn abort(&mut self, error: io::Error) -> Option<Written> {
+    pub fn abort_stream_write(&mut self, error: io::Error) -> Option<Written> {
         let PendingWrite { done, sectors, .. } = self.pending.as_mut()?;
         let ((sectors, _), done) = (sectors.take()?, *done);
-        Some(self.cut(sectors, done, error))
+        Some(self.end_failed_write(sectors, done, error))
     }
 
     /// Ends a failed write: whole sectors stay, the rest is cut off, or was read already.
-    fn cut(&mut self, sectors: Vec<Sectors>, done: usize, error: io::Error) -> Written {
+    fn end_failed_write(&mut self, sectors: Vec<Sectors>, done: usize, error: io::Error) -> Written {
         let (mut whole, mut bytes) = (0, 0);
         for len in sectors.iter().map(|sectors| sectors.as_ref().len()) {
             if bytes + len > done {
@@ -304,7 +304,7 @@ impl Writer {
             (whole, bytes) = (whole + 1, bytes + len);
         }
         self.pending = None;
-        if self.is_in_order() {
+        if self.writes_to_stream() {
             self.end += done as u64;
             return Written { sectors, whole, error: Some(error) };
         }
@@ -321,7 +321,7 @@ impl Writer {
         match (&self.pending, &self.ring) {
             (Some(PendingWrite { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
             (Some(PendingWrite { sectors: Some((_, Err(error))), .. }), _)
-                if self.is_in_order() && error.kind() == io::ErrorKind::WouldBlock =>
+                if self.writes_to_stream() && error.kind() == io::ErrorKind::WouldBlock =>
             {
                 wait_writable(self.file.as_fd(), timeout).map(drop)
             }
@@ -336,7 +336,7 @@ impl Writer {
     ///
     /// # Panics
     /// A write is in progress, or `bytes` exceeds the length of the file.
-    pub fn set_end(&mut self, bytes: u64) -> io::Result<()> {
+    pub fn truncate_file(&mut self, bytes: u64) -> io::Result<()> {
         assert!(self.pending.is_none() && bytes <= self.end, "no end of the file");
         self.file.set_len(bytes)?;
         self.end = bytes;
@@ -345,17 +345,17 @@ impl Writer {
 }
 
 /// Makes writes to a file direct if its file system can do that; returns whether.
-fn make_direct(file: &File) -> io::Result<bool> {
+fn try_direct_io(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     // Not an option of open(2): some file systems create the file and then refuse, and a second open may find
     // another file.
-    Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
+    Ok(!is_only_page_cache(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
 }
 
 /// Whether a file system is only page cache: since Linux 6.6 tmpfs accepts direct writes, but copies them.
-fn is_memory(file: &File) -> io::Result<bool> {
+fn is_only_page_cache(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     Ok([TMPFS, RAMFS].contains(&rustix::fs::fstatfs(file)?.f_type))
@@ -365,13 +365,13 @@ fn is_memory(file: &File) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn sectors(byte: u8, count: usize) -> Sectors {
+    fn filled_sectors(byte: u8, count: usize) -> Sectors {
         let mut buffer = SectorBuffer::new(count * SECTOR_BYTES).unwrap();
         buffer.as_mut().fill(byte);
         Sectors::Memory(buffer)
     }
 
-    fn finish(writer: &mut Writer) -> Written {
+    fn wait_until_written(writer: &mut Writer) -> Written {
         loop {
             if let Some(written) = writer.poll() {
                 return written;
@@ -381,18 +381,19 @@ mod tests {
     }
 
     #[test]
-    fn appended_sectors_are_in_the_file_by_both_methods() {
+    fn sectors_are_appended_with_and_without_io_uring() {
         for waiting in [false, true] {
             let path = std::env::temp_dir().join(format!("nocopy-disk-{waiting}-{}", std::process::id()));
             let file = File::create(&path).unwrap();
-            let mut writer = if waiting { Writer::waiting(file) } else { Writer::new(file) }.unwrap();
-            writer.start(vec![sectors(1, 1), sectors(2, 300)]);
+            let mut writer =
+                if waiting { Writer::without_io_uring(file) } else { Writer::new(file) }.unwrap();
+            writer.start_append(vec![filled_sectors(1, 1), filled_sectors(2, 300)]);
             assert!(writer.is_busy());
-            let written = finish(&mut writer);
+            let written = wait_until_written(&mut writer);
             assert_eq!((written.whole, written.sectors.len(), written.error.is_none()), (2, 2, true));
-            writer.start(vec![sectors(3, 2)]);
-            finish(&mut writer);
-            writer.set_end(writer.file_bytes() - 100).unwrap();
+            writer.start_append(vec![filled_sectors(3, 2)]);
+            wait_until_written(&mut writer);
+            writer.truncate_file(writer.file_bytes() - 100).unwrap();
             let expected = [vec![1; 4096], vec![2; 300 * 4096], vec![3; 2 * 4096 - 100]].concat();
             assert!(std::fs::read(&path).unwrap() == expected);
             writer.next_file(File::create(&path).unwrap()).unwrap();
@@ -403,7 +404,7 @@ mod tests {
 
     /// Both a pipe that returns without waiting, and one that would wait.
     #[test]
-    fn a_stream_write_continues_as_its_reader_reads() {
+    fn a_pipe_write_continues_as_its_reader_reads() {
         use std::io::Read;
 
         for may_wait in [false, true] {
@@ -412,8 +413,8 @@ mod tests {
             if !may_wait {
                 fcntl_setfl(&stream, fcntl_getfl(&stream).unwrap() | OFlags::NONBLOCK).unwrap();
             }
-            let mut writer = Writer::in_order(stream, may_wait);
-            writer.start(vec![sectors(1, 1), sectors(2, 300), sectors(3, 1)]);
+            let mut writer = Writer::for_stream(stream, may_wait);
+            writer.start_append(vec![filled_sectors(1, 1), filled_sectors(2, 300), filled_sectors(3, 1)]);
             assert!(writer.poll().is_none() && writer.is_busy(), "a pipe has less room");
             let expected = [vec![1; 4096], vec![2; 300 * 4096], vec![3; 4096]].concat();
             let mut read = vec![0; expected.len()];
@@ -421,28 +422,28 @@ mod tests {
                 reader.read_exact(&mut read).unwrap();
                 (reader, read)
             });
-            assert_eq!(finish(&mut writer).whole, 3);
+            assert_eq!(wait_until_written(&mut writer).whole, 3);
             let (reader, read) = reading.join().unwrap();
             assert!(read == expected && writer.bytes_so_far() == expected.len() as u64);
             assert!(!writer.has_no_reader());
 
-            writer.start(vec![sectors(4, 1), sectors(5, 300)]);
+            writer.start_append(vec![filled_sectors(4, 1), filled_sectors(5, 300)]);
             assert!(writer.poll().is_none());
-            let given_up = writer.abort(io::ErrorKind::TimedOut.into()).unwrap();
+            let given_up = writer.abort_stream_write(io::ErrorKind::TimedOut.into()).unwrap();
             assert_eq!((given_up.whole, writer.is_busy()), (1, false));
             drop(reader);
             assert!(writer.has_no_reader());
-            writer.start(vec![sectors(6, 1)]);
-            let error = finish(&mut writer).error.unwrap();
+            writer.start_append(vec![filled_sectors(6, 1)]);
+            let error = wait_until_written(&mut writer).error.unwrap();
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         }
     }
 
     #[test]
-    fn a_dropped_write_ends_before_its_memory_is_freed() {
+    fn a_dropped_writer_finishes_its_write_before_freeing_memory() {
         let path = std::env::temp_dir().join(format!("nocopy-disk-dropped-{}", std::process::id()));
         let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
-        writer.start(vec![sectors(7, 2000)]);
+        writer.start_append(vec![filled_sectors(7, 2000)]);
         drop(writer);
         assert!(std::fs::read(&path).unwrap() == vec![7; 2000 * 4096]);
         std::fs::remove_file(&path).unwrap();

@@ -29,17 +29,17 @@ use std::time::{Duration, Instant};
 
 use crate::counter::Counter;
 use crate::engine::half::receiver_half;
-use crate::engine::wait::{self, Coalescer, Wait, Waiting};
+use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::{Explanation, FilterPlace};
+use crate::facts::method_explanation::{Explanation, FilterPlace};
 use crate::facts::mode::Mode;
 use crate::stats::Stats;
-use crate::sys::interface::{InterfaceQuery, LinkState, Promiscuous};
+use crate::sys::interface::{InterfaceQuery, LinkState, PromiscuousGuard};
 use crate::sys::packet::OwnedBlocks;
 pub use crate::sys::packet::{Block, Captured};
 use crate::sys::poll::{Wakeup, wait_readable_or_broken};
 pub use builder::Builder;
-use control::{Control, Fill, Shared, Totals};
+use control::{BlockUsage, CaptureState, CaptureTotals, Control};
 pub use open_error::OpenError;
 
 /// How long to sleep instead of using poll(2), which returns at once while the program holds a block that the
@@ -56,11 +56,11 @@ const PACKET_BYTES_ASSUMED: u64 = 2048;
 #[derive(Debug)]
 pub struct Capture {
     blocks: OwnedBlocks,
-    shared: Arc<Shared>,
+    shared: Arc<CaptureState>,
     query: InterfaceQuery,
-    _promiscuous: Option<Promiscuous>,
+    _promiscuous: Option<PromiscuousGuard>,
     wait: Wait,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
     received: ReceivedCounts,
 }
 
@@ -114,7 +114,7 @@ impl Capture {
     /// # Errors
     /// None; only [`receive`](Self::receive) and [`arm`](Self::arm) check the interface.
     pub fn try_receive(&mut self) -> io::Result<Option<Block>> {
-        let Some((block, bytes)) = self.blocks.take() else { return Ok(None) };
+        let Some((block, bytes)) = self.blocks.take_block() else { return Ok(None) };
         self.received.blocks += 1;
         self.received.packets += u64::from(block.packet_count());
         self.received.bytes += u64::from(bytes);
@@ -138,7 +138,7 @@ impl Capture {
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
         if !self.blocks.is_ready() {
-            Self::check(self)?;
+            Self::check_interface(self)?;
         }
         Ok(self.blocks.is_ready())
     }
@@ -158,7 +158,7 @@ impl Capture {
     /// # Errors
     /// The kernel refused to return its counters.
     pub fn stats(&self) -> io::Result<Stats> {
-        let Totals { tp_packets, tp_drops, tp_freeze_q_cnt } = self.shared.totals()?;
+        let CaptureTotals { tp_packets, tp_drops, tp_freeze_q_cnt } = self.shared.totals()?;
         let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
         let dropped = counter("tp_drops", "Packets dropped because no block was free.", tp_drops);
         let others = [
@@ -166,7 +166,9 @@ impl Capture {
             counter("tp_packets", "Packets that matched the filter, also dropped ones.", tp_packets),
             counter("tp_freeze_q_cnt", "How often the next block was not free.", tp_freeze_q_cnt),
         ];
-        Ok(Stats::moved(self.received.blocks, self.received.bytes).with_dropped([dropped]).with(others))
+        Ok(Stats::with_moved(self.received.blocks, self.received.bytes)
+            .with_dropped([dropped])
+            .with_counters(others))
     }
 
     /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open
@@ -184,7 +186,7 @@ impl Capture {
             Some(_) => "at the socket: packets that do not match are not copied",
             None => "none: every packet is copied",
         };
-        let (count, bytes) = (self.blocks.count(), self.blocks.bytes());
+        let (count, bytes) = (self.blocks.block_count(), self.blocks.total_bytes());
         let (interface, mode) = (self.shared.interface(), Mode::PacketRing);
         let lines = format!(
             "{interface}: {mode}, {evidence}; not compared, since a capture has only this mode\n  \
@@ -192,14 +194,14 @@ impl Capture {
              filter   {filter_line}\n  \
              memory   {count} blocks, {bytes} B in all"
         );
-        let mut explanation = Explanation::of(&lines, evidence);
+        let mut explanation = Explanation::from_choice(&lines, evidence);
         explanation.filter = filter;
         explanation
     }
 
-    fn check(&self) -> io::Result<()> {
-        self.shared.socket.forget_error()?;
-        let (kind, errno) = match self.query.condition() {
+    fn check_interface(&self) -> io::Result<()> {
+        self.shared.socket.clear_error()?;
+        let (kind, errno) = match self.query.link_state() {
             LinkState::Up => return Ok(()),
             LinkState::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
             LinkState::Gone => (io::ErrorKind::NotConnected, libc::ENXIO),
@@ -222,8 +224,8 @@ impl Capture {
 
     /// How many blocks are in use.
     #[doc(hidden)]
-    pub fn fill(&self) -> Fill {
-        Fill { used: self.blocks.in_use(), total: self.blocks.count() }
+    pub fn fill(&self) -> BlockUsage {
+        BlockUsage { used: self.blocks.in_use_count(), total: self.blocks.block_count() }
     }
 }
 
@@ -236,7 +238,7 @@ impl AsFd for Capture {
     }
 }
 
-impl Waiting for Capture {
+impl WaitSource for Capture {
     fn is_ready(&mut self) -> bool {
         self.blocks.is_ready()
     }
@@ -245,15 +247,15 @@ impl Waiting for Capture {
         Ok(self.blocks.is_ready())
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    fn check(&mut self) -> io::Result<()> {
-        Self::check(self)
+    fn check_usable(&mut self) -> io::Result<()> {
+        Self::check_interface(self)
     }
 
-    fn nap_max(&self) -> Duration {
+    fn sleep_max(&self) -> Duration {
         LOOK
     }
 
@@ -266,24 +268,24 @@ impl Waiting for Capture {
         }
         let (wakeup, broken) = wait_readable_or_broken(self.shared.socket.as_fd(), timeout)?;
         if broken || wakeup == Wakeup::TimedOut {
-            Self::check(self)?;
+            Self::check_interface(self)?;
         }
         Ok(wakeup)
     }
 
     /// Packets received, and room for more of their average length.
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         let ReceivedCounts { packets, bytes, .. } = self.received;
         let packet_bytes = bytes.checked_div(packets).unwrap_or(PACKET_BYTES_ASSUMED).max(1);
         let room = if self.blocks.holds_single_packets() {
-            self.blocks.count().into()
+            self.blocks.block_count().into()
         } else {
-            self.blocks.bytes() / packet_bytes
+            self.blocks.total_bytes() / packet_bytes
         };
         (packets as u32, u32::try_from(room).unwrap_or(u32::MAX))
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.coalescer
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use nocopy_proto::filter::InvalidProgram;
 
 use crate::sys::interface::InterfaceError;
@@ -56,7 +56,7 @@ pub enum OpenError {
         source: InvalidProgram,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,

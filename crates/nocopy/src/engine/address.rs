@@ -7,14 +7,14 @@ use std::os::fd::AsFd;
 use socket2::{SockAddr, SockRef};
 
 /// The local address. Errors: the kernel's; `InvalidData` if the socket is not of an internet protocol.
-pub(crate) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    of_internet(&SockRef::from(socket).local_addr()?)
+pub(crate) fn local_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    internet_address(&SockRef::from(socket).local_addr()?)
 }
 
 /// The peer's address. Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an
 /// internet protocol.
-pub(crate) fn peer(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    of_internet(&SockRef::from(socket).peer_addr()?)
+pub(crate) fn peer_address(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    internet_address(&SockRef::from(socket).peer_addr()?)
 }
 
 /// Binds the socket. At the wildcard of IPv6 it is then one of both families, and at an address of IPv4 in
@@ -29,6 +29,6 @@ pub(crate) fn bind(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-fn of_internet(address: &SockAddr) -> io::Result<SocketAddr> {
+fn internet_address(address: &SockAddr) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

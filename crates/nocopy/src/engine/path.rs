@@ -5,24 +5,24 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::engine::address;
-use crate::engine::route::{Medium, Route, RouteKind, Routes};
+use crate::engine::route::{LinkKind, Route, RouteKind, Routes};
 use crate::facts::evidence::{Cause, Evidence};
-use crate::memory::send_queue::Report;
-use crate::sys::fork::{Generation, OfProcess};
+use crate::memory::send_queue::CallReport;
+use crate::sys::fork::{Generation, PerProcess};
 use crate::sys::option;
 
 /// The routes of each network namespace that has sockets of this process, from each of their addresses.
 /// Shared by all sockets, because each needs two netlink sockets.
-static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
+static SHARED: PerProcess<Mutex<SharedRoutes>> = PerProcess::new();
 
-type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
+type SharedRoutes = Vec<(RoutesKey, Weak<Mutex<Routes>>)>;
 
 /// A network namespace, by its cookie, and what the route may depend on: the source address, and the device
 /// that the socket is bound to.
-type Key = (u64, Option<IpAddr>, Option<u32>);
+type RoutesKey = (u64, Option<IpAddr>, Option<u32>);
 
 #[derive(Debug)]
-pub(crate) struct Paths {
+pub(crate) struct SocketPaths {
     /// `None` if the host does not answer.
     routes: Option<Arc<Mutex<Routes>>>,
     /// The process that asks. A forked child shares the netlink sockets: an answer that it reads is lost to
@@ -31,7 +31,7 @@ pub(crate) struct Paths {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Path {
+pub(crate) enum PathKind {
     /// It ends in a socket of this machine, or in a virtual machine or container on it: arriving data is
     /// copied late.
     Local,
@@ -40,7 +40,7 @@ pub(crate) enum Path {
     Unknown,
 }
 
-impl Path {
+impl PathKind {
     /// The evidence that a completion gives. "Not copied by the socket layer" says nothing about the layers
     /// below, unless the path ends at a card.
     pub(crate) fn evidence(self, copied: bool) -> Evidence {
@@ -53,59 +53,61 @@ impl Path {
     }
 }
 
-impl Paths {
+impl SocketPaths {
     /// The paths of a socket. To be called in its network namespace.
-    pub(crate) fn of(socket: &impl AsFd) -> Self {
-        let local = address::local(socket).ok().map(|local| local.ip().to_canonical());
+    pub(crate) fn of_socket(socket: &impl AsFd) -> Self {
+        let local = address::local_address(socket).ok().map(|local| local.ip().to_canonical());
         let from = local.filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok();
-        let routes = routes.and_then(|cookie| shared((cookie, from, option::device(socket))));
+        let routes = routes.and_then(|cookie| shared_routes((cookie, from, option::bound_interface(socket))));
         Self { routes, generation: Generation::current() }
     }
 
     /// `None` in a forked child, too.
-    fn routes(&self) -> Option<MutexGuard<'_, Routes>> {
+    fn lock_routes(&self) -> Option<MutexGuard<'_, Routes>> {
         let routes = self.routes.as_ref().filter(|_| !self.generation.is_outdated())?;
         Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The route to an address, and all routes.
-    fn route(&self, to: Option<IpAddr>) -> Option<(Route, MutexGuard<'_, Routes>)> {
+    fn look_up_route(&self, to: Option<IpAddr>) -> Option<(Route, MutexGuard<'_, Routes>)> {
         // IPv4-mapped addresses are routed as IPv4.
-        let (to, mut routes) = (to?.to_canonical(), self.routes()?);
+        let (to, mut routes) = (to?.to_canonical(), self.lock_routes()?);
         Some((routes.look_up(to).ok()?, routes))
     }
 
-    pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
+    pub(crate) fn path_to(&self, to: Option<IpAddr>) -> PathKind {
         let routed = to.filter(|to| !is_link_scoped(to.to_canonical()));
-        let Some((route, mut routes)) = self.route(routed) else { return Path::Unknown };
+        let Some((route, mut routes)) = self.look_up_route(routed) else { return PathKind::Unknown };
         match route.kind {
-            RouteKind::Local => return Path::Local,
+            RouteKind::Local => return PathKind::Local,
             // Receivers on this host may get them, too; and an encapsulation may be more than a header.
-            RouteKind::Broadcast | RouteKind::Multicast | RouteKind::Encapsulated => return Path::Unknown,
+            RouteKind::Broadcast | RouteKind::Multicast | RouteKind::Encapsulated => {
+                return PathKind::Unknown;
+            }
             RouteKind::Unicast => {}
         }
         match routes.link(route.interface_index).map(|link| link.medium) {
-            Ok(Medium::Host) => Path::Local,
-            Ok(Medium::Card) => Path::Card,
-            _ => Path::Unknown,
+            Ok(LinkKind::Host) => PathKind::Local,
+            Ok(LinkKind::Card) => PathKind::Card,
+            _ => PathKind::Unknown,
         }
     }
 
     /// Whether that is an address of this machine.
     pub(crate) fn is_local_address(&self, to: Option<IpAddr>) -> bool {
-        self.route(to).is_some_and(|(route, _)| route.kind == RouteKind::Local)
+        self.look_up_route(to).is_some_and(|(route, _)| route.kind == RouteKind::Local)
     }
 
     /// The name of the interface by which packets leave to that address, if it is known.
-    pub(crate) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
-        let (route, routes) = self.route(to)?;
+    pub(crate) fn interface_to(&self, to: Option<IpAddr>) -> Option<String> {
+        let (route, routes) = self.look_up_route(to)?;
         routes.interface_name(route.interface_index)
     }
 
     /// Reads which routes changed. One system call if none did.
     pub(crate) fn refresh(&self) {
-        if let Some(mut routes) = self.routes() {
+        if let Some(mut routes) = self.lock_routes() {
             routes.poll_changes();
         }
     }
@@ -114,15 +116,15 @@ impl Paths {
 /// What completions of one sender's calls prove.
 #[derive(Debug)]
 pub(crate) struct PathEvidence {
-    paths: Paths,
+    paths: SocketPaths,
     /// The path to the destination of the last finished call, which is usually that of the next.
-    last: Option<(u32, Path)>,
+    last: Option<(u32, PathKind)>,
     /// The path of the first call among those that one report covers.
-    of_report: Option<Path>,
+    of_report: Option<PathKind>,
 }
 
 impl PathEvidence {
-    pub(crate) fn new(paths: Paths) -> Self {
+    pub(crate) fn new(paths: SocketPaths) -> Self {
         Self { paths, last: None, of_report: None }
     }
 
@@ -142,14 +144,14 @@ impl PathEvidence {
         &mut self,
         destination: u32,
         to: impl FnOnce() -> Option<IpAddr>,
-        report: Report,
+        report: CallReport,
     ) -> Evidence {
         if report.is_first {
             self.of_report = None;
         }
         let path = match self.last {
             Some((last, path)) if last == destination => path,
-            _ => self.paths.to(to()),
+            _ => self.paths.path_to(to()),
         };
         self.last = Some((destination, path));
         // The kernel joins consecutive completions, and reports "copied" of the first only
@@ -168,14 +170,14 @@ fn is_link_scoped(to: IpAddr) -> bool {
     }
 }
 
-fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
+fn shared_routes(key: RoutesKey) -> Option<Arc<Mutex<Routes>>> {
     let mut all = SHARED.get().lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, routes)| routes.strong_count() > 0);
     if let Some(routes) = all.iter().find(|(known, _)| *known == key).and_then(|(_, routes)| routes.upgrade())
     {
         return Some(routes);
     }
-    let routes = Arc::new(Mutex::new(Routes::of_device(key.1, key.2).ok()?));
+    let routes = Arc::new(Mutex::new(Routes::open_for_device(key.1, key.2).ok()?));
     all.push((key, Arc::downgrade(&routes)));
     Some(routes)
 }
@@ -190,25 +192,25 @@ mod tests {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }
-        let paths = Paths::of(&std::net::UdpSocket::bind("[::]:0").unwrap());
+        let paths = SocketPaths::of_socket(&std::net::UdpSocket::bind("[::]:0").unwrap());
         for to in ["127.0.0.1", "::ffff:127.0.0.1", "::1"] {
-            assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Local, "{to}");
+            assert_eq!(paths.path_to(Some(to.parse().unwrap())), PathKind::Local, "{to}");
         }
     }
 
     #[test]
-    fn a_child_forked_during_a_lock_opens_its_own_routes() {
+    fn a_child_forked_while_routes_are_locked_opens_its_own() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let here = socket.local_addr().unwrap().ip();
-        let paths = Paths::of(&socket);
-        let (all, routes) = (SHARED.get().lock(), paths.routes());
+        let paths = SocketPaths::of_socket(&socket);
+        let (all, routes) = (SHARED.get().lock(), paths.lock_routes());
         in_forked_child(|| {
             paths.refresh();
-            assert_eq!(paths.to(Some(here)), Path::Unknown);
-            assert_eq!(Paths::of(&socket).to(Some(here)), Path::Local, "its own");
+            assert_eq!(paths.path_to(Some(here)), PathKind::Unknown);
+            assert_eq!(SocketPaths::of_socket(&socket).path_to(Some(here)), PathKind::Local, "its own");
         });
         drop((all, routes));
-        assert_eq!(paths.to(Some(here)), Path::Local);
+        assert_eq!(paths.path_to(Some(here)), PathKind::Local);
     }
 
     #[test]
@@ -216,10 +218,10 @@ mod tests {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-            let paths = Paths::of(&socket);
-            assert_eq!(paths.to(Some(lab.right().ipv4().into())), Path::Local, "through veth");
+            let paths = SocketPaths::of_socket(&socket);
+            assert_eq!(paths.path_to(Some(lab.right().ipv4().into())), PathKind::Local, "through veth");
             for to in ["224.0.0.1", "255.255.255.255", "169.254.1.1", "fe80::1", "ff02::1"] {
-                assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Unknown, "{to}");
+                assert_eq!(paths.path_to(Some(to.parse().unwrap())), PathKind::Unknown, "{to}");
             }
         });
     }

@@ -23,7 +23,7 @@ use crate::counter::Counter;
 use crate::memory::pool;
 use crate::memory::send_queue::{CallNote, KernelSocket, Payload, SendQueue};
 use crate::stats::Stats;
-use crate::sys::fork::OfProcess;
+use crate::sys::fork::PerProcess;
 use crate::sys::udp_send::unsent_bytes;
 
 /// Shortest and longest sleep between two polls; a stalled peer may stall for long.
@@ -49,10 +49,10 @@ trait DetachedQueue: Send {
     /// Releases memory that the kernel no longer reads.
     fn reap(&mut self);
 
-    fn is_read(&self) -> bool;
+    fn is_read_by_kernel(&self) -> bool;
 
     /// Bytes that the kernel reads.
-    fn bytes(&self) -> usize;
+    fn bytes_read_by_kernel(&self) -> usize;
 
     /// Bytes that the peer has not acknowledged, or that are on their way.
     fn outstanding_bytes(&self) -> usize;
@@ -76,7 +76,10 @@ pub(crate) struct CloseTimeouts {
 }
 
 /// Leaves the memory that the kernel still reads for a dropped sender to the reaper.
-pub(crate) fn hand_over<P: Payload, C: CallNote>(queue: &mut SendQueue<P, C>, timeouts: CloseTimeouts) {
+pub(crate) fn hand_over_to_reaper<P: Payload, C: CallNote>(
+    queue: &mut SendQueue<P, C>,
+    timeouts: CloseTimeouts,
+) {
     if queue.in_flight() > 0 && !queue.is_inherited() {
         adopt(Box::new(queue.detach()), timeouts);
     }
@@ -88,11 +91,11 @@ impl<P: Payload, C: CallNote> DetachedQueue for SendQueue<P, C> {
         self.settle_without_evidence();
     }
 
-    fn is_read(&self) -> bool {
+    fn is_read_by_kernel(&self) -> bool {
         self.in_flight() > 0 && !self.is_inherited()
     }
 
-    fn bytes(&self) -> usize {
+    fn bytes_read_by_kernel(&self) -> usize {
         self.read_bytes()
     }
 
@@ -111,7 +114,7 @@ impl<P: Payload, C: CallNote> DetachedQueue for SendQueue<P, C> {
     }
 }
 
-struct Detached {
+struct DetachedSocket {
     queue: Box<dyn DetachedQueue>,
     timeouts: CloseTimeouts,
     since: Instant,
@@ -124,12 +127,12 @@ struct Detached {
 
 #[derive(Default)]
 struct Reaper {
-    detached: Vec<Detached>,
+    detached: Vec<DetachedSocket>,
     is_running: bool,
 }
 
 /// A forked child has none of its parent's threads, and leaves its parent's sockets to the parent.
-static REAPER: OfProcess<Mutex<Reaper>> = OfProcess::new();
+static REAPER: PerProcess<Mutex<Reaper>> = PerProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
@@ -152,7 +155,7 @@ pub fn process_stats() -> Stats {
     let counter = |name, meaning, value| Counter { name: Cow::Borrowed(name), meaning, value };
     let leaked_bytes = LEAKED_BYTES.load(Relaxed) + pool::not_replaced_bytes();
     let sockets_cut_off = SOCKETS_CUT_OFF.load(Relaxed);
-    Stats::default().with([
+    Stats::default().with_counters([
         counter("leaked_bytes", "Bytes that the kernel never gave back", leaked_bytes),
         counter("sockets_cut_off", "Dropped sockets that were not waited for any longer", sockets_cut_off),
     ])
@@ -162,38 +165,41 @@ pub(crate) fn count_leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
-fn reaper() -> MutexGuard<'static, Reaper> {
+fn lock_reaper() -> MutexGuard<'static, Reaper> {
     REAPER.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes over memory that the kernel still reads.
 fn adopt(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts) {
-    let mut reaper = reaper();
-    reaper.detached.push(Detached::new(queue, timeouts, Instant::now()));
-    // `run` clears the flag under this lock, and only if nothing is left, so it sees what was just pushed.
+    let mut reaper = lock_reaper();
+    reaper.detached.push(DetachedSocket::new(queue, timeouts, Instant::now()));
+    // `run_reaper` clears the flag under this lock, and only if nothing is left, so it sees what was just
+    // pushed.
     if !reaper.is_running {
-        reaper.is_running = thread::Builder::new().name("nocopy-reaper".into()).spawn(run).is_ok();
+        reaper.is_running = thread::Builder::new().name("nocopy-reaper".into()).spawn(run_reaper).is_ok();
     }
     if !reaper.is_running {
         // Without a thread, the memory is given up at once; values that the program drops then may lead here
         // again.
         let detached = std::mem::take(&mut reaper.detached);
         drop(reaper);
-        detached.into_iter().for_each(Detached::abandon);
+        detached.into_iter().for_each(DetachedSocket::abandon);
     }
 }
 
-fn run() {
+fn run_reaper() {
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
         // The lock is not held below: a value of the program that is dropped there may call `adopt`.
-        let mut detached = std::mem::take(&mut reaper().detached);
-        shorten_timeouts(&mut detached, count_max(), BYTES_MAX);
+        let mut detached = std::mem::take(&mut lock_reaper().detached);
+        shorten_timeouts(&mut detached, detached_count_max(), BYTES_MAX);
         // A panic here costs one socket only: the memory being dropped then is leaked.
-        let poll = |waiting: Detached| catch_unwind(AssertUnwindSafe(|| waiting.poll())).ok().flatten();
+        let poll = |waiting: DetachedSocket| {
+            catch_unwind(AssertUnwindSafe(|| waiting.release_or_keep())).ok().flatten()
+        };
         let waiting: Vec<_> = detached.into_iter().filter_map(poll).collect();
-        let mut reaper = reaper();
+        let mut reaper = lock_reaper();
         reaper.detached.extend(waiting);
         let Some(youngest) = reaper.detached.iter().map(|waiting| waiting.since.elapsed()).min() else {
             reaper.is_running = false;
@@ -204,22 +210,22 @@ fn run() {
 }
 
 /// The most dropped sockets to wait for.
-fn count_max() -> usize {
+fn detached_count_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(usize::MAX)
 }
 
 /// If there are too many, shortens the wait for those whose peers were silent for the longest time.
-fn shorten_timeouts(detached: &mut [Detached], count_max: usize, bytes_max: usize) {
+fn shorten_timeouts(detached: &mut [DetachedSocket], count_max: usize, bytes_max: usize) {
     detached.sort_by_key(|waiting| Reverse(waiting.progress));
     let mut bytes = 0_usize;
     for (livelier, waiting) in detached.iter_mut().enumerate() {
-        bytes = bytes.saturating_add(waiting.queue.bytes());
+        bytes = bytes.saturating_add(waiting.queue.bytes_read_by_kernel());
         waiting.has_short_timeout = livelier >= count_max || (livelier > 0 && bytes > bytes_max);
     }
 }
 
-impl Detached {
+impl DetachedSocket {
     fn new(queue: Box<dyn DetachedQueue>, timeouts: CloseTimeouts, since: Instant) -> Self {
         let outstanding_bytes = queue.outstanding_bytes();
         Self {
@@ -234,7 +240,7 @@ impl Detached {
     }
 
     /// Whether the wait has lasted long enough.
-    fn is_late(&mut self) -> bool {
+    fn is_overdue(&mut self) -> bool {
         let outstanding_bytes = self.queue.outstanding_bytes();
         if outstanding_bytes < self.outstanding_bytes {
             self.progress = Instant::now();
@@ -248,12 +254,12 @@ impl Detached {
 
     /// Releases what the kernel no longer reads, or everything if it is late; `None` if there is nothing left
     /// to wait for.
-    fn poll(mut self) -> Option<Self> {
+    fn release_or_keep(mut self) -> Option<Self> {
         self.queue.reap();
-        if !self.queue.is_read() {
+        if !self.queue.is_read_by_kernel() {
             return None;
         }
-        if !self.is_late() {
+        if !self.is_overdue() {
             return Some(self);
         }
         if self.cut_off.is_some_and(|since| since.elapsed() > GRACE) {
@@ -261,7 +267,7 @@ impl Detached {
             return None;
         }
         self.cut_off();
-        self.queue.is_read().then_some(self)
+        self.queue.is_read_by_kernel().then_some(self)
     }
 
     /// To be repeated: while another thread receives on a stream the kernel may refuse (`EBUSY`).
@@ -292,23 +298,23 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
 
-    fn within(patience: Duration) -> CloseTimeouts {
+    fn timeouts_with_patience(patience: Duration) -> CloseTimeouts {
         CloseTimeouts { patience, cut_off: Some(|_| {}) }
     }
 
     /// A queue that is finished after the first reap.
-    struct RecordedReap(Arc<AtomicBool>);
+    struct ReapRecordingQueue(Arc<AtomicBool>);
 
-    impl DetachedQueue for RecordedReap {
+    impl DetachedQueue for ReapRecordingQueue {
         fn reap(&mut self) {
             self.0.store(true, Relaxed);
         }
 
-        fn is_read(&self) -> bool {
+        fn is_read_by_kernel(&self) -> bool {
             !self.0.load(Relaxed)
         }
 
-        fn bytes(&self) -> usize {
+        fn bytes_read_by_kernel(&self) -> usize {
             100
         }
 
@@ -337,11 +343,11 @@ mod tests {
             }
         }
 
-        fn is_read(&self) -> bool {
+        fn is_read_by_kernel(&self) -> bool {
             self.end.lock().unwrap().is_none()
         }
 
-        fn bytes(&self) -> usize {
+        fn bytes_read_by_kernel(&self) -> usize {
             100
         }
 
@@ -364,25 +370,25 @@ mod tests {
         for (obeys, expected) in [(true, "reaped"), (false, "abandoned")] {
             let end = Arc::default();
             let queue = SilentQueue { obeys, is_cut_off: false, end: Arc::clone(&end) };
-            adopt(Box::new(queue), within(Duration::ZERO));
+            adopt(Box::new(queue), timeouts_with_patience(Duration::ZERO));
             wait_until("its end", || end.lock().unwrap().is_some());
             assert_eq!(*end.lock().unwrap(), Some(expected));
         }
     }
 
     #[test]
-    fn a_child_forked_during_a_lock_has_its_own_reaper() {
-        let locked = reaper();
+    fn a_child_forked_while_the_reaper_is_locked_has_its_own() {
+        let locked = lock_reaper();
         in_forked_child(|| {
             let reaped = Arc::default();
-            adopt(Box::new(RecordedReap(Arc::clone(&reaped))), within(Duration::MAX));
+            adopt(Box::new(ReapRecordingQueue(Arc::clone(&reaped))), timeouts_with_patience(Duration::MAX));
             wait_until("a look", || reaped.load(Relaxed));
         });
         drop(locked);
     }
 
     #[test]
-    fn sockets_without_progress_are_cut_off_first() {
+    fn sockets_without_progress_get_the_short_timeout_first() {
         for (count_max, bytes_max, expected) in
             [(4, 400, 4), (2, 400, 2), (4, 300, 3), (4, 50, 1), (0, 400, 0)]
         {
@@ -390,7 +396,13 @@ mod tests {
             // Not in the order of their deadlines.
             let mut detached: Vec<_> = [1, 3, 0, 2]
                 .map(|age| first + Duration::from_secs(3 - age))
-                .map(|since| Detached::new(Box::new(PanickingQueue), within(Duration::MAX), since))
+                .map(|since| {
+                    DetachedSocket::new(
+                        Box::new(PanickingQueue),
+                        timeouts_with_patience(Duration::MAX),
+                        since,
+                    )
+                })
                 .into();
             shorten_timeouts(&mut detached, count_max, bytes_max);
             let short: Vec<_> = detached.iter().map(|waiting| waiting.has_short_timeout).collect();
@@ -402,20 +414,20 @@ mod tests {
     }
 
     /// A socket that only a cut-off ends, with unlimited patience.
-    fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Detached {
+    fn patient_socket(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> DetachedSocket {
         let queue = SilentQueue { obeys: true, is_cut_off: false, end: Arc::clone(end) };
-        Detached::new(Box::new(queue), within(Duration::MAX), since)
+        DetachedSocket::new(Box::new(queue), timeouts_with_patience(Duration::MAX), since)
     }
 
     #[test]
-    fn a_hurried_socket_is_cut_off_after_the_minimum_time() {
+    fn a_socket_with_short_timeout_is_cut_off_after_the_minimum_time() {
         let (before, end, start) = (process_stats()["sockets_cut_off"], Arc::default(), Instant::now());
-        let mut waiting = patient(start + 3 * TIME_MIN, &end); // not yet begun
+        let mut waiting = patient_socket(start + 3 * TIME_MIN, &end); // not yet begun
         waiting.has_short_timeout = true;
-        let mut waiting = waiting.poll().expect("it has time");
+        let mut waiting = waiting.release_or_keep().expect("it has time");
         assert!(end.lock().unwrap().is_none());
         waiting.since = start.checked_sub(TIME_MIN).expect("the machine runs for longer");
-        assert!(waiting.poll().is_none());
+        assert!(waiting.release_or_keep().is_none());
         assert_eq!(*end.lock().unwrap(), Some("reaped"));
         assert!(process_stats()["sockets_cut_off"] > before);
     }
@@ -423,9 +435,10 @@ mod tests {
     #[test]
     fn acknowledgements_count_as_progress() {
         let (end, long_ago) = (Arc::default(), Instant::now().checked_sub(TIME_MIN).unwrap());
-        let waiting = patient(long_ago, &end).poll().expect("it is waited for");
+        let waiting = patient_socket(long_ago, &end).release_or_keep().expect("it is waited for");
         assert_eq!(waiting.progress, long_ago);
-        let waiting = Detached { outstanding_bytes: 1, ..waiting }.poll().expect("it is waited for");
+        let waiting =
+            DetachedSocket { outstanding_bytes: 1, ..waiting }.release_or_keep().expect("it is waited for");
         assert!(waiting.progress > long_ago, "a byte was acknowledged");
     }
 
@@ -436,11 +449,11 @@ mod tests {
             panic!("on purpose: a fault of the reaper's");
         }
 
-        fn is_read(&self) -> bool {
+        fn is_read_by_kernel(&self) -> bool {
             true
         }
 
-        fn bytes(&self) -> usize {
+        fn bytes_read_by_kernel(&self) -> usize {
             100
         }
 
@@ -459,9 +472,15 @@ mod tests {
     fn a_panic_in_one_queue_does_not_stop_the_reaper() {
         for _ in 0..3 {
             let reaped: [Arc<AtomicBool>; 2] = Default::default();
-            adopt(Box::new(RecordedReap(Arc::clone(&reaped[0]))), within(Duration::MAX));
-            adopt(Box::new(PanickingQueue), within(Duration::MAX));
-            adopt(Box::new(RecordedReap(Arc::clone(&reaped[1]))), within(Duration::MAX));
+            adopt(
+                Box::new(ReapRecordingQueue(Arc::clone(&reaped[0]))),
+                timeouts_with_patience(Duration::MAX),
+            );
+            adopt(Box::new(PanickingQueue), timeouts_with_patience(Duration::MAX));
+            adopt(
+                Box::new(ReapRecordingQueue(Arc::clone(&reaped[1]))),
+                timeouts_with_patience(Duration::MAX),
+            );
             wait_until("a look", || reaped.iter().all(|reaped| reaped.load(Relaxed)));
         }
     }

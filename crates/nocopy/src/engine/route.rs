@@ -16,7 +16,7 @@ use netlink_packet_route::route::{
 use netlink_sys::Socket;
 use nocopy_proto::MacAddress;
 
-use crate::sys::route::{self, Changes};
+use crate::sys::route::{self, ReceivedChanges};
 
 /// The most routes, and neighbours, that are remembered (some MiB); at one more, all are forgotten.
 const ROUTES_MAX: usize = 65_536;
@@ -56,12 +56,12 @@ pub(crate) struct Link {
     /// Its hardware address; `None` if it is not an Ethernet address.
     pub(crate) mac: Option<MacAddress>,
     pub(crate) mtu_bytes: u32,
-    pub(crate) medium: Medium,
+    pub(crate) medium: LinkKind,
 }
 
 /// The carrier of an interface's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Medium {
+pub(crate) enum LinkKind {
     /// This machine: packets end in a local socket or virtual machine (loopback, veth, tun and tap, bridge).
     Host,
     Card,
@@ -91,7 +91,7 @@ pub(crate) enum RouteError {
 }
 
 impl RouteError {
-    fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+    fn system_error(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { operation, source }
     }
 }
@@ -126,8 +126,9 @@ impl Routes {
     /// destinations are sent to by `link_interface`, if one is given.
     pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
         // Reads changes first, so that a later change is noticed.
-        let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
-        let requests = route::socket().map_err(RouteError::system("open a netlink socket"))?;
+        let changes =
+            route::subscribe_changes().map_err(RouteError::system_error("listen to changes of routes"))?;
+        let requests = route::route_socket().map_err(RouteError::system_error("open a netlink socket"))?;
         Ok(Self {
             requests,
             changes,
@@ -146,7 +147,7 @@ impl Routes {
     }
 
     /// As [`open`](Self::open), for a socket that may be bound to an interface or a VRF.
-    pub(crate) fn of_device(from: Option<IpAddr>, device: Option<u32>) -> Result<Self, RouteError> {
+    pub(crate) fn open_for_device(from: Option<IpAddr>, device: Option<u32>) -> Result<Self, RouteError> {
         Ok(Self { device, ..Self::open(from, None)? })
     }
 
@@ -176,16 +177,21 @@ impl Routes {
             return Ok(*link);
         }
         let answer = route::link_by_index(&self.requests, interface_index)
-            .map_err(RouteError::system("look up an interface by its index"))?;
-        let medium =
-            if answer.header.flags.contains(LinkFlags::Loopback) { Medium::Host } else { Medium::Unknown };
+            .map_err(RouteError::system_error("look up an interface by its index"))?;
+        let medium = if answer.header.flags.contains(LinkFlags::Loopback) {
+            LinkKind::Host
+        } else {
+            LinkKind::Unknown
+        };
         let mut link = Link { mac: None, mtu_bytes: 0, medium };
         for attribute in &answer.attributes {
             match attribute {
-                LinkAttribute::Address(bytes) => link.mac = mac_of(bytes),
+                LinkAttribute::Address(bytes) => link.mac = parse_mac(bytes),
                 LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
-                LinkAttribute::ParentDevBusName(_) => link.medium = Medium::Card,
-                LinkAttribute::LinkInfo(infos) if infos.iter().any(is_of_host) => link.medium = Medium::Host,
+                LinkAttribute::ParentDevBusName(_) => link.medium = LinkKind::Card,
+                LinkAttribute::LinkInfo(infos) if infos.iter().any(ends_on_this_host) => {
+                    link.medium = LinkKind::Host
+                }
                 _ => {}
             }
         }
@@ -211,8 +217,8 @@ impl Routes {
         if let Some(neighbour) = self.cache.neighbours.get(&(interface_index, address)) {
             return Ok(*neighbour);
         }
-        let answer = route::neighbour(&self.requests, interface_index, address)
-            .map_err(RouteError::system("look up a neighbour"))?;
+        let answer = route::neighbour_entry(&self.requests, interface_index, address)
+            .map_err(RouteError::system_error("look up a neighbour"))?;
         let neighbour = answer.as_ref().map(parse_neighbour).unwrap_or_default();
         if self.cache.neighbours.len() >= ROUTES_MAX {
             self.cache.neighbours.clear();
@@ -224,7 +230,7 @@ impl Routes {
 
     /// Makes the host check whether a stale neighbour still exists, as its own traffic would. Errors:
     /// `CAP_NET_ADMIN` is missing.
-    pub(crate) fn confirm(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
+    pub(crate) fn confirm_neighbour(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
         route::use_neighbour(&self.requests, interface_index, address)
     }
 
@@ -234,10 +240,10 @@ impl Routes {
         let mut forgot = std::mem::take(&mut self.has_evicted);
         for _ in 0..CHANGES_AT_A_TIME {
             let forget = |change: RouteNetlinkMessage| forgot |= self.cache.forget(&change);
-            match route::next_changes(&self.changes, &mut self.buffer, forget) {
-                Ok(Changes::Some) => {}
-                Ok(Changes::None) => break,
-                Ok(Changes::Lost) | Err(_) => {
+            match route::read_changes(&self.changes, &mut self.buffer, forget) {
+                Ok(ReceivedChanges::Some) => {}
+                Ok(ReceivedChanges::None) => break,
+                Ok(ReceivedChanges::Lost) | Err(_) => {
                     self.forget();
                     return true;
                 }
@@ -275,7 +281,7 @@ impl LookupCache {
 }
 
 /// Whether an interface of this kind passes its packets to something on this machine.
-fn is_of_host(info: &LinkInfo) -> bool {
+fn ends_on_this_host(info: &LinkInfo) -> bool {
     matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::Tun | InfoKind::Bridge))
 }
 
@@ -296,10 +302,10 @@ fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
     for attribute in &answer.attributes {
         match attribute {
             RouteAttribute::Oif(index) => route.interface_index = *index,
-            RouteAttribute::Gateway(address) => route.gateway = address_of(address),
+            RouteAttribute::Gateway(address) => route.gateway = parse_route_address(address),
             RouteAttribute::Via(RouteVia::Inet(address)) => route.gateway = Some((*address).into()),
             RouteAttribute::Via(RouteVia::Inet6(address)) => route.gateway = Some((*address).into()),
-            RouteAttribute::PrefSource(address) => route.source = address_of(address),
+            RouteAttribute::PrefSource(address) => route.source = parse_route_address(address),
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => route.kind = RouteKind::Encapsulated,
             RouteAttribute::Metrics(metrics) => {
                 let mtu = metrics.iter().find_map(|metric| match metric {
@@ -322,7 +328,7 @@ fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
     let state = found.header.state;
     let is_usable = !matches!(state, State::None | State::Incomplete | State::Failed | State::Other(_));
     let mac = found.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) => mac_of(bytes),
+        NeighbourAttribute::LinkLayerAddress(bytes) => parse_mac(bytes),
         _ => None,
     });
     Neighbour { mac: mac.filter(|_| is_usable), is_stale: state == State::Stale }
@@ -332,11 +338,11 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-fn mac_of(bytes: &[u8]) -> Option<MacAddress> {
+fn parse_mac(bytes: &[u8]) -> Option<MacAddress> {
     bytes.try_into().ok().map(MacAddress)
 }
 
-fn address_of(address: &RouteAddress) -> Option<IpAddr> {
+fn parse_route_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some((*address).into()),
         RouteAddress::Inet6(address) => Some((*address).into()),
@@ -354,20 +360,20 @@ mod tests {
 
     use super::*;
 
-    fn ip(end: &End, arguments: &str) {
+    fn run_ip_command(end: &End, arguments: &str) {
         let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
         assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    fn address(text: &str) -> IpAddr {
+    fn parse_ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     /// Adds IPv6 addresses, without the delay of duplicate address detection.
-    fn with_ipv6(end: &End, own: &str) {
+    fn add_ipv6_address(end: &End, own: &str) {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| std::fs::write(setting, "0").unwrap());
-        ip(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
+        run_ip_command(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
         // The kernel adds the local route later, in a worker (`addrconf_dad_work`).
         let is_local = || {
             let show = ["-6", "route", "show", "table", "local"];
@@ -385,11 +391,11 @@ mod tests {
     fn routes_agree_with_the_hosts_table() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let left = lab.left();
-        with_ipv6(left, "fd77::1");
-        ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 1400");
-        ip(left, "route add blackhole 10.8.0.0/16");
-        ip(left, "-6 route add fd99::/64 via fd77::2");
-        let (own, gateway) = (Some(address("10.77.0.1")), Some(address("10.77.0.2")));
+        add_ipv6_address(left, "fd77::1");
+        run_ip_command(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 1400");
+        run_ip_command(left, "route add blackhole 10.8.0.0/16");
+        run_ip_command(left, "-6 route add fd99::/64 via fd77::2");
+        let (own, gateway) = (Some(parse_ip("10.77.0.1")), Some(parse_ip("10.77.0.2")));
         let index = left.index();
         left.namespace().run(|| {
             let mut routes = Routes::open(None, Some(index)).unwrap();
@@ -400,38 +406,38 @@ mod tests {
                 mtu_bytes: 1500,
                 kind: RouteKind::Unicast,
             };
-            let mut look_up = |to| routes.look_up(address(to)).unwrap();
+            let mut look_up = |to| routes.look_up(parse_ip(to)).unwrap();
             assert_eq!(look_up("10.77.0.2"), on_link);
             assert_eq!(look_up("10.9.1.2"), Route { gateway, mtu_bytes: 1400, ..on_link });
             assert_eq!(look_up("10.77.0.255"), Route { kind: RouteKind::Broadcast, ..on_link });
             assert_eq!(look_up("239.1.2.3"), Route { kind: RouteKind::Multicast, ..on_link });
             let own = look_up("10.77.0.1");
             assert_eq!((own.interface_index, own.kind), (1, RouteKind::Local));
-            let six = Route { source: Some(address("fd77::1")), ..on_link };
+            let six = Route { source: Some(parse_ip("fd77::1")), ..on_link };
             assert_eq!(look_up("fd77::2"), six);
-            assert_eq!(look_up("fd99::9"), Route { gateway: Some(address("fd77::2")), ..six });
+            assert_eq!(look_up("fd99::9"), Route { gateway: Some(parse_ip("fd77::2")), ..six });
             assert_eq!(look_up("ff02::1234").kind, RouteKind::Multicast);
             assert_eq!(look_up("ff02::1234").interface_index, index);
             assert_eq!(look_up("fd77::1").kind, RouteKind::Local);
             for nowhere in ["8.8.8.8", "10.8.0.1", "2001:db8::1"] {
-                let error = routes.look_up(address(nowhere)).unwrap_err();
+                let error = routes.look_up(parse_ip(nowhere)).unwrap_err();
                 assert!(matches!(error, RouteError::Unreachable { .. }), "{error}");
             }
             let mac = Some(MacAddress(left.mac()));
-            assert_eq!(routes.link(index).unwrap(), Link { mac, mtu_bytes: 1500, medium: Medium::Host });
+            assert_eq!(routes.link(index).unwrap(), Link { mac, mtu_bytes: 1500, medium: LinkKind::Host });
             assert!(routes.link(99).is_err());
         });
     }
 
     #[test]
-    fn neighbours_have_the_hosts_state() {
+    fn neighbours_agree_with_the_hosts_table() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         for (last, state) in
             [(10, "reachable"), (11, "stale"), (12, "failed"), (13, "noarp"), (14, "permanent")]
         {
             let address = if state == "failed" { "" } else { " lladdr 02:00:00:00:00:09" };
-            ip(left, &format!("neighbour add 10.77.0.{last}{address} dev nc0 nud {state}"));
+            run_ip_command(left, &format!("neighbour add 10.77.0.{last}{address} dev nc0 nud {state}"));
         }
         left.namespace().run(|| {
             let mut routes = Routes::open(None, None).unwrap();
@@ -444,47 +450,48 @@ mod tests {
             assert_eq!(known(14), Neighbour { mac, is_stale: false });
             assert_eq!(known(99), Neighbour { mac: None, is_stale: false });
             // The host checks it: no longer stale.
-            routes.confirm(index, address("10.77.0.11")).unwrap();
+            routes.confirm_neighbour(index, parse_ip("10.77.0.11")).unwrap();
             routes.forget();
-            let confirming = routes.neighbour(index, address("10.77.0.11")).unwrap();
+            let confirming = routes.neighbour(index, parse_ip("10.77.0.11")).unwrap();
             assert_eq!(confirming, Neighbour { mac, is_stale: false });
         });
     }
 
     /// As the kernel does it for sockets: without a route everything is on the link.
     #[test]
-    fn without_a_route_a_bound_device_is_on_link() {
+    fn without_a_route_destinations_of_a_bound_device_are_on_link() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let (left, far) = (lab.left(), address("10.9.0.1"));
-        let route = |device| left.namespace().run(|| Routes::of_device(None, device).unwrap().look_up(far));
+        let (left, far) = (lab.left(), parse_ip("10.9.0.1"));
+        let route =
+            |device| left.namespace().run(|| Routes::open_for_device(None, device).unwrap().look_up(far));
         assert!(route(None).is_err());
         let found = route(Some(left.index())).unwrap();
         assert_eq!((found.interface_index, found.gateway), (left.index(), None));
     }
 
     #[test]
-    fn only_changed_entries_are_forgotten() {
+    fn only_changed_routes_and_neighbours_are_forgotten() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
-        let (peer, far) = (address("10.77.0.2"), address("10.9.0.1"));
+        let (peer, far) = (parse_ip("10.77.0.2"), parse_ip("10.9.0.1"));
         let mac = |last| Some(MacAddress([2, 0, 0, 0, 0, last]));
         while routes.poll_changes() {}
         assert!(routes.look_up(far).is_err());
         assert!(!routes.poll_changes(), "nothing changed");
 
-        ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
+        run_ip_command(left, "route add 10.9.0.0/16 via 10.77.0.2");
         assert!(!routes.poll_changes(), "nothing that was known");
         assert_eq!(routes.look_up(far).unwrap().gateway, Some(peer));
-        ip(left, "route change 10.9.0.0/16 via 10.77.0.3");
+        run_ip_command(left, "route change 10.9.0.0/16 via 10.77.0.3");
         assert_eq!(routes.look_up(far).unwrap().gateway, Some(peer), "not asked yet");
         assert!(routes.poll_changes());
-        assert_eq!(routes.look_up(far).unwrap().gateway, Some(address("10.77.0.3")));
+        assert_eq!(routes.look_up(far).unwrap().gateway, Some(parse_ip("10.77.0.3")));
 
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
-        ip(left, "neighbour add 10.77.0.77 lladdr 02:00:00:00:00:07 dev nc0 nud permanent");
+        run_ip_command(left, "neighbour add 10.77.0.77 lladdr 02:00:00:00:00:07 dev nc0 nud permanent");
         assert!(!routes.poll_changes(), "another neighbour");
-        ip(left, "neighbour change 10.77.0.2 lladdr 02:00:00:00:00:08 dev nc0 nud permanent");
+        run_ip_command(left, "neighbour change 10.77.0.2 lladdr 02:00:00:00:00:08 dev nc0 nud permanent");
         assert!(routes.poll_changes());
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, mac(8));
 
@@ -495,11 +502,11 @@ mod tests {
     }
 
     #[test]
-    fn eviction_for_lack_of_room_is_reported() {
+    fn a_cache_eviction_is_reported_as_a_change() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, index) = (lab.left(), lab.left().index());
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
-        let peer = address("10.77.0.2");
+        let peer = parse_ip("10.77.0.2");
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
         // As if that many had been looked up, which would take a second.
         let none = Neighbour { mac: None, is_stale: false };
@@ -517,15 +524,18 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_forgets_everything() {
+    fn an_overrun_of_change_messages_forgets_all_routes() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let left = lab.left();
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
-        routes.look_up(address("10.77.0.2")).unwrap();
+        routes.look_up(parse_ip("10.77.0.2")).unwrap();
         // The kernel's minimum.
         rustix::net::sockopt::set_socket_recv_buffer_size(&routes.changes, 2048).unwrap();
         for last in 3..60 {
-            ip(left, &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"));
+            run_ip_command(
+                left,
+                &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"),
+            );
         }
         assert!(routes.poll_changes(), "neighbours nobody knew, but too many to be told of");
         assert!(routes.cache.routes.is_empty());

@@ -58,10 +58,10 @@ pub enum Wait {
 
 /// What waits for packets: one receiver, several as one, or a socket. Methods that a socket does not need do
 /// nothing by default.
-pub(crate) trait Waiting {
+pub(crate) trait WaitSource {
     /// While spinning, polls between two reads of the clock: if a poll only reads memory, reading the clock
     /// costs as much as some 50 polls.
-    fn looks_per_clock(&self) -> u32 {
+    fn polls_per_clock_read(&self) -> u32 {
         64
     }
 
@@ -70,17 +70,17 @@ pub(crate) trait Waiting {
     fn arm(&mut self) -> io::Result<bool>;
     /// Lends returned frames, and wakes the kernel if it asks for it: what a wait without the kernel must do
     /// now and then.
-    fn refresh(&mut self) -> io::Result<()>;
+    fn refill_and_wake(&mut self) -> io::Result<()>;
     /// Wakes the kernel if it asks for it.
-    fn poke(&mut self) -> io::Result<()> {
+    fn wake_kernel(&mut self) -> io::Result<()> {
         Ok(())
     }
     /// Checks whether the port still works.
-    fn check(&mut self) -> io::Result<()> {
+    fn check_usable(&mut self) -> io::Result<()> {
         Ok(())
     }
     /// The longest sleep in the kernel before the next poll.
-    fn nap_max(&self) -> Duration {
+    fn sleep_max(&self) -> Duration {
         Duration::MAX
     }
     /// Whether packets have arrived that need a frame: any wait by the kernel would end at once.
@@ -99,35 +99,35 @@ pub(crate) trait Waiting {
         Ok(false)
     }
     /// Packets read so far, modulo 2^32, and how many may arrive before packets are dropped.
-    fn progress(&self) -> (u32, u32);
-    fn coalescer(&mut self) -> &mut Coalescer;
+    fn read_count_and_room(&self) -> (u32, u32);
+    fn coalescer(&mut self) -> &mut WakeupCoalescer;
 }
 
 /// Waits until packets have arrived, the deadline has passed, or a signal arrived.
-pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
+pub(crate) fn wait(waiting: &mut impl WaitSource, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
     match how {
         Wait::Spin => spin(waiting, deadline).map(drop),
-        Wait::Interrupt => sleep(waiting, deadline),
+        Wait::Interrupt => sleep_until_ready(waiting, deadline),
         Wait::Adaptive { spin: limit } => {
             let limit = Instant::now().checked_add(limit);
             let is_over = spin(waiting, [limit, deadline].into_iter().flatten().min())?;
-            if is_over { Ok(()) } else { sleep(waiting, deadline) }
+            if is_over { Ok(()) } else { sleep_until_ready(waiting, deadline) }
         }
         Wait::Coalesced { packets, delay } => coalesce(waiting, packets, delay, deadline),
     }
 }
 
 /// Spins until packets have arrived or another thread ends the wait (true), or until the deadline (false).
-fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<bool> {
+fn spin(waiting: &mut impl WaitSource, deadline: Option<Instant>) -> io::Result<bool> {
     let mut last_check = Instant::now();
     loop {
         // Frames that returned by other ways than a batch: without them there may never be another batch.
-        waiting.refresh()?;
-        for _ in 0..waiting.looks_per_clock() {
+        waiting.refill_and_wake()?;
+        for _ in 0..waiting.polls_per_clock_read() {
             if waiting.is_ready() {
                 return Ok(true);
             }
-            waiting.poke()?;
+            waiting.wake_kernel()?;
             std::hint::spin_loop();
         }
         if waiting.is_woken() {
@@ -138,13 +138,13 @@ fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<boo
             return Ok(false);
         }
         if now.duration_since(last_check) >= CHECK_INTERVAL {
-            waiting.check()?;
+            waiting.check_usable()?;
             last_check = now;
         }
     }
 }
 
-fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()> {
+fn sleep_until_ready(waiting: &mut impl WaitSource, deadline: Option<Instant>) -> io::Result<()> {
     // No arrival is lost: one after `arm` makes the descriptor readable.
     while !waiting.arm()? {
         let left = time_left(deadline);
@@ -156,7 +156,8 @@ fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()
             continue;
         }
         // Packets are returned at once: arming again would cost needless system calls.
-        if waiting.wait_readable(waiting.nap_max().min(left))? == Wakeup::Interrupted || waiting.is_ready() {
+        if waiting.wait_readable(waiting.sleep_max().min(left))? == Wakeup::Interrupted || waiting.is_ready()
+        {
             return Ok(());
         }
     }
@@ -164,13 +165,13 @@ fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()
 }
 
 fn coalesce(
-    waiting: &mut impl Waiting,
+    waiting: &mut impl WaitSource,
     packets: u32,
     delay: Duration,
     deadline: Option<Instant>,
 ) -> io::Result<()> {
     loop {
-        waiting.refresh()?;
+        waiting.refill_and_wake()?;
         if waiting.is_ready() {
             return Ok(()); // a packet ring tells what came only when it is asked
         }
@@ -178,19 +179,19 @@ fn coalesce(
         if left.is_zero() || waiting.is_woken() {
             return Ok(());
         }
-        let (read, room) = waiting.progress();
-        let sleep = waiting.coalescer().sleep(Instant::now(), read, room, packets, delay);
+        let (read, room) = waiting.read_count_and_room();
+        let sleep = waiting.coalescer().sleep_duration(Instant::now(), read, room, packets, delay);
         let is_over = waiting.sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left))?;
         if is_over || waiting.is_ready() {
             return Ok(());
         }
-        waiting.check()?;
+        waiting.check_usable()?;
     }
 }
 
-/// Adds up the progress of several receivers. All packets may arrive at one of them, and its ring must not
-/// overflow.
-pub(crate) fn add_progress((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
+/// The packets read by several receivers, and the least room. All packets may arrive at one of them, and its
+/// ring must not overflow.
+pub(crate) fn combine_counts_and_rooms((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
     (all.wrapping_add(read), least.min(room))
 }
 
@@ -201,7 +202,7 @@ fn time_left(deadline: Option<Instant>) -> Duration {
 /// How long one wait for completions or room lasts at most: not every event ends a wait by the kernel.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-pub(crate) enum Poll<T> {
+pub(crate) enum PollOutcome<T> {
     Done(T),
     /// Something changed: poll again at once.
     Moved,
@@ -212,13 +213,13 @@ pub(crate) enum Poll<T> {
 pub(crate) fn poll_until_done<S, T, E>(
     state: &mut S,
     timeout: Duration,
-    mut poll: impl FnMut(&mut S) -> Result<Poll<T>, E>,
+    mut poll: impl FnMut(&mut S) -> Result<PollOutcome<T>, E>,
     mut wait: impl FnMut(&mut S, Duration) -> Result<(), E>,
 ) -> Result<Option<T>, E> {
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let found = poll(state)?;
-        if let Poll::Done(done) = found {
+        if let PollOutcome::Done(done) = found {
             return Ok(Some(done));
         }
         // Also after `Moved`, so that steady progress does not outlast the deadline.
@@ -226,7 +227,7 @@ pub(crate) fn poll_until_done<S, T, E>(
         if left.is_zero() {
             return Ok(None);
         }
-        if let Poll::Nothing = found {
+        if let PollOutcome::Nothing = found {
             wait(state, left.min(LOOK_AGAIN))?;
         }
     }
@@ -237,7 +238,7 @@ const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 
 /// Decides how long a coalescing receiver sleeps. It reads no clock: time is an argument.
 #[derive(Debug, Default)]
-pub(crate) struct Coalescer {
+pub(crate) struct WakeupCoalescer {
     /// When the last sleep was decided.
     since: Option<Instant>,
     /// The packets read by then.
@@ -245,10 +246,17 @@ pub(crate) struct Coalescer {
     last: Duration,
 }
 
-impl Coalescer {
+impl WakeupCoalescer {
     /// How long to sleep, given that `read` packets were read so far, modulo 2^32, from rings of `ring`
     /// entries.
-    fn sleep(&mut self, now: Instant, read: u32, ring: u32, packets: u32, delay: Duration) -> Duration {
+    fn sleep_duration(
+        &mut self,
+        now: Instant,
+        read: u32,
+        ring: u32,
+        packets: u32,
+        delay: Duration,
+    ) -> Duration {
         let safe = f64::from(ring) / 2.0;
         let received = read.wrapping_sub(std::mem::replace(&mut self.read, read));
         let rate_per_s = match self.since.replace(now) {
@@ -273,12 +281,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Runs the decision against a constant rate and returns the sleeps it settles into.
-    fn steady(rate_per_s: f64, ring: u32, packets: u32, delay: Duration) -> Vec<Duration> {
-        let mut coalescer = Coalescer::default();
+    fn simulate_sleeps(rate_per_s: f64, ring: u32, packets: u32, delay: Duration) -> Vec<Duration> {
+        let mut coalescer = WakeupCoalescer::default();
         let (mut now, mut read) = (Instant::now(), 0);
         (0..40)
             .map(|_| {
-                let sleep = coalescer.sleep(now, read, ring, packets, delay);
+                let sleep = coalescer.sleep_duration(now, read, ring, packets, delay);
                 now += sleep;
                 read += (rate_per_s * sleep.as_secs_f64()) as u32;
                 sleep
@@ -289,26 +297,26 @@ mod tests {
     #[test]
     fn coalescing_fills_at_most_half_of_the_ring() {
         for rate_per_s in [1e4, 3e5, 5e6, 1.4e7] {
-            for sleep in steady(rate_per_s, 4096, u32::MAX, 100 * MS) {
+            for sleep in simulate_sleeps(rate_per_s, 4096, u32::MAX, 100 * MS) {
                 assert!(rate_per_s * sleep.as_secs_f64() <= 2049.0, "{rate_per_s}/s: {sleep:?}");
             }
         }
     }
 
     #[test]
-    fn sleeps_converge_to_the_requested_packets() {
-        let last = *steady(300e3, 4096, 600, 100 * MS).last().unwrap();
+    fn sleeps_converge_to_the_requested_number_of_packets() {
+        let last = *simulate_sleeps(300e3, 4096, 600, 100 * MS).last().unwrap();
         assert!((1900..=2100).contains(&last.as_micros()), "{last:?}");
     }
 
     #[test]
-    fn silence_leads_to_the_longest_sleep() {
-        assert_eq!(*steady(0.0, 4096, 600, 10 * MS).last().unwrap(), 10 * MS);
+    fn without_packets_the_longest_sleep_is_used() {
+        assert_eq!(*simulate_sleeps(0.0, 4096, 600, 10 * MS).last().unwrap(), 10 * MS);
     }
 
     #[test]
     fn a_sleep_at_most_doubles() {
-        let sleeps = steady(1e3, 4096, 600, 1000 * MS);
+        let sleeps = simulate_sleeps(1e3, 4096, 600, 1000 * MS);
         assert!(sleeps.windows(2).all(|pair| pair[1] <= pair[0] * 2), "{sleeps:?}");
     }
 }

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_of_distributions_parse() {
+    fn kernel_releases_of_distributions_are_parsed() {
         assert_eq!(KernelVersion::parse("6.18.44-cloud-amd64"), Some(KernelVersion(6, 18)));
         assert_eq!(KernelVersion::parse("5.9"), Some(KernelVersion(5, 9)));
         assert_eq!(KernelVersion::parse("6.1+deb"), Some(KernelVersion(6, 1)));

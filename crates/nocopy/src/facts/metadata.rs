@@ -1,7 +1,7 @@
 //! Types for metadata: what is known about a packet besides its bytes.
 
 pub(crate) use nocopy_proto::filter::VlanTag;
-pub(crate) use nocopy_proto::wire::checksum::{ChecksumField, FieldOutside};
+pub(crate) use nocopy_proto::wire::checksum::{ChecksumField, ChecksumFieldOutside};
 
 use super::kernel::KernelVersion;
 use super::mode::Mode;
@@ -95,7 +95,7 @@ impl Arrival {
     }
 
     /// Only the direction (incoming) is known; all else is unknown, for this reason.
-    pub(crate) const fn incoming(reason: Unsupported) -> Self {
+    pub(crate) const fn unknown_but_incoming(reason: Unsupported) -> Self {
         Self { outgoing: Ok(false), ..Self::unknown(reason) }
     }
 }
@@ -126,14 +126,14 @@ impl Request {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Offers {
+pub(crate) struct OfferedRequests {
     /// Whether the card or the kernel completes checksums.
     pub(crate) checksum: Result<(), Unsupported>,
     /// The clock of departure times.
     pub(crate) timestamp: Result<Clock, Unsupported>,
 }
 
-impl Offers {
+impl OfferedRequests {
     pub(crate) const fn none(reason: Unsupported) -> Self {
         Self { checksum: Err(reason), timestamp: Err(reason) }
     }

@@ -1,8 +1,8 @@
 //! Types that all other modules use; it uses none of them.
 
 pub(crate) mod evidence;
-pub(crate) mod explanation;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
+pub(crate) mod method_explanation;
 pub(crate) mod mode;
 pub(crate) mod rejected;

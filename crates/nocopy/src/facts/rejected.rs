@@ -2,9 +2,9 @@
 
 use std::{fmt, io};
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 
-use super::metadata::{FieldOutside, Unsupported};
+use super::metadata::{ChecksumFieldOutside, Unsupported};
 
 /// An item that was not sent, returned unchanged, and why.
 ///
@@ -109,20 +109,20 @@ pub enum Reason {
     Unsupported(Unsupported),
     /// The checksum to be completed lies outside the packet.
     #[error(transparent)]
-    ChecksumOutside(FieldOutside),
+    ChecksumOutside(ChecksumFieldOutside),
     /// The kernel refused it, for example because there is no route.
-    #[error("{}", KernelRefusal(.0))]
+    #[error("{}", KernelRefusalText(.0))]
     System(io::Error),
 }
 
 /// The kernel's reason in words; an error of this library is already in words.
-struct KernelRefusal<'a>(&'a io::Error);
+struct KernelRefusalText<'a>(&'a io::Error);
 
-impl fmt::Display for KernelRefusal<'_> {
+impl fmt::Display for KernelRefusalText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         match error.raw_os_error() {
-            Some(_) => write!(f, "the kernel refused it{}; {}", ErrorCause(error), remedy(error)),
+            Some(_) => write!(f, "the kernel refused it{}; {}", ErrorCause(error), advice(error)),
             None => write!(f, "{error}"),
         }
     }
@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn refused_sends_have_cause_and_remedy() {
-        let outside = FieldOutside { place: ChecksumField { start: 34, offset: 6 }, packet_bytes: 40 };
+        let outside =
+            ChecksumFieldOutside { place: ChecksumField { start: 34, offset: 6 }, packet_bytes: 40 };
         let unsupported = |why| Reason::Unsupported(why);
         for (reason, expected) in [
             (Reason::Full, "there is no room; flush, or receive what the peer has sent, and send again"),

@@ -3,9 +3,9 @@
 //! ```no_run
 //! use nocopy::integration::statistics::Snapshot;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let before = Snapshot::of("eth0")?;
+//! let before = Snapshot::of_interface("eth0")?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));
-//! let counted = Snapshot::of("eth0")?.since(&before);
+//! let counted = Snapshot::of_interface("eth0")?.since(&before);
 //! println!("{} packets received", counted.link.rx_packets);
 //! for socket in counted.sockets.iter().flatten() {
 //!     println!("queue {}: {} lost", socket.queue, socket.statistics.rx_lost()); // also another process's
@@ -13,7 +13,7 @@
 //! # Ok(()) }
 //! ```
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
@@ -88,7 +88,7 @@ counters! {
 /// Counters of one queue of the device, if its driver has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Queue {
+pub struct DeviceQueueCounters {
     /// Whether it is a receive queue; otherwise it is a send queue.
     pub receives: bool,
     /// Its number, from 0.
@@ -100,7 +100,7 @@ pub struct Queue {
 /// An AF_XDP socket on the interface, of any process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Socket {
+pub struct XdpSocketStatistics {
     /// Its number in the kernel, as `ss --xdp -e` and `/proc/PID/fd` show it.
     pub inode: u32,
     /// The queue to which it is bound.
@@ -111,7 +111,7 @@ pub struct Socket {
     pub statistics: Statistics,
 }
 
-impl Socket {
+impl XdpSocketStatistics {
     /// Each counter of an AF_XDP socket with its name and meaning.
     pub fn counters(&self) -> impl Iterator<Item = Counter> + use<> {
         // The structure also has counters of packet rings, which AF_XDP sockets do not use.
@@ -119,7 +119,7 @@ impl Socket {
     }
 
     /// The owning process, number and name, if this process may see it. Searches all of `/proc`.
-    pub fn process(&self) -> Option<(u32, String)> {
+    pub fn owning_process(&self) -> Option<(u32, String)> {
         let wanted = format!("socket:[{}]", self.inode);
         let processes = std::fs::read_dir("/proc").ok()?.flatten();
         processes
@@ -149,12 +149,12 @@ pub struct Snapshot {
     pub link: LinkCounters,
     /// Counted by the device, for each queue; empty if the driver or the kernel (before Linux 6.9) does not
     /// report them.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<DeviceQueueCounters>,
     /// Counted by the driver, under its own names (`ethtool -S`). Some may be values that also decrease.
     pub driver: Vec<Counter>,
     /// Counted by the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` if the
     /// kernel does not report them (built without `CONFIG_XDP_SOCKETS_DIAG`).
-    pub sockets: Option<Vec<Socket>>,
+    pub sockets: Option<Vec<XdpSocketStatistics>>,
 }
 
 /// Why nothing could be read.
@@ -165,7 +165,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Interface(#[from] InterfaceError),
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,
@@ -181,15 +181,15 @@ impl Snapshot {
     ///
     /// # Errors
     /// No such interface, or the kernel refused to answer.
-    pub fn of(interface: &str) -> Result<Self, SnapshotError> {
+    pub fn of_interface(interface: &str) -> Result<Self, SnapshotError> {
         let refused = |operation| {
-            move |source: io::Error| match InterfaceError::of(interface, &source) {
+            move |source: io::Error| match InterfaceError::from_refusal(interface, &source) {
                 Some(refused) => refused.into(),
                 None => SnapshotError::System { interface: interface.to_owned(), operation, source },
             }
         };
-        let index = interface::index(interface).map_err(refused("look up the interface"))?;
-        let link = route::counters(index).map_err(refused("read its counters"))?;
+        let index = interface::interface_index(interface).map_err(refused("look up the interface"))?;
+        let link = route::link_counters(index).map_err(refused("read its counters"))?;
         let queues = queue_counters(index).map_err(refused("read the counters of its queues"))?;
         let driver = driver_counters(interface).map_err(refused("read the counters of its driver"))?;
         let sockets = xdp_sockets().map_err(refused("read the AF_XDP sockets on it"))?;
@@ -197,12 +197,12 @@ impl Snapshot {
             interface: interface.to_owned(),
             taken: Instant::now(),
             link: link.into(),
-            queues: queues.into_iter().map(Queue::from).collect(),
+            queues: queues.into_iter().map(DeviceQueueCounters::from).collect(),
             driver: driver
                 .into_iter()
                 .map(|(name, value)| Counter { name: Cow::Owned(name), meaning: "", value })
                 .collect(),
-            sockets: sockets.map(|all| sockets_on(index, all)),
+            sockets: sockets.map(|all| xdp_sockets_on(index, all)),
         })
     }
 
@@ -211,15 +211,17 @@ impl Snapshot {
     pub fn since(&self, earlier: &Self) -> Self {
         let mut counted = self.clone();
         counted.link = self.link.since(&earlier.link);
-        subtract(&mut counted.driver, &earlier.driver);
+        subtract_counters(&mut counted.driver, &earlier.driver);
         for queue in &mut counted.queues {
-            let same = |other: &&Queue| (other.receives, other.number) == (queue.receives, queue.number);
+            let same = |other: &&DeviceQueueCounters| {
+                (other.receives, other.number) == (queue.receives, queue.number)
+            };
             if let Some(earlier) = earlier.queues.iter().find(same) {
-                subtract(&mut queue.counters, &earlier.counters);
+                subtract_counters(&mut queue.counters, &earlier.counters);
             }
         }
         for socket in counted.sockets.iter_mut().flatten() {
-            let same = |other: &&Socket| other.inode == socket.inode;
+            let same = |other: &&XdpSocketStatistics| other.inode == socket.inode;
             if let Some(earlier) = earlier.sockets.iter().flatten().find(same) {
                 socket.statistics = socket.statistics.since(&earlier.statistics);
             }
@@ -228,7 +230,7 @@ impl Snapshot {
     }
 }
 
-fn subtract(counters: &mut [Counter], earlier: &[Counter]) {
+fn subtract_counters(counters: &mut [Counter], earlier: &[Counter]) {
     for counter in counters {
         if let Some(earlier) = earlier.iter().find(|earlier| earlier.name == counter.name) {
             counter.value = Counter::since(counter.value, earlier.value);
@@ -236,10 +238,13 @@ fn subtract(counters: &mut [Counter], earlier: &[Counter]) {
     }
 }
 
-fn sockets_on(interface_index: u32, all: Vec<crate::sys::diag::XskDiagnosis>) -> Vec<Socket> {
+fn xdp_sockets_on(
+    interface_index: u32,
+    all: Vec<crate::sys::diag::XskDiagnosis>,
+) -> Vec<XdpSocketStatistics> {
     let here = all.into_iter().filter(|socket| socket.interface_index == interface_index);
-    let mut sockets: Vec<Socket> = here
-        .map(|socket| Socket {
+    let mut sockets: Vec<XdpSocketStatistics> = here
+        .map(|socket| XdpSocketStatistics {
             inode: socket.inode,
             queue: socket.queue,
             zero_copy: socket.zero_copy,
@@ -250,7 +255,7 @@ fn sockets_on(interface_index: u32, all: Vec<crate::sys::diag::XskDiagnosis>) ->
     sockets
 }
 
-impl From<crate::sys::queue_counters::QueueCounters> for Queue {
+impl From<crate::sys::queue_counters::QueueCounters> for DeviceQueueCounters {
     fn from(queue: crate::sys::queue_counters::QueueCounters) -> Self {
         Self { receives: queue.receives, number: queue.queue, counters: queue.counters }
     }
@@ -292,10 +297,10 @@ impl From<netlink_packet_route::link::Stats64> for LinkCounters {
 mod tests {
     use super::*;
 
-    fn snapshot(link: LinkCounters, sockets: &[(u32, u64)]) -> Snapshot {
+    fn snapshot_with(link: LinkCounters, sockets: &[(u32, u64)]) -> Snapshot {
         let socket = |&(inode, rx_dropped)| {
             let statistics = Statistics { rx_dropped, ..Statistics::default() };
-            Socket { inode, queue: 0, zero_copy: false, statistics }
+            XdpSocketStatistics { inode, queue: 0, zero_copy: false, statistics }
         };
         Snapshot {
             interface: "eth0".into(),
@@ -308,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn new_and_restarted_counters_count_in_full() {
+    fn counters_of_new_and_restarted_objects_count_in_full() {
         let link =
             |rx_packets, tx_packets| LinkCounters { rx_packets, tx_packets, ..LinkCounters::default() };
-        let before = snapshot(link(100, 100), &[(1, 5), (2, 5)]);
-        let after = snapshot(link(150, 20), &[(1, 8), (3, 4)]);
+        let before = snapshot_with(link(100, 100), &[(1, 5), (2, 5)]);
+        let after = snapshot_with(link(150, 20), &[(1, 8), (3, 4)]);
         let change = after.since(&before);
         let LinkCounters { rx_packets, tx_packets, .. } = change.link;
         assert_eq!((rx_packets, tx_packets), (50, 20));

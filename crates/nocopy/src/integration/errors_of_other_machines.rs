@@ -14,16 +14,16 @@ use crate::port::{Mode, OpenError, ToHostError, xdp};
 use crate::sys::uring_send::UringError;
 use crate::{capture, udp};
 
-fn errno(number: i32) -> io::Error {
+fn os_error(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-fn nc0() -> String {
+fn interface_name() -> String {
     "nc0".into()
 }
 
 #[test]
-fn errors_of_other_machines_have_the_one_form() {
+fn errors_that_tests_cannot_provoke_follow_the_error_format() {
     let to = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     let version = KernelVersion(5, 4);
     let sentences: &[(Box<dyn std::error::Error>, &str)] = &[
@@ -32,27 +32,32 @@ fn errors_of_other_machines_have_the_one_form() {
             "10.0.0.1: the kernel's route names no interface; invalid data; this is a fault of nocopy or the kernel: please report it with the output of 'ip route get 10.0.0.1'",
         ),
         (
-            Box::new(RouteError::System { operation: "look up a neighbour", source: errno(libc::EPERM) }),
+            Box::new(RouteError::System { operation: "look up a neighbour", source: os_error(libc::EPERM) }),
             "routes: cannot look up a neighbour (EPERM); operation not permitted; run it where netlink sockets are allowed",
         ),
         (
-            Box::new(UringError::TurnedOff { setting: 2, source: errno(libc::EPERM) }),
+            Box::new(UringError::TurnedOff { setting: 2, source: os_error(libc::EPERM) }),
             "io_uring: turned off; kernel.io_uring_disabled is 2; 'sysctl -w kernel.io_uring_disabled=0' turns it on",
         ),
         (
-            Box::new(UringError::TooOld(errno(libc::EINVAL))),
+            Box::new(UringError::TooOld(os_error(libc::EINVAL))),
             "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring",
         ),
         (
-            Box::new(udp::OpenError::Interface { interface: nc0(), source: errno(libc::ENODEV) }),
+            Box::new(udp::OpenError::Interface {
+                interface: interface_name(),
+                source: os_error(libc::ENODEV),
+            }),
             "nc0: not found (ENODEV); no such device; use a port on an interface of this network namespace",
         ),
         (
-            Box::new(OpenError::NoCarrier { interface: nc0(), after_attach: true }),
+            Box::new(OpenError::NoCarrier { interface: interface_name(), after_attach: true }),
             "nc0: no carrier since XDP was attached (some drivers reset the link); nothing is connected, or the other end is down; check both",
         ),
         (
-            Box::new(OpenError::Filter { source: Box::new(ToHostError::Gone { interface: nc0() }) }),
+            Box::new(OpenError::Filter {
+                source: Box::new(ToHostError::Gone { interface: interface_name() }),
+            }),
             "filter: cannot run in user space; packets that do not match could not be returned to the host; nc0: not handed to the host; the interface was removed; open a port on another one",
         ),
         (
@@ -64,7 +69,7 @@ fn errors_of_other_machines_have_the_one_form() {
             "XDP: cannot load an XDP program; Linux 5.4 is too old; use Linux 5.9 or newer",
         ),
         (
-            Box::new(xdp::Error::Verifier { log: "R0 !read_ok".into(), source: errno(libc::EACCES) }),
+            Box::new(xdp::Error::Verifier { log: "R0 !read_ok".into(), source: os_error(libc::EACCES) }),
             "XDP: the kernel's verifier refused the program (EACCES); permission denied; R0 !read_ok; please report this",
         ),
         (
@@ -72,7 +77,10 @@ fn errors_of_other_machines_have_the_one_form() {
             "XDP program: cannot read metadata of packets from the driver; the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers",
         ),
         (
-            Box::new(xdp::Error::NoNative { interface: nc0(), source: errno(libc::EOPNOTSUPP) }),
+            Box::new(xdp::Error::NoNative {
+                interface: interface_name(),
+                source: os_error(libc::EOPNOTSUPP),
+            }),
             "nc0: native XDP is not available; its driver lacks it; use generic mode, which copies",
         ),
         (
@@ -94,7 +102,7 @@ fn errors_of_other_machines_have_the_one_form() {
         ),
         (
             Box::new(capture::OpenError::Filter {
-                interface: nc0(),
+                interface: interface_name(),
                 source: InvalidProgram::NoSlotLeft { index: 3 },
             }),
             "nc0: the filter cannot be used on a packet socket; instruction 3 cannot be rewritten to read VLAN tags; it needs a scratch slot, and all 16 are in use; free one",

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use buffer::Buffer;
-use buffer::Origin;
-pub(crate) use cache::Cache;
+use buffer::BufferOrigin;
+pub(crate) use cache::BufferCache;
 
 use crate::sys::memory::Mapping;
 
@@ -45,10 +45,10 @@ const CACHE_LINE_BYTES: usize = 64;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<SharedPool>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedPool {
     mapping: Mapping,
     buffer_bytes: usize,
     /// Whether each buffer consists of whole pages, which can be replaced one by one.
@@ -57,14 +57,14 @@ struct Shared {
     /// Each stream that sends from it has a clone.
     sharers: Arc<()>,
     /// Locked while pages are replaced.
-    registered: Mutex<Registered>,
+    registered: Mutex<RegisteredRings>,
     /// The free buffers; last in, first out, so that a taken buffer is in the cache.
     free: Mutex<Vec<u32>>,
 }
 
 /// io_uring instances that have the pool registered.
 #[derive(Debug, Default)]
-pub(super) struct Registered {
+pub(super) struct RegisteredRings {
     /// Instances that have registered the pool, or are about to; they read the pages mapped at registration.
     instances: usize,
     /// Buffers given up while instances exist. Their pages are replaced when the last instance has ended.
@@ -80,23 +80,23 @@ impl Pool {
     /// # Panics
     /// If `buffers` or `buffer_bytes` is 0, or a buffer would have 4 GiB or more.
     pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
-        Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
+        Self::with_layout(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
     }
 
     /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If
     /// given up while the kernel reads it, such a buffer would be lost.) Errors: there is not enough memory.
     /// Panics as [`Pool::new`].
-    pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
-        Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
+    pub(crate) fn with_shared_pages(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        Self::with_layout(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
     }
 
-    fn of(buffers: u32, buffer_bytes: usize, whole_pages: bool) -> io::Result<Self> {
+    fn with_layout(buffers: u32, buffer_bytes: usize, whole_pages: bool) -> io::Result<Self> {
         assert!(buffers > 0, "a pool of no buffers");
         assert!(buffer_bytes > 0 && u32::try_from(buffer_bytes).is_ok(), "buffers of {buffer_bytes} bytes");
         let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping::buffers(bytes.next_multiple_of(PAGE_BYTES))?;
+        let mapping = Mapping::for_buffers(bytes.next_multiple_of(PAGE_BYTES))?;
         let free = Mutex::new((0..buffers).rev().collect());
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedPool {
             mapping,
             buffer_bytes,
             whole_pages,
@@ -109,11 +109,11 @@ impl Pool {
 
     /// An empty buffer; `None` while all are in use.
     pub fn take(&self) -> Option<Buffer> {
-        let index = self.free()?.pop()?;
+        let index = self.lock_free_list()?.pop()?;
         Some(Buffer {
             data: self.first_byte(index),
             len: 0,
-            origin: Origin::Pool { pool: self.clone(), index },
+            origin: BufferOrigin::Pool { pool: self.clone(), index },
         })
     }
 
@@ -127,10 +127,10 @@ impl Pool {
     ///
     /// # Safety
     /// The buffer is neither free nor in use, and no io_uring instance has the pool registered.
-    unsafe fn replace(&self, index: u32) -> bool {
+    unsafe fn replace_pages(&self, index: u32) -> bool {
         let (first, bytes) = (self.first_byte(index), self.0.buffer_bytes);
         // SAFETY: whole pages of this buffer, which has no owner; they read as zeros from now on.
-        self.0.whole_pages && unsafe { self.0.mapping.replace(first, bytes) }.is_ok()
+        self.0.whole_pages && unsafe { self.0.mapping.replace_pages(first, bytes) }.is_ok()
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
@@ -144,16 +144,16 @@ impl Pool {
 
     /// The number of free buffers.
     pub fn available(&self) -> usize {
-        self.free().map_or(0, |free| free.len())
+        self.lock_free_list().map_or(0, |free| free.len())
     }
 
     /// Address and length of its memory.
-    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+    pub(crate) fn memory_range(&self) -> (NonNull<u8>, usize) {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
     /// Streams that send from the pool, and dropped ones whose memory the kernel still reads.
-    pub(crate) fn sharers(&self) -> usize {
+    pub(crate) fn sharer_count(&self) -> usize {
         Arc::strong_count(&self.0.sharers) - 1
     }
 
@@ -162,54 +162,54 @@ impl Pool {
     pub(crate) fn register(&self) -> Registration {
         // Relaxed: a number for reports and limits; the count under the lock keeps pages in place.
         REGISTRATIONS.fetch_add(1, Relaxed);
-        if let Some(mut registered) = self.registered() {
+        if let Some(mut registered) = self.lock_registered_rings() {
             registered.instances += 1;
         }
         Registration(self.clone())
     }
 
     /// `None` in a forked child, which does not have the memory.
-    pub(super) fn registered(&self) -> Option<MutexGuard<'_, Registered>> {
-        self.locked(&self.0.registered)
+    pub(super) fn lock_registered_rings(&self) -> Option<MutexGuard<'_, RegisteredRings>> {
+        self.lock_unless_forked(&self.0.registered)
     }
 
     /// `None` in a forked child, which does not have the memory.
-    fn free(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
-        self.locked(&self.0.free)
+    fn lock_free_list(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
+        self.lock_unless_forked(&self.0.free)
     }
 
     /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the
     /// fork.
-    fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+    fn lock_unless_forked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
-        (!self.0.mapping.is_absent()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        (!self.0.mapping.is_absent_in_child()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn return_to_pool(&self, index: u32) {
-        if let Some(mut free) = self.free() {
+        if let Some(mut free) = self.lock_free_list() {
             free.push(index);
         }
     }
 
-    fn is(&self, other: &Self) -> bool {
+    fn is_same_pool(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
-        self.number_of(buffer).is_some()
+        self.index_of(buffer).is_some()
     }
 
     /// The number of one of its buffers among all.
-    pub(crate) fn number_of(&self, buffer: &Buffer) -> Option<usize> {
+    pub(crate) fn index_of(&self, buffer: &Buffer) -> Option<usize> {
         match &buffer.origin {
-            Origin::Pool { pool, index } if pool.is(self) => Some(*index as usize),
+            BufferOrigin::Pool { pool, index } if pool.is_same_pool(self) => Some(*index as usize),
             _ => None,
         }
     }
 
     /// Calls a function with the number of each free buffer.
-    pub(crate) fn each_available(&self, of: impl FnMut(usize)) {
-        if let Some(free) = self.free() {
+    pub(crate) fn for_each_available(&self, of: impl FnMut(usize)) {
+        if let Some(free) = self.lock_free_list() {
             free.iter().map(|index| *index as usize).for_each(of);
         }
     }
@@ -218,7 +218,7 @@ impl Pool {
 static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// How many io_uring instances of this process have pools registered.
-pub(crate) fn registrations() -> usize {
+pub(crate) fn registration_count() -> usize {
     REGISTRATIONS.load(Relaxed)
 }
 
@@ -237,7 +237,7 @@ pub(crate) struct Registration(Pool);
 impl Drop for Registration {
     fn drop(&mut self) {
         REGISTRATIONS.fetch_sub(1, Relaxed);
-        let Some(mut registered) = self.0.registered() else { return };
+        let Some(mut registered) = self.0.lock_registered_rings() else { return };
         // No underflow: `register` added one, and in a child that cannot lock, neither runs.
         registered.instances -= 1;
         if registered.instances > 0 {
@@ -246,7 +246,7 @@ impl Drop for Registration {
         for index in std::mem::take(&mut registered.given_up) {
             // SAFETY: given up, so without an owner; no instance exists, and none is added while this is
             // locked.
-            if unsafe { self.0.replace(index) } {
+            if unsafe { self.0.replace_pages(index) } {
                 self.0.return_to_pool(index);
             } else {
                 NOT_REPLACED_BYTES.fetch_add(self.0.buffer_bytes() as u64, Relaxed);

@@ -10,21 +10,21 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use super::pool::Buffer;
-use crate::sys::udp_receive::{Message, Messages};
+use crate::sys::udp_receive::{MessageReport, RecvmmsgArguments};
 
 /// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the
 /// end, so the buffers that the call fills first are on top.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
     free: Vec<Buffer>,
-    call: Messages,
+    call: RecvmmsgArguments,
     /// The most buffers a call may fill.
     count_max: usize,
 }
 
 impl ReceiveBuffers {
     pub(crate) fn new(count_max: usize) -> Self {
-        Self { free: Vec::with_capacity(count_max), call: Messages::new(count_max), count_max }
+        Self { free: Vec::with_capacity(count_max), call: RecvmmsgArguments::new(count_max), count_max }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -55,24 +55,24 @@ impl ReceiveBuffers {
 
     /// The bytes of a message that the last call received, in place, if no buffer was taken since.
     #[inline]
-    pub(crate) fn bytes(&self, index: usize, message: &Message) -> &[u8] {
+    pub(crate) fn message_bytes(&self, index: usize, message: &MessageReport) -> &[u8] {
         // In range: a call fills at most as many buffers as there are, the topmost first.
         &self.free[self.free.len() - 1 - index][..message.bytes]
     }
 
     /// Sender, ECN mark and bytes of a message, in place, if nothing else is known about it
-    /// ([`Messages::single`]) and no buffer was taken since the call.
+    /// ([`RecvmmsgArguments::plain_ipv4_datagram`]) and no buffer was taken since the call.
     #[inline]
-    pub(crate) fn single(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
-        let (from, congested, bytes) = self.call.single(index)?;
+    pub(crate) fn single_message(&self, index: usize) -> Option<(SocketAddr, bool, &[u8])> {
+        let (from, congested, bytes) = self.call.plain_ipv4_datagram(index)?;
         let bytes = self.free.get(self.free.len() - 1 - index)?.get(..bytes)?;
         Some((from, congested, bytes))
     }
 
     /// All of the buffer into which the last call received its last message, if no buffer was taken since.
     #[inline]
-    pub(crate) fn last(&self) -> &[u8] {
-        let place = self.free.len().checked_sub(self.call.received());
+    pub(crate) fn last_buffer(&self) -> &[u8] {
+        let place = self.free.len().checked_sub(self.call.received_count());
         place.and_then(|place| self.free.get(place)).map_or(&[], |buffer| &buffer[..])
     }
 
@@ -85,7 +85,8 @@ impl ReceiveBuffers {
         std::mem::replace(&mut self.free[place], other)
     }
 
-    /// Receives a message into each of the buffers, as long as there are messages ([`Messages::receive`]).
+    /// Receives a message into each of the buffers, as long as there are messages
+    /// ([`RecvmmsgArguments::receive_from`]).
     #[inline]
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         // Slots before this one are of buffers that were taken: the kernel must not write to those.
@@ -96,18 +97,18 @@ impl ReceiveBuffers {
     }
 
     /// Receives a message into the buffer that is filled next, if there is a message
-    /// ([`Messages::receive_first`]). Panics if there is no buffer.
+    /// ([`RecvmmsgArguments::receive_one_into_slot`]). Panics if there is no buffer.
     #[inline]
     pub(crate) fn receive_first(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let first = self.count_max - self.free.len();
         // SAFETY: as above, for the first of those slots.
-        unsafe { self.call.receive_first(first, socket) }
+        unsafe { self.call.receive_one_into_slot(first, socket) }
     }
 
     /// The kernel's report about a message of the last call.
     #[inline]
-    pub(crate) fn message(&self, index: usize) -> Message {
-        self.call.message(index)
+    pub(crate) fn message(&self, index: usize) -> MessageReport {
+        self.call.message_report(index)
     }
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use crate::memory::pool::Pool;
     use crate::sys::udp_receive::use_congestion_marks;
 
-    fn received(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
+    fn receive_and_take(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
         let count = buffers.receive(socket.as_fd(), true).unwrap();
         let lengths: Vec<usize> = (0..count).map(|index| buffers.message(index).bytes).collect();
         assert!(lengths.iter().all(|&length| length == 1), "{lengths:?}");
@@ -148,7 +149,7 @@ mod tests {
                 sent += 1;
             });
             while read < sent {
-                let datagrams = received(&mut buffers, &socket);
+                let datagrams = receive_and_take(&mut buffers, &socket);
                 let numbers: Vec<u8> = datagrams.iter().map(|&(number, _)| number).collect();
                 assert_eq!(numbers, (read..read + datagrams.len() as u8).collect::<Vec<_>>());
                 read += datagrams.len() as u8;
@@ -172,7 +173,9 @@ mod tests {
             sent.iter().for_each(|byte| assert_eq!(socket.send(&[*byte]).unwrap(), 1));
             let count = buffers.receive(socket.as_fd(), true).unwrap();
             assert_eq!(count, 3, "loopback delivers at once");
-            (0..count).map(|index| buffers.bytes(index, &buffers.message(index)).to_vec()).collect::<Vec<_>>()
+            (0..count)
+                .map(|index| buffers.message_bytes(index, &buffers.message(index)).to_vec())
+                .collect::<Vec<_>>()
         };
         assert_eq!(receive([1, 2, 3], &mut buffers), [[1], [2], [3]]);
         let kept = buffers.exchange(1, pool.take().unwrap());
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn single_datagrams_have_equal_metadata_by_both_calls() {
+    fn both_receive_calls_report_equal_metadata_of_a_datagram() {
         if !nocopy_lab::ipv6_or_skip() {
             return;
         }
@@ -193,16 +196,16 @@ mod tests {
             if has_class {
                 use_congestion_marks(&socket, address.is_ipv6()).unwrap();
             }
-            let pool = Pool::packed(2, 64).unwrap();
+            let pool = Pool::with_shared_pages(2, 64).unwrap();
             let mut buffers = ReceiveBuffers::new(2);
             (0..2).for_each(|_| buffers.push(pool.take().unwrap()));
             for bytes in [&[7; 65][..], &[8; 64], &[]] {
                 assert_eq!(socket.send_to(bytes, address).unwrap(), bytes.len());
                 assert_eq!(buffers.receive(socket.as_fd(), true).unwrap(), 1);
                 let message = buffers.message(0);
-                let long = (message.from, message.congested, buffers.bytes(0, &message));
+                let long = (message.from, message.congested, buffers.message_bytes(0, &message));
                 assert_eq!((long.0, long.2), (address, &bytes[..bytes.len().min(64)]));
-                assert_eq!(buffers.single(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
+                assert_eq!(buffers.single_message(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
             }
         }
     }

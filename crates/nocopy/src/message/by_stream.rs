@@ -13,7 +13,7 @@ use super::sending::{refused, rejected};
 use super::sent_shares::Free;
 use super::streams::{LONG_BYTES, Limits, Streams};
 use super::{Endpoint, Payload};
-use crate::engine::wait::{self, Coalescer, Wait};
+use crate::engine::wait::{self, Wait, WakeupCoalescer};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
 use crate::sys::poll::Wakeup;
@@ -323,7 +323,7 @@ impl Endpoint {
         };
         let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
         let had_cut = streams.next_cut().is_some();
-        let (came, coalescer) = (Ok(false), Coalescer::default());
+        let (came, coalescer) = (Ok(false), WakeupCoalescer::default());
         let mut looks = Looks {
             protocol,
             carrier,
@@ -384,7 +384,7 @@ fn look_at_both<'a>(
 /// Whether published data is among the buffers to send.
 #[inline]
 pub(super) fn is_published(buffers: &Buffers) -> bool {
-    buffers.iter().any(|buffer| buffer.owner::<Published>().is_some())
+    buffers.iter().any(|buffer| buffer.owner_as::<Published>().is_some())
 }
 
 /// Looks at the carrier and at streams.
@@ -396,7 +396,7 @@ struct Looks<'a> {
     /// A stream was cut before the wait, so that does not end the wait.
     had_cut: bool,
     came: io::Result<bool>,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
     reads_in_place: bool,
     /// The message that arrived alone.
     lone: Option<Lone>,
@@ -404,9 +404,9 @@ struct Looks<'a> {
     now: Option<Time>,
 }
 
-impl wait::Waiting for Looks<'_> {
+impl wait::WaitSource for Looks<'_> {
     /// A look at a port only reads memory; any other look is a system call or two.
-    fn looks_per_clock(&self) -> u32 {
+    fn polls_per_clock_read(&self) -> u32 {
         if self.carrier.is_socket() || !self.streams.is_at_rest() { 4 } else { 64 }
     }
 
@@ -441,7 +441,7 @@ impl wait::Waiting for Looks<'_> {
         Ok(self.is_ready())
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         self.carrier.flush();
         Ok(())
     }
@@ -459,11 +459,11 @@ impl wait::Waiting for Looks<'_> {
         }
     }
 
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         (0, u32::MAX)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.coalescer
     }
 }

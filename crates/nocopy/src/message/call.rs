@@ -1,12 +1,12 @@
 //! Functions that wait for a peer's answer: connecting, and calls.
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
-use nocopy_proto::quantity::time;
+use nocopy_proto::quantity::time_text;
 
 use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
@@ -40,7 +40,7 @@ pub enum Error {
     /// The connection was not established in time.
     #[error(
         "{address}: not connected within {}; no answer came; check that an endpoint is bound there, and that no firewall drops UDP",
-        time(timeout.as_secs_f64())
+        time_text(timeout.as_secs_f64())
     )]
     ConnectTimedOut {
         /// The address of the peer.
@@ -59,7 +59,7 @@ pub enum Error {
     /// No response came in time.
     #[error(
         "request: no response within {}; the peer has the request, or will get it; ask again only if that does no harm",
-        time(timeout.as_secs_f64())
+        time_text(timeout.as_secs_f64())
     )]
     TimedOut {
         /// How long that was.
@@ -69,7 +69,7 @@ pub enum Error {
     #[error("request: no response yet; too many other messages came before it; receive them first")]
     TooManyOthers,
     /// The interface is down or was removed, or the kernel refused a call.
-    #[error("message endpoint: the network cannot be used{cause}; {}", remedy(.0), cause = ErrorCause(.0))]
+    #[error("message endpoint: the network cannot be used{cause}; {}", advice(.0), cause = ErrorCause(.0))]
     Network(#[from] io::Error),
 }
 

@@ -61,9 +61,12 @@ pub(super) fn stats(sent: SentCounters, protocol: ProtocolCounters, carrier: Car
         || protocol.named().map(|(name, meaning, value)| Counter { name: name.into(), meaning, value });
     let among = |names: &'static [&str]| of_protocol().filter(|counter| names.contains(&&*counter.name));
     let others = |counter: &Counter| ![&DROPPED[..], &FAULTS].concat().contains(&&*counter.name);
-    let mut stats = Stats::moved(moved, bytes).with_dropped(among(&DROPPED)).with_faults(among(&FAULTS));
+    let mut stats = Stats::with_moved(moved, bytes).with_dropped(among(&DROPPED)).with_faults(among(&FAULTS));
     stats.flushes = carrier.calls;
-    stats.with(sent.counters()).with(of_protocol().filter(others)).with(carrier.counters())
+    stats
+        .with_counters(sent.counters())
+        .with_counters(of_protocol().filter(others))
+        .with_counters(carrier.counters())
 }
 
 #[cfg(test)]

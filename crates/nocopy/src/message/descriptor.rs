@@ -33,7 +33,7 @@ impl Descriptor {
             carrier.watch(self.poll.as_fd())?;
             self.has_carrier = true;
         }
-        self.alarm.set(due)
+        self.alarm.set_timeout(due)
     }
 
     /// Makes it readable when another descriptor is, too.

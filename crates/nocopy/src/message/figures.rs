@@ -9,7 +9,7 @@ use super::endpoint::Sent;
 use super::keep_alive::KeepAlive;
 use super::{Endpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::stats::Stats;
 
 impl Endpoint {
@@ -49,7 +49,10 @@ impl Endpoint {
         let streams = self.streams.as_ref().map(|streams| streams.counters()).unwrap_or_default();
         let stats = counters::stats(sent, self.protocol.counters(), self.carrier.counters());
         let posted = self.posted.as_ref().map(|posted| posted.counters()).unwrap_or_default();
-        Ok(stats.with(streams.counters()).with(posted.counters()).with(self.puts.counters.counters()))
+        Ok(stats
+            .with_counters(streams.counters())
+            .with_counters(posted.counters())
+            .with_counters(self.puts.counters.counters()))
     }
 
     /// The evidence for bytes of messages that were sent and of datagrams that arrived.
@@ -67,7 +70,7 @@ impl Endpoint {
         }
         let gathered = self.posted.as_ref().map_or(0, |posted| posted.gathered_bytes());
         let gathered = gathered + self.puts.gathered_bytes;
-        sent.take_out(gathered); // counted as they came, and now as what was done besides
+        sent.subtract_bytes(gathered); // counted as they came, and now as what was done besides
         sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
         sent
     }
@@ -77,7 +80,7 @@ impl Endpoint {
         let explanation = self.carrier.explain();
         match &self.streams {
             None => explanation,
-            Some(streams) => explanation.below(&streams.explain()),
+            Some(streams) => explanation.prefixed_with(&streams.explain()),
         }
     }
 }

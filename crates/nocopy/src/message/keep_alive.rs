@@ -82,7 +82,7 @@ impl KeepAlive {
         });
         let (socket, of_thread) = (socket.try_clone_to_owned()?, Arc::clone(&shared));
         // The thread inherits that: handlers are the program's, and run in its threads.
-        let _blocked = signals::Blocked::all();
+        let _blocked = signals::SignalBlockGuard::block_all();
         let thread =
             thread::Builder::new().name("nocopy-alive".into()).spawn(move || of_thread.run(&socket))?;
         let generation = Generation::current();

@@ -104,7 +104,7 @@ impl Frames {
         window_packets: usize,
     ) -> Result<Self, OpenError> {
         // If there is no such interface, opening the port reports it.
-        let (mtu, queues) = Interface::named(port.interface())
+        let (mtu, queues) = Interface::look_up(port.interface_name())
             .map_or((1500, 1), |interface| (interface.mtu_bytes, interface.rx_queues.max(1) as usize));
         let frame_bytes = if mtu > FRAME_MTU { LONG_FRAME_BYTES } else { FRAME_BYTES };
         // All peers may arrive at one queue; everything is sent by one queue, from the frames of all.

@@ -332,9 +332,9 @@ mod tests {
         assert!(is_sent && sent.len() > 7_000);
         let mut burst = Burst::new();
         let mut burst = CopiedBurst::new(&mut burst);
-        burst.begin(Some(&right.local_address().into()));
-        burst.piece(&sent);
-        burst.cut_into(4_000);
+        burst.begin_message(Some(&right.local_address().into()));
+        burst.push_piece(&sent);
+        burst.set_segment_bytes(4_000);
         assert_eq!(burst.send(left.carrier.socket().unwrap(), 0).unwrap(), 1);
         wait_until("the packets", || right.carrier.arm().unwrap());
         assert!(right.try_receive().unwrap().map(Message::take).is_none());

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::{Endpoint, Message};
-use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::engine::wait::{self, WaitSource, WakeupCoalescer};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::poll::{Wakeup, wait_readable};
 
@@ -241,7 +241,8 @@ impl Locked<'_> {
         state.hand_on(self.shared);
         let how = state.endpoint.wait;
         drop(state);
-        let mut descriptor = Watched { fd: self.shared.descriptor.as_fd(), coalescer: Coalescer::default() };
+        let mut descriptor =
+            Watched { fd: self.shared.descriptor.as_fd(), coalescer: WakeupCoalescer::default() };
         let waited = wait::wait(&mut descriptor, how, deadline);
         let mut state = self.shared.lock();
         (state.watcher, state.is_rung) = (None, false);
@@ -367,12 +368,12 @@ impl fmt::Debug for Locked<'_> {
 /// The descriptor, as waits use it.
 struct Watched<'a> {
     fd: BorrowedFd<'a>,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
 }
 
-impl Waiting for Watched<'_> {
+impl WaitSource for Watched<'_> {
     /// Compared with a system call, reading the clock costs nothing.
-    fn looks_per_clock(&self) -> u32 {
+    fn polls_per_clock_read(&self) -> u32 {
         1
     }
 
@@ -385,7 +386,7 @@ impl Waiting for Watched<'_> {
         Ok(false)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         Ok(())
     }
 
@@ -393,11 +394,11 @@ impl Waiting for Watched<'_> {
         wait_readable(self.fd, timeout)
     }
 
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         (0, u32::MAX)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.coalescer
     }
 }

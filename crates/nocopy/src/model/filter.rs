@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nocopy_proto::ebpf::{Instruction, R0, exit, set};
-use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable, oracle};
+use nocopy_proto::filter::{AncillaryData, HeaderLocation, Program, Untranslatable, oracle};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -23,21 +23,21 @@ const LINEAR_BYTES_MAX: usize = 2048;
 
 /// A filter in all three forms.
 #[derive(Debug)]
-pub struct Filter {
+pub struct ComparedFilter {
     program: Program,
-    socket: Socket,
+    socket: FilteredSocketPair,
     /// For packets of one buffer and of several; `None` if the kernel's verifier finds it too complex.
     xdp: [Option<OwnedFd>; 2],
 }
 
 /// A pair of sockets, the second with the filter.
 #[derive(Debug)]
-struct Socket {
+struct FilteredSocketPair {
     sender: OwnedFd,
     receiver: OwnedFd,
 }
 
-impl Filter {
+impl ComparedFilter {
     /// Attaches and loads a filter. `None`, with a reason, if XDP cannot express it.
     ///
     /// # Errors
@@ -47,12 +47,16 @@ impl Filter {
     /// When the kernel refuses a translation as wrong, rather than as too complex.
     pub fn new(program: &Program) -> io::Result<Option<Self>> {
         let loaded = |fragments| match program.to_xdp(fragments) {
-            Ok(prefix) => load(prefix, fragments).map(Some),
+            Ok(prefix) => load_as_xdp(prefix, fragments).map(Some),
             Err(Untranslatable::Unanswerable(_) | Untranslatable::TooFar { .. }) => Ok(None),
             Err(error) => panic!("{error}"),
         };
         let (Some(plain), Some(fragments)) = (loaded(false)?, loaded(true)?) else { return Ok(None) };
-        Ok(Some(Self { program: program.clone(), socket: Socket::new(program)?, xdp: [plain, fragments] }))
+        Ok(Some(Self {
+            program: program.clone(),
+            socket: FilteredSocketPair::new(program)?,
+            xdp: [plain, fragments],
+        }))
     }
 
     /// Runs the filter all three ways over a packet of at least 14 bytes. `cut` is the end of its first
@@ -60,14 +64,14 @@ impl Filter {
     ///
     /// # Panics
     /// When two of them disagree.
-    pub fn check(&self, packet: &[u8], cut: u16) {
-        self.check_kernel(packet);
+    pub fn check_packet(&self, packet: &[u8], cut: u16) {
+        self.compare_with_kernel(packet);
         let whole = packet.len() <= LINEAR_BYTES_MAX;
         if whole {
-            self.check_xdp(0, packet, packet.len());
+            self.compare_with_xdp(0, packet, packet.len());
         }
         let cut = (ETHERNET_BYTES + usize::from(cut) % LINEAR_BYTES_MAX).min(packet.len());
-        self.check_xdp(1, packet, if whole && cut.is_multiple_of(4) { packet.len() } else { cut });
+        self.compare_with_xdp(1, packet, if whole && cut.is_multiple_of(4) { packet.len() } else { cut });
     }
 
     /// Whether the kernel's verifier refused the translation as too complex.
@@ -75,28 +79,29 @@ impl Filter {
         self.xdp.iter().any(Option::is_none)
     }
 
-    fn check_kernel(&self, packet: &[u8]) {
-        let headers = Headers::Datagram { linear_bytes: datagram_linear_bytes(packet.len()) };
-        let kept = self.program.run(&[packet], &Ancillary { headers, ..Ancillary::default() }) as usize;
-        let by_kernel = self.socket.pass(packet).expect("a datagram to a socket of our own");
+    fn compare_with_kernel(&self, packet: &[u8]) {
+        let headers = HeaderLocation::Datagram { linear_bytes: datagram_linear_bytes(packet.len()) };
+        let kept =
+            self.program.run(&[packet], &AncillaryData { headers, ..AncillaryData::default() }) as usize;
+        let by_kernel = self.socket.send_through_filter(packet).expect("a datagram to a socket of our own");
         assert_eq!(
             by_kernel,
             kept.min(packet.len()),
             "bytes kept, by kernel and by run: {}",
-            self.show(packet)
+            self.failure_text(packet)
         );
     }
 
-    fn check_xdp(&self, fragments: usize, packet: &[u8], linear_bytes: usize) {
+    fn compare_with_xdp(&self, fragments: usize, packet: &[u8], linear_bytes: usize) {
         // Test runs pretend that packets arrived on lo.
-        let ancillary = Ancillary { interface_index: Some(1), queue: 1, ..Ancillary::default() };
+        let ancillary = AncillaryData { interface_index: Some(1), queue: 1, ..AncillaryData::default() };
         let kept = self.program.run(&[packet], &ancillary);
         let (linear, rest) = packet.split_at(linear_bytes);
         assert_eq!(
             kept,
             self.program.run(&[linear, rest], &ancillary),
             "in one piece, and in two: {}",
-            self.show(packet)
+            self.failure_text(packet)
         );
 
         let Some(program) = &self.xdp[fragments] else { return };
@@ -105,10 +110,15 @@ impl Filter {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && linear_bytes < packet.len() => return,
             returned => returned.expect("a test run"),
         };
-        assert_eq!(returned, expected, "by XDP, and by run; {linear_bytes} linear: {}", self.show(packet));
+        assert_eq!(
+            returned,
+            expected,
+            "by XDP, and by run; {linear_bytes} linear: {}",
+            self.failure_text(packet)
+        );
     }
 
-    fn show(&self, packet: &[u8]) -> String {
+    fn failure_text(&self, packet: &[u8]) -> String {
         format!("{:?} over {packet:02x?}", self.program.instructions())
     }
 }
@@ -118,23 +128,24 @@ impl Filter {
 ///
 /// # Panics
 /// When the ways to run a filter disagree, or privileges for XDP are missing.
-pub fn check(instructions: &[u8], mut packet: Vec<u8>, long: usize, cut: u16) {
+pub fn check_bytes_as_filter(instructions: &[u8], mut packet: Vec<u8>, long: usize, cut: u16) {
     packet.resize(packet.len().max(long).max(ETHERNET_BYTES), 0x5a);
-    let program = oracle::program(instructions);
-    let filter = |program| Filter::new(program).expect("the privileges that XDP takes");
+    let program = oracle::program_from_bytes(instructions);
+    let filter = |program| ComparedFilter::new(program).expect("the privileges that XDP takes");
     let Some(loaded) = filter(&program) else { return };
-    loaded.check(&packet, cut);
-    let shapes = oracle::packets();
+    loaded.check_packet(&packet, cut);
+    let shapes = oracle::sample_packets();
     for shift in 0..4 {
-        loaded.check(&shapes[(usize::from(cut) + 101 * shift) % shapes.len()], cut);
+        loaded.check_packet(&shapes[(usize::from(cut) + 101 * shift) % shapes.len()], cut);
     }
-    let result = program.run(&[&packet], &Ancillary { interface_index: Some(1), ..Ancillary::default() });
-    let comparing = oracle::comparing(&program, result).expect("ends with a return of A");
-    filter(&comparing).expect("as the program it is made of").check(&packet, cut);
+    let result =
+        program.run(&[&packet], &AncillaryData { interface_index: Some(1), ..AncillaryData::default() });
+    let comparing = oracle::program_that_compares(&program, result).expect("ends with a return of A");
+    filter(&comparing).expect("as the program it is made of").check_packet(&packet, cut);
 }
 
 /// Loads a translation with an end of its own; `None` if it is too complex for the verifier.
-fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<OwnedFd>> {
+fn load_as_xdp(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<OwnedFd>> {
     prefix.extend([set(R0, MATCHED.cast_signed()), exit()]);
     match bpf::load_xdp(&prefix, fragments, None) {
         Ok(program) => Ok(Some(program)),
@@ -161,16 +172,16 @@ fn datagram_linear_bytes(bytes: usize) -> u32 {
     u32::try_from(bytes - outside).expect("datagrams are small")
 }
 
-impl Socket {
+impl FilteredSocketPair {
     fn new(program: &Program) -> io::Result<Self> {
         let (sender, receiver) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        option::filter(&receiver, program.instructions())?;
+        option::attach_filter(&receiver, program.instructions())?;
         Ok(Self { sender, receiver })
     }
 
     /// Sends a packet through the filter: how many bytes of it come out.
-    fn pass(&self, packet: &[u8]) -> io::Result<usize> {
+    fn send_through_filter(&self, packet: &[u8]) -> io::Result<usize> {
         rustix::net::send(&self.sender, packet, SendFlags::empty())?;
         match rustix::net::recv(&self.receiver, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, bytes)) => Ok(bytes),

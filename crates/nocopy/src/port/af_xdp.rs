@@ -5,24 +5,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::{Backend, KernelRings, XdpParts};
-use super::bound_socket::BoundSocket;
+use super::backend::{Backend, KernelRingFeatures, ToHostContext};
+use super::bound_socket::BoundXdpSocket;
 use super::builder::PortTuning;
 use super::drivers;
-use super::error::refused_here;
-use super::granted::Granted;
+use super::error::native_refusal_reason;
+use super::granted::GrantedPortParts;
 use super::host_path::HostPath;
 use super::ladder::{ModeOrder, OpenStep};
-use super::redirect::{self, Redirect};
-use super::user_filter::{Unmatched, UserFilter};
-use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, assemble};
+use super::redirect::{self, RedirectProgram};
+use super::user_filter::{UnmatchedDestination, UserFilter};
+use super::{
+    FilterPlace, Mode, OpenError, Port, PortBuilder, Refusal, SharedPort, Statistics, assemble_port,
+};
 use crate::facts::kernel::KernelVersion;
-use crate::memory::area::{Area, Half};
+use crate::memory::area::{Area, PoolDirection};
 use crate::port::xdp::{self, Attach};
 use crate::sys::capability;
-use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
+use crate::sys::interface::{Interface, InterfaceError, PromiscuousGuard};
 use crate::sys::netdev::XdpFeatures;
-use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
+use crate::sys::xsk::{PortRings, TxKick, XskBinding, XskSocket};
 
 /// How often to check whether the kernel has released a queue whose socket was just closed. A kernel worker
 /// releases it, which stalls with the machine, so checks are counted, not time.
@@ -36,12 +38,12 @@ pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 /// A bound AF_XDP socket, and the program that feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
-    redirect: Arc<Redirect>,
+    redirect: Arc<RedirectProgram>,
     queue: u32,
-    bound: BoundSocket,
+    bound: BoundXdpSocket,
     /// The handle for returning packets, if it was prepared while the process had privileges.
     host_path: Option<HostPath>,
-    _promiscuous: Option<Promiscuous>,
+    _promiscuous: Option<PromiscuousGuard>,
 }
 
 impl Backend for XdpBackend {
@@ -55,31 +57,31 @@ impl Backend for XdpBackend {
 
     fn kick_rx(&self) -> io::Result<()> {
         match self.bound.socket.kick_rx() {
-            Err(error) if self.bound.is_resetting(&error) => Ok(()),
+            Err(error) if self.bound.is_device_resetting(&error) => Ok(()),
             done => done,
         }
     }
 
     // Only this call checks the interface: poll and epoll never report that it is down or removed.
-    fn check(&self) -> io::Result<()> {
+    fn check_alive(&self) -> io::Result<()> {
         self.kick_rx()
     }
 
-    fn kernel_rings(&self) -> Option<KernelRings> {
-        self.bound.kernel_rings()
+    fn kernel_ring_features(&self) -> Option<KernelRingFeatures> {
+        self.bound.kernel_ring_features()
     }
 
-    fn xdp(&self) -> Option<XdpParts<'_>> {
+    fn to_host_context(&self) -> Option<ToHostContext<'_>> {
         let Self { redirect, bound, host_path, .. } = self;
-        Some(XdpParts { redirect, query: &bound.query, host_path: host_path.as_ref() })
+        Some(ToHostContext { redirect, query: &bound.query, host_path: host_path.as_ref() })
     }
 
-    fn leave_to_host(&self) -> bool {
-        self.redirect.clear(self.queue)
+    fn leave_packets_to_host(&self) -> bool {
+        self.redirect.clear_queue(self.queue)
     }
 
-    fn disconnect(&self) -> bool {
-        self.leave_to_host() && redirect::wait_for_programs()
+    fn stop_receiving(&self) -> bool {
+        self.leave_packets_to_host() && redirect::wait_for_running_programs()
     }
 }
 
@@ -91,27 +93,27 @@ impl AsFd for XdpBackend {
 
 /// The AF_XDP modes as steps of the ladder, with the state that one step leaves for the next.
 #[derive(Default)]
-pub(super) struct XdpAttempts {
-    socket: Option<(XskSocket, Rings)>,
+pub(super) struct XdpModeAttempts {
+    socket: Option<(XskSocket, PortRings)>,
     /// The program of the previous step.
-    redirect: Option<Arc<Redirect>>,
+    redirect: Option<Arc<RedirectProgram>>,
     pub(super) mode: Option<Mode>,
     /// The socket made by another process, until it is used.
     granted_socket: Option<XskSocket>,
-    granted: Option<Granted>,
+    granted: Option<GrantedPortParts>,
 }
 
 /// A socket bound in a mode that works.
 pub(super) struct OpenedSocket {
     socket: XskSocket,
-    rings: Rings,
-    redirect: Arc<Redirect>,
+    rings: PortRings,
+    redirect: Arc<RedirectProgram>,
     mode: Mode,
-    granted: Option<Granted>,
+    granted: Option<GrantedPortParts>,
 }
 
-impl XdpAttempts {
-    pub(super) fn of(grant: Option<(XskSocket, Granted)>) -> Self {
+impl XdpModeAttempts {
+    pub(super) fn with_grant(grant: Option<(XskSocket, GrantedPortParts)>) -> Self {
         let (granted_socket, granted) = grant.unzip();
         Self { granted_socket, granted, ..Self::default() }
     }
@@ -126,17 +128,20 @@ impl XdpAttempts {
         mode: Mode,
     ) -> Result<Result<OpenedSocket, Refusal>, OpenError> {
         self.mode = Some(mode);
-        let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
+        let refuse = |step, reason| Ok(Err(settings.refusal_at_step(interface, mode, step, reason)));
         if mode == Mode::XdpZeroCopy
             && !settings.multi_buffer
             && PortBuilder::zero_copy_frame_bytes(interface, area.config().headroom_bytes)
                 > area.config().frame_bytes
             && !interface.loopback
         {
-            return refuse(OpenStep::Frames { bytes: area.config().frame_bytes }, spread(interface));
+            return refuse(
+                OpenStep::Frames { bytes: area.config().frame_bytes },
+                spread_packets_error(interface),
+            );
         }
-        if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
-            return refuse(OpenStep::Members, members(interface));
+        if !settings.only_sends() && !drivers::receives_in_mode(interface.driver.as_deref(), mode) {
+            return refuse(OpenStep::Members, member_drivers_error(interface));
         }
         // Only a granted socket is used, and it is registered once.
         let requests = match &self.granted {
@@ -146,7 +151,7 @@ impl XdpAttempts {
         let made = self.socket.take().filter(|(socket, _)| socket.asked_for_requests == requests);
         let (mut socket, mut rings) = match made {
             Some(made) => made,
-            None => settings.socket(self.granted_socket.take(), area, requests)?,
+            None => settings.socket_with_rings(self.granted_socket.take(), area, requests)?,
         };
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
         // An interface runs its program at one place only.
@@ -154,9 +159,9 @@ impl XdpAttempts {
         let attached = match (reused, &self.granted) {
             (Some(redirect), _) => Ok(redirect),
             (None, Some(granted)) => granted.redirect_at(at),
-            (None, None) => match Redirect::on(interface, at, settings) {
+            (None, None) => match RedirectProgram::on_interface(interface, at, settings) {
                 Ok(redirect) => Ok(redirect),
-                Err(error) => Err(refused_here(at, error)?),
+                Err(error) => Err(native_refusal_reason(at, error)?),
             },
         };
         let redirect = match attached {
@@ -167,24 +172,27 @@ impl XdpAttempts {
             }
         };
         let zero_copy = mode == Mode::XdpZeroCopy;
-        let mut bound = settings.bind(interface, &socket, zero_copy)?;
+        let mut bound = settings.bind_socket(interface, &socket, zero_copy)?;
         let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
         if bound.as_ref().is_err_and(unsupported) && socket.takes_requests && self.granted.is_none() {
             // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a
             // port works without.
-            (socket, rings) = settings.socket(None, area, false)?;
-            bound = settings.bind(interface, &socket, zero_copy)?;
+            (socket, rings) = settings.socket_with_rings(None, area, false)?;
+            bound = settings.bind_socket(interface, &socket, zero_copy)?;
         }
         match bound {
             Ok(()) => {
                 let mode = settings.reported_mode(&socket, at)?;
-                if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
-                    let refusal = settings.refusal(interface, mode, OpenStep::Proof, unproven());
+                if mode == Mode::XdpZeroCopy
+                    && !settings.is_zero_copy_proven(interface, area, &socket, &mut rings)?
+                {
+                    let refusal =
+                        settings.refusal_at_step(interface, mode, OpenStep::Proof, proof_timeout_error());
                     // The socket cannot be bound again: the next step makes another. Only an opener could
                     // make another granted one.
                     self.redirect = Some(redirect);
                     let stuck = self.granted.is_some();
-                    return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };
+                    return if stuck { Err(settings.no_mode_error(vec![refusal])) } else { Ok(Err(refusal)) };
                 }
                 Ok(Ok(OpenedSocket { socket, rings, redirect, mode, granted: self.granted.take() }))
             }
@@ -197,7 +205,7 @@ impl XdpAttempts {
 }
 
 impl OpenedSocket {
-    pub(super) fn open(
+    pub(super) fn into_port(
         self,
         settings: PortBuilder,
         interface: &Interface,
@@ -207,23 +215,26 @@ impl OpenedSocket {
     ) -> Result<Port, OpenError> {
         let Self { socket, rings, redirect, mode, granted } = self;
         settings.wait_for_carrier(true)?;
-        settings.busy_poll_on(&socket)?;
-        let (promiscuous, query) = settings.watch_interface(interface)?;
-        let bound = BoundSocket::new(&settings, mode, socket, query);
+        settings.turn_on_busy_poll(&socket)?;
+        let (promiscuous, query) = settings.promiscuous_and_query(interface)?;
+        let bound = BoundXdpSocket::new(&settings, mode, socket, query);
         let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
         let rx_frames = settings.rx_frames.saturating_add(lent_frames);
-        let mut pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-        settings.set_metadata(&mut pools, mode, interface, &redirect, &bound.socket);
+        let mut pools = (
+            area.pool(PoolDirection::Receive, rx_frames)?,
+            area.pool(PoolDirection::Send, settings.tx_frames)?,
+        );
+        settings.set_pool_metadata(&mut pools, mode, interface, &redirect, &bound.socket);
         if granted.is_none() && !settings.only_sends() {
             redirect
-                .set(settings.queue, bound.as_fd())
-                .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+                .set_queue_socket(settings.queue, bound.as_fd())
+                .map_err(|error| settings.system_error("put the socket into the XDP map", error))?;
         }
         let (program, place) = redirect.filter.clone().unzip();
         // If it is not available, `ToHost` reports why.
         let host_path = settings
             .tuning
-            .way_to_host
+            .prepare_host_path
             .then(|| HostPath::prepare(&settings.interface, &bound.query).ok())
             .flatten();
         let backend = XdpBackend {
@@ -234,49 +245,52 @@ impl OpenedSocket {
             _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
         };
         let chain_frames_max = chain_frames_max(mode, interface);
-        let mut inner = Inner::new(&settings, interface.index, mode, chain_frames_max, area, backend);
+        let mut inner = SharedPort::new(&settings, interface.index, mode, chain_frames_max, area, backend);
         (inner.order, inner.refusals, inner.filter) = (order.why, refusals, place);
         let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
-        let mut port = assemble(inner, rings, pools, None, &settings);
+        let mut port = assemble_port(inner, rings, pools, None, &settings);
         if let Some(program) = program.filter(|_| in_user_space) {
             let host =
                 port.receiver.to_host().map_err(|source| OpenError::Filter { source: Box::new(source) })?;
-            port.receiver.filter_by(UserFilter::new(
+            port.receiver.set_user_filter(UserFilter::new(
                 program,
                 interface.index,
                 settings.queue,
-                Unmatched::HandOver(Box::new(host)),
+                UnmatchedDestination::HandOver(Box::new(host)),
             ));
         }
-        port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
+        port.receiver
+            .kick_fill_ring()
+            .map_err(|error| settings.half_error("hand the frames to the device", error))?;
         Ok(port)
     }
 }
 
 impl PortBuilder {
     /// The granted socket, or a new one, with its memory and its rings.
-    fn socket(
+    fn socket_with_rings(
         &self,
         granted: Option<XskSocket>,
         area: &Area,
         requests: bool,
-    ) -> Result<(XskSocket, Rings), OpenError> {
-        let mut socket = granted.map_or_else(|| self.make_socket(), Ok)?;
-        self.register(&mut socket, area, requests)?;
-        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
+    ) -> Result<(XskSocket, PortRings), OpenError> {
+        let mut socket = granted.map_or_else(|| self.make_receiving_socket(), Ok)?;
+        self.register_area(&mut socket, area, requests)?;
+        let rings =
+            socket.make_rings(self.rings).map_err(|error| self.system_error("make the rings", error))?;
         Ok((socket, rings))
     }
 
     /// Shares the area with the kernel.
-    pub(super) fn register(
+    pub(super) fn register_area(
         &self,
         socket: &mut XskSocket,
         area: &Area,
         requests: bool,
     ) -> Result<(), OpenError> {
-        let memory = area.memory();
+        let memory = area.memory_range();
         let registered =
-            socket.register(memory, area.config().frame_bytes, area.config().headroom_bytes, requests);
+            socket.register_umem(memory, area.config().frame_bytes, area.config().headroom_bytes, requests);
         registered.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
                 interface: self.interface.clone(),
@@ -284,50 +298,52 @@ impl PortBuilder {
                 bytes: memory.1,
                 source,
             },
-            _ => self.system("register the area", source),
+            _ => self.system_error("register the area", source),
         })
     }
 
     /// Makes a socket that can be received from.
-    pub(super) fn make_socket(&self) -> Result<XskSocket, OpenError> {
-        let socket = self.new_socket(capability::PORT)?;
-        socket.make_rx_ring(self.rings.rx).map_err(|error| self.system("make the rx ring", error))?;
+    pub(super) fn make_receiving_socket(&self) -> Result<XskSocket, OpenError> {
+        let socket = self.new_xdp_socket(capability::PORT)?;
+        socket.size_rx_ring(self.rings.rx).map_err(|error| self.system_error("make the rx ring", error))?;
         Ok(socket)
     }
 
     /// Makes a socket, which needs privileges.
-    pub(super) fn new_socket(
+    pub(super) fn new_xdp_socket(
         &self,
         needed: &[(rustix::thread::CapabilitySet, &'static str)],
     ) -> Result<XskSocket, OpenError> {
-        if let Some(capability) = capability::missing(needed) {
+        if let Some(capability) = capability::missing_capability(needed) {
             return Err(OpenError::Capability { interface: self.interface.clone(), capability });
         }
         XskSocket::new().map_err(|error| match (error.raw_os_error(), KernelVersion::running()) {
             (Some(libc::EAFNOSUPPORT), Some(running)) => {
                 OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
             }
-            _ => self.system("make an AF_XDP socket", error),
+            _ => self.system_error("make an AF_XDP socket", error),
         })
     }
 
-    pub(super) fn busy_poll_on(&self, socket: &XskSocket) -> Result<(), OpenError> {
+    pub(super) fn turn_on_busy_poll(&self, socket: &XskSocket) -> Result<(), OpenError> {
         let Some((duration, packets)) = self.busy_poll else { return Ok(()) };
-        socket.set_busy_poll(duration, packets).map_err(|error| self.system("turn on busy polling", error))
+        socket
+            .set_busy_poll(duration, packets)
+            .map_err(|error| self.system_error("turn on busy polling", error))
     }
 
     /// Converts an error of a half while the port is opened.
-    pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
+    pub(super) fn half_error(&self, operation: &'static str, error: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match error.kind() {
             io::ErrorKind::NetworkDown => InterfaceError::Down { interface }.into(),
             io::ErrorKind::NotConnected => InterfaceError::NotFound { interface }.into(),
-            _ => self.system(operation, error),
+            _ => self.system_error(operation, error),
         }
     }
 
     /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
-    fn bind(
+    fn bind_socket(
         &self,
         interface: &Interface,
         socket: &XskSocket,
@@ -338,7 +354,7 @@ impl PortBuilder {
         let mut attempts = 1..RELEASE_ATTEMPTS;
         loop {
             let Err(error) =
-                socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
+                socket.bind(XskBinding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
             else {
                 return Ok(Ok(()));
             };
@@ -348,7 +364,7 @@ impl PortBuilder {
                     return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
                 }
                 _ => {
-                    return match InterfaceError::of(&self.interface, &error) {
+                    return match InterfaceError::from_refusal(&self.interface, &error) {
                         Some(refused) => Err(refused.into()),
                         None => Ok(Err(error)),
                     };
@@ -358,7 +374,8 @@ impl PortBuilder {
     }
 
     fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
-        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
+        let zero_copy =
+            socket.is_zero_copy().map_err(|error| self.system_error("read XDP_OPTIONS", error))?;
         Ok(match (zero_copy, at) {
             (true, _) => Mode::XdpZeroCopy,
             (false, Attach::Native) => Mode::XdpCopyNative,
@@ -374,24 +391,24 @@ fn chain_frames_max(mode: Mode, interface: &Interface) -> usize {
     of_driver.unwrap_or(CHAIN_FRAMES_MAX)
 }
 
-fn spread(interface: &Interface) -> io::Error {
-    let (driver, mtu_bytes) = (interface.driver_words(), interface.mtu_bytes);
+fn spread_packets_error(interface: &Interface) -> io::Error {
+    let (driver, mtu_bytes) = (interface.driver_phrase(), interface.mtu_bytes);
     let words = format!(
         "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
     );
     io::Error::new(io::ErrorKind::InvalidInput, words)
 }
 
-fn members(interface: &Interface) -> io::Error {
+fn member_drivers_error(interface: &Interface) -> io::Error {
     let words = format!(
         "{} runs programs in the drivers of its members, whose packets no socket of {} gets",
-        interface.driver_words(),
+        interface.driver_phrase(),
         interface.name
     );
     io::Error::new(io::ErrorKind::Unsupported, words)
 }
 
-fn unproven() -> io::Error {
+fn proof_timeout_error() -> io::Error {
     let words = "the socket was bound, but a frame sent as proof was not reported as sent in time";
     io::Error::new(io::ErrorKind::TimedOut, words)
 }

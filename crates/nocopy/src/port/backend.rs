@@ -7,31 +7,32 @@ use std::time::Duration;
 
 use super::Statistics;
 use super::host_path::HostPath;
-use super::redirect::Redirect;
+use super::redirect::RedirectProgram;
 use crate::sys::interface::InterfaceQuery;
 use crate::sys::poll::{self, Wakeup};
 use crate::sys::xsk::TxKick;
 
 /// What differs between kernels that share the rings.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct KernelRings {
+pub(super) struct KernelRingFeatures {
     /// The kernel wants room for a request in front of every packet.
     pub(super) takes_requests: bool,
-    /// The kernel's index of the tx ring may lag behind the frames it has sent; see `Inner::silent_kicks`.
+    /// The kernel's index of the tx ring may lag behind the frames it has sent; see
+    /// `SharedPort::silent_kicks_max`.
     pub(super) tx_index_lags: bool,
 }
 
 /// The XDP program of a port, and what returning packets to the host needs.
 #[derive(Debug)]
-pub(super) struct XdpParts<'a> {
-    pub(super) redirect: &'a Arc<Redirect>,
+pub(super) struct ToHostContext<'a> {
+    pub(super) redirect: &'a Arc<RedirectProgram>,
     pub(super) query: &'a InterfaceQuery,
     /// If it was prepared while the process had privileges.
     pub(super) host_path: Option<&'a HostPath>,
 }
 
 /// The other end of a port's rings. It is called at most once per batch; values that never change are read
-/// when the port is opened ([`Inner::new`](super::Inner)). Errors are the kernel's own.
+/// when the port is opened ([`SharedPort::new`](super::SharedPort)). Errors are the kernel's own.
 pub(super) trait Backend: AsFd + Send + Sync {
     fn statistics(&self) -> io::Result<Statistics>;
 
@@ -49,27 +50,28 @@ pub(super) trait Backend: AsFd + Send + Sync {
         poll::wait_readable(self.as_fd(), timeout)
     }
 
-    fn check(&self) -> io::Result<()> {
+    fn check_alive(&self) -> io::Result<()> {
         Ok(())
     }
 
     /// `None` if the rings are not shared with the kernel.
-    fn kernel_rings(&self) -> Option<KernelRings> {
+    fn kernel_ring_features(&self) -> Option<KernelRingFeatures> {
         None
     }
 
     /// `None` if it takes no packets away from the host.
-    fn xdp(&self) -> Option<XdpParts<'_>> {
+    fn to_host_context(&self) -> Option<ToHostContext<'_>> {
         None
     }
 
-    /// Leaves arriving packets to the host; true if it gets them all from now on. See [`Redirect::clear`].
-    fn leave_to_host(&self) -> bool {
+    /// Leaves arriving packets to the host; true if it gets them all from now on. See
+    /// [`RedirectProgram::clear_queue`].
+    fn leave_packets_to_host(&self) -> bool {
         true
     }
 
     /// Ends receiving; true if the kernel certainly receives into none of the port's frames any more.
-    fn disconnect(&self) -> bool {
+    fn stop_receiving(&self) -> bool {
         true
     }
 }

@@ -7,7 +7,7 @@ use super::{Fanout, Mode, OpenError, Wait};
 use crate::memory::area::{Area, AreaConfig};
 use crate::port::filter::Program;
 use crate::sys::interface::Interface;
-use crate::sys::queues::node_of;
+use crate::sys::queues::card_numa_node;
 use crate::sys::xsk::RingSizes;
 
 /// Settings of a port to be opened; see [`Port::builder`](super::Port::builder).
@@ -124,11 +124,11 @@ pub struct PortTuning {
     /// use).
     ///
     /// [`ToHost`]: super::ToHost
-    pub way_to_host: bool,
+    pub prepare_host_path: bool,
     /// Shares the area's memory with forked children, as the rings always are (default false: it is unmapped
     /// there). For libraries in programs that fork freely: either parent or child may continue with the port
-    /// (as a daemon whose parent ends), and the other gives it up ([`Queues::leave`](super::Queues::leave)).
-    /// With a given area, [`AreaConfig::inherited`] decides.
+    /// (as a daemon whose parent ends), and the other gives it up
+    /// ([`Queues::disown`](super::Queues::disown)). With a given area, [`AreaConfig::inherited`] decides.
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
     pub inherited: bool,
@@ -147,7 +147,7 @@ impl Default for PortTuning {
             block_timeout: None,
             probe_frame: None,
             arrival_times: false,
-            way_to_host: false,
+            prepare_host_path: false,
             inherited: false,
             wireless: false,
         }
@@ -316,15 +316,15 @@ impl PortBuilder {
         self
     }
 
-    pub(crate) fn interface(&self) -> &str {
+    pub(crate) fn interface_name(&self) -> &str {
         &self.interface
     }
 
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn default_frame_memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * 2048
     }
 
-    pub(super) fn check(&self) -> Result<(), OpenError> {
+    pub(super) fn check_settings(&self) -> Result<(), OpenError> {
         let RingSizes { fill, rx, tx, completion } = self.rings;
         for (ring, entries) in [("rx", rx), ("tx", tx), ("fill", fill), ("completion", completion)] {
             if !entries.is_power_of_two() {
@@ -338,32 +338,32 @@ impl PortBuilder {
     }
 
     /// The given area, or a new one with room for `ports` such ports on an interface.
-    pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
+    pub(super) fn area_for_ports(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
         let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
-        let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
-        self.area_near(interface, self.frame_bytes_for(interface), frame_count)
+        let frame_count = self.half_frame_total().saturating_add(more).saturating_mul(ports);
+        self.area_near_card(interface, self.frame_bytes_for(interface), frame_count)
     }
 
     /// The given area, or a new one, on the card's own NUMA node if there is memory.
-    pub(super) fn area_near(
+    pub(super) fn area_near_card(
         &self,
         interface: &Interface,
         frame_bytes: u32,
         frame_count: u32,
     ) -> Result<Area, OpenError> {
-        let node = node_of(interface);
+        let node = card_numa_node(interface);
         // The node was not requested: if it has no memory, any node will do.
-        self.area_or_new(frame_bytes, frame_count, node).or_else(|refused| {
-            if node.is_some() { self.area_or_new(frame_bytes, frame_count, None) } else { Err(refused) }
+        self.given_or_new_area(frame_bytes, frame_count, node).or_else(|refused| {
+            if node.is_some() { self.given_or_new_area(frame_bytes, frame_count, None) } else { Err(refused) }
         })
     }
 
     /// Frames of both halves.
-    pub(super) fn own_frames(&self) -> u32 {
+    pub(super) fn half_frame_total(&self) -> u32 {
         self.rx_frames.saturating_add(self.tx_frames)
     }
 
-    pub(super) fn area_or_new(
+    pub(super) fn given_or_new_area(
         &self,
         frame_bytes: u32,
         frame_count: u32,
@@ -384,7 +384,7 @@ impl PortBuilder {
         }
     }
 
-    pub(super) fn system(&self, operation: &'static str, source: io::Error) -> OpenError {
+    pub(super) fn system_error(&self, operation: &'static str, source: io::Error) -> OpenError {
         OpenError::System { interface: self.interface.clone(), queue: self.queue, operation, source }
     }
 }

@@ -21,9 +21,9 @@ pub(super) const PAGE_BYTES: u32 = 4096;
 
 /// A fact about some drivers.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct DriverQuirk {
     drivers: &'static [&'static str],
-    effect: Effect,
+    effect: QuirkEffect,
     /// What the driver does, as a verb phrase.
     pub(crate) does: &'static str,
     /// The consequence for a port.
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum QuirkEffect {
     None,
     /// The device writes packets only into whole KiB of a frame.
     WholeKib,
@@ -53,74 +53,74 @@ pub(crate) enum Effect {
     UnfinishedChecksums,
 }
 
-const KNOWN: &[Entry] = &[
-    Entry {
+const KNOWN: &[DriverQuirk] = &[
+    DriverQuirk {
         drivers: &["igb"],
-        effect: Effect::WholeKib,
+        effect: QuirkEffect::WholeKib,
         does: "counts receive buffers in KiB, and in zero-copy splits longer packets into several",
         port: "frames of 4096 B for an MTU of 1500, and no zero-copy if these are too short",
         source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_setup_srrctl (SRRCTL.BSIZEPKT)",
         test: "crates/nocopy-vm/src/tests/large_mtu.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["igb"],
-        effect: Effect::None,
+        effect: QuirkEffect::None,
         does: "resets its link when a program is attached or detached, and drops frames that it has not sent by then",
         port: "opening takes up to 2.5 s, and dropping a sender waits up to 100 ms for its frames",
         source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_xdp_setup (igb_close, igb_open)",
         test: "crates/nocopy-vm/src/tests/drained.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["igb"],
-        effect: Effect::None,
+        effect: QuirkEffect::None,
         does: "returns ENETDOWN while it restarts its queues, although it is up",
         port: "a port does not report this as an error",
         source: "linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_xsk_wakeup",
         test: "crates/nocopy-vm/src/tests/queue_count.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["i40e", "ice", "igb", "ixgbe", "virtio_net"],
-        effect: Effect::None,
+        effect: QuirkEffect::None,
         does: "takes the receive buffers of a zero-copy queue from the fill ring only, and if that is empty, may leak, stall, or deliver nothing to the host on that queue",
         port: "a port that only sends keeps the ring full, with its own frames",
         source: "github.com/anza-xyz/agave/pull/6836; linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_alloc_rx_buffers_zc; \
                  the document that says to leave it empty: linux Documentation/networking/af_xdp.rst",
         test: "crates/nocopy-vm/src/tests/send_only.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["mlx5_core"],
-        effect: Effect::None,
+        effect: QuirkEffect::None,
         does: "has returned the address of one frame twice (ConnectX-6 Dx, Linux 6.14)",
         port: "the second is refused, and counted in Faults::not_lent",
         source: "github.com/xdp-project/bpf-examples/issues/137",
-        test: "crates/nocopy/src/port/drivers.rs: a_duplicate_address_is_counted_and_has_one_owner",
+        test: "crates/nocopy/src/port/drivers.rs: a_repeated_frame_address_is_a_fault_and_changes_no_owner",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["bonding"],
-        effect: Effect::ProbeFrame,
+        effect: QuirkEffect::ProbeFrame,
         does: "reported zero-copy (Linux 6.3 to 6.7) although it could not make its members send",
         port: "zero-copy must first send a frame within 1 s",
         source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set_features; \
                  lore.kernel.org/r/20240207084737.20890-1-magnus.karlsson@gmail.com",
         test: "crates/nocopy-vm/src/tests/probe_frame.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["bonding"],
-        effect: Effect::GenericOnly,
+        effect: QuirkEffect::GenericOnly,
         does: "runs a program in the drivers of its members, and does not deliver their packets to a socket of the bond",
         port: "a port that receives uses generic mode; a port on each member is faster",
         source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set; net/xdp/xsk.c: xsk_rcv_check",
         test: "crates/nocopy-vm/src/tests/bond.rs",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["veth", "tun", "bridge", "dummy"],
-        effect: Effect::FedBySockets,
+        effect: QuirkEffect::FedBySockets,
         does: "carries packets of this machine's own sockets, which XDP has to copy into pages first",
         port: "a capture tries the packet ring first",
         source: "linux drivers/net/veth.c: veth_convert_skb_to_xdp_buff; measured: nocopy bench capture, packets from sockets",
         test: "crates/nocopy/tests/ports/packet_ring.rs: the_mode_order_depends_on_interface_and_purpose",
     },
-    Entry {
+    DriverQuirk {
         drivers: &[
             "veth",
             "netkit",
@@ -132,16 +132,16 @@ const KNOWN: &[Entry] = &[
             "virtio_net",
             "vif",
         ],
-        effect: Effect::UnfinishedChecksums,
+        effect: QuirkEffect::UnfinishedChecksums,
         does: "delivers packets that never were on a wire with unfinished checksums",
         port: "a UDP socket over it accepts an unfinished checksum, and counts it; Sender::forward and ToHost finish it",
         source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
                  (VIRTIO_NET_HDR_F_NEEDS_CSUM); drivers/net/xen-netfront.c: handle_incoming_queue (checksum_setup)",
         test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_missing_device_are_accepted",
     },
-    Entry {
+    DriverQuirk {
         drivers: &["virtio_net"],
-        effect: Effect::None,
+        effect: QuirkEffect::None,
         does: "has zero-copy only if the device has VIRTIO_F_ACCESS_PLATFORM and guest offloads are off",
         port: "otherwise a port uses another mode",
         source: "linux drivers/net/virtio_net.c: virtnet_xsk_pool_enable, virtnet_xdp_set",
@@ -149,25 +149,26 @@ const KNOWN: &[Entry] = &[
     },
 ];
 
-pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry> {
+pub(crate) fn known_quirks(driver: Option<&str>) -> impl Iterator<Item = &'static DriverQuirk> {
     KNOWN.iter().filter(move |entry| driver.is_some_and(|driver| entry.drivers.contains(&driver)))
 }
 
 /// Whether a driver has a known fact with this effect.
-pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
-    known(driver).any(|entry| entry.effect == effect)
+pub(crate) fn has_quirk_effect(driver: Option<&str>, effect: QuirkEffect) -> bool {
+    known_quirks(driver).any(|entry| entry.effect == effect)
 }
 
 /// Whether packets of an interface may have been sent without passing a card, so that their checksums may be
 /// unfinished: also if its driver is not known, as that of the loopback interface.
-pub(crate) fn is_wireless(interface: &Interface) -> bool {
+pub(crate) fn may_have_unfinished_checksums(interface: &Interface) -> bool {
     let driver = interface.driver.as_deref();
-    driver.is_none() || has(driver, Effect::UnfinishedChecksums)
+    driver.is_none() || has_quirk_effect(driver, QuirkEffect::UnfinishedChecksums)
 }
 
 /// Whether a port in that mode can receive packets, as far as is known.
-pub(crate) fn receives(driver: Option<&str>, mode: Mode) -> bool {
-    !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative) || !has(driver, Effect::GenericOnly)
+pub(crate) fn receives_in_mode(driver: Option<&str>, mode: Mode) -> bool {
+    !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative)
+        || !has_quirk_effect(driver, QuirkEffect::GenericOnly)
 }
 
 #[cfg(test)]
@@ -176,12 +177,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::memory::area::{Area, AreaConfig, Faults, Half};
+    use crate::memory::area::{Area, AreaConfig, Faults, PoolDirection};
     use crate::ring;
     use crate::sys::xsk::Descriptor;
 
     #[test]
-    fn every_entry_has_a_source_and_a_test_that_exists() {
+    fn every_driver_quirk_has_a_source_and_an_existing_test() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for entry in KNOWN {
             assert!(
@@ -199,29 +200,35 @@ mod tests {
 
     #[test]
     fn effects_apply_only_to_listed_drivers() {
-        assert!(has(Some("igb"), Effect::WholeKib) && !has(Some("ice"), Effect::WholeKib));
-        assert!(!has(None, Effect::ProbeFrame) && receives(None, Mode::XdpZeroCopy));
-        let bond = |mode| receives(Some("bonding"), mode);
+        assert!(
+            has_quirk_effect(Some("igb"), QuirkEffect::WholeKib)
+                && !has_quirk_effect(Some("ice"), QuirkEffect::WholeKib)
+        );
+        assert!(
+            !has_quirk_effect(None, QuirkEffect::ProbeFrame) && receives_in_mode(None, Mode::XdpZeroCopy)
+        );
+        let bond = |mode| receives_in_mode(Some("bonding"), mode);
         assert!(bond(Mode::XdpCopyGeneric) && !bond(Mode::XdpCopyNative) && !bond(Mode::XdpZeroCopy));
-        assert_eq!(known(Some("mlx5_core")).count(), 1);
+        assert_eq!(known_quirks(Some("mlx5_core")).count(), 1);
     }
 
     #[test]
-    fn a_duplicate_address_is_counted_and_has_one_owner() {
+    fn a_repeated_frame_address_is_a_fault_and_changes_no_owner() {
         let area = Area::new(AreaConfig { frame_count: 4, ..AreaConfig::default() }).unwrap();
-        let (receive, send) = (area.pool(Half::Receive, 2).unwrap(), area.pool(Half::Send, 2).unwrap());
+        let (receive, send) =
+            (area.pool(PoolDirection::Receive, 2).unwrap(), area.pool(PoolDirection::Send, 2).unwrap());
         let (mut fill, mut kernel_fill) = ring::pair::<u64>(4);
         assert_eq!(receive.refill(&mut fill), 2);
-        let address = kernel_fill.peek(1).next().unwrap() + 256;
+        let address = kernel_fill.ready_entries(1).next().unwrap() + 256;
         let received = Descriptor { address, len: 60, options: 0 };
         let mut faults = Faults::default();
-        let first = receive.claims().claim(received, &mut faults).unwrap().take();
-        receive.claimed(1);
-        assert!(receive.claims().claim(received, &mut faults).is_none());
+        let first = receive.claimer().claim(received, &mut faults).unwrap().take();
+        receive.count_claimed(1);
+        assert!(receive.claimer().claim(received, &mut faults).is_none());
         assert_eq!((faults.not_lent, faults.total), (1, 1));
         let (mut kernel_completion, mut completion) = ring::pair::<u64>(4);
-        let sent = send.lend(send.frame().unwrap()).unwrap();
-        send.sent(1);
+        let sent = send.lend(send.take_frame().unwrap()).unwrap();
+        send.count_lent(1);
         for _ in 0..2 {
             kernel_completion.push(sent.address).unwrap();
         }

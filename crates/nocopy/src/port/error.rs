@@ -1,11 +1,11 @@
 //! Why a port cannot be opened, and why it cannot return packets to the host.
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
 
 use super::drivers::PAGE_BYTES;
-use crate::facts::explanation::Refusal;
 use crate::facts::kernel::KernelVersion;
+use crate::facts::method_explanation::Refusal;
 use crate::memory::area::AreaError;
 use crate::port::xdp::{self, Attach};
 use crate::sys::capability;
@@ -115,7 +115,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The kernel has no rings of this size.
-    #[error("{ring} ring of {entries} entries: not possible; rings have a power of two; try {}", next_size(*entries))]
+    #[error("{ring} ring of {entries} entries: not possible; rings have a power of two; try {}", next_ring_size(*entries))]
     RingSize {
         /// Which ring.
         ring: &'static str,
@@ -174,7 +174,7 @@ pub enum OpenError {
     #[error(transparent)]
     Xdp(#[from] xdp::Error),
     /// The kernel refused another operation.
-    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("{interface} queue {queue}: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,
@@ -187,7 +187,7 @@ pub enum OpenError {
     },
 }
 
-fn next_size(entries: u32) -> u32 {
+fn next_ring_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
 
@@ -254,7 +254,7 @@ pub enum ToHostError {
         bytes: usize,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The port's interface.
         interface: String,
@@ -266,7 +266,7 @@ pub enum ToHostError {
 }
 
 /// The kernel's reason, if it refused native XDP for a reason that may not apply to generic XDP.
-pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
+pub(super) fn native_refusal_reason(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
     match error {
         xdp::Error::NoNative { source, .. }
         | xdp::Error::Mtu { source, .. }

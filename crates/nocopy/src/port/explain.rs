@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::{FilterPlace, Inner, Mode};
-use crate::facts::explanation::Explanation;
+use super::{FilterPlace, Mode, SharedPort};
 use crate::facts::metadata::Unsupported;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::area::AreaConfig;
 
-impl Inner {
+impl SharedPort {
     pub(super) fn explanation(&self) -> Explanation {
-        let mut explanation = Explanation::of(&Lines(self), self.evidence());
+        let mut explanation = Explanation::from_choice(&ExplanationLines(self), self.evidence());
         explanation.refusals.clone_from(&self.refusals);
         explanation.filter.clone_from(&self.filter);
         explanation.checksum = self.offers.checksum;
@@ -20,11 +20,11 @@ impl Inner {
 
 /// The mode, the evidence about copies, each better mode with the reason of its refusal and a remedy, and the
 /// memory.
-struct Lines<'port>(&'port Inner);
+struct ExplanationLines<'port>(&'port SharedPort);
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for ExplanationLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { interface, queue, mode, order, refusals, area, multi_buffer, .. } = self.0;
+        let SharedPort { interface, queue, mode, order, refusals, area, multi_buffer, .. } = self.0;
         writeln!(f, "{interface} queue {queue}: {mode}, {}", self.0.evidence())?;
         if let Some(why) = order {
             writeln!(f, "  order    {why}")?;
@@ -53,7 +53,7 @@ impl fmt::Display for Lines<'_> {
             writeln!(f, "  refused  {refusal}")?;
         }
         let (&AreaConfig { frame_count: frames, frame_bytes: bytes, .. }, pages) =
-            (area.config(), area.pages());
+            (area.config(), area.page_kind());
         match (self.0.offers.checksum, mode) {
             (Ok(()), Mode::XdpZeroCopy) => writeln!(f, "  checksum by the card")?,
             (Ok(()), _) => writeln!(f, "  checksum by the kernel, while it copies")?,

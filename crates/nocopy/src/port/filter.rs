@@ -27,7 +27,7 @@
 
 use std::ffi::CString;
 
-use nocopy_proto::distribution::libpcap_install;
+use nocopy_proto::distribution::libpcap_install_command;
 use nocopy_proto::filter::InvalidProgram;
 pub use nocopy_proto::filter::Program;
 
@@ -41,7 +41,7 @@ pub enum CompileError {
     #[error(
         "filter '{expression}': cannot be compiled; libpcap, which compiles filters, cannot be loaded ({reason}); install it ({}), \
          or give the filter as bytecode",
-        libpcap_install(|path| std::fs::read_to_string(path).ok())
+        libpcap_install_command(|path| std::fs::read_to_string(path).ok())
     )]
     NoLibrary {
         /// The expression.

@@ -3,24 +3,24 @@
 //! ```text
 //!   capture (opened with privileges)                    helper (keeps its privileges)
 //!   FilterControl::send ── map, link, recipe ─────────▶ FilterControl::receive: everything is checked
-//!   gives its privileges up; asks for a filter          FilterControl::set: loads a program with that filter,
-//!                                                       which takes the place of the link's at once
+//!   gives its privileges up; asks for a filter          FilterControl::set_filter: loads a program with that
+//!                                                       filter, which takes the place of the link's at once
 //! ```
 //! Loading a program needs privileges; replacing the program of a link needs only the link
 //! (`BPF_LINK_UPDATE`). So a helper that has the link can set a filter on it, by a program that this module
 //! makes, and do nothing else.
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::grant::message::{Header, flag, invalid, u64_at};
-use super::grant::{GrantError, INSPECT_MAP, check_program};
-use super::{Inner, Mode, Queues};
-use crate::port::xdp::{self, NoteSettings, PassHeader, Recipe, SocketMap};
+use super::grant::message::{XdpProgramHeader, invalid_field, parse_flag, u64_at};
+use super::grant::{GrantError, INSPECT_MAP, check_link_program};
+use super::{Mode, Queues, SharedPort};
+use crate::port::xdp::{self, MetadataNoteSettings, PassHeader, RedirectRecipe, SocketMap};
 use crate::sys::bpf::{self, MapKind};
-use crate::sys::descriptor::{self, Description};
+use crate::sys::descriptor::{self, FdInfo};
 use nocopy_proto::filter::{Program, Untranslatable};
 
 const MAGIC: [u8; 8] = *b"nocopy\0f";
@@ -28,7 +28,7 @@ const MAGIC: [u8; 8] = *b"nocopy\0f";
 /// The header; in its places for a grant's own, flags: hints (41), pass header (43), times (44); the pass
 /// header; the mark.
 const MESSAGE_BYTES: usize = MARK_AT + size_of::<u64>();
-const PASS_AT: usize = Header::BYTES;
+const PASS_AT: usize = XdpProgramHeader::BYTES;
 const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 
 const DESCRIPTORS: usize = 2;
@@ -47,7 +47,7 @@ const DESCRIPTORS: usize = 2;
 /// let queues = Port::builder("eth0").open_queues(..)?;
 /// queues.filter_control()?.send(&ours)?;
 /// // In the helper:
-/// FilterControl::receive(&theirs)?.set(Some(&filter::compile("udp port 9000")?))?;
+/// FilterControl::receive(&theirs)?.set_filter(Some(&filter::compile("udp port 9000")?))?;
 /// # Ok(()) }
 /// ```
 pub struct FilterControl {
@@ -55,7 +55,7 @@ pub struct FilterControl {
     namespace: (u64, u64),
     interface: String,
     interface_index: u32,
-    recipe: Recipe,
+    recipe: RedirectRecipe,
     sockets: SocketMap,
     link: OwnedFd,
 }
@@ -94,7 +94,7 @@ pub enum FilterControlError {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("{interface}: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("{interface}: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The interface.
         interface: String,
@@ -113,14 +113,17 @@ impl Queues {
     /// Not an AF_XDP mode, a granted port, or a refusal of the kernel.
     #[doc(hidden)]
     pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
-        FilterControl::of(self.first().inner())
+        FilterControl::of_port(self.first_port().shared_port())
     }
 }
 
 impl FilterControl {
-    fn of(port: &Inner) -> Result<Self, FilterControlError> {
+    fn of_port(port: &SharedPort) -> Result<Self, FilterControlError> {
         let interface = port.interface.clone();
-        let with_map = port.backend().xdp().and_then(|xdp| Some((xdp.redirect.map()?, xdp)));
+        let with_map = port
+            .backend()
+            .to_host_context()
+            .and_then(|xdp| Some((xdp.redirect.socket_map_descriptor()?, xdp)));
         let Some((map, xdp)) = with_map else {
             return Err(FilterControlError::NoProgram { interface, mode: port.mode });
         };
@@ -159,10 +162,10 @@ impl FilterControl {
     /// # Errors
     /// An XDP program cannot run the filter, the kernel refuses to load or attach it, or a privilege is
     /// missing: the old filter stays.
-    pub fn set(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
+    pub fn set_filter(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
         let Self { recipe, sockets, link, interface, interface_index, .. } = self;
         let instructions = filter.map(|filter| filter.to_xdp(recipe.fragments)).transpose()?;
-        let program = recipe.program(sockets, &instructions.unwrap_or_default(), *interface_index)?;
+        let program = recipe.load_program(sockets, &instructions.unwrap_or_default(), *interface_index)?;
         bpf::update_link(link.as_fd(), program.as_fd())
             .map_err(|source| FilterControlError::Replace { interface: interface.clone(), source })
     }
@@ -173,7 +176,7 @@ impl FilterControl {
     /// The kernel refused it.
     pub fn send(&self, socket: &impl AsFd) -> Result<(), FilterControlError> {
         let descriptors = [self.sockets.as_fd(), self.link.as_fd()];
-        match descriptor::send(socket.as_fd(), &self.emit(), &descriptors) {
+        match descriptor::send_descriptors(socket.as_fd(), &self.emit_message(), &descriptors) {
             Ok(MESSAGE_BYTES) => Ok(()),
             Ok(_) => Err(GrantError::Send(io::ErrorKind::WriteZero.into()).into()),
             Err(error) => Err(GrantError::Send(error).into()),
@@ -190,30 +193,31 @@ impl FilterControl {
         // One byte more, so that a message that is too long is not mistaken for a whole one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let received =
-            descriptor::receive_at_once(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
+            descriptor::try_receive_descriptors(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
         match received.bytes {
             0 => return Err(GrantError::Closed.into()),
             MESSAGE_BYTES => {}
             bytes => return Err(GrantError::Truncated { bytes }.into()),
         }
-        let (header, recipe) = parse(bytes.first_chunk().expect("a whole message"))?;
+        let (header, recipe) = parse_message(bytes.first_chunk().expect("a whole message"))?;
         let (count, expected) = (received.descriptors.len(), DESCRIPTORS);
         let Ok([map, link]) = <[OwnedFd; DESCRIPTORS]>::try_from(received.descriptors) else {
             return Err(GrantError::Descriptors { received: count, cut: received.cut, expected }.into());
         };
-        check_map(&header, &map)?;
-        check_program(&header, &link)?;
-        let Header { namespace, interface, interface_index, .. } = header;
+        check_socket_map(&header, &map)?;
+        check_link_program(&header, &link)?;
+        let XdpProgramHeader { namespace, interface, interface_index, .. } = header;
         Ok(Self { namespace, interface, interface_index, recipe, sockets: map.into(), link })
     }
 
-    fn emit(&self) -> [u8; MESSAGE_BYTES] {
+    fn emit_message(&self) -> [u8; MESSAGE_BYTES] {
         let Self { namespace, interface_index, interface, recipe, .. } = self;
-        let Recipe { at, fragments, pass, notes } = recipe;
+        let RedirectRecipe { at, fragments, pass, notes } = recipe;
         let (namespace, interface_index, at, fragments) = (*namespace, *interface_index, *at, *fragments);
-        let header = Header { namespace, interface_index, interface: interface.clone(), at, fragments };
+        let header =
+            XdpProgramHeader { namespace, interface_index, interface: interface.clone(), at, fragments };
         let mut bytes = [0; MESSAGE_BYTES];
-        bytes[..Header::BYTES].copy_from_slice(&header.emit(MAGIC));
+        bytes[..XdpProgramHeader::BYTES].copy_from_slice(&header.emit(MAGIC));
         bytes[41] = notes.hints.into();
         bytes[43] = pass.is_some().into();
         bytes[44] = notes.times.into();
@@ -225,24 +229,26 @@ impl FilterControl {
     }
 }
 
-fn check_map(header: &Header, map: &OwnedFd) -> Result<(), GrantError> {
+fn check_socket_map(header: &XdpProgramHeader, map: &OwnedFd) -> Result<(), GrantError> {
     let (interface, operation) = (header.interface.clone(), INSPECT_MAP);
-    let looked_at =
-        Description::of(map).map_err(|source| GrantError::Check { interface, operation, source })?;
-    match looked_at.number("map_type") == Some(MapKind::XskMap as u32) {
+    let looked_at = FdInfo::read(map).map_err(|source| GrantError::Check { interface, operation, source })?;
+    match looked_at.u32_value("map_type") == Some(MapKind::XskMap as u32) {
         true => Ok(()),
-        false => Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) }),
+        false => Err(GrantError::Kind { descriptor: "map", found: descriptor::target_name(map) }),
     }
 }
 
-fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<(Header, Recipe), GrantError> {
-    let header = Header::parse(bytes.first_chunk().expect("longer"), MAGIC)?;
-    let (hints, has_pass, times) = (flag(bytes[41])?, flag(bytes[43])?, flag(bytes[44])?);
+fn parse_message(bytes: &[u8; MESSAGE_BYTES]) -> Result<(XdpProgramHeader, RedirectRecipe), GrantError> {
+    let header = XdpProgramHeader::parse(bytes.first_chunk().expect("longer"), MAGIC)?;
+    let (hints, has_pass, times) = (parse_flag(bytes[41])?, parse_flag(bytes[43])?, parse_flag(bytes[44])?);
     let pass = bytes[PASS_AT..].first_chunk().expect("longer");
-    let pass = has_pass.then(|| PassHeader::of(*pass)).transpose().map_err(|()| invalid("pass header"))?;
+    let pass = has_pass
+        .then(|| PassHeader::from_bytes(*pass))
+        .transpose()
+        .map_err(|()| invalid_field("pass header"))?;
     let mark = u64_at(bytes, MARK_AT);
-    let Header { at, fragments, .. } = header;
-    let recipe = Recipe { at, fragments, pass, notes: NoteSettings { hints, times, mark } };
+    let XdpProgramHeader { at, fragments, .. } = header;
+    let recipe = RedirectRecipe { at, fragments, pass, notes: MetadataNoteSettings { hints, times, mark } };
     Ok((header, recipe))
 }
 

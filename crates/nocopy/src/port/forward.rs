@@ -7,7 +7,7 @@ use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 use super::Sender;
 use crate::facts::metadata::Request;
 use crate::facts::rejected::Rejected;
-use crate::memory::area::{Chain, Frame, Origin, Packet};
+use crate::memory::area::{Chain, Frame, Packet, PacketOrigin};
 
 impl Sender {
     /// Takes a received packet and queues it as it would be on a wire, to be sent with the next
@@ -51,8 +51,8 @@ impl Sender {
     pub fn forward(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
         let origin = packet.origin();
         // One comparison for three cases.
-        let is_complete =
-            origin <= Origin::WIRE && (origin == Origin::WIRE || UnfinishedChecksum::is_ruled_out(&packet));
+        let is_complete = origin <= PacketOrigin::WIRE
+            && (origin == PacketOrigin::WIRE || UnfinishedChecksum::is_ruled_out(&packet));
         if is_complete { self.send(packet.take_frame()) } else { self.complete_and_send(packet) }
     }
 
@@ -66,13 +66,15 @@ impl Sender {
     pub fn forward_chain(&mut self, packet: Chain<Packet<'_>>) -> Result<(), Rejected<Chain<Frame>>> {
         let mut packets = packet.into_iter();
         let first = packets.next();
-        let is_wireless = first.as_ref().is_some_and(|first| first.origin().is_wireless());
+        let is_wireless = first.as_ref().is_some_and(|first| first.origin().is_without_wire());
         let first = first.map(Packet::take_tagged);
         let mut chain: Chain<Frame> = first.into_iter().chain(packets.map(Packet::take)).collect();
         let first = chain.buffers().first().filter(|_| is_wireless);
-        if let Some(unfinished) = first.and_then(|first| UnfinishedChecksum::of_cut(first, chain.len())) {
-            let finished = unfinished.computed(chain.buffers().iter().map(Deref::deref));
-            chain.write_at(finished.at(), finished.bytes());
+        if let Some(unfinished) =
+            first.and_then(|first| UnfinishedChecksum::find_in_first_piece(first, chain.len()))
+        {
+            let finished = unfinished.compute(chain.buffers().iter().map(Deref::deref));
+            chain.write_at(finished.offset(), finished.bytes());
         }
         self.send_chain(chain)
     }
@@ -80,13 +82,14 @@ impl Sender {
     /// Sends a packet that may lack its checksum or its tag, or lies in a block.
     #[inline(never)]
     fn complete_and_send(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
-        let is_wireless = packet.origin().is_wireless();
+        let is_wireless = packet.origin().is_without_wire();
         let mut frame = packet.take_tagged();
-        let Some(unfinished) = is_wireless.then(|| UnfinishedChecksum::of(&frame)).flatten() else {
+        let Some(unfinished) = is_wireless.then(|| UnfinishedChecksum::find_in_frame(&frame)).flatten()
+        else {
             return self.send(frame);
         };
         frame.truncate(unfinished.end_bytes()); // devices sum up to the end of the packet
-        let place = unfinished.place().filter(|_| self.pool.offers().checksum.is_ok());
+        let place = unfinished.field_for_device().filter(|_| self.pool.offers().checksum.is_ok());
         if let Some(place) = place.filter(|_| frame.has_room_for_request()) {
             return self.send_with(frame, Request::default().checksum(place)).map_err(|mut rejected| {
                 unfinished.finish(&mut rejected.item);

@@ -37,20 +37,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use message::{Header, MESSAGE_BYTES, Message, VERSION};
+use message::{GrantMessage, MESSAGE_BYTES, VERSION, XdpProgramHeader};
 
 use super::drivers;
-use super::error::refused_here;
-use super::granted::Granted;
-use super::redirect::Redirect;
+use super::error::native_refusal_reason;
+use super::granted::GrantedPortParts;
+use super::redirect::RedirectProgram;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
 use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, Attach};
-use crate::sys::descriptor::{self, Description};
-use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
+use crate::sys::descriptor::{self, FdInfo};
+use crate::sys::interface::{Interface, InterfaceError, PromiscuousGuard};
 use crate::sys::namespace::NamespaceId;
 use crate::sys::option::namespace_cookie;
-use crate::sys::xsk::{XskSocket, known_entries_min};
+use crate::sys::xsk::{XskSocket, checkable_entries_min};
 
 /// The oldest kernel that accepts an unbound socket in an XDP map.
 const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
@@ -113,7 +113,7 @@ pub struct Grant {
     /// Entries of the rx ring, which already exists, or the map would not accept the socket.
     rx_entries: u32,
     socket: XskSocket,
-    rest: Granted,
+    rest: GrantedPortParts,
 }
 
 /// Why a grant could not be sent or received.
@@ -189,7 +189,7 @@ pub enum GrantError {
         interface: String,
     },
     /// The kernel refused to describe the received descriptors.
-    #[error("{interface}: the grant cannot be checked; cannot {operation}{cause}; {}", check_advice(operation, source), cause = ErrorCause(.source))]
+    #[error("{interface}: the grant cannot be checked; cannot {operation}{cause}; {}", failed_check_advice(operation, source), cause = ErrorCause(.source))]
     Check {
         /// The interface.
         interface: String,
@@ -218,19 +218,19 @@ impl Grant {
     /// # Errors
     /// The kernel refused it; all steps are then undone.
     pub fn send(self, stream: &UnixStream) -> Result<(), GrantError> {
-        let bytes = self.message().emit();
+        let bytes = self.grant_message().emit();
         let mut descriptors = vec![self.socket.as_fd(), self.rest.redirect.link()];
         descriptors.extend(self.rest.promiscuous.as_ref().map(AsFd::as_fd));
-        match descriptor::send(stream.as_fd(), &bytes, &descriptors) {
+        match descriptor::send_descriptors(stream.as_fd(), &bytes, &descriptors) {
             Ok(MESSAGE_BYTES) => Ok(()),
             Ok(_) => Err(GrantError::Send(io::ErrorKind::WriteZero.into())),
             Err(error) => Err(GrantError::Send(error)),
         }
     }
 
-    fn message(&self) -> Message {
-        let Granted { redirect, native_refused, promiscuous } = &self.rest;
-        let header = Header {
+    fn grant_message(&self) -> GrantMessage {
+        let GrantedPortParts { redirect, native_refused, promiscuous } = &self.rest;
+        let header = XdpProgramHeader {
             namespace: self.namespace,
             interface_index: self.interface_index,
             interface: self.interface.clone(),
@@ -239,7 +239,7 @@ impl Grant {
         };
         let Self { queue, rx_entries, .. } = *self;
         let (native_refused, promiscuous) = (*native_refused, promiscuous.is_some());
-        Message { header, queue, native_refused, promiscuous, rx_entries }
+        GrantMessage { header, queue, native_refused, promiscuous, rx_entries }
     }
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
@@ -254,13 +254,14 @@ impl Grant {
     /// [`GrantError`] says what is wrong with it. All received descriptors are then closed.
     pub fn receive(stream: &UnixStream) -> Result<Self, GrantError> {
         let mut bytes = [0; MESSAGE_BYTES];
-        let received = descriptor::receive(stream.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
+        let received =
+            descriptor::receive_descriptors(stream.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
         match received.bytes {
             0 => return Err(GrantError::Closed),
             MESSAGE_BYTES => {}
             bytes => return Err(GrantError::Truncated { bytes }),
         }
-        let message = Message::parse(&bytes)?;
+        let message = GrantMessage::parse(&bytes)?;
         let (count, expected) = (received.descriptors.len(), DESCRIPTORS + usize::from(message.promiscuous));
         if received.cut || count != expected {
             return Err(GrantError::Descriptors { received: count, cut: received.cut, expected });
@@ -268,25 +269,25 @@ impl Grant {
         let mut descriptors = received.descriptors.into_iter();
         let mut next = || descriptors.next().expect("counted");
         let (socket, link) = (next(), next());
-        is_socket("AF_XDP socket", &socket, libc::AF_XDP)?;
+        check_socket_family("AF_XDP socket", &socket, libc::AF_XDP)?;
         let promiscuous = descriptors.next();
         if let Some(membership) = &promiscuous {
-            is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
+            check_socket_family("promiscuous membership", membership, libc::AF_PACKET)?;
         }
-        check_program(&message.header, &link)?;
+        check_link_program(&message.header, &link)?;
         check_namespace(&message.header, [Some(&socket), promiscuous.as_ref()])?;
-        let Message { header, queue, native_refused, rx_entries, .. } = message;
+        let GrantMessage { header, queue, native_refused, rx_entries, .. } = message;
         let socket = XskSocket::from(socket);
-        check_ring(&header, &socket, rx_entries)?;
-        let Header { namespace, interface, interface_index, at, fragments } = header;
-        let redirect = Redirect::adopt(at, fragments, link);
-        let promiscuous = promiscuous.map(Promiscuous::from);
-        let rest = Granted { redirect, native_refused, promiscuous };
+        check_rx_ring(&header, &socket, rx_entries)?;
+        let XdpProgramHeader { namespace, interface, interface_index, at, fragments } = header;
+        let redirect = RedirectProgram::adopt(at, fragments, link);
+        let promiscuous = promiscuous.map(PromiscuousGuard::from);
+        let rest = GrantedPortParts { redirect, native_refused, promiscuous };
         Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket, rest })
     }
 }
 
-fn check_advice(operation: &str, error: &io::Error) -> &'static str {
+fn failed_check_advice(operation: &str, error: &io::Error) -> &'static str {
     match (error.raw_os_error(), operation) {
         (Some(libc::EMFILE | libc::ENFILE), _) => "close files, or raise 'ulimit -n'",
         (Some(libc::ENOMEM | libc::ENOBUFS), _) => "free memory",
@@ -296,29 +297,29 @@ fn check_advice(operation: &str, error: &io::Error) -> &'static str {
 }
 
 /// Checks that the link's program is attached as stated.
-pub(super) fn check_program(header: &Header, link: &OwnedFd) -> Result<(), GrantError> {
+pub(super) fn check_link_program(header: &XdpProgramHeader, link: &OwnedFd) -> Result<(), GrantError> {
     let interface = || header.interface.clone();
     let check = |operation| {
         move |source| GrantError::Check { interface: header.interface.clone(), operation, source }
     };
-    let link_info = Description::of(link).map_err(check(INSPECT_LINK))?;
-    if link_info.value("link_type") != Some("xdp") {
-        return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
+    let link_info = FdInfo::read(link).map_err(check(INSPECT_LINK))?;
+    if link_info.text_value("link_type") != Some("xdp") {
+        return Err(GrantError::Kind { descriptor: "link", found: descriptor::target_name(link) });
     }
     if namespace_numbers().map_err(check(FIND_NAMESPACE))? != header.namespace {
         return Err(GrantError::Namespace { interface: interface() });
     }
     let state_of =
-        |link: &Description| (link.number("ifindex"), link.number("prog_id").map(|id| (id, header.at)));
+        |link: &FdInfo| (link.u32_value("ifindex"), link.u32_value("prog_id").map(|id| (id, header.at)));
     let mut last_state = state_of(&link_info);
     for _ in 0..CHECKS_MAX {
-        let attached = xdp::attached(header.interface_index)
+        let attached = xdp::attached_program(header.interface_index)
             .map_err(check("ask for the XDP program of the interface"))?;
         if last_state.1.is_some() && last_state == (Some(header.interface_index), attached) {
             return Ok(());
         }
         // The owner may have replaced the program in between, as it does for a filter.
-        let current_state = state_of(&Description::of(link).map_err(check(INSPECT_LINK))?);
+        let current_state = state_of(&FdInfo::read(link).map_err(check(INSPECT_LINK))?);
         if std::mem::replace(&mut last_state, current_state) == current_state {
             break;
         }
@@ -328,7 +329,7 @@ pub(super) fn check_program(header: &Header, link: &OwnedFd) -> Result<(), Grant
 
 /// Whether sockets are of the stated network namespace, in which they bind and join (reported since Linux
 /// 5.14).
-fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<(), GrantError> {
+fn check_namespace(header: &XdpProgramHeader, sockets: [Option<&OwnedFd>; 2]) -> Result<(), GrantError> {
     let interface = || header.interface.clone();
     let check = |source| GrantError::Check { interface: interface(), operation: FIND_NAMESPACE, source };
     let (here, _) = UnixStream::pair().map_err(check)?;
@@ -341,20 +342,20 @@ fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<()
 }
 
 /// Whether the rx ring has `rx_entries` entries: with another number, entries would be read at wrong offsets.
-fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
+fn check_rx_ring(header: &XdpProgramHeader, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
     let look = "map its rx ring";
     let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };
-    if rx_entries < known_entries_min() || !socket.has_rx_ring(rx_entries).map_err(check)? {
-        return Err(message::invalid("size of the rx ring"));
+    if rx_entries < checkable_entries_min() || !socket.has_rx_ring(rx_entries).map_err(check)? {
+        return Err(message::invalid_field("size of the rx ring"));
     }
     Ok(())
 }
 
-fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<(), GrantError> {
+fn check_socket_family(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<(), GrantError> {
     match descriptor::socket_family(socket) {
         Some(found) if i32::from(found) == family => Ok(()),
         Some(found) => Err(GrantError::Kind { descriptor, found: format!("a socket of family {found}") }),
-        None => Err(GrantError::Kind { descriptor, found: descriptor::name(socket) }),
+        None => Err(GrantError::Kind { descriptor, found: descriptor::target_name(socket) }),
     }
 }
 
@@ -370,28 +371,28 @@ impl PortBuilder {
     /// As [`PortBuilder::open`].
     pub fn grant(self) -> Result<Grant, OpenError> {
         if self.mode == Some(Mode::PacketRing) {
-            return Err(self.not_granted("mode", OF_XDP));
+            return Err(self.not_granted_error("mode", OF_XDP));
         }
-        self.check()?;
-        if self.rings.rx < known_entries_min() {
+        self.check_settings()?;
+        if self.rings.rx < checkable_entries_min() {
             let advice = "the client cannot check how long a ring is that is less than a page; give the rx ring 256 entries or \
                           more, or 4096 where pages are of 64 KiB";
-            return Err(self.not_granted("ring_sizes", advice));
+            return Err(self.not_granted_error("ring_sizes", advice));
         }
-        let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
+        let namespace = namespace_numbers().map_err(|error| self.system_error(FIND_NAMESPACE, error))?;
         let interface = self.check_interface()?;
         self.wait_for_carrier(false)?;
-        let socket = self.make_socket()?;
-        self.busy_poll_on(&socket)?;
+        let socket = self.make_receiving_socket()?;
+        self.turn_on_busy_poll(&socket)?;
         let (redirect, native_refused) = self.attach_native_or_generic(&interface)?;
         if let Some((_, FilterPlace::UserSpace(_))) = &redirect.filter {
-            return Err(self.not_granted("filter", "the kernel does not take it; give a shorter one"));
+            return Err(self.not_granted_error("filter", "the kernel does not take it; give a shorter one"));
         }
-        redirect.reserve(self.queue, socket.as_fd()).map_err(|error| self.no_slot(error))?;
-        let promiscuous = self.promiscuous_on(&interface)?;
+        redirect.reserve_queue(self.queue, socket.as_fd()).map_err(|error| self.socket_map_error(error))?;
+        let promiscuous = self.turn_on_promiscuous(&interface)?;
         let Interface { name, index, .. } = interface;
         let (queue, rx_entries) = (self.queue, self.rings.rx);
-        let rest = Granted { redirect, native_refused, promiscuous };
+        let rest = GrantedPortParts { redirect, native_refused, promiscuous };
         Ok(Grant { namespace, interface: name, interface_index: index, queue, rx_entries, socket, rest })
     }
 
@@ -406,7 +407,7 @@ impl PortBuilder {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;
         (self.rings.rx, self.rings.fill) = (grant.rx_entries, grant.rx_entries.saturating_mul(2));
-        self.check()?;
+        self.check_settings()?;
         let elsewhere = "it needs privileges; ask for it where the port is granted";
         let refused = [
             ("busy_poll", self.busy_poll.is_some(), elsewhere),
@@ -420,18 +421,18 @@ impl PortBuilder {
             ("mode", self.mode == Some(Mode::PacketRing), OF_XDP),
         ];
         if let Some((setting, _, advice)) = refused.into_iter().find(|(_, wanted, _)| *wanted) {
-            return Err(self.not_granted(setting, advice));
+            return Err(self.not_granted_error(setting, advice));
         }
-        let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
-        if namespace != grant.namespace || self.look_up()?.index != grant.interface_index {
+        let namespace = namespace_numbers().map_err(|error| self.system_error(FIND_NAMESPACE, error))?;
+        if namespace != grant.namespace || self.look_up_interface()?.index != grant.interface_index {
             return Err(InterfaceError::NotFound { interface: self.interface }.into());
         }
         self.promiscuous = false; // or it is on already
         self.purpose = Purpose::default(); // the packet ring is not on this ladder
-        open::open_by(self, Some((grant.socket, grant.rest)))
+        open::open_by_ladder(self, Some((grant.socket, grant.rest)))
     }
 
-    fn not_granted(&self, setting: &'static str, advice: &'static str) -> OpenError {
+    fn not_granted_error(&self, setting: &'static str, advice: &'static str) -> OpenError {
         OpenError::NotGranted { interface: self.interface.clone(), queue: self.queue, setting, advice }
     }
 
@@ -439,21 +440,21 @@ impl PortBuilder {
     fn attach_native_or_generic(
         &self,
         interface: &Interface,
-    ) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
+    ) -> Result<(Arc<RedirectProgram>, Option<i32>), OpenError> {
         let mut native_refused = None;
-        let receives = drivers::receives(interface.driver.as_deref(), Mode::XdpCopyNative);
+        let receives = drivers::receives_in_mode(interface.driver.as_deref(), Mode::XdpCopyNative);
         if receives && self.mode != Some(Mode::XdpCopyGeneric) {
-            match Redirect::on(interface, Attach::Native, self) {
+            match RedirectProgram::on_interface(interface, Attach::Native, self) {
                 Ok(redirect) => return Ok((redirect, None)),
                 Err(error) if self.mode.is_some() => return Err(error.into()),
-                Err(error) => native_refused = refused_here(Attach::Native, error)?.raw_os_error(),
+                Err(error) => native_refused = native_refusal_reason(Attach::Native, error)?.raw_os_error(),
             }
         }
-        Ok((Redirect::on(interface, Attach::Generic, self)?, native_refused))
+        Ok((RedirectProgram::on_interface(interface, Attach::Generic, self)?, native_refused))
     }
 
     /// Why the map does not accept an unbound socket.
-    fn no_slot(&self, error: io::Error) -> OpenError {
+    fn socket_map_error(&self, error: io::Error) -> OpenError {
         match (error.raw_os_error(), KernelVersion::running()) {
             (Some(libc::EEXIST), _) => {
                 OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
@@ -462,7 +463,7 @@ impl PortBuilder {
                 let operation = "put an unbound socket into the XDP map";
                 xdp::Error::Kernel { operation, running, needed: KERNEL_MIN }.into()
             }
-            _ => self.system("put the socket into the XDP map", error),
+            _ => self.system_error("put the socket into the XDP map", error),
         }
     }
 }

@@ -3,21 +3,21 @@
 use std::io;
 use std::sync::Arc;
 
-use super::redirect::Redirect;
+use super::redirect::RedirectProgram;
 use crate::port::xdp::Attach;
-use crate::sys::interface::Promiscuous;
+use crate::sys::interface::PromiscuousGuard;
 
 /// The parts of a port other than its socket.
 #[derive(Debug)]
-pub(super) struct Granted {
-    pub(super) redirect: Arc<Redirect>,
+pub(super) struct GrantedPortParts {
+    pub(super) redirect: Arc<RedirectProgram>,
     /// The errno of native XDP, if it was refused before generic was used.
     pub(super) native_refused: Option<i32>,
-    pub(super) promiscuous: Option<Promiscuous>,
+    pub(super) promiscuous: Option<PromiscuousGuard>,
 }
 
-impl Granted {
-    pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<Redirect>, io::Error> {
+impl GrantedPortParts {
+    pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<RedirectProgram>, io::Error> {
         if self.redirect.recipe.at == at {
             return Ok(Arc::clone(&self.redirect));
         }

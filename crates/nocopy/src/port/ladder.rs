@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::drivers::{self, Effect, PAGE_BYTES};
+use super::drivers::{self, PAGE_BYTES, QuirkEffect};
 use super::{Mode, OpenError, PortBuilder, Purpose, Refusal};
 use crate::port::xdp;
 use crate::sys::interface::Interface;
@@ -77,7 +77,7 @@ impl OpenStep {
         multi_buffer: bool,
     ) -> Option<String> {
         // The subject of a sentence.
-        let (interface, driver) = (&interface.name, interface.driver_words());
+        let (interface, driver) = (&interface.name, interface.driver_phrase());
         if let Self::Frames { bytes } = self {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
             return Some(if bytes < PAGE_BYTES { format!("use frames of {PAGE_BYTES} B") } else { lower() });
@@ -124,10 +124,10 @@ impl OpenStep {
 }
 
 impl PortBuilder {
-    pub(super) fn order(&self, interface: &Interface) -> ModeOrder {
+    pub(super) fn mode_order(&self, interface: &Interface) -> ModeOrder {
         let [zero_copy, native, generic, ring] = LADDER;
-        let fed_by_sockets =
-            interface.loopback || drivers::has(interface.driver.as_deref(), Effect::FedBySockets);
+        let fed_by_sockets = interface.loopback
+            || drivers::has_quirk_effect(interface.driver.as_deref(), QuirkEffect::FedBySockets);
         let (modes, why) = match self.purpose {
             _ if self.mode.is_some() => (self.mode.into_iter().collect(), None),
             Purpose::Capture if fed_by_sockets => (
@@ -146,7 +146,7 @@ impl PortBuilder {
         ModeOrder { modes, why, purpose: self.purpose }
     }
 
-    pub(super) fn refusal(
+    pub(super) fn refusal_at_step(
         &self,
         interface: &Interface,
         mode: Mode,
@@ -157,7 +157,7 @@ impl PortBuilder {
         Refusal { mode, reason: Arc::new(reason), remedy }
     }
 
-    pub(super) fn no_mode(&self, refusals: Vec<Refusal>) -> OpenError {
+    pub(super) fn no_mode_error(&self, refusals: Vec<Refusal>) -> OpenError {
         OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals }
     }
 }

@@ -1,9 +1,9 @@
 //! The memory mode: two linked ports of one process, over the same rings as AF_XDP.
 //!
-//! A [`Wire`] for each direction takes the kernel's part. It runs when the sender kicks it, on the sender's
-//! thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame off the
-//! peer's fill ring, copies, and announces both on the rx and completion rings. A packet without a frame is
-//! dropped and counted.
+//! A [`OneWayLink`] for each direction takes the kernel's part. It runs when the sender kicks it, on the
+//! sender's thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame
+//! off the peer's fill ring, copies, and announces both on the rx and completion rings. A packet without a
+//! frame is dropped and counted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,16 +13,16 @@ use rustix::event::EventfdFlags;
 
 use super::backend::Backend;
 use super::sender::LINK_HEADER_BYTES;
-use super::user_filter::{Unmatched, UserFilter};
-use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
-use crate::memory::area::{Area, Half, no_metadata_in};
+use super::user_filter::{UnmatchedDestination, UserFilter};
+use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, SharedPort, Statistics, assemble_port};
+use crate::memory::area::{Area, PoolDirection, no_metadata_for_mode};
 use crate::port::filter::Program;
 use crate::port::xdp;
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, PortRings, TxKick};
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
-struct Wire {
+struct OneWayLink {
     tx: Consumer<Descriptor>,
     completion: Producer<u64>,
     fill: Consumer<u64>,
@@ -35,12 +35,12 @@ struct Wire {
     received: Statistics,
 }
 
-impl Wire {
+impl OneWayLink {
     /// Moves packets from the tx ring while the completion ring has room; returns how many were delivered.
-    fn run(&mut self) -> u64 {
+    fn move_packets(&mut self) -> u64 {
         let mut delivered = 0;
-        let room = self.completion.free(u32::MAX);
-        let mut waiting = self.tx.peek(room);
+        let room = self.completion.free_slots(u32::MAX);
+        let mut waiting = self.tx.ready_entries(room);
         loop {
             let continues = |piece: Descriptor| piece.options & PACKET_CONTINUES != 0;
             let more =
@@ -54,7 +54,7 @@ impl Wire {
             let is_cut_for_it = |place| waiting.entry_at(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {
                 Some(&mut self.received.rx_dropped) // nobody there, or longer than the frames there
-            } else if self.rx.free(more + 1) <= more {
+            } else if self.rx.free_slots(more + 1) <= more {
                 Some(&mut self.received.rx_ring_full)
             } else if self.fill.available(more + 1) <= more {
                 self.received.rx_fill_ring_empty_descs += 1;
@@ -70,7 +70,9 @@ impl Wire {
             // other two.
             for piece in waiting.by_ref().take(more as usize + 1) {
                 let _ = self.completion.push(piece.address);
-                let Some(address) = takes.then(|| self.fill.peek(1).next()).flatten() else { continue };
+                let Some(address) = takes.then(|| self.fill.ready_entries(1).next()).flatten() else {
+                    continue;
+                };
                 match self.from.copy_packet(piece, &self.to, address) {
                     Some(received) => {
                         let _ = self.rx.push(received);
@@ -88,31 +90,31 @@ impl Wire {
 }
 
 /// The other ends of one memory port's rings.
-pub(super) struct Endpoint {
-    outgoing: Arc<Mutex<Wire>>,
-    incoming: Arc<Mutex<Wire>>,
+pub(super) struct MemoryBackend {
+    outgoing: Arc<Mutex<OneWayLink>>,
+    incoming: Arc<Mutex<OneWayLink>>,
     /// Readable if packets have arrived since it was last cleared.
     event: Arc<OwnedFd>,
     peer_event: Arc<OwnedFd>,
 }
 
-fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
+fn lock_link(wire: &Mutex<OneWayLink>) -> MutexGuard<'_, OneWayLink> {
     wire.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Endpoint {
+impl MemoryBackend {
     /// Delivers the packets of the tx ring and wakes the peer.
     #[inline(never)] // the instruction count of `nocopy-loops` leaves it out by name
     fn transmit(&self) -> io::Result<TxKick> {
-        // The event after `run` has published, so that the peer that it wakes finds the packets.
-        if lock(&self.outgoing).run() > 0 {
+        // The event after `move_packets` has published, so that the peer that it wakes finds the packets.
+        if lock_link(&self.outgoing).move_packets() > 0 {
             rustix::io::write(&self.peer_event, &1_u64.to_ne_bytes())?;
         }
         Ok(TxKick::Done)
     }
 }
 
-impl Backend for Endpoint {
+impl Backend for MemoryBackend {
     fn kick_tx(&self) -> io::Result<TxKick> {
         self.transmit()
     }
@@ -128,34 +130,34 @@ impl Backend for Endpoint {
 
     fn statistics(&self) -> io::Result<Statistics> {
         // One lock at a time: the peer's endpoint takes the same two in the other order.
-        let tx_invalid_descs = lock(&self.outgoing).sent.tx_invalid_descs;
-        Ok(Statistics { tx_invalid_descs, ..lock(&self.incoming).received })
+        let tx_invalid_descs = lock_link(&self.outgoing).sent.tx_invalid_descs;
+        Ok(Statistics { tx_invalid_descs, ..lock_link(&self.incoming).received })
     }
 }
 
-impl AsFd for Endpoint {
+impl AsFd for MemoryBackend {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for MemoryBackend {
     fn drop(&mut self) {
         // After this, neither wire uses this port's frames.
-        lock(&self.outgoing).linked = false;
-        lock(&self.incoming).linked = false;
+        lock_link(&self.outgoing).linked = false;
+        lock_link(&self.incoming).linked = false;
     }
 }
 
-struct RingEnds {
-    program: Rings,
+struct MemoryRingEnds {
+    program: PortRings,
     kernel_fill: Consumer<u64>,
     kernel_completion: Producer<u64>,
     kernel_rx: Producer<Descriptor>,
     kernel_tx: Consumer<Descriptor>,
 }
 
-impl RingEnds {
+impl MemoryRingEnds {
     fn new(settings: &PortBuilder) -> Self {
         let sizes = settings.rings;
         let (fill, kernel_fill) = ring::pair(sizes.fill);
@@ -163,7 +165,7 @@ impl RingEnds {
         let (kernel_rx, rx) = ring::pair(sizes.rx);
         let (tx, kernel_tx) = ring::pair(sizes.tx);
         Self {
-            program: Rings { fill, completion, rx, tx },
+            program: PortRings { fill, completion, rx, tx },
             kernel_fill,
             kernel_completion,
             kernel_rx,
@@ -178,22 +180,22 @@ impl PortBuilder {
     /// # Errors
     /// Invalid settings, or not enough memory.
     pub fn memory_pair(self) -> Result<(Port, Port), OpenError> {
-        self.check()?;
-        pair(&self)
+        self.check_settings()?;
+        linked_ports(&self)
     }
 }
 
-fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
+fn linked_ports(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     if let Some(Err(source)) = settings.filter.as_ref().map(Program::check_answerable) {
         return Err(xdp::Error::Filter { source: source.into() }.into());
     }
     let event = || {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Arc::new)
-            .map_err(|errno| settings.system("make an eventfd", errno.into()))
+            .map_err(|errno| settings.system_error("make an eventfd", errno.into()))
     };
-    let (left, right) = (RingEnds::new(settings), RingEnds::new(settings));
-    let area = || settings.area_or_new(2048, settings.own_frames(), None);
+    let (left, right) = (MemoryRingEnds::new(settings), MemoryRingEnds::new(settings));
+    let area = || settings.given_or_new_area(2048, settings.half_frame_total(), None);
     let (left_area, right_area) = (area()?, area()?);
     // As on a link: no packet is sent that is too long for the other end.
     let mtu_bytes = match settings.multi_buffer {
@@ -205,7 +207,7 @@ fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     let wire = |tx, completion, fill, rx, from: &Area, to: &Area| {
         let (sent, received) = (Statistics::default(), Statistics::default());
         let (from, to) = (from.clone(), to.clone());
-        Arc::new(Mutex::new(Wire { tx, completion, fill, rx, from, to, linked: true, sent, received }))
+        Arc::new(Mutex::new(OneWayLink { tx, completion, fill, rx, from, to, linked: true, sent, received }))
     };
     let (there, back) = (
         wire(
@@ -225,32 +227,40 @@ fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
             &left_area,
         ),
     );
-    let left_end = Endpoint {
+    let left_end = MemoryBackend {
         outgoing: Arc::clone(&there),
         incoming: Arc::clone(&back),
         event: Arc::clone(&left_event),
         peer_event: Arc::clone(&right_event),
     };
-    let right_end = Endpoint { outgoing: back, incoming: there, event: right_event, peer_event: left_event };
+    let right_end =
+        MemoryBackend { outgoing: back, incoming: there, event: right_event, peer_event: left_event };
     Ok((
-        port(settings, left_area, left.program, left_end)?,
-        port(settings, right_area, right.program, right_end)?,
+        memory_port(settings, left_area, left.program, left_end)?,
+        memory_port(settings, right_area, right.program, right_end)?,
     ))
 }
 
-fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) -> Result<Port, OpenError> {
-    let (mut receive, mut send) =
-        (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-    let (arrivals, offers) = no_metadata_in(Mode::Memory);
+fn memory_port(
+    settings: &PortBuilder,
+    area: Area,
+    rings: PortRings,
+    endpoint: MemoryBackend,
+) -> Result<Port, OpenError> {
+    let (mut receive, mut send) = (
+        area.pool(PoolDirection::Receive, settings.rx_frames)?,
+        area.pool(PoolDirection::Send, settings.tx_frames)?,
+    );
+    let (arrivals, offers) = no_metadata_for_mode(Mode::Memory);
     receive.set_arrivals(arrivals);
-    receive.set_wireless(settings.tuning.wireless);
+    receive.set_without_wire(settings.tuning.wireless);
     send.set_offers(offers);
-    let mut inner = Inner::new(settings, 0, Mode::Memory, usize::MAX, area, endpoint);
+    let mut inner = SharedPort::new(settings, 0, Mode::Memory, usize::MAX, area, endpoint);
     let in_user_space = FilterPlace::UserSpace("a memory port has no kernel behind it".into());
     inner.filter = settings.filter.as_ref().map(|_| in_user_space);
-    let mut port = assemble(inner, rings, (receive, send), None, settings);
+    let mut port = assemble_port(inner, rings, (receive, send), None, settings);
     if let Some(program) = &settings.filter {
-        port.receiver.filter_by(UserFilter::new(program.clone(), 0, 0, Unmatched::Lost));
+        port.receiver.set_user_filter(UserFilter::new(program.clone(), 0, 0, UnmatchedDestination::Lost));
     }
     Ok(port)
 }

@@ -63,19 +63,19 @@ pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use sender::Sender;
 pub use to_host::ToHost;
-use user_filter::FilterCounters;
+use user_filter::UserFilterCounters;
 
 use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence};
-use crate::facts::explanation::Explanation;
-pub use crate::facts::explanation::{FilterPlace, Refusal};
-use crate::facts::metadata::Offers;
+use crate::facts::metadata::OfferedRequests;
+use crate::facts::method_explanation::Explanation;
+pub use crate::facts::method_explanation::{FilterPlace, Refusal};
 pub use crate::facts::mode::Mode;
-use crate::memory::area::{Area, Balance, Faults, LentFrames, Pool, no_metadata_in};
+use crate::memory::area::{Area, Balance, Faults, FramePool, LentFramesOnClose, no_metadata_for_mode};
 pub use crate::sys::interface::InterfaceError;
-use crate::sys::packet::Announcer;
 use crate::sys::packet::Fanout;
+use crate::sys::packet::PacketAnnouncer;
 use crate::sys::poll::Wakeup;
 use crate::sys::xsk::{Statistics, TX_BUDGET, TxKick};
 
@@ -154,11 +154,11 @@ impl Port {
 
     /// The port's queue.
     pub fn queue(&self) -> u32 {
-        self.inner().queue
+        self.shared_port().queue
     }
 
-    pub(crate) fn interface(&self) -> &str {
-        &self.inner().interface
+    pub(crate) fn interface_name(&self) -> &str {
+        &self.shared_port().interface
     }
 
     /// How frames move between the port and the kernel.
@@ -170,18 +170,18 @@ impl Port {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mode(&self) -> Mode {
-        self.inner().mode
+        self.shared_port().mode
     }
 
     /// The port's mode, why other modes were refused, and which requests sent packets may carry. The halves
     /// return the same.
     pub fn explain(&self) -> Explanation {
-        self.inner().explanation()
+        self.shared_port().explanation()
     }
 
     /// The area that contains the port's frames.
     pub fn area(&self) -> &Area {
-        &self.inner().area
+        &self.shared_port().area
     }
 
     /// Counts of all frames of the area by state.
@@ -190,8 +190,8 @@ impl Port {
         self.sender.balance()
     }
 
-    fn inner(&self) -> &Inner {
-        self.receiver.inner()
+    fn shared_port(&self) -> &SharedPort {
+        self.receiver.shared_port()
     }
 }
 
@@ -205,7 +205,7 @@ struct PortError {
     source: io::Error,
 }
 
-struct Inner {
+struct SharedPort {
     interface: String,
     /// 0 in memory mode.
     interface_index: u32,
@@ -219,9 +219,9 @@ struct Inner {
     multi_buffer: bool,
     filter: Option<FilterPlace>,
     /// Counts of packets that filters of the receiver rejected.
-    filter_counters: FilterCounters,
+    filter_counters: UserFilterCounters,
     /// The requests that sent packets may carry.
-    offers: Offers,
+    offers: OfferedRequests,
     area: Area,
     /// The kernel reads the rings and sets a flag if it needs a kick; other backends process sent packets
     /// only when kicked.
@@ -234,10 +234,10 @@ struct Inner {
     /// True in a forked child that gave the port up: it changes nothing of its parent's port.
     left: AtomicBool,
     /// Pools of dropped halves: the kernel may use their lent frames as long as the socket exists.
-    held_pools: Mutex<Vec<Pool>>,
+    held_pools: Mutex<Vec<FramePool>>,
 }
 
-impl Inner {
+impl SharedPort {
     /// As if this mode was the only one tried, without a filter; opening changes `order`, `refusals` and
     /// `filter`.
     fn new(
@@ -248,7 +248,7 @@ impl Inner {
         area: Area,
         backend: impl Backend + 'static,
     ) -> Self {
-        let kernel = backend.kernel_rings();
+        let kernel = backend.kernel_ring_features();
         Self {
             interface: settings.interface.clone(),
             interface_index,
@@ -259,8 +259,8 @@ impl Inner {
             refusals: Vec::new(),
             multi_buffer: settings.multi_buffer,
             filter: None,
-            filter_counters: FilterCounters::default(),
-            offers: no_metadata_in(mode).1,
+            filter_counters: UserFilterCounters::default(),
+            offers: no_metadata_for_mode(mode).1,
             area,
             has_kernel_rings: kernel.is_some(),
             sends_with_requests: kernel.is_some_and(|kernel| kernel.takes_requests),
@@ -277,7 +277,7 @@ impl Inner {
 
     /// Calls the backend, and adds an explanation to its errors.
     fn call_backend<T>(&self, call: impl FnOnce(&dyn Backend) -> io::Result<T>) -> io::Result<T> {
-        call(self.backend()).map_err(|error| self.explain(error))
+        call(self.backend()).map_err(|error| self.explain_error(error))
     }
 
     const fn evidence(&self) -> Evidence {
@@ -300,7 +300,7 @@ impl Inner {
     /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17, in copy
     /// mode, the kernel moves its index of the tx ring only when it has processed all entries it saw, and
     /// each call processes a limited number.
-    fn silent_kicks(&self, queued: u32) -> u32 {
+    fn silent_kicks_max(&self, queued: u32) -> u32 {
         if self.tx_index_lags { queued.div_ceil(TX_BUDGET) + 1 } else { 0 }
     }
 
@@ -314,12 +314,12 @@ impl Inner {
 
     /// Checks whether the port still works; polling a ring in memory cannot show that.
     #[cold]
-    fn check(&self) -> io::Result<()> {
-        self.call_backend(|backend| backend.check())
+    fn check_alive(&self) -> io::Result<()> {
+        self.call_backend(|backend| backend.check_alive())
     }
 
     /// Explains the kernel's errno in words.
-    fn explain(&self, source: io::Error) -> io::Error {
+    fn explain_error(&self, source: io::Error) -> io::Error {
         let (kind, advice) = match source.raw_os_error() {
             Some(libc::ENETDOWN) => (
                 io::ErrorKind::NetworkDown,
@@ -335,13 +335,13 @@ impl Inner {
     }
 
     /// Gives the port up in a forked child: closing it then changes nothing for the parent.
-    fn leave(&self) {
+    fn disown(&self) {
         self.left.store(true, Relaxed);
     }
 
     /// Leaves arriving packets to the host; in modes other than AF_XDP the host has them anyway.
-    fn leave_to_host(&self) -> bool {
-        self.backend().leave_to_host()
+    fn leave_packets_to_host(&self) -> bool {
+        self.backend().leave_packets_to_host()
     }
 
     fn is_disowned(&self) -> bool {
@@ -349,51 +349,51 @@ impl Inner {
     }
 
     /// Keeps the pool of a half that is being dropped until the whole port is dropped.
-    fn hold_pool(&self, pool: Pool) {
+    fn hold_pool_until_drop(&self, pool: FramePool) {
         self.held_pools.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
     }
 }
 
-impl AsFd for Inner {
+impl AsFd for SharedPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.backend().as_fd()
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedPort {
     fn drop(&mut self) {
         // What another process continues with stays connected.
-        let stays = self.is_disowned() && self.backend().xdp().is_some();
-        let disconnected = !stays && self.backend().disconnect();
+        let stays = self.is_disowned() && self.backend().to_host_context().is_some();
+        let disconnected = !stays && self.backend().stop_receiving();
         drop(self.backend.take());
         let pools = std::mem::take(self.held_pools.get_mut().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {
             let lent = if disconnected && self.kernel_is_done_with(&pool) {
-                LentFrames::Reclaim
+                LentFramesOnClose::Reclaim
             } else {
-                LentFrames::Retire
+                LentFramesOnClose::Retire
             };
             pool.close(lent);
         }
     }
 }
 
-impl Inner {
+impl SharedPort {
     /// Whether frames still lent to the kernel are free once the socket is closed. Lent to receive: in the
-    /// copy modes, because [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a
-    /// zero-copy device stops later, by a worker. Lent to send: never, because some drivers use the pages
+    /// copy modes, because [`wait_for_running_programs`](redirect::wait_for_running_programs) waited for all;
+    /// a zero-copy device stops later, by a worker. Lent to send: never, because some drivers use the pages
     /// themselves even in copy mode (`IFF_TX_SKB_NO_LINEAR`) and closing the socket does not wait for them.
-    fn kernel_is_done_with(&self, pool: &Pool) -> bool {
+    fn kernel_is_done_with(&self, pool: &FramePool) -> bool {
         match self.mode {
             // Nothing is lent to receive, and sent packets were copied.
             Mode::PacketRing | Mode::Memory => true,
-            Mode::XdpCopyNative | Mode::XdpCopyGeneric => pool.receives(),
+            Mode::XdpCopyNative | Mode::XdpCopyGeneric => pool.is_receiving(),
             Mode::XdpZeroCopy => false,
         }
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for SharedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interface, queue, mode, .. } = self;
         f.debug_struct("Inner")
@@ -404,7 +404,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-const fn counter(name: &'static str, meaning: &'static str, value: u64) -> Counter {
+const fn static_counter(name: &'static str, meaning: &'static str, value: u64) -> Counter {
     Counter { name: Cow::Borrowed(name), meaning, value }
 }
 
@@ -418,19 +418,19 @@ fn fault_counters(names: [&'static str; 4], faults: Faults, bad_index: u64) -> [
     let [out_of_range_name, misaligned_name, not_lent_name, bad_index_name] = names;
     let Faults { out_of_range, misaligned, not_lent, .. } = faults;
     [
-        counter(out_of_range_name, "Addresses outside the area", out_of_range),
-        counter(misaligned_name, "Frames and packets that do not lie where one can", misaligned),
-        counter(not_lent_name, "Frames that the kernel did not have: duplicates above all", not_lent),
-        counter(bad_index_name, "Ring indices that claim the impossible", bad_index),
+        static_counter(out_of_range_name, "Addresses outside the area", out_of_range),
+        static_counter(misaligned_name, "Frames and packets that do not lie where one can", misaligned),
+        static_counter(not_lent_name, "Frames that the kernel did not have: duplicates above all", not_lent),
+        static_counter(bad_index_name, "Ring indices that claim the impossible", bad_index),
     ]
 }
 
 /// Builds the two halves of a port around their shared state.
-fn assemble(
-    mut inner: Inner,
-    rings: crate::sys::xsk::Rings,
-    pools: (Pool, Pool),
-    announcer: Option<Announcer>,
+fn assemble_port(
+    mut inner: SharedPort,
+    rings: crate::sys::xsk::PortRings,
+    pools: (FramePool, FramePool),
+    announcer: Option<PacketAnnouncer>,
     settings: &PortBuilder,
 ) -> Port {
     let (receive_pool, send_pool) = pools;

@@ -18,9 +18,9 @@ use super::receiver::{Batch, Receiver};
 use super::redirect;
 use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
 use crate::engine::half::receiver_half;
-use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::engine::wait::{self, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::Ledger;
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::port::filter::Program;
 use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable};
@@ -61,7 +61,7 @@ pub struct Queues {
     poll: OwnedFd,
     next: usize,
     wait: Wait,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
     timed_epoll: TimedEpoll,
     /// Set if another thread may end a wait.
     waker: Option<Waker>,
@@ -82,7 +82,7 @@ impl PortBuilder {
     /// # Errors
     /// As [`PortBuilder::open`]; if one port cannot be opened, none stays open.
     pub fn open_queues(self, queues: impl RangeBounds<u32>) -> Result<Queues, OpenError> {
-        self.check()?;
+        self.check_settings()?;
         let interface = self.check_interface()?;
         let first = match queues.start_bound() {
             Bound::Included(first) => *first,
@@ -101,20 +101,20 @@ impl PortBuilder {
             let (queue, queues) = (first.max(interface.rx_queues), interface.rx_queues);
             return Err(OpenError::QueueOutOfRange { interface: self.interface, queue, queues });
         }
-        let area = self.area_for(&interface, end - first)?;
+        let area = self.area_for_ports(&interface, end - first)?;
         let ports: Vec<Port> = (first..end)
             .map(|queue| self.clone().area(&area).queue(queue).open())
             .collect::<Result<_, _>>()?;
-        let refused = |error| self.system("make an epoll descriptor", error);
-        let poll = watch(&ports).map_err(refused)?;
+        let refused = |error| self.system_error("make an epoll descriptor", error);
+        let poll = epoll_on_ports(&ports).map_err(refused)?;
         let timed_epoll = TimedEpoll::open().map_err(refused)?;
         Ok(Queues {
-            read: ports.iter().map(|port| port.receiver.read()).collect(),
+            read: ports.iter().map(|port| port.receiver.read_descriptors()).collect(),
             ports,
             poll,
             next: 0,
             wait: self.wait,
-            coalescer: Coalescer::default(),
+            coalescer: WakeupCoalescer::default(),
             timed_epoll,
             waker: None,
             received: Arc::default(),
@@ -127,15 +127,20 @@ impl PortBuilder {
     /// There is no such interface.
     #[doc(hidden)]
     pub fn queue_count(&self) -> Result<u32, OpenError> {
-        Ok(self.look_up()?.rx_queues)
+        Ok(self.look_up_interface()?.rx_queues)
     }
 }
 
 /// An epoll descriptor on all ports.
-fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
+fn epoll_on_ports(ports: &[Port]) -> io::Result<OwnedFd> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (place, port) in (0..).zip(ports) {
-        epoll::add(&poll, port.receiver.socket(), epoll::EventData::new_u64(place), epoll::EventFlags::IN)?;
+        epoll::add(
+            &poll,
+            port.receiver.port_descriptor(),
+            epoll::EventData::new_u64(place),
+            epoll::EventFlags::IN,
+        )?;
     }
     Ok(poll)
 }
@@ -175,7 +180,7 @@ impl Queues {
         &mut self.ports
     }
 
-    pub(super) fn first(&self) -> &Port {
+    pub(super) fn first_port(&self) -> &Port {
         &self.ports[0] // there is at least one
     }
 
@@ -200,22 +205,22 @@ impl Queues {
         if !self.is_ready() {
             wait::wait(self, self.wait, deadline)?;
         }
-        self.take_turn()
+        self.take_batch_in_turn()
     }
 
     /// A batch of the next queue in turn that has packets, possibly empty.
-    fn take_turn(&mut self) -> io::Result<Batch<'_>> {
-        self.add_up();
-        let turn = self.next_ready().unwrap_or(self.next);
+    fn take_batch_in_turn(&mut self) -> io::Result<Batch<'_>> {
+        self.add_received_counts();
+        let turn = self.next_ready_queue().unwrap_or(self.next);
         self.next = (turn + 1) % self.ports.len();
         self.ports[turn].receiver.try_receive()
     }
 
     /// Adds what was read since the last call to the meters' count.
-    fn add_up(&mut self) {
+    fn add_received_counts(&mut self) {
         let mut received = self.received.load(Relaxed);
         for (port, before) in self.ports.iter().zip(&mut self.read) {
-            let read = port.receiver.read();
+            let read = port.receiver.read_descriptors();
             received += u64::from(read.wrapping_sub(std::mem::replace(before, read)));
         }
         self.received.store(received, Relaxed); // nobody else stores
@@ -226,30 +231,32 @@ impl Queues {
     /// # Errors
     /// The interface is down or was removed, if the kernel had to be asked for packets.
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
-        if self.next_ready().is_none() {
-            self.receivers().try_for_each(Waiting::poke)?;
+        if self.next_ready_queue().is_none() {
+            self.receivers().try_for_each(WaitSource::wake_kernel)?;
         }
-        self.take_turn()
+        self.take_batch_in_turn()
     }
 
     /// The number of packets that arrived since the ports were opened (of buffers, if packets may have
     /// several), and how many of them are still in the rings; before any filter in user space. Reads memory
     /// only.
     #[doc(hidden)]
-    pub fn came(&mut self) -> (u64, u32) {
-        self.add_up();
-        let waiting = self.receivers().map(|receiver| receiver.waiting()).fold(0, u32::saturating_add);
+    pub fn arrival_counts(&mut self) -> (u64, u32) {
+        self.add_received_counts();
+        let waiting =
+            self.receivers().map(|receiver| receiver.waiting_descriptors()).fold(0, u32::saturating_add);
         (self.received.load(Relaxed) + u64::from(waiting), waiting)
     }
 
     /// Changes how to wait, from the next wait on.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
-        self.coalescer = Coalescer::default();
+        self.coalescer = WakeupCoalescer::default();
     }
 
     /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes
-    /// the descriptor ([`AsFd`]) readable, until the wake has ended a wait or [`Waker::hear`] was called.
+    /// the descriptor ([`AsFd`]) readable, until the wake has ended a wait or [`Waker::take_pending_wake`]
+    /// was called.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -267,7 +274,7 @@ impl Queues {
     /// A handle that reads the counts of all ports, also from other threads.
     #[doc(hidden)]
     pub fn meter(&self) -> Meter {
-        let ports = self.ports.iter().map(|port| port.receiver.downgrade()).collect();
+        let ports = self.ports.iter().map(|port| port.receiver.downgrade_port()).collect();
         Meter { ports, received: Arc::clone(&self.received) }
     }
 
@@ -278,13 +285,13 @@ impl Queues {
     ///
     /// # Errors
     /// Packets cannot be returned to the host. Programs that drop their privileges must set
-    /// `PortTuning::way_to_host` first. On an error the old filter stays.
+    /// `PortTuning::prepare_host_path` first. On an error the old filter stays.
     #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
-        let filters = self.ports.iter().map(|port| port.receiver.user_filter(filter));
+        let filters = self.ports.iter().map(|port| port.receiver.make_user_filter(filter));
         let filters: Vec<_> = filters.collect::<Result<_, _>>()?;
         for (port, filter) in self.ports.iter_mut().zip(filters) {
-            port.receiver.replace_filter(filter);
+            port.receiver.replace_user_filter(filter);
         }
         Ok(())
     }
@@ -311,7 +318,7 @@ impl Queues {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn explain(&self) -> Explanation {
-        Explanation::of_several(self.ports.iter().map(Port::explain)).expect("at least one queue")
+        Explanation::joined(self.ports.iter().map(Port::explain)).expect("at least one queue")
     }
 
     /// Leaves packets to the host from now on. Those already in the rings can still be received, so that
@@ -324,8 +331,8 @@ impl Queues {
     #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
         // Arms every port, even after one that fails, so that one wait covers all.
-        let refused = self.ports.iter().filter(|port| !port.inner().leave_to_host()).count();
-        redirect::wait_for_programs() && refused == 0
+        let refused = self.ports.iter().filter(|port| !port.shared_port().leave_packets_to_host()).count();
+        redirect::wait_for_running_programs() && refused == 0
     }
 
     /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no
@@ -336,12 +343,12 @@ impl Queues {
     /// long as it has the descriptors: the kernel removes them when the last process has closed them.
     /// Dropping the ports instead would take the parent's packets away.
     #[doc(hidden)]
-    pub fn leave(self) {
-        self.ports.iter().for_each(|port| port.inner().leave());
+    pub fn disown(self) {
+        self.ports.iter().for_each(|port| port.shared_port().disown());
     }
 
     /// The next queue in turn that has packets.
-    fn next_ready(&mut self) -> Option<usize> {
+    fn next_ready_queue(&mut self) -> Option<usize> {
         let count = self.ports.len();
         (self.next..self.next + count)
             .map(|turn| turn % count)
@@ -368,39 +375,39 @@ impl Queues {
     }
 }
 
-impl Waiting for Queues {
+impl WaitSource for Queues {
     fn is_ready(&mut self) -> bool {
-        self.next_ready().is_some()
+        self.next_ready_queue().is_some()
     }
 
     fn arm(&mut self) -> io::Result<bool> {
         Self::arm(self)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
-        self.receivers().try_for_each(Waiting::refresh)
+    fn refill_and_wake(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(WaitSource::refill_and_wake)
     }
 
-    fn poke(&mut self) -> io::Result<()> {
-        self.receivers().try_for_each(Waiting::poke)
+    fn wake_kernel(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(WaitSource::wake_kernel)
     }
 
-    fn check(&mut self) -> io::Result<()> {
-        self.receivers().try_for_each(Waiting::check)
+    fn check_usable(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(WaitSource::check_usable)
     }
 
-    fn nap_max(&self) -> Duration {
-        self.ports.iter().map(|port| port.receiver.nap_max()).min().expect("at least one queue")
+    fn sleep_max(&self) -> Duration {
+        self.ports.iter().map(|port| port.receiver.sleep_max()).min().expect("at least one queue")
     }
 
     fn is_starved(&mut self) -> bool {
-        self.receivers().any(Waiting::is_starved)
+        self.receivers().any(WaitSource::is_starved)
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         let wakeup = wait_readable(self.poll.as_fd(), timeout)?;
         // The wake is consumed here, or it would end the next wait, too.
-        Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::take_wake) {
+        Ok(if wakeup == Wakeup::Ready && self.waker.as_ref().is_some_and(Waker::take_pending_wake) {
             Wakeup::Interrupted
         } else {
             wakeup
@@ -408,7 +415,7 @@ impl Waiting for Queues {
     }
 
     fn is_woken(&mut self) -> bool {
-        self.waker.as_ref().is_some_and(|waker| waker.is_flagged() && waker.take_wake())
+        self.waker.as_ref().is_some_and(|waker| waker.has_pending_wake() && waker.take_pending_wake())
     }
 
     fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
@@ -419,15 +426,18 @@ impl Waiting for Queues {
         match wait_readable(waker.as_fd(), duration)? {
             Wakeup::TimedOut => Ok(false),
             Wakeup::Interrupted => Ok(true),
-            Wakeup::Ready => Ok(waker.take_wake()),
+            Wakeup::Ready => Ok(waker.take_pending_wake()),
         }
     }
 
-    fn progress(&self) -> (u32, u32) {
-        self.ports.iter().map(|port| port.receiver.progress()).fold((0, u32::MAX), wait::add_progress)
+    fn read_count_and_room(&self) -> (u32, u32) {
+        self.ports
+            .iter()
+            .map(|port| port.receiver.read_count_and_room())
+            .fold((0, u32::MAX), wait::combine_counts_and_rooms)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.coalescer
     }
 }

@@ -5,17 +5,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::user_filter::{Unmatched, UserFilter};
-use super::{Inner, Mode, PortBuilder, RX_FAULTS, ToHost, ToHostError, Wait, counter, fault_counters};
+use super::user_filter::{UnmatchedDestination, UserFilter};
+use super::{
+    Mode, PortBuilder, RX_FAULTS, SharedPort, ToHost, ToHostError, Wait, fault_counters, static_counter,
+};
 use crate::engine::half::receiver_half;
-use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::engine::wait::{self, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
-use crate::memory::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
+use crate::facts::method_explanation::Explanation;
+use crate::memory::area::{Balance, Chain, Faults, Frame, FramePool, Packet, PacketClaimer};
 use crate::port::filter::Program;
-use crate::ring::{Consumer, Peek, Producer};
+use crate::ring::{Consumer, Producer, ReadyEntries};
 use crate::stats::Stats;
-use crate::sys::packet::Announcer;
+use crate::sys::packet::PacketAnnouncer;
 use crate::sys::poll::Wakeup;
 use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
@@ -25,7 +27,7 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 const PREFETCH_AHEAD: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Counts {
+struct ReceiveCounts {
     faults: Faults,
     packets: u64,
     bytes: u64,
@@ -55,30 +57,30 @@ struct Counts {
 pub struct Receiver {
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
-    pool: Pool,
-    counts: Counts,
+    pool: FramePool,
+    counts: ReceiveCounts,
     queue: u32,
     batch: u32,
     multi_buffer: bool,
     /// In packet ring mode: the kernel's end of the rx ring. Owned by the receiver, so that it runs only when
     /// no packet is borrowed.
-    announcer: Option<Announcer>,
+    announcer: Option<PacketAnnouncer>,
     /// A filter that the kernel does not run.
     filter: Option<Box<UserFilter>>,
     wait: Wait,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
     timed_epoll: TimedEpoll,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
-    inner: Arc<Inner>,
+    inner: Arc<SharedPort>,
 }
 
 impl Receiver {
     pub(super) fn new(
-        inner: Arc<Inner>,
+        inner: Arc<SharedPort>,
         rx: Consumer<Descriptor>,
         mut fill: Producer<u64>,
-        pool: Pool,
-        announcer: Option<Announcer>,
+        pool: FramePool,
+        announcer: Option<PacketAnnouncer>,
         settings: &PortBuilder,
     ) -> Self {
         pool.refill(&mut fill);
@@ -89,21 +91,21 @@ impl Receiver {
             rx,
             fill,
             pool,
-            counts: Counts::default(),
+            counts: ReceiveCounts::default(),
             batch,
             multi_buffer,
             announcer,
             filter: None,
             wait,
-            coalescer: Coalescer::default(),
+            coalescer: WakeupCoalescer::default(),
             timed_epoll: TimedEpoll::default(),
         }
     }
 
     /// Makes the device take frames from the fill ring, if it needs a kick: otherwise packets that arrive
     /// before the first [`Receiver::receive`] find no frame.
-    pub(super) fn start(&mut self) -> io::Result<()> {
-        self.poke()
+    pub(super) fn kick_fill_ring(&mut self) -> io::Result<()> {
+        self.wake_kernel()
     }
 
     /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal
@@ -146,30 +148,30 @@ impl Receiver {
     #[inline(always)] // a call would return the batch in memory, and every packet would read it there
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if self.rx.available(1) == 0 {
-            self.poke()?;
+            self.wake_kernel()?;
         }
         Ok(self.take_batch())
     }
 
     /// Whether the length of a batch must be computed, because it may differ from the number of descriptors.
     #[inline]
-    fn counts_words(&self) -> bool {
+    fn counts_descriptors(&self) -> bool {
         self.pool.has_blocks() || self.multi_buffer || self.filter.is_some()
     }
 
     /// How many descriptors to take so that the batch ends with a whole packet, and each packet in a block
     /// has a free frame.
     #[cold]
-    fn complete_packets(&mut self) -> u32 {
+    fn complete_packet_descriptors(&mut self) -> u32 {
         // Taken out while it runs, because that needs the rest of `self`; it is put back at the end.
         if let Some(filter) = self.filter.take() {
-            return self.matching_packets(filter);
+            return self.matching_descriptors(filter);
         }
-        let room = self.room();
+        let room = self.descriptor_room();
         if !self.multi_buffer {
             return self.batch.min(room);
         }
-        let words = self.rx.peek(u32::MAX);
+        let words = self.rx.ready_entries(u32::MAX);
         let (mut whole, mut next) = (0, 0);
         while let Some(word) = words.entry_at(next).filter(|_| next < room && whole < self.batch) {
             next += 1;
@@ -181,24 +183,24 @@ impl Receiver {
     }
 
     /// The number of descriptors that fit, if each needs a free frame.
-    fn room(&self) -> u32 {
+    fn descriptor_room(&self) -> u32 {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::complete_packets`], for matching packets up to the next one that does not match;
-    /// rejects packets before the first match.
+    /// As [`Receiver::complete_packet_descriptors`], for matching packets up to the next one that does not
+    /// match; rejects packets before the first match.
     ///
     /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of
     /// rejected packets.
-    fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
+    fn matching_descriptors(&mut self, mut filter: Box<UserFilter>) -> u32 {
         // An announcer adds to the ring only when this thread asks it to, so the loop ends by itself.
         let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
         let words = loop {
-            let limits = (self.room(), self.batch);
-            let (claims, words) = (self.pool.claims(), self.rx.peek(u32::MAX));
-            let unmatched = filter.run_of(false, claims, |at| words.entry_at(at), limits);
+            let limits = (self.descriptor_room(), self.batch);
+            let (claims, words) = (self.pool.claimer(), self.rx.ready_entries(u32::MAX));
+            let unmatched = filter.run_length(false, claims, |at| words.entry_at(at), limits);
             if unmatched == 0 {
-                break filter.run_of(true, claims, |at| words.entry_at(at), limits);
+                break filter.run_length(true, claims, |at| words.entry_at(at), limits);
             }
             if patience == 0 {
                 break 0;
@@ -206,87 +208,91 @@ impl Receiver {
             patience = patience.saturating_sub(unmatched);
             // None was taken, so all are still there for the batch.
             drop(words);
-            let Counts { packets, bytes, .. } = self.counts;
+            let ReceiveCounts { packets, bytes, .. } = self.counts;
             let (mut to_host, mut lost) = (0, 0);
-            let mut batch = self.batch_of(unmatched);
+            let mut batch = self.batch_of_descriptors(unmatched);
             while let Some(packet) = batch.next_chain() {
                 *(if filter.pass_to_host(&packet) { &mut to_host } else { &mut lost }) += 1;
             }
             drop(batch);
-            self.inner.filter_counters.add(to_host, lost);
+            self.inner.filter_counters.add_counts(to_host, lost);
             // Counted as rejected, not as received.
-            self.counts = Counts { packets, bytes, ..self.counts };
+            self.counts = ReceiveCounts { packets, bytes, ..self.counts };
         };
         self.filter = Some(filter);
         words
     }
 
-    pub(super) fn filter_by(&mut self, filter: UserFilter) {
+    pub(super) fn set_user_filter(&mut self, filter: UserFilter) {
         self.filter = Some(Box::new(filter));
     }
 
-    /// A filter to be run by this receiver, if `program` is given, for [`Receiver::replace_filter`].
-    pub(super) fn user_filter(&self, program: Option<&Program>) -> Result<Option<UserFilter>, ToHostError> {
+    /// A filter to be run by this receiver, if `program` is given, for
+    /// [`Receiver::replace_user_filter`].
+    pub(super) fn make_user_filter(
+        &self,
+        program: Option<&Program>,
+    ) -> Result<Option<UserFilter>, ToHostError> {
         let Some(program) = program else { return Ok(None) };
         let rest = match self.inner.mode {
-            Mode::PacketRing => Unmatched::HostHas,
-            Mode::Memory => Unmatched::Lost,
-            _ => Unmatched::HandOver(Box::new(self.to_host()?)),
+            Mode::PacketRing => UnmatchedDestination::HostHas,
+            Mode::Memory => UnmatchedDestination::Lost,
+            _ => UnmatchedDestination::HandOver(Box::new(self.to_host()?)),
         };
         Ok(Some(UserFilter::new(program.clone(), self.inner.interface_index, self.inner.queue, rest)))
     }
 
-    pub(super) fn replace_filter(&mut self, filter: Option<UserFilter>) {
+    pub(super) fn replace_user_filter(&mut self, filter: Option<UserFilter>) {
         self.filter = filter.map(Box::new);
     }
 
     /// Entries of the rx ring that are ready to be read.
-    pub(super) fn waiting(&mut self) -> u32 {
+    pub(super) fn waiting_descriptors(&mut self) -> u32 {
         self.rx.available(u32::MAX)
     }
 
     /// Entries of the rx ring read since it was made, modulo 2^32.
-    pub(super) fn read(&self) -> u32 {
-        self.rx.read()
+    pub(super) fn read_descriptors(&self) -> u32 {
+        self.rx.read_total()
     }
 
-    pub(super) fn downgrade(&self) -> Weak<Inner> {
+    pub(super) fn downgrade_port(&self) -> Weak<SharedPort> {
         Arc::downgrade(&self.inner)
     }
 
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
-        let words = if self.counts_words() { self.complete_packets() } else { self.batch };
-        self.batch_of(words)
+        let words = if self.counts_descriptors() { self.complete_packet_descriptors() } else { self.batch };
+        self.batch_of_descriptors(words)
     }
 
     #[inline]
-    fn batch_of(&mut self, words: u32) -> Batch<'_> {
-        let packets = self.rx.peek(words);
+    fn batch_of_descriptors(&mut self, words: u32) -> Batch<'_> {
+        let packets = self.rx.ready_entries(words);
         Batch {
             first: packets.position(),
             faults_before: self.counts.faults.total,
             packets,
             fill: &mut self.fill,
-            claims: self.pool.claims(),
+            claims: self.pool.claimer(),
             counts: &mut self.counts,
             pieces: 0,
             queue: self.queue,
         }
     }
 
-    pub(crate) fn wait(&self) -> Wait {
+    pub(crate) fn wait_setting(&self) -> Wait {
         self.wait
     }
 
-    pub(crate) fn multi_buffer(&self) -> bool {
+    pub(crate) fn is_multi_buffer(&self) -> bool {
         self.multi_buffer
     }
 
     /// Changes how to wait, from the next [`Receiver::receive`] on.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;
-        self.coalescer = Coalescer::default();
+        self.coalescer = WakeupCoalescer::default();
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether
@@ -311,7 +317,7 @@ impl Receiver {
         }
         // Waking an AF_XDP socket has already checked the interface.
         if self.announcer.is_some() {
-            self.inner.check()?;
+            self.inner.check_alive()?;
         }
         let set_timer = self.lacks_frames().then_some(wait::STARVED_INTERVAL);
         self.timed_epoll.set_timer(set_timer)?;
@@ -323,8 +329,8 @@ impl Receiver {
     fn resume_rings(&mut self) -> io::Result<()> {
         match &mut self.announcer {
             Some(announcer) => {
-                drop(self.rx.peek(0)); // gives back the words of a batch that was forgotten
-                announcer.run();
+                drop(self.rx.ready_entries(0)); // gives back the words of a batch that was forgotten
+                announcer.announce_arrived();
                 Ok(())
             }
             None => self.inner.kick_rx(),
@@ -365,7 +371,7 @@ impl Receiver {
     /// The kernel is older than 5.18, a capability is missing, or the interface was removed; the port is in
     /// packet ring mode, in which the host has all packets anyway, or in memory mode.
     pub fn to_host(&self) -> Result<ToHost, ToHostError> {
-        ToHost::of(&self.inner)
+        ToHost::of_port(&self.inner)
     }
 
     pub(crate) fn evidence(&self) -> Evidence {
@@ -392,23 +398,28 @@ impl Receiver {
     pub fn stats(&self) -> io::Result<Stats> {
         let kernel = self.inner.statistics()?;
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
-        let (to_host, lost) = (self.inner.filter_counters.to_host(), self.inner.filter_counters.lost());
-        Ok(Stats::moved(self.counts.packets, self.counts.bytes)
-            .with_dropped(kernel.of(&["rx_dropped", "rx_ring_full", "tp_drops"]))
-            .with_dropped([counter(
+        let (to_host, lost) =
+            (self.inner.filter_counters.to_host_count(), self.inner.filter_counters.lost_count());
+        Ok(Stats::with_moved(self.counts.packets, self.counts.bytes)
+            .with_dropped(kernel.counters_named(&["rx_dropped", "rx_ring_full", "tp_drops"]))
+            .with_dropped([static_counter(
                 "filter_lost",
                 "Packets that no filter matched, and the host could not be given",
                 lost,
             )])
             .with_faults(fault_counters(RX_FAULTS, self.counts.faults, bad_index))
-            .with_faults(kernel.of(&["rx_invalid_descs"]))
-            .with(kernel.of(&["rx_fill_ring_empty_descs", "tp_freeze_q_cnt"]))
-            .with([
-                counter("filter_to_host", "Packets that a filter in user space left to the host", to_host),
-                counter(
+            .with_faults(kernel.counters_named(&["rx_invalid_descs"]))
+            .with_counters(kernel.counters_named(&["rx_fill_ring_empty_descs", "tp_freeze_q_cnt"]))
+            .with_counters([
+                static_counter(
+                    "filter_to_host",
+                    "Packets that a filter in user space left to the host",
+                    to_host,
+                ),
+                static_counter(
                     "rx_copied_out",
                     "Packets that were copied out of a packet ring to be owned",
-                    self.pool.copied(),
+                    self.pool.copied_count(),
                 ),
             ]))
     }
@@ -419,7 +430,7 @@ impl Receiver {
         self.pool.balance()
     }
 
-    pub(super) fn inner(&self) -> &Inner {
+    pub(super) fn shared_port(&self) -> &SharedPort {
         &self.inner
     }
 
@@ -429,57 +440,57 @@ impl Receiver {
     }
 
     /// The descriptor of the port itself, which is readable only when packets are waiting.
-    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn port_descriptor(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
 }
 
 receiver_half!(Receiver, Batch<'half>);
 
-impl Waiting for Receiver {
+impl WaitSource for Receiver {
     #[inline]
     fn is_ready(&mut self) -> bool {
-        self.rx.available(1) > 0 && (!self.counts_words() || self.complete_packets() > 0)
+        self.rx.available(1) > 0 && (!self.counts_descriptors() || self.complete_packet_descriptors() > 0)
     }
 
     fn arm(&mut self) -> io::Result<bool> {
         Self::arm(self)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         self.pool.refill(&mut self.fill);
-        self.poke()
+        self.wake_kernel()
     }
 
     #[inline]
-    fn poke(&mut self) -> io::Result<()> {
+    fn wake_kernel(&mut self) -> io::Result<()> {
         if self.fill.needs_wakeup() { self.resume_rings() } else { Ok(()) }
     }
 
-    fn check(&mut self) -> io::Result<()> {
-        self.inner.check()
+    fn check_usable(&mut self) -> io::Result<()> {
+        self.inner.check_alive()
     }
 
-    fn nap_max(&self) -> Duration {
+    fn sleep_max(&self) -> Duration {
         // Neither returned frames nor a removed interface end the kernel's wait.
         if self.lacks_frames() { wait::STARVED_INTERVAL } else { wait::CHECK_INTERVAL }
     }
 
     fn is_starved(&mut self) -> bool {
-        self.announcer.is_some() && self.rx.available(1) > 0 && self.complete_packets() == 0
+        self.announcer.is_some() && self.rx.available(1) > 0 && self.complete_packet_descriptors() == 0
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         self.inner.wait_readable(timeout)
     }
 
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
         let room = if self.announcer.is_some() { u32::MAX } else { lent };
-        (self.rx.read(), self.rx.capacity().min(room))
+        (self.rx.read_total(), self.rx.capacity().min(room))
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.coalescer
     }
 }
@@ -502,7 +513,7 @@ impl AsRawFd for Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        self.inner.hold_pool(self.pool.take());
+        self.inner.hold_pool_until_drop(self.pool.take());
     }
 }
 
@@ -511,10 +522,10 @@ impl Drop for Receiver {
 /// the fill ring with another. Packets not iterated over stay in the ring for the next batch.
 #[derive(Debug)]
 pub struct Batch<'half> {
-    packets: Peek<'half, Descriptor>,
+    packets: ReadyEntries<'half, Descriptor>,
     fill: &'half mut Producer<u64>,
-    claims: Claims<'half>,
-    counts: &'half mut Counts,
+    claims: PacketClaimer<'half>,
+    counts: &'half mut ReceiveCounts,
     /// The batch's start in the ring: the distance from it counts buffers, without a counter.
     first: u32,
     /// Faults counted before the batch: each later one is a refused descriptor of the batch.
@@ -533,7 +544,7 @@ impl Batch<'_> {
     /// Begins to load the first packet, of whose bytes another processor's cache may have the newest; false
     /// if the batch is empty.
     #[inline]
-    pub(crate) fn prefetch(&self) -> bool {
+    pub(crate) fn prefetch_first(&self) -> bool {
         let first = self.packets.entry_hint(0);
         if let Some(Descriptor { address, .. }) = first {
             (0..3).for_each(|line| self.claims.prefetch(address + 64 * line));
@@ -620,7 +631,7 @@ impl Drop for Batch<'_> {
         let read = self.packets.position().wrapping_sub(self.first);
         // No underflow: each new fault is of a descriptor that this batch read.
         let claimed = u64::from(read) - (self.counts.faults.total - self.faults_before);
-        self.claims.pool().claimed(claimed);
+        self.claims.pool().count_claimed(claimed);
         // No underflow: each of `pieces` is a claimed buffer.
         self.counts.packets += claimed - self.pieces;
         self.claims.pool().refill(self.fill);

@@ -20,10 +20,10 @@ use nocopy_proto::filter::{Program, Untranslatable};
 use super::{FilterPlace, Mode, PortBuilder};
 use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
-use crate::memory::area::Arrivals;
+use crate::memory::area::ArrivalMetadataSource;
 use crate::port::xdp::{
-    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, NoteSettings, PassHeader, Program as XdpProgram,
-    Recipe, SocketMap,
+    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, MetadataNoteSettings, PassHeader,
+    Program as XdpProgram, RedirectRecipe, SocketMap,
 };
 use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
@@ -37,12 +37,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A redirecting program on an interface, detached when its last port is closed.
 #[derive(Debug)]
-pub(super) struct Redirect {
-    pub(super) recipe: Recipe,
+pub(super) struct RedirectProgram {
+    pub(super) recipe: RedirectRecipe,
     /// `None`: another process attached the program, and has not passed its map.
     sockets: Option<SocketMap>,
     /// Why the program does not note the driver's metadata, or arrival times.
-    refused: NoteRefusals,
+    refused: MetadataNoteRefusals,
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Dropped before the map, because no packet may look up a socket that is being closed.
     attachment: Attachment,
@@ -50,7 +50,7 @@ pub(super) struct Redirect {
 
 /// Why a program does not write certain notes.
 #[derive(Debug, Clone, Copy)]
-struct NoteRefusals {
+struct MetadataNoteRefusals {
     hints: Option<Unsupported>,
     times: Option<Unsupported>,
 }
@@ -63,11 +63,15 @@ struct InterfaceKey {
 }
 
 /// Programs that this process has attached: one per interface, whatever the number of ports.
-static ATTACHED: Mutex<Option<HashMap<InterfaceKey, Weak<Redirect>>>> = Mutex::new(None);
+static ATTACHED: Mutex<Option<HashMap<InterfaceKey, Weak<RedirectProgram>>>> = Mutex::new(None);
 
-impl Redirect {
+impl RedirectProgram {
     /// The program of this interface: the one that this process has attached already, or a new one.
-    pub(super) fn on(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Arc<Self>, Error> {
+    pub(super) fn on_interface(
+        interface: &Interface,
+        at: Attach,
+        settings: &PortBuilder,
+    ) -> Result<Arc<Self>, Error> {
         let namespace = NamespaceId::of_thread()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
         let key = InterfaceKey { namespace, interface_index: interface.index };
@@ -98,10 +102,10 @@ impl Redirect {
         let random = |source| Error::System { operation: "draw a random number", source };
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose().map_err(random)?;
         let (filter, place) = filter_prologue(settings.filter.as_ref(), &sockets, fragments)?;
-        let mut refused = NoteRefusals::known_refusals(interface, at, settings);
-        let notes = NoteSettings { hints: false, times: false, mark: mark().map_err(random)? };
-        let mut recipe = Recipe { at, fragments, pass, notes };
-        let mut program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
+        let mut refused = MetadataNoteRefusals::known_refusals(interface, at, settings);
+        let notes = MetadataNoteSettings { hints: false, times: false, mark: random_mark().map_err(random)? };
+        let mut recipe = RedirectRecipe { at, fragments, pass, notes };
+        let mut program = refused.load_with_notes(&mut recipe, &sockets, &filter, interface.index)?;
         let mut attempts = 1..RELEASE_ATTEMPTS;
         loop {
             match program.attach(&interface.name, at) {
@@ -115,7 +119,7 @@ impl Redirect {
                 Err(_) if recipe.notes.hints => {
                     // The kernel may refuse a device-bound program and accept another.
                     refused.hints = Some(Unsupported::Refused);
-                    program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
+                    program = refused.load_with_notes(&mut recipe, &sockets, &filter, interface.index)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -125,19 +129,19 @@ impl Redirect {
     /// The program that another process attached, by its link.
     pub(super) fn adopt(at: Attach, fragments: bool, link: OwnedFd) -> Arc<Self> {
         let other = Some(Unsupported::OtherProgram);
-        let notes = NoteSettings { hints: false, times: false, mark: 0 };
+        let notes = MetadataNoteSettings { hints: false, times: false, mark: 0 };
         Arc::new(Self {
-            recipe: Recipe { at, fragments, pass: None, notes },
+            recipe: RedirectRecipe { at, fragments, pass: None, notes },
             sockets: None,
-            refused: NoteRefusals { hints: other, times: other },
+            refused: MetadataNoteRefusals { hints: other, times: other },
             filter: None,
-            attachment: Attachment::by(link),
+            attachment: Attachment::from_link(link),
         })
     }
 
     /// The metadata in front of the packets of a port in this mode.
-    pub(super) fn arrivals(&self, settings: &PortBuilder, mode: Mode) -> Arrivals {
-        let (NoteSettings { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
+    pub(super) fn arrival_metadata(&self, settings: &PortBuilder, mode: Mode) -> ArrivalMetadataSource {
+        let (MetadataNoteSettings { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
         let wanted = (settings.receive_metadata, settings.tuning.arrival_times);
         let no_hints = match (wanted.0, mode) {
             (false, _) => Unsupported::NotRequested,
@@ -145,11 +149,11 @@ impl Redirect {
             (true, _) => refused.hints.unwrap_or(Unsupported::Absent),
         };
         match wanted {
-            (true, _) if hints => Arrivals::Marked(mark),
-            (_, true) if times && hints => Arrivals::Marked(mark),
-            (_, true) if times => Arrivals::Timed(mark, no_hints),
-            (false, true) => Arrivals::Unknown(refused.times.unwrap_or(Unsupported::Absent)),
-            _ => Arrivals::Unknown(no_hints),
+            (true, _) if hints => ArrivalMetadataSource::Marked(mark),
+            (_, true) if times && hints => ArrivalMetadataSource::Marked(mark),
+            (_, true) if times => ArrivalMetadataSource::Timed(mark, no_hints),
+            (false, true) => ArrivalMetadataSource::Unknown(refused.times.unwrap_or(Unsupported::Absent)),
+            _ => ArrivalMetadataSource::Unknown(no_hints),
         }
     }
 
@@ -158,28 +162,28 @@ impl Redirect {
     }
 
     /// The map of the sockets; `None` if another process has it.
-    pub(super) fn map(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn socket_map_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.sockets.as_ref().map(AsFd::as_fd)
     }
 
-    /// As [`Redirect::set`], but fails with `EEXIST` if the queue is another socket's.
-    pub(super) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.socket_map()?.reserve(queue, socket)
+    /// As [`RedirectProgram::set_queue_socket`], but fails with `EEXIST` if the queue is another socket's.
+    pub(super) fn reserve_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.socket_map()?.reserve_slot(queue, socket)
     }
 
     /// Sends the packets of `queue` to `socket` from now on.
-    pub(super) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.socket_map()?.set(queue, socket)
+    pub(super) fn set_queue_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.socket_map()?.set_socket(queue, socket)
     }
 
     /// Sends the packets of `queue` to the host, except those of XDP programs that run already
-    /// ([`wait_for_programs`]). Closing the socket would do so, unless the user has a duplicate of its
-    /// descriptor.
+    /// ([`wait_for_running_programs`]). Closing the socket would do so, unless the user has a duplicate of
+    /// its descriptor.
     ///
     /// Returns whether it succeeded: without privileges, bpf(2) may be refused, and the map of a granted port
     /// is not there.
-    pub(super) fn clear(&self, queue: u32) -> bool {
-        self.socket_map().and_then(|sockets| sockets.clear(queue)).is_ok()
+    pub(super) fn clear_queue(&self, queue: u32) -> bool {
+        self.socket_map().and_then(|sockets| sockets.clear_slot(queue)).is_ok()
     }
 
     fn socket_map(&self) -> io::Result<&SocketMap> {
@@ -189,7 +193,7 @@ impl Redirect {
 
 /// Waits until no running XDP program can still see a socket that was removed from its map. Returns whether
 /// that is certain: some kernels have no such barrier (`nohz_full`).
-pub(super) fn wait_for_programs() -> bool {
+pub(super) fn wait_for_running_programs() -> bool {
     rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
 }
 
@@ -201,8 +205,9 @@ fn filter_prologue(
     fragments: bool,
 ) -> Result<(Vec<Instruction>, Option<FilterPlace>), Error> {
     let Some(filter) = filter else { return Ok((Vec::new(), None)) };
-    let in_user_space =
-        |why: &dyn fmt::Display| Ok((Vec::new(), Some(in_user_space(why, KernelVersion::running())?)));
+    let in_user_space = |why: &dyn fmt::Display| {
+        Ok((Vec::new(), Some(user_space_filter_place(why, KernelVersion::running())?)))
+    };
     let instructions = match filter.to_xdp(fragments) {
         Ok(instructions) => instructions,
         Err(error @ (Untranslatable::TooFar { .. } | Untranslatable::TooLong { .. })) => {
@@ -223,7 +228,10 @@ fn filter_prologue(
 /// Places a filter in user space, because the kernel refused it. Packets that do not match must be returned
 /// to the host. If the kernel cannot return packets, this fails before a packet is taken, so that a packet
 /// ring may be opened instead.
-fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
+fn user_space_filter_place(
+    why: &dyn fmt::Display,
+    running: Option<KernelVersion>,
+) -> Result<FilterPlace, Error> {
     match running {
         Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {
             operation: "run the filter in user space, and hand the host the rest",
@@ -234,7 +242,7 @@ fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Resu
     }
 }
 
-impl NoteRefusals {
+impl MetadataNoteRefusals {
     /// Notes that are known not to work, and why.
     fn known_refusals(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
         let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
@@ -250,9 +258,9 @@ impl NoteRefusals {
     }
 
     /// Loads a program that writes all notes not refused yet; new refusals are recorded.
-    fn load(
+    fn load_with_notes(
         &mut self,
-        recipe: &mut Recipe,
+        recipe: &mut RedirectRecipe,
         sockets: &SocketMap,
         filter: &[Instruction],
         interface_index: u32,
@@ -260,7 +268,7 @@ impl NoteRefusals {
         loop {
             let notes = &mut recipe.notes;
             (notes.hints, notes.times) = (self.hints.is_none(), self.times.is_none());
-            match recipe.program(sockets, filter, interface_index) {
+            match recipe.load_program(sockets, filter, interface_index) {
                 Err(Error::Hints { source }) => self.hints = Some(source),
                 Err(_) if recipe.notes.times => self.times = Some(Unsupported::Refused),
                 done => return done,
@@ -270,7 +278,7 @@ impl NoteRefusals {
 }
 
 /// A random number that identifies a program's notes; never the value that frames are erased with.
-fn mark() -> io::Result<u64> {
+fn random_mark() -> io::Result<u64> {
     let mut mark = [0; size_of::<u64>()];
     // Never short: getrandom(2) returns so few bytes at once.
     rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())?;
@@ -282,8 +290,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_reinjection_no_filter_runs_in_user_space() {
-        let place = |minor| in_user_space(&"why", Some(KernelVersion(5, minor)));
+    fn kernels_without_live_frames_run_no_filter_in_user_space() {
+        let place = |minor| user_space_filter_place(&"why", Some(KernelVersion(5, minor)));
         assert_eq!(place(18).unwrap(), FilterPlace::UserSpace("why".into()));
         let error = place(17).unwrap_err();
         assert!(matches!(error, Error::Kernel { .. }), "a packet ring is tried after this: {error}");

@@ -5,12 +5,12 @@
 //! room; so these ports check each frame, on the path of oversized frames.
 
 use super::drivers;
-use super::redirect::Redirect;
-use super::sender::{length_refused, no_room_for_request};
+use super::redirect::RedirectProgram;
+use super::sender::{length_refusal, request_room_refusal};
 use super::{Mode, PortBuilder, Sender};
-use crate::facts::metadata::{ChecksumField, Clock, Offers, Request, Timestamp, Unsupported};
+use crate::facts::metadata::{ChecksumField, Clock, OfferedRequests, Request, Timestamp, Unsupported};
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::area::{Frame, Pool};
+use crate::memory::area::{Frame, FramePool};
 use crate::port::xdp::KernelVersion;
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
@@ -25,48 +25,48 @@ const NETDEV_XSK_FLAGS_TX_CHECKSUM: u64 = 1 << 1;
 
 impl PortBuilder {
     /// Sets which metadata the pools of an AF_XDP port receive, and which requests they accept.
-    pub(super) fn set_metadata(
+    pub(super) fn set_pool_metadata(
         &self,
-        pools: &mut (Pool, Pool),
+        pools: &mut (FramePool, FramePool),
         mode: Mode,
         interface: &Interface,
-        redirect: &Redirect,
+        redirect: &RedirectProgram,
         socket: &XskSocket,
     ) {
-        pools.0.set_arrivals(redirect.arrivals(self, mode));
-        pools.0.set_wireless(drivers::is_wireless(interface));
+        pools.0.set_arrivals(redirect.arrival_metadata(self, mode));
+        pools.0.set_without_wire(drivers::may_have_unfinished_checksums(interface));
         let kernel = Unsupported::Kernel(REQUESTS_KERNEL_MIN);
         pools.1.set_offers(match (self.send_metadata, mode) {
-            (false, _) => Offers::none(Unsupported::NotRequested),
-            (true, Mode::XdpZeroCopy) if !offers_of_driver(interface).are_any() => {
-                Offers::none(Unsupported::Driver)
+            (false, _) => OfferedRequests::none(Unsupported::NotRequested),
+            (true, Mode::XdpZeroCopy) if !driver_offers(interface).is_any_offered() => {
+                OfferedRequests::none(Unsupported::Driver)
             }
-            (true, _) if !socket.asked_for_requests => Offers::none(Unsupported::Driver),
-            (true, _) if !socket.takes_requests => Offers::none(kernel),
-            (true, Mode::XdpZeroCopy) => offers_of_driver(interface),
-            (true, _) => Offers { checksum: Ok(()), timestamp: Ok(Clock::Tai) },
+            (true, _) if !socket.asked_for_requests => OfferedRequests::none(Unsupported::Driver),
+            (true, _) if !socket.takes_requests => OfferedRequests::none(kernel),
+            (true, Mode::XdpZeroCopy) => driver_offers(interface),
+            (true, _) => OfferedRequests { checksum: Ok(()), timestamp: Ok(Clock::Tai) },
         });
     }
 
     /// Whether packets may carry requests in this mode. Not if the driver would ignore them: the room in
     /// front of each packet would be wasted.
     pub(super) fn registers_requests(&self, interface: &Interface, mode: Mode) -> bool {
-        self.send_metadata && (mode != Mode::XdpZeroCopy || offers_of_driver(interface).are_any())
+        self.send_metadata && (mode != Mode::XdpZeroCopy || driver_offers(interface).is_any_offered())
     }
 }
 
 /// Requests of a driver that reads packets in the area itself.
-fn offers_of_driver(interface: &Interface) -> Offers {
+fn driver_offers(interface: &Interface) -> OfferedRequests {
     let bits = XdpFeatures::of(interface.index).ok().and_then(|features| features.send_metadata).unwrap_or(0);
     let has = |bit| if bits & bit == 0 { Err(Unsupported::Driver) } else { Ok(()) };
-    Offers {
+    OfferedRequests {
         checksum: has(NETDEV_XSK_FLAGS_TX_CHECKSUM),
         timestamp: has(NETDEV_XSK_FLAGS_TX_TIMESTAMP).map(|()| Clock::Device),
     }
 }
 
-impl Offers {
-    const fn are_any(&self) -> bool {
+impl OfferedRequests {
+    const fn is_any_offered(&self) -> bool {
         self.checksum.is_ok() || self.timestamp.is_ok()
     }
 }
@@ -98,13 +98,15 @@ impl Sender {
         let refused = timestamp.map(Reason::Unsupported).or(outside.map(Reason::ChecksumOutside));
         match (refused, request.checksum) {
             (Some(reason), _) => Err(Rejected { item: frame, reason }),
-            (None, Some(place)) if offers.checksum.is_err() => self.send_with_sum(frame, place, request),
-            (None, _) => self.send_requesting(frame, request),
+            (None, Some(place)) if offers.checksum.is_err() => {
+                self.send_with_software_checksum(frame, place, request)
+            }
+            (None, _) => self.send_with_request(frame, request),
         }
     }
 
     /// Sends with the checksum completed in software.
-    fn send_with_sum(
+    fn send_with_software_checksum(
         &mut self,
         mut frame: Frame,
         place: ChecksumField,
@@ -114,28 +116,28 @@ impl Sender {
         let before = [frame[field], frame[field + 1]];
         let completed = place.complete(&mut frame);
         debug_assert!(completed.is_ok(), "looked at before");
-        let sent = self.send_requesting(frame, Request { checksum: None, ..request });
+        let sent = self.send_with_request(frame, Request { checksum: None, ..request });
         sent.map_err(|mut rejected| {
             rejected.item[field..field + 2].copy_from_slice(&before);
             rejected
         })
     }
 
-    fn send_requesting(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
+    fn send_with_request(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         if request == Request::default() {
             return self.send(frame);
         }
         if let Some(reason) = self.request_refusal(&frame) {
             return Err(Rejected { item: frame, reason });
         }
-        let Some(slot) = self.tx.vacant() else {
+        let Some(slot) = self.tx.vacant_slot() else {
             return Err(Rejected { item: frame, reason: Reason::Full });
         };
-        match self.pool.lend_with(frame, &request) {
+        match self.pool.lend_with_request(frame, &request) {
             Ok(descriptor) => {
                 slot.write(descriptor);
-                self.correct_bytes(descriptor.len as usize);
-                self.departures.expect(descriptor.address, &request);
+                self.correct_queued_bytes(descriptor.len as usize);
+                self.departures.expect_departure(descriptor.address, &request);
                 Ok(())
             }
             Err(frame) => Err(Rejected { item: frame, reason: Reason::ForeignArea }),
@@ -168,7 +170,7 @@ impl Sender {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn departures(&mut self) -> impl Iterator<Item = (u64, Result<Timestamp, Unsupported>)> + '_ {
-        self.departures.take()
+        self.departures.take_known()
     }
 
     /// Why a frame cannot be sent on a port whose packets may carry requests: the kernel needs room for a
@@ -176,9 +178,9 @@ impl Sender {
     #[cold]
     pub(super) fn request_refusal(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() || frame.len() > self.longest_frame() {
-            Some(length_refused(frame.len(), self.longest_frame()))
+            Some(length_refusal(frame.len(), self.longest_frame()))
         } else if !frame.has_room_for_request() {
-            Some(no_room_for_request(frame))
+            Some(request_room_refusal(frame))
         } else {
             None
         }
@@ -190,17 +192,17 @@ impl Sender {
         if let Some(reason) = self.request_refusal(&frame) {
             return Err(Rejected { item: frame, reason });
         }
-        self.put(frame)
+        self.put_into_ring(frame)
     }
 
     /// [`Sender::reap`] while departure times are expected: these are in the frames, and must be read before
     /// the frames are sent again.
     #[cold]
     pub(super) fn reap_departures(&mut self) -> u32 {
-        let completed = self.completion.peek(u32::MAX);
+        let completed = self.completion.ready_entries(u32::MAX);
         let mut count = 0;
         while let Some(address) = completed.entry_at(count) {
-            self.departures.completed(address, &self.pool);
+            self.departures.read_departure(address, &self.pool);
             count += 1;
         }
         // None was taken. Below, no more are reaped than were looked at: of later ones the time was not read

@@ -22,11 +22,12 @@ impl PortBuilder {
     pub(super) fn frames_to_lend(&self, interface: &Interface) -> u32 {
         let may_be = self.only_sends()
             && self.mode.is_none_or(|mode| mode == Mode::XdpZeroCopy)
-            && XdpFeatures::of(interface.index).map_or(true, XdpFeatures::zero_copy);
+            && XdpFeatures::of(interface.index).map_or(true, XdpFeatures::has_zero_copy);
         if !may_be {
             return 0;
         }
-        let card_ring = interface::receive_ring(&interface.name).map_or(CARD_RING_FRAMES, |(now, _)| now);
+        let card_ring =
+            interface::receive_ring_entries(&interface.name).map_or(CARD_RING_FRAMES, |(now, _)| now);
         card_ring.min(self.rings.fill)
     }
 }

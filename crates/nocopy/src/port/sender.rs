@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
-use super::{Inner, Mode, PortBuilder, TX_FAULTS, counter, fault_counters};
+use super::{Mode, PortBuilder, SharedPort, TX_FAULTS, fault_counters, static_counter};
 use crate::engine::half::sender_half;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
+use crate::memory::area::{Area, Balance, Chain, DepartureTimes, Drafts, Faults, Frame, FramePool};
 use crate::ring::{Consumer, Producer};
 use crate::stats::Stats;
 use crate::sys::timed_epoll::TimedEpoll;
@@ -50,10 +50,11 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 pub struct Sender {
     pub(super) tx: Producer<Descriptor>,
     pub(super) completion: Consumer<u64>,
-    pub(super) pool: Pool,
+    pub(super) pool: FramePool,
     pub(super) faults: Faults,
-    counts: Counts,
-    /// `tx.written()` when frames were last counted in the pool (recorded), and the frames recorded in all.
+    counts: SendCounts,
+    /// `tx.written_total()` when frames were last counted in the pool (recorded), and the frames recorded in
+    /// all.
     recorded: Cell<u32>,
     frames: Cell<u64>,
     /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is recorded, so that drafts need no
@@ -68,7 +69,7 @@ pub struct Sender {
     /// The longest packet that the interface accepts, in any number of frames.
     chain_bytes_max: usize,
     chain_frames_max: usize,
-    pub(super) departures: Departures,
+    pub(super) departures: DepartureTimes,
     /// Returned frames of [`Sender::send_kept`] that were not taken yet.
     pub(super) kept: Vec<Frame>,
     pub(super) returned: Vec<Frame>,
@@ -76,12 +77,12 @@ pub struct Sender {
     /// The progress at the last call of [`Sender::arm`].
     moved_before: u64,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
-    inner: Arc<Inner>,
+    inner: Arc<SharedPort>,
 }
 
 /// The counters of a sender, except those of frames.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counts {
+struct SendCounts {
     /// Frames that are not the first of their packet.
     pieces: u64,
     /// Packets given as slices, which were copied.
@@ -95,13 +96,13 @@ struct Counts {
 
 impl Sender {
     pub(super) fn new(
-        inner: Arc<Inner>,
+        inner: Arc<SharedPort>,
         tx: Producer<Descriptor>,
         completion: Consumer<u64>,
-        pool: Pool,
+        pool: FramePool,
         settings: &PortBuilder,
     ) -> Self {
-        let recorded = Cell::new(tx.written());
+        let recorded = Cell::new(tx.written_total());
         let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
         let longest_frame = chain_bytes_max.min(pool.frame_bytes() as usize);
         let frame_bytes_max = if inner.sends_with_requests { 0 } else { longest_frame };
@@ -116,7 +117,7 @@ impl Sender {
             completion,
             pool,
             faults: Faults::default(),
-            counts: Counts::default(),
+            counts: SendCounts::default(),
             recorded,
             frames: Cell::new(0),
             bytes: Cell::new(0),
@@ -125,7 +126,7 @@ impl Sender {
             packet_bytes_max,
             chain_bytes_max,
             chain_frames_max,
-            departures: Departures::default(),
+            departures: DepartureTimes::default(),
             kept: Vec::new(),
             returned: Vec::new(),
             timed_epoll: TimedEpoll::default(),
@@ -149,16 +150,16 @@ impl Sender {
     /// again.
     #[inline]
     pub fn buffer(&mut self) -> Option<Frame> {
-        match self.pool.frame() {
+        match self.pool.take_frame() {
             Some(frame) => Some(frame),
-            None => self.reap_one(),
+            None => self.frame_after_reap(),
         }
     }
 
     #[cold]
-    fn reap_one(&mut self) -> Option<Frame> {
+    fn frame_after_reap(&mut self) -> Option<Frame> {
         self.reap();
-        self.pool.frame()
+        self.pool.take_frame()
     }
 
     /// Reserves up to `count` frames and ring slots, to write packets of up to `bytes` bytes in place: the
@@ -184,10 +185,10 @@ impl Sender {
     #[inline]
     pub fn drafts(&mut self, count: usize, bytes: usize) -> Result<Drafts<'_>, Reason> {
         if bytes.wrapping_sub(1) >= self.packet_bytes_max {
-            return Err(length_refused(bytes, self.packet_bytes_max));
+            return Err(length_refusal(bytes, self.packet_bytes_max));
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        self.free_frames(count);
+        self.count_free_frames(count);
         self.record_sent(); // those before are of another length
         self.draft_bytes = bytes as u64;
         Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
@@ -195,10 +196,10 @@ impl Sender {
 
     /// How many frames are free, after reaping if those are fewer than wanted.
     #[inline]
-    fn free_frames(&mut self, wanted: u32) -> u32 {
+    fn count_free_frames(&mut self, wanted: u32) -> u32 {
         if self.pool.free_count() < wanted {
             self.reap();
-            self.pool.fetch();
+            self.pool.fetch_returned();
         }
         self.pool.free_count()
     }
@@ -211,17 +212,17 @@ impl Sender {
     /// this port.
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
-        if !self.fits(&frame) {
+        if !self.is_sendable_length(&frame) {
             return self.send_reserving_request(frame);
         }
-        self.put(frame)
+        self.put_into_ring(frame)
     }
 
     /// Sends a frame that was checked.
     #[inline]
-    pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
+    pub(super) fn put_into_ring(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         // The slot first: a frame that is lent could not be returned to the caller.
-        let Some(slot) = self.tx.vacant() else {
+        let Some(slot) = self.tx.vacant_slot() else {
             return Err(Rejected { item: frame, reason: Reason::Full });
         };
         match self.pool.lend(frame) {
@@ -253,20 +254,20 @@ impl Sender {
     pub fn send_copy(&mut self, packet: &[u8]) -> Result<(), Reason> {
         let bytes_max = self.packet_bytes_max();
         if packet.len().wrapping_sub(1) >= bytes_max {
-            return Err(length_refused(packet.len(), bytes_max));
+            return Err(length_refusal(packet.len(), bytes_max));
         }
         let pieces = packet.chunks(self.pool.packet_bytes_max() as usize);
         let count = pieces.len() as u32; // no more than a ring has entries
-        if self.tx.free(count) < count || self.free_frames(count) < count {
+        if self.tx.free_slots(count) < count || self.count_free_frames(count) < count {
             return Err(Reason::Full);
         }
         let filled = pieces.map(|piece| {
-            let mut frame = self.pool.frame().expect("looked at before");
+            let mut frame = self.pool.take_frame().expect("looked at before");
             frame.fill(piece).expect("cut to what fits");
             frame
         });
         let chain: Chain<Frame> = filled.collect();
-        self.put_chain(chain);
+        self.put_chain_into_ring(chain);
         self.counts.copied_packets += 1;
         self.counts.copied_bytes += packet.len() as u64;
         Ok(())
@@ -296,9 +297,9 @@ impl Sender {
     /// this port.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), Rejected<Chain<Frame>>> {
-        match self.refusal_of(&chain) {
+        match self.chain_refusal(&chain) {
             None => {
-                self.put_chain(chain);
+                self.put_chain_into_ring(chain);
                 Ok(())
             }
             Some(reason) => Err(Rejected { item: chain, reason }),
@@ -306,13 +307,13 @@ impl Sender {
     }
 
     /// Queues the frames of a packet that was checked.
-    fn put_chain(&mut self, chain: Chain<Frame>) {
+    fn put_chain_into_ring(&mut self, chain: Chain<Frame>) {
         // No underflow: callers pass at least one frame.
         let last = chain.buffers().len() - 1;
-        chain.buffers().iter().for_each(|frame| self.correct_bytes(frame.len()));
+        chain.buffers().iter().for_each(|frame| self.correct_queued_bytes(frame.len()));
         self.counts.pieces += last as u64;
         for (place, frame) in chain.into_iter().enumerate() {
-            let (Some(slot), Ok(descriptor)) = (self.tx.vacant(), self.pool.lend(frame)) else {
+            let (Some(slot), Ok(descriptor)) = (self.tx.vacant_slot(), self.pool.lend(frame)) else {
                 unreachable!("room and area were looked at");
             };
             let options = if place < last { PACKET_CONTINUES } else { 0 };
@@ -320,12 +321,12 @@ impl Sender {
         }
     }
 
-    fn refusal_of(&mut self, chain: &Chain<Frame>) -> Option<Reason> {
+    fn chain_refusal(&mut self, chain: &Chain<Frame>) -> Option<Reason> {
         let count = chain.buffers().len();
         if chain.buffers().iter().any(|frame| frame.is_empty()) || count == 0 {
             Some(Reason::Empty)
         } else if chain.len() > self.chain_bytes_max {
-            Some(length_refused(chain.len(), self.chain_bytes_max))
+            Some(length_refusal(chain.len(), self.chain_bytes_max))
         } else if count > self.chain_frames_max {
             Some(Reason::TooManyBuffers { buffers_max: self.chain_frames_max })
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
@@ -333,16 +334,16 @@ impl Sender {
         } else if self.inner.sends_with_requests
             && let Some(frame) = chain.buffers().iter().find(|frame| !frame.has_room_for_request())
         {
-            Some(no_room_for_request(frame))
+            Some(request_room_refusal(frame))
         } else {
             let count = count as u32; // no more than a ring has entries
-            (self.tx.free(count) < count).then_some(Reason::Full)
+            (self.tx.free_slots(count) < count).then_some(Reason::Full)
         }
     }
 
     /// Whether a frame has bytes, and few enough to be sent without further checks.
     #[inline]
-    fn fits(&self, frame: &Frame) -> bool {
+    fn is_sendable_length(&self, frame: &Frame) -> bool {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
@@ -379,7 +380,7 @@ impl Sender {
         let started = Instant::now();
         while started.elapsed() < timeout {
             std::thread::sleep(POLL_INTERVAL);
-            if self.hand_over(false)? {
+            if self.flush_once(false)? {
                 return Ok(true);
             }
         }
@@ -392,20 +393,20 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.hand_over(true)
+        self.flush_once(true)
     }
 
     /// One flush, or its continuation if `counts` is false.
-    fn hand_over(&mut self, counts: bool) -> io::Result<bool> {
+    fn flush_once(&mut self, counts: bool) -> io::Result<bool> {
         self.record_sent();
-        if self.tx.staged() > 0 {
+        if self.tx.staged_count() > 0 {
             self.tx.publish();
         }
         // A full completion ring would stop the kernel.
         self.reap();
         let mut queued = self.tx.in_flight();
         self.counts.flushes += u64::from(counts && queued > 0);
-        let mut silent_kicks = self.inner.silent_kicks(queued);
+        let mut silent_kicks = self.inner.silent_kicks_max(queued);
         // Ends: in each round the kernel takes some of what is queued, or one of a few silent kicks is used
         // up.
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
@@ -450,14 +451,14 @@ impl Sender {
         count as usize
     }
 
-    /// Counts all frames written to the ring since the last call, at once.
+    /// SendCounts all frames written to the ring since the last call, at once.
     #[inline]
     fn record_sent(&self) {
-        let written = self.tx.written();
+        let written = self.tx.written_total();
         let count = written.wrapping_sub(self.recorded.replace(written));
         self.frames.set(self.frames.get() + u64::from(count));
         self.bytes.set(self.bytes.get().wrapping_add(u64::from(count) * self.draft_bytes));
-        self.pool.sent(count);
+        self.pool.count_lent(count);
     }
 
     /// The number of frames queued or held by the kernel. (Completed does not mean arrived: a frame that the
@@ -495,7 +496,7 @@ impl Sender {
                 return Ok(false);
             }
             std::thread::sleep(POLL_INTERVAL);
-            self.hand_over(false)?;
+            self.flush_once(false)?;
         }
         Ok(true)
     }
@@ -536,15 +537,15 @@ impl Sender {
     /// # Errors
     /// As [`Sender::flush`].
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.hand_over(false)?;
+        self.flush_once(false)?;
         let queued = self.tx.in_flight();
-        // No underflow: `hand_over` has recorded all that is still queued.
+        // No underflow: `flush_once` has recorded all that is still queued.
         let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
         if std::mem::replace(&mut self.moved_before, moved) != moved {
             return Ok(true);
         }
         if self.pool.lent_count() == 0 {
-            self.pool.fetch();
+            self.pool.fetch_returned();
             if self.pool.free_count() > 0 {
                 return Ok(true);
             }
@@ -553,13 +554,13 @@ impl Sender {
         Ok(false)
     }
 
-    pub(super) fn correct_bytes(&self, bytes: usize) {
+    pub(super) fn correct_queued_bytes(&self, bytes: usize) {
         let more = (bytes as u64).wrapping_sub(self.draft_bytes);
         self.bytes.set(self.bytes.get().wrapping_add(more));
     }
 
     /// Bytes of all that was queued.
-    fn bytes(&self) -> u64 {
+    fn queued_bytes(&self) -> u64 {
         self.record_sent();
         self.bytes.get().wrapping_sub(self.pool.short_bytes())
     }
@@ -576,8 +577,8 @@ impl Sender {
     /// they are copied between area and wire; [`Sender::send_copy`] always copies.
     pub fn ledger(&self) -> Ledger {
         self.record_sent();
-        let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
-        let bytes = self.bytes();
+        let SendCounts { pieces, copied_packets, copied_bytes, .. } = self.counts;
+        let bytes = self.queued_bytes();
         let mut ledger = Ledger::default();
         let packets = self.frames.get() - pieces;
         ledger.add(self.evidence(), packets - copied_packets, bytes - copied_bytes);
@@ -592,21 +593,21 @@ impl Sender {
     pub fn stats(&self) -> io::Result<Stats> {
         self.record_sent();
         let kernel = self.inner.statistics()?;
-        let (mut packets, mut bytes) = (self.frames.get() - self.counts.pieces, self.bytes());
-        for queued in self.tx.pending() {
+        let (mut packets, mut bytes) = (self.frames.get() - self.counts.pieces, self.queued_bytes());
+        for queued in self.tx.pending_entries() {
             packets -= u64::from(queued.options & PACKET_CONTINUES == 0);
             bytes -= u64::from(queued.len);
         }
         let bad_index = self.tx.bad_indices() + self.completion.bad_indices();
-        let mut stats = Stats::moved(packets, bytes)
-            .with_dropped([counter(
+        let mut stats = Stats::with_moved(packets, bytes)
+            .with_dropped([static_counter(
                 "tx_dropped",
                 "Frames the interface took in copy mode and dropped",
                 self.counts.dropped,
             )])
-            .with_dropped(kernel.of(&["tx_invalid_descs"]))
+            .with_dropped(kernel.counters_named(&["tx_invalid_descs"]))
             .with_faults(fault_counters(TX_FAULTS, self.faults, bad_index))
-            .with(kernel.of(&["tx_ring_empty_descs"]));
+            .with_counters(kernel.counters_named(&["tx_ring_empty_descs"]));
         stats.flushes = self.counts.flushes;
         Ok(stats)
     }
@@ -630,10 +631,10 @@ impl Sender {
 
     /// Gives the sender up in a forked child, without changing the parent's: the child's descriptor and rings
     /// are closed, so that the queue is free when the parent closes its own, and nothing is sent or waited
-    /// for. Needs `PortTuning::inherited`; for a whole port, see [`Queues::leave`](super::Queues::leave).
+    /// for. Needs `PortTuning::inherited`; for a whole port, see [`Queues::disown`](super::Queues::disown).
     #[doc(hidden)]
-    pub fn leave(self) {
-        self.inner.leave();
+    pub fn disown(self) {
+        self.inner.disown();
     }
 }
 
@@ -641,7 +642,7 @@ sender_half!(Sender, Frame);
 
 /// Why a packet of that length cannot be sent; a [closed](Sender::close) sender refuses every length.
 #[cold]
-pub(super) fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
+pub(super) fn length_refusal(bytes: usize, bytes_max: usize) -> Reason {
     match (bytes, bytes_max) {
         (_, 0) => Reason::Finished,
         (0, _) => Reason::Empty,
@@ -651,7 +652,7 @@ pub(super) fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
 
 /// A port opened with [`send_metadata`](PortBuilder::send_metadata) needs room in front of each packet.
 #[cold]
-pub(super) fn no_room_for_request(frame: &Frame) -> Reason {
+pub(super) fn request_room_refusal(frame: &Frame) -> Reason {
     Reason::NoHeadroom { needed_bytes: SEND_METADATA_BYTES as usize, free_bytes: frame.headroom_bytes() }
 }
 
@@ -678,6 +679,6 @@ impl Drop for Sender {
         if !self.inner.is_disowned() && !self.is_closed() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }
-        self.inner.hold_pool(self.pool.take());
+        self.inner.hold_pool_until_drop(self.pool.take());
     }
 }

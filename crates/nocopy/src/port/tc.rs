@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nocopy_proto::ebpf::{Instruction, R0, R1, R6, R7, exit, load_u32, set, skip_unless};
 
-use crate::port::xdp::{Counter, Error, KernelVersion, lookup};
+use crate::port::xdp::{Counter, Error, KernelVersion, look_up_named_interface};
 use crate::sys::bpf;
 
 /// The oldest kernel that attaches such a program by link, and so detaches it when the process dies.
@@ -42,15 +42,16 @@ impl CountingDrop {
     /// No such interface, a kernel before 6.6, a missing capability (`CAP_BPF` and `CAP_NET_ADMIN`), the
     /// kernel's refusal.
     pub fn attach(interface: &str) -> Result<Self, Error> {
-        let interface = lookup(interface)?;
+        let interface = look_up_named_interface(interface)?;
         let (packets, datagrams) = (Counter::new()?, Counter::new()?);
-        let program = bpf::load_classifier(&program(&packets, &datagrams)).map_err(|(source, log)| {
-            if log.is_empty() {
-                Error::from_refusal_since("load a tc program", KERNEL_MIN, source)
-            } else {
-                Error::Verifier { log, source }
-            }
-        })?;
+        let program =
+            bpf::load_classifier(&counting_drop_program(&packets, &datagrams)).map_err(|(source, log)| {
+                if log.is_empty() {
+                    Error::from_refusal_since("load a tc program", KERNEL_MIN, source)
+                } else {
+                    Error::Verifier { log, source }
+                }
+            })?;
         let link = bpf::attach_tcx_ingress(program.as_fd(), interface.index)
             .map_err(|source| Error::from_refusal_since("attach a tc program", KERNEL_MIN, source))?;
         Ok(Self { _link: link, packets, datagrams })
@@ -73,11 +74,11 @@ impl CountingDrop {
     }
 }
 
-fn program(packets: &Counter, datagrams: &Counter) -> Vec<Instruction> {
+fn counting_drop_program(packets: &Counter, datagrams: &Counter) -> Vec<Instruction> {
     let mut instructions =
         vec![load_u32(R6, R1, SEGMENTS_BYTES), skip_unless(R6, 0, 1), set(R6, 1), set(R7, 1)];
-    instructions.extend(datagrams.add(R6));
-    instructions.extend(packets.add(R7));
+    instructions.extend(datagrams.add_instructions(R6));
+    instructions.extend(packets.add_instructions(R7));
     instructions.extend([set(R0, TCX_DROP), exit()]);
     instructions
 }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn unsegmented_packets_count_as_segments() {
+    fn an_unsegmented_burst_counts_as_one_packet_and_its_segments() {
         let Some(lab) = lab_or_skip() else { return };
         let sink = lab.right().namespace().run(|| CountingDrop::attach(lab.right().interface()).unwrap());
         let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
@@ -109,7 +110,7 @@ mod tests {
             socket.send(&[1; 100]).unwrap();
         }
         assert_eq!((sink.packets().unwrap(), sink.datagrams().unwrap()), (3, 3));
-        option::segment_bytes(&socket, 1000).unwrap();
+        option::set_segment_bytes(&socket, 1000).unwrap();
         for (bytes, segments) in [(1000, 1), (1001, 2), (7000, 7), (46_500, 47)] {
             let before = (sink.packets().unwrap(), sink.datagrams().unwrap());
             rustix::net::send(&socket, &vec![2; bytes], SendFlags::empty()).unwrap();
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_interface_is_a_named_error() {
+    fn attaching_to_a_missing_interface_is_a_named_error() {
         let Some(lab) = lab_or_skip() else { return };
         let error = lab.left().namespace().run(|| CountingDrop::attach("nope0").unwrap_err());
         assert!(matches!(error, Error::NoInterface { .. }), "{error}");

@@ -6,10 +6,10 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
-use super::backend::XdpParts;
+use super::backend::ToHostContext;
 use super::host_path::HostPath;
-use super::redirect::Redirect;
-use super::{Inner, Mode, ToHostError, counter};
+use super::redirect::RedirectProgram;
+use super::{Mode, SharedPort, ToHostError, static_counter};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::Chain;
 use crate::port::xdp::Attach;
@@ -63,7 +63,7 @@ pub struct ToHost {
     interface: String,
     interface_index: u32,
     /// The program whose header is used; this field does not keep it attached.
-    redirect: Weak<Redirect>,
+    redirect: Weak<RedirectProgram>,
     /// Memory for a packet with the header in front; kept to allocate once.
     buffer: Vec<u8>,
     /// For packets in several buffers, joined.
@@ -74,9 +74,9 @@ pub struct ToHost {
 }
 
 impl ToHost {
-    pub(super) fn of(port: &Inner) -> Result<Self, ToHostError> {
+    pub(super) fn of_port(port: &SharedPort) -> Result<Self, ToHostError> {
         let interface = port.interface.clone();
-        let Some(XdpParts { redirect, query, host_path }) = port.backend().xdp() else {
+        let Some(ToHostContext { redirect, query, host_path }) = port.backend().to_host_context() else {
             return Err(match port.mode {
                 Mode::Memory => ToHostError::MemoryPort,
                 _ => ToHostError::HostHasThem { interface },
@@ -85,7 +85,7 @@ impl ToHost {
         if redirect.recipe.at == Attach::Generic && redirect.recipe.pass.is_none() {
             return Err(ToHostError::Granted { interface });
         }
-        if query.condition() == LinkState::Gone {
+        if query.link_state() == LinkState::Gone {
             return Err(ToHostError::Gone { interface });
         }
         let path = host_path.cloned().map_or_else(|| HostPath::prepare(&interface, query), Ok)?;
@@ -111,7 +111,7 @@ impl ToHost {
     /// shorter than an Ethernet header or longer than a page can hold (some 3,300 B). The packet was then not
     /// returned.
     pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
-        let done = self.run(packet);
+        let done = self.inject_packet(packet);
         match done {
             Ok(()) => {
                 self.handed_over += 1;
@@ -135,7 +135,7 @@ impl ToHost {
         done
     }
 
-    fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
+    fn inject_packet(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         // If the thread's namespace is unknown, because no descriptor is left for a socket, it is assumed to
         // be the port's, as usual: otherwise the packet would be lost.
         if NamespaceId::of_thread().is_ok_and(|here| here != self.path.namespace) {
@@ -147,7 +147,7 @@ impl ToHost {
         }
         let redirect = self.redirect.upgrade(); // held for the call: the program must not go meanwhile
         let header = redirect.as_ref().and_then(|redirect| redirect.recipe.pass.as_ref());
-        let data = match (header, UnfinishedChecksum::of(packet)) {
+        let data = match (header, UnfinishedChecksum::find_in_frame(packet)) {
             (None, None) => packet,
             (header, unfinished) => {
                 let header = header.map_or(&[][..], |header| header.bytes());
@@ -160,12 +160,12 @@ impl ToHost {
                 &self.buffer
             }
         };
-        bpf::run_live(self.path.program.as_fd(), self.interface_index, data, 0, 1, 1)
-            .map_err(|source| self.refusal("hand a packet to the host", packet, source))
+        bpf::run_live_frames(self.path.program.as_fd(), self.interface_index, data, 0, 1, 1)
+            .map_err(|source| self.hand_over_error("hand a packet to the host", packet, source))
     }
 
     #[cold]
-    fn refusal(&self, operation: &'static str, packet: &[u8], source: io::Error) -> ToHostError {
+    fn hand_over_error(&self, operation: &'static str, packet: &[u8], source: io::Error) -> ToHostError {
         let (interface, bytes) = (self.interface.clone(), packet.len());
         match source.raw_os_error() {
             Some(libc::ENODEV) => ToHostError::Gone { interface },
@@ -184,7 +184,7 @@ impl ToHost {
     /// The counters: packets returned to the host, and `refused` for those that were not, each with an error.
     /// What the host does with a packet is counted by the host.
     pub fn stats(&self) -> Stats {
-        let refused = counter("refused", "Packets that were not handed over", self.refused);
-        Stats::moved(self.handed_over, self.bytes).with([refused])
+        let refused = static_counter("refused", "Packets that were not handed over", self.refused);
+        Stats::with_moved(self.handed_over, self.bytes).with_counters([refused])
     }
 }

@@ -7,13 +7,13 @@
 //! configuration they must not change.
 
 use super::af_xdp::CHAIN_FRAMES_MAX;
-use super::bound_socket::BoundSocket;
-use super::{Inner, Mode, OpenError, PortBuilder, Sender};
-use crate::memory::area::{Area, Half, no_metadata_in};
+use super::bound_socket::BoundXdpSocket;
+use super::{Mode, OpenError, PortBuilder, Sender, SharedPort};
+use crate::memory::area::{Area, PoolDirection, no_metadata_for_mode};
 use crate::ring::{Consumer, Producer};
 use crate::sys::capability;
 use crate::sys::interface::Interface;
-use crate::sys::xsk::{Binding, Descriptor, RingSizes, XskSocket};
+use crate::sys::xsk::{Descriptor, RingSizes, XskBinding, XskSocket};
 
 /// Nothing is ever put on the fill ring.
 const FILL_ENTRIES: u32 = 1;
@@ -34,18 +34,19 @@ impl PortBuilder {
     /// the call fails without waiting.
     #[doc(hidden)]
     pub fn open_sender(mut self) -> Result<Sender, OpenError> {
-        self.check()?;
+        self.check_settings()?;
         self.mode = Some(Mode::XdpCopyNative);
         self.send_metadata = false;
         let interface = self.check_interface()?;
         self.mtu_bytes = interface.mtu_bytes;
-        let area = self.area_or_new(FRAME_BYTES, self.tx_frames, None)?;
+        let area = self.given_or_new_area(FRAME_BYTES, self.tx_frames, None)?;
         let (socket, tx, completion) = self.sending_socket(&interface, &area)?;
-        let mut pool = area.pool(Half::Send, self.tx_frames)?;
-        pool.set_offers(no_metadata_in(Mode::XdpCopyNative).1);
-        let (_, query) = self.watch_interface(&interface)?;
-        let bound = BoundSocket::new(&self, Mode::XdpCopyNative, socket, query);
-        let inner = Inner::new(&self, interface.index, Mode::XdpCopyNative, CHAIN_FRAMES_MAX, area, bound);
+        let mut pool = area.pool(PoolDirection::Send, self.tx_frames)?;
+        pool.set_offers(no_metadata_for_mode(Mode::XdpCopyNative).1);
+        let (_, query) = self.promiscuous_and_query(&interface)?;
+        let bound = BoundXdpSocket::new(&self, Mode::XdpCopyNative, socket, query);
+        let inner =
+            SharedPort::new(&self, interface.index, Mode::XdpCopyNative, CHAIN_FRAMES_MAX, area, bound);
         Ok(Sender::new(inner.into(), tx, completion, pool, &self))
     }
 
@@ -54,12 +55,12 @@ impl PortBuilder {
         interface: &Interface,
         area: &Area,
     ) -> Result<(XskSocket, Producer<Descriptor>, Consumer<u64>), OpenError> {
-        let mut socket = self.new_socket(capability::SENDER)?;
-        self.register(&mut socket, area, false)?;
+        let mut socket = self.new_xdp_socket(capability::SENDER)?;
+        self.register_area(&mut socket, area, false)?;
         let sizes = RingSizes { fill: FILL_ENTRIES, ..self.rings };
         let rings = socket.make_send_rings(sizes);
-        let (tx, completion) = rings.map_err(|error| self.system("make the rings", error))?;
-        let binding = Binding {
+        let (tx, completion) = rings.map_err(|error| self.system_error("make the rings", error))?;
+        let binding = XskBinding {
             interface_index: interface.index,
             queue: self.queue,
             zero_copy: false,
@@ -72,7 +73,7 @@ impl PortBuilder {
                 Some(libc::EBUSY) => {
                     OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
                 }
-                _ => self.of_interface("bind", error),
+                _ => self.interface_error("bind", error),
             }),
         }
     }

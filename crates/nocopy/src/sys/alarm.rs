@@ -36,7 +36,7 @@ impl Alarm {
         fds: impl Iterator<Item = BorrowedFd<'fd>>,
         timeout: Duration,
     ) -> io::Result<Wakeup> {
-        self.ring_within(timeout)?;
+        self.set_no_later_than(timeout)?;
         let all = std::iter::once(self.timer.as_fd()).chain(fds);
         let mut waited: SmallVec<[_; 4]> =
             all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -51,19 +51,19 @@ impl Alarm {
 
     /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not
     /// readable until then.
-    pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_rung = self.expires_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
         if has_rung {
             self.expires_ns = None;
         }
         match timeout {
-            Some(timeout) => self.ring_within(timeout),
-            None if has_rung => self.program(Timespec::default()),
+            Some(timeout) => self.set_no_later_than(timeout),
+            None if has_rung => self.program_timer(Timespec::default()),
             None => Ok(()),
         }
     }
 
-    fn ring_within(&mut self, timeout: Duration) -> io::Result<()> {
+    fn set_no_later_than(&mut self, timeout: Duration) -> io::Result<()> {
         // No wait is longer.
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 62);
         let expires_ns = boottime_ns() + timeout_ns;
@@ -74,13 +74,13 @@ impl Alarm {
             tv_sec: (expires_ns / 1_000_000_000).cast_signed(),
             tv_nsec: (expires_ns % 1_000_000_000).cast_signed() as _,
         };
-        self.program(time)?;
+        self.program_timer(time)?;
         self.expires_ns = Some(expires_ns);
         Ok(())
     }
 
     /// Sets the timer to a moment, or stops it at zero; it is then not readable.
-    fn program(&self, time: Timespec) -> io::Result<()> {
+    fn program_timer(&self, time: Timespec) -> io::Result<()> {
         let once = Itimerspec { it_interval: Timespec::default(), it_value: time };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_alarm_uses_the_boot_clock() {
-        assert!(crate::sys::clock::tests::is_of_boot_clock(Alarm::new().unwrap()));
+        assert!(crate::sys::clock::tests::uses_boot_clock(Alarm::new().unwrap()));
     }
 
     #[test]
@@ -135,9 +135,9 @@ mod tests {
         let wait =
             |alarm: &Alarm, timeout| super::super::poll::wait_readable(alarm.as_fd(), timeout).unwrap();
         for next in [None, Some(Duration::from_secs(60))] {
-            alarm.set(Some(Duration::ZERO)).unwrap();
+            alarm.set_timeout(Some(Duration::ZERO)).unwrap();
             assert_eq!(wait(&alarm, Duration::from_secs(60)), Wakeup::Ready);
-            alarm.set(next).unwrap();
+            alarm.set_timeout(next).unwrap();
             assert_eq!(wait(&alarm, Duration::ZERO), Wakeup::TimedOut);
         }
     }

@@ -38,7 +38,7 @@ pub(crate) enum MapKind {
 }
 
 #[repr(C)]
-struct MapCreate {
+struct MapCreateArguments {
     kind: u32,
     key_bytes: u32,
     value_bytes: u32,
@@ -50,7 +50,7 @@ struct MapCreate {
 }
 
 #[repr(C)]
-struct MapElement {
+struct MapElementArguments {
     map: u32,
     padding: u32,
     key: u64,
@@ -59,7 +59,7 @@ struct MapElement {
 }
 
 #[repr(C)]
-struct ProgramLoad {
+struct ProgramLoadArguments {
     kind: u32,
     instruction_count: u32,
     instructions: u64,
@@ -76,7 +76,7 @@ struct ProgramLoad {
 
 #[repr(C)]
 #[derive(Default)]
-struct TestRun {
+struct TestRunArguments {
     program: u32,
     returned: u32,
     data_in_bytes: u32,
@@ -109,7 +109,7 @@ struct XdpContext {
 
 #[repr(C)]
 #[derive(Default)]
-struct LinkCreate {
+struct LinkCreateArguments {
     program: u32,
     interface_index: u32,
     attach_type: u32,
@@ -118,7 +118,7 @@ struct LinkCreate {
 }
 
 #[repr(C)]
-struct LinkUpdate {
+struct LinkUpdateArguments {
     link: u32,
     program: u32,
     flags: u32,
@@ -145,7 +145,7 @@ unsafe fn bpf_fd<T>(command: libc::c_int, argument: &mut T) -> io::Result<OwnedF
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, argument)?)) }
 }
 
-pub(crate) fn number(fd: &impl AsFd) -> u32 {
+pub(crate) fn descriptor_number(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
 
@@ -155,13 +155,13 @@ fn object_name(name: &str) -> [u8; 16] {
     bytes
 }
 
-fn length(bytes: usize) -> u32 {
+fn length_u32(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("bpf arguments are small")
 }
 
 pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
     let name = object_name("nocopy");
-    let mut argument = MapCreate {
+    let mut argument = MapCreateArguments {
         kind: kind as u32,
         key_bytes: 4,
         value_bytes,
@@ -177,7 +177,7 @@ pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::R
 
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
-pub(crate) enum Slot {
+pub(crate) enum MapSlotCondition {
     Any = 0,
     Empty = 1,
 }
@@ -187,18 +187,24 @@ pub(crate) fn set_map_descriptor(
     map: BorrowedFd<'_>,
     key: u32,
     value: BorrowedFd<'_>,
-    slot: Slot,
+    slot: MapSlotCondition,
 ) -> io::Result<()> {
-    let value = number(&value);
+    let value = descriptor_number(&value);
     let (key, value) = ((&raw const key) as u64, (&raw const value) as u64);
-    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: slot as u64 };
+    let mut argument =
+        MapElementArguments { map: descriptor_number(&map), padding: 0, key, value, flags: slot as u64 };
     // SAFETY: key and value are four bytes each, as the map was created, and outlive the call.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut argument).map(drop) }
 }
 
 pub(crate) fn clear_map_slot(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
-    let mut argument =
-        MapElement { map: number(&map), padding: 0, key: (&raw const key) as u64, value: 0, flags: 0 };
+    let mut argument = MapElementArguments {
+        map: descriptor_number(&map),
+        padding: 0,
+        key: (&raw const key) as u64,
+        value: 0,
+        flags: 0,
+    };
     // SAFETY: the key is four bytes, as the map was created, and outlives the call.
     unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut argument).map(drop) }
 }
@@ -207,7 +213,7 @@ pub(crate) fn clear_map_slot(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
 pub(crate) fn per_cpu_values(map: BorrowedFd<'_>, key: u32, values: &mut [u64]) -> io::Result<()> {
     assert!(values.len() >= possible_cpus()?, "one value for each possible CPU");
     let (key, value) = ((&raw const key) as u64, values.as_mut_ptr() as u64);
-    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: 0 };
+    let mut argument = MapElementArguments { map: descriptor_number(&map), padding: 0, key, value, flags: 0 };
     // SAFETY: the kernel writes one `u64` for each possible CPU, which `values` holds (asserted).
     unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut argument).map(drop) }
 }
@@ -232,20 +238,20 @@ pub(crate) fn load_xdp(
     fragments: bool,
     bound_to: Option<u32>,
 ) -> Result<OwnedFd, (io::Error, String)> {
-    load(instructions, ProgramKind::Xdp { fragments, bound_to })
+    load_program(instructions, ProgramKind::Xdp { fragments, bound_to })
 }
 
 /// Loads a program that gets packets before the host's stack (tc). Errors as for [`load_xdp`].
 pub(crate) fn load_classifier(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
-    load(instructions, ProgramKind::Classifier)
+    load_program(instructions, ProgramKind::Classifier)
 }
 
-fn load(instructions: &[Instruction], kind: ProgramKind) -> Result<OwnedFd, (io::Error, String)> {
+fn load_program(instructions: &[Instruction], kind: ProgramKind) -> Result<OwnedFd, (io::Error, String)> {
     // The verifier also logs valid programs, and refuses those whose log is too long: so a log is requested
     // only after a refusal.
-    load_logging(instructions, kind, &mut []).map_err(|error| {
+    load_with_log(instructions, kind, &mut []).map_err(|error| {
         let mut log = vec![0_u8; 1 << 16];
-        let _refused_again = load_logging(instructions, kind, &mut log);
+        let _refused_again = load_with_log(instructions, kind, &mut log);
         let text = String::from_utf8_lossy(&log);
         let last =
             text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed")).unwrap_or("");
@@ -253,7 +259,7 @@ fn load(instructions: &[Instruction], kind: ProgramKind) -> Result<OwnedFd, (io:
     })
 }
 
-fn load_logging(instructions: &[Instruction], kind: ProgramKind, log: &mut [u8]) -> io::Result<OwnedFd> {
+fn load_with_log(instructions: &[Instruction], kind: ProgramKind, log: &mut [u8]) -> io::Result<OwnedFd> {
     let (number, attach_type, flags, bound_to) = match kind {
         ProgramKind::Xdp { fragments, bound_to } => {
             let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
@@ -262,13 +268,13 @@ fn load_logging(instructions: &[Instruction], kind: ProgramKind, log: &mut [u8])
         }
         ProgramKind::Classifier => (BPF_PROG_TYPE_SCHED_CLS, 0, 0, None),
     };
-    let mut argument = ProgramLoad {
+    let mut argument = ProgramLoadArguments {
         kind: number,
-        instruction_count: length(instructions.len()),
+        instruction_count: length_u32(instructions.len()),
         instructions: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
         log_level: u32::from(!log.is_empty()),
-        log_bytes: length(log.len()),
+        log_bytes: length_u32(log.len()),
         log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
         flags,
@@ -277,11 +283,11 @@ fn load_logging(instructions: &[Instruction], kind: ProgramKind, log: &mut [u8])
         attach_type,
     };
     // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
-    until_verified(|| unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) })
+    retry_interrupted_load(|| unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) })
 }
 
 /// Loads again when a signal has stopped the verifier.
-fn until_verified<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn retry_interrupted_load<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut attempts_left = LOAD_ATTEMPTS;
     loop {
         attempts_left -= 1;
@@ -294,30 +300,41 @@ fn until_verified<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// Attaches an XDP program by a link: the kernel detaches it when the descriptor is closed.
 pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface_index: u32, flags: u32) -> io::Result<OwnedFd> {
-    attach(program, interface_index, BPF_XDP, flags)
+    attach_by_link(program, interface_index, BPF_XDP, flags)
 }
 
 /// Attaches a classifier, before others, to packets arriving on an interface (Linux 6.6); by a link, as
 /// [`attach_xdp`].
 pub(crate) fn attach_tcx_ingress(program: BorrowedFd<'_>, interface_index: u32) -> io::Result<OwnedFd> {
-    attach(program, interface_index, BPF_TCX_INGRESS, BPF_F_BEFORE)
+    attach_by_link(program, interface_index, BPF_TCX_INGRESS, BPF_F_BEFORE)
 }
 
-fn attach(
+fn attach_by_link(
     program: BorrowedFd<'_>,
     interface_index: u32,
     attach_type: u32,
     flags: u32,
 ) -> io::Result<OwnedFd> {
-    let program = number(&program);
-    let mut argument = LinkCreate { program, interface_index, attach_type, flags, ..LinkCreate::default() };
+    let program = descriptor_number(&program);
+    let mut argument = LinkCreateArguments {
+        program,
+        interface_index,
+        attach_type,
+        flags,
+        ..LinkCreateArguments::default()
+    };
     // SAFETY: laid out as `BPF_LINK_CREATE` wants it, no pointers inside.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut argument) }
 }
 
 /// Replaces the program of a link, atomically: every packet meets one of the two.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut argument = LinkUpdate { link: number(&link), program: number(&program), flags: 0, replaced: 0 };
+    let mut argument = LinkUpdateArguments {
+        link: descriptor_number(&link),
+        program: descriptor_number(&program),
+        flags: 0,
+        replaced: 0,
+    };
     // SAFETY: laid out as `BPF_LINK_UPDATE` wants it, no pointers inside.
     unsafe { bpf(BPF_LINK_UPDATE, &mut argument).map(drop) }
 }
@@ -325,7 +342,7 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
 /// Runs an XDP program `repeat` times over a frame, sending what it returns as real packets. The first
 /// `metadata_bytes` of `data` (a multiple of four, at most 32) lie in front of the frame, where the program
 /// finds them as metadata.
-pub(crate) fn run_live(
+pub(crate) fn run_live_frames(
     program: BorrowedFd<'_>,
     interface_index: u32,
     data: &[u8],
@@ -335,20 +352,20 @@ pub(crate) fn run_live(
 ) -> io::Result<()> {
     let context = XdpContext {
         data: metadata_bytes,
-        data_end: length(data.len()),
+        data_end: length_u32(data.len()),
         ingress_interface: interface_index,
         ..XdpContext::default()
     };
-    let mut argument = TestRun {
-        program: number(&program),
-        data_in_bytes: length(data.len()),
+    let mut argument = TestRunArguments {
+        program: descriptor_number(&program),
+        data_in_bytes: length_u32(data.len()),
         data_in: data.as_ptr() as u64,
         repeat,
-        context_in_bytes: length(size_of::<XdpContext>()),
+        context_in_bytes: length_u32(size_of::<XdpContext>()),
         context_in: (&raw const context) as u64,
         flags: BPF_F_TEST_XDP_LIVE_FRAMES,
         batch,
-        ..TestRun::default()
+        ..TestRunArguments::default()
     };
     // SAFETY: data and context are described by pointer and size and outlive the call.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
@@ -359,15 +376,15 @@ pub(crate) fn run_live(
 /// `EINVAL` if there are any).
 #[cfg(any(feature = "fuzzing", test))]
 pub(crate) fn test_run(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
-    let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };
-    let mut argument = TestRun {
-        program: number(&program),
-        data_in_bytes: length(data.len()),
+    let context = XdpContext { data_end: length_u32(linear_bytes), ..XdpContext::default() };
+    let mut argument = TestRunArguments {
+        program: descriptor_number(&program),
+        data_in_bytes: length_u32(data.len()),
         data_in: data.as_ptr() as u64,
         repeat: 1,
-        context_in_bytes: length(size_of::<XdpContext>()),
+        context_in_bytes: length_u32(size_of::<XdpContext>()),
         context_in: (&raw const context) as u64,
-        ..TestRun::default()
+        ..TestRunArguments::default()
     };
     // SAFETY: data and context are described by pointer and size and outlive the call.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument) }?;
@@ -379,16 +396,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_loads_survive_signals() {
+    fn program_loads_interrupted_by_signals_are_retried() {
         let (mut attempts, interrupted) = (0, || io::Error::from_raw_os_error(libc::EAGAIN));
-        let loaded = until_verified(|| {
+        let loaded = retry_interrupted_load(|| {
             attempts += 1;
             if attempts <= 90 { Err(interrupted()) } else { Ok(attempts) }
         });
         assert_eq!(loaded.unwrap(), 91);
-        let refused = until_verified(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EACCES)));
+        let refused = retry_interrupted_load(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EACCES)));
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EACCES));
-        let error = until_verified(|| Err::<(), _>(interrupted())).unwrap_err();
+        let error = retry_interrupted_load(|| Err::<(), _>(interrupted())).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "not for ever");
     }
 }

@@ -3,15 +3,15 @@
 use rustix::thread::CapabilitySet;
 
 /// The first of `needed` that is not in the effective set, by its name in capabilities(7).
-pub(crate) fn missing(needed: &[(CapabilitySet, &'static str)]) -> Option<&'static str> {
+pub(crate) fn missing_capability(needed: &[(CapabilitySet, &'static str)]) -> Option<&'static str> {
     let held = rustix::thread::capabilities(None).ok()?.effective;
     // CAP_SYS_ADMIN stands in for CAP_BPF as before Linux 5.8, not for the network's own.
     let held = if held.contains(CapabilitySet::SYS_ADMIN) { held | CapabilitySet::BPF } else { held };
     needed.iter().find(|(capability, _)| !held.contains(*capability)).map(|(_, name)| *name)
 }
 
-pub(crate) fn holds(capability: CapabilitySet) -> bool {
-    missing(&[(capability, "")]).is_none()
+pub(crate) fn holds_capability(capability: CapabilitySet) -> bool {
+    missing_capability(&[(capability, "")]).is_none()
 }
 
 /// How to grant a program all that a port needs; `setcap` replaces earlier grants, so it names all.

@@ -36,7 +36,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Whether a timer goes on while the machine is suspended.
-    pub(crate) fn is_of_boot_clock(timer: impl AsFd) -> bool {
+    pub(crate) fn uses_boot_clock(timer: impl AsFd) -> bool {
         let path = format!("/proc/self/fdinfo/{}", timer.as_fd().as_raw_fd());
         let info = std::fs::read_to_string(path).unwrap();
         info.lines().any(|line| line == format!("clockid: {}", libc::CLOCK_BOOTTIME))
@@ -54,7 +54,7 @@ pub(crate) mod tests {
     #[test]
     fn boottime_includes_suspended_time() {
         let hour = Duration::from_secs(3600);
-        nocopy_lab::suspended::suspended_or_skip(
+        nocopy_lab::suspended::run_as_after_suspension_or_skip(
             hour,
             "sys::clock::tests::boottime_includes_suspended_time",
             || {

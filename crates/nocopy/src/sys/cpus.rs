@@ -7,13 +7,13 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 pub(crate) type Cpus = BTreeSet<usize>;
 
 /// CPUs this thread may run on; `None` if the kernel does not report them.
-pub(crate) fn allowed() -> Option<Cpus> {
+pub(crate) fn allowed_cpus() -> Option<Cpus> {
     let set = sched_getaffinity(None).ok()?;
     Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
 /// A list such as `0-3,8`.
-pub(crate) fn parse(list: &str) -> Option<Cpus> {
+pub(crate) fn parse_cpu_list(list: &str) -> Option<Cpus> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse().ok()?..=last.parse().ok()?)
@@ -28,9 +28,9 @@ mod tests {
 
     #[test]
     fn cpu_lists_of_the_kernel_parse() {
-        assert_eq!(parse("0-2,8\n"), Some(Cpus::from([0, 1, 2, 8])));
-        assert_eq!(parse("5"), Some(Cpus::from([5])));
-        assert_eq!((parse(""), parse("a-b")), (None, None));
-        assert!(!allowed().unwrap().is_empty());
+        assert_eq!(parse_cpu_list("0-2,8\n"), Some(Cpus::from([0, 1, 2, 8])));
+        assert_eq!(parse_cpu_list("5"), Some(Cpus::from([5])));
+        assert_eq!((parse_cpu_list(""), parse_cpu_list("a-b")), (None, None));
+        assert!(!allowed_cpus().unwrap().is_empty());
     }
 }

@@ -16,7 +16,7 @@ use rustix::net::{
 const DESCRIPTORS_MAX: usize = 8;
 
 /// Sends one message with descriptors; returns how many bytes of it were sent.
-pub(crate) fn send(
+pub(crate) fn send_descriptors(
     stream: BorrowedFd<'_>,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -29,7 +29,7 @@ pub(crate) fn send(
 }
 
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedDescriptors {
     pub(crate) bytes: usize,
     pub(crate) descriptors: Vec<OwnedFd>,
     /// Whether it had more descriptors than fit: the kernel has closed the others.
@@ -37,16 +37,27 @@ pub(crate) struct Received {
 }
 
 /// Receives one message of at most `buffer` bytes; waits for it as the socket is set to.
-pub(crate) fn receive(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    receive_with(stream, buffer, RecvFlags::empty())
+pub(crate) fn receive_descriptors(
+    stream: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<ReceivedDescriptors> {
+    receive_with_flags(stream, buffer, RecvFlags::empty())
 }
 
-/// As [`receive`], without waiting: other processes with this socket could otherwise make this one wait.
-pub(crate) fn receive_at_once(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    receive_with(stream, buffer, RecvFlags::DONTWAIT)
+/// As [`receive_descriptors`], without waiting: other processes with this socket could otherwise make this
+/// one wait.
+pub(crate) fn try_receive_descriptors(
+    stream: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<ReceivedDescriptors> {
+    receive_with_flags(stream, buffer, RecvFlags::DONTWAIT)
 }
 
-fn receive_with(stream: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+fn receive_with_flags(
+    stream: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<ReceivedDescriptors> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -56,7 +67,7 @@ fn receive_with(stream: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> 
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    Ok(Received {
+    Ok(ReceivedDescriptors {
         bytes: message.bytes,
         descriptors: descriptors.flatten().collect(),
         cut: message.flags.contains(ReturnFlags::CTRUNC),
@@ -71,25 +82,25 @@ pub(crate) fn socket_family(descriptor: &impl AsFd) -> Option<u16> {
 /// The kernel's description of a BPF object, read from `/proc` without bpf(2), which may be refused to this
 /// process.
 #[derive(Debug)]
-pub(crate) struct Description(String);
+pub(crate) struct FdInfo(String);
 
-impl Description {
-    pub(crate) fn of(descriptor: &impl AsFd) -> io::Result<Self> {
+impl FdInfo {
+    pub(crate) fn read(descriptor: &impl AsFd) -> io::Result<Self> {
         fs::read_to_string(proc_path("fdinfo", descriptor)).map(Self)
     }
 
     /// A line of proc_pid_fdinfo(5), such as `map_type`.
-    pub(crate) fn value(&self, key: &str) -> Option<&str> {
+    pub(crate) fn text_value(&self, key: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
     }
 
-    pub(crate) fn number(&self, key: &str) -> Option<u32> {
-        self.value(key)?.parse().ok()
+    pub(crate) fn u32_value(&self, key: &str) -> Option<u32> {
+        self.text_value(key)?.parse().ok()
     }
 }
 
 /// What a descriptor refers to, as text.
-pub(crate) fn name(descriptor: &impl AsFd) -> String {
+pub(crate) fn target_name(descriptor: &impl AsFd) -> String {
     fs::read_link(proc_path("fd", descriptor))
         .map_or_else(|_| "unknown".to_owned(), |target| target.to_string_lossy().into_owned())
 }

@@ -6,7 +6,7 @@ use std::io;
 use netlink_packet_core::NlasIterator;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
-use super::route::{self, RawMessage};
+use super::route::{self, RawNetlinkMessage};
 use super::xsk::Statistics;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -41,15 +41,17 @@ pub(crate) fn xdp_sockets() -> io::Result<Option<Vec<XskDiagnosis>>> {
     request.extend([0; 4]); // of any inode
     request.extend(show.to_ne_bytes());
     request.extend([0; 8]); // of any cookie
-    let socket = route::socket_of(NETLINK_SOCK_DIAG)?;
-    match route::dump(&socket, RawMessage { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
-        Ok(answers) => Ok(Some(answers.iter().filter_map(|answer| parse(&answer.bytes)).collect())),
+    let socket = route::netlink_socket(NETLINK_SOCK_DIAG)?;
+    match route::request_dump(&socket, RawNetlinkMessage { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
+        Ok(answers) => {
+            Ok(Some(answers.iter().filter_map(|answer| parse_xsk_diagnosis(&answer.bytes)).collect()))
+        }
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn parse(message: &[u8]) -> Option<XskDiagnosis> {
+fn parse_xsk_diagnosis(message: &[u8]) -> Option<XskDiagnosis> {
     let mut socket = XskDiagnosis {
         inode: u32_at(message, INODE_BYTES)?,
         interface_index: 0,
@@ -62,7 +64,7 @@ fn parse(message: &[u8]) -> Option<XskDiagnosis> {
         match attribute.kind() {
             XDP_DIAG_INFO => (socket.interface_index, socket.queue) = (u32_at(value, 0)?, u32_at(value, 4)?),
             XDP_DIAG_UMEM => socket.zero_copy = u32_at(value, UMEM_FLAGS_BYTES)? & XDP_DU_F_ZEROCOPY != 0,
-            XDP_DIAG_STATS => socket.statistics = statistics(value)?,
+            XDP_DIAG_STATS => socket.statistics = parse_statistics(value)?,
             _ => {}
         }
     }
@@ -70,7 +72,7 @@ fn parse(message: &[u8]) -> Option<XskDiagnosis> {
 }
 
 /// `struct xdp_diag_stats`.
-fn statistics(value: &[u8]) -> Option<Statistics> {
+fn parse_statistics(value: &[u8]) -> Option<Statistics> {
     let word = |number: usize| value.get(number * 8..)?.first_chunk().copied().map(u64::from_ne_bytes);
     Some(Statistics {
         rx_dropped: word(0)?,

@@ -24,7 +24,7 @@ impl SectorBuffer {
     /// # Errors
     /// There is not enough memory.
     pub fn new(bytes: usize) -> io::Result<Self> {
-        let mapping = Mapping::pages(bytes.max(1))?;
+        let mapping = Mapping::zeroed_pages(bytes.max(1))?;
         Ok(Self { mapping, bytes })
     }
 
@@ -82,17 +82,17 @@ impl AsRef<[u8]> for Sectors {
 
 pub(crate) struct WriteRing {
     uring: IoUring,
-    flight: Option<Flight>,
+    flight: Option<WriteInFlight>,
 }
 
 /// A write that the kernel works on.
-struct Flight {
+struct WriteInFlight {
     sectors: Vec<Sectors>,
     pieces: Vec<libc::iovec>,
 }
 
 // SAFETY: the pointers are into the sectors beside them, which are `Send`, and used by the kernel only.
-unsafe impl Send for Flight {}
+unsafe impl Send for WriteInFlight {}
 
 impl WriteRing {
     pub(crate) fn new() -> io::Result<Self> {
@@ -102,7 +102,7 @@ impl WriteRing {
     /// Starts to write the sectors, without their first `skipped` bytes.
     /// Errors: the kernel did not accept the write; the sectors are returned.
     /// Panics if another write is in progress.
-    pub(crate) fn start(
+    pub(crate) fn start_write(
         &mut self,
         file: BorrowedFd<'_>,
         sectors: Vec<Sectors>,
@@ -110,7 +110,7 @@ impl WriteRing {
         offset: u64,
     ) -> Result<(), (Vec<Sectors>, io::Error)> {
         assert!(self.flight.is_none(), "one write at a time");
-        let pieces: Vec<_> = pieces(&sectors, skipped)
+        let pieces: Vec<_> = remaining_slices(&sectors, skipped)
             .map(|piece| libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() })
             .collect();
         let file = types::Fd(file.as_raw_fd());
@@ -119,7 +119,7 @@ impl WriteRing {
         // finished: they are returned only then (`finished`), and otherwise leaked (`drop`).
         let pushed = unsafe { self.uring.submission().push(&write) };
         assert!(pushed.is_ok(), "the queue has room for one");
-        let flight = self.flight.insert(Flight { sectors, pieces });
+        let flight = self.flight.insert(WriteInFlight { sectors, pieces });
         debug_assert!(flight.pieces.len() <= libc::UIO_MAXIOV as usize);
         match self.submit() {
             Ok(()) => Ok(()),
@@ -144,7 +144,7 @@ impl WriteRing {
     }
 
     /// The sectors of a finished write, and how many bytes of them were written.
-    pub(crate) fn finished(&mut self) -> Option<(Vec<Sectors>, io::Result<usize>)> {
+    pub(crate) fn take_finished_write(&mut self) -> Option<(Vec<Sectors>, io::Result<usize>)> {
         let entry = self.uring.completion().next()?;
         let result = usize::try_from(entry.result())
             .map_err(|_| io::Error::from_raw_os_error(entry.result().saturating_neg()));
@@ -168,7 +168,7 @@ impl AsFd for WriteRing {
 impl Drop for WriteRing {
     fn drop(&mut self) {
         while self.flight.is_some() {
-            if self.finished().is_none() && self.wait(Duration::from_secs(1)).is_err() {
+            if self.take_finished_write().is_none() && self.wait(Duration::from_secs(1)).is_err() {
                 std::mem::forget(self.flight.take()); // the kernel may still read it
             }
         }
@@ -183,7 +183,7 @@ impl fmt::Debug for WriteRing {
 }
 
 /// The sectors' memory, without the first bytes.
-pub(crate) fn pieces(sectors: &[Sectors], mut skipped: usize) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn remaining_slices(sectors: &[Sectors], mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     let pieces = sectors.iter().map(move |sectors| {
         let bytes = sectors.as_ref();
         let (before, behind) = bytes.split_at(skipped.min(bytes.len()));

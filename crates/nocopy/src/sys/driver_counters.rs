@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 use rustix::param::page_size;
 
-use super::interface::{control_socket, ethtool};
+use super::interface::{control_socket, ethtool_ioctl};
 
 const ETHTOOL_GSTRINGS: u32 = 0x0000_001b;
 const ETHTOOL_GSTATS: u32 = 0x0000_001d;
@@ -19,7 +19,7 @@ const COUNT_MAX: usize = 1 << 16;
 
 /// `struct ethtool_sset_info` with room for one set.
 #[repr(C)]
-struct SetInfo {
+struct StringSetInfo {
     command: u32,
     reserved: u32,
     sets: u64,
@@ -30,10 +30,15 @@ struct SetInfo {
 /// Name and value of each; empty if the driver keeps none.
 pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     let socket = control_socket()?;
-    let mut info =
-        SetInfo { command: ETHTOOL_GSSET_INFO, reserved: 0, sets: 1 << ETH_SS_STATS, count: 0, padding: 0 };
-    // SAFETY: `SetInfo` is the structure this command fills, with room for the one set it is asked for.
-    match unsafe { ethtool(&socket, name, (&raw mut info).cast()) } {
+    let mut info = StringSetInfo {
+        command: ETHTOOL_GSSET_INFO,
+        reserved: 0,
+        sets: 1 << ETH_SS_STATS,
+        count: 0,
+        padding: 0,
+    };
+    // SAFETY: `StringSetInfo` is the structure this command fills, with room for the one set it is asked for.
+    match unsafe { ethtool_ioctl(&socket, name, (&raw mut info).cast()) } {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
         done => done?,
     }
@@ -51,8 +56,8 @@ pub(crate) fn driver_counters(name: &str) -> io::Result<Vec<(String, u64)>> {
     // `count` entries. The driver may have more by now: what does not fit runs into the guard, and the call
     // fails.
     unsafe {
-        ethtool(&socket, name, names.pointer(4))?;
-        ethtool(&socket, name, values.pointer(0))?;
+        ethtool_ioctl(&socket, name, names.pointer(4))?;
+        ethtool_ioctl(&socket, name, values.pointer(0))?;
     }
     let (names, values) = (&names.bytes()[16..], &values.bytes()[8..]);
     let name = |bytes: &[u8]| {
@@ -141,8 +146,9 @@ mod tests {
             let mut small = GuardedMemory::new(8 + 8).unwrap();
             small.put_u32(0, ETHTOOL_GSTATS);
             // SAFETY: as above; veth has more than the one counter there is room for.
-            let error =
-                unsafe { ethtool(&control_socket().unwrap(), lab.left().interface(), small.pointer(0)) };
+            let error = unsafe {
+                ethtool_ioctl(&control_socket().unwrap(), lab.left().interface(), small.pointer(0))
+            };
             assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::EFAULT));
         });
     }

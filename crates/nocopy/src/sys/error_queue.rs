@@ -14,7 +14,7 @@ const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueEntry {
+pub(crate) enum ErrorQueueEntry {
     Completion(CompletionReport),
     Network(NetworkError),
 }
@@ -52,10 +52,10 @@ struct ExtendedError {
 
 const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
 
-pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<QueueEntry>> {
+pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueueEntry>> {
     #[repr(C, align(8))]
-    struct Room([u8; 256]);
-    let mut control = Room([0; 256]);
+    struct ControlBuffer([u8; 256]);
+    let mut control = ControlBuffer([0; 256]);
     // SAFETY: zeros are an empty address and header.
     let (mut name, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { std::mem::zeroed() };
     loop {
@@ -75,20 +75,20 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<QueueEntry
             };
         }
         let length = header.msg_controllen.min(control.0.len());
-        let to = &as_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
-        if let Some(notice) = read_entry(&control.0[..length], to) {
+        let to = &address_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
+        if let Some(notice) = parse_entry(&control.0[..length], to) {
             return Ok(Some(notice));
         }
         // An unknown kind is skipped.
     }
 }
 
-fn as_bytes(name: &libc::sockaddr_in6) -> &[u8] {
+fn address_bytes(name: &libc::sockaddr_in6) -> &[u8] {
     // SAFETY: a structure without padding, of integers only.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(name).cast(), size_of_val(name)) }
 }
 
-fn read_entry(mut control: &[u8], to: &[u8]) -> Option<QueueEntry> {
+fn parse_entry(mut control: &[u8], to: &[u8]) -> Option<ErrorQueueEntry> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
@@ -107,11 +107,11 @@ fn read_entry(mut control: &[u8], to: &[u8]) -> Option<QueueEntry> {
             return match data[offset_of!(ExtendedError, origin)] {
                 SO_EE_ORIGIN_ZEROCOPY => {
                     let copied = code == SO_EE_CODE_ZEROCOPY_COPIED;
-                    Some(QueueEntry::Completion(CompletionReport { first: info, last, copied }))
+                    Some(ErrorQueueEntry::Completion(CompletionReport { first: info, last, copied }))
                 }
                 SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => {
-                    let from = read_address(&data[FIXED_BYTES..]).map(|from| from.ip());
-                    Some(QueueEntry::Network(NetworkError { errno, to: read_address(to), from }))
+                    let from = parse_address(&data[FIXED_BYTES..]).map(|from| from.ip());
+                    Some(ErrorQueueEntry::Network(NetworkError { errno, to: parse_address(to), from }))
                 }
                 _ => None,
             };
@@ -124,7 +124,7 @@ fn read_entry(mut control: &[u8], to: &[u8]) -> Option<QueueEntry> {
 }
 
 /// An address in the kernel's layout; `None` if it is neither IPv4 nor IPv6, or cut off.
-pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
+pub(crate) fn parse_address(bytes: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().expect("two")));
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().expect("two"));
     match family {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::generic::{Family, nested, text};
+use super::generic::{GenericFamily, nested_attribute, text_attribute};
 
 // linux/ethtool_netlink.h
 const ETHTOOL_MSG_RINGS_GET: u8 = 15;
@@ -24,12 +24,13 @@ pub(crate) struct HeaderSplit {
 
 /// How an interface splits headers off. Errors: `EOPNOTSUPP` if the driver reports nothing about its rings.
 pub(crate) fn header_split(interface: &str) -> io::Result<HeaderSplit> {
-    let header = nested(ETHTOOL_A_RINGS_HEADER, &[text(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
-    let rings = Family::named("ethtool")?.request(ETHTOOL_MSG_RINGS_GET, &[header])?;
-    let on = match rings.number(ETHTOOL_A_RINGS_TCP_DATA_SPLIT) {
+    let header =
+        nested_attribute(ETHTOOL_A_RINGS_HEADER, &[text_attribute(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
+    let rings = GenericFamily::look_up("ethtool")?.request(ETHTOOL_MSG_RINGS_GET, &[header])?;
+    let on = match rings.number_value(ETHTOOL_A_RINGS_TCP_DATA_SPLIT) {
         Some(ETHTOOL_TCP_DATA_SPLIT_ENABLED) => Some(true),
         Some(ETHTOOL_TCP_DATA_SPLIT_DISABLED) => Some(false),
         _ => None,
     };
-    Ok(HeaderSplit { on, threshold_bytes: rings.number(ETHTOOL_A_RINGS_HDS_THRESH) })
+    Ok(HeaderSplit { on, threshold_bytes: rings.number_value(ETHTOOL_A_RINGS_HDS_THRESH) })
 }

@@ -7,7 +7,7 @@ use rustix::ioctl::{Getter, ioctl, opcode};
 /// `struct fsuuid2` of linux/fs.h.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Uuid {
+struct FsUuid {
     bytes: u8,
     uuid: [u8; 16],
 }
@@ -32,7 +32,7 @@ impl FileSystemId {
         }
         // SAFETY: FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), fills in that structure, in which all
         // bytes are values.
-        let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<Uuid>(0x15, 0) }, Uuid>::new()) };
+        let asked = unsafe { ioctl(file, Getter::<{ opcode::read::<FsUuid>(0x15, 0) }, FsUuid>::new()) };
         let reply = asked.ok().filter(|reply| reply.bytes == 16 && reply.uuid != [0; 16]);
         reply.map(|reply| Self::Uuid(reply.uuid))
     }

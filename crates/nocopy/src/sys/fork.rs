@@ -24,7 +24,7 @@ impl Generation {
         if !IS_WATCHED.load(Ordering::Relaxed) {
             // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies
             // in.
-            let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            let result = unsafe { libc::pthread_atfork(None, None, Some(count_fork_in_child)) };
             assert_eq!(result, 0, "no memory to remember forks");
             IS_WATCHED.store(true, Ordering::Relaxed);
         }
@@ -38,16 +38,16 @@ impl Generation {
     }
 }
 
-unsafe extern "C" fn in_child() {
+unsafe extern "C" fn count_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A value that each process makes for itself, and never drops. A forked child does not use its parent's,
 /// because a thread that does not exist in the child may hold its lock.
 #[derive(Debug)]
-pub(crate) struct OfProcess<T>(AtomicPtr<(Generation, T)>);
+pub(crate) struct PerProcess<T>(AtomicPtr<(Generation, T)>);
 
-impl<T: Default + Send + Sync + 'static> OfProcess<T> {
+impl<T: Default + Send + Sync + 'static> PerProcess<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
@@ -106,7 +106,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_forked_child_has_its_own_values() {
-        static VALUE: OfProcess<AtomicU32> = OfProcess::new();
+        static VALUE: PerProcess<AtomicU32> = PerProcess::new();
         VALUE.get().store(3, Ordering::Relaxed);
         assert_eq!(VALUE.get().load(Ordering::Relaxed), 3);
         in_forked_child(|| {

@@ -52,7 +52,7 @@ pub enum InterfaceError {
 
 impl InterfaceError {
     /// The error of the interface that the kernel's refusal means; `None` if it means something else.
-    pub(crate) fn of(interface: &str, refusal: &io::Error) -> Option<Self> {
+    pub(crate) fn from_refusal(interface: &str, refusal: &io::Error) -> Option<Self> {
         let interface = interface.to_owned();
         match refusal.raw_os_error()? {
             libc::ENODEV => Some(Self::NotFound { interface }),
@@ -69,7 +69,7 @@ pub(crate) struct Interface {
     pub(crate) mtu_bytes: u32,
     /// Administratively up (`IFF_UP`).
     pub(crate) up: bool,
-    /// Has carrier; see [`route::carrier`].
+    /// Has carrier; see [`route::has_carrier`].
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
     /// The type of its link-level header (`ARPHRD_*`).
@@ -85,7 +85,7 @@ pub(crate) struct Interface {
 /// `struct ethtool_channels`.
 #[repr(C)]
 #[derive(Default)]
-struct Channels {
+struct EthtoolChannels {
     command: u32,
     rx_max: u32,
     tx_max: u32,
@@ -100,7 +100,7 @@ struct Channels {
 /// `struct ethtool_ringparam`.
 #[repr(C)]
 #[derive(Default)]
-struct RingParameters {
+struct EthtoolRingParameters {
     command: u32,
     rx_max: u32,
     rx_mini_max: u32,
@@ -114,14 +114,14 @@ struct RingParameters {
 
 /// `struct ethtool_value`.
 #[repr(C)]
-struct Value {
+struct EthtoolValue {
     command: u32,
     value: u32,
 }
 
 /// `struct ethtool_drvinfo`.
 #[repr(C)]
-struct DriverInfo {
+struct EthtoolDriverInfo {
     command: u32,
     driver: [u8; 32],
     versions: [u8; 64],
@@ -130,17 +130,17 @@ struct DriverInfo {
 }
 
 impl Interface {
-    pub(crate) fn named(name: &str) -> io::Result<Self> {
+    pub(crate) fn look_up(name: &str) -> io::Result<Self> {
         let socket = control_socket()?;
-        let mut request = Request::new(name)?;
+        let mut request = InterfaceRequest::new(name)?;
         let index = rustix::net::netdevice::name_to_index(&socket, name)?;
         // SAFETY: each of these calls fills the union member named after it.
         let (flags, hardware, mtu) = unsafe {
-            request.call(socket.as_fd(), libc::SIOCGIFFLAGS)?;
+            request.ioctl(socket.as_fd(), libc::SIOCGIFFLAGS)?;
             let flags = i32::from(request.0.ifr_ifru.ifru_flags);
-            request.call(socket.as_fd(), libc::SIOCGIFHWADDR)?;
+            request.ioctl(socket.as_fd(), libc::SIOCGIFHWADDR)?;
             let hardware = request.0.ifr_ifru.ifru_hwaddr.sa_family;
-            request.call(socket.as_fd(), libc::SIOCGIFMTU)?;
+            request.ioctl(socket.as_fd(), libc::SIOCGIFMTU)?;
             (flags, hardware, request.0.ifr_ifru.ifru_mtu)
         };
         let (rx_queues, rx_queues_max) = rx_queues(&socket, name).unwrap_or((1, 1));
@@ -149,19 +149,19 @@ impl Interface {
             index,
             mtu_bytes: u32::try_from(mtu).unwrap_or(0),
             up: flags & libc::IFF_UP != 0,
-            carrier: route::carrier(index).unwrap_or(flags & libc::IFF_RUNNING != 0),
+            carrier: route::has_carrier(index).unwrap_or(flags & libc::IFF_RUNNING != 0),
             loopback: flags & libc::IFF_LOOPBACK != 0,
             hardware,
             rx_queues: rx_queues.max(1),
             rx_queues_max: rx_queues_max.max(rx_queues).max(1),
-            driver: driver(&socket, name),
+            driver: driver_name(&socket, name),
         })
     }
 }
 
 impl Interface {
     /// Refuses an interface on which no packet can be received.
-    pub(crate) fn check(&self) -> Result<(), InterfaceError> {
+    pub(crate) fn check_usable(&self) -> Result<(), InterfaceError> {
         let interface = || self.name.clone();
         if !self.is_ethernet() {
             return Err(InterfaceError::NotEthernet { interface: interface(), hardware: self.hardware });
@@ -175,39 +175,39 @@ impl Interface {
     }
 
     /// Its driver, as the subject of a sentence.
-    pub(crate) fn driver_words(&self) -> String {
+    pub(crate) fn driver_phrase(&self) -> String {
         self.driver.as_ref().map_or_else(|| "its driver".to_owned(), |driver| format!("the driver {driver}"))
     }
 }
 
 /// Entries of the card's own receive ring: (now, maximum); `None` if the driver does not report them.
-pub(crate) fn receive_ring(name: &str) -> Option<(u32, u32)> {
-    let mut rings = RingParameters { command: ETHTOOL_GRINGPARAM, ..RingParameters::default() };
-    // SAFETY: `RingParameters` is the structure this command fills.
-    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut rings).cast()).ok()? };
+pub(crate) fn receive_ring_entries(name: &str) -> Option<(u32, u32)> {
+    let mut rings = EthtoolRingParameters { command: ETHTOOL_GRINGPARAM, ..EthtoolRingParameters::default() };
+    // SAFETY: `EthtoolRingParameters` is the structure this command fills.
+    unsafe { ethtool_ioctl(&control_socket().ok()?, name, (&raw mut rings).cast()).ok()? };
     Some((rings.rx, rings.rx_max)).filter(|(_, max)| *max > 0)
 }
 
 /// Whether the card joins received packets (large receive offload), if the driver reports it.
-pub(crate) fn joins_received(name: &str) -> Option<bool> {
-    Some(value(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0)
+pub(crate) fn is_lro_on(name: &str) -> Option<bool> {
+    Some(ethtool_value(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0)
 }
 
 /// Whether the kernel joins received packets for its own sockets (generic receive offload).
-pub(crate) fn joins_for_sockets(name: &str) -> Option<bool> {
-    Some(value(name, ETHTOOL_GGRO)? != 0)
+pub(crate) fn is_gro_on(name: &str) -> Option<bool> {
+    Some(ethtool_value(name, ETHTOOL_GGRO)? != 0)
 }
 
 /// Whether a sent packet may be in several pieces (scatter-gather).
-pub(crate) fn gathers(name: &str) -> Option<bool> {
-    Some(value(name, ETHTOOL_GSG)? != 0)
+pub(crate) fn is_scatter_gather_on(name: &str) -> Option<bool> {
+    Some(ethtool_value(name, ETHTOOL_GSG)? != 0)
 }
 
 /// One of ethtool's numbers, if the kernel reports it.
-fn value(name: &str, command: u32) -> Option<u32> {
-    let mut value = Value { command, value: 0 };
-    // SAFETY: `Value` is the structure these commands fill.
-    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut value).cast()).ok()? };
+fn ethtool_value(name: &str, command: u32) -> Option<u32> {
+    let mut value = EthtoolValue { command, value: 0 };
+    // SAFETY: `EthtoolValue` is the structure these commands fill.
+    unsafe { ethtool_ioctl(&control_socket().ok()?, name, (&raw mut value).cast()).ok()? };
     Some(value.value)
 }
 
@@ -215,10 +215,10 @@ fn value(name: &str, command: u32) -> Option<u32> {
 /// interfaces, this does not depend on the network namespace that sysfs was mounted in.
 pub(crate) fn bus_address(name: &str) -> Option<String> {
     let info = driver_info(&control_socket().ok()?, name)?;
-    word(&info.bus).filter(|bus| !bus.is_empty())
+    parse_c_string(&info.bus).filter(|bus| !bus.is_empty())
 }
 
-pub(crate) fn index(name: &str) -> io::Result<u32> {
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(&control_socket()?, name)?)
 }
 
@@ -248,13 +248,13 @@ impl InterfaceQuery {
     }
 
     /// The interface's present state, if the kernel reports it.
-    pub(crate) fn condition(&self) -> LinkState {
+    pub(crate) fn link_state(&self) -> LinkState {
         let name = rustix::net::netdevice::index_to_name(&self.socket, self.index);
         let flags = name.map_err(io::Error::from).and_then(|name| {
-            let mut request = Request::new(&name)?;
+            let mut request = InterfaceRequest::new(&name)?;
             // SAFETY: the call fills the union's `ifru_flags`.
             unsafe {
-                request.call(self.socket.as_fd(), libc::SIOCGIFFLAGS)?;
+                request.ioctl(self.socket.as_fd(), libc::SIOCGIFFLAGS)?;
                 Ok(i32::from(request.0.ifr_ifru.ifru_flags))
             }
         });
@@ -268,10 +268,10 @@ impl InterfaceQuery {
 
 pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     let socket = control_socket()?;
-    let mut request = Request::new(name)?;
+    let mut request = InterfaceRequest::new(name)?;
     // SAFETY: the call fills the union's `ifru_hwaddr`.
     let data = unsafe {
-        request.call(socket.as_fd(), libc::SIOCGIFHWADDR)?;
+        request.ioctl(socket.as_fd(), libc::SIOCGIFHWADDR)?;
         request.0.ifr_ifru.ifru_hwaddr.sa_data
     };
     // Signed on x86-64, unsigned on arm64.
@@ -281,12 +281,12 @@ pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
 /// Keeps an interface in promiscuous mode; the kernel ends that when the descriptor is closed, also after
 /// kill -9.
 #[derive(Debug)]
-pub(crate) struct Promiscuous {
+pub(crate) struct PromiscuousGuard {
     socket: OwnedFd,
 }
 
-impl Promiscuous {
-    pub(crate) fn on(interface_index: u32) -> io::Result<Self> {
+impl PromiscuousGuard {
+    pub(crate) fn turn_on(interface_index: u32) -> io::Result<Self> {
         let socket =
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let membership = libc::packet_mreq {
@@ -295,20 +295,20 @@ impl Promiscuous {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        reject_all(&socket)?;
+        reject_all_packets(&socket)?;
         // SAFETY: the option takes a `packet_mreq`.
-        unsafe { option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
+        unsafe { option::set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
         Ok(Self { socket })
     }
 }
 
-impl From<OwnedFd> for Promiscuous {
+impl From<OwnedFd> for PromiscuousGuard {
     fn from(socket: OwnedFd) -> Self {
         Self { socket }
     }
 }
 
-impl AsFd for Promiscuous {
+impl AsFd for PromiscuousGuard {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -316,10 +316,10 @@ impl AsFd for Promiscuous {
 
 /// Makes a socket receive nothing, for good: a process that is given it could otherwise bind it and receive
 /// from any interface.
-fn reject_all(socket: &OwnedFd) -> io::Result<()> {
-    option::reject_all(socket)?;
+fn reject_all_packets(socket: &OwnedFd) -> io::Result<()> {
+    option::attach_reject_all_filter(socket)?;
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32) }
+    unsafe { option::set_option(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32) }
 }
 
 pub(super) fn control_socket() -> io::Result<OwnedFd> {
@@ -328,48 +328,52 @@ pub(super) fn control_socket() -> io::Result<OwnedFd> {
 
 /// Receive queues in use, and the most that are possible.
 fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<(u32, u32)> {
-    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
-    // SAFETY: `Channels` is the structure this command fills.
-    unsafe { ethtool(socket, name, (&raw mut channels).cast())? };
+    let mut channels = EthtoolChannels { command: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+    // SAFETY: `EthtoolChannels` is the structure this command fills.
+    unsafe { ethtool_ioctl(socket, name, (&raw mut channels).cast())? };
     Ok((channels.rx + channels.combined, channels.rx_max + channels.combined_max))
 }
 
-fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
-    word(&driver_info(socket, name)?.driver)
+fn driver_name(socket: &OwnedFd, name: &str) -> Option<String> {
+    parse_c_string(&driver_info(socket, name)?.driver)
 }
 
-fn driver_info(socket: &OwnedFd, name: &str) -> Option<DriverInfo> {
-    let mut info = DriverInfo {
+fn driver_info(socket: &OwnedFd, name: &str) -> Option<EthtoolDriverInfo> {
+    let mut info = EthtoolDriverInfo {
         command: ETHTOOL_GDRVINFO,
         driver: [0; 32],
         versions: [0; 64],
         bus: [0; 32],
         rest: [0; 64],
     };
-    // SAFETY: `DriverInfo` is the structure this command fills.
-    unsafe { ethtool(socket, name, (&raw mut info).cast()).ok()? };
+    // SAFETY: `EthtoolDriverInfo` is the structure this command fills.
+    unsafe { ethtool_ioctl(socket, name, (&raw mut info).cast()).ok()? };
     let _ = (info.versions, info.rest);
     Some(info)
 }
 
 /// A string of the kernel, up to its zero byte.
-fn word(bytes: &[u8]) -> Option<String> {
+fn parse_c_string(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     String::from_utf8(bytes[..end].to_vec()).ok()
 }
 
 /// # Safety
 /// `command` points at the structure its first word names, which outlives the call.
-pub(super) unsafe fn ethtool(socket: &OwnedFd, name: &str, command: *mut libc::c_char) -> io::Result<()> {
-    let mut request = Request::new(name)?;
+pub(super) unsafe fn ethtool_ioctl(
+    socket: &OwnedFd,
+    name: &str,
+    command: *mut libc::c_char,
+) -> io::Result<()> {
+    let mut request = InterfaceRequest::new(name)?;
     request.0.ifr_ifru.ifru_data = command;
     // SAFETY: by contract of this function.
-    unsafe { request.call(socket.as_fd(), libc::SIOCETHTOOL) }
+    unsafe { request.ioctl(socket.as_fd(), libc::SIOCETHTOOL) }
 }
 
-struct Request(libc::ifreq);
+struct InterfaceRequest(libc::ifreq);
 
-impl Request {
+impl InterfaceRequest {
     fn new(name: &str) -> io::Result<Self> {
         // SAFETY: all-zero is a valid `ifreq`.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -384,7 +388,7 @@ impl Request {
 
     /// # Safety
     /// `call` must be an ioctl that takes an `ifreq`, with the union prepared for it.
-    unsafe fn call(&mut self, socket: BorrowedFd<'_>, call: libc::c_ulong) -> io::Result<()> {
+    unsafe fn ioctl(&mut self, socket: BorrowedFd<'_>, call: libc::c_ulong) -> io::Result<()> {
         // SAFETY: a live descriptor and an `ifreq` that outlives the call; the rest by contract.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), call, &raw mut self.0) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -400,7 +404,7 @@ mod tests {
     use super::*;
 
     /// Tries to use a passed packet socket without any capability.
-    fn listen(socket: &OwnedFd, interface_index: u32) {
+    fn bind_packet_socket(socket: &OwnedFd, interface_index: u32) {
         // SAFETY: all-zero is a valid address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET.try_into().unwrap();
@@ -417,11 +421,11 @@ mod tests {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (left, right) = (lab.left(), lab.right());
         right.namespace().run(|| {
-            let membership = Promiscuous::on(right.index()).unwrap().socket;
+            let membership = PromiscuousGuard::turn_on(right.index()).unwrap().socket;
             let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
             let other = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
-            listen(&other, right.index());
-            listen(&membership, right.index()); // bound last is served first
+            bind_packet_socket(&other, right.index());
+            bind_packet_socket(&membership, right.index()); // bound last is served first
             let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
             socket.send_to(b"confidential", (right.ipv4(), 9)).unwrap();
             let (_, bytes) = recv(&other, &mut [0_u8; 64], RecvFlags::empty()).unwrap();
@@ -430,7 +434,7 @@ mod tests {
             assert_eq!(heard.unwrap_err(), rustix::io::Errno::AGAIN);
             // SAFETY: the option takes an `int`.
             let detached =
-                unsafe { option::set(&membership, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) };
+                unsafe { option::set_option(&membership, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) };
             assert_eq!(detached.unwrap_err().raw_os_error(), Some(libc::EPERM));
         });
     }

@@ -13,17 +13,17 @@ const IORING_REGISTER_ZCRX_IFQ: u32 = 32;
 /// `struct io_uring_params`.
 #[repr(C)]
 #[derive(Default)]
-struct Parameters {
+struct UringParameters {
     entries: [u32; 2],
     flags: u32,
     rest: [u32; 27],
 }
 
 /// An instance that is never used.
-fn instance(flags: u32) -> io::Result<OwnedFd> {
-    let mut parameters = Parameters { flags, ..Parameters::default() };
-    // SAFETY: `Parameters` is as large as the structure this call reads and writes (120 bytes), and outlives
-    // it.
+fn create_instance(flags: u32) -> io::Result<OwnedFd> {
+    let mut parameters = UringParameters { flags, ..UringParameters::default() };
+    // SAFETY: `UringParameters` is as large as the structure this call reads and writes (120 bytes), and
+    // outlives it.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut parameters) };
     let fd = i32::try_from(fd).expect("a descriptor or -1");
     let _ = (parameters.entries, parameters.rest);
@@ -36,18 +36,19 @@ fn instance(flags: u32) -> io::Result<OwnedFd> {
 
 /// Whether this process may use io_uring. Errors: the kernel's refusal: `EPERM` if it is turned off, `ENOSYS`
 /// if it was not built in.
-pub(crate) fn available() -> io::Result<()> {
-    instance(0).map(drop)
+pub(crate) fn check_available() -> io::Result<()> {
+    create_instance(0).map(drop)
 }
 
 /// Whether the kernel has io_uring's zero-copy receive. Errors: the kernel's refusal to answer: `EPERM`
 /// without CAP_NET_ADMIN.
 pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
     // Before Linux 6.1 such an instance is not possible: the flags are refused.
-    let ring = match instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
-        ring => ring?,
-    };
+    let ring =
+        match create_instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+            ring => ring?,
+        };
     // SAFETY: the argument is no address of ours: the kernel that reads it answers EFAULT, one that does not
     // know the operation or was built without it refuses before.
     let result = unsafe {
@@ -67,6 +68,6 @@ mod tests {
 
     #[test]
     fn parameters_have_the_kernels_size() {
-        assert_eq!(size_of::<Parameters>(), 120);
+        assert_eq!(size_of::<UringParameters>(), 120);
     }
 }

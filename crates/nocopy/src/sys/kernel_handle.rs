@@ -9,7 +9,7 @@ const BYTES_MAX: usize = 128;
 
 /// `struct file_handle` of fcntl.h, with room for the longest.
 #[repr(C)]
-struct Raw {
+struct RawFileHandle {
     head: libc::file_handle,
     bytes: [u8; BYTES_MAX],
 }
@@ -27,7 +27,7 @@ impl KernelHandle {
     /// There is no such file, or its file system has no handles (`EOPNOTSUPP`).
     pub fn of(directory: impl AsFd, name: &CStr) -> io::Result<Self> {
         let head = libc::file_handle { handle_bytes: BYTES_MAX as u32, handle_type: 0, f_handle: [] };
-        let mut raw = Raw { head, bytes: [0; BYTES_MAX] };
+        let mut raw = RawFileHandle { head, bytes: [0; BYTES_MAX] };
         let mut mount = 0;
         // SAFETY: the name ends with a zero; the kernel writes no more bytes than the head says that there
         // are behind it.
@@ -66,7 +66,7 @@ impl KernelHandle {
     pub fn open(&self, mount: impl AsFd) -> io::Result<OwnedFd> {
         let (kind, from) = self.0.split_first_chunk().expect("it is never shorter");
         let (handle_bytes, handle_type) = (from.len() as u32, i32::from_ne_bytes(*kind));
-        let mut raw = Raw {
+        let mut raw = RawFileHandle {
             head: libc::file_handle { handle_bytes, handle_type, f_handle: [] },
             bytes: [0; BYTES_MAX],
         };

@@ -18,7 +18,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub(crate) enum Pages {
+pub(crate) enum PageKind {
     /// Pages of the huge-page pool (`MAP_HUGETLB`).
     Huge,
     /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool has too few free
@@ -28,7 +28,7 @@ pub(crate) enum Pages {
     Base,
 }
 
-impl fmt::Display for Pages {
+impl fmt::Display for PageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Huge => "huge pages",
@@ -67,38 +67,38 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Anonymous, populated, zeroed memory on the largest available pages, kept out of forked children unless
     /// `inherited`; on one NUMA node, if given, as long as that has memory left.
-    pub(crate) fn area(
+    pub(crate) fn for_area(
         bytes: usize,
         node: Option<u32>,
         inherited: bool,
-    ) -> Result<(Self, Pages), MappingError> {
+    ) -> Result<(Self, PageKind), MappingError> {
         // Private memory would be copied by the fork, and the kernel would continue to use one process's
         // pages.
         let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
         let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.exclude_from_children() };
         let huge_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        if let Ok(mut mapping) = Self::anonymous(huge_bytes, sharing | MapFlags::HUGETLB) {
-            node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(MappingError::Node)?;
+        if let Ok(mut mapping) = Self::map_anonymous(huge_bytes, sharing | MapFlags::HUGETLB) {
+            node.map_or(Ok(()), |node| mapping.prefer_node(node)).map_err(MappingError::Node)?;
             keep_out(&mut mapping)?;
             // What the pool has reserved, a limit of the cgroup or the cpuset may still refuse when it is
             // touched (`SIGBUS`).
             if mapping.populate(HUGE_PAGE_BYTES).is_ok() {
-                return Ok((mapping, Pages::Huge));
+                return Ok((mapping, PageKind::Huge));
             }
         }
-        let mut mapping = Self::anonymous(bytes, sharing)?;
+        let mut mapping = Self::map_anonymous(bytes, sharing)?;
         // Advice comes before the first touch, or the base pages are there already.
-        node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(MappingError::Node)?;
+        node.map_or(Ok(()), |node| mapping.prefer_node(node)).map_err(MappingError::Node)?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
-            Ok(()) => Pages::Transparent,
-            Err(_) => Pages::Base,
+            Ok(()) => PageKind::Transparent,
+            Err(_) => PageKind::Base,
         };
         keep_out(&mut mapping)?;
         // Huge pages for shared memory are off by default, as for files; but an immediate request is
         // fulfilled.
-        let is_merged = inherited && mapping.merge();
+        let is_merged = inherited && mapping.merge_into_huge_pages();
         mapping.populate(PAGE_BYTES)?;
-        Ok((mapping, if is_merged { Pages::Transparent } else { pages }))
+        Ok((mapping, if is_merged { PageKind::Transparent } else { pages }))
     }
 
     /// Anonymous, zeroed memory for buffers of sockets, kept out of forked children.
@@ -106,8 +106,8 @@ impl Mapping {
     /// Not on huge pages: they cannot be given up in parts, and io_uring charges a registered datagram with
     /// all of its page in front of it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so
     /// that one fills a socket's buffer.
-    pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
-        let mut mapping = Self::pages(bytes)?;
+    pub(crate) fn for_buffers(bytes: usize) -> io::Result<Self> {
+        let mut mapping = Self::zeroed_pages(bytes)?;
         // Without huge pages in the kernel, there is nothing to turn off.
         let _ = mapping.advise(Advice::LinuxNoHugepage);
         mapping.exclude_from_children()?;
@@ -120,8 +120,8 @@ impl Mapping {
     /// # Safety
     /// The range must be whole pages of this mapping, and no reference to their contents may be used
     /// afterwards.
-    pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
-        if self.is_absent() {
+    pub(crate) unsafe fn replace_pages(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
+        if self.is_absent_in_child() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let place = first.as_ptr().cast();
@@ -143,15 +143,15 @@ impl Mapping {
     }
 
     /// Anonymous, zeroed pages.
-    pub(crate) fn pages(bytes: usize) -> io::Result<Self> {
-        Self::anonymous(bytes, MapFlags::PRIVATE)
+    pub(crate) fn zeroed_pages(bytes: usize) -> io::Result<Self> {
+        Self::map_anonymous(bytes, MapFlags::PRIVATE)
     }
 
     /// Merges pages that are not populated yet into huge ones now (Linux 6.1); returns whether that worked.
     ///
     /// One page of each huge one must be populated. If all were, the kernel would clear and then copy them:
     /// 64 MiB then take 55-95 ms instead of 10-30.
-    fn merge(&self) -> bool {
+    fn merge_into_huge_pages(&self) -> bool {
         let populate = |first: usize| {
             // SAFETY: the page at `first` is one of this mapping's, whose contents stay.
             unsafe { libc::madvise(self.base.as_ptr().add(first).cast(), 1, libc::MADV_POPULATE_WRITE) == 0 }
@@ -163,19 +163,22 @@ impl Mapping {
         is_long && (0..self.bytes).step_by(HUGE_PAGE_BYTES).all(populate) && collapse()
     }
 
-    fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
+    fn map_anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let place =
-            if flags.contains(MapFlags::SHARED) { Self::aligned_place(bytes) } else { std::ptr::null_mut() };
+        let place = if flags.contains(MapFlags::SHARED) {
+            Self::aligned_address_hint(bytes)
+        } else {
+            std::ptr::null_mut()
+        };
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap_anonymous(place, bytes, prot, flags)? };
-        Ok(Self::at(base, bytes))
+        Ok(Self::from_base(base, bytes))
     }
 
     /// An address that is free now and aligned to huge pages, as a hint for shared memory, which the kernel
     /// does not align; null if there is none.
-    fn aligned_place(bytes: usize) -> *mut libc::c_void {
-        // SAFETY: as in `anonymous`; it is unmapped again, untouched.
+    fn aligned_address_hint(bytes: usize) -> *mut libc::c_void {
+        // SAFETY: as in `map_anonymous`; it is unmapped again, untouched.
         let found = unsafe {
             mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -190,11 +193,11 @@ impl Mapping {
         })
     }
 
-    pub(crate) fn ring(socket: BorrowedFd<'_>, offset_bytes: u64, bytes: usize) -> io::Result<Self> {
+    pub(crate) fn of_ring(socket: BorrowedFd<'_>, offset_bytes: u64, bytes: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, flags, socket, offset_bytes)? };
-        Ok(Self::at(base, bytes))
+        Ok(Self::from_base(base, bytes))
     }
 
     /// Maps the first bytes of a file, shared with all its other mappings; at least a page, whose part beyond
@@ -202,7 +205,7 @@ impl Mapping {
     /// seals no file that a child could write.
     pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let mut mapping = Self::shared(file, bytes.max(1), prot)?;
+        let mut mapping = Self::map_shared(file, bytes.max(1), prot)?;
         if is_writable {
             mapping.exclude_from_children()?;
         }
@@ -211,18 +214,18 @@ impl Mapping {
 
     /// Address space that pages received by TCP can be mapped into, kept out of forked children.
     pub(crate) fn of_tcp(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        let mut mapping = Self::shared(&socket, bytes, ProtFlags::READ)?;
+        let mut mapping = Self::map_shared(&socket, bytes, ProtFlags::READ)?;
         mapping.exclude_from_children()?;
         Ok(mapping)
     }
 
-    fn shared(file: &impl AsFd, bytes: usize, prot: ProtFlags) -> io::Result<Self> {
+    fn map_shared(file: &impl AsFd, bytes: usize, prot: ProtFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)? };
-        Ok(Self::at(base, bytes))
+        Ok(Self::from_base(base, bytes))
     }
 
-    fn at(base: *mut libc::c_void, bytes: usize) -> Self {
+    fn from_base(base: *mut libc::c_void, bytes: usize) -> Self {
         Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes, only_in: None }
     }
 
@@ -234,7 +237,7 @@ impl Mapping {
 
     /// Whether this process is a forked child without the mapping.
     #[inline]
-    pub(crate) fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent_in_child(&self) -> bool {
         self.only_in.is_some_and(Generation::is_outdated)
     }
 
@@ -243,7 +246,7 @@ impl Mapping {
         match self.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (0..self.bytes).step_by(page_bytes).try_for_each(|offset| self.touch(offset))
+                (0..self.bytes).step_by(page_bytes).try_for_each(|offset| self.touch_page(offset))
             }
             populated => populated,
         }
@@ -251,7 +254,7 @@ impl Mapping {
 
     /// Makes the kernel write to a page: if none is available, that is an error (`EFAULT`), where the
     /// program's own write would be a signal.
-    fn touch(&self, offset: usize) -> io::Result<()> {
+    fn touch_page(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(size_of::<u64>()) && offset < self.bytes);
         // SAFETY: eight bytes of a page of this mapping, which is not in use before it is populated. The
         // kernel writes this thread's signal mask there, which is of so many bytes, and changes nothing else.
@@ -273,7 +276,7 @@ impl Mapping {
     }
 
     /// Takes the pages of the mapping from a NUMA node as they are touched (mbind(2)).
-    fn prefer(&self, node: u32) -> io::Result<()> {
+    fn prefer_node(&self, node: u32) -> io::Result<()> {
         const WORD_BITS: u32 = libc::c_ulong::BITS;
         let mut nodes: [libc::c_ulong; 16] = [0; 16];
         let word = nodes.get_mut((node / WORD_BITS) as usize);
@@ -295,7 +298,7 @@ impl Mapping {
     }
 
     /// The NUMA node that the first page lies on; `None` where the kernel knows of no nodes.
-    pub(crate) fn node(&self) -> Option<u32> {
+    pub(crate) fn first_page_node(&self) -> Option<u32> {
         const MPOL_F_NODE: libc::c_ulong = 1 << 0;
         const MPOL_F_ADDR: libc::c_ulong = 1 << 1;
         let mut node: libc::c_int = 0;
@@ -319,7 +322,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.is_absent() {
+        if self.is_absent_in_child() {
             return;
         }
         // SAFETY: exactly the range that was mapped, and there is no pointer into it any more. A failure
@@ -333,25 +336,25 @@ mod tests {
     use super::*;
 
     /// More memory than exists, without a reservation: some page is not available.
-    fn unobtainable() -> Option<Mapping> {
+    fn unobtainable_huge_pages() -> Option<Mapping> {
         const MANY_BYTES: usize = 1 << 40;
-        Mapping::anonymous(MANY_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::NORESERVE).ok()
+        Mapping::map_anonymous(MANY_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::NORESERVE).ok()
     }
 
     #[test]
     fn missing_huge_pages_are_an_error_not_a_signal() {
-        let Some(mapping) = unobtainable() else { return }; // a kernel without them
+        let Some(mapping) = unobtainable_huge_pages() else { return }; // a kernel without them
         assert!(mapping.populate(HUGE_PAGE_BYTES).is_err());
         // As before Linux 5.14.
         let touched =
-            (0..mapping.bytes).step_by(HUGE_PAGE_BYTES).try_for_each(|offset| mapping.touch(offset));
+            (0..mapping.bytes).step_by(HUGE_PAGE_BYTES).try_for_each(|offset| mapping.touch_page(offset));
         assert_eq!(touched.unwrap_err().raw_os_error(), Some(libc::EFAULT));
     }
 
     #[test]
-    fn touched_memory_is_zero() {
-        let mapping = Mapping::pages(3 * PAGE_BYTES).unwrap();
-        (0..3).for_each(|page| mapping.touch(page * PAGE_BYTES).unwrap());
+    fn touching_a_page_leaves_it_zeroed() {
+        let mapping = Mapping::zeroed_pages(3 * PAGE_BYTES).unwrap();
+        (0..3).for_each(|page| mapping.touch_page(page * PAGE_BYTES).unwrap());
         // SAFETY: anonymous memory of this length that nobody writes to.
         let bytes = unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), mapping.bytes()) };
         assert!(bytes.iter().all(|&byte| byte == 0));

@@ -25,15 +25,18 @@ impl NamespaceId {
     /// The namespace of the calling thread, which may have changed since the last call.
     pub(crate) fn of_thread() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Self::of(&socket, || std::fs::metadata("/proc/thread-self/ns/net"))
+        Self::from_socket_or_file(&socket, || std::fs::metadata("/proc/thread-self/ns/net"))
     }
 
     /// The namespace in which a socket was opened, which never changes.
     pub(crate) fn of_socket(socket: &impl AsFd) -> io::Result<Self> {
-        Self::of(socket, || namespace_file(socket)?.metadata())
+        Self::from_socket_or_file(socket, || namespace_file(socket)?.metadata())
     }
 
-    fn of(socket: &impl AsFd, file: impl FnOnce() -> io::Result<Metadata>) -> io::Result<Self> {
+    fn from_socket_or_file(
+        socket: &impl AsFd,
+        file: impl FnOnce() -> io::Result<Metadata>,
+    ) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         match option::namespace_cookie(socket) {
             Ok(cookie) => Ok(Self::Cookie(cookie)),

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::generic::{Family, number};
+use super::generic::{GenericFamily, u32_attribute};
 
 // linux/netdev.h
 const NETDEV_CMD_DEV_GET: u8 = 1;
@@ -47,45 +47,46 @@ pub(crate) struct XdpFeatures {
 impl XdpFeatures {
     /// The features of an interface of the calling thread's network namespace.
     pub(crate) fn of(interface_index: u32) -> io::Result<Self> {
-        let index = number(NETDEV_A_DEV_IFINDEX, interface_index);
-        let device = Family::named("netdev")?.request(NETDEV_CMD_DEV_GET, &[index])?;
-        let features = device.number(NETDEV_A_DEV_XDP_FEATURES);
+        let index = u32_attribute(NETDEV_A_DEV_IFINDEX, interface_index);
+        let device = GenericFamily::look_up("netdev")?.request(NETDEV_CMD_DEV_GET, &[index])?;
+        let features = device.number_value(NETDEV_A_DEV_XDP_FEATURES);
         Ok(Self {
             features: features.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?,
-            zero_copy_buffers: device.number(NETDEV_A_DEV_XDP_ZC_MAX_SEGS),
-            receive_metadata: device.number(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES),
-            send_metadata: device.number(NETDEV_A_DEV_XSK_FEATURES),
+            zero_copy_buffers: device.number_value(NETDEV_A_DEV_XDP_ZC_MAX_SEGS),
+            receive_metadata: device.number_value(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES),
+            send_metadata: device.number_value(NETDEV_A_DEV_XSK_FEATURES),
         })
     }
 
     /// Programs run in the driver, and may redirect.
-    pub(crate) const fn native(self) -> bool {
+    pub(crate) const fn has_native_xdp(self) -> bool {
         let needed = NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT;
         self.features & needed == needed
     }
 
     /// AF_XDP without copies.
-    pub(crate) const fn zero_copy(self) -> bool {
+    pub(crate) const fn has_zero_copy(self) -> bool {
         self.features & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
     }
 
     /// Programs take packets that lie in several buffers.
-    pub(crate) const fn several_buffers(self) -> bool {
+    pub(crate) const fn has_multi_buffer(self) -> bool {
         self.features & NETDEV_XDP_ACT_RX_SG != 0
     }
 }
 
 /// The interrupt of a receive queue; `None` if the driver does not report it (none does before Linux 6.8).
-pub(crate) fn interrupt_of(interface_index: u32, queue: u32) -> Option<u32> {
-    let family = Family::named("netdev").ok()?;
+pub(crate) fn queue_interrupt(interface_index: u32, queue: u32) -> Option<u32> {
+    let family = GenericFamily::look_up("netdev").ok()?;
     let question = [
-        number(NETDEV_A_QUEUE_IFINDEX, interface_index),
-        number(NETDEV_A_QUEUE_TYPE, NETDEV_QUEUE_TYPE_RX),
-        number(NETDEV_A_QUEUE_ID, queue),
+        u32_attribute(NETDEV_A_QUEUE_IFINDEX, interface_index),
+        u32_attribute(NETDEV_A_QUEUE_TYPE, NETDEV_QUEUE_TYPE_RX),
+        u32_attribute(NETDEV_A_QUEUE_ID, queue),
     ];
-    let instance = family.request(NETDEV_CMD_QUEUE_GET, &question).ok()?.number(NETDEV_A_QUEUE_NAPI_ID)?;
-    let question = [number(NETDEV_A_NAPI_ID, u32::try_from(instance).ok()?)];
-    let interrupt = family.request(NETDEV_CMD_NAPI_GET, &question).ok()?.number(NETDEV_A_NAPI_IRQ)?;
+    let instance =
+        family.request(NETDEV_CMD_QUEUE_GET, &question).ok()?.number_value(NETDEV_A_QUEUE_NAPI_ID)?;
+    let question = [u32_attribute(NETDEV_A_NAPI_ID, u32::try_from(instance).ok()?)];
+    let interrupt = family.request(NETDEV_CMD_NAPI_GET, &question).ok()?.number_value(NETDEV_A_NAPI_IRQ)?;
     u32::try_from(interrupt).ok()
 }
 
@@ -98,10 +99,10 @@ mod tests {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         lab.left().namespace().run(|| {
             let veth = XdpFeatures::of(lab.left().index()).unwrap();
-            assert!(veth.native() && !veth.zero_copy() && veth.several_buffers(), "{veth:?}");
+            assert!(veth.has_native_xdp() && !veth.has_zero_copy() && veth.has_multi_buffer(), "{veth:?}");
             let loopback = XdpFeatures::of(1).unwrap();
-            assert!(!loopback.native() && !loopback.zero_copy(), "{loopback:?}");
-            assert_eq!(interrupt_of(lab.left().index(), 0), None, "a veth has none");
+            assert!(!loopback.has_native_xdp() && !loopback.has_zero_copy(), "{loopback:?}");
+            assert_eq!(queue_interrupt(lab.left().index(), 0), None, "a veth has none");
         });
         assert_eq!(XdpFeatures::of(u32::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ENODEV));
     }

@@ -10,7 +10,7 @@ use nocopy_proto::filter::Instruction;
 ///
 /// # Safety
 /// `option` takes a `T`, and every pointer in it is valid for the call.
-pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+pub(super) unsafe fn set_option<T>(socket: &impl AsFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: pointer and length describe `value`, which outlives the call; the rest by contract.
@@ -21,20 +21,20 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
 /// Lets the socket send from the program's memory.
 pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
-    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
+    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
 /// Whether the socket allows it already.
 pub(crate) fn allows_zero_copy(socket: &impl AsFd) -> io::Result<bool> {
     // SAFETY: the option gives an `int`.
-    Ok(unsafe { get::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY)? } != 0)
+    Ok(unsafe { get_option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY)? } != 0)
 }
 
 /// Reads an option.
 ///
 /// # Safety
 /// `option` gives a `T`, of which all bytes are a value.
-unsafe fn get<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Result<T> {
+unsafe fn get_option<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Result<T> {
     let (mut value, mut bytes) = (T::default(), size_of::<T>() as libc::socklen_t);
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: the kernel writes at most `bytes` bytes to `value`, which outlives the call.
@@ -45,13 +45,13 @@ unsafe fn get<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Re
 /// A number that identifies the network namespace of a socket as long as this machine runs (Linux 5.14).
 pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
     // SAFETY: the option gives a `u64`.
-    unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
+    unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
 /// The interface, or the VRF, that the socket is bound to (Linux 5.1).
-pub(crate) fn device(socket: &impl AsFd) -> Option<u32> {
+pub(crate) fn bound_interface(socket: &impl AsFd) -> Option<u32> {
     // SAFETY: the option gives an `int`.
-    let index: libc::c_int = unsafe { get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX) }.ok()?;
+    let index: libc::c_int = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX) }.ok()?;
     u32::try_from(index).ok().filter(|index| *index > 0)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
     const SK_MEMINFO_OPTMEM: usize = 6;
     const SK_MEMINFO_VARS: usize = 9;
     // SAFETY: the option gives as many words as there is room for; all bits are values of them.
-    let words: [u32; SK_MEMINFO_VARS] = unsafe { get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)? };
+    let words: [u32; SK_MEMINFO_VARS] = unsafe { get_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)? };
     Ok(words[SK_MEMINFO_OPTMEM])
 }
 
@@ -78,38 +78,43 @@ pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>)
         }
     });
     // SAFETY: the option takes a `timeval`.
-    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
+    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
 }
 
 /// Sets how many bytes must have arrived before a waiting thread is woken (`SO_RCVLOWAT`).
-pub(super) fn set_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+pub(super) fn set_receive_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     // SAFETY: the option takes an `int`.
-    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes) }
+    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes) }
 }
 
 /// Attaches a classic filter, replacing the current one.
-pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
+pub(crate) fn attach_filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The kernel only reads them.
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call and are laid out as
     // `sock_filter` is.
-    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
+    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
 /// Attaches a filter that rejects everything.
-pub(super) fn reject_all(socket: &impl AsFd) -> io::Result<()> {
-    filter(socket, &[classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
+pub(super) fn attach_reject_all_filter(socket: &impl AsFd) -> io::Result<()> {
+    attach_filter(socket, &[classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
 }
 
-pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: u32) -> Instruction {
+pub(super) const fn classic_instruction(
+    code: u32,
+    jump_true: u8,
+    jump_false: u8,
+    constant: u32,
+) -> Instruction {
     Instruction { code: code as u16, jump_true, jump_false, constant }
 }
 
 /// Sets the datagram size into which the kernel or the card cuts the socket's messages (`UDP_SEGMENT`).
 #[cfg(test)]
-pub(crate) fn segment_bytes(socket: &impl AsFd, bytes: i32) -> io::Result<()> {
+pub(crate) fn set_segment_bytes(socket: &impl AsFd, bytes: i32) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
-    unsafe { set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes) }
+    unsafe { set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes) }
 }

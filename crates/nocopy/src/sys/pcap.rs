@@ -27,18 +27,18 @@ struct BpfProgram {
 
 /// A `pcap_t`.
 #[repr(C)]
-struct Handle {
+struct PcapHandle {
     _opaque: [u8; 0],
 }
 
-type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut Handle;
-type Compile = unsafe extern "C" fn(*mut Handle, *mut BpfProgram, *const c_char, c_int, u32) -> c_int;
+type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut PcapHandle;
+type Compile = unsafe extern "C" fn(*mut PcapHandle, *mut BpfProgram, *const c_char, c_int, u32) -> c_int;
 type FreeCode = unsafe extern "C" fn(*mut BpfProgram);
-type GetError = unsafe extern "C" fn(*mut Handle) -> *mut c_char;
-type Close = unsafe extern "C" fn(*mut Handle);
+type GetError = unsafe extern "C" fn(*mut PcapHandle) -> *mut c_char;
+type Close = unsafe extern "C" fn(*mut PcapHandle);
 
 #[derive(Debug, Clone, Copy)]
-struct Functions {
+struct PcapFunctions {
     open_dead: OpenDead,
     compile: Compile,
     free_code: FreeCode,
@@ -48,7 +48,7 @@ struct Functions {
 
 /// Loaded once, and never unloaded. Locked while compiling: before libpcap 1.8 the compiler used global
 /// state.
-static LOADED: Mutex<Option<Functions>> = Mutex::new(None);
+static LOADED: Mutex<Option<PcapFunctions>> = Mutex::new(None);
 
 /// Why an expression was not compiled, in libpcap's or the loader's words.
 #[derive(Debug)]
@@ -62,24 +62,36 @@ pub(crate) fn compile(expression: &CStr) -> Result<Vec<Instruction>, CompileFail
     let mut loaded = LOADED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let functions = match *loaded {
         Some(functions) => functions,
-        None => *loaded.insert(Functions::load().map_err(CompileFailure::NoLibrary)?),
+        None => *loaded.insert(PcapFunctions::load_library().map_err(CompileFailure::NoLibrary)?),
     };
     functions.compile(expression).map_err(CompileFailure::Expression)
 }
 
-impl Functions {
-    fn load() -> Result<Self, String> {
+impl PcapFunctions {
+    fn load_library() -> Result<Self, String> {
         // SAFETY: opening a library runs its initialisers; the system's libpcap has none that matter.
         let open = |name: &CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let library = NAMES.into_iter().find_map(|name| NonNull::new(open(name))).ok_or_else(loader_error)?;
         // SAFETY: the types are those of `pcap/pcap.h`, unchanged since its first versions.
         unsafe {
             Ok(Self {
-                open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(library, c"pcap_open_dead")?),
-                compile: std::mem::transmute::<*mut c_void, Compile>(symbol(library, c"pcap_compile")?),
-                free_code: std::mem::transmute::<*mut c_void, FreeCode>(symbol(library, c"pcap_freecode")?),
-                get_error: std::mem::transmute::<*mut c_void, GetError>(symbol(library, c"pcap_geterr")?),
-                close: std::mem::transmute::<*mut c_void, Close>(symbol(library, c"pcap_close")?),
+                open_dead: std::mem::transmute::<*mut c_void, OpenDead>(look_up_symbol(
+                    library,
+                    c"pcap_open_dead",
+                )?),
+                compile: std::mem::transmute::<*mut c_void, Compile>(look_up_symbol(
+                    library,
+                    c"pcap_compile",
+                )?),
+                free_code: std::mem::transmute::<*mut c_void, FreeCode>(look_up_symbol(
+                    library,
+                    c"pcap_freecode",
+                )?),
+                get_error: std::mem::transmute::<*mut c_void, GetError>(look_up_symbol(
+                    library,
+                    c"pcap_geterr",
+                )?),
+                close: std::mem::transmute::<*mut c_void, Close>(look_up_symbol(library, c"pcap_close")?),
             })
         }
     }
@@ -113,7 +125,7 @@ impl Functions {
     }
 }
 
-fn symbol(library: NonNull<c_void>, name: &CStr) -> Result<*mut c_void, String> {
+fn look_up_symbol(library: NonNull<c_void>, name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the library is open, and stays so.
     let address = unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) };
     if address.is_null() { Err(loader_error()) } else { Ok(address) }

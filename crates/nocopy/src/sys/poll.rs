@@ -46,7 +46,7 @@ pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Re
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }
 
-pub(crate) fn ready_for(fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
+pub(crate) fn ready_events(fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
     let mut polled = [PollFd::from_borrowed_fd(fd, events)];
     poll(&mut polled, Some(Duration::ZERO))?;
     Ok(polled[0].revents())

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::generic::{Family, Reply, number};
+use super::generic::{GenericFamily, GenericReply, u32_attribute};
 use crate::counter::Counter;
 
 // linux/netdev.h
@@ -25,27 +25,28 @@ pub(crate) struct QueueCounters {
 }
 
 pub(crate) fn queue_counters(interface_index: u32) -> io::Result<Vec<QueueCounters>> {
-    let family = match Family::named("netdev") {
+    let family = match GenericFamily::look_up("netdev") {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Vec::new()),
         found => found?,
     };
     let wanted = [
-        number(NETDEV_A_QSTATS_IFINDEX, interface_index),
-        number(NETDEV_A_QSTATS_SCOPE, NETDEV_QSTATS_SCOPE_QUEUE),
+        u32_attribute(NETDEV_A_QSTATS_IFINDEX, interface_index),
+        u32_attribute(NETDEV_A_QSTATS_SCOPE, NETDEV_QSTATS_SCOPE_QUEUE),
     ];
     match family.dump(NETDEV_CMD_QSTATS_GET, &wanted) {
-        Ok(answers) => answers.iter().map(parse).collect(),
+        Ok(answers) => answers.iter().map(parse_queue_counters).collect(),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-fn parse(answer: &Reply) -> io::Result<QueueCounters> {
+fn parse_queue_counters(answer: &GenericReply) -> io::Result<QueueCounters> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let receives = answer.number(NETDEV_A_QSTATS_QUEUE_TYPE).ok_or_else(invalid)? == NETDEV_QUEUE_TYPE_RX;
-    let queue = answer.number(NETDEV_A_QSTATS_QUEUE_ID).ok_or_else(invalid)?;
+    let receives =
+        answer.number_value(NETDEV_A_QSTATS_QUEUE_TYPE).ok_or_else(invalid)? == NETDEV_QUEUE_TYPE_RX;
+    let queue = answer.number_value(NETDEV_A_QSTATS_QUEUE_ID).ok_or_else(invalid)?;
     let counters = QUEUE_COUNTERS.iter().filter_map(|(kind, name, meaning)| {
-        let value = answer.number(*kind)?;
+        let value = answer.number_value(*kind)?;
         Some(Counter { name: Cow::Borrowed(*name), meaning, value })
     });
     Ok(QueueCounters {
@@ -89,7 +90,7 @@ const QUEUE_COUNTERS: &[(u16, &str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::generic::wide;
+    use crate::sys::generic::u64_attribute;
 
     #[test]
     fn a_veth_has_no_queue_counters() {
@@ -99,19 +100,19 @@ mod tests {
 
     #[test]
     fn queue_counters_of_both_widths_are_read() {
-        let answer = Reply::of(&[
-            number(NETDEV_A_QSTATS_IFINDEX, 2),
-            number(NETDEV_A_QSTATS_QUEUE_TYPE, 1),
-            number(NETDEV_A_QSTATS_QUEUE_ID, 3),
-            wide(11, 70_000_000_000),
-            number(24, 7),
-            number(999, 7),
+        let answer = GenericReply::from_attributes(&[
+            u32_attribute(NETDEV_A_QSTATS_IFINDEX, 2),
+            u32_attribute(NETDEV_A_QSTATS_QUEUE_TYPE, 1),
+            u32_attribute(NETDEV_A_QSTATS_QUEUE_ID, 3),
+            u64_attribute(11, 70_000_000_000),
+            u32_attribute(24, 7),
+            u32_attribute(999, 7),
         ]);
-        let queue = parse(&answer).unwrap();
+        let queue = parse_queue_counters(&answer).unwrap();
         assert_eq!((queue.receives, queue.queue), (false, 3));
         let found: Vec<_> = queue.counters.iter().map(|counter| (&*counter.name, counter.value)).collect();
         assert_eq!(found, [("tx_bytes", 70_000_000_000), ("tx_hw_drops", 7)]);
-        let nameless = Reply::of(&[wide(11, 1)]);
-        assert_eq!(parse(&nameless).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let nameless = GenericReply::from_attributes(&[u64_attribute(11, 1)]);
+        assert_eq!(parse_queue_counters(&nameless).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -17,7 +17,7 @@ use super::fork::Generation;
 /// program would be counted among ours, and free memory that the kernel reads.
 #[derive(Debug)]
 pub(crate) struct Readiness {
-    epoll: OnceLock<Box<Instance>>,
+    epoll: OnceLock<Box<EpollInstance>>,
     always: EventFlags,
     /// Whether a wait includes room to send. Only its owner writes it, between two waits: nothing else
     /// depends on it.
@@ -26,7 +26,7 @@ pub(crate) struct Readiness {
 
 /// The instance of one process: a child's changes to its parent's instance would affect the parent, too.
 #[derive(Debug)]
-struct Instance {
+struct EpollInstance {
     epoll: OwnedFd,
     generation: Generation,
     /// The instance of a forked child.
@@ -35,45 +35,45 @@ struct Instance {
 
 impl Readiness {
     /// Readable while something can be received, and while the error queue has something.
-    pub(crate) fn to_receive() -> Self {
-        Self::with(EventFlags::IN)
+    pub(crate) fn for_receiving() -> Self {
+        Self::with_events(EventFlags::IN)
     }
 
     /// Readable while the error queue has something, and when there is room, if that [is
-    /// wanted](Self::want_room).
-    pub(crate) fn to_send() -> Self {
-        Self::with(EventFlags::empty()) // errors are always told
+    /// wanted](Self::set_reports_room).
+    pub(crate) fn for_sending() -> Self {
+        Self::with_events(EventFlags::empty()) // errors are always told
     }
 
-    fn with(always: EventFlags) -> Self {
+    fn with_events(always: EventFlags) -> Self {
         Self { epoll: OnceLock::new(), always, wants_room: AtomicBool::new(false) }
     }
 
     #[inline]
-    pub(crate) fn wants_room(&self) -> bool {
+    pub(crate) fn reports_room(&self) -> bool {
         self.wants_room.load(Relaxed)
     }
 
     /// Sets whether the descriptor also reports room to send.
     #[inline]
-    pub(crate) fn want_room(&self, socket: BorrowedFd<'_>, wanted: bool) {
-        if self.wants_room() == wanted {
+    pub(crate) fn set_reports_room(&self, socket: BorrowedFd<'_>, wanted: bool) {
+        if self.reports_room() == wanted {
             return;
         }
         self.wants_room.store(wanted, Relaxed);
-        if let Some(epoll) = self.slot().get() {
+        if let Some(epoll) = self.current_slot().get() {
             let epoll = &epoll.epoll;
             // It is watched since the instance was opened, so this cannot fail.
-            let _ = epoll::modify(epoll, socket, EventData::new_u64(0), self.events());
+            let _ = epoll::modify(epoll, socket, EventData::new_u64(0), self.epoll_events());
         }
     }
 
-    fn events(&self) -> EventFlags {
-        let room = if self.wants_room() { EventFlags::OUT } else { EventFlags::empty() };
+    fn epoll_events(&self) -> EventFlags {
+        let room = if self.reports_room() { EventFlags::OUT } else { EventFlags::empty() };
         self.always | room
     }
 
-    fn slot(&self) -> &OnceLock<Box<Instance>> {
+    fn current_slot(&self) -> &OnceLock<Box<EpollInstance>> {
         let mut slot = &self.epoll;
         while let Some(inherited) = slot.get().filter(|instance| instance.generation.is_outdated()) {
             slot = &inherited.next;
@@ -83,7 +83,7 @@ impl Readiness {
 
     /// Sets whether the descriptor is also readable while `other` is, until that is closed.
     pub(crate) fn watch_other(&self, other: BorrowedFd<'_>, wanted: bool) {
-        if let Some(epoll) = self.slot().get() {
+        if let Some(epoll) = self.current_slot().get() {
             // Fails only if there is nothing to change.
             let _ = match wanted {
                 true => epoll::add(&epoll.epoll, other, EventData::new_u64(0), EventFlags::IN),
@@ -95,11 +95,11 @@ impl Readiness {
     /// The descriptor, for [`AsFd`].
     /// Panics at the first call, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: BorrowedFd<'_>) -> BorrowedFd<'_> {
-        self.descriptor_of(socket, [])
+        self.descriptor_with_others(socket, [])
     }
 
     /// As [`descriptor`](Self::descriptor), readable also while one of `others` is.
-    pub(crate) fn descriptor_of<'a>(
+    pub(crate) fn descriptor_with_others<'a>(
         &self,
         socket: BorrowedFd<'_>,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
@@ -110,23 +110,23 @@ impl Readiness {
                 ErrorCause(error)
             )
         };
-        self.open(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
+        self.open_epoll(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
     }
 
-    fn open<'a>(
+    fn open_epoll<'a>(
         &self,
         socket: BorrowedFd<'_>,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> io::Result<BorrowedFd<'_>> {
-        let slot = self.slot();
+        let slot = self.current_slot();
         if slot.get().is_none() {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-            epoll::add(&epoll, socket, EventData::new_u64(0), self.events())?;
+            epoll::add(&epoll, socket, EventData::new_u64(0), self.epoll_events())?;
             for other in others {
                 epoll::add(&epoll, other, EventData::new_u64(0), EventFlags::IN)?;
             }
             // Another thread may have made one meanwhile, which serves as well.
-            let _ = slot.set(Box::new(Instance {
+            let _ = slot.set(Box::new(EpollInstance {
                 epoll,
                 generation: Generation::current(),
                 next: OnceLock::new(),
@@ -152,16 +152,16 @@ mod tests {
     #[test]
     fn parent_and_child_have_separate_readiness() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap(); // with room to send in
-        let readiness = Readiness::to_send();
+        let readiness = Readiness::for_sending();
         assert!(!is_readable(&readiness, &socket));
         in_forked_child(|| {
-            readiness.want_room(socket.as_fd(), true);
+            readiness.set_reports_room(socket.as_fd(), true);
             assert!(is_readable(&readiness, &socket));
         });
         assert!(!is_readable(&readiness, &socket), "the child alone wants room");
-        readiness.want_room(socket.as_fd(), true);
+        readiness.set_reports_room(socket.as_fd(), true);
         in_forked_child(|| {
-            readiness.want_room(socket.as_fd(), false);
+            readiness.set_reports_room(socket.as_fd(), false);
             assert!(!is_readable(&readiness, &socket));
             in_forked_child(|| assert!(!is_readable(&readiness, &socket)));
         });

@@ -18,26 +18,26 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 ///
 /// Two other sources do not suffice: ethtool's comes from the driver, and some drivers (igb) check the cable
 /// before the kernel knows; `IFF_RUNNING` lags by up to a second.
-pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
-    Ok(link(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
+pub(crate) fn has_carrier(interface_index: u32) -> io::Result<bool> {
+    Ok(link_message(interface_index)?.header.flags.contains(LinkFlags::LowerUp))
 }
 
-pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
-    let found = link(interface_index)?.attributes.into_iter().find_map(|attribute| match attribute {
+pub(crate) fn link_counters(interface_index: u32) -> io::Result<Stats64> {
+    let found = link_message(interface_index)?.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(counters) => Some(counters),
         _ => None,
     });
     found.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn link(interface_index: u32) -> io::Result<LinkMessage> {
-    link_by_index(&socket()?, interface_index)
+fn link_message(interface_index: u32) -> io::Result<LinkMessage> {
+    link_by_index(&route_socket()?, interface_index)
 }
 
 pub(crate) fn link_by_index(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
-    match exchange(socket, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
+    match request_reply(socket, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
         Some(RouteNetlinkMessage::NewLink(link)) => Ok(link),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -53,7 +53,7 @@ pub(crate) fn route_to(
 ) -> io::Result<RouteMessage> {
     let mut message = RouteMessage::default();
     let address_bits = if to.is_ipv4() { 32 } else { 128 };
-    message.header.address_family = family_of(to);
+    message.header.address_family = address_family(to);
     message.header.destination_prefix_length = address_bits;
     message.attributes.push(RouteAttribute::Destination(to.into()));
     if let Some(from) = from {
@@ -61,20 +61,20 @@ pub(crate) fn route_to(
         message.attributes.push(RouteAttribute::Source(from.into()));
     }
     message.attributes.extend(interface_index.map(RouteAttribute::Oif));
-    match exchange(socket, RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST)? {
+    match request_reply(socket, RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST)? {
         Some(RouteNetlinkMessage::NewRoute(route)) => Ok(route),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
 /// The host's entry of a neighbour; `None` if it has not resolved it yet.
-pub(crate) fn neighbour(
+pub(crate) fn neighbour_entry(
     socket: &Socket,
     interface_index: u32,
     address: IpAddr,
 ) -> io::Result<Option<NeighbourMessage>> {
     let request = RouteNetlinkMessage::GetNeighbour(neighbour_message(interface_index, address));
-    match exchange(socket, request, NLM_F_REQUEST) {
+    match request_reply(socket, request, NLM_F_REQUEST) {
         Ok(Some(RouteNetlinkMessage::NewNeighbour(neighbour))) => Ok(Some(neighbour)),
         Ok(_) => Err(io::ErrorKind::InvalidData.into()),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
@@ -88,18 +88,18 @@ pub(crate) fn use_neighbour(socket: &Socket, interface_index: u32, address: IpAd
     let mut message = neighbour_message(interface_index, address);
     message.header.flags = NeighbourFlags::Use;
     let request = RouteNetlinkMessage::NewNeighbour(message);
-    exchange(socket, request, NLM_F_REQUEST | NLM_F_ACK).map(drop)
+    request_reply(socket, request, NLM_F_REQUEST | NLM_F_ACK).map(drop)
 }
 
 fn neighbour_message(interface_index: u32, address: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
-    message.header.family = family_of(address);
+    message.header.family = address_family(address);
     message.header.ifindex = interface_index;
     message.attributes = vec![NeighbourAttribute::Destination(address.into())];
     message
 }
 
-fn family_of(address: IpAddr) -> AddressFamily {
+fn address_family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
@@ -108,14 +108,14 @@ fn family_of(address: IpAddr) -> AddressFamily {
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 
 /// A socket that receives every change to links, neighbours, addresses, routes and rules.
-pub(crate) fn changes() -> io::Result<Socket> {
-    let socket = socket()?;
+pub(crate) fn subscribe_changes() -> io::Result<Socket> {
+    let socket = route_socket()?;
     GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
     Ok(socket)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Changes {
+pub(crate) enum ReceivedChanges {
     None,
     /// One datagram of changes; there may be more.
     Some,
@@ -123,24 +123,24 @@ pub(crate) enum Changes {
     Lost,
 }
 
-/// Reads one datagram from a socket of [`changes`] into `buffer`, without waiting; calls `each` for each
-/// message.
-pub(crate) fn next_changes(
+/// Reads one datagram from a socket of [`subscribe_changes`] into `buffer`, without waiting; calls `each` for
+/// each message.
+pub(crate) fn read_changes(
     socket: &Socket,
     buffer: &mut [u8],
     mut each: impl FnMut(RouteNetlinkMessage),
-) -> io::Result<Changes> {
+) -> io::Result<ReceivedChanges> {
     use rustix::net::{RecvFlags, recv};
     let present = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
         Ok((_, bytes)) => bytes,
-        Err(rustix::io::Errno::AGAIN) => return Ok(Changes::None),
-        Err(rustix::io::Errno::NOBUFS) => return Ok(Changes::Lost),
+        Err(rustix::io::Errno::AGAIN) => return Ok(ReceivedChanges::None),
+        Err(rustix::io::Errno::NOBUFS) => return Ok(ReceivedChanges::Lost),
         Err(errno) => return Err(errno.into()),
     };
-    let Some(mut rest) = buffer.get(..present) else { return Ok(Changes::Lost) };
+    let Some(mut rest) = buffer.get(..present) else { return Ok(ReceivedChanges::Lost) };
     while !rest.is_empty() {
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
-            return Ok(Changes::Lost);
+            return Ok(ReceivedChanges::Lost);
         };
         // At least four bytes further, so the loop ends.
         let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
@@ -149,15 +149,15 @@ pub(crate) fn next_changes(
             each(change);
         }
     }
-    Ok(Changes::Some)
+    Ok(ReceivedChanges::Some)
 }
 
 /// A socket to the links and addresses of the calling thread's network namespace.
-pub(crate) fn socket() -> io::Result<Socket> {
-    socket_of(NETLINK_ROUTE)
+pub(crate) fn route_socket() -> io::Result<Socket> {
+    netlink_socket(NETLINK_ROUTE)
 }
 
-pub(crate) fn socket_of(protocol: isize) -> io::Result<Socket> {
+pub(crate) fn netlink_socket(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -165,7 +165,7 @@ pub(crate) fn socket_of(protocol: isize) -> io::Result<Socket> {
 }
 
 /// Sends one request and returns its answer: a message, or `None` for a bare acknowledgement.
-pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
+pub(crate) fn request_reply<M: NetlinkSerializable + NetlinkDeserializable>(
     socket: &Socket,
     request: M,
     flags: u16,
@@ -199,7 +199,7 @@ fn send_request<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16)
 }
 
 /// Sends one request for everything there is and returns the answers.
-pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
+pub(crate) fn request_dump<M: NetlinkSerializable + NetlinkDeserializable>(
     socket: &Socket,
     request: M,
 ) -> io::Result<Vec<M>> {
@@ -231,13 +231,13 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
 
 /// A message in the kernel's own layout, for families that no crate knows.
 #[derive(Debug)]
-pub(crate) struct RawMessage {
+pub(crate) struct RawNetlinkMessage {
     /// The type in the netlink header.
     pub(crate) kind: u16,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl NetlinkSerializable for RawMessage {
+impl NetlinkSerializable for RawNetlinkMessage {
     fn message_type(&self) -> u16 {
         self.kind
     }
@@ -251,7 +251,7 @@ impl NetlinkSerializable for RawMessage {
     }
 }
 
-impl NetlinkDeserializable for RawMessage {
+impl NetlinkDeserializable for RawNetlinkMessage {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
@@ -265,14 +265,14 @@ mod tests {
 
     #[test]
     fn a_stale_netlink_reply_is_ignored() {
-        let socket = socket().unwrap();
+        let socket = route_socket().unwrap();
         let mut given_up = LinkMessage::default();
         given_up.header.index = 12_345; // no such link: an error
         send_request(&socket, RouteNetlinkMessage::GetLink(given_up.clone()), NLM_F_REQUEST).unwrap();
         let loopback = link_by_index(&socket, 1).unwrap();
         assert!(loopback.header.flags.contains(LinkFlags::Loopback));
         send_request(&socket, RouteNetlinkMessage::GetLink(given_up), NLM_F_REQUEST).unwrap();
-        let links = dump(&socket, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap();
+        let links = request_dump(&socket, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap();
         assert!(
             links
                 .iter()

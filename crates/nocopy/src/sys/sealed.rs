@@ -27,7 +27,7 @@ impl UnsealedFile {
     /// unwritten parts are no holes for receivers of the file.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let length = u64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let file = File::from(create()?);
+        let file = File::from(create_memfd()?);
         if length > 0 {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
         }
@@ -52,7 +52,7 @@ impl UnsealedFile {
 
 /// The file can neither be executed nor is inherited by executed programs. Kernels before 6.3 do not know the
 /// first flag.
-fn create() -> io::Result<std::os::fd::OwnedFd> {
+fn create_memfd() -> io::Result<std::os::fd::OwnedFd> {
     const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
     match rustix::fs::memfd_create("nocopy-published", FLAGS | MemfdFlags::NOEXEC_SEAL) {
         Err(rustix::io::Errno::INVAL) => Ok(rustix::fs::memfd_create("nocopy-published", FLAGS)?),
@@ -106,7 +106,7 @@ impl SealedFile {
 
     /// Whether all of its memory is allocated. Missing pages would be charged to the process that first reads
     /// them; allocated ones stay, because nothing can write to the file or punch holes.
-    pub(crate) fn is_whole(&self) -> io::Result<bool> {
+    pub(crate) fn is_fully_allocated(&self) -> io::Result<bool> {
         let bytes = self.bytes as u64;
         // As `du` counts. For files on huge pages this must suffice: the query below finds no holes in them.
         let taken = self.file.metadata()?.blocks().saturating_mul(512);

@@ -7,29 +7,29 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::signals::{Blocked, empty};
+use super::signals::{SignalBlockGuard, empty_signal_set};
 
 /// Makes a call that may raise `SIGPIPE` for this thread.
 ///
 /// If the process does not ignore the signal, this thread blocks it during the call and removes what the call
 /// raised (also after a call that moved something, because a later part of it may have failed). A `SIGPIPE`
 /// that another process sends in that very moment may be removed, too.
-pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
-    if is_ignored() {
+pub(super) fn without_sigpipe<R>(call: impl FnOnce() -> R) -> R {
+    if is_sigpipe_ignored() {
         return call();
     }
     // A signal pending before was blocked by the caller, who will handle it; a second one could not be
     // distinguished from it.
-    let was_pending = is_pending();
-    let _mask = Blocked::also(&only_sigpipe());
+    let was_pending = is_sigpipe_pending();
+    let _mask = SignalBlockGuard::block_also(&sigpipe_set());
     let result = call();
     if !was_pending {
-        take();
+        take_pending_sigpipe();
     }
     result
 }
 
-fn is_ignored() -> bool {
+fn is_sigpipe_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: nothing is set; the kernel writes to `action`, which outlives the call and for which all zeroes
     // are a value.
@@ -41,22 +41,22 @@ fn is_ignored() -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-fn is_pending() -> bool {
-    let mut pending = empty();
+fn is_sigpipe_pending() -> bool {
+    let mut pending = empty_signal_set();
     // SAFETY: the kernel writes to `pending`, which outlives the call, and is then read.
     unsafe {
         libc::sigpending(&raw mut pending) == 0 && libc::sigismember(&raw const pending, libc::SIGPIPE) == 1
     }
 }
 
-fn take() {
-    let (only, now) = (only_sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+fn take_pending_sigpipe() {
+    let (only, now) = (sigpipe_set(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: set and time outlive the call. If no signal is pending, that does not matter.
     unsafe { libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now) };
 }
 
-fn only_sigpipe() -> libc::sigset_t {
-    let mut set = empty();
+fn sigpipe_set() -> libc::sigset_t {
+    let mut set = empty_signal_set();
     // SAFETY: `set` is initialised and outlives the call.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGPIPE) };
     set

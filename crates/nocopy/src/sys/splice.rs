@@ -34,13 +34,13 @@ impl Pipe {
     }
 
     /// How many bytes of whole pages it has room for.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes
     }
 
     /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many
     /// bytes that were. Panics if the range does not lie within the region.
-    pub(crate) fn load(&self, region: &SealedFile, range: Range<usize>) -> io::Result<usize> {
+    pub(crate) fn load_references(&self, region: &SealedFile, range: Range<usize>) -> io::Result<usize> {
         let bytes = [IoSliceRaw::from_slice(&region[range])];
         // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a
         // gift.
@@ -49,7 +49,12 @@ impl Pipe {
 
     /// Moves up to `bytes` bytes from a socket or, with an offset, from a file into the pipe; 0 is the end,
     /// `WouldBlock` means that nothing has arrived or the pipe is full.
-    pub(crate) fn fill(&self, from: impl AsFd, offset: Option<&mut u64>, bytes: usize) -> io::Result<usize> {
+    pub(crate) fn fill_from(
+        &self,
+        from: impl AsFd,
+        offset: Option<&mut u64>,
+        bytes: usize,
+    ) -> io::Result<usize> {
         let mut offset = offset;
         let call =
             || pipe::splice(&from, offset.as_deref_mut(), &self.writer, None, bytes, SpliceFlags::NONBLOCK);
@@ -58,7 +63,7 @@ impl Pipe {
 
     /// Moves up to `bytes` bytes out of the pipe into a socket or, with an offset, into a file. `more`: what
     /// follows may share a segment with them (`MSG_MORE`).
-    pub(crate) fn empty(
+    pub(crate) fn empty_into(
         &self,
         to: impl AsFd,
         offset: Option<&mut u64>,
@@ -68,7 +73,7 @@ impl Pipe {
         let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
         let (flags, mut offset) = (SpliceFlags::NONBLOCK | more, offset);
         let call = || pipe::splice(&self.reader, None, &to, offset.as_deref_mut(), bytes, flags);
-        Ok(sigpipe::without(|| retry_on_intr(call))?)
+        Ok(sigpipe::without_sigpipe(|| retry_on_intr(call))?)
     }
 
     /// Copies bytes out of the pipe.
@@ -83,5 +88,5 @@ pub(crate) fn sendfile(file: &File, offset: u64, to: BorrowedFd<'_>, bytes: usiz
         let mut offset = offset;
         rustix::fs::sendfile(to, file, Some(&mut offset), bytes)
     };
-    Ok(sigpipe::without(|| retry_on_intr(call))?)
+    Ok(sigpipe::without_sigpipe(|| retry_on_intr(call))?)
 }

@@ -16,22 +16,23 @@ pub(crate) const ZERO_COPY: SendFlags = SendFlags::from_bits_retain(libc::MSG_ZE
 ///
 /// # Safety
 /// The bytes of a zero-copy call stay in place, unchanged, until the error queue reports its completion.
-pub(crate) unsafe fn send(
+pub(crate) unsafe fn send_pieces(
     socket: BorrowedFd<'_>,
     pieces: &[io::IoSlice<'_>],
     waits: bool,
     more_flags: SendFlags,
 ) -> io::Result<usize> {
     let mut control = SendAncillaryBuffer::default();
-    Ok(sendmsg(socket, pieces, &mut control, flags(waits) | more_flags)?)
+    Ok(sendmsg(socket, pieces, &mut control, send_flags(waits) | more_flags)?)
 }
 
-/// As [`send`], for bytes in one piece, which the kernel copies; it waits only if the socket is set to.
+/// As [`send_pieces`], for bytes in one piece, which the kernel copies; it waits only if the socket is set
+/// to.
 pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8], waits: bool) -> io::Result<usize> {
-    Ok(rustix::net::send(socket, bytes, flags(waits))?)
+    Ok(rustix::net::send(socket, bytes, send_flags(waits))?)
 }
 
-fn flags(waits: bool) -> SendFlags {
+fn send_flags(waits: bool) -> SendFlags {
     if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT }
 }
 
@@ -39,8 +40,8 @@ fn flags(waits: bool) -> SendFlags {
 ///
 /// `None` has told the kernel that the caller waits, as a failed call would have: it grows the buffer only
 /// for waiting callers, and wakes only them (`SOCK_NOSPACE`).
-pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<SendRoom>> {
-    let SocketMemory { limit, queued } = SocketMemory::of(socket)?;
+pub(crate) fn send_room(socket: BorrowedFd<'_>) -> io::Result<Option<SendRoom>> {
+    let SendMemory { limit, queued } = SendMemory::of(socket)?;
     let left = limit.saturating_sub(queued);
     // The kernel's own rule (sk_stream_is_writeable), so that waiting by poll(2) ends when there is room.
     let is_writable = (left > 0 && left >= queued / 2) || is_writable(socket)?;
@@ -69,12 +70,12 @@ impl SendRoom {
 }
 
 /// The parts of the socket's memory that concern sending, in bytes.
-struct SocketMemory {
+struct SendMemory {
     limit: usize,
     queued: usize,
 }
 
-impl SocketMemory {
+impl SendMemory {
     fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         // linux/sock_diag.h
         const SK_MEMINFO_SNDBUF: usize = 3;
@@ -120,7 +121,7 @@ fn poll_now(polled: &mut [PollFd<'_>]) -> io::Result<()> {
 ///
 /// splice(2) and sendfile(2) use the mode of the open file, which is shared with the receiving half, which
 /// may want to block.
-pub(crate) fn limit_blocking(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn limit_blocking_time(socket: BorrowedFd<'_>) -> io::Result<()> {
     // Rounded up to a tick. Less than a microsecond would mean for ever.
     socket2::SockRef::from(&socket).set_write_timeout(Some(Duration::from_micros(1)))
 }

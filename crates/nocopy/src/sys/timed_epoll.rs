@@ -15,13 +15,13 @@ use rustix::time::{
 /// watched socket tells of each packet that comes and of each that has gone.
 #[derive(Debug, Default)]
 pub(crate) struct TimedEpoll {
-    instance: OnceLock<Instance>,
+    instance: OnceLock<EpollAndTimer>,
     watches: OnceLock<()>,
     is_set: bool,
 }
 
 #[derive(Debug)]
-struct Instance {
+struct EpollAndTimer {
     epoll: OwnedFd,
     timer: OwnedFd,
 }
@@ -29,7 +29,7 @@ struct Instance {
 impl TimedEpoll {
     /// A descriptor that is opened now, so that a lack of descriptors is reported here.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { instance: OnceLock::from(Instance::new()?), ..Self::default() })
+        Ok(Self { instance: OnceLock::from(EpollAndTimer::new()?), ..Self::default() })
     }
 
     /// The descriptor, for [`AsFd`], on the sockets given at the first call.
@@ -39,11 +39,11 @@ impl TimedEpoll {
             panic!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
         };
         let instance =
-            self.instance.get_or_init(|| Instance::new().unwrap_or_else(|error| no_descriptor(error)));
+            self.instance.get_or_init(|| EpollAndTimer::new().unwrap_or_else(|error| no_descriptor(error)));
         self.watches.get_or_init(|| {
             sockets
                 .into_iter()
-                .try_for_each(|socket| instance.watch(socket))
+                .try_for_each(|socket| instance.watch_readable(socket))
                 .unwrap_or_else(|error| no_descriptor(error));
         });
         instance.epoll.as_fd()
@@ -51,7 +51,8 @@ impl TimedEpoll {
 
     /// Makes the descriptor readable once `after` has passed, or not at all.
     pub(crate) fn set_timer(&mut self, after: Option<Duration>) -> io::Result<()> {
-        let Some(Instance { timer, .. }) = self.instance.get().filter(|_| self.is_set || after.is_some())
+        let Some(EpollAndTimer { timer, .. }) =
+            self.instance.get().filter(|_| self.is_set || after.is_some())
         else {
             return Ok(());
         };
@@ -64,16 +65,16 @@ impl TimedEpoll {
     }
 }
 
-impl Instance {
+impl EpollAndTimer {
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let instance = Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, timer };
-        instance.watch(instance.timer.as_fd())?;
+        instance.watch_readable(instance.timer.as_fd())?;
         Ok(instance)
     }
 
-    fn watch(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch_readable(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(0), EventFlags::IN)?)
     }
 }

@@ -9,9 +9,9 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use nocopy_proto::wire::{MARKABLE, is_marked};
+use nocopy_proto::wire::{MARKABLE, is_congestion_marked};
 
-use super::error_queue::read_address;
+use super::error_queue::parse_address;
 use super::option;
 
 /// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
@@ -34,35 +34,35 @@ const _: () = {
 
 #[repr(C, align(8))] // as `cmsghdr` wants it
 #[derive(Clone, Copy)]
-struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
+struct ControlBuffer([MaybeUninit<u8>; CONTROL_BYTES]);
 
 /// The longest address of either family.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
 #[repr(C, align(8))] // as `sockaddr_storage`
 #[derive(Clone, Copy)]
-struct Address([u8; ADDRESS_BYTES]);
+struct ReceivedAddress([u8; ADDRESS_BYTES]);
 
-impl Address {
+impl ReceivedAddress {
     #[inline]
-    fn read(&self, bytes: libc::socklen_t) -> SocketAddr {
+    fn parse(&self, bytes: libc::socklen_t) -> SocketAddr {
         let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.0;
         let is_ipv4 = libc::c_int::from(u16::from_ne_bytes([family_low, family_high])) == libc::AF_INET;
         if is_ipv4 && bytes as usize >= size_of::<libc::sockaddr_in>() {
             return (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
         }
-        self.read_any(bytes)
+        self.parse_any_family(bytes)
     }
 
-    fn read_any(&self, bytes: libc::socklen_t) -> SocketAddr {
+    fn parse_any_family(&self, bytes: libc::socklen_t) -> SocketAddr {
         let value = &self.0[..self.0.len().min(bytes as usize)];
-        read_address(value).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+        parse_address(value).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 }
 
 /// What the kernel reports about a message in addition to its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct MessageReport {
     pub(crate) bytes: usize,
     /// Whether the buffer was too small; the rest is lost.
     pub(crate) truncated: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Message {
     pub(crate) congested: bool,
 }
 
-impl Message {
+impl MessageReport {
     #[inline]
     pub(crate) fn datagrams(&self) -> usize {
         self.segment_bytes.map_or(1, |segment| self.bytes.div_ceil(segment.get()))
@@ -103,31 +103,31 @@ impl LocalAddress {
 }
 
 /// The arguments of `recvmmsg`, allocated once.
-pub(crate) struct Messages {
+pub(crate) struct RecvmmsgArguments {
     headers: Box<[libc::mmsghdr]>,
     /// Pointed to by the headers, one each, as are the addresses and the control buffers.
     pieces: Box<[libc::iovec]>,
-    addresses: Box<[Address]>,
-    controls: Box<[Control]>,
+    addresses: Box<[ReceivedAddress]>,
+    controls: Box<[ControlBuffer]>,
     /// The headers that the last call wrote.
     received: Range<usize>,
 }
 
 // SAFETY: the pointers are into the boxes beside them, or into buffers, which only the calls that receive
 // use.
-unsafe impl Send for Messages {}
+unsafe impl Send for RecvmmsgArguments {}
 // SAFETY: a shared reference only reads.
-unsafe impl Sync for Messages {}
+unsafe impl Sync for RecvmmsgArguments {}
 
-impl Messages {
+impl RecvmmsgArguments {
     pub(crate) fn new(count: usize) -> Self {
         // SAFETY: all-zero is a valid `mmsghdr` and a valid `iovec`.
         let (header, piece): (libc::mmsghdr, libc::iovec) = unsafe { std::mem::zeroed() };
         let mut messages = Self {
             headers: vec![header; count].into(),
             pieces: vec![piece; count].into(),
-            addresses: vec![Address([0; ADDRESS_BYTES]); count].into(),
-            controls: vec![Control([MaybeUninit::uninit(); CONTROL_BYTES]); count].into(),
+            addresses: vec![ReceivedAddress([0; ADDRESS_BYTES]); count].into(),
+            controls: vec![ControlBuffer([MaybeUninit::uninit(); CONTROL_BYTES]); count].into(),
             received: 0..0,
         };
         let parts = messages.pieces.iter_mut().zip(&mut messages.addresses).zip(&mut messages.controls);
@@ -137,12 +137,12 @@ impl Messages {
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
         }
-        messages.rearm(0..count);
+        messages.reset_headers(0..count);
         messages
     }
 
     /// Resets the headers that the kernel wrote to.
-    fn rearm(&mut self, written: Range<usize>) {
+    fn reset_headers(&mut self, written: Range<usize>) {
         for header in &mut self.headers[written] {
             header.msg_hdr.msg_namelen = ADDRESS_BYTES as libc::socklen_t;
             header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
@@ -180,7 +180,7 @@ impl Messages {
     ) -> io::Result<usize> {
         // Empty until the call has succeeded, so that `message` refuses reports of an earlier one.
         let written = std::mem::replace(&mut self.received, 0..0);
-        self.rearm(written);
+        self.reset_headers(written);
         let headers = &mut self.headers[first..];
         // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is checked only after a
         // message has arrived (recvmmsg(2), BUGS), so it is useless.
@@ -203,9 +203,13 @@ impl Messages {
     /// # Safety
     /// As [`receive_from`](Self::receive_from), for the first of these slots.
     #[inline]
-    pub(crate) unsafe fn receive_first(&mut self, first: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    pub(crate) unsafe fn receive_one_into_slot(
+        &mut self,
+        first: usize,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<usize> {
         let written = std::mem::replace(&mut self.received, 0..0);
-        self.rearm(written);
+        self.reset_headers(written);
         let header = &mut self.headers[first];
         // SAFETY: the header points to its address, control buffer and piece in boxes that have not moved,
         // with their lengths; the piece to a buffer that the caller vouches for.
@@ -216,14 +220,14 @@ impl Messages {
     }
 
     #[inline]
-    pub(crate) fn received(&self) -> usize {
+    pub(crate) fn received_count(&self) -> usize {
         self.received.len()
     }
 
     /// Sender, congestion mark and bytes of a message of the last call, if it is one whole datagram over IPv4
     /// about which nothing else was reported; otherwise `None`.
     #[inline]
-    pub(crate) fn single(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
+    pub(crate) fn plain_ipv4_datagram(&self, index: usize) -> Option<(SocketAddr, bool, usize)> {
         let index = self.received.start + index;
         let libc::mmsghdr { msg_hdr: header, msg_len: bytes } = self.headers.get(index)?;
         let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.addresses[index].0;
@@ -238,23 +242,23 @@ impl Messages {
         let class = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
         let is_class = (class.cmsg_level, class.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS);
         let from = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
-        is_class.then(|| (from, payload(class).is_some_and(is_marked), *bytes as usize))
+        is_class.then(|| (from, control_payload(class).is_some_and(is_congestion_marked), *bytes as usize))
     }
 
     /// The report about a message of the last call.
     #[inline]
-    pub(crate) fn message(&self, index: usize) -> Message {
+    pub(crate) fn message_report(&self, index: usize) -> MessageReport {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
         let index = self.received.start + index;
         let header = &self.headers[index];
-        let ControlData { segment_bytes, local, congested } = control(&header.msg_hdr);
+        let ControlData { segment_bytes, local, congested } = read_control(&header.msg_hdr);
         let capacity = self.pieces[index].iov_len;
         let value = header.msg_len as usize;
         let bytes = value.min(capacity);
-        Message {
+        MessageReport {
             bytes,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || value > capacity,
-            from: self.addresses[index].read(header.msg_hdr.msg_namelen),
+            from: self.addresses[index].parse(header.msg_hdr.msg_namelen),
             // A run of one datagram is simply that datagram.
             segment_bytes: segment_bytes.filter(|segment| segment.get() < bytes),
             local,
@@ -263,7 +267,7 @@ impl Messages {
     }
 }
 
-impl fmt::Debug for Messages {
+impl fmt::Debug for RecvmmsgArguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = (self.headers.len(), self.received.len());
         f.debug_struct("Messages").field("of_and_received", &counts).finish_non_exhaustive()
@@ -278,7 +282,7 @@ struct ControlData {
 }
 
 #[inline]
-fn control(header: &libc::msghdr) -> ControlData {
+fn read_control(header: &libc::msghdr) -> ControlData {
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
     // macro stays in there.
     let first = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
@@ -289,9 +293,12 @@ fn control(header: &libc::msghdr) -> ControlData {
             if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
                 && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
         {
-            ControlData { congested: payload(first).is_some_and(is_marked), ..ControlData::default() }
+            ControlData {
+                congested: control_payload(first).is_some_and(is_congestion_marked),
+                ..ControlData::default()
+            }
         }
-        Some(_) => control_messages(header),
+        Some(_) => read_all_control_messages(header),
     }
 }
 
@@ -299,8 +306,8 @@ fn control(header: &libc::msghdr) -> ControlData {
 // SAFETY: arithmetic without memory.
 const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 
-/// Reads any control messages; `control` has a short way for the usual one.
-fn control_messages(header: &libc::msghdr) -> ControlData {
+/// Reads any control messages; `read_control` has a short way for the usual one.
+fn read_all_control_messages(header: &libc::msghdr) -> ControlData {
     let mut told_all = ControlData::default();
     let ControlData { segment_bytes, local, congested } = &mut told_all;
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
@@ -310,12 +317,12 @@ fn control_messages(header: &libc::msghdr) -> ControlData {
     while let Some(message) = unsafe { next.as_ref() } {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
-                let value: Option<libc::c_int> = payload(message);
+                let value: Option<libc::c_int> = control_payload(message);
                 *segment_bytes =
                     value.and_then(|value| usize::try_from(value).ok()).and_then(NonZeroUsize::new);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                let value: Option<libc::in_pktinfo> = payload(message);
+                let value: Option<libc::in_pktinfo> = control_payload(message);
                 let address = |of: libc::in_addr| Ipv4Addr::from_bits(u32::from_be(of.s_addr));
                 *local = value.map(|value| {
                     let (to, own) = (address(value.ipi_addr), address(value.ipi_spec_dst));
@@ -327,7 +334,7 @@ fn control_messages(header: &libc::msghdr) -> ControlData {
                 });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                let value: Option<libc::in6_pktinfo> = payload(message);
+                let value: Option<libc::in6_pktinfo> = control_payload(message);
                 let address =
                     |value: libc::in6_pktinfo| Ipv6Addr::from(value.ipi6_addr.s6_addr).to_canonical();
                 // For a datagram over IPv4 the better message follows.
@@ -335,12 +342,12 @@ fn control_messages(header: &libc::msghdr) -> ControlData {
             }
             // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
-                let value: Option<u8> = payload(message);
-                *congested |= value.is_some_and(is_marked);
+                let value: Option<u8> = control_payload(message);
+                *congested |= value.is_some_and(is_congestion_marked);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                let value: Option<libc::c_int> = payload(message);
-                *congested |= value.is_some_and(|class| is_marked(class as u8));
+                let value: Option<libc::c_int> = control_payload(message);
+                *congested |= value.is_some_and(|class| is_congestion_marked(class as u8));
             }
             _ => {}
         }
@@ -352,7 +359,7 @@ fn control_messages(header: &libc::msghdr) -> ControlData {
 
 /// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
 #[inline]
-fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
+fn control_payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic without memory.
     let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;
     // SAFETY: the message is as long as it says (`CMSG_FIRSTHDR` and `CMSG_NXTHDR` checked), so a `T` lies
@@ -364,7 +371,7 @@ fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
 /// datagrams queued before are not affected.
 pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_GRO, &libc::c_int::from(on)) }
+    unsafe { option::set_option(socket, libc::SOL_UDP, libc::UDP_GRO, &libc::c_int::from(on)) }
 }
 
 /// Makes the kernel report where each datagram was sent to, and its interface.
@@ -372,11 +379,11 @@ pub(crate) fn report_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result
     let on: libc::c_int = 1;
     if ipv6 {
         // SAFETY: the option takes an `int`.
-        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)? };
+        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)? };
     }
     // For IPv6 sockets, too: about IPv4 with IPv4-mapped addresses it tells more.
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on) }
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on) }
 }
 
 /// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report
@@ -387,15 +394,15 @@ pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result
     if ipv6 {
         // SAFETY: both options take an `int`.
         unsafe {
-            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &CAPABLE)?;
-            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
+            option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &CAPABLE)?;
+            option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         }
     }
     // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
     // SAFETY: both options take an `int`.
     unsafe {
-        option::set(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE)?;
-        option::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)
+        option::set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE)?;
+        option::set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)
     }
 }
 
@@ -421,8 +428,10 @@ pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {
 
 /// Makes the kernel cut each message of a socket into datagrams of that many bytes.
 #[cfg(test)]
-pub(crate) fn cut_into(socket: &impl AsFd, segment_bytes: u16) {
+pub(crate) fn set_segment_bytes(socket: &impl AsFd, segment_bytes: u16) {
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(segment_bytes)) }
-        .expect("Linux 4.18");
+    unsafe {
+        option::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(segment_bytes))
+    }
+    .expect("Linux 4.18");
 }

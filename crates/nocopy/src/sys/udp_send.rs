@@ -18,19 +18,19 @@ pub(crate) const SEGMENTS_MAX: usize = 64;
 
 /// An address in the kernel's layout.
 #[derive(Clone, Copy)]
-pub(crate) struct Address {
-    storage: Storage,
+pub(crate) struct KernelAddress {
+    storage: AddressStorage,
     pub(super) bytes: libc::socklen_t,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-union Storage {
+union AddressStorage {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for KernelAddress {
     fn from(address: SocketAddr) -> Self {
         match address {
             SocketAddr::V4(address) => {
@@ -40,7 +40,7 @@ impl From<SocketAddr> for Address {
                     sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
                     sin_zero: [0; 8],
                 };
-                Self { storage: Storage { v4 }, bytes: size_of_val(&v4) as libc::socklen_t }
+                Self { storage: AddressStorage { v4 }, bytes: size_of_val(&v4) as libc::socklen_t }
             }
             SocketAddr::V6(address) => {
                 let v6 = libc::sockaddr_in6 {
@@ -50,20 +50,20 @@ impl From<SocketAddr> for Address {
                     sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
                     sin6_scope_id: address.scope_id(),
                 };
-                Self { storage: Storage { v6 }, bytes: size_of_val(&v6) as libc::socklen_t }
+                Self { storage: AddressStorage { v6 }, bytes: size_of_val(&v6) as libc::socklen_t }
             }
         }
     }
 }
 
-impl Address {
+impl KernelAddress {
     pub(super) fn pointer(&self) -> *mut libc::c_void {
         // The kernel only reads it.
         (&raw const self.storage).cast_mut().cast()
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for KernelAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({} bytes)", self.bytes)
     }
@@ -74,10 +74,10 @@ pub(super) const CONTROL_BYTES: usize = 24;
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(super) struct Control([u8; CONTROL_BYTES]);
+pub(super) struct SegmentControl([u8; CONTROL_BYTES]);
 
-impl Control {
-    pub(super) fn segment(bytes: u16) -> Self {
+impl SegmentControl {
+    pub(super) fn with_segment_bytes(bytes: u16) -> Self {
         let mut control = Self([0; CONTROL_BYTES]);
         // struct cmsghdr: length, level, type; then the data (cmsg(3)).
         let header = size_of::<libc::cmsghdr>();
@@ -97,12 +97,12 @@ const SOURCE_BYTES: usize = 40;
 /// several (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2).
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(crate) struct Source {
+pub(crate) struct SourceControl {
     control: [u8; SOURCE_BYTES],
     bytes: usize,
 }
 
-impl Source {
+impl SourceControl {
     /// `interface`: that of an address that exists on its link only, otherwise 0.
     pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
         let header = size_of::<libc::cmsghdr>();
@@ -130,17 +130,17 @@ impl Source {
 /// The control messages of a message, one behind the other: how the kernel cuts it, and where it comes from.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Controls {
-    segment: Control,
-    source: Source,
+struct MessageControls {
+    segment: SegmentControl,
+    source: SourceControl,
 }
 
 /// Messages for one call, in memory that is allocated once.
 pub(crate) struct Burst {
     messages: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
-    controls: Box<[MaybeUninit<Controls>]>,
-    addresses: Box<[MaybeUninit<Address>]>,
+    controls: Box<[MaybeUninit<MessageControls>]>,
+    addresses: Box<[MaybeUninit<KernelAddress>]>,
     message_count: usize,
     piece_count: usize,
     /// Where the last piece of the message begun last ends; null if it has none.
@@ -177,7 +177,7 @@ impl Burst {
     /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of
     /// `segment_bytes` if that is not 0.
     #[inline]
-    pub(crate) fn begin(&mut self, to: Option<&Address>, segment_bytes: u16) {
+    pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>, segment_bytes: u16) {
         let number = self.message_count;
         let message = &mut self.messages[number];
         let header = &mut message.msg_hdr;
@@ -196,15 +196,15 @@ impl Burst {
         // So that its first piece is not joined to the last one of the message before.
         self.end = std::ptr::null();
         if segment_bytes > 0 {
-            self.cut_into(segment_bytes);
+            self.set_segment_bytes(segment_bytes);
         }
     }
 
     /// Has the message begun last sent from that address, whether or not it is cut.
-    pub(crate) fn send_from(&mut self, source: &Source) {
+    pub(crate) fn set_source(&mut self, source: &SourceControl) {
         let number = self.message_count - 1;
         let controls = self.controls[number].as_mut_ptr();
-        // SAFETY: the pointer is to memory of a `Controls`, whose fields need not be initialized to be
+        // SAFETY: the pointer is to memory of a `MessageControls`, whose fields need not be initialized to be
         // written.
         let place = unsafe {
             let place = &raw mut (*controls).source;
@@ -217,11 +217,11 @@ impl Burst {
 
     /// Has the kernel cut the message begun last into datagrams of so many bytes; the last may be shorter.
     #[inline]
-    pub(crate) fn cut_into(&mut self, segment_bytes: u16) {
+    pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u16) {
         let number = self.message_count - 1;
         let controls = self.controls[number].as_mut_ptr();
         // SAFETY: as above.
-        unsafe { (&raw mut (*controls).segment).write(Control::segment(segment_bytes)) };
+        unsafe { (&raw mut (*controls).segment).write(SegmentControl::with_segment_bytes(segment_bytes)) };
         let header = &mut self.messages[number].msg_hdr;
         // The source, if there is one, lies right behind it.
         (header.msg_control, header.msg_controllen) =
@@ -231,7 +231,7 @@ impl Burst {
     /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of
     /// that one. Panics without [`has_room`](Self::has_room).
     #[inline]
-    pub(crate) fn piece(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_piece(&mut self, bytes: &[u8]) {
         let is_apart = std::mem::replace(&mut self.end, bytes.as_ptr_range().end) != bytes.as_ptr();
         if !is_apart && let Some(last) = self.pieces[..self.piece_count].last_mut() {
             last.iov_len += bytes.len(); // each piece costs the kernel time
@@ -278,16 +278,16 @@ impl Burst {
     /// since Linux 6.9 128). The kernel checks that after making the packet and counting the call
     /// (`udp_send_skb`). It then drops the packet, and the completion, with the call's number, is in the
     /// error queue when this returns. An earlier error does not change the count.
-    pub(crate) fn probe_number(
+    pub(crate) fn make_refused_call(
         &mut self,
         socket: BorrowedFd<'_>,
-        to: Option<&Address>,
+        to: Option<&KernelAddress>,
         flags: i32,
     ) -> io::Error {
         static NOTHING: [u8; 2048] = [0; 2048];
         self.clear();
-        self.begin(to, 1);
-        self.piece(&NOTHING);
+        self.begin_message(to, 1);
+        self.push_piece(&NOTHING);
         // SAFETY: the bytes are there for good, and never change.
         let sent = unsafe { self.send(socket, 0, flags | libc::MSG_ZEROCOPY) };
         sent.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into())
@@ -320,13 +320,13 @@ impl<'a> CopiedBurst<'a> {
 
     /// Begins a message of one datagram; see [`Burst::begin`].
     #[inline]
-    pub(crate) fn begin(&mut self, to: Option<&Address>) {
-        self.burst.begin(to, 0);
+    pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>) {
+        self.burst.begin_message(to, 0);
     }
 
-    /// Has the message begun last sent from that address; see [`Burst::send_from`].
-    pub(crate) fn send_from(&mut self, source: &Source) {
-        self.burst.send_from(source);
+    /// Has the message begun last sent from that address; see [`Burst::set_source`].
+    pub(crate) fn set_source(&mut self, source: &SourceControl) {
+        self.burst.set_source(source);
     }
 
     /// Whether the message begun last has room for so many more pieces.
@@ -335,16 +335,16 @@ impl<'a> CopiedBurst<'a> {
         self.burst.piece_count + pieces <= PIECES_MAX
     }
 
-    /// Has the kernel cut the message begun last; see [`Burst::cut_into`].
+    /// Has the kernel cut the message begun last; see [`Burst::set_segment_bytes`].
     #[inline]
-    pub(crate) fn cut_into(&mut self, segment_bytes: u16) {
-        self.burst.cut_into(segment_bytes);
+    pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u16) {
+        self.burst.set_segment_bytes(segment_bytes);
     }
 
     /// Adds a piece to the message begun last; see [`Burst::piece`].
     #[inline]
-    pub(crate) fn piece(&mut self, bytes: &'a [u8]) {
-        self.burst.piece(bytes);
+    pub(crate) fn push_piece(&mut self, bytes: &'a [u8]) {
+        self.burst.push_piece(bytes);
     }
 
     /// Sends copies of the messages, from number `from` on, without waiting, and returns how many the kernel
@@ -365,15 +365,20 @@ pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) 
     };
     if is_ipv6 {
         // SAFETY: the option takes an `int`.
-        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &v6)? };
+        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &v6)? };
     }
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &v4) }
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &v4) }
 }
 
 /// Sends one datagram in one piece; the kernel copies it.
 #[inline]
-pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, flags: i32) -> io::Result<()> {
+pub(crate) fn send_datagram(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    to: Option<&KernelAddress>,
+    flags: i32,
+) -> io::Result<()> {
     let (name, length) = to.map_or((std::ptr::null_mut(), 0), |to| (to.pointer(), to.bytes));
     // SAFETY: bytes and address outlive the call.
     let sent = unsafe {
@@ -383,11 +388,11 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, f
 }
 
 /// The same, from that address of this host.
-pub(crate) fn send_from(
+pub(crate) fn send_from_source(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    to: &Address,
-    source: &Source,
+    to: &KernelAddress,
+    source: &SourceControl,
     flags: i32,
 ) -> io::Result<()> {
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -404,29 +409,29 @@ pub(crate) fn send_from(
 }
 
 /// Makes the kernel put the network's errors (ICMP) into the error queue, with their senders.
-pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+pub(crate) fn enable_error_queue(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     if is_ipv6 {
         // SAFETY: the option takes an `int`.
-        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1_i32)? };
+        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1_i32)? };
     }
     // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32) }
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32) }
 }
 
 /// Sends datagrams without a checksum (IPv4).
 pub(crate) fn omit_checksum(socket: &impl AsFd) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
-    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32) }
+    unsafe { option::set_option(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32) }
 }
 
 /// Sets the interface for sending to multicast groups (IPv4; `socket2` has the option for IPv6).
-pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<()> {
+pub(crate) fn set_multicast_interface(socket: &impl AsFd, interface: u32) -> io::Result<()> {
     let any = libc::in_addr { s_addr: libc::INADDR_ANY };
     let interface = interface.cast_signed();
     let by = libc::ip_mreqn { imr_multiaddr: any, imr_address: any, imr_ifindex: interface };
     // SAFETY: the option takes an `ip_mreqn`.
-    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by) }
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by) }
 }
 
 /// Bytes of the send buffer (`SO_SNDBUF`), as the kernel counts: with its overhead besides the data.

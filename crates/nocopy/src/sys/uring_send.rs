@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
-use super::udp_send::{Address, CONTROL_BYTES, Control};
+use super::udp_send::{CONTROL_BYTES, KernelAddress, SegmentControl};
 
 // linux/io_uring.h: flags of a send, and the result of its notification.
 const IORING_RECVSEND_FIXED_BUF: u16 = 1 << 2;
@@ -63,7 +63,7 @@ pub(crate) enum UringError {
 }
 
 impl UringError {
-    fn of(error: io::Error) -> Self {
+    fn from_setup_error(error: io::Error) -> Self {
         let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
         Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
     }
@@ -95,7 +95,7 @@ impl UringError {
 
 /// The maximum number of sends is in flight; reap some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct RingFull;
 
 #[derive(Debug)]
 pub(crate) struct SendResult {
@@ -111,34 +111,35 @@ pub(crate) struct SendResult {
 /// (`IORING_FEAT_SUBMIT_STABLE`), but the control message at each attempt to send, which may be later, if the
 /// socket's send buffer was full: `io_sendmsg_zc` of io_uring/net.c keeps the pointer (`sr->msg_control`),
 /// and `____sys_sendmsg` copies from there.
-struct Arguments {
+struct SendArguments {
     header: libc::msghdr,
-    address: MaybeUninit<Address>,
-    control: MaybeUninit<Control>,
+    address: MaybeUninit<KernelAddress>,
+    control: MaybeUninit<SegmentControl>,
     pieces: Vec<libc::iovec>,
 }
 
-impl Arguments {
-    fn none() -> Self {
+impl SendArguments {
+    fn empty() -> Self {
         // SAFETY: all-zero is a valid `msghdr`.
         let header = unsafe { std::mem::zeroed() };
         Self { header, address: MaybeUninit::uninit(), control: MaybeUninit::uninit(), pieces: Vec::new() }
     }
 
     /// Points the header to the other fields, which must not move afterwards.
-    fn assemble(&mut self, to: Option<&Address>, segment_bytes: Option<u16>) {
+    fn assemble_header(&mut self, to: Option<&KernelAddress>, segment_bytes: Option<u16>) {
         self.header.msg_iov = self.pieces.as_mut_ptr();
         self.header.msg_iovlen = self.pieces.len() as _;
-        (self.header.msg_name, self.header.msg_namelen) = self.address(to);
+        (self.header.msg_name, self.header.msg_namelen) = self.write_address(to);
         (self.header.msg_control, self.header.msg_controllen) = match segment_bytes {
             None => (std::ptr::null_mut(), 0),
-            Some(bytes) => {
-                (std::ptr::from_mut(self.control.write(Control::segment(bytes))).cast(), CONTROL_BYTES as _)
-            }
+            Some(bytes) => (
+                std::ptr::from_mut(self.control.write(SegmentControl::with_segment_bytes(bytes))).cast(),
+                CONTROL_BYTES as _,
+            ),
         };
     }
 
-    fn address(&mut self, to: Option<&Address>) -> (*mut libc::c_void, libc::socklen_t) {
+    fn write_address(&mut self, to: Option<&KernelAddress>) -> (*mut libc::c_void, libc::socklen_t) {
         match to {
             None => (std::ptr::null_mut(), 0),
             Some(to) => {
@@ -150,7 +151,7 @@ impl Arguments {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Flight {
+struct SendInFlight {
     /// The caller's number for it.
     user_data: u64,
     is_open: bool,
@@ -162,14 +163,14 @@ struct Flight {
     copied: Option<bool>,
 }
 
-impl Flight {
-    fn key(&self, place: u32) -> u64 {
+impl SendInFlight {
+    fn completion_key(&self, place: u32) -> u64 {
         u64::from(self.generation) << 32 | u64::from(place)
     }
 
     /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be
     /// one.
-    fn done(&self) -> Option<SendResult> {
+    fn finished_result(&self) -> Option<SendResult> {
         let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
         let result =
             usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
@@ -186,7 +187,7 @@ struct RegisteredMemory {
 
 impl RegisteredMemory {
     /// The number of the buffer that contains all of a piece.
-    fn buffer_of(&self, piece: &[u8]) -> Option<u16> {
+    fn registered_buffer(&self, piece: &[u8]) -> Option<u16> {
         let first = (piece.as_ptr() as usize).checked_sub(self.start)?;
         let end = first.checked_add(piece.len())?;
         let (number, last) = (first / REGISTERED_BYTES_MAX, end.saturating_sub(1) / REGISTERED_BYTES_MAX);
@@ -208,8 +209,8 @@ pub(crate) struct UringSender {
     registered: Option<RegisteredMemory>,
     /// Whether gathered sends may use registered memory (Linux 6.15).
     gathers_registered: bool,
-    arguments: Box<[Arguments]>,
-    flights: Box<[Flight]>,
+    arguments: Box<[SendArguments]>,
+    flights: Box<[SendInFlight]>,
     free: Vec<u32>,
     queued: usize,
     /// Sends without a result yet.
@@ -222,7 +223,8 @@ pub(crate) struct UringSender {
     faults: u64,
 }
 
-// SAFETY: the pointers are into the boxes beside them, and into memory whose owner vouches for it (`queue`).
+// SAFETY: the pointers are into the boxes beside them, and into memory whose owner vouches for it
+// (`queue_send`).
 unsafe impl Send for UringSender {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for UringSender {}
@@ -250,14 +252,14 @@ impl UringSender {
             // Never short: as many as all sends can have waiting.
             .setup_cqsize(2 * sends)
             .build(sends)
-            .map_err(UringError::of)?;
+            .map_err(UringError::from_setup_error)?;
         uring.submitter().register_files(&[socket.as_raw_fd()]).map_err(UringError::Kernel)?;
         let mut ring = Self {
             uring,
             registered: None,
             gathers_registered: false,
-            arguments: (0..sends).map(|_| Arguments::none()).collect(),
-            flights: vec![Flight::default(); sends as usize].into(),
+            arguments: (0..sends).map(|_| SendArguments::empty()).collect(),
+            flights: vec![SendInFlight::default(); sends as usize].into(),
             free: (0..sends).rev().collect(),
             queued: 0,
             undecided: 0,
@@ -265,18 +267,18 @@ impl UringSender {
             is_broken: false,
             faults: 0,
         };
-        ring.probe()?;
+        ring.check_support()?;
         if let Some((start, bytes)) = memory {
             // SAFETY: by contract.
-            unsafe { ring.register(start, bytes)? };
+            unsafe { ring.register_memory(start, bytes)? };
         }
         Ok(ring)
     }
 
     /// Checks that the kernel has the needed features, by sends that it refuses.
-    fn probe(&mut self) -> Result<(), UringError> {
+    fn check_support(&mut self) -> Result<(), UringError> {
         let mut known = Probe::new();
-        self.uring.submitter().register_probe(&mut known).map_err(UringError::of)?;
+        self.uring.submitter().register_probe(&mut known).map_err(UringError::from_setup_error)?;
         if ![opcode::SendZc::CODE, opcode::SendMsgZc::CODE].into_iter().all(|code| known.is_supported(code)) {
             return Err(UringError::TooOld(io::Error::from_raw_os_error(libc::EINVAL)));
         }
@@ -284,19 +286,19 @@ impl UringSender {
         let nowhere = types::Fd(-1);
         let plain =
             opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(IORING_SEND_ZC_REPORT_USAGE).build();
-        let error = self.refusal(plain)?;
+        let error = self.submit_refused_entry(plain)?;
         if error.raw_os_error() != Some(libc::EBADF) {
-            return Err(UringError::of(error));
+            return Err(UringError::from_setup_error(error));
         }
-        let none = Box::new(Arguments::none());
+        let none = Box::new(SendArguments::empty());
         let flags = IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF;
         let gathered = opcode::SendMsgZc::new(nowhere, &raw const none.header).ioprio(flags).build();
-        self.gathers_registered = self.refusal(gathered)?.raw_os_error() != Some(libc::EINVAL);
+        self.gathers_registered = self.submit_refused_entry(gathered)?.raw_os_error() != Some(libc::EINVAL);
         Ok(())
     }
 
     /// Submits something that the kernel refuses, and returns the reason.
-    fn refusal(&mut self, entry: squeue::Entry) -> Result<io::Error, UringError> {
+    fn submit_refused_entry(&mut self, entry: squeue::Entry) -> Result<io::Error, UringError> {
         // SAFETY: of no file and no memory; what else it points to outlives the wait.
         unsafe { self.uring.submission().push(&entry) }.expect("the ring is empty");
         self.uring.submit_and_wait(1).map_err(UringError::Kernel)?;
@@ -310,7 +312,7 @@ impl UringSender {
 
     /// # Safety
     /// The memory stays mapped as long as the ring lives.
-    unsafe fn register(&mut self, start: NonNull<u8>, bytes: usize) -> Result<(), UringError> {
+    unsafe fn register_memory(&mut self, start: NonNull<u8>, bytes: usize) -> Result<(), UringError> {
         let buffers: Vec<libc::iovec> = (0..bytes)
             .step_by(REGISTERED_BYTES_MAX)
             .map(|offset| libc::iovec {
@@ -331,20 +333,20 @@ impl UringSender {
     }
 
     /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one
-    /// the socket is connected to, cut into datagrams of `segment_bytes` if given. Errors: [`Full`]; nothing
-    /// was queued.
+    /// the socket is connected to, cut into datagrams of `segment_bytes` if given. Errors: [`RingFull`];
+    /// nothing was queued.
     ///
     /// # Safety
     /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
-    pub(crate) unsafe fn queue<'p>(
+    pub(crate) unsafe fn queue_send<'p>(
         &mut self,
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
-        to: Option<&Address>,
+        to: Option<&KernelAddress>,
         segment_bytes: Option<u16>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), RingFull> {
         // SAFETY: by contract.
-        unsafe { self.queue_flagged(user_data, pieces, to, segment_bytes, 0) }.map(drop)
+        unsafe { self.queue_send_with_flags(user_data, pieces, to, segment_bytes, 0) }.map(drop)
     }
 
     /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many
@@ -366,15 +368,15 @@ impl UringSender {
         // evidence is noted only for the first): so each ends its packet.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
         // SAFETY: by contract.
-        let place = unsafe { self.queue_flagged(user_data, pieces, None, None, flags) }
-            .map_err(|Full| io::ErrorKind::WouldBlock)?;
+        let place = unsafe { self.queue_send_with_flags(user_data, pieces, None, None, flags) }
+            .map_err(|RingFull| io::ErrorKind::WouldBlock)?;
         let mut attempts = 0;
         loop {
             let submitted = match self.queued {
                 0 => self.uring.submit_and_wait(1).map(drop), // taken, and not decided: it does not wait for room, so not for long
                 _ => self.submit(),
             };
-            self.collect();
+            self.read_completions();
             if let Some(result) = self.flights[place].result {
                 return usize::try_from(result)
                     .map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
@@ -409,25 +411,25 @@ impl UringSender {
         self.free.is_empty()
     }
 
-    /// As [`queue`](Self::queue), with flags of send(2); returns the place of the send.
+    /// As [`queue_send`](Self::queue_send), with flags of send(2); returns the place of the send.
     ///
     /// # Safety
-    /// As for `queue`.
-    unsafe fn queue_flagged<'p>(
+    /// As for `queue_send`.
+    unsafe fn queue_send_with_flags<'p>(
         &mut self,
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
-        to: Option<&Address>,
+        to: Option<&KernelAddress>,
         segment_bytes: Option<u16>,
         message_flags: i32,
-    ) -> Result<usize, Full> {
+    ) -> Result<usize, RingFull> {
         // Taken off the list below, when the entry is in the queue.
-        let place = *self.free.last().ok_or(Full)?;
+        let place = *self.free.last().ok_or(RingFull)?;
         let arguments = &mut self.arguments[place as usize];
         arguments.pieces.clear();
         let (mut buffer, mut first) = (None, true);
         for piece in pieces {
-            let lies_in = self.registered.and_then(|registered| registered.buffer_of(piece));
+            let lies_in = self.registered.and_then(|registered| registered.registered_buffer(piece));
             buffer = if first { lies_in } else { buffer.filter(|buffer| Some(*buffer) == lies_in) };
             first = false;
             arguments
@@ -436,10 +438,10 @@ impl UringSender {
         }
         let flight = &mut self.flights[place as usize];
         let generation = flight.generation.wrapping_add(1);
-        *flight = Flight { user_data, is_open: true, generation, ..Flight::default() };
+        *flight = SendInFlight { user_data, is_open: true, generation, ..SendInFlight::default() };
         let entry = match arguments.pieces[..] {
             [piece] if segment_bytes.is_none() => {
-                let (address, address_bytes) = arguments.address(to);
+                let (address, address_bytes) = arguments.write_address(to);
                 opcode::SendZc::new(SOCKET, piece.iov_base.cast(), piece.iov_len as u32)
                     .dest_addr(address.cast())
                     .dest_addr_len(address_bytes)
@@ -449,7 +451,7 @@ impl UringSender {
                     .build()
             }
             _ => {
-                arguments.assemble(to, segment_bytes);
+                arguments.assemble_header(to, segment_bytes);
                 let registered = self.gathers_registered && buffer == Some(GATHERED_BUFFER);
                 let fixed = if registered { IORING_RECVSEND_FIXED_BUF } else { 0 };
                 let flags = IORING_SEND_ZC_REPORT_USAGE | fixed;
@@ -461,7 +463,7 @@ impl UringSender {
         };
         // SAFETY: the memory by contract; the arguments stay in their box until the result is there, also
         // when the ring is dropped.
-        let pushed = unsafe { self.uring.submission().push(&entry.user_data(flight.key(place))) };
+        let pushed = unsafe { self.uring.submission().push(&entry.user_data(flight.completion_key(place))) };
         assert!(pushed.is_ok(), "as many entries as places");
         self.free.pop();
         self.queued += 1;
@@ -488,7 +490,7 @@ impl UringSender {
 
     /// Cancels sends that wait for room in the socket's send buffer: the kernel would otherwise read their
     /// memory later, even after the ring was dropped. They are reported as refused (`ECANCELED`).
-    pub(crate) fn cancel(&mut self) {
+    pub(crate) fn cancel_waiting_sends(&mut self) {
         // Fails if there is nothing to cancel. Linux 6.0 has this call, as it has zero-copy sends.
         let all = types::CancelBuilder::any().all();
         let _ = self.uring.submitter().register_sync_cancel(Some(types::Timespec::new().sec(1)), all);
@@ -499,16 +501,16 @@ impl UringSender {
         if self.uring.submission().taskrun() {
             // Lets the kernel write the completions of this thread's sends. An error leaves them for the next
             // time.
-            let _ = self.run_tasks();
+            let _ = self.run_kernel_tasks();
         }
-        self.collect();
+        self.read_completions();
         let over = std::mem::take(&mut self.over);
         let count = over.len();
         for &place in &over {
             let flight = &mut self.flights[place as usize];
             flight.is_open = false;
             self.free.push(place);
-            if let Some(done) = flight.done() {
+            if let Some(done) = flight.finished_result() {
                 each(flight.user_data, done);
             }
         }
@@ -518,28 +520,29 @@ impl UringSender {
     }
 
     /// Reads completions; finished sends wait to be reported.
-    fn collect(&mut self) {
+    fn read_completions(&mut self) {
         for entry in self.uring.completion() {
             // The lower half. The upper one is compared below: it tells a late completion from one of the
             // send that has the place now.
             let place = entry.user_data() as u32;
             let flight = self.flights.get_mut(place as usize);
-            let known = flight.filter(|flight| flight.is_open && flight.key(place) == entry.user_data());
+            let known =
+                flight.filter(|flight| flight.is_open && flight.completion_key(place) == entry.user_data());
             let Some(flight) = known else {
                 self.faults += 1;
                 continue;
             };
-            let (was_undecided, was_done) = (flight.result.is_none(), flight.done().is_some());
-            self.faults += u64::from(!note(flight, &entry));
+            let (was_undecided, was_done) = (flight.result.is_none(), flight.finished_result().is_some());
+            self.faults += u64::from(!record_completion(flight, &entry));
             // Once for each send: only its first result counts.
             self.undecided -= usize::from(was_undecided && flight.result.is_some());
-            if !was_done && flight.done().is_some() {
+            if !was_done && flight.finished_result().is_some() {
                 self.over.push(place);
             }
         }
     }
 
-    fn run_tasks(&self) -> io::Result<usize> {
+    fn run_kernel_tasks(&self) -> io::Result<usize> {
         // linux/io_uring.h
         const IORING_ENTER_GETEVENTS: u32 = 1 << 0;
         // SAFETY: nothing is submitted, and no argument given.
@@ -548,7 +551,7 @@ impl UringSender {
 
     /// Whether sends wait in the kernel, because the socket's send buffer had no room: later ones may
     /// overtake them.
-    pub(crate) fn is_undecided(&self) -> bool {
+    pub(crate) fn has_waiting_sends(&self) -> bool {
         self.undecided > 0
     }
 
@@ -567,7 +570,7 @@ impl UringSender {
     }
 }
 
-fn note(flight: &mut Flight, entry: &cqueue::Entry) -> bool {
+fn record_completion(flight: &mut SendInFlight, entry: &cqueue::Entry) -> bool {
     if cqueue::notif(entry.flags()) {
         let copied = entry.result().cast_unsigned() & IORING_NOTIF_USAGE_ZC_COPIED != 0;
         return flight.copied.replace(copied).is_none();

@@ -49,7 +49,7 @@ pub(crate) struct SendMetadata {
 pub(crate) const SEND_METADATA_BYTES: u32 = size_of::<SendMetadata>() as u32;
 
 impl SendMetadata {
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn from_request(request: &Request) -> Self {
         let Request { checksum, timestamp } = request;
         let flags = checksum.map_or(0, |_| XDP_TXMD_FLAGS_CHECKSUM)
             | timestamp.map_or(0, |_| XDP_TXMD_FLAGS_TIMESTAMP);
@@ -73,7 +73,7 @@ pub(crate) struct Descriptor {
 
 /// The fewest entries of an rx ring whose number another process can find out: one page of them. Twice as
 /// many need a page more.
-pub(crate) fn known_entries_min() -> u32 {
+pub(crate) fn checkable_entries_min() -> u32 {
     (rustix::param::page_size() / size_of::<Descriptor>()) as u32
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct RingSizes {
 
 /// The program's ends of a port's four rings.
 #[derive(Debug)]
-pub(crate) struct Rings {
+pub(crate) struct PortRings {
     pub(crate) fill: Producer<u64>,
     pub(crate) completion: Consumer<u64>,
     pub(crate) rx: Consumer<Descriptor>,
@@ -121,7 +121,10 @@ counters! {
 }
 
 impl Statistics {
-    pub(crate) fn of<'name>(&self, names: &'name [&str]) -> impl Iterator<Item = Counter> + use<'name> {
+    pub(crate) fn counters_named<'name>(
+        &self,
+        names: &'name [&str],
+    ) -> impl Iterator<Item = Counter> + use<'name> {
         self.counters().filter(|counter| names.contains(&&*counter.name))
     }
 
@@ -133,7 +136,7 @@ impl Statistics {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Binding {
+pub(crate) struct XskBinding {
     pub(crate) interface_index: u32,
     pub(crate) queue: u32,
     pub(crate) zero_copy: bool,
@@ -160,7 +163,7 @@ impl XskSocket {
     /// even if they are unmapped. If asked for and possible (Linux 6.11), packets may then be sent with
     /// requests; the kernel itself completes their checksums in copy mode. (Drivers such as veth would pass
     /// them on incomplete.)
-    pub(crate) fn register(
+    pub(crate) fn register_umem(
         &mut self,
         (base, bytes): (NonNull<u8>, usize),
         frame_bytes: u32,
@@ -195,12 +198,12 @@ impl XskSocket {
 
     /// Sizes the rx ring: an XDP map refuses a socket without one (since Linux 7.1, and in maintained older
     /// kernels: "xskmap: reject TX-only AF_XDP sockets").
-    pub(crate) fn make_rx_ring(&self, entries: u32) -> io::Result<()> {
+    pub(crate) fn size_rx_ring(&self, entries: u32) -> io::Result<()> {
         Ok(sockopt::set_xdp_rx_ring_size(&self.fd, entries)?)
     }
 
     /// Whether the rx ring, which another process made, has that many entries; at least
-    /// [`known_entries_min`].
+    /// [`checkable_entries_min`].
     ///
     /// The kernel does not report a ring's length, but maps only whole pages that exist (`xsk_mmap`).
     pub(crate) fn has_rx_ring(&self, entries: u32) -> io::Result<bool> {
@@ -208,7 +211,7 @@ impl XskSocket {
         let is_there = |entries: u64| {
             let bytes = usize::try_from(first + entries * size_of::<Descriptor>() as u64);
             let bytes = bytes.map_err(|_| io::ErrorKind::OutOfMemory)?;
-            match Mapping::ring(self.fd.as_fd(), XDP_PGOFF_RX_RING, bytes) {
+            match Mapping::of_ring(self.fd.as_fd(), XDP_PGOFF_RX_RING, bytes) {
                 Ok(_) => Ok(true),
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
                 Err(error) => Err(error),
@@ -219,14 +222,14 @@ impl XskSocket {
 
     /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse
     /// afterwards.
-    pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<Rings> {
+    pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<PortRings> {
         let (tx, completion) = self.make_send_rings(sizes)?;
         let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
         let fill = self.map_ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, sizes.fill, size_of::<u64>())?;
         let rx = self.map_ring(offsets.rx, XDP_PGOFF_RX_RING, sizes.rx, size_of::<Descriptor>())?;
         // SAFETY: as in `make_send_rings`.
         unsafe {
-            Ok(Rings {
+            Ok(PortRings {
                 fill: ring::map_producer(fill.0.base(), fill.1, fill.0),
                 completion,
                 rx: ring::map_consumer(rx.0.base(), rx.1, rx.0),
@@ -281,10 +284,10 @@ impl XskSocket {
             "ring words outside their mapping"
         );
         assert!(layout.entries_bytes.is_multiple_of(8), "misaligned ring entries");
-        Ok((Arc::new(Mapping::ring(self.fd.as_fd(), page_offset, bytes)?), layout))
+        Ok((Arc::new(Mapping::of_ring(self.fd.as_fd(), page_offset, bytes)?), layout))
     }
 
-    pub(crate) fn bind(&self, binding: Binding) -> io::Result<()> {
+    pub(crate) fn bind(&self, binding: XskBinding) -> io::Result<()> {
         let mut flags =
             if binding.zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
         flags.set(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, binding.need_wakeup);
@@ -326,7 +329,7 @@ impl XskSocket {
 
     fn set_option(&self, level: i32, option: i32, value: u32) -> io::Result<()> {
         // SAFETY: the options used here take a number of 32 bits.
-        unsafe { option::set(&self.fd, level, option, &value) }
+        unsafe { option::set_option(&self.fd, level, option, &value) }
     }
 
     /// Makes the kernel read the tx ring. Its "try again" answers are not errors: unsent packets stay in the

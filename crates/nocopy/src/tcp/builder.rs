@@ -11,13 +11,13 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use super::choice;
 use super::open_error::OpenError;
 use super::receiver;
-use super::sender::{Queue, RING_SENDS};
+use super::sender::{RING_SENDS, StreamQueue};
 use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
 use crate::engine::address;
-use crate::engine::path::Paths;
+use crate::engine::path::SocketPaths;
 use crate::engine::wait::Wait;
-use crate::memory::pool::{Cache, Pool};
-use crate::memory::send_queue::{KernelSocket, NoZeroCopy};
+use crate::memory::pool::{BufferCache, Pool};
+use crate::memory::send_queue::{KernelSocket, NoZeroCopyReason};
 use crate::sys::option;
 
 /// Bytes and number of buffers of the sender's own pool: small enough to stay in the processor's cache.
@@ -159,12 +159,12 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
-        let socket = self.socket(address)?;
+        let socket = self.new_socket(address)?;
         // By this call also without a timeout, because signals do not end it.
         let connected =
             socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
         connected.map_err(|source| OpenError::Connect { address, source })?;
-        self.finish(socket.into(), false)
+        self.into_stream(socket.into(), false)
     }
 
     /// Takes over a connected stream. Use no other handles to it (`try_clone`) from then on: their data would
@@ -187,7 +187,7 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`]. Other handles to the stream remain usable.
     pub fn wrap(self, stream: TcpStream) -> Result<Stream, OpenError> {
-        self.adopt(stream, true)
+        self.wrap_with_settings(stream, true)
     }
 
     /// Like [`wrap`](Self::wrap), for a stream that has no other user: all methods are available.
@@ -202,7 +202,7 @@ impl Builder {
     #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
-        self.adopt(stream, false)
+        self.wrap_with_settings(stream, false)
     }
 
     /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families.
@@ -212,31 +212,31 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
-        let socket = self.socket(address)?;
+        let socket = self.new_socket(address)?;
         let bound = socket.set_reuse_address(true).and_then(|()| address::bind(&socket, address));
         let listens = bound.and_then(|()| socket.listen(BACKLOG));
         listens.map_err(|source| OpenError::Bind { address, source })?;
-        let pool = self.send_pool.map_or_else(new_pool, Ok).map_err(OpenError::Memory)?;
+        let pool = self.send_pool.map_or_else(new_send_pool, Ok).map_err(OpenError::Memory)?;
         self.send_pool = Some(pool);
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
     /// A new socket with these settings. They are made before it connects or listens: the window's scale is
     /// settled then, and accepted connections inherit it with the buffer sizes.
-    pub(super) fn socket(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+    pub(super) fn new_socket(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
             .map_err(OpenError::Socket)?;
-        self.set(&socket)?;
+        self.apply_socket_settings(&socket)?;
         Ok(socket)
     }
 
     /// A stream of a connected socket with these settings.
-    fn adopt(self, stream: TcpStream, is_shared: bool) -> Result<Stream, OpenError> {
-        self.set(&stream)?;
-        self.finish(stream.into(), is_shared)
+    fn wrap_with_settings(self, stream: TcpStream, is_shared: bool) -> Result<Stream, OpenError> {
+        self.apply_socket_settings(&stream)?;
+        self.into_stream(stream.into(), is_shared)
     }
 
-    fn set(&self, socket: &impl AsFd) -> Result<(), OpenError> {
+    fn apply_socket_settings(&self, socket: &impl AsFd) -> Result<(), OpenError> {
         let socket = SockRef::from(socket);
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if let Some(bytes) = self.send_buffer_bytes {
@@ -249,27 +249,28 @@ impl Builder {
         socket.set_tcp_nodelay(true).map_err(refused("no delay"))
     }
 
-    pub(super) fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
+    pub(super) fn into_stream(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
-        let mut policy = choice::policy(self.method);
-        let peer = address::peer(&*socket).ok().map(|peer| peer.ip());
-        let paths = Paths::of(&*socket);
+        let mut policy = choice::tcp_policy(self.method);
+        let peer = address::peer_address(&*socket).ok().map(|peer| peer.ip());
+        let paths = SocketPaths::of_socket(&*socket);
         if self.method.is_none() && paths.is_local_address(peer) {
             // Not measured: calls look cheap if the copy is made later, and it is reported later still.
-            policy.unavailable(Method::ZeroCopy, LOCAL);
-            policy.unavailable(Method::UringZeroCopy, LOCAL);
+            policy.mark_unavailable(Method::ZeroCopy, LOCAL);
+            policy.mark_unavailable(Method::UringZeroCopy, LOCAL);
         }
-        if let Err(refused) = can_zero_copy(&socket, is_shared) {
+        if let Err(refused) = check_zero_copy(&socket, is_shared) {
             if let Some(method @ Method::ZeroCopy) = self.method {
                 return Err(OpenError::Method { method, source: io::Error::other(refused) });
             }
-            policy.unavailable(Method::ZeroCopy, refused.why());
+            policy.mark_unavailable(Method::ZeroCopy, refused.why());
         }
-        let buffers = cache(self.receive_pool, receiver::own_pool)?;
+        let buffers = buffer_cache(self.receive_pool, receiver::default_receive_pool)?;
         let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
         receiver.set_wait(self.wait);
-        let buffers = cache(self.send_pool, new_pool)?;
-        let mut queue = Queue::new(KernelSocket::new(Arc::clone(&socket)), buffers, self.return_buffers);
+        let buffers = buffer_cache(self.send_pool, new_send_pool)?;
+        let mut queue =
+            StreamQueue::new(KernelSocket::new(Arc::clone(&socket)), buffers, self.return_buffers);
         if let Some(method @ Method::UringZeroCopy) = self.method {
             let refused = |refused| OpenError::Method { method, source: io::Error::other(refused) };
             queue.open_ring(RING_SENDS).map_err(refused)?;
@@ -277,7 +278,7 @@ impl Builder {
         // Last: a sender that is dropped ends the stream, of which the caller may have another descriptor.
         let mut sender = Sender::new(queue, policy, paths, peer, self.published_method);
         if is_shared {
-            sender.share().expect("made by this process");
+            sender.allow_other_senders().expect("made by this process");
         }
         Ok(Stream { socket, sender, receiver })
     }
@@ -290,36 +291,37 @@ impl Listener {
     /// # Errors
     /// See [`OpenError`].
     pub fn accept(&self) -> Result<(Stream, SocketAddr), OpenError> {
-        let (stream, from) = self.take()?;
-        self.finish(stream).map(|stream| (stream, from))
+        let (stream, from) = self.accept_tcp()?;
+        self.wrap_accepted(stream).map(|stream| (stream, from))
     }
 
-    pub(crate) fn take(&self) -> Result<(TcpStream, SocketAddr), OpenError> {
+    pub(crate) fn accept_tcp(&self) -> Result<(TcpStream, SocketAddr), OpenError> {
         self.listener.accept().map_err(OpenError::Accept)
     }
 
     /// Makes a [`Stream`] with the settings of the listener.
-    pub(crate) fn finish(&self, stream: TcpStream) -> Result<Stream, OpenError> {
-        self.builder.clone().adopt(stream, false)
+    pub(crate) fn wrap_accepted(&self, stream: TcpStream) -> Result<Stream, OpenError> {
+        self.builder.clone().wrap_with_settings(stream, false)
     }
 }
 
 /// Whether the kernel accepts `MSG_ZEROCOPY` calls, and only we make them, so that the first has number 0.
-fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
-    match option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
-        true => Err(NoZeroCopy::Used),
-        false if is_shared => Err(NoZeroCopy::Shared),
+fn check_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopyReason> {
+    match option::allows_zero_copy(socket).map_err(NoZeroCopyReason::Kernel)? {
+        true => Err(NoZeroCopyReason::Used),
+        false if is_shared => Err(NoZeroCopyReason::Shared),
         false => Ok(()),
     }
 }
 
-fn new_pool() -> io::Result<Pool> {
+fn new_send_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, BUFFER_BYTES)
 }
 
 /// The buffers of a half: from the given pool, or from its own.
-fn cache(given: Option<Pool>, own: fn() -> io::Result<Pool>) -> Result<Cache, OpenError> {
-    let cache = given.map_or_else(|| own().map(Cache::new), |pool| Ok(Cache::sharing(pool)));
+fn buffer_cache(given: Option<Pool>, own: fn() -> io::Result<Pool>) -> Result<BufferCache, OpenError> {
+    let cache =
+        given.map_or_else(|| own().map(BufferCache::new), |pool| Ok(BufferCache::without_buffers(pool)));
     cache.map_err(OpenError::Memory)
 }
 

@@ -1,10 +1,10 @@
 //! Bytes that are sent to a stream socket by reference to their pages: published data and ranges of files.
 //!
-//! A [`Transfer`] is a source and how much of it was sent; a [`ByReference`] sends the next piece of it.
-//! Between two steps no bytes are in a pipe: the bytes that a step reports were accepted by the socket, and
-//! all others are still to be sent. (vmsplice(2) needs a pipe. References that the socket did not accept are
-//! discarded with the pipe and made again; that is rare, because a piece is no longer than the socket's room,
-//! or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
+//! A [`RangeTransfer`] is a source and how much of it was sent; a [`ReferenceSender`] sends the next piece of
+//! it. Between two steps no bytes are in a pipe: the bytes that a step reports were accepted by the socket,
+//! and all others are still to be sent. (vmsplice(2) needs a pipe. References that the socket did not accept
+//! are discarded with the pipe and made again; that is rare, because a piece is no longer than the socket's
+//! room, or the kernel waits for room. So thousands of full sockets do not need a pipe each.)
 
 use nocopy_proto::errno::ErrorCause;
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::net::SendFlags;
 
 use super::Published;
-use crate::engine::policy::{Explanation, Policy, Reason, Work, WorkUnit};
+use crate::engine::policy::{ExclusionReason, Policy, PolicyExplanation, Work, WorkUnit};
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
@@ -70,24 +70,24 @@ impl fmt::Display for PublishedMethod {
 
 /// A range of bytes being sent, and how many of them were sent.
 #[derive(Debug)]
-pub(super) struct Transfer {
-    source: Source,
+pub(super) struct RangeTransfer {
+    source: TransferSource,
     /// The next byte of the source that the socket has not accepted.
     at: u64,
     range: Range<u64>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum TransferSource {
     Published(Published),
     File(Arc<File>),
 }
 
-impl Transfer {
+impl RangeTransfer {
     /// A range of published data, in bytes.
     pub(super) fn published(data: &Published, range: Range<u64>) -> Result<Self, NotSent> {
-        let range = within(range, data.len() as u64)?;
-        Ok(Self::of(Source::Published(data.clone()), range))
+        let range = check_range(range, data.len() as u64)?;
+        Ok(Self::from_start(TransferSource::Published(data.clone()), range))
     }
 
     /// A range of a file, in bytes.
@@ -102,11 +102,11 @@ impl Transfer {
     /// range does not lie within the file as it is now. (Special files have no known length.)
     pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
         let about = file.metadata().map_err(NotSent::System)?;
-        let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
-        Ok(Self::of(Source::File(file), range))
+        let range = check_range(range, if about.is_file() { about.len() } else { u64::MAX })?;
+        Ok(Self::from_start(TransferSource::File(file), range))
     }
 
-    fn of(source: Source, range: Range<u64>) -> Self {
+    fn from_start(source: TransferSource, range: Range<u64>) -> Self {
         Self { source, at: range.start, range }
     }
 
@@ -118,13 +118,13 @@ impl Transfer {
     }
 
     /// Bytes of the next piece, if there is room for it. It ends with a page, so that it fits into a pipe.
-    fn piece_bytes(&self) -> usize {
+    fn next_piece_bytes(&self) -> usize {
         let bytes_max = PIECE_BYTES as u64 - self.at % PAGE_BYTES as u64;
         self.remaining().min(bytes_max) as usize
     }
 }
 
-fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
+fn check_range(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
     if range.start > range.end || range.end > bytes {
         return Err(NotSent::OutOfRange { start: range.start, end: range.end, bytes });
     }
@@ -170,7 +170,7 @@ pub(super) enum TransferError {
 ///
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
-pub(super) struct ByReference {
+pub(super) struct ReferenceSender {
     policy: Policy<PublishedMethod>,
     /// Files that ended before the range that was to be sent.
     pub(super) ended_early: u64,
@@ -192,7 +192,7 @@ pub(super) struct StepOptions {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct TransferPiece {
     at: u64,
     bytes: usize,
     more: bool,
@@ -202,19 +202,21 @@ struct Piece {
     is_whole: bool,
 }
 
-impl Piece {
-    fn moved(self, bytes: usize) -> AcceptedPiece {
+impl TransferPiece {
+    fn into_accepted(self, bytes: usize) -> AcceptedPiece {
         AcceptedPiece { bytes, is_all: bytes == self.bytes }
     }
 }
 
-impl ByReference {
+impl ReferenceSender {
     /// For a connected TCP socket; the method for published data is `pinned`, or found by measurement.
     pub(super) fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
-        stream::limit_blocking(socket)?;
+        stream::limit_blocking_time(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
-        let policy = policy.about(WorkUnit::Writes).plain(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
+        let policy = policy
+            .with_work_unit(WorkUnit::Writes)
+            .with_plain_call(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
         Ok(Self { policy, ended_early: 0, is_slow: false })
     }
 
@@ -222,9 +224,9 @@ impl ByReference {
     ///
     /// Transfers are sent one after the other: each has to be done before the next is begun.
     /// Errors: see [`TransferError`]. Nothing of the transfer was sent by this call.
-    pub(super) fn step(
+    pub(super) fn send_next_piece(
         &mut self,
-        transfer: &mut Transfer,
+        transfer: &mut RangeTransfer,
         socket: BorrowedFd<'_>,
         now: StepOptions,
     ) -> Result<StepOutcome, TransferError> {
@@ -233,9 +235,11 @@ impl ByReference {
             return Ok(StepOutcome::Done);
         }
         let now = StepOptions { waits: now.waits && !self.is_slow, ..now };
-        let moved = next_piece(transfer, socket, now).and_then(|piece| match &transfer.source {
-            Source::Published(data) => self.published(data, piece, socket),
-            Source::File(file) => Ok((self.note(piece, sendfile(file, piece, socket)?), Evidence::Unknown)),
+        let moved = limit_piece_to_room(transfer, socket, now).and_then(|piece| match &transfer.source {
+            TransferSource::Published(data) => self.send_published_piece(data, piece, socket),
+            TransferSource::File(file) => {
+                Ok((self.note_room(piece, sendfile(file, piece, socket)?), Evidence::Unknown))
+            }
         });
         match moved {
             Ok((0, _)) => {
@@ -255,7 +259,7 @@ impl ByReference {
     }
 
     /// Notes whether the socket had room for the piece; returns the bytes of it that were moved.
-    fn note(&mut self, piece: Piece, moved: AcceptedPiece) -> usize {
+    fn note_room(&mut self, piece: TransferPiece, moved: AcceptedPiece) -> usize {
         if piece.waits {
             self.is_slow = !moved.is_all;
         } else if piece.is_whole {
@@ -266,24 +270,30 @@ impl ByReference {
 
     /// Sends by the chosen method, or by another if the kernel refuses it, unless it was pinned. Processor
     /// time is measured, because the time that a peer does not read does not depend on the method.
-    fn published(
+    fn send_published_piece(
         &mut self,
         data: &Published,
-        piece: Piece,
+        piece: TransferPiece,
         socket: BorrowedFd<'_>,
     ) -> Result<(usize, Evidence), TransferError> {
         loop {
-            let choice = self.policy.choose(work(piece.bytes));
+            let choice = self.policy.choose(page_work(piece.bytes));
             let started = choice.measured.then(processor_time);
-            match hand_over(choice.method, data.region(), piece, socket) {
+            match send_by_method(choice.method, data.sealed_file(), piece, socket) {
                 Ok(moved) => {
-                    let bytes = self.note(piece, moved);
+                    let bytes = self.note_room(piece, moved);
                     if let Some(started) = started {
-                        self.policy.record(choice, work(bytes), processor_time().saturating_sub(started));
+                        self.policy.record(
+                            choice,
+                            page_work(bytes),
+                            processor_time().saturating_sub(started),
+                        );
                     }
                     let evidence = match choice.method {
                         PublishedMethod::Vmsplice | PublishedMethod::Sendfile => Evidence::Unknown,
-                        PublishedMethod::Copy => self.policy.copied(work(bytes).count, PAGE_BYTES),
+                        PublishedMethod::Copy => {
+                            self.policy.copied_evidence(page_work(bytes).count, PAGE_BYTES)
+                        }
                     };
                     return Ok((bytes, evidence));
                 }
@@ -299,23 +309,28 @@ impl ByReference {
         }
     }
 
-    pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
+    pub(super) fn explain(&self) -> PolicyExplanation<PublishedMethod> {
         self.policy.explain()
     }
 }
 
-fn next_piece(transfer: &Transfer, socket: BorrowedFd<'_>, now: StepOptions) -> Result<Piece, TransferError> {
-    let (at, bytes) = (transfer.at, transfer.piece_bytes());
+fn limit_piece_to_room(
+    transfer: &RangeTransfer,
+    socket: BorrowedFd<'_>,
+    now: StepOptions,
+) -> Result<TransferPiece, TransferError> {
+    let (at, bytes) = (transfer.at, transfer.next_piece_bytes());
     if now.waits && bytes >= LONG_BYTES {
         // Without "more": held-back bytes would be few of so many, and could fill a small buffer.
-        return Ok(Piece { at, bytes, more: false, waits: true, is_whole: true });
+        return Ok(TransferPiece { at, bytes, more: false, waits: true, is_whole: true });
     }
-    let room = stream::room(socket).and_then(|room| room.ok_or_else(|| io::ErrorKind::WouldBlock.into()));
-    let room = room.map_err(failed("getsockopt(SO_MEMINFO)"))?;
+    let room =
+        stream::send_room(socket).and_then(|room| room.ok_or_else(|| io::ErrorKind::WouldBlock.into()));
+    let room = room.map_err(transfer_error("getsockopt(SO_MEMINFO)"))?;
     let is_whole = bytes <= room.bytes();
     let bytes = bytes.min(room.bytes());
     let more = (now.more || (bytes as u64) < transfer.remaining()) && room.is_ample_for(bytes);
-    Ok(Piece { at, bytes, more, waits: false, is_whole })
+    Ok(TransferPiece { at, bytes, more, waits: false, is_whole })
 }
 
 struct AcceptedPiece {
@@ -325,14 +340,14 @@ struct AcceptedPiece {
 }
 
 /// In pages, so that costs are compared by length, whatever room the socket had.
-fn work(bytes: usize) -> Work {
+fn page_work(bytes: usize) -> Work {
     Work { destination: 0, bytes: PAGE_BYTES as u32, count: bytes.div_ceil(PAGE_BYTES) as u32 }
 }
 
-fn hand_over(
+fn send_by_method(
     method: PublishedMethod,
     data: &SealedFile,
-    piece: Piece,
+    piece: TransferPiece,
     socket: BorrowedFd<'_>,
 ) -> Result<AcceptedPiece, TransferError> {
     // Within the data, so within the address space.
@@ -345,14 +360,18 @@ fn hand_over(
             flags.set(SendFlags::MORE, piece.more);
             flags.set(SendFlags::DONTWAIT, !piece.waits);
             let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, &data[range.clone()], flags));
-            sent.map(|bytes| piece.moved(bytes)).map_err(|error| failed("send")(error.into()))
+            sent.map(|bytes| piece.into_accepted(bytes)).map_err(|error| transfer_error("send")(error.into()))
         }
     }
 }
 
-fn sendfile(file: &File, piece: Piece, socket: BorrowedFd<'_>) -> Result<AcceptedPiece, TransferError> {
+fn sendfile(
+    file: &File,
+    piece: TransferPiece,
+    socket: BorrowedFd<'_>,
+) -> Result<AcceptedPiece, TransferError> {
     let sent = splice::sendfile(file, piece.at, socket, piece.bytes);
-    sent.map(|bytes| piece.moved(bytes)).map_err(failed("sendfile"))
+    sent.map(|bytes| piece.into_accepted(bytes)).map_err(transfer_error("sendfile"))
 }
 
 fn vmsplice(
@@ -361,42 +380,42 @@ fn vmsplice(
     more: bool,
     socket: BorrowedFd<'_>,
 ) -> Result<AcceptedPiece, TransferError> {
-    let lent = PipeLease::take().map_err(failed("pipe"))?;
-    let loaded = lent.pipe.load(data, range).map_err(failed("vmsplice"))?;
-    let moved = lent.pipe.empty(socket, None, loaded, more).map_err(failed("splice"))?;
+    let lent = ForkCheckedPipe::take_or_open().map_err(transfer_error("pipe"))?;
+    let loaded = lent.pipe.load_references(data, range).map_err(transfer_error("vmsplice"))?;
+    let moved = lent.pipe.empty_into(socket, None, loaded, more).map_err(transfer_error("splice"))?;
     let is_all = moved == loaded;
     if is_all {
-        lent.put_back(); // empty again
+        lent.store_for_thread(); // empty again
     }
     Ok(AcceptedPiece { bytes: moved, is_all })
 }
 
 thread_local! {
     /// One empty pipe for all sockets of a thread.
-    static PIPE: Cell<Option<PipeLease>> = const { Cell::new(None) };
+    static PIPE: Cell<Option<ForkCheckedPipe>> = const { Cell::new(None) };
 }
 
-struct PipeLease {
+struct ForkCheckedPipe {
     pipe: Pipe,
     /// Detects a forked child, which has the same pipe: bytes that it writes would appear here.
     generation: Generation,
 }
 
-impl PipeLease {
-    fn take() -> io::Result<Self> {
+impl ForkCheckedPipe {
+    fn take_or_open() -> io::Result<Self> {
         // None while the thread ends and its thread-locals are dropped.
         let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_outdated());
         let generation = Generation::current();
         kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, generation }), Ok)
     }
 
-    fn put_back(self) {
+    fn store_for_thread(self) {
         let _ = PIPE.try_with(|place| place.set(Some(self)));
     }
 }
 
 /// The error of a call, by its cause. The step handles `WouldBlock`.
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> TransferError {
+fn transfer_error(call: &'static str) -> impl FnOnce(io::Error) -> TransferError {
     use io::ErrorKind as Kind;
     move |source| match source.kind() {
         Kind::BrokenPipe
@@ -411,12 +430,12 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> TransferError {
     }
 }
 
-fn refusal_reason(error: &io::Error) -> Reason {
+fn refusal_reason(error: &io::Error) -> ExclusionReason {
     match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Reason::Temporary(
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => ExclusionReason::Temporary(
             "there was no descriptor or no memory for it: raise 'ulimit -n', or the memory limit of the cgroup",
         ),
-        _ => Reason::Unavailable("the kernel or a sandbox refuses the call"),
+        _ => ExclusionReason::Unavailable("the kernel or a sandbox refuses the call"),
     }
 }
 

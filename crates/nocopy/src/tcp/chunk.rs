@@ -2,7 +2,7 @@
 
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
-use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
+use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
 
 /// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any
 /// thread. It can be sent ([`Sender::send`](super::Sender::send)).
@@ -29,7 +29,7 @@ use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 #[derive(Debug)]
 #[must_use = "what was received and dropped is gone"]
 pub struct Chunk {
-    pages: Option<Pages>,
+    pages: Option<MappedPages>,
     copied: Option<Buffer>,
     cause: Cause,
 }
@@ -42,14 +42,14 @@ impl Chunk {
 
     /// Made of mapped pages, which come first, and of bytes copied for this cause; at least one is given, and
     /// neither is empty.
-    pub(super) fn new(pages: Option<Pages>, copied: Option<Buffer>, cause: Cause) -> Self {
+    pub(super) fn new(pages: Option<MappedPages>, copied: Option<Buffer>, cause: Cause) -> Self {
         debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
         Self { pages, copied, cause }
     }
 
     /// The bytes on pages that the kernel mapped, which come first.
     pub fn mapped(&self) -> MappedBytes<'_> {
-        self.pages.as_ref().map_or(MappedBytes::from(&[][..]), Pages::bytes)
+        self.pages.as_ref().map_or(MappedBytes::from(&[][..]), MappedPages::bytes)
     }
 
     /// The bytes that the kernel copied.
@@ -85,7 +85,7 @@ impl Chunk {
         self.mapped().len() + self.copied().len()
     }
 
-    pub(super) fn book(&self, tally: &mut Ledger) {
+    pub(super) fn add_to_ledger(&self, tally: &mut Ledger) {
         let (mapped, copied) = (self.mapped().len() as u64, self.copied().len() as u64);
         tally.add(Evidence::ZeroCopy, 1, mapped);
         tally.add(Evidence::Copied(self.cause), 0, copied);

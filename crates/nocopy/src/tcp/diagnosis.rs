@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use crate::engine::address;
-use crate::engine::path::{Path, Paths};
+use crate::engine::path::{PathKind, SocketPaths};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::sys::tcp_receive::{self, PAGE_BYTES};
 use crate::sys::{ethtool, option, sockets};
@@ -38,7 +38,7 @@ const UNEXPLAINED: &str = "pages were not mapped for a reason that is not visibl
                            pages, or on pages larger than 4096 bytes; receive by copy";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum PacketSource {
     Host,
     /// An interface without a card (veth, bridge, tap): the sender is on this machine, or behind a card that
     /// is not visible here.
@@ -49,11 +49,11 @@ pub(super) enum Carrier {
 
 /// The conditions for mapping pages, as found on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct MappingFacts {
     /// Bytes of a full segment, as the kernel has received them (`tcpi_rcv_mss`); 0: not reported.
     pub(super) segment_bytes: u32,
     /// Where packets come from, if they use the same path as packets to the peer.
-    pub(super) carrier: Carrier,
+    pub(super) carrier: PacketSource,
     /// The interface, if it can be queried.
     pub(super) interface: Option<String>,
     /// Whether the card puts headers and data into separate buffers; `None`: not a card, or not reported.
@@ -66,11 +66,11 @@ pub(super) struct Facts {
 
 /// Facts and findings. It displays a line for each finding: fact, cause, action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Diagnosis {
+pub(super) struct MappingDiagnosis {
     pub(super) mapped_bytes: u64,
     /// Bytes that were copied though they should have been mapped.
     pub(super) unmapped_bytes: u64,
-    pub(super) facts: Facts,
+    pub(super) facts: MappingFacts,
     /// The likely causes; never empty.
     pub(super) findings: Vec<String>,
 }
@@ -78,29 +78,33 @@ pub(super) struct Diagnosis {
 /// The sources of facts.
 #[derive(Debug)]
 pub(super) struct PeerContext {
-    paths: Paths,
+    paths: SocketPaths,
     peer: Option<IpAddr>,
 }
 
 impl PeerContext {
     /// To be called in the network namespace of the socket.
-    pub(super) fn of(socket: &impl AsFd) -> Self {
-        Self { paths: Paths::of(socket), peer: address::peer(socket).ok().map(|peer| peer.ip()) }
+    pub(super) fn of_socket(socket: &impl AsFd) -> Self {
+        Self {
+            paths: SocketPaths::of_socket(socket),
+            peer: address::peer_address(socket).ok().map(|peer| peer.ip()),
+        }
     }
 
-    pub(super) fn facts(&self, socket: &impl AsFd) -> Facts {
+    pub(super) fn gather_facts(&self, socket: &impl AsFd) -> MappingFacts {
         self.paths.refresh();
-        let carrier = match self.paths.to(self.peer) {
-            Path::Local if self.paths.is_local_address(self.peer) => Carrier::Host,
-            Path::Local => Carrier::Link,
-            Path::Card => Carrier::Card,
-            Path::Unknown => Carrier::Unknown,
+        let carrier = match self.paths.path_to(self.peer) {
+            PathKind::Local if self.paths.is_local_address(self.peer) => PacketSource::Host,
+            PathKind::Local => PacketSource::Link,
+            PathKind::Card => PacketSource::Card,
+            PathKind::Unknown => PacketSource::Unknown,
         };
         // Another thread's namespace may have an interface of that name too.
-        let can_be_asked = matches!(carrier, Carrier::Card | Carrier::Link) && is_of_this_namespace(socket);
-        let interface = if can_be_asked { self.paths.interface(self.peer) } else { None };
-        Facts {
-            segment_bytes: tcp_receive::information(socket).map_or(0, |diagnosed| diagnosed.tcpi_rcv_mss),
+        let can_be_asked =
+            matches!(carrier, PacketSource::Card | PacketSource::Link) && is_in_this_namespace(socket);
+        let interface = if can_be_asked { self.paths.interface_to(self.peer) } else { None };
+        MappingFacts {
+            segment_bytes: tcp_receive::tcp_info(socket).map_or(0, |diagnosed| diagnosed.tcpi_rcv_mss),
             carrier,
             splits_headers: interface.as_deref().and_then(|name| ethtool::header_split(name).ok()?.on),
             interface,
@@ -111,8 +115,8 @@ impl PeerContext {
 }
 
 /// Whether this thread is in the socket's network namespace, so that its interfaces can be queried.
-fn is_of_this_namespace(socket: &impl AsFd) -> bool {
-    let mine = sockets::tcp().and_then(|socket| option::namespace_cookie(&socket));
+fn is_in_this_namespace(socket: &impl AsFd) -> bool {
+    let mine = sockets::tcp_socket().and_then(|socket| option::namespace_cookie(&socket));
     matches!((mine, option::namespace_cookie(socket)), (Ok(mine), Ok(its)) if mine == its)
 }
 
@@ -121,13 +125,13 @@ fn high_order_pages() -> Option<bool> {
     switch.trim().parse::<u32>().ok().map(|disabled| disabled == 0)
 }
 
-impl Facts {
+impl MappingFacts {
     /// The certain cause why whole pages were not mapped.
-    pub(super) fn cause(&self) -> Cause {
+    pub(super) fn not_mapped_cause(&self) -> Cause {
         match (self.carrier, self.splits_headers) {
-            (Carrier::Host, _) => Cause::LocalPages,
-            (Carrier::Card, Some(false)) => Cause::HeadersNotSplit,
-            (Carrier::Card, _) if !self.fills_pages() => Cause::SegmentSize,
+            (PacketSource::Host, _) => Cause::LocalPages,
+            (PacketSource::Card, Some(false)) => Cause::HeadersNotSplit,
+            (PacketSource::Card, _) if !self.fills_pages() => Cause::SegmentSize,
             _ => Cause::NotMapped,
         }
     }
@@ -137,12 +141,12 @@ impl Facts {
     }
 
     /// The sender is, or may be, on this machine, and its bytes are on pages that the kernel does not map.
-    fn local_sender(&self) -> String {
+    fn local_sender_advice(&self) -> String {
         match (self.carrier, self.high_order_pages) {
-            (Carrier::Link, _) => format!(
+            (PacketSource::Link, _) => format!(
                 "packets come by {}, which is not a card: if the sender is on this machine, the kernel keeps its data on pages that \
                  cannot be mapped; let it send with MSG_ZEROCOPY, or receive by copy",
-                self.interface()
+                self.interface_name()
             ),
             (_, Some(false)) => LOCAL_FILES.into(),
             _ => LOCAL.into(),
@@ -150,7 +154,7 @@ impl Facts {
     }
 
     /// The data of a packet does not fill whole pages: the MTUs at which it fills one, or two.
-    fn segment_size(&self) -> String {
+    fn segment_size_advice(&self) -> String {
         let headers_bytes = HEADERS_BYTES[usize::from(self.is_ipv6)];
         let [one, two] = [1, 2].map(|pages| pages * PAGE_BYTES as u32 + headers_bytes);
         let command = |name: &String| format!(", as by 'ip link set dev {name} mtu {one}'");
@@ -161,13 +165,13 @@ impl Facts {
         )
     }
 
-    fn interface(&self) -> &str {
+    fn interface_name(&self) -> &str {
         self.interface.as_deref().unwrap_or("<interface>")
     }
 }
 
-impl Diagnosis {
-    pub(super) fn new(facts: Facts, tally: &Ledger) -> Self {
+impl MappingDiagnosis {
+    pub(super) fn new(facts: MappingFacts, tally: &Ledger) -> Self {
         let copied_bytes = |cause| tally.bytes_of(Evidence::Copied(cause));
         let whole_pages = [Cause::LocalPages, Cause::HeadersNotSplit, Cause::SegmentSize, Cause::NotMapped];
         let in_whole_pages: u64 = whole_pages.into_iter().map(copied_bytes).sum();
@@ -186,7 +190,7 @@ impl Diagnosis {
 }
 
 /// `unmapped`: bytes of whole pages, of parts of pages, and for which there was no room.
-fn findings(facts: &Facts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String> {
+fn findings(facts: &MappingFacts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String> {
     let unmapped_bytes: u64 = unmapped.iter().sum();
     let all_bytes = mapped_bytes + unmapped_bytes;
     let is_worth_a_word = |bytes: u64| bytes * MENTIONED_SHARE >= all_bytes;
@@ -197,10 +201,10 @@ fn findings(facts: &Facts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String>
         return vec![MAPPED.into()];
     }
     let [is_unmapped, is_in_parts, is_without_slot] = unmapped.map(is_worth_a_word);
-    let by_host = matches!(facts.carrier, Carrier::Host | Carrier::Link);
-    let by_card = facts.carrier == Carrier::Card;
+    let by_host = matches!(facts.carrier, PacketSource::Host | PacketSource::Link);
+    let by_card = facts.carrier == PacketSource::Card;
     let is_cut = facts.segment_bytes > 0 && !facts.fills_pages();
-    let name = facts.interface();
+    let name = facts.interface_name();
     let not_split = format!(
         "{name} puts headers in front of the data, so they do not begin with a page: 'ethtool -G {name} tcp-data-split on'"
     );
@@ -209,8 +213,8 @@ fn findings(facts: &Facts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String>
          --interface {name}' says what it does say; 'ethtool -G {name} tcp-data-split on' asks it to"
     );
     let candidates = [
-        (is_unmapped && by_host, facts.local_sender()),
-        ((is_in_parts || is_unmapped && !by_host) && is_cut, facts.segment_size()),
+        (is_unmapped && by_host, facts.local_sender_advice()),
+        ((is_in_parts || is_unmapped && !by_host) && is_cut, facts.segment_size_advice()),
         (is_unmapped && facts.splits_headers == Some(false), not_split),
         (is_unmapped && by_card && facts.splits_headers.is_none(), split_unknown),
         (is_in_parts && facts.fills_pages(), IN_PARTS.into()),
@@ -221,7 +225,7 @@ fn findings(facts: &Facts, mapped_bytes: u64, unmapped: [u64; 3]) -> Vec<String>
     if found.is_empty() { vec![UNEXPLAINED.into()] } else { found }
 }
 
-impl fmt::Display for Diagnosis {
+impl fmt::Display for MappingDiagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(fraction) = self.mapped_fraction() {
             let all_bytes = self.mapped_bytes + self.unmapped_bytes;
@@ -236,9 +240,9 @@ mod tests {
     use super::*;
     use crate::facts::evidence::Evidence;
 
-    fn facts(carrier: Carrier, segment_bytes: u32, splits_headers: Option<bool>) -> Facts {
-        let interface = (carrier == Carrier::Card).then(|| "eth7".to_owned());
-        Facts {
+    fn facts_with(carrier: PacketSource, segment_bytes: u32, splits_headers: Option<bool>) -> MappingFacts {
+        let interface = (carrier == PacketSource::Card).then(|| "eth7".to_owned());
+        MappingFacts {
             segment_bytes,
             carrier,
             interface,
@@ -248,61 +252,61 @@ mod tests {
         }
     }
 
-    fn diagnosis(facts: Facts, mapped_bytes: u64, copied: &[(Cause, u64)]) -> Diagnosis {
+    fn diagnose(facts: MappingFacts, mapped_bytes: u64, copied: &[(Cause, u64)]) -> MappingDiagnosis {
         let mut tally = Ledger::default();
         tally.add(Evidence::ZeroCopy, 1, mapped_bytes);
         copied.iter().for_each(|&(cause, bytes)| tally.add(Evidence::Copied(cause), 1, bytes));
-        Diagnosis::new(facts, &tally)
+        MappingDiagnosis::new(facts, &tally)
     }
 
     #[test]
     fn only_a_certain_cause_is_reported() {
         let cases = [
-            (facts(Carrier::Host, 1448, None), Cause::LocalPages),
-            (facts(Carrier::Card, 4096, Some(false)), Cause::HeadersNotSplit),
-            (facts(Carrier::Card, 1448, None), Cause::SegmentSize),
-            (facts(Carrier::Card, 4096, None), Cause::NotMapped),
-            (facts(Carrier::Unknown, 1448, None), Cause::NotMapped),
+            (facts_with(PacketSource::Host, 1448, None), Cause::LocalPages),
+            (facts_with(PacketSource::Card, 4096, Some(false)), Cause::HeadersNotSplit),
+            (facts_with(PacketSource::Card, 1448, None), Cause::SegmentSize),
+            (facts_with(PacketSource::Card, 4096, None), Cause::NotMapped),
+            (facts_with(PacketSource::Unknown, 1448, None), Cause::NotMapped),
             // The sender behind a veth may be on another machine.
-            (facts(Carrier::Link, 1448, None), Cause::NotMapped),
+            (facts_with(PacketSource::Link, 1448, None), Cause::NotMapped),
         ];
         for (facts, cause) in cases {
-            assert_eq!(facts.cause(), cause, "{facts:?}");
+            assert_eq!(facts.not_mapped_cause(), cause, "{facts:?}");
         }
     }
 
     #[test]
-    fn every_finding_has_its_line_with_fact_and_action() {
-        let card = |split| facts(Carrier::Card, 1448, split);
-        let whole = |carrier, split| facts(carrier, 8192, split);
+    fn each_finding_has_a_line_with_fact_and_action() {
+        let card = |split| facts_with(PacketSource::Card, 1448, split);
+        let whole = |carrier, split| facts_with(carrier, 8192, split);
         let cases = [
             (card(None), 0, vec![], vec![UNTRIED]),
             (card(None), 1000, vec![(Cause::PartOfPage, 5)], vec![MAPPED]),
-            (facts(Carrier::Host, 1448, None), 0, vec![(Cause::LocalPages, 1000)], vec![LOCAL]),
+            (facts_with(PacketSource::Host, 1448, None), 0, vec![(Cause::LocalPages, 1000)], vec![LOCAL]),
             (
-                facts(Carrier::Link, 4096, None),
+                facts_with(PacketSource::Link, 4096, None),
                 0,
                 vec![(Cause::NotMapped, 1000)],
                 vec!["if the sender is on this machine"],
             ),
             (card(Some(true)), 0, vec![(Cause::SegmentSize, 1000)], vec!["'ip link set dev eth7 mtu 4148'"]),
             (
-                whole(Carrier::Card, Some(false)),
+                whole(PacketSource::Card, Some(false)),
                 0,
                 vec![(Cause::HeadersNotSplit, 1000)],
                 vec!["'ethtool -G eth7 tcp-data-split on'"],
             ),
-            (whole(Carrier::Card, None), 0, vec![(Cause::NotMapped, 1000)], vec!["does not say"]),
+            (whole(PacketSource::Card, None), 0, vec![(Cause::NotMapped, 1000)], vec!["does not say"]),
             (
-                whole(Carrier::Host, None),
+                whole(PacketSource::Host, None),
                 1000,
                 vec![(Cause::PartOfPage, 100), (Cause::NoSlot, 100)],
                 vec![IN_PARTS, NO_SLOT],
             ),
-            (whole(Carrier::Unknown, None), 0, vec![(Cause::NotMapped, 100)], vec![UNEXPLAINED]),
+            (whole(PacketSource::Unknown, None), 0, vec![(Cause::NotMapped, 100)], vec![UNEXPLAINED]),
         ];
         for (facts, mapped_bytes, copied, expected) in cases {
-            let diagnosis = diagnosis(facts, mapped_bytes, &copied);
+            let diagnosis = diagnose(facts, mapped_bytes, &copied);
             let text = diagnosis.to_string();
             assert_eq!(diagnosis.findings.len(), expected.len(), "{text}");
             for (finding, words) in diagnosis.findings.iter().zip(&expected) {
@@ -314,9 +318,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_received_by_copy_do_not_count() {
-        let diagnosed =
-            diagnosis(facts(Carrier::Host, 0, None), 0, &[(Cause::SocketCall, 99), (Cause::Slice, 1)]);
+    fn bytes_received_by_copy_are_not_in_the_mapped_fraction() {
+        let diagnosed = diagnose(
+            facts_with(PacketSource::Host, 0, None),
+            0,
+            &[(Cause::SocketCall, 99), (Cause::Slice, 1)],
+        );
         assert_eq!(diagnosed.mapped_fraction(), None);
         assert_eq!(diagnosed.findings, [UNTRIED]);
     }

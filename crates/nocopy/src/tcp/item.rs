@@ -1,17 +1,17 @@
 //! What a stream's queue holds: buffers, and data sent by reference.
 
-use super::by_reference::Transfer;
+use super::by_reference::RangeTransfer;
 use crate::memory::pool::Buffer;
 use crate::memory::send_queue::Payload;
 
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum StreamItem {
     Buffer(Buffer),
-    Reference(Transfer),
+    Reference(RangeTransfer),
 }
 
-impl Item {
-    pub(super) fn bytes_left(&self) -> u64 {
+impl StreamItem {
+    pub(super) fn unsent_bytes(&self) -> u64 {
         match self {
             Self::Buffer(buffer) => buffer.len() as u64,
             Self::Reference(transfer) => transfer.remaining(),
@@ -27,9 +27,9 @@ impl Item {
     }
 }
 
-impl Payload for Item {
+impl Payload for StreamItem {
     /// Data sent by reference is never returned.
-    fn is_returned(&self) -> bool {
+    fn returns_to_program(&self) -> bool {
         self.buffer().is_some()
     }
 
@@ -51,14 +51,14 @@ pub(super) struct QueuedBytes {
 }
 
 impl QueuedBytes {
-    pub(super) fn add(&mut self, item: &Item) {
+    pub(super) fn add(&mut self, item: &StreamItem) {
         match item {
-            Item::Buffer(buffer) => self.buffered += buffer.len() as u64,
-            Item::Reference(_) => self.referred += u128::from(item.bytes_left()),
+            StreamItem::Buffer(buffer) => self.buffered += buffer.len() as u64,
+            StreamItem::Reference(_) => self.referred += u128::from(item.unsent_bytes()),
         }
     }
 
-    pub(super) fn all(self) -> u64 {
+    pub(super) fn total(self) -> u64 {
         u64::try_from(self.referred + u128::from(self.buffered)).unwrap_or(u64::MAX)
     }
 }
@@ -73,13 +73,14 @@ mod tests {
     #[test]
     fn queued_bytes_are_a_sum_that_does_not_overflow() {
         let device = Arc::new(File::open("/dev/zero").unwrap());
-        let device = |bytes| Item::Reference(Transfer::file(Arc::clone(&device), 0..bytes).unwrap());
+        let device =
+            |bytes| StreamItem::Reference(RangeTransfer::file(Arc::clone(&device), 0..bytes).unwrap());
         let mut queued = QueuedBytes::default();
         queued.add(&device(3 << 30));
-        queued.add(&Item::Buffer(b"the end of it".to_vec().into()));
-        assert_eq!(queued.all(), (3 << 30) + 13);
+        queued.add(&StreamItem::Buffer(b"the end of it".to_vec().into()));
+        assert_eq!(queued.total(), (3 << 30) + 13);
         queued.add(&device(u64::MAX));
         queued.add(&device(u64::MAX));
-        assert_eq!(queued.all(), u64::MAX);
+        assert_eq!(queued.total(), u64::MAX);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::sys::tcp_receive::{ReceivedPages, Window};
+use crate::sys::tcp_receive::{MappingWindow, ReceivedPages};
 
 /// Slots of a window, in use or waiting to be unmapped: the limit of mapped memory, 16 MiB.
 const SLOTS: usize = 8;
@@ -27,9 +27,9 @@ pub(super) enum MapRefusal {
 const UNUSED_CALLS: u8 = 128;
 
 #[derive(Debug, Default)]
-pub(super) struct Mapper {
+pub(super) struct PageMapper {
     /// Made when it is first needed.
-    window: Option<Window>,
+    window: Option<MappingWindow>,
     /// Consecutive calls that did not map.
     unused_calls: u8,
     /// The cost of unmapping a byte, smoothed: all of a slot is unmapped at once, in the call that finds it
@@ -40,18 +40,18 @@ pub(super) struct Mapper {
     copied_bytes: u64,
 }
 
-impl Mapper {
+impl PageMapper {
     /// Whether the next call must unmap pages of earlier calls, which is not its own cost.
     pub(super) fn is_full(&self) -> bool {
-        self.window.as_ref().is_some_and(Window::is_full)
+        self.window.as_ref().is_some_and(MappingWindow::is_full)
     }
 
     /// Maps received data. Does not wait; at the end of the stream nothing arrives.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<ReceivedPages, MapRefusal> {
+    pub(super) fn receive_pages(&mut self, socket: BorrowedFd<'_>) -> Result<ReceivedPages, MapRefusal> {
         self.unused_calls = 0;
         let window = match &mut self.window {
             Some(window) => window,
-            none => none.insert(Window::new(SLOTS).map_err(MapRefusal::Unavailable)?),
+            none => none.insert(MappingWindow::new(SLOTS).map_err(MapRefusal::Unavailable)?),
         };
         match window.receive(socket) {
             // The copying call finds out which end it is.
@@ -72,13 +72,13 @@ impl Mapper {
         Ok(())
     }
 
-    pub(super) fn unmapping(&self, bytes: usize) -> Duration {
+    pub(super) fn unmapping_cost(&self, bytes: usize) -> Duration {
         Duration::from_nanos((self.unmapping_ns * bytes as f64) as u64)
     }
 
     /// Notes a call that did not map.
     #[inline]
-    pub(super) fn unused(&mut self) {
+    pub(super) fn note_unused_call(&mut self) {
         if self.window.is_some() {
             // No overflow: it is reset below.
             self.unused_calls += 1;

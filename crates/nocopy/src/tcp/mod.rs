@@ -52,7 +52,7 @@ pub use builder::Builder;
 pub use chunk::Chunk;
 pub use method::Method;
 pub use open_error::OpenError;
-pub(crate) use opening::Opening;
+pub(crate) use opening::ConnectInProgress;
 pub use pages::{PagePool, Pages};
 pub use published::{PublishError, Published};
 pub use receiver::Receiver;
@@ -97,7 +97,7 @@ impl Stream {
     /// # Errors
     /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        address::local(&self.socket)
+        address::local_address(&self.socket)
     }
 
     /// The address of the other end.
@@ -105,7 +105,7 @@ impl Stream {
     /// # Errors
     /// The connection is closed.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        address::peer(&self.socket)
+        address::peer_address(&self.socket)
     }
 
     /// The half that sends.

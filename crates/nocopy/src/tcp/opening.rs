@@ -12,7 +12,7 @@ use crate::engine::address;
 use crate::sys::poll::{Wakeup, wait_writable};
 
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct ConnectInProgress {
     socket: socket2::Socket,
     builder: Builder,
     address: SocketAddr,
@@ -24,8 +24,8 @@ impl Builder {
         self,
         from: Option<SocketAddr>,
         address: SocketAddr,
-    ) -> Result<Opening, OpenError> {
-        let socket = self.socket(address)?;
+    ) -> Result<ConnectInProgress, OpenError> {
+        let socket = self.new_socket(address)?;
         if let Some(mut from) = from {
             from.set_port(0);
             address::bind(&socket, from).map_err(|source| OpenError::Bind { address: from, source })?;
@@ -35,14 +35,14 @@ impl Builder {
             Err(source) if source.raw_os_error() != Some(libc::EINPROGRESS) => {
                 Err(OpenError::Connect { address, source })
             }
-            _ => Ok(Opening { socket, builder: self, address }),
+            _ => Ok(ConnectInProgress { socket, builder: self, address }),
         }
     }
 }
 
-impl Opening {
+impl ConnectInProgress {
     /// The stream, once it is connected; until then it returns itself.
-    pub(crate) fn finish(self) -> Result<Result<Stream, Box<Self>>, OpenError> {
+    pub(crate) fn finish_connect(self) -> Result<Result<Stream, Box<Self>>, OpenError> {
         let Self { socket, builder, address } = self;
         let failed = |source: io::Error| OpenError::Connect { address, source };
         if wait_writable(socket.as_fd(), Duration::ZERO).map_err(failed)? != Wakeup::Ready {
@@ -50,12 +50,12 @@ impl Opening {
         }
         match socket.take_error().map_err(failed)? {
             Some(source) => Err(failed(source)),
-            None => builder.finish(socket.into(), false).map(Ok),
+            None => builder.into_stream(socket.into(), false).map(Ok),
         }
     }
 }
 
-impl AsFd for Opening {
+impl AsFd for ConnectInProgress {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -7,7 +7,7 @@ use crate::counter::counters;
 use crate::stats::Stats;
 
 counters! {
-    pub(super) struct Counters {
+    pub(super) struct SenderCounters {
         /// Items of the queue that close did not hand over in time.
         given_up,
         /// Completions of calls that were never made: a fault of the kernel.
@@ -25,23 +25,23 @@ counters! {
 
 /// What became of the data of one sender.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Outcome {
+pub(super) struct SendOutcome {
     /// Slices that were copied; queued items are counted by their tickets instead.
     pub(super) slices: u64,
     /// Items that were taken back unsent.
     pub(super) unsent: u64,
     pub(super) bytes: u64,
     pub(super) flushes: u64,
-    pub(super) counters: Counters,
+    pub(super) counters: SenderCounters,
 }
 
-impl Outcome {
+impl SendOutcome {
     /// `handed_over`: items that left the queue.
-    pub(super) fn stats(&self, handed_over: u64, counters: Counters) -> Stats {
+    pub(super) fn stats(&self, handed_over: u64, counters: SenderCounters) -> Stats {
         // No underflow: items that were taken back also count as having left the queue.
-        let mut stats = Stats::moved(handed_over - self.unsent + self.slices, self.bytes);
+        let mut stats = Stats::with_moved(handed_over - self.unsent + self.slices, self.bytes);
         stats.flushes = self.flushes;
-        stats.with_sender(counters.counters())
+        stats.with_sender_counters(counters.counters())
     }
 }
 
@@ -50,7 +50,11 @@ pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
 /// The connection is closed: the inner error of a sender's errors.
 #[derive(Debug, thiserror::Error)]
-#[error("send: {unsent_bytes} bytes were not sent{cause}; {}", advice(.source), cause = ErrorCause(.source))]
+#[error(
+    "send: {unsent_bytes} bytes were not sent{cause}; {}",
+    send_error_advice(.source),
+    cause = ErrorCause(.source)
+)]
 pub(super) struct SendError {
     pub(super) unsent_bytes: u64,
     pub(super) source: io::Error,
@@ -63,7 +67,7 @@ impl From<SendError> for io::Error {
     }
 }
 
-fn advice(error: &io::Error) -> &'static str {
+fn send_error_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::BrokenPipe => "the stream was ended or reset; connect again",
         io::ErrorKind::ConnectionReset => {

@@ -25,19 +25,19 @@ const PAGES_MAX: usize = 1 << 16;
 /// these for pipes of 1 MiB (or `pipe-max-size`), the rest for pipes of 64 KiB. A forked child needs a pool
 /// of its own.
 #[derive(Debug, Clone)]
-pub struct PagePool(Arc<Pipes>);
+pub struct PagePool(Arc<PipePool>);
 
 #[derive(Debug)]
-struct Pipes {
+struct PipePool {
     large_bytes: usize,
     pages_max: usize,
     count_max: usize,
     generation: Generation,
-    state: Mutex<PoolState>,
+    state: Mutex<PipePoolState>,
 }
 
 #[derive(Debug, Default)]
-struct PoolState {
+struct PipePoolState {
     /// Empty pipes.
     large: Vec<Pipe>,
     small: Vec<Pipe>,
@@ -60,7 +60,7 @@ impl PagePool {
 
     fn with_limits(large_bytes: usize, pages_max: usize, count_max: usize) -> Self {
         let (generation, state) = (Generation::current(), Mutex::default());
-        Self(Arc::new(Pipes { large_bytes, pages_max, count_max, generation, state }))
+        Self(Arc::new(PipePool { large_bytes, pages_max, count_max, generation, state }))
     }
 
     /// An empty pipe, with room for that many bytes of whole pages if possible; `None` if none is free: then
@@ -72,34 +72,34 @@ impl PagePool {
         }
         let mut state = pipes.lock();
         let large = if bytes > SMALL_BYTES {
-            state.large.pop().or_else(|| pipes.open(&mut state, pipes.large_bytes, pipes.pages_max / 2))
+            state.large.pop().or_else(|| pipes.open_pipe(&mut state, pipes.large_bytes, pipes.pages_max / 2))
         } else {
             None
         };
         let pipe = large
             .or_else(|| state.small.pop())
-            .or_else(|| pipes.open(&mut state, SMALL_BYTES, pipes.pages_max))
+            .or_else(|| pipes.open_pipe(&mut state, SMALL_BYTES, pipes.pages_max))
             .or_else(|| state.large.pop())?;
         drop(state);
         Some(Pages { pool: self.clone(), pipe: Some(pipe), bytes: 0 })
     }
 }
 
-impl Pipes {
+impl PipePool {
     /// A new pipe, unless the pages of all pipes would exceed the limit.
-    fn open(&self, state: &mut PoolState, bytes: usize, pages_max: usize) -> Option<Pipe> {
+    fn open_pipe(&self, state: &mut PipePoolState, bytes: usize, pages_max: usize) -> Option<Pipe> {
         if state.pages + bytes / PAGE_BYTES > pages_max || state.count == self.count_max {
             return None;
         }
         // If other programs of the user have reached the limit, it has the kernel's minimum, perhaps two
         // pages.
-        let pipe = Pipe::new(bytes).ok().filter(|pipe| pipe.bytes() >= SMALL_BYTES)?;
-        state.pages += pipe.bytes() / PAGE_BYTES;
+        let pipe = Pipe::new(bytes).ok().filter(|pipe| pipe.capacity_bytes() >= SMALL_BYTES)?;
+        state.pages += pipe.capacity_bytes() / PAGE_BYTES;
         state.count += 1;
         Some(pipe)
     }
 
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
+    fn lock(&self) -> MutexGuard<'_, PipePoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,15 +168,15 @@ impl Pages {
     /// (`InvalidData`; if it is non-blocking, `WouldBlock`): recv(2) does.
     pub fn fill(&mut self, from: impl AsFd, offset: Option<u64>, bytes: usize) -> io::Result<usize> {
         match offset {
-            Some(offset) => self.read(from, offset, bytes),
-            None => self.receive(from, bytes),
+            Some(offset) => self.fill_from_file(from, offset, bytes),
+            None => self.fill_from_socket(from, bytes),
         }
     }
 
-    fn read(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<usize> {
+    fn fill_from_file(&mut self, file: impl AsFd, offset: u64, bytes: usize) -> io::Result<usize> {
         let (mut offset, mut read) = (offset, 0);
         while read < bytes {
-            match self.pipe().fill(&file, Some(&mut offset), bytes - read) {
+            match self.pipe().fill_from(&file, Some(&mut offset), bytes - read) {
                 Ok(0) => break,
                 Ok(count) => read += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock || read > 0 => break,
@@ -187,9 +187,9 @@ impl Pages {
         Ok(read)
     }
 
-    fn receive(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<usize> {
-        let count = self.pipe().fill(&socket, None, bytes)?;
-        if count == 0 && bytes > 0 && has_more(socket) {
+    fn fill_from_socket(&mut self, socket: impl AsFd, bytes: usize) -> io::Result<usize> {
+        let count = self.pipe().fill_from(&socket, None, bytes)?;
+        if count == 0 && bytes > 0 && has_waiting_bytes(socket) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.bytes += count;
@@ -206,7 +206,7 @@ impl Pages {
     /// for appending (`InvalidInput`); or a page can no longer be read (`UnexpectedEof`).
     pub fn empty(&mut self, to: impl AsFd, offset: Option<u64>, more: bool) -> io::Result<usize> {
         let mut offset = offset;
-        let count = self.pipe().empty(to, offset.as_mut(), self.bytes, more)?;
+        let count = self.pipe().empty_into(to, offset.as_mut(), self.bytes, more)?;
         if count == 0 && self.bytes > 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -216,7 +216,7 @@ impl Pages {
 }
 
 /// Whether bytes wait in a socket.
-fn has_more(socket: impl AsFd) -> bool {
+fn has_waiting_bytes(socket: impl AsFd) -> bool {
     rustix::net::recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)
         .is_ok_and(|(_, count)| count > 0)
 }
@@ -239,10 +239,10 @@ impl Drop for Pages {
         let Some(pipe) = self.pipe.take().filter(|_| !pipes.generation.is_outdated()) else { return };
         let mut state = pipes.lock();
         if self.bytes > 0 {
-            // As many as `open` added: a pipe keeps its size.
-            state.pages -= pipe.bytes() / PAGE_BYTES;
+            // As many as `open_pipe` added: a pipe keeps its size.
+            state.pages -= pipe.capacity_bytes() / PAGE_BYTES;
             state.count -= 1;
-        } else if pipe.bytes() > SMALL_BYTES {
+        } else if pipe.capacity_bytes() > SMALL_BYTES {
             state.large.push(pipe);
         } else {
             state.small.push(pipe);
@@ -261,13 +261,13 @@ mod tests {
 
     const SMALL_PAGES: usize = SMALL_BYTES / PAGE_BYTES;
 
-    fn content(bytes: usize) -> Vec<u8> {
+    fn patterned_bytes(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|place| (place * 7 % 251) as u8).collect()
     }
 
-    fn file(bytes: usize) -> fs::File {
+    fn file_with_bytes(bytes: usize) -> fs::File {
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&content(bytes)).unwrap();
+        file.write_all(&patterned_bytes(bytes)).unwrap();
         file
     }
 
@@ -276,12 +276,12 @@ mod tests {
         let pool = PagePool::with_limits(64 * PAGE_BYTES, 64 * 4 + SMALL_PAGES * 3, 100);
         let large: Vec<Pages> = (0..2).map(|_| pool.take(1 << 20).unwrap()).collect();
         let mut all: Vec<Pages> = std::iter::from_fn(|| pool.take(1 << 20)).collect();
-        assert!(large.iter().all(|pages| pages.pipe().bytes() == 64 * PAGE_BYTES));
-        assert!(all.iter().all(|pages| pages.pipe().bytes() == SMALL_BYTES));
+        assert!(large.iter().all(|pages| pages.pipe().capacity_bytes() == 64 * PAGE_BYTES));
+        assert!(all.iter().all(|pages| pages.pipe().capacity_bytes() == SMALL_BYTES));
         assert_eq!(all.len(), (64 * 2 + SMALL_PAGES * 3) / SMALL_PAGES);
         assert!(pool.take(1).is_none());
         // A pipe that is returned with contents is closed, so that another can be made.
-        all[0].fill(file(100), Some(0), 100).unwrap();
+        all[0].fill(file_with_bytes(100), Some(0), 100).unwrap();
         all.remove(0);
         assert!(pool.0.lock().small.is_empty());
         let again = pool.take(1).unwrap();
@@ -292,22 +292,22 @@ mod tests {
     }
 
     #[test]
-    fn pipes_leave_descriptors_to_others() {
+    fn a_pool_opens_no_more_pipes_than_allowed() {
         let pool = PagePool::with_limits(64 * PAGE_BYTES, 1 << 20, 5);
         let all: Vec<Pages> = std::iter::from_fn(|| pool.take(1 << 20)).collect();
         assert_eq!(all.len(), 5);
         drop(all);
         let mut one = pool.take(1).unwrap();
-        one.fill(file(100), Some(0), 100).unwrap();
+        one.fill(file_with_bytes(100), Some(0), 100).unwrap();
         drop(one);
         let state = pool.0.lock();
         assert_eq!((state.count, state.large.len()), (4, 4));
     }
 
     #[test]
-    fn pages_beyond_the_pipe_stay_in_the_file() {
+    fn bytes_beyond_the_pipes_room_stay_in_the_file() {
         let pool = PagePool::with_limits(64 * PAGE_BYTES, 64 * 4, 100);
-        let (file, bytes) = (file(80 << 12), 64 << 12);
+        let (file, bytes) = (file_with_bytes(80 << 12), 64 << 12);
         for (offset, expected) in
             [(0, bytes), (100, bytes - 100), ((70 << 12) + 5, (10 << 12) - 5), (1 << 30, 0)]
         {
@@ -323,7 +323,7 @@ mod tests {
                 pages.empty(&here, None, false).unwrap();
             }
             drop(here);
-            let whole = content(80 << 12);
+            let whole = patterned_bytes(80 << 12);
             let from = (offset as usize).min(whole.len());
             assert!(reader.join().unwrap() == whole[from..from + expected]);
         }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn received_pages_can_be_sent_written_and_copied() {
-        let (pool, sent) = (PagePool::new(1), content(600_000));
+        let (pool, sent) = (PagePool::new(1), patterned_bytes(600_000));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let receiver = listener.accept().unwrap().0;
@@ -365,7 +365,7 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         drop(there);
         let mut pages = PagePool::new(1).take(1).unwrap();
-        pages.fill(file(100), Some(0), 100).unwrap();
+        pages.fill(file_with_bytes(100), Some(0), 100).unwrap();
         assert_eq!(pages.empty(&here, None, false).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert_eq!(pages.buffered(), 100);
     }

@@ -55,7 +55,7 @@ impl Published {
         memory.seal().map(|sealed| Self(Arc::new(sealed))).map_err(PublishError::Seal)
     }
 
-    pub(super) fn region(&self) -> &SealedFile {
+    pub(super) fn sealed_file(&self) -> &SealedFile {
         &self.0
     }
 }
@@ -98,7 +98,7 @@ impl TryFrom<OwnedFd> for Published {
             return Err(PublishError::UnsealedFile { missing: names.map(|(_, name)| name).collect() });
         }
         let sealed = SealedFile::map(file).map_err(PublishError::Unmapped)?;
-        if !sealed.is_whole().map_err(PublishError::Unmapped)? {
+        if !sealed.is_fully_allocated().map_err(PublishError::Unmapped)? {
             return Err(PublishError::Sparse { bytes: sealed.len() });
         }
         Ok(Self(Arc::new(sealed)))

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use super::OpenError;
 use super::chunk::Chunk;
-use super::diagnosis::{Diagnosis, PeerContext};
-use super::mapped::{MapRefusal, Mapper};
-use super::receiving::{CHUNK_BYTES_MAX, Chooser, ReceiveMethod};
+use super::diagnosis::{MappingDiagnosis, PeerContext};
+use super::mapped::{MapRefusal, PageMapper};
+use super::receiving::{CHUNK_BYTES_MAX, ReceiveMethod, ReceiveMethodChooser};
 use crate::counter::Counter;
 use crate::engine::half::receiver_half;
-use crate::engine::policy::Reason;
+use crate::engine::policy::ExclusionReason;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
-use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::facts::method_explanation::Explanation;
+use crate::memory::pool::{Buffer, BufferCache, Pool};
 use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
@@ -80,9 +80,9 @@ const PACKET_BYTES: usize = 1448;
 pub struct Receiver {
     socket: Arc<OwnedFd>,
     readiness: Readiness,
-    buffers: Cache,
-    chooser: Chooser,
-    mapper: Mapper,
+    buffers: BufferCache,
+    chooser: ReceiveMethodChooser,
+    mapper: PageMapper,
     peer_context: PeerContext,
     /// Why whole pages were not mapped, and for how many more chunks to reuse that.
     cause: Option<(Cause, u32)>,
@@ -102,7 +102,7 @@ impl Receiver {
     pub(super) fn new(
         socket: Arc<OwnedFd>,
         method: Option<ReceiveMethod>,
-        buffers: Cache,
+        buffers: BufferCache,
     ) -> Result<Self, OpenError> {
         let buffer_bytes = buffers.pool().buffer_bytes();
         if let Some(ReceiveMethod::Recv { bytes }) = method
@@ -114,9 +114,9 @@ impl Receiver {
         option::set_receive_timeout(&socket, None).map_err(OpenError::Socket)?;
         Ok(Self {
             buffers,
-            chooser: Chooser::new(method, buffer_bytes),
-            mapper: Mapper::default(),
-            peer_context: PeerContext::of(&socket),
+            chooser: ReceiveMethodChooser::new(method, buffer_bytes),
+            mapper: PageMapper::default(),
+            peer_context: PeerContext::of_socket(&socket),
             cause: None,
             failure: None,
             timeout: None,
@@ -125,7 +125,7 @@ impl Receiver {
             starved: 0,
             tally: Ledger::default(),
             socket,
-            readiness: Readiness::to_receive(),
+            readiness: Readiness::for_receiving(),
         })
     }
 
@@ -146,7 +146,7 @@ impl Receiver {
     /// The connection broke: everything received before was returned, and the rest is lost. With kind
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
-        returned(self.receive_within(None))
+        none_if_would_block(self.receive_within(None))
     }
 
     /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did
@@ -159,7 +159,7 @@ impl Receiver {
         if timeout.is_zero() {
             return self.try_receive();
         }
-        returned(self.receive_within(Some(timeout)))
+        none_if_would_block(self.receive_within(Some(timeout)))
     }
 
     /// Returns received bytes, without waiting: `None` if there are none, and at the end of the stream; see
@@ -169,7 +169,7 @@ impl Receiver {
     /// As [`receive`](Self::receive).
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Option<Chunk>> {
-        returned(self.next(false))
+        none_if_would_block(self.next_chunk(false))
     }
 
     /// Whether the end of the stream was returned: the peer has sent everything, and all of it was received.
@@ -196,10 +196,10 @@ impl Receiver {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
-        match tcp_receive::peek(self.socket.as_fd(), false) {
+        match tcp_receive::has_data(self.socket.as_fd(), false) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(ReceiveError::of(error).into()),
+            Err(error) => Err(ReceiveError::from_errno(error).into()),
         }
     }
 
@@ -209,24 +209,24 @@ impl Receiver {
             Wait::Adaptive { spin } => spin,
             _ => {
                 self.set_timeout(timeout)?;
-                return self.next(true);
+                return self.next_chunk(true);
             }
         };
         let start = Instant::now();
         let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
-        let found = self.spin(start, spin);
+        let found = self.spin_for_chunk(start, spin);
         let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         if !matches!(found, Err(ReceiveError::WouldBlock)) || left == Some(Duration::ZERO) {
             return found;
         }
         self.set_timeout(left)?;
-        self.next(true)
+        self.next_chunk(true)
     }
 
     /// Repeats the call for that long.
-    fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
+    fn spin_for_chunk(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
         loop {
-            match self.next(false) {
+            match self.next_chunk(false) {
                 Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
                 received => return received,
             }
@@ -251,73 +251,82 @@ impl Receiver {
 
     /// The next chunk, or `None` at the end of the stream; if it `waits`, for as long as the socket's timeout
     /// allows.
-    fn next(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
-        let way = self.chooser.begin();
-        let received = self.gather(waits).and_then(|()| match way {
+    fn next_chunk(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
+        let way = self.chooser.start_call();
+        let received = self.wait_for_enough(waits).and_then(|()| match way {
             ReceiveMethod::Recv { bytes } => {
-                self.mapper.unused();
-                self.by_copy(waits, bytes as usize, self.chooser.cause_of_copying())
+                self.mapper.note_unused_call();
+                self.receive_by_copy(waits, bytes as usize, self.chooser.cause_of_copying())
             }
-            ReceiveMethod::Mapped => self.by_mapping(waits),
+            ReceiveMethod::Mapped => self.receive_by_mapping(waits),
         });
         match &received {
-            Ok(Some(chunk)) => chunk.book(&mut self.tally),
-            Err(ReceiveError::WouldBlock) => self.chooser.found_nothing(),
+            Ok(Some(chunk)) => chunk.add_to_ledger(&mut self.tally),
+            Err(ReceiveError::WouldBlock) => self.chooser.note_empty_call(),
             _ => {}
         }
         received
     }
 
     /// If receives are coalesced: once some data has arrived, waits until there is as much as requested.
-    fn gather(&mut self, waits: bool) -> Result<(), ReceiveError> {
+    fn wait_for_enough(&mut self, waits: bool) -> Result<(), ReceiveError> {
         let Wait::Coalesced { packets, delay } = self.wait else { return Ok(()) };
         let bytes = packets as usize * PACKET_BYTES;
-        if !waits || bytes == 0 || delay.is_zero() || self.has(bytes)? {
+        if !waits || bytes == 0 || delay.is_zero() || self.has_queued(bytes)? {
             return Ok(());
         }
-        if self.look(waits)? && !self.has(bytes)? {
+        if self.has_arrived(waits)? && !self.has_queued(bytes)? {
             let timeout = self.timeout;
             self.set_timeout(Some(delay))?;
             // If it fails, the receiving call gets the error again, or returns it after the bytes.
-            self.failure = tcp_receive::wait_for(self.socket.as_fd(), bytes).err().or(self.failure.take());
+            self.failure =
+                tcp_receive::wait_for_bytes(self.socket.as_fd(), bytes).err().or(self.failure.take());
             self.set_timeout(timeout)?;
-            self.chooser.restart();
+            self.chooser.restart_clock();
         }
         Ok(())
     }
 
-    fn has(&self, bytes: usize) -> Result<bool, ReceiveError> {
+    fn has_queued(&self, bytes: usize) -> Result<bool, ReceiveError> {
         let queued = tcp_receive::queued_bytes(self.socket.as_fd()).map_err(ReceiveError::Socket)?;
         Ok(queued >= bytes as u64)
     }
 
-    fn by_copy(&mut self, waits: bool, bytes: usize, cause: Cause) -> Result<Option<Chunk>, ReceiveError> {
-        let mut buffer = self.buffer()?;
+    fn receive_by_copy(
+        &mut self,
+        waits: bool,
+        bytes: usize,
+        cause: Cause,
+    ) -> Result<Option<Chunk>, ReceiveError> {
+        let mut buffer = self.take_buffer()?;
         buffer.resize(bytes.min(buffer.capacity()));
-        let received = self.copy_to(written(&mut buffer), waits)?;
+        let received = self.receive_into(writable_bytes(&mut buffer), waits)?;
         if received == 0 {
             self.buffers.put(buffer);
-            return self.ended().map(|()| None);
+            return self.note_end().map(|()| None);
         }
         buffer.resize(received);
-        self.chooser.received(ReceiveMethod::Recv { bytes: bytes as u32 }, received);
+        self.chooser.note_received(ReceiveMethod::Recv { bytes: bytes as u32 }, received);
         Ok(Some(Chunk::new(None, Some(buffer), cause)))
     }
 
-    fn copy_to(&mut self, buffer: &mut [u8], waits: bool) -> Result<usize, ReceiveError> {
+    fn receive_into(&mut self, buffer: &mut [u8], waits: bool) -> Result<usize, ReceiveError> {
         if waits && self.chooser.is_measuring() {
             // Waiting must not be measured, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(waits)?,
-                received => return received.map_err(ReceiveError::of),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.has_arrived(waits)?,
+                received => return received.map_err(ReceiveError::from_errno),
             };
         }
-        self.patiently(|socket| tcp_receive::receive(socket, buffer, waits))
+        self.retry_interrupted(|socket| tcp_receive::receive(socket, buffer, waits))
     }
 
     /// Repeats a call that a signal interrupts; with a timeout, a signal ends the wait, because repeated
     /// waits might never end.
-    fn patiently<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> Result<T, ReceiveError> {
+    fn retry_interrupted<T>(
+        &self,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Result<T, ReceiveError> {
         loop {
             match call(self.socket.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
@@ -325,12 +334,12 @@ impl Receiver {
                         return Err(ReceiveError::WouldBlock);
                     }
                 }
-                done => return done.map_err(ReceiveError::of),
+                done => return done.map_err(ReceiveError::from_errno),
             }
         }
     }
 
-    fn buffer(&mut self) -> Result<Buffer, ReceiveError> {
+    fn take_buffer(&mut self) -> Result<Buffer, ReceiveError> {
         let total = self.buffers.pool().total();
         self.buffers.take().ok_or_else(|| {
             self.starved += 1;
@@ -339,11 +348,11 @@ impl Receiver {
     }
 
     /// The meaning of a call that returned no byte: notes that the stream has ended, or returns why it broke.
-    fn ended(&mut self) -> Result<(), ReceiveError> {
+    fn note_end(&mut self) -> Result<(), ReceiveError> {
         if let Some(error) = self.failure.take() {
-            return Err(ReceiveError::of(error));
+            return Err(ReceiveError::from_errno(error));
         }
-        if tcp_receive::end(self.socket.as_fd()) == EndCause::Lost {
+        if tcp_receive::end_cause(self.socket.as_fd()) == EndCause::Lost {
             return Err(ReceiveError::BrokenBefore);
         }
         self.is_finished = true;
@@ -355,7 +364,7 @@ impl Receiver {
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match tcp_receive::receive(self.socket.as_fd(), room, false) {
-            Ok(0) if !room.is_empty() => self.ended().map(|()| Some(0)).map_err(io::Error::from),
+            Ok(0) if !room.is_empty() => self.note_end().map(|()| Some(0)).map_err(io::Error::from),
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Ok(None)
@@ -369,18 +378,18 @@ impl Receiver {
         self.socket.as_fd()
     }
 
-    fn by_mapping(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
-        let mut buffer = self.buffer()?;
+    fn receive_by_mapping(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
+        let mut buffer = self.take_buffer()?;
         buffer.resize(buffer.capacity());
         // Before an urgent byte is passed, data cannot be mapped (`tcp_inq`).
         let mut cause = Cause::NotMapped;
         for is_first in [true, false] {
-            match self.map() {
+            match self.map_pages() {
                 Ok(mut arrived) => {
-                    let copied_bytes = self.complete(&mut arrived, written(&mut buffer));
+                    let copied_bytes = self.copy_unmappable(&mut arrived, writable_bytes(&mut buffer));
                     if arrived.pages.is_some() || copied_bytes > 0 {
                         buffer.resize(copied_bytes);
-                        return Ok(Some(self.finish(arrived, buffer)));
+                        return Ok(Some(self.make_chunk(arrived, buffer)));
                     }
                 }
                 Err(MapRefusal::NoSlot) => {
@@ -388,38 +397,38 @@ impl Receiver {
                     break;
                 }
                 Err(MapRefusal::Unavailable(error)) => {
-                    self.chooser.rule_out_mapping(unavailable(&error));
+                    self.chooser.rule_out_mapping(mapping_exclusion(&error));
                     break;
                 }
             }
-            if is_first && !self.look(waits)? {
-                return self.ended().map(|()| None);
+            if is_first && !self.has_arrived(waits)? {
+                return self.note_end().map(|()| None);
             }
         }
         self.buffers.put(buffer);
-        self.by_copy(waits, INSTEAD_BYTES, cause)
+        self.receive_by_copy(waits, INSTEAD_BYTES, cause)
     }
 
-    fn map(&mut self) -> Result<ReceivedPages, MapRefusal> {
+    fn map_pages(&mut self) -> Result<ReceivedPages, MapRefusal> {
         if self.mapper.is_full() {
             let made = self.mapper.make_room();
             // Instead, each chunk is charged with its share.
-            self.chooser.restart();
+            self.chooser.restart_clock();
             made?;
         }
-        self.mapper.receive(self.socket.as_fd())
+        self.mapper.receive_pages(self.socket.as_fd())
     }
 
     /// Whether data has arrived; may wait for it.
-    fn look(&mut self, waits: bool) -> Result<bool, ReceiveError> {
-        let is_there = self.patiently(|socket| tcp_receive::peek(socket, waits))?;
+    fn has_arrived(&mut self, waits: bool) -> Result<bool, ReceiveError> {
+        let is_there = self.retry_interrupted(|socket| tcp_receive::has_data(socket, waits))?;
         // The time of a wait is not a cost.
-        self.chooser.restart();
+        self.chooser.restart_clock();
         Ok(is_there)
     }
 
     /// Copies the following bytes that cannot be mapped; returns how many.
-    fn complete(&mut self, arrived: &mut ReceivedPages, rest: &mut [u8]) -> usize {
+    fn copy_unmappable(&mut self, arrived: &mut ReceivedPages, rest: &mut [u8]) -> usize {
         self.failure = arrived.error.take().or(self.failure.take());
         let bytes = arrived.unmappable_bytes.min(rest.len());
         if bytes == 0 {
@@ -437,13 +446,13 @@ impl Receiver {
         }
     }
 
-    fn finish(&mut self, arrived: ReceivedPages, buffer: Buffer) -> Chunk {
+    fn make_chunk(&mut self, arrived: ReceivedPages, buffer: Buffer) -> Chunk {
         let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), buffer.len());
         let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
-        self.chooser.owes(self.mapper.unmapping(mapped_bytes));
-        self.chooser.received(ReceiveMethod::Mapped, mapped_bytes + copied_bytes);
+        self.chooser.add_unmapping_cost(self.mapper.unmapping_cost(mapped_bytes));
+        self.chooser.note_received(ReceiveMethod::Mapped, mapped_bytes + copied_bytes);
         if self.mapper.should_stop_mapping(mapped_bytes, copied_bytes) {
-            self.chooser.rule_out_mapping(Reason::Temporary(pointless(cause)));
+            self.chooser.rule_out_mapping(ExclusionReason::Temporary(useless_mapping_text(cause)));
         }
         let copied = if copied_bytes > 0 {
             Some(buffer)
@@ -459,7 +468,7 @@ impl Receiver {
     fn cause_of_not_mapping(&mut self) -> Cause {
         let (cause, chunks) = match self.cause {
             Some((cause, chunks @ 1..)) => (cause, chunks - 1),
-            _ => (self.peer_context.facts(&self.socket).cause(), CAUSE_CHUNKS),
+            _ => (self.peer_context.gather_facts(&self.socket).not_mapped_cause(), CAUSE_CHUNKS),
         };
         self.cause = Some((cause, chunks));
         cause
@@ -480,7 +489,7 @@ impl Receiver {
             meaning: "Calls that found all buffers of the pool in use",
             value: self.starved,
         };
-        Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
+        Ok(Stats::with_moved(self.tally.datagrams(), self.tally.bytes()).with_counters([starved]))
     }
 
     /// The method in use, and the methods it was compared with; if pages were to be mapped and some were not,
@@ -488,13 +497,13 @@ impl Receiver {
     pub fn explain(&self) -> Explanation {
         let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
         if diagnosis.mapped_fraction().is_none() {
-            return Explanation::of(&method, Evidence::Unknown);
+            return Explanation::from_choice(&method, Evidence::Unknown);
         }
-        Explanation::of(&format_args!("{method}\n{diagnosis}"), Evidence::Unknown)
+        Explanation::from_choice(&format_args!("{method}\n{diagnosis}"), Evidence::Unknown)
     }
 
-    fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::new(self.peer_context.facts(&self.socket), &self.tally)
+    fn diagnosis(&self) -> MappingDiagnosis {
+        MappingDiagnosis::new(self.peer_context.gather_facts(&self.socket), &self.tally)
     }
 }
 
@@ -502,7 +511,7 @@ receiver_half!(Receiver, Option<Chunk>);
 
 /// What the program gets: that nothing has arrived yet is no error.
 #[inline]
-fn returned(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
+fn none_if_would_block(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
     match received {
         Err(ReceiveError::WouldBlock) => Ok(None),
         received => received.map_err(io::Error::from),
@@ -511,30 +520,30 @@ fn returned(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<
 
 /// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated
 /// when used.
-pub(super) fn own_pool() -> io::Result<Pool> {
+pub(super) fn default_receive_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }
 
-fn written(buffer: &mut Buffer) -> &mut [u8] {
+fn writable_bytes(buffer: &mut Buffer) -> &mut [u8] {
     buffer.as_mut().expect("buffers of a pool can be written to")
 }
 
-fn unavailable(error: &io::Error) -> Reason {
+fn mapping_exclusion(error: &io::Error) -> ExclusionReason {
     match error.raw_os_error() {
         Some(libc::ENOPROTOOPT) => {
-            Reason::Unavailable("this kernel has no TCP_ZEROCOPY_RECEIVE: Linux 4.18 or newer has")
+            ExclusionReason::Unavailable("this kernel has no TCP_ZEROCOPY_RECEIVE: Linux 4.18 or newer has")
         }
         Some(libc::ENOMEM) => {
-            Reason::Temporary("no memory to map into (ENOMEM): see 'sysctl vm.max_map_count'")
+            ExclusionReason::Temporary("no memory to map into (ENOMEM): see 'sysctl vm.max_map_count'")
         }
         _ if error.kind() == io::ErrorKind::Unsupported => {
-            Reason::Unavailable("this machine's pages are not of 4096 bytes")
+            ExclusionReason::Unavailable("this machine's pages are not of 4096 bytes")
         }
-        _ => Reason::Temporary("the kernel refuses to map what was received"),
+        _ => ExclusionReason::Temporary("the kernel refuses to map what was received"),
     }
 }
 
-fn pointless(cause: Cause) -> &'static str {
+fn useless_mapping_text(cause: Cause) -> &'static str {
     match cause {
         Cause::LocalPages => "next to nothing maps: the pages of a sender on this machine",
         Cause::HeadersNotSplit => "next to nothing maps: the card does not split headers off",
@@ -551,9 +560,9 @@ impl io::Read for Receiver {
             return Ok(0);
         }
         self.set_timeout(None)?;
-        let received = self.patiently(|socket| tcp_receive::receive(socket, buffer, true))?;
+        let received = self.retry_interrupted(|socket| tcp_receive::receive(socket, buffer, true))?;
         if received == 0 {
-            self.ended()?;
+            self.note_end()?;
         } else {
             self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
         }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::engine::policy::{self, Choice, Explanation, Policy, Reason, Work, WorkUnit};
+use crate::engine::policy::{self, Choice, ExclusionReason, Policy, PolicyExplanation, Work, WorkUnit};
 use crate::facts::evidence::Cause;
 
 /// How bytes of a stream are received.
@@ -59,15 +59,15 @@ const TELLING_BYTES_MIN: usize = 32 << 10;
 /// The choice, by the cost of receiving and *using* a byte: from the start of one call, less its wait, to the
 /// start of the next. So it includes a chunk's effect on the caches, and the cost of unmapping.
 #[derive(Debug)]
-pub(super) struct Chooser {
+pub(super) struct ReceiveMethodChooser {
     policy: Policy<ReceiveMethod>,
     /// Whether mapping was measured, or found not to work.
     is_mapping_known: bool,
-    sample: Option<Sample>,
+    sample: Option<CostSample>,
 }
 
 #[derive(Debug)]
-struct Sample {
+struct CostSample {
     choice: Choice<ReceiveMethod>,
     started: Instant,
     owed: Duration,
@@ -77,10 +77,12 @@ struct Sample {
     is_open: bool,
 }
 
-impl Chooser {
+impl ReceiveMethodChooser {
     /// Always `pinned`, or the best method that fits the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
-        let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(WorkUnit::Reads);
+        let policy = pinned
+            .map_or_else(|| policy_for_buffers(buffer_bytes), Policy::pinned)
+            .with_work_unit(WorkUnit::Reads);
         Self { policy, is_mapping_known: false, sample: None }
     }
 
@@ -96,31 +98,32 @@ impl Chooser {
 
     /// The method to receive by now; data received before has been used.
     #[inline]
-    pub(super) fn begin(&mut self) -> ReceiveMethod {
-        self.begin_by(Instant::now)
+    pub(super) fn start_call(&mut self) -> ReceiveMethod {
+        self.start_call_with_clock(Instant::now)
     }
 
-    /// As [`begin`](Self::begin), with a clock, which is read only while measuring.
+    /// As [`start_call`](Self::start_call), with a clock, which is read only while measuring.
     #[inline]
-    fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
+    fn start_call_with_clock(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let mut now = None;
         if let Some(sample) = self.sample.take() {
             let started = *now.insert(clock());
             if sample.is_open {
-                self.sample = Some(Sample { started, ..sample });
+                self.sample = Some(CostSample { started, ..sample });
                 return sample.choice.method;
             }
-            self.record(&sample, started);
+            self.record_sample(&sample, started);
         }
         let choice = self.policy.choose(WORK);
         if choice.measured {
             let started = now.unwrap_or_else(clock);
-            self.sample = Some(Sample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
+            self.sample =
+                Some(CostSample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
         }
         choice.method
     }
 
-    fn record(&mut self, sample: &Sample, now: Instant) {
+    fn record_sample(&mut self, sample: &CostSample, now: Instant) {
         if sample.units > 0 {
             self.is_mapping_known |= sample.choice.method == ReceiveMethod::Mapped;
             let work = Work { count: sample.units, ..WORK };
@@ -134,14 +137,14 @@ impl Chooser {
         self.sample.is_some()
     }
 
-    pub(super) fn restart(&mut self) {
+    pub(super) fn restart_clock(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.started = Instant::now();
         }
     }
 
     /// Adds the cost of unmapping the chunk, which happens later, together with others.
-    pub(super) fn owes(&mut self, cost: Duration) {
+    pub(super) fn add_unmapping_cost(&mut self, cost: Duration) {
         if let Some(sample) = &mut self.sample {
             sample.owed = cost;
         }
@@ -149,7 +152,7 @@ impl Chooser {
 
     /// Records that the call received nothing yet.
     #[inline]
-    pub(super) fn found_nothing(&mut self) {
+    pub(super) fn note_empty_call(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.is_open = true;
         }
@@ -158,7 +161,7 @@ impl Chooser {
     /// Notes what the call received, and how. A receiver that is faster than its sender never fills a large
     /// chunk, so a chunk need not be full, only long enough that its bytes dominate its cost.
     #[inline]
-    pub(super) fn received(&mut self, way: ReceiveMethod, bytes: usize) {
+    pub(super) fn note_received(&mut self, way: ReceiveMethod, bytes: usize) {
         let Some(sample) = &mut self.sample else { return };
         sample.is_open = false;
         let bytes_max = match way {
@@ -171,7 +174,7 @@ impl Chooser {
     }
 
     /// Notes that pages cannot be mapped, now or ever.
-    pub(super) fn rule_out_mapping(&mut self, why: Reason) {
+    pub(super) fn rule_out_mapping(&mut self, why: ExclusionReason) {
         self.sample = None;
         self.is_mapping_known = true;
         if !self.policy.is_pinned() {
@@ -179,12 +182,12 @@ impl Chooser {
         }
     }
 
-    pub(super) fn explain(&self) -> Explanation<ReceiveMethod> {
+    pub(super) fn explain(&self) -> PolicyExplanation<ReceiveMethod> {
         self.policy.explain()
     }
 }
 
-fn among(buffer_bytes: usize) -> Policy<ReceiveMethod> {
+fn policy_for_buffers(buffer_bytes: usize) -> Policy<ReceiveMethod> {
     let fitting = CHUNK_BYTES.into_iter().filter(|&bytes| bytes as usize <= buffer_bytes);
     let mut ways: Vec<ReceiveMethod> = fitting.map(|bytes| ReceiveMethod::Recv { bytes }).collect();
     if ways.is_empty() {
@@ -199,70 +202,73 @@ fn among(buffer_bytes: usize) -> Policy<ReceiveMethod> {
 mod tests {
     use super::*;
 
-    fn used(explanation: &Explanation<ReceiveMethod>) -> Option<ReceiveMethod> {
+    fn method_in_use(explanation: &PolicyExplanation<ReceiveMethod>) -> Option<ReceiveMethod> {
         explanation.classes.first().map(|class| class.method)
     }
 
-    fn ways(buffer_bytes: usize) -> Vec<ReceiveMethod> {
-        let mut chooser = Chooser::new(None, buffer_bytes);
-        let first = chooser.begin();
+    fn candidate_methods(buffer_bytes: usize) -> Vec<ReceiveMethod> {
+        let mut chooser = ReceiveMethodChooser::new(None, buffer_bytes);
+        let first = chooser.start_call();
         let explanation = chooser.explain();
         let others = explanation.classes[0].others.iter().map(|other| other.method);
         [first].into_iter().chain(others).collect()
     }
 
     #[test]
-    fn lengths_are_in_their_largest_unit() {
+    fn receive_lengths_are_displayed_in_their_largest_unit() {
         let name = |bytes| ReceiveMethod::Recv { bytes }.to_string();
         let names = [name(1000), name(64 << 10), name(1536 << 10), name(1 << 20)];
         assert_eq!(names, ["recv of 1000 bytes", "recv of 64 KiB", "recv of 1536 KiB", "recv of 1 MiB"]);
     }
 
     #[test]
-    fn chunks_fit_into_the_buffers() {
-        let all = ways(CHUNK_BYTES_MAX);
+    fn candidate_chunk_lengths_fit_into_the_buffers() {
+        let all = candidate_methods(CHUNK_BYTES_MAX);
         assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, ReceiveMethod::Recv { bytes: 64 << 10 }));
-        assert_eq!(ways(40 << 10).len(), 3);
-        assert_eq!(ways(4096), [ReceiveMethod::Recv { bytes: 4096 }, ReceiveMethod::Mapped]);
-        assert_eq!(ways(16 << 10), [ReceiveMethod::Recv { bytes: 16 << 10 }, ReceiveMethod::Mapped]);
+        assert_eq!(candidate_methods(40 << 10).len(), 3);
+        assert_eq!(candidate_methods(4096), [ReceiveMethod::Recv { bytes: 4096 }, ReceiveMethod::Mapped]);
+        assert_eq!(
+            candidate_methods(16 << 10),
+            [ReceiveMethod::Recv { bytes: 16 << 10 }, ReceiveMethod::Mapped]
+        );
     }
 
     #[test]
-    fn empty_calls_continue_a_measurement() {
-        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
+    fn calls_that_receive_nothing_continue_a_measurement() {
+        let mut chooser = ReceiveMethodChooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
-            chooser.begin();
+            chooser.start_call();
             assert!(chooser.is_measuring());
-            chooser.found_nothing();
+            chooser.note_empty_call();
         }
-        chooser.received(ReceiveMethod::Recv { bytes: 64 << 10 }, 64 << 10);
-        chooser.begin();
+        chooser.note_received(ReceiveMethod::Recv { bytes: 64 << 10 }, 64 << 10);
+        chooser.start_call();
         assert!(chooser.explain().classes[0].cost_ns.is_some());
     }
 
     #[test]
     fn short_chunks_are_not_measured() {
-        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
+        let mut chooser = ReceiveMethodChooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
-            let way = chooser.begin();
-            chooser.received(way, 1000);
+            let way = chooser.start_call();
+            chooser.note_received(way, 1000);
             assert_eq!(chooser.cause_of_copying(), Cause::SocketCall, "nothing was compared");
         }
         let explanation = chooser.explain();
         assert_eq!(explanation.classes[0].cost_ns, None);
-        assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 64 << 10 }));
+        assert_eq!(method_in_use(&explanation), Some(ReceiveMethod::Recv { bytes: 64 << 10 }));
     }
 
     /// Receives that many bytes, where each waiting call takes that long by each way.
-    fn after(
+    fn explain_after_receiving(
         bytes: usize,
         queued: usize,
         cost: impl Fn(ReceiveMethod, usize) -> f64,
-    ) -> Explanation<ReceiveMethod> {
-        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
+    ) -> PolicyExplanation<ReceiveMethod> {
+        let mut chooser = ReceiveMethodChooser::new(None, CHUNK_BYTES_MAX);
         let (mut now, mut received, mut call) = (Instant::now(), 0, 0_u32);
         while received < bytes {
-            let way = chooser.begin_by(|| now);
+            let way = chooser.start_call_with_clock(|| now);
             let count = match way {
                 ReceiveMethod::Recv { bytes } => queued.min(bytes as usize),
                 ReceiveMethod::Mapped => queued,
@@ -272,14 +278,14 @@ mod tests {
             let factor =
                 1.0 + f64::from(call * 7919 % 101) / 500.0 + if call % 97 == 50 { 10.0 } else { 0.0 };
             now += Duration::from_nanos((cost(way, count) * factor) as u64);
-            chooser.received(way, count);
+            chooser.note_received(way, count);
             received += count;
         }
         chooser.explain()
     }
 
     /// A call, and a price by 4 KiB.
-    fn linear(call_ns: f64, copied_ns: f64, mapped_ns: f64) -> impl Fn(ReceiveMethod, usize) -> f64 {
+    fn linear_cost_ns(call_ns: f64, copied_ns: f64, mapped_ns: f64) -> impl Fn(ReceiveMethod, usize) -> f64 {
         move |way, count| {
             let each_ns = if way == ReceiveMethod::Mapped { mapped_ns } else { copied_ns };
             call_ns + each_ns * count as f64 / UNIT_BYTES as f64
@@ -290,31 +296,35 @@ mod tests {
     fn mapping_is_chosen_only_where_it_is_cheaper() {
         // 48 KiB: a sender that is slower than the receiver, so no chunk is ever filled.
         for queued in [48 << 10, 4 << 20] {
-            let cheaper = after(2 << 30, queued, linear(500.0, 400.0, 250.0));
-            assert_eq!(used(&cheaper), Some(ReceiveMethod::Mapped), "{queued}: {cheaper}");
-            let dearer = after(2 << 30, queued, linear(500.0, 400.0, 500.0));
-            assert_ne!(used(&dearer), Some(ReceiveMethod::Mapped), "{queued}: {dearer}");
+            let cheaper = explain_after_receiving(2 << 30, queued, linear_cost_ns(500.0, 400.0, 250.0));
+            assert_eq!(method_in_use(&cheaper), Some(ReceiveMethod::Mapped), "{queued}: {cheaper}");
+            let dearer = explain_after_receiving(2 << 30, queued, linear_cost_ns(500.0, 400.0, 500.0));
+            assert_ne!(method_in_use(&dearer), Some(ReceiveMethod::Mapped), "{queued}: {dearer}");
         }
     }
 
     #[test]
-    fn the_cheapest_length_is_chosen() {
+    fn the_cheapest_chunk_length_is_chosen() {
         // What does not fit into a cache costs more.
         let cost = |way, count: usize| {
-            linear(2000.0, if count > 256 << 10 { 400.0 } else { 200.0 }, 900.0)(way, count)
+            linear_cost_ns(2000.0, if count > 256 << 10 { 400.0 } else { 200.0 }, 900.0)(way, count)
         };
-        let explanation = after(2 << 30, 4 << 20, cost);
-        assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 256 << 10 }), "{explanation}");
+        let explanation = explain_after_receiving(2 << 30, 4 << 20, cost);
+        assert_eq!(
+            method_in_use(&explanation),
+            Some(ReceiveMethod::Recv { bytes: 256 << 10 }),
+            "{explanation}"
+        );
     }
 
     #[test]
     fn deferred_unmapping_counts_as_cost() {
-        let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
+        let mut chooser = ReceiveMethodChooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
         let start = Instant::now();
-        chooser.begin_by(|| start);
-        chooser.owes(Duration::from_micros(16));
-        chooser.received(ReceiveMethod::Mapped, 64 << 10);
-        chooser.begin_by(|| start + Duration::from_micros(16));
+        chooser.start_call_with_clock(|| start);
+        chooser.add_unmapping_cost(Duration::from_micros(16));
+        chooser.note_received(ReceiveMethod::Mapped, 64 << 10);
+        chooser.start_call_with_clock(|| start + Duration::from_micros(16));
         assert_eq!(chooser.explain().classes[0].cost_ns, Some(2000.0));
     }
 }

@@ -12,29 +12,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ends::StreamState;
-use flush::Call;
+use flush::OpenCallNote;
 pub(super) use flush::RING_SENDS;
 
-use super::by_reference::{ByReference, Transfer};
+use super::by_reference::{RangeTransfer, ReferenceSender};
 
-use super::item::{Item, QueuedBytes};
-use super::outcome::{Counters, Outcome, QUEUE_BYTES_MAX, SendError};
+use super::item::{QueuedBytes, StreamItem};
+use super::outcome::{QUEUE_BYTES_MAX, SendError, SendOutcome, SenderCounters};
 use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
-use crate::engine::path::{PathEvidence, Paths};
+use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::{Choice, Policy};
-use crate::engine::wait::{Poll, poll_until_done};
+use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pool::Buffer;
-use crate::memory::send_queue::{Completed, NoZeroCopy, SendQueue, Ticket};
+use crate::memory::send_queue::{Completed, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::stream;
 
 const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
-pub(super) type Queue = SendQueue<Item, Call>;
+pub(super) type StreamQueue = SendQueue<StreamItem, OpenCallNote>;
 
 /// The sending half of a stream.
 ///
@@ -51,7 +51,7 @@ pub(super) type Queue = SendQueue<Item, Call>;
 /// unknown.
 #[derive(Debug)]
 pub struct Sender {
-    queue: Queue,
+    queue: StreamQueue,
     queued_bytes: QueuedBytes,
     end: StreamState,
     paths: PathEvidence,
@@ -60,19 +60,19 @@ pub struct Sender {
     policy: Policy<Method>,
     /// The choice for a run of so many bytes, if it was made already.
     chosen: Option<(usize, Choice<Method>)>,
-    outcome: Outcome,
+    outcome: SendOutcome,
     /// The last call by io_uring sent a part, so its last packet is unfinished.
     has_open_packet: bool,
     published_method: Option<PublishedMethod>,
     /// Made when data is first sent by reference.
-    by_reference: Option<ByReference>,
+    by_reference: Option<ReferenceSender>,
 }
 
 impl Sender {
     pub(super) fn new(
-        queue: Queue,
+        queue: StreamQueue,
         policy: Policy<Method>,
-        paths: Paths,
+        paths: SocketPaths,
         peer: Option<IpAddr>,
         published_method: Option<PublishedMethod>,
     ) -> Self {
@@ -85,7 +85,7 @@ impl Sender {
             ledger: Ledger::default(),
             policy,
             chosen: None,
-            outcome: Outcome::default(),
+            outcome: SendOutcome::default(),
             has_open_packet: false,
             published_method,
             by_reference: None,
@@ -138,20 +138,20 @@ impl Sender {
     pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<Buffer>> {
         let look = |sender: &mut Self| {
             if let Some(buffer) = sender.buffer() {
-                return Ok(Poll::Done(buffer));
+                return Ok(PollOutcome::Done(buffer));
             }
             let is_flushed = sender.try_flush()?;
             if sender.reap() > 0 || sender.queue.cache().available() > 0 {
-                return Ok(Poll::Moved);
+                return Ok(PollOutcome::Moved);
             }
             let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
             if is_nothing_away {
                 Err(io::Error::new(io::ErrorKind::WouldBlock, ALL_HELD))
             } else {
-                Ok(Poll::Nothing)
+                Ok(PollOutcome::Nothing)
             }
         };
-        poll_until_done(self, timeout, look, Self::wait)
+        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions)
     }
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
@@ -186,8 +186,8 @@ impl Sender {
     /// The buffer, and why it was not queued: [`Reason::Full`] or [`Reason::Finished`].
     pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected<Buffer>> {
         let buffer = buffer.into();
-        match self.check(buffer.len() as u64) {
-            Ok(()) => Ok(self.push(Item::Buffer(buffer))),
+        match self.check_can_queue(buffer.len() as u64) {
+            Ok(()) => Ok(self.push(StreamItem::Buffer(buffer))),
             Err(reason) => Err(Rejected { item: buffer, reason }),
         }
     }
@@ -214,7 +214,7 @@ impl Sender {
     /// # Errors
     /// [`Reason::OutOfRange`] or [`Reason::Finished`].
     pub fn send_published(&mut self, data: &Published, range: Range<u64>) -> Result<Ticket, Reason> {
-        self.queue_reference(Transfer::published(data, range)?)
+        self.queue_reference(RangeTransfer::published(data, range)?)
     }
 
     /// Queues a range of a file, in bytes, which is sent by reference to the file's pages (sendfile(2)). A
@@ -241,21 +241,21 @@ impl Sender {
     /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] if the kernel does not report the
     /// file's length.
     pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
-        self.queue_reference(Transfer::file(file, range)?)
+        self.queue_reference(RangeTransfer::file(file, range)?)
     }
 
-    fn queue_reference(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
-        self.check(0)?; // sends by reference are not limited
-        Ok(self.push(Item::Reference(transfer)))
+    fn queue_reference(&mut self, transfer: RangeTransfer) -> Result<Ticket, Reason> {
+        self.check_can_queue(0)?; // sends by reference are not limited
+        Ok(self.push(StreamItem::Reference(transfer)))
     }
 
-    fn push(&mut self, item: Item) -> Ticket {
+    fn push(&mut self, item: StreamItem) -> Ticket {
         self.queued_bytes.add(&item);
         self.queue.push(item)
     }
 
     /// Whether so many bytes can be queued in a buffer.
-    fn check(&self, bytes: u64) -> Result<(), Reason> {
+    fn check_can_queue(&self, bytes: u64) -> Result<(), Reason> {
         if self.end == StreamState::Finished {
             return Err(Reason::Finished);
         }
@@ -297,7 +297,7 @@ impl Sender {
     /// The connection is closed, or a queued file has ended (kind
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
     pub fn flush(&mut self) -> io::Result<()> {
-        self.hand_over(true, usize::MAX).map(drop)
+        self.flush_queue(true, usize::MAX).map(drop)
     }
 
     /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm)
@@ -306,12 +306,12 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
-        self.hand_over(false, usize::MAX)
+        self.flush_queue(false, usize::MAX)
     }
 
     /// Like `try_flush`, for at most that many bytes, so that other streams have their turn.
     pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
-        self.hand_over(false, bytes)
+        self.flush_queue(false, bytes)
     }
 
     /// Hands over as much as the peer makes room for within `timeout`. Returns `false` if something is left.
@@ -332,8 +332,10 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        let look = |sender: &mut Self| Ok(if sender.try_flush()? { Poll::Done(()) } else { Poll::Nothing });
-        poll_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
+        let look = |sender: &mut Self| {
+            Ok(if sender.try_flush()? { PollOutcome::Done(()) } else { PollOutcome::Nothing })
+        };
+        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions).map(|done| done.is_some())
     }
 
     /// The next buffer that is free again, if the builder was set to [return
@@ -353,7 +355,7 @@ impl Sender {
     /// ```
     pub fn completed(&mut self) -> Option<Completed<Buffer>> {
         let Completed { ticket, evidence, item } = self.queue.completed()?;
-        let Item::Buffer(item) = item else { return None }; // what was referred to does not come back
+        let StreamItem::Buffer(item) = item else { return None }; // what was referred to does not come back
         Some(Completed { ticket, evidence, item })
     }
 
@@ -366,12 +368,12 @@ impl Sender {
         let look = |sender: &mut Self| {
             let is_flushed = sender.try_flush()?;
             Ok(match sender.reap() {
-                _ if is_flushed && sender.in_flight() == 0 => Poll::Done(()),
-                0 => Poll::Nothing,
-                _ => Poll::Moved,
+                _ if is_flushed && sender.in_flight() == 0 => PollOutcome::Done(()),
+                0 => PollOutcome::Nothing,
+                _ => PollOutcome::Moved,
             })
         };
-        poll_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
+        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions).map(|done| done.is_some())
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or
@@ -385,7 +387,7 @@ impl Sender {
         if is_free || self.queued() == 0 {
             return Ok(is_free);
         }
-        stream::is_sendable(self.queue.socket()).map_err(|error| self.error(error))
+        stream::is_sendable(self.queue.socket()).map_err(|error| self.send_error(error))
     }
 
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can
@@ -411,14 +413,14 @@ impl Sender {
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork, because the
     /// parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
-        self.share()?;
+        self.allow_other_senders()?;
         Ok(self.queue.socket())
     }
 
     /// Allows others to send on the socket.
-    pub(super) fn share(&mut self) -> io::Result<()> {
+    pub(super) fn allow_other_senders(&mut self) -> io::Result<()> {
         self.queue.share_socket()?;
-        self.policy.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
+        self.policy.mark_unavailable(Method::ZeroCopy, NoZeroCopyReason::Shared.why());
         Ok(())
     }
 
@@ -435,7 +437,7 @@ impl Sender {
     pub fn stats(&self) -> io::Result<Stats> {
         let unknown_completions = self.queue.unknown_completions();
         let ended_early = self.by_reference.as_ref().map_or(0, |by| by.ended_early);
-        let counters = Counters { unknown_completions, ended_early, ..self.outcome.counters };
+        let counters = SenderCounters { unknown_completions, ended_early, ..self.outcome.counters };
         Ok(self.outcome.stats(self.queue.head().ticket, counters))
     }
 
@@ -444,10 +446,10 @@ impl Sender {
     /// [below threshold](crate::Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         let owned = self.policy.explain();
-        let published = self.by_reference.as_ref().map(ByReference::explain).map(|found| {
+        let published = self.by_reference.as_ref().map(ReferenceSender::explain).map(|found| {
             format!("\npublished data, by reference to its pages, of which no completion ever comes: {found}")
         });
-        Explanation::of(&format_args!("{owned}{}", published.unwrap_or_default()), Evidence::Unknown)
+        Explanation::from_choice(&format_args!("{owned}{}", published.unwrap_or_default()), Evidence::Unknown)
     }
 }
 
@@ -457,7 +459,7 @@ sender_half!(Sender, Buffer);
 impl io::Write for Sender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Self::flush(self)?;
-        let sent = self.send_some(bytes).map_err(|error| self.error(error))?;
+        let sent = self.send_some(bytes).map_err(|error| self.send_error(error))?;
         self.outcome.slices += 1;
         Ok(sent)
     }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::slice::IterMut;
 
 use super::message::Message;
-use super::over_port::{self, Payload};
+use super::over_port::{self, ReceivedPayload};
 use super::run::{DatagramInfo, Run};
 use crate::memory::pool::Buffer;
 use crate::sys::udp_receive::LocalAddress;
@@ -32,16 +32,16 @@ use crate::sys::udp_receive::LocalAddress;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Batch<'half>(Source<'half>);
+pub struct Batch<'half>(BatchSource<'half>);
 
 #[derive(Debug)]
-enum Source<'half> {
-    Kernel(Runs<'half>),
+enum BatchSource<'half> {
+    Kernel(RunDatagrams<'half>),
     Port(over_port::Batch<'half>),
 }
 
 #[derive(Debug)]
-struct Runs<'half> {
+struct RunDatagrams<'half> {
     /// Runs (coalesced datagrams) of which none was returned yet.
     runs: IterMut<'half, Run>,
     count: usize,
@@ -66,7 +66,7 @@ impl BatchCursor {
 
 impl<'half> Batch<'half> {
     #[inline]
-    pub(super) fn of_runs(runs: &'half mut [Run], given: &'half mut BatchCursor) -> Self {
+    pub(super) fn from_runs(runs: &'half mut [Run], given: &'half mut BatchCursor) -> Self {
         let (count, mut runs) = (runs.len(), runs.iter_mut());
         let (mut begun, mut left) = (None, &[][..]);
         if given.datagrams > 0
@@ -79,12 +79,12 @@ impl<'half> Batch<'half> {
         }
         // A batch that is forgotten (`mem::forget`) does not come again: buffers of it may have been taken.
         *given = BatchCursor::ALL;
-        Self(Source::Kernel(Runs { runs, count, begun, left, given }))
+        Self(BatchSource::Kernel(RunDatagrams { runs, count, begun, left, given }))
     }
 
     #[inline]
-    pub(super) fn of_port(batch: over_port::Batch<'half>) -> Self {
-        Self(Source::Port(batch))
+    pub(super) fn from_port(batch: over_port::Batch<'half>) -> Self {
+        Self(BatchSource::Port(batch))
     }
 
     /// The runs of datagrams that the kernel coalesced, except runs of which a datagram was returned already.
@@ -92,11 +92,11 @@ impl<'half> Batch<'half> {
     #[doc(hidden)]
     pub fn into_runs(self) -> &'half [Run] {
         match self.0 {
-            Source::Kernel(mut source) => {
+            BatchSource::Kernel(mut source) => {
                 source.left = &[];
                 std::mem::take(&mut source.runs).into_slice()
             }
-            Source::Port(_) => &[],
+            BatchSource::Port(_) => &[],
         }
     }
 }
@@ -107,32 +107,32 @@ impl<'half> Iterator for Batch<'half> {
     #[inline]
     fn next(&mut self) -> Option<Datagram<'half>> {
         match &mut self.0 {
-            Source::Kernel(runs) => runs.next(),
-            Source::Port(batch) => batch.next().map(|datagram| Datagram(Body::Port(datagram))),
+            BatchSource::Kernel(runs) => runs.next(),
+            BatchSource::Port(batch) => batch.next().map(|datagram| Datagram(DatagramBody::Port(datagram))),
         }
     }
 }
 
-impl<'half> Runs<'half> {
+impl<'half> RunDatagrams<'half> {
     #[inline]
     fn next(&mut self) -> Option<Datagram<'half>> {
         if self.left.is_empty() {
             let run = self.runs.next()?;
             if run.is_single() {
-                return Some(Datagram(Body::Alone(run)));
+                return Some(Datagram(DatagramBody::Alone(run)));
             }
-            run.share();
+            run.make_shared();
             let run: &'half Run = run;
             (self.begun, self.left) = (Some(run), run.bytes());
         }
         let run = self.begun?;
         let (bytes, others) = self.left.split_at(self.left.len().min(run.segment_bytes()));
         self.left = others;
-        Some(Datagram(Body::OfRun(run, bytes)))
+        Some(Datagram(DatagramBody::OfRun(run, bytes)))
     }
 }
 
-impl Drop for Runs<'_> {
+impl Drop for RunDatagrams<'_> {
     /// Datagrams not returned are in the next batch.
     #[inline]
     fn drop(&mut self) {
@@ -152,10 +152,10 @@ impl Drop for Runs<'_> {
 
 /// A received datagram, in place. It derefs to its payload.
 #[derive(Debug)]
-pub struct Datagram<'half>(Body<'half>);
+pub struct Datagram<'half>(DatagramBody<'half>);
 
 #[derive(Debug)]
-enum Body<'half> {
+enum DatagramBody<'half> {
     /// A run of one datagram, with its own buffer.
     Alone(&'half mut Run),
     OfRun(&'half Run, &'half [u8]),
@@ -166,9 +166,9 @@ impl Datagram<'_> {
     #[inline]
     fn info(&self) -> DatagramInfo {
         match &self.0 {
-            Body::Alone(run) => run.info(run.bytes().len()),
-            Body::OfRun(run, bytes) => run.info(run.range_of(bytes).end),
-            Body::Port(datagram) => datagram.info(),
+            DatagramBody::Alone(run) => run.info(run.bytes().len()),
+            DatagramBody::OfRun(run, bytes) => run.info(run.range_of(bytes).end),
+            DatagramBody::Port(datagram) => datagram.info(),
         }
     }
 
@@ -176,9 +176,9 @@ impl Datagram<'_> {
     #[inline]
     pub fn from(&self) -> SocketAddr {
         match &self.0 {
-            Body::Alone(run) => run.from(),
-            Body::OfRun(run, _) => run.from(),
-            Body::Port(datagram) => datagram.from(),
+            DatagramBody::Alone(run) => run.from(),
+            DatagramBody::OfRun(run, _) => run.from(),
+            DatagramBody::Port(datagram) => datagram.from(),
         }
     }
 
@@ -207,11 +207,13 @@ impl Datagram<'_> {
     pub fn take(self) -> OwnedDatagram {
         let from = self.from();
         let bytes = match self.0 {
-            Body::Alone(run) => run.take_buffer().expect("it is here"),
-            Body::OfRun(run, bytes) => Buffer::of_shared(run.shared(), |all| &all[run.range_of(bytes)]),
-            Body::Port(datagram) => match datagram.take() {
-                Payload::Frame(frame) => frame.into(),
-                Payload::Bytes(bytes) => Buffer::from_owner(bytes),
+            DatagramBody::Alone(run) => run.take_buffer().expect("it is here"),
+            DatagramBody::OfRun(run, bytes) => {
+                Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)])
+            }
+            DatagramBody::Port(datagram) => match datagram.take() {
+                ReceivedPayload::Frame(frame) => frame.into(),
+                ReceivedPayload::Bytes(bytes) => Buffer::from_owner(bytes),
             },
         };
         OwnedDatagram { from, bytes }
@@ -224,9 +226,9 @@ impl Deref for Datagram<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Body::Alone(run) => run.bytes(),
-            Body::OfRun(_, bytes) => bytes,
-            Body::Port(datagram) => datagram,
+            DatagramBody::Alone(run) => run.bytes(),
+            DatagramBody::OfRun(_, bytes) => bytes,
+            DatagramBody::Port(datagram) => datagram,
         }
     }
 }

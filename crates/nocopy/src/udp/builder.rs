@@ -9,11 +9,11 @@ use nocopy_proto::UdpChecksum;
 use socket2::{Domain, Protocol, Type};
 
 use super::choice;
-use super::open_error::{OpenError, refused};
-use super::settings::{Settings, join};
+use super::open_error::{OpenError, setting_error};
+use super::settings::{SocketSettings, join_group};
 use super::{Method, Receiver, Sender, Socket, kernel, over_port};
 use crate::engine::address;
-use crate::engine::path::Paths;
+use crate::engine::path::SocketPaths;
 use crate::engine::wait::Wait;
 use crate::memory::pool::Pool;
 use crate::memory::send_queue::KernelSocket;
@@ -62,7 +62,7 @@ pub struct Builder {
     receive_pool: Option<Pool>,
     return_buffers: bool,
     wait: Option<Wait>,
-    settings: Settings,
+    settings: SocketSettings,
 }
 
 impl Builder {
@@ -74,7 +74,7 @@ impl Builder {
             receive_pool: None,
             return_buffers: false,
             wait: None,
-            settings: Settings::default(),
+            settings: SocketSettings::default(),
         }
     }
 
@@ -244,7 +244,7 @@ impl Builder {
             Some(port) => {
                 let under = over_port::Socket::open(port, address, &self.settings)?;
                 let pool = given_or_new_pool(self.send_pool.clone())?;
-                self.over(under, &pool)
+                self.socket_over_port(under, &pool)
             }
         }
     }
@@ -266,7 +266,7 @@ impl Builder {
         let Some(port) = self.port.take() else { return Ok(vec![self.bind_kernel(address)?]) };
         let under = over_port::Socket::open_queues(port, address, &self.settings)?;
         let pool = given_or_new_pool(self.send_pool.clone())?;
-        under.into_iter().map(|under| self.over(under, &pool)).collect()
+        under.into_iter().map(|under| self.socket_over_port(under, &pool)).collect()
     }
 
     /// Only the ports and kernel sockets below sockets over all queues: for the carrier of messages, which
@@ -286,54 +286,59 @@ impl Builder {
         address: SocketAddr,
         batch: usize,
     ) -> Result<kernel::Receiver, OpenError> {
-        let socket = OwnedFd::from(self.bound(address)?);
-        self.kernel_receiver(Arc::new(socket), batch)
+        let socket = OwnedFd::from(self.bind_socket(address)?);
+        self.new_kernel_receiver(Arc::new(socket), batch)
     }
 
     fn bind_kernel(self, address: SocketAddr) -> Result<Socket, OpenError> {
-        self.settings.check(address)?;
-        let socket = Arc::new(OwnedFd::from(self.bound(address)?));
-        udp_send::report_errors(&socket, address.is_ipv6()).map_err(refused("errors of the network"))?;
+        self.settings.check_bind_address(address)?;
+        let socket = Arc::new(OwnedFd::from(self.bind_socket(address)?));
+        udp_send::enable_error_queue(&socket, address.is_ipv6())
+            .map_err(setting_error("errors of the network"))?;
         let kernel = KernelSocket::new(Arc::clone(&socket));
         let pool = given_or_new_pool(self.send_pool.clone())?;
-        let sender = self.sender(Arc::clone(&kernel), pool, None)?;
-        let mut receiver = self.kernel_receiver(socket, kernel::Receiver::BATCH)?;
-        receiver.keep_errors(kernel);
+        let sender = self.new_sender(Arc::clone(&kernel), pool, None)?;
+        let mut receiver = self.new_kernel_receiver(socket, kernel::Receiver::BATCH)?;
+        receiver.store_errors_for_sender(kernel);
         receiver.set_wait(self.wait.unwrap_or(Wait::Interrupt));
-        Ok(Socket { address: None, sender, receiver: Receiver::of_kernel(receiver) })
+        Ok(Socket { address: None, sender, receiver: Receiver::from_kernel(receiver) })
     }
 
     /// A bound socket with these settings, and nothing else.
-    pub(crate) fn bound(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+    pub(crate) fn bind_socket(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(OpenError::Socket)?;
-        self.settings.set(&socket, address.is_ipv6())?;
+        self.settings.apply_to_socket(&socket, address.is_ipv6())?;
         let bound = address::bind(&socket, address);
         bound.map_err(|source| OpenError::Bind { address, source })?;
         let interface = self.settings.multicast_interface.unwrap_or(0); // the one that the routing table names
-        self.settings.groups.iter().try_for_each(|group| join(&socket, *group, interface))?;
+        self.settings.groups.iter().try_for_each(|group| join_group(&socket, *group, interface))?;
         Ok(socket)
     }
 
-    fn kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
+    fn new_kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
         kernel::Receiver::new(socket, given_or_new_pool(self.receive_pool.clone())?, batch)
-            .map_err(refused("coalescing"))
+            .map_err(setting_error("coalescing"))
     }
 
     /// Puts the halves of the port into the halves of the socket.
-    pub(super) fn over(&self, under: over_port::Socket, pool: &Pool) -> Result<Socket, OpenError> {
+    pub(super) fn socket_over_port(
+        &self,
+        under: over_port::Socket,
+        pool: &Pool,
+    ) -> Result<Socket, OpenError> {
         let address = Some(under.local_address());
         let (receiver, port) = under.split();
-        let mut receiver = Receiver::of_port(receiver);
+        let mut receiver = Receiver::from_port(receiver);
         if let Some(wait) = self.wait {
             receiver.set_wait(wait);
         }
         let kernel = Arc::clone(port.kernel_socket());
-        let sender = self.sender(kernel, pool.clone(), Some(port))?;
+        let sender = self.new_sender(kernel, pool.clone(), Some(port))?;
         Ok(Socket { address, sender, receiver })
     }
 
-    fn sender(
+    fn new_sender(
         &self,
         socket: Arc<KernelSocket>,
         pool: Pool,
@@ -343,8 +348,8 @@ impl Builder {
             let source = io::Error::other("no port was given to Builder::port");
             return Err(OpenError::Method { method, source });
         }
-        let policy = choice::policy(self.method, port.is_some());
-        let paths = Paths::of(&*socket);
+        let policy = choice::udp_policy(self.method, port.is_some());
+        let paths = SocketPaths::of_socket(&*socket);
         let mut sender = Sender::new(socket, pool, policy, paths, self.return_buffers);
         sender.copies_over_port = port.is_some() && self.method.is_none_or(|method| method == Method::Xdp);
         sender.port = port.map(Box::new);
@@ -353,7 +358,7 @@ impl Builder {
         {
             match self.method {
                 Some(method) => return Err(OpenError::Method { method, source: io::Error::other(refused) }),
-                None => choice::without_zero_copy(&mut sender.policy, refused.why()),
+                None => choice::exclude_zero_copy(&mut sender.policy, refused.why()),
             }
         }
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {

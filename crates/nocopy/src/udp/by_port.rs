@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::message::{Message, Outgoing};
 use super::over_port;
-use super::sender::{CallPlan, Run, Sender};
+use super::sender::{CallPlan, QueuedRun, Sender};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::pool::Buffer;
@@ -19,13 +19,13 @@ const FRAMES_WAIT: Duration = Duration::from_millis(1);
 
 impl Sender {
     /// Sends the run over the port; one system call for all.
-    pub(super) fn send_over_port(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+    pub(super) fn send_over_port(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         let to = self.destinations.get(run.destination).to;
-        while self.has(run) {
-            let bytes = self.next().bytes;
+        while self.has_run_left(run) {
+            let bytes = self.next_datagram().bytes;
             match self.send_next_over_port(to) {
                 Ok(()) => self.count_sent(1, bytes, None),
-                Err(Reason::Full) => self.make_frames_free(plan.flags)?,
+                Err(Reason::Full) => self.wait_for_port_room(plan.flags)?,
                 // The other methods report why.
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
             }
@@ -34,9 +34,9 @@ impl Sender {
     }
 
     fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), Reason> {
-        let next = self.next();
+        let next = self.next_datagram();
         let Some(port) = &mut self.port else { return Ok(()) };
-        if let Some(Outgoing { message, destination }) = self.queue.take_front(is_of_frames) {
+        if let Some(Outgoing { message, destination }) = self.queue.take_front(is_datagram_of_frames) {
             let is_chain = message.pieces().len() > 1;
             let Err(Rejected { item: message, reason }) = send_frames(port, message, to) else {
                 self.queue.advance(next.end, None); // frames return to their pool by themselves
@@ -65,17 +65,17 @@ impl Sender {
                 Ok(())
             }
             Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
-            Err(Reason::System(error)) => Err(self.refuse_copy(error)),
+            Err(Reason::System(error)) => Err(self.count_refused_copy(error)),
             Err(_) => match port.flush() {
                 Ok(_) => self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into())),
-                Err(error) => Err(self.refuse_copy(error)),
+                Err(error) => Err(self.count_refused_copy(error)),
             },
         }
     }
 
     #[cold]
-    fn refuse_copy(&mut self, error: io::Error) -> Reason {
-        self.outcome.refuse(&error);
+    fn count_refused_copy(&mut self, error: io::Error) -> Reason {
+        self.outcome.count_refused(&error);
         Reason::System(error)
     }
 
@@ -91,7 +91,7 @@ impl Sender {
 
     /// For when all frames are in flight, the ring is full, or the kernel has no room for a datagram that the
     /// port cannot send.
-    fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
+    fn wait_for_port_room(&mut self, flags: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
         if port.reap() > 0 {
             return Ok(());
@@ -118,9 +118,9 @@ impl Sender {
 }
 
 /// Whether it is a datagram whose memory is frames only.
-fn is_of_frames(outgoing: &Outgoing) -> bool {
+fn is_datagram_of_frames(outgoing: &Outgoing) -> bool {
     let pieces = outgoing.message.pieces();
-    !pieces.is_empty() && pieces.iter().all(Buffer::is_frame) && outgoing.message.datagrams() == 1
+    !pieces.is_empty() && pieces.iter().all(Buffer::is_frame) && outgoing.message.datagram_count() == 1
 }
 
 /// Sends a message of frames; gives it back if the port refuses it.

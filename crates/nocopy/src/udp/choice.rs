@@ -17,24 +17,24 @@ const SINGLE_BYTES_MIN: u32 = 4096;
 
 /// Among all methods, or always `pinned`. With a port, which is then one of the methods, small datagrams are
 /// measured, too.
-pub(super) fn policy(pinned: Option<Method>, has_port: bool) -> Policy<Method> {
-    let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
-    policy.plain(Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
+pub(super) fn udp_policy(pinned: Option<Method>, has_port: bool) -> Policy<Method> {
+    let policy = pinned.map_or_else(|| policy_of_all_methods(has_port), Policy::pinned);
+    policy.with_plain_call(Method::Socket, if has_port { 0 } else { SINGLE_BYTES_MIN })
 }
 
 /// Excludes `MSG_ZEROCOPY` calls. (If the kernel refused `SO_ZEROCOPY`, it would still accept them, but copy,
 /// and never report completion.)
-pub(super) fn without_zero_copy(policy: &mut Policy<Method>, why: &'static str) {
+pub(super) fn exclude_zero_copy(policy: &mut Policy<Method>, why: &'static str) {
     let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
-    by_flag.for_each(|method| policy.unavailable(method, why));
+    by_flag.for_each(|method| policy.mark_unavailable(method, why));
 }
 
-fn among_all(has_port: bool) -> Policy<Method> {
+fn policy_of_all_methods(has_port: bool) -> Policy<Method> {
     let with = |methods: &[Method]| -> Vec<Method> {
         let port = has_port.then_some(Method::Xdp);
         methods[..1].iter().copied().chain(port).chain(methods[1..].iter().copied()).collect()
     };
-    Policy::new(&with(&BATCHES)).singles(&with(&SINGLES))
+    Policy::new(&with(&BATCHES)).with_single_methods(&with(&SINGLES))
 }
 
 #[cfg(test)]
@@ -45,9 +45,9 @@ mod tests {
     use crate::engine::policy::Work;
 
     #[test]
-    fn unsupported_methods_are_never_chosen_after_a_reset() {
-        let mut policy = policy(None, false);
-        without_zero_copy(&mut policy, "the kernel refuses it");
+    fn excluded_zero_copy_is_not_chosen_after_the_policy_forgets() {
+        let mut policy = udp_policy(None, false);
+        exclude_zero_copy(&mut policy, "the kernel refuses it");
         policy.forget_all();
         let work = Work { destination: 0, bytes: 1400, count: 44 };
         for _ in 0..10_000 {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::sys::udp_send::Address;
+use crate::sys::udp_send::KernelAddress;
 
 /// The most destinations that are remembered; then all unused ones are forgotten.
 const DESTINATIONS_MAX: usize = 65_536;
@@ -12,7 +12,7 @@ const DESTINATIONS_MAX: usize = 65_536;
 pub(super) struct Destination {
     pub(super) to: SocketAddr,
     /// `None` for the peer to which the socket itself is connected.
-    pub(super) address: Option<Address>,
+    pub(super) address: Option<KernelAddress>,
 }
 
 /// Each destination has a number, which queued messages carry.
@@ -35,7 +35,7 @@ impl Destinations {
 
     /// Sets the peer. A different peer gets a different number, so that messages queued or in flight keep
     /// their destination. `names_it`: the socket itself is not connected, so datagrams need the address.
-    pub(super) fn connect(&mut self, to: SocketAddr, names_it: bool) {
+    pub(super) fn set_connected(&mut self, to: SocketAddr, names_it: bool) {
         if let Some(before) = self.connected {
             let before = &mut self.all[before as usize];
             before.address = Some(before.to.into());
@@ -64,14 +64,14 @@ impl Destinations {
     }
 
     #[inline]
-    pub(super) fn number(&mut self, to: SocketAddr) -> u32 {
+    pub(super) fn number_of(&mut self, to: SocketAddr) -> u32 {
         match self.last {
             Some((last, number)) if last == to => number,
-            _ => self.find(to),
+            _ => self.find_or_add(to),
         }
     }
 
-    fn find(&mut self, to: SocketAddr) -> u32 {
+    fn find_or_add(&mut self, to: SocketAddr) -> u32 {
         let number = match self.numbers.get(&to) {
             Some(number) => *number,
             None => {
@@ -92,7 +92,7 @@ impl Destinations {
 
     /// Forgets all destinations except the connected one and those `in_use` by messages queued or in flight.
     /// Their numbers are reused.
-    pub(super) fn forget(&mut self, in_use: impl Iterator<Item = u32>) {
+    pub(super) fn forget_unused(&mut self, in_use: impl Iterator<Item = u32>) {
         let mut stays = vec![false; self.all.len()];
         in_use.chain(self.connected).for_each(|number| stays[number as usize] = true);
         self.numbers.retain(|_, number| stays[*number as usize]);
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn unused_destination_numbers_are_reused() {
         let mut destinations = Destinations::new();
-        destinations.connect(address(0), false);
+        destinations.set_connected(address(0), false);
         let max = DESTINATIONS_MAX as u32;
         let used = [1, 7, max - 1];
         for number in 1..10 * max {
             if destinations.is_full() {
-                destinations.forget(used.into_iter());
+                destinations.forget_unused(used.into_iter());
             }
-            destinations.number(address(number));
+            destinations.number_of(address(number));
             assert!(destinations.all.len() <= DESTINATIONS_MAX);
             assert!(destinations.numbers.len() < DESTINATIONS_MAX);
         }
@@ -127,6 +127,6 @@ mod tests {
         for number in [0].into_iter().chain(used) {
             assert_eq!(destinations.get(number).to, address(number));
         }
-        assert_eq!(used.map(|number| destinations.number(address(number))), used);
+        assert_eq!(used.map(|number| destinations.number_of(address(number))), used);
     }
 }

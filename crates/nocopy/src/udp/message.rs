@@ -58,7 +58,7 @@ impl Message {
     }
 
     #[inline]
-    pub(super) fn datagrams(&self) -> usize {
+    pub(super) fn datagram_count(&self) -> usize {
         if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
     }
 
@@ -69,7 +69,7 @@ impl Message {
 
     /// The bytes of its only datagram if they are in one piece.
     #[inline(always)]
-    pub(super) fn single(&self) -> Option<&[u8]> {
+    pub(super) fn single_datagram(&self) -> Option<&[u8]> {
         match &self.pieces[..] {
             [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
             _ => None,
@@ -125,12 +125,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_are_counted() {
-        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagrams();
+    fn the_datagrams_of_a_message_are_counted() {
+        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagram_count();
         assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
-        assert_eq!(Message::from_iter([]).datagrams(), 1);
+        assert_eq!(Message::from_iter([]).datagram_count(), 1);
         let gathered = Message::from_iter([vec![1, 2].into(), vec![3].into()]);
-        assert_eq!((gathered.bytes, gathered.datagrams(), gathered.single()), (3, 1, None));
-        assert_eq!(Message::from(Buffer::from(vec![1, 2])).single(), Some(&[1_u8, 2][..]));
+        assert_eq!((gathered.bytes, gathered.datagram_count(), gathered.single_datagram()), (3, 1, None));
+        assert_eq!(Message::from(Buffer::from(vec![1, 2])).single_datagram(), Some(&[1_u8, 2][..]));
     }
 }

@@ -123,8 +123,8 @@ impl Socket {
             }
             Some(_) => {}
         }
-        self.sender.connected(to);
-        self.receiver.connected(to);
+        self.sender.set_peer(to);
+        self.receiver.set_peer(to);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Socket {
     /// # Errors
     /// The kernel refuses to report it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.address.map_or_else(|| address::local(self.sender.queue.kernel_socket()), Ok)
+        self.address.map_or_else(|| address::local_address(self.sender.queue.kernel_socket()), Ok)
     }
 
     /// The half that sends.

@@ -104,7 +104,7 @@ pub enum OpenError {
 }
 
 /// The error of a setting that the kernel refused.
-pub(super) fn refused(setting: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+pub(super) fn setting_error(setting: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Setting { setting, source }
 }
 

@@ -1,6 +1,6 @@
 //! Counts and errors of sending.
 
-use nocopy_proto::errno::{Counts, ErrorCause};
+use nocopy_proto::errno::{ErrorCause, ErrorCounts};
 use std::io;
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::counter::{Counter, counters};
 use crate::stats::Stats;
 
 counters! {
-    pub(crate) struct Counters {
+    pub(crate) struct SenderCounters {
         /// Datagrams that the kernel refused for good; flush returns the reason.
         refused,
         /// Datagrams that were copied because the kernel had no memory to record a zero-copy call.
@@ -29,23 +29,23 @@ counters! {
 
 /// What became of the datagrams of one sender.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct SendOutcome {
     /// Datagrams the kernel accepted (not: delivered).
     pub(super) sent: u64,
     pub(super) sent_bytes: u64,
     /// Calls to flush that handed over queued messages.
     pub(super) flushes: u64,
-    pub(super) counters: Counters,
-    pub(super) by_error: Counts,
+    pub(super) counters: SenderCounters,
+    pub(super) by_error: ErrorCounts,
     /// Datagrams that were refused after they were handed over; the next flush or drain returns this error.
     pub(super) late: Option<SendError>,
     /// Errors of the network that were read at the socket before this sender was made.
     pub(super) errors_before: u64,
 }
 
-impl Outcome {
+impl SendOutcome {
     /// Counts a datagram that is not sent.
-    pub(super) fn refuse(&mut self, error: &io::Error) {
+    pub(super) fn count_refused(&mut self, error: &io::Error) {
         self.counters.refused += 1;
         self.by_error.add(error, 1);
     }
@@ -54,13 +54,14 @@ impl Outcome {
     pub(super) fn stats(&self, network_errors: Option<u64>, unknown_completions: u64) -> Stats {
         // No underflow: the count at the socket only grows.
         let peer_errors = network_errors.map_or(0, |errors| errors - self.errors_before);
-        let counters = Counters { peer_errors, unknown_completions, ..self.counters };
-        let by_error = self.by_error.by_name().into_iter().map(|(name, value)| {
+        let counters = SenderCounters { peer_errors, unknown_completions, ..self.counters };
+        let by_error = self.by_error.counts_by_name().into_iter().map(|(name, value)| {
             let meaning = "Of the refused datagrams, those by this error of the kernel.";
             Counter { name: format!("refused_{name}").into(), meaning, value }
         });
-        let mut stats =
-            Stats::moved(self.sent, self.sent_bytes).with(by_error).with_sender(counters.counters());
+        let mut stats = Stats::with_moved(self.sent, self.sent_bytes)
+            .with_counters(by_error)
+            .with_sender_counters(counters.counters());
         stats.flushes = self.flushes;
         stats
     }
@@ -69,7 +70,7 @@ impl Outcome {
 /// A datagram was refused for good, and removed from the queue; those after it were handed over. This is the
 /// inner error of errors of [`Sender::flush`](super::Sender::flush).
 #[derive(Debug, thiserror::Error)]
-#[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", named(.to), advice(.source), cause = ErrorCause(.source))]
+#[error("send: {refused} of the datagrams were not sent, the first to {}{cause}; {}", peer_name(.to), send_error_advice(.source), cause = ErrorCause(.source))]
 pub struct SendError {
     /// The destination of the first refused datagram; `None`: the peer to which the socket is connected.
     pub to: Option<SocketAddr>,
@@ -85,11 +86,11 @@ impl From<SendError> for io::Error {
     }
 }
 
-fn named(to: &Option<SocketAddr>) -> String {
+fn peer_name(to: &Option<SocketAddr>) -> String {
     to.map_or_else(|| "the connected peer".into(), |to| to.to_string())
 }
 
-fn advice(error: &io::Error) -> &'static str {
+fn send_error_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "there is no way to it; look at 'ip route get'",
         Some(libc::EPERM) => "a packet filter of this host forbids it; look at 'nft list ruleset'",

@@ -21,7 +21,7 @@ pub(super) const PENDING_ERRORS_MAX: usize = 16;
 
 /// Whether a call failed because the network reported an error for an earlier datagram. Receiving never ends
 /// with such an error.
-pub(super) fn is_of_network(error: &io::Error) -> bool {
+pub(super) fn is_network_error(error: &io::Error) -> bool {
     // The results of ICMP's types and codes: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and
     // `icmpv6_err_convert` of net/ipv6/icmp.c.
     const BY_ICMP: [i32; 11] = [

@@ -12,7 +12,7 @@ use super::{kernel, over_port};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
 use crate::stats::Stats;
@@ -52,11 +52,11 @@ use crate::stats::Stats;
 pub struct Receiver(Either<Box<kernel::Receiver>, Box<over_port::Receiver>>);
 
 impl Receiver {
-    pub(super) fn of_kernel(receiver: kernel::Receiver) -> Self {
+    pub(super) fn from_kernel(receiver: kernel::Receiver) -> Self {
         Self(Left(Box::new(receiver)))
     }
 
-    pub(super) fn of_port(receiver: over_port::Receiver) -> Self {
+    pub(super) fn from_port(receiver: over_port::Receiver) -> Self {
         Self(Right(Box::new(receiver)))
     }
 
@@ -93,7 +93,7 @@ impl Receiver {
     fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Left(kernel) => kernel.receive_within(timeout),
-            Right(port) => port.receive_within(timeout).map(Batch::of_port),
+            Right(port) => port.receive_within(timeout).map(Batch::from_port),
         }
     }
 
@@ -105,7 +105,7 @@ impl Receiver {
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Left(kernel) => kernel.try_receive(),
-            Right(port) => port.try_receive().map(Batch::of_port),
+            Right(port) => port.try_receive().map(Batch::from_port),
         }
     }
 
@@ -187,10 +187,10 @@ impl Receiver {
     }
 
     /// Receives only from that address.
-    pub(super) fn connected(&mut self, to: std::net::SocketAddr) {
+    pub(super) fn set_peer(&mut self, to: std::net::SocketAddr) {
         // At a kernel socket, the kernel sees to it.
         if let Right(port) = &mut self.0 {
-            port.connected(to);
+            port.set_peer(to);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::pool::Buffer;
-use crate::sys::udp_receive::{LocalAddress, Message};
+use crate::sys::udp_receive::{LocalAddress, MessageReport};
 
 /// Datagrams of one sender, contiguous in one buffer: all of one length, except that the last may be shorter.
 #[derive(Debug)]
@@ -32,16 +32,16 @@ pub(super) struct DatagramInfo {
     pub(super) congested: bool,
 }
 
-impl From<&Message> for DatagramInfo {
+impl From<&MessageReport> for DatagramInfo {
     #[inline]
-    fn from(&Message { from, local, truncated, congested, .. }: &Message) -> Self {
+    fn from(&MessageReport { from, local, truncated, congested, .. }: &MessageReport) -> Self {
         Self { from, local, truncated, congested }
     }
 }
 
 impl Run {
     #[inline]
-    pub(super) fn new(mut buffer: Buffer, message: &Message) -> Self {
+    pub(super) fn new(mut buffer: Buffer, message: &MessageReport) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
         Self { memory: RunMemory::Own(buffer), segment_bytes, info: message.into() }
@@ -130,14 +130,14 @@ impl Run {
     }
 
     #[inline]
-    pub(super) fn share(&mut self) {
+    pub(super) fn make_shared(&mut self) {
         self.memory = match std::mem::replace(&mut self.memory, RunMemory::Taken) {
             RunMemory::Own(buffer) => RunMemory::Shared(Arc::new(buffer)),
             shared => shared,
         };
     }
 
-    pub(super) fn shared(&self) -> Arc<Buffer> {
+    pub(super) fn shared_buffer(&self) -> Arc<Buffer> {
         match &self.memory {
             RunMemory::Shared(buffer) => Arc::clone(buffer),
             _ => unreachable!("runs of several datagrams are shared before one is taken"),

@@ -9,31 +9,31 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flush::Call;
-pub(super) use flush::{CallPlan, Run};
+use flush::OpenCallNote;
+pub(super) use flush::{CallPlan, QueuedRun};
 use rustix::event::PollFlags;
 
 use super::choice;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
 use super::method::Method;
-use super::outcome::Outcome;
+use super::outcome::SendOutcome;
 use super::over_port;
 use super::peer_error::PeerError;
-use super::strangers::Strangers;
+use super::strangers::UnverifiedPeerLimit;
 use crate::engine::half::sender_half;
-use crate::engine::path::{PathEvidence, Paths};
+use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::Policy;
 use crate::engine::reaper::{self, CloseTimeouts};
-use crate::engine::wait::{Poll, poll_until_done};
+use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
-use crate::memory::pool::{Buffer, Cache, Pool};
-use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopy, SendQueue, Ticket};
+use crate::memory::pool::{Buffer, BufferCache, Pool};
+use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
-use crate::sys::poll::ready_for;
+use crate::sys::poll::ready_events;
 use crate::sys::udp_send;
 
 /// The most messages that are queued before they must be flushed.
@@ -66,8 +66,8 @@ const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_s
 /// ```
 #[derive(Debug)]
 pub struct Sender {
-    pub(super) queue: SendQueue<Outgoing, Call>,
-    burst: Burst<Call>,
+    pub(super) queue: SendQueue<Outgoing, OpenCallNote>,
+    burst: Burst<OpenCallNote>,
     paths: PathEvidence,
     ledger: Ledger,
     /// 0 after close.
@@ -79,8 +79,8 @@ pub struct Sender {
     /// Unsent messages wait for completions, not for room in the socket.
     pub(super) awaits_completions: bool,
     pub(super) policy: Policy<Method>,
-    strangers: Strangers,
-    pub(super) outcome: Outcome,
+    strangers: UnverifiedPeerLimit,
+    pub(super) outcome: SendOutcome,
 }
 
 impl Sender {
@@ -88,12 +88,12 @@ impl Sender {
         socket: Arc<KernelSocket>,
         pool: Pool,
         policy: Policy<Method>,
-        paths: Paths,
+        paths: SocketPaths,
         return_buffers: bool,
     ) -> Self {
         Self {
-            outcome: Outcome { errors_before: socket.network_errors(), ..Outcome::default() },
-            queue: SendQueue::new(socket, Cache::new(pool), return_buffers),
+            outcome: SendOutcome { errors_before: socket.network_error_count(), ..SendOutcome::default() },
+            queue: SendQueue::new(socket, BufferCache::new(pool), return_buffers),
             burst: Burst::new(),
             paths: PathEvidence::new(paths),
             ledger: Ledger::default(),
@@ -103,16 +103,16 @@ impl Sender {
             copies_over_port: false,
             awaits_completions: false,
             policy,
-            strangers: Strangers::default(),
+            strangers: UnverifiedPeerLimit::default(),
         }
     }
 
     /// Sets the default destination. The socket behind a port is not connected itself.
-    pub(super) fn connected(&mut self, to: SocketAddr) {
+    pub(super) fn set_peer(&mut self, to: SocketAddr) {
         if self.destinations.is_full() {
             self.forget_destinations();
         }
-        self.destinations.connect(to, self.port.is_some());
+        self.destinations.set_connected(to, self.port.is_some());
     }
 
     /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free
@@ -189,7 +189,7 @@ impl Sender {
         if self.destinations.is_full() {
             self.forget_destinations();
         }
-        self.destinations.number(to)
+        self.destinations.number_of(to)
     }
 
     /// Forgets destinations without messages queued or in flight.
@@ -197,7 +197,7 @@ impl Sender {
     fn forget_destinations(&mut self) {
         // Destinations of calls in flight stay, too: the entries that a call reads are held until it is
         // settled.
-        self.destinations.forget(self.queue.entries().unfinished().map(|payload| payload.destination));
+        self.destinations.forget_unused(self.queue.entries().unfinished().map(|payload| payload.destination));
         self.paths.forget();
         self.policy.forget_all();
     }
@@ -256,7 +256,7 @@ impl Sender {
     /// others: to be asked before it is sent.
     #[doc(hidden)]
     pub fn has_room_for(&mut self, to: SocketAddr, bytes: usize) -> bool {
-        self.strangers.may_send(self.queue.socket(), bytes, to)
+        self.strangers.may_send_to_unverified(self.queue.socket(), bytes, to)
     }
 
     #[inline]
@@ -278,28 +278,28 @@ impl Sender {
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         self.outcome.flushes += 1;
-        if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
+        if self.send_only_message() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
     /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods.
     /// Returns `false` if it did nothing.
     #[inline(always)]
-    fn send_only(&mut self) -> bool {
-        let Some(Outgoing { message, destination }) = self.queue.only() else { return false };
-        let (Some(bytes), destination) = (message.single(), *destination) else { return false };
+    fn send_only_message(&mut self) -> bool {
+        let Some(Outgoing { message, destination }) = self.queue.only_payload() else { return false };
+        let (Some(bytes), destination) = (message.single_datagram(), *destination) else { return false };
         // Messages wait for room no longer, so the descriptor must not either.
         let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
-        if !is_alone || !self.policy.is_plain(destination, bytes.len()) {
+        if !is_alone || !self.policy.uses_plain_call(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.queue.socket(), bytes, address, 0).is_err() {
+        if udp_send::send_datagram(self.queue.socket(), bytes, address, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
-        let evidence = self.policy.copied(1, bytes);
+        let evidence = self.policy.copied_evidence(1, bytes);
         self.count_sent(1, bytes, Some(evidence));
-        self.queue.pop_only(|outgoing| outgoing.message.pieces.pop(), evidence);
+        self.queue.pop_only_entry(|outgoing| outgoing.message.pieces.pop(), evidence);
         true
     }
 
@@ -309,7 +309,7 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
         self.outcome.flushes += 1;
-        let (is_all, is_taken) = self.hand_over_to_all(libc::MSG_DONTWAIT)?;
+        let (is_all, is_taken) = self.flush_queue_and_port(libc::MSG_DONTWAIT)?;
         Ok(is_all && is_taken)
     }
 
@@ -337,8 +337,8 @@ impl Sender {
     }
 
     #[inline]
-    pub(super) fn network_errors(&self) -> u64 {
-        self.queue.kernel_socket().network_errors()
+    pub(super) fn network_error_count(&self) -> u64 {
+        self.queue.kernel_socket().network_error_count()
     }
 
     /// Errors that the network reported since the last call, oldest first; at most the last 64, but all are
@@ -409,7 +409,7 @@ impl Sender {
             }
         }
         let socket = self.queue.socket();
-        let events = ready_for(socket, PollFlags::OUT)?;
+        let events = ready_events(socket, PollFlags::OUT)?;
         if events.contains(PollFlags::ERR) {
             // An error without a notice would make the descriptor readable for good; it concerns an earlier
             // datagram.
@@ -446,9 +446,9 @@ impl Sender {
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
             Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => Poll::Done(()),
-                0 => Poll::Nothing,
-                _ => Poll::Moved,
+                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => PollOutcome::Done(()),
+                0 => PollOutcome::Nothing,
+                _ => PollOutcome::Moved,
             })
         };
         let wait = |sender: &mut Self, timeout| {
@@ -525,7 +525,7 @@ impl Sender {
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.queue.share_socket()?;
-        choice::without_zero_copy(&mut self.policy, NoZeroCopy::Shared.why());
+        choice::exclude_zero_copy(&mut self.policy, NoZeroCopyReason::Shared.why());
         Ok(self.queue.socket())
     }
 
@@ -545,16 +545,16 @@ impl Sender {
     /// Never, in this version.
     pub fn stats(&self) -> io::Result<Stats> {
         let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere);
-        let network_errors = (!counts_elsewhere).then(|| self.network_errors());
+        let network_errors = (!counts_elsewhere).then(|| self.network_error_count());
         let stats = self.outcome.stats(network_errors, self.queue.unknown_completions());
         Ok(match &self.port {
             None => stats,
             Some(port) => {
                 let below = port.port().stats()?;
                 stats
-                    .with(port.sent().all_counters(below.moved))
-                    .with_dropped(below.only(&["tx_dropped", "tx_invalid_descs"]))
-                    .with_faults(below.only(&crate::port::TX_FAULTS))
+                    .with_counters(port.sent_counters().all_counters(below.moved))
+                    .with_dropped(below.counters_named(&["tx_dropped", "tx_invalid_descs"]))
+                    .with_faults(below.counters_named(&crate::port::TX_FAULTS))
             }
         })
     }
@@ -565,8 +565,8 @@ impl Sender {
     pub fn explain(&self) -> Explanation {
         let ways = self.policy.explain();
         match self.port.as_ref().map(|port| port.port().explain()) {
-            None => Explanation::of(&ways, Evidence::Unknown),
-            Some(port) => port.below(&ways),
+            None => Explanation::from_choice(&ways, Evidence::Unknown),
+            Some(port) => port.prefixed_with(&ways),
         }
     }
 }
@@ -588,6 +588,6 @@ impl AsFd for Sender {
 impl Drop for Sender {
     /// Queued messages are not sent. Memory is kept while the kernel still reads it.
     fn drop(&mut self) {
-        reaper::hand_over(&mut self.queue, CLOSE_TIMEOUTS);
+        reaper::hand_over_to_reaper(&mut self.queue, CLOSE_TIMEOUTS);
     }
 }

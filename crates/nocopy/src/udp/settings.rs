@@ -7,14 +7,14 @@ use nocopy_proto::UdpChecksum;
 use rustix::net::sockopt;
 use socket2::InterfaceIndexOrAddress;
 
-use super::open_error::{OpenError, refused};
+use super::open_error::{OpenError, setting_error};
 use crate::sys::{udp_receive, udp_send};
 
 /// The most groups that a port's filter can distinguish.
 const GROUPS_MAX: usize = 100;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Settings {
+pub(crate) struct SocketSettings {
     pub(super) send_buffer_bytes: Option<usize>,
     pub(super) receive_buffer_bytes: Option<usize>,
     pub(super) broadcast: bool,
@@ -29,9 +29,9 @@ pub(crate) struct Settings {
     pub(super) multicast_hops: Option<u8>,
 }
 
-impl Settings {
+impl SocketSettings {
     /// Whether a socket with this address can have these settings.
-    pub(super) fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
+    pub(super) fn check_bind_address(&self, address: SocketAddr) -> Result<(), OpenError> {
         if address.is_ipv6() && self.checksum == Some(UdpChecksum::Omitted) {
             return Err(OpenError::ChecksumOmitted { address });
         }
@@ -49,40 +49,40 @@ impl Settings {
         if self.groups.len() > GROUPS_MAX {
             return Err(OpenError::Groups { count: self.groups.len(), count_max: GROUPS_MAX });
         }
-        self.check(address)
+        self.check_bind_address(address)
     }
 
-    /// Sets all socket options. Call it before bind; [`join`] joins the multicast groups.
-    pub(super) fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+    /// Sets all socket options. Call it before bind; [`join_group`] joins the multicast groups.
+    pub(super) fn apply_to_socket(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
         if self.broadcast {
-            socket.set_broadcast(true).map_err(refused("broadcast"))?;
+            socket.set_broadcast(true).map_err(setting_error("broadcast"))?;
         }
         if self.reuse_address {
-            socket.set_reuse_address(true).map_err(refused("reuse address"))?;
+            socket.set_reuse_address(true).map_err(setting_error("reuse address"))?;
         }
         if let Some(bytes) = self.send_buffer_bytes {
-            socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
+            socket.set_send_buffer_size(bytes).map_err(setting_error("send buffer"))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
             // Beyond the general limit, if this process may; otherwise up to it.
             if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
-                socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+                socket.set_recv_buffer_size(bytes).map_err(setting_error("receive buffer"))?;
             }
         }
         if self.checksum == Some(UdpChecksum::Omitted) {
-            udp_send::omit_checksum(socket).map_err(refused("checksum"))?;
+            udp_send::omit_checksum(socket).map_err(setting_error("checksum"))?;
         }
         if let Some(hops) = self.hop_limit.map(u32::from) {
             let set = if is_ipv6 { socket.set_unicast_hops_v6(hops) } else { socket.set_ttl_v4(hops) };
-            set.map_err(refused("hop limit"))?;
+            set.map_err(setting_error("hop limit"))?;
         }
         if let Some(index) = self.multicast_interface {
-            send_groups_by(socket, is_ipv6, index).map_err(refused("multicast interface"))?;
+            set_multicast_interface(socket, is_ipv6, index).map_err(setting_error("multicast interface"))?;
         }
         if let Some(hops) = self.multicast_hops.map(u32::from) {
             let set =
                 if is_ipv6 { socket.set_multicast_hops_v6(hops) } else { socket.set_multicast_ttl_v4(hops) };
-            set.map_err(refused("multicast hops"))?;
+            set.map_err(setting_error("multicast hops"))?;
         }
         self.set_reported_facts(socket, is_ipv6)
     }
@@ -94,22 +94,22 @@ impl Settings {
         is_ipv6: bool,
     ) -> Result<(), OpenError> {
         if self.local_addresses {
-            udp_receive::report_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
+            udp_receive::report_local_address(socket, is_ipv6).map_err(setting_error("local addresses"))?;
         }
         if self.congestion_marks {
-            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;
+            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(setting_error("congestion marks"))?;
         }
         Ok(())
     }
 }
 
-pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32) -> io::Result<()> {
-    if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
+pub(super) fn set_multicast_interface(socket: &socket2::Socket, is_ipv6: bool, index: u32) -> io::Result<()> {
+    if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::set_multicast_interface(socket, index) }
 }
 
 /// Joins a group on an interface, and excludes groups that other sockets on this host joined: by default,
 /// Linux delivers their datagrams, too, to a socket bound to all addresses (`IP_MULTICAST_ALL`).
-pub(super) fn join(socket: &socket2::Socket, group: IpAddr, interface: u32) -> Result<(), OpenError> {
+pub(super) fn join_group(socket: &socket2::Socket, group: IpAddr, interface: u32) -> Result<(), OpenError> {
     let joined = match group {
         IpAddr::V4(group) => socket
             .join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))

@@ -22,7 +22,7 @@ const CHECK_BYTES: usize = 16 << 10;
 const OVERHEAD_BYTES: usize = 768;
 
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct UnverifiedPeerLimit {
     /// Bytes sent since the last look, at most.
     unseen_bytes: usize,
     /// Whole eighths of the buffer that were in use then.
@@ -31,42 +31,59 @@ pub(crate) struct Strangers {
     routes: Option<Box<Routes>>,
 }
 
-impl Strangers {
+impl UnverifiedPeerLimit {
     /// Whether the buffer has room for a datagram to that address, which is not proven: beyond the share,
     /// only if its next hop is known.
-    pub(crate) fn may_send(&mut self, socket: BorrowedFd<'_>, bytes: usize, to: SocketAddr) -> bool {
-        self.used_eighths(socket, bytes, 0, STRANGERS) < STRANGERS
-            || self.routes(socket).and_then(|routes| has_next_hop(routes, None, to)).unwrap_or(false)
+    pub(crate) fn may_send_to_unverified(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        bytes: usize,
+        to: SocketAddr,
+    ) -> bool {
+        self.used_buffer_eighths(socket, bytes, 0, STRANGERS) < STRANGERS
+            || self
+                .current_routes(socket)
+                .and_then(|routes| is_next_hop_resolved(routes, None, to))
+                .unwrap_or(false)
     }
 
     /// The same for a peer that has answered nothing, or not what it was sent before, from one of this host's
     /// addresses. `waiting` datagrams as long as this one go before it.
-    pub(crate) fn may_reach(
+    pub(crate) fn may_send_to_silent(
         &mut self,
         socket: BorrowedFd<'_>,
         bytes: usize,
         waiting: usize,
         way: (Option<IpAddr>, SocketAddr),
     ) -> bool {
-        self.used_eighths(socket, bytes, waiting, SILENT_PEERS) < SILENT_PEERS
-            || self.are_absent(socket, std::iter::once(way)).next().is_none_or(|is_absent| !is_absent)
+        self.used_buffer_eighths(socket, bytes, waiting, SILENT_PEERS) < SILENT_PEERS
+            || self
+                .next_hops_unresolved(socket, std::iter::once(way))
+                .next()
+                .is_none_or(|is_absent| !is_absent)
     }
 
     /// For which peers the kernel would keep what is sent to them from these addresses of the host, because
     /// their next hops do not answer: none if that cannot be looked up.
-    pub(crate) fn are_absent(
+    pub(crate) fn next_hops_unresolved(
         &mut self,
         socket: BorrowedFd<'_>,
         ways: impl Iterator<Item = (Option<IpAddr>, SocketAddr)>,
     ) -> impl Iterator<Item = bool> {
-        let mut routes = self.routes(socket);
+        let mut routes = self.current_routes(socket);
         ways.map(move |(from, to)| {
             let routes = routes.as_deref_mut();
-            routes.and_then(|routes| has_next_hop(routes, from, to)) == Some(false)
+            routes.and_then(|routes| is_next_hop_resolved(routes, from, to)) == Some(false)
         })
     }
 
-    fn used_eighths(&mut self, socket: BorrowedFd<'_>, bytes: usize, waiting: usize, share: usize) -> usize {
+    fn used_buffer_eighths(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        bytes: usize,
+        waiting: usize,
+        share: usize,
+    ) -> usize {
         self.unseen_bytes += bytes + OVERHEAD_BYTES;
         if self.eighths >= share || self.unseen_bytes > CHECK_BYTES {
             self.unseen_bytes = 0;
@@ -78,9 +95,10 @@ impl Strangers {
     }
 
     /// The routes as they are now.
-    fn routes(&mut self, socket: BorrowedFd<'_>) -> Option<&mut Routes> {
+    fn current_routes(&mut self, socket: BorrowedFd<'_>) -> Option<&mut Routes> {
         if self.routes.is_none() {
-            self.routes = Some(Box::new(Routes::of_device(None, option::device(&socket)).ok()?));
+            self.routes =
+                Some(Box::new(Routes::open_for_device(None, option::bound_interface(&socket)).ok()?));
         }
         let routes = self.routes.as_mut()?;
         routes.poll_changes();
@@ -89,7 +107,7 @@ impl Strangers {
 }
 
 /// `None`: not known.
-fn has_next_hop(routes: &mut Routes, from: Option<IpAddr>, to: SocketAddr) -> Option<bool> {
+fn is_next_hop_resolved(routes: &mut Routes, from: Option<IpAddr>, to: SocketAddr) -> Option<bool> {
     let ip = to.ip().to_canonical();
     let (interface, next) = match to {
         // It names its interface, and there is no router on the way.

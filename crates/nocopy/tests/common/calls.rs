@@ -30,12 +30,12 @@ pub(crate) const RECEIVE: &[c_long] = &[libc::SYS_recvfrom, libc::SYS_recvmsg, l
 pub(crate) const SEND: &[c_long] = &[libc::SYS_sendto, libc::SYS_sendmsg];
 
 #[derive(Debug, Clone)]
-pub(crate) struct Calls {
-    counts: Arc<Counts>,
+pub(crate) struct SyscallCounter {
+    counts: Arc<SyscallCounts>,
 }
 
 #[derive(Debug)]
-struct Counts {
+struct SyscallCounts {
     /// The descriptor by which the kernel reports calls, or one of the values below.
     listener: AtomicI32,
     by_number: [AtomicU64; NUMBERS],
@@ -45,10 +45,10 @@ const NUMBERS: usize = 1024;
 const NOT_YET: i32 = -1;
 const REFUSED: i32 = -2;
 
-impl Calls {
-    pub(crate) fn none() -> Self {
+impl SyscallCounter {
+    pub(crate) fn new() -> Self {
         let by_number = [const { AtomicU64::new(0) }; NUMBERS];
-        Self { counts: Arc::new(Counts { listener: AtomicI32::new(NOT_YET), by_number }) }
+        Self { counts: Arc::new(SyscallCounts { listener: AtomicI32::new(NOT_YET), by_number }) }
     }
 
     /// Counts each system call of the calling thread from here on until the thread ends, and of the threads
@@ -57,10 +57,10 @@ impl Calls {
     /// A call that SIGSTOP and SIGCONT interrupt is repeated, and counted again.
     pub(crate) fn count_this_thread(&self) {
         let counts = Arc::clone(&self.counts);
-        thread::spawn(move || counts.follow());
-        let listener = report_calls();
+        thread::spawn(move || counts.answer_until_the_last_thread_ends());
+        let listener = install_call_listener();
         // No system call may come before this, because nothing would answer it. Pairs with the Acquire in
-        // `Counts::follow`, which must see the descriptor open.
+        // `SyscallCounts::answer_until_the_last_thread_ends`, which must see the descriptor open.
         self.counts.listener.store(*listener.as_ref().unwrap_or(&REFUSED), Release);
         if let Err(error) = listener {
             let hint = match error.raw_os_error() {
@@ -77,17 +77,17 @@ impl Calls {
         self.counts.by_number.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    pub(crate) fn of(&self, numbers: &[c_long]) -> u64 {
+    pub(crate) fn count_of(&self, numbers: &[c_long]) -> u64 {
         numbers.iter().map(|&number| self.counts.by_number[number as usize].load(Relaxed)).sum()
     }
 }
 
-impl Counts {
+impl SyscallCounts {
     /// Counts reported calls, and lets them continue, until no reporting thread is left. Allocates nothing: a
     /// thread that waits for the answer may hold the allocator's lock.
-    fn follow(&self) {
+    fn answer_until_the_last_thread_ends(&self) {
         let listener = loop {
-            // Pairs with the Release in `Calls::count_this_thread`.
+            // Pairs with the Release in `SyscallCounter::count_this_thread`.
             match self.listener.load(Acquire) {
                 NOT_YET => thread::sleep(Duration::from_micros(100)),
                 REFUSED => return,
@@ -127,7 +127,7 @@ impl Counts {
 }
 
 /// Makes the kernel report each system call of this thread, which then waits for the answer.
-fn report_calls() -> io::Result<i32> {
+fn install_call_listener() -> io::Result<i32> {
     let report = (libc::BPF_RET | libc::BPF_K) as u16;
     let mut filter = libc::sock_filter { code: report, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF };
     let program = libc::sock_fprog { len: 1, filter: &raw mut filter };
@@ -141,8 +141,8 @@ fn report_calls() -> io::Result<i32> {
 }
 
 /// Runs the work on a thread of its own, and counts its system calls.
-pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Calls) {
-    let calls = Calls::none();
+pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, SyscallCounter) {
+    let calls = SyscallCounter::new();
     let counting = calls.clone();
     let done = thread::scope(|scope| {
         let working = scope.spawn(move || {
@@ -158,14 +158,14 @@ pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Calls
 }
 
 /// The calling thread's number, for other threads.
-pub(crate) fn this_thread() -> i32 {
+pub(crate) fn this_thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Waits until a thread of this process sleeps in one of these calls, or is about to make it, if its calls
 /// are counted: the kernel also shows a call while it waits for the counting thread's answer. `false`: the
 /// thread has ended.
-pub(crate) fn wait_until_in(thread: i32, calls: &[c_long]) -> bool {
+pub(crate) fn wait_until_thread_is_in_call(thread: i32, calls: &[c_long]) -> bool {
     let give_up = Instant::now() + PATIENCE;
     // After a stop of the process, waits with a timeout continue under another name (restart_syscall(2)).
     let restarts = calls.iter().any(|call| POLL.contains(call) || SLEEP.contains(call));

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use nocopy_lab::refused::is_sentence;
+use nocopy_lab::refused::matches_sentence;
 pub(crate) use nocopy_lab::refused::{Refused, with_refused_calls};
 
 /// The kernel gives no memory.
@@ -15,18 +15,18 @@ pub(crate) fn can_refuse(refused: &[Refused]) -> bool {
 
 /// Compares errors with the sentences that were expected; reports all that differ at once.
 #[derive(Debug, Default)]
-pub(crate) struct Sentences(Vec<String>);
+pub(crate) struct ErrorTexts(Vec<String>);
 
-impl Sentences {
+impl ErrorTexts {
     /// `…` stands for words that differ between machines.
-    pub(crate) fn says<T>(&mut self, tried: Result<T, impl Display>, expected: &str) {
+    pub(crate) fn expect_text<T>(&mut self, tried: Result<T, impl Display>, expected: &str) {
         let said = tried.map_or_else(|error| error.to_string(), |_| "no error".to_owned());
-        if !is_sentence(&said, expected) {
+        if !matches_sentence(&said, expected) {
             self.0.push(format!("said:     {said}\nexpected: {expected}"));
         }
     }
 
-    pub(crate) fn end(self) {
+    pub(crate) fn assert_all_matched(self) {
         assert!(self.0.is_empty(), "\n{}\n", self.0.join("\n"));
     }
 }

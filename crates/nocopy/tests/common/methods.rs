@@ -2,36 +2,38 @@
 
 use nocopy::{Cause, tcp, udp};
 
-pub(crate) trait Method {
+pub(crate) trait NeedsIoUring {
     fn needs_io_uring(&self) -> bool;
 }
 
-impl Method for udp::Method {
+impl NeedsIoUring for udp::Method {
     fn needs_io_uring(&self) -> bool {
         matches!(self, Self::UringZeroCopy | Self::UringZeroCopyGso)
     }
 }
 
-impl Method for tcp::Method {
+impl NeedsIoUring for tcp::Method {
     fn needs_io_uring(&self) -> bool {
         matches!(self, Self::UringZeroCopy)
     }
 }
 
 /// `None`: the choice among the methods.
-impl<M: Method> Method for Option<M> {
+impl<M: NeedsIoUring> NeedsIoUring for Option<M> {
     fn needs_io_uring(&self) -> bool {
         self.as_ref().is_some_and(M::needs_io_uring)
     }
 }
 
-impl<M: Method> Method for (M, Cause) {
+impl<M: NeedsIoUring> NeedsIoUring for (M, Cause) {
     fn needs_io_uring(&self) -> bool {
         self.0.needs_io_uring()
     }
 }
 
 /// These methods, without those that this machine lacks. A skip is printed after the last of them.
-pub(crate) fn available<M: Method>(methods: impl IntoIterator<Item = M>) -> impl Iterator<Item = M> {
+pub(crate) fn available_methods<M: NeedsIoUring>(
+    methods: impl IntoIterator<Item = M>,
+) -> impl Iterator<Item = M> {
     nocopy_lab::without_refused_io_uring(methods, M::needs_io_uring)
 }

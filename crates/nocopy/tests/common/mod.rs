@@ -35,11 +35,11 @@ macro_rules! lab {
     };
 }
 
-pub(crate) fn open(end: &End) -> Port {
-    open_with(end, |builder| builder).expect("opened")
+pub(crate) fn open_port(end: &End) -> Port {
+    open_port_with(end, |builder| builder).expect("opened")
 }
 
-pub(crate) fn open_with(
+pub(crate) fn open_port_with(
     end: &End,
     set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
 ) -> Result<Port, OpenError> {
@@ -51,7 +51,7 @@ pub(crate) fn open_queues(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilde
 }
 
 /// An Ethernet frame of `bytes` bytes with a number in it and a pattern that depends on the number.
-pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+pub(crate) fn numbered_packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = vec![0; bytes];
     packet[..6].copy_from_slice(&to.mac());
     packet[6] = 2;
@@ -66,10 +66,12 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
 /// A hundred packets of different lengths up to the MTU of 1500, other lengths in each round, numbered
 /// from 1.
 pub(crate) fn packets_of_many_lengths(to: &End, round: usize) -> Vec<Vec<u8>> {
-    (0..100).map(|i| packet(to, (round * 100 + i) as u32 + 1, 60 + (round * 37 + i * 101) % 1455)).collect()
+    (0..100)
+        .map(|i| numbered_packet(to, (round * 100 + i) as u32 + 1, 60 + (round * 37 + i * 101) % 1455))
+        .collect()
 }
 
-pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
+pub(crate) fn send_packets(port: &mut Port, packets: &[Vec<u8>]) {
     for packet in packets {
         let mut frame = port.sender().buffer().expect("a free frame");
         frame.fill(packet).expect("fits");
@@ -79,14 +81,14 @@ pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
 }
 
 /// Sends packets with numbers from `first` on through a queue of the other end.
-pub(crate) fn send_on(end: &End, queue: u32, to: &End, first: u32, count: u32) {
-    let mut port = open_with(end, |builder| builder.queue(queue)).unwrap();
-    let packets: Vec<_> = (first..first + count).map(|number| packet(to, number, 100)).collect();
-    send(&mut port, &packets);
+pub(crate) fn send_numbered_on_queue(end: &End, queue: u32, to: &End, first: u32, count: u32) {
+    let mut port = open_port_with(end, |builder| builder.queue(queue)).unwrap();
+    let packets: Vec<_> = (first..first + count).map(|number| numbered_packet(to, number, 100)).collect();
+    send_packets(&mut port, &packets);
     assert!(port.sender().drain(PATIENCE).unwrap());
 }
 
-pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive_packets(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
         let batch = port.receiver().receive_timeout(PATIENCE).expect("received");
@@ -98,7 +100,7 @@ pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
 }
 
 /// That many packets received by any of several ports; more, if more arrive.
-pub(crate) fn receive_of_all(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn receive_from_any(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -115,7 +117,7 @@ pub(crate) fn receive_of_all(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
     }
 }
 
-pub(crate) fn assert_settled(port: &mut Port) {
+pub(crate) fn assert_all_frames_returned(port: &mut Port) {
     assert!(port.sender().drain(PATIENCE).expect("drained"), "frames stuck with the kernel");
     let balance = port.balance();
     assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
@@ -150,17 +152,17 @@ pub(crate) fn is_promiscuous(end: &End) -> bool {
 }
 
 /// Where every frame of the ports' area is.
-pub(crate) fn balance_of(queues: &mut Queues) -> Balance {
+pub(crate) fn area_balance(queues: &mut Queues) -> Balance {
     queues.ports().iter().map(Port::balance).last().expect("at least one queue")
 }
 
 /// An area of frames of that length, with room for two ports of default size.
-pub(crate) fn area_of(frame_bytes: u32) -> Area {
+pub(crate) fn area_with_frames_of(frame_bytes: u32) -> Area {
     Area::new(AreaConfig { frame_count: 12_288, frame_bytes, ..AreaConfig::default() }).unwrap()
 }
 
 /// Drafts equal packets of `bytes` bytes for `to`, and queues them.
-pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize) {
+pub(crate) fn queue_equal_packets(port: &mut Port, to: &End, count: usize, bytes: usize) {
     let mut drafts = port.sender().drafts(count, bytes).unwrap();
     assert_eq!(drafts.remaining(), count);
     while let Some(mut draft) = drafts.next_draft() {
@@ -172,7 +174,7 @@ pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize)
 }
 
 /// Writes into every free buffer of the pool, and returns how many those were.
-pub(crate) fn scribble(pool: &Pool) -> usize {
+pub(crate) fn overwrite_free_buffers(pool: &Pool) -> usize {
     let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
     let count = all.len();
     for mut buffer in all {

@@ -15,7 +15,7 @@ use nocopy_lab::patience::{uninterrupted, wait_until};
 pub(crate) use super::PATIENCE;
 
 /// Bytes that depend on their position in the stream.
-pub(crate) fn pattern(first: usize, bytes: usize) -> Vec<u8> {
+pub(crate) fn stream_pattern(first: usize, bytes: usize) -> Vec<u8> {
     (first..first + bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }
 
@@ -28,17 +28,17 @@ pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: impl std::fmt::Dis
 
 /// Our socket at the left end, and an ordinary one at the right. The congestion control is one that every
 /// kernel has.
-pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Stream, TcpStream) {
-    let listener = listener(lab);
-    connected_to(lab, builder, &listener)
+pub(crate) fn connected_over_lab(lab: &Lab, builder: Builder) -> (Stream, TcpStream) {
+    let listener = listener_in_lab(lab);
+    connect_over_lab(lab, builder, &listener)
 }
 
-pub(crate) fn listener(lab: &Lab) -> TcpListener {
+pub(crate) fn listener_in_lab(lab: &Lab) -> TcpListener {
     let address = SocketAddr::new(lab.right().ipv4().into(), 0);
     lab.right().namespace().run(|| TcpListener::bind(address)).unwrap()
 }
 
-pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Stream, TcpStream) {
+pub(crate) fn connect_over_lab(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Stream, TcpStream) {
     let to = listener.local_addr().unwrap();
     let connect = || {
         // Where this may not be set, the machine's own serves as well.
@@ -56,7 +56,7 @@ pub(crate) fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<us
 }
 
 /// Closes the sending half, and returns whether everything was acknowledged, and the counters.
-pub(crate) fn close(socket: Stream, timeout: Duration) -> (bool, Stats) {
+pub(crate) fn close_sender(socket: Stream, timeout: Duration) -> (bool, Stats) {
     let mut sender = socket.split().1;
     let is_all = sender.close(timeout).expect("the connection stands");
     (is_all, sender.stats().expect("nothing fails"))
@@ -69,11 +69,11 @@ pub(crate) fn read_all(mut peer: &TcpStream) -> Vec<u8> {
 }
 
 /// As [`read_all`], on a thread.
-pub(crate) fn reading(peer: TcpStream) -> JoinHandle<Vec<u8>> {
+pub(crate) fn read_all_in_thread(peer: TcpStream) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || read_all(&peer))
 }
 
-pub(crate) fn buffers_free(sender: &mut Sender) -> usize {
+pub(crate) fn count_free_buffers(sender: &mut Sender) -> usize {
     let buffers: Vec<_> = std::iter::from_fn(|| sender.buffer()).collect();
     let count = buffers.len();
     buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
@@ -81,7 +81,7 @@ pub(crate) fn buffers_free(sender: &mut Sender) -> usize {
 }
 
 /// Loses all packets to the right end, until the result is dropped. `None`: skipped.
-pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
+pub(crate) fn drop_all_packets(lab: &Lab) -> Option<CountingDrop> {
     if !CountingDrop::is_supported() {
         nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
         return None;

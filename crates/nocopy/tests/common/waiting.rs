@@ -15,31 +15,31 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const SPINNING_TICKS: u64 = 3;
 
 /// A thread that is about to wait, as seen by others.
-pub(crate) struct Waiter {
+pub(crate) struct ObservedThread {
     stat: PathBuf,
     ticks_before: u64,
 }
 
-impl Waiter {
+impl ObservedThread {
     /// The calling thread, whose next call is the wait.
     pub(crate) fn this_thread() -> Self {
         let task = fs::read_link("/proc/thread-self").unwrap();
         let stat = Path::new("/proc").join(task).join("stat");
-        let ticks_before = ticks(&read(&stat));
+        let ticks_before = processor_ticks(&stat_fields(&stat));
         Self { stat, ticks_before }
     }
 
     /// Returns when the thread was seen asleep, or has used so much processor time that it spins.
-    pub(crate) fn wait_until_it_waits(&self) {
+    pub(crate) fn wait_until_asleep_or_spinning(&self) {
         wait_until("waiting", || {
-            let fields = read(&self.stat);
-            fields[0] == "S" || ticks(&fields) >= self.ticks_before + SPINNING_TICKS
+            let fields = stat_fields(&self.stat);
+            fields[0] == "S" || processor_ticks(&fields) >= self.ticks_before + SPINNING_TICKS
         });
     }
 }
 
 /// The fields of a thread from its state on (proc_pid_stat(5)).
-fn read(stat: &Path) -> Vec<String> {
+fn stat_fields(stat: &Path) -> Vec<String> {
     let text = fs::read_to_string(stat).expect("the thread lives");
     // Its name, in parentheses, may contain anything.
     let (_, fields) = text.rsplit_once(") ").expect("a name in parentheses");
@@ -47,7 +47,7 @@ fn read(stat: &Path) -> Vec<String> {
 }
 
 /// Processor time in user space and in the kernel.
-fn ticks(fields: &[String]) -> u64 {
+fn processor_ticks(fields: &[String]) -> u64 {
     fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
@@ -60,7 +60,7 @@ impl InspectedSocket {
     pub(crate) fn udp_socket(end: &End, address: SocketAddr) -> Self {
         let table = if address.is_ipv4() { "udp" } else { "udp6" };
         let table = end.namespace().run(|| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
-        let wanted = format!("{}:{:04X}", hexadecimal(address), address.port());
+        let wanted = format!("{}:{:04X}", hexadecimal_address(address), address.port());
         let table = table.unwrap();
         let inode = table.lines().find_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -88,7 +88,7 @@ impl InspectedSocket {
 }
 
 /// An address as the kernel's tables show it: words of four bytes in the machine's order.
-fn hexadecimal(address: SocketAddr) -> String {
+fn hexadecimal_address(address: SocketAddr) -> String {
     let bytes = match address {
         SocketAddr::V4(address) => address.ip().octets().to_vec(),
         SocketAddr::V6(address) => address.ip().octets().to_vec(),

@@ -6,8 +6,8 @@ macro_rules! receives {
     ($($name:ident: $half:ty),+ $(,)?) => { $(
         #[expect(dead_code, reason = "it is enough that it compiles")]
         fn $name(half: &mut $half) -> io::Result<()> {
-            fn keeps_the_contract(_: &impl nocopy::ReceiverHalf) {}
-            keeps_the_contract(half);
+            fn requires_half_trait(_: &impl nocopy::ReceiverHalf) {}
+            requires_half_trait(half);
             let _ = half.receive()?;
             let _ = half.receive_timeout(TIME)?;
             let _ = half.try_receive()?;
@@ -29,8 +29,8 @@ macro_rules! sends {
     ($($name:ident: $half:ty $(, to $to:ident: $address:ty)?);+ $(;)?) => { $(
         #[expect(dead_code, reason = "it is enough that it compiles")]
         fn $name(half: &mut $half $(, $to: $address)?) -> Result<(), Box<dyn Error>> {
-            fn keeps_the_contract(_: &impl nocopy::SenderHalf) {}
-            keeps_the_contract(half);
+            fn requires_half_trait(_: &impl nocopy::SenderHalf) {}
+            requires_half_trait(half);
             let buffer = half.buffer().ok_or("all buffers are in use")?;
             if let Err(Rejected { item: _, reason: Reason::Full }) = half.send(buffer $(, $to)?) {
                 half.flush()?;

@@ -32,7 +32,7 @@ sends! {
 
 /// One completion: with a ticket if `send` returned one, or the frame itself.
 #[expect(dead_code, reason = "it is enough that it compiles")]
-fn completed(
+fn take_one_completion(
     packets: &mut port::Sender,
     datagrams: &mut udp::Sender,
     stream: &mut tcp::Sender,
@@ -42,6 +42,6 @@ fn completed(
 
 /// A port returns the same explanation as its halves.
 #[expect(dead_code, reason = "it is enough that it compiles")]
-fn port_explained(port: &Port) -> Explanation {
+fn explain_port(port: &Port) -> Explanation {
     port.explain()
 }

@@ -8,19 +8,19 @@ use std::time::Duration;
 use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, Error};
 
-use crate::common::errors::{NO_MEMORY, Refused, Sentences, can_refuse, with_refused_calls};
+use crate::common::errors::{ErrorTexts, NO_MEMORY, Refused, can_refuse, with_refused_calls};
 use crate::common::{PATIENCE, lab};
 
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 #[test]
 fn endpoints_that_cannot_be_opened_say_why() {
-    let mut sentences = Sentences::default();
+    let mut sentences = ErrorTexts::default();
     let mut refused = |refused: Refused, builder: Builder, expected| {
         if !can_refuse(&[refused]) {
             return;
         }
-        sentences.says(with_refused_calls(&[refused], || builder.bind(HERE).map(drop)), expected);
+        sentences.expect_text(with_refused_calls(&[refused], || builder.bind(HERE).map(drop)), expected);
     };
     refused(
         Refused::always(libc::SYS_getsockname, libc::EPERM),
@@ -52,22 +52,22 @@ fn endpoints_that_cannot_be_opened_say_why() {
         Endpoint::builder().keep_alive(Duration::from_secs(1)).keep_alive_thread(true),
         "message endpoint: no thread to send signs of life (EAGAIN); resource temporarily unavailable; raise the limits of threads and open files, or do without it",
     );
-    sentences.says(
+    sentences.expect_text(
         Endpoint::builder().memory(1 << 10).bind(HERE),
         "memory of 1024 B: too little; the windows and the longest message need … B; allow that much, or shorter messages",
     );
-    sentences.says(
+    sentences.expect_text(
         Endpoint::builder().datagram_bytes(1).bind(HERE),
         "datagrams of 1: out of range; it is from 1200 to 65507; give such a value",
     );
     let lab = lab!(nocopy_lab::Lab::builder().mtu(1000));
     let (left, address) = (lab.left(), SocketAddr::new(lab.left().ipv4().into(), 0));
     let over_port = Endpoint::builder().port(Port::builder(left.interface()));
-    sentences.says(
+    sentences.expect_text(
         left.namespace().run(|| over_port.bind(address)),
         "datagrams of 972 B: too short for messages, and the interface's MTU permits no longer ones; raise the MTU by 228 B",
     );
-    sentences.end();
+    sentences.assert_all_matched();
 }
 
 /// An endpoint that works until the sender of this is dropped.
@@ -87,50 +87,50 @@ fn served(mut endpoint: Endpoint) -> (SocketAddr, Sender<()>) {
 
 #[test]
 fn peers_that_cannot_be_reached_are_named() {
-    let mut sentences = Sentences::default();
+    let mut sentences = ErrorTexts::default();
     let silent = UdpSocket::bind(HERE).unwrap();
     let to = silent.local_addr().unwrap();
     let short = Duration::from_millis(10);
     let mut endpoint = Endpoint::builder().peers_max(1).bind(HERE).unwrap();
-    sentences.says(
+    sentences.expect_text(
         endpoint.connect(to, short),
         &format!("{to}: not connected within 10.0 ms; no answer came; check that an endpoint is bound there, and that no firewall drops UDP"),
     );
     endpoint.start_connect(to).unwrap();
-    sentences.says(
+    sentences.expect_text(
         endpoint.start_connect((Ipv4Addr::new(127, 0, 0, 2), 9).into()),
         "message endpoint: no room for another peer; it has 1, as many as it may; raise peers_max",
     );
     let mut endpoint = Endpoint::bind(HERE).unwrap();
     let calls = [libc::SYS_recvmsg, libc::SYS_recvfrom, libc::SYS_recvmmsg];
     let refused = calls.map(|call| Refused::always(call, libc::ENETDOWN));
-    sentences.says(with_refused_calls(&refused, || endpoint.connect(to, short).map(drop)), "message endpoint: the network cannot be used (ENETDOWN); network is down; bring the interface up: 'ip link set dev INTERFACE up'");
+    sentences.expect_text(with_refused_calls(&refused, || endpoint.connect(to, short).map(drop)), "message endpoint: the network cannot be used (ENETDOWN); network is down; bring the interface up: 'ip link set dev INTERFACE up'");
     let (to, _running) = served(Endpoint::builder().accept(false).bind(HERE).unwrap());
-    sentences.says(
+    sentences.expect_text(
         Endpoint::bind(HERE).unwrap().connect(to, PATIENCE),
         &format!("{to}: not connected; it accepts no more connections; raise peers_max there"),
     );
-    sentences.end();
+    sentences.assert_all_matched();
 }
 
 #[test]
 fn requests_without_a_response_say_why() {
-    let mut sentences = Sentences::default();
+    let mut sentences = ErrorTexts::default();
     // It takes thousands of other messages.
-    sentences.says(
+    sentences.expect_text(
         Err::<(), _>(Error::TooManyOthers),
         "request: no response yet; too many other messages came before it; receive them first",
     );
     let (to, _running) = served(Endpoint::builder().max_message_bytes(1000).bind(HERE).unwrap());
     let mut endpoint = Endpoint::bind(HERE).unwrap();
     let peer = endpoint.connect(to, PATIENCE).unwrap();
-    sentences.says(
+    sentences.expect_text(
         endpoint.call(vec![0; 100_000], peer, PATIENCE).map(drop),
         "request: not sent; it is longer than 1000 bytes, the most that can be sent here; send it in parts",
     );
-    sentences.says(
+    sentences.expect_text(
         endpoint.call(vec![0; 10], peer, Duration::from_millis(10)).map(drop),
         "request: no response within 10.0 ms; the peer has the request, or will get it; ask again only if that does no harm",
     );
-    sentences.end();
+    sentences.assert_all_matched();
 }

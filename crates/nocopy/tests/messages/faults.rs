@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::message::{connect, pattern, receive};
-use crate::common::stream::lose;
+use crate::common::stream::drop_all_packets;
 use crate::common::{PATIENCE, SECOND, lab};
 use nocopy::message::{Builder, Endpoint, Event, LostReason};
 use nocopy::{Port, Reason};
@@ -47,7 +47,7 @@ fn what_is_lost_is_sent_again() {
         let mut right = over_sockets(lab.right(), |builder| builder);
         let (to_right, _) = connect(&mut left, &mut right);
         for round in 0..3 {
-            let Some(loss) = lose(&lab) else { return };
+            let Some(loss) = drop_all_packets(&lab) else { return };
             for number in 0..50 {
                 left.send_copy(&pattern(round * 50 + number, 700), to_right).unwrap();
             }
@@ -124,7 +124,7 @@ fn an_interface_that_goes_is_an_error_of_who_waits_at_a_port() {
         if delete {
             continue;
         }
-        lab.left().set_up().unwrap();
+        lab.left().bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
         assert_eq!(receive(&mut left, &mut right).2, b"into nothing");
     }
@@ -141,7 +141,7 @@ fn sockets_live_through_an_interface_that_was_down() {
         left.send_copy(&pattern(number, 100), to_right).unwrap();
         left.wait(Duration::from_millis(5)).unwrap();
     }
-    lab.right().set_up().unwrap();
+    lab.right().bring_interface_up().unwrap();
     lab.wait_for_carrier().unwrap();
     for number in 0..10 {
         assert!(receive(&mut left, &mut right).2 == pattern(number, 100));

@@ -1,10 +1,10 @@
 //! A frame has one owner.
-fn two<T: Clone>(one: &T) -> (T, T) {
+fn clone_twice<T: Clone>(one: &T) -> (T, T) {
     (one.clone(), one.clone())
 }
 
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let frame = port.sender().buffer().unwrap();
-    two(&frame); //~ E0277
+    clone_twice(&frame); //~ E0277
 }

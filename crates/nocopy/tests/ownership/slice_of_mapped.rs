@@ -10,22 +10,22 @@ fn main() {
     println!("{}", mapped.len());
 }
 
-fn converted(mapped: MappedBytes<'_>) -> &[u8] {
+fn convert_to_slice(mapped: MappedBytes<'_>) -> &[u8] {
     mapped //~ E0308
 }
 
-fn dereferenced<'a>(mapped: &'a MappedBytes<'_>) -> &'a [u8] {
+fn dereference_to_slice<'a>(mapped: &'a MappedBytes<'_>) -> &'a [u8] {
     mapped //~ E0308
 }
 
-fn seen_as(mapped: &MappedBytes<'_>) -> usize {
+fn call_as_ref(mapped: &MappedBytes<'_>) -> usize {
     AsRef::<[u8]>::as_ref(mapped).len() //~ E0277
 }
 
-fn borrowed(chunk: &Chunk) -> &u8 {
+fn index_and_borrow(chunk: &Chunk) -> &u8 {
     &chunk.mapped()[0] //~ E0608
 }
 
-fn without_unsafe(chunk: &Chunk) -> &[u8] {
+fn as_slice_without_unsafe(chunk: &Chunk) -> &[u8] {
     chunk.mapped().as_slice() //~ E0133
 }

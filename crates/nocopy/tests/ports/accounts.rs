@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
-use crate::common::{PATIENCE, lab, open_queues, open_with, packet};
+use crate::common::{PATIENCE, lab, numbered_packet, open_port_with, open_queues};
 use nocopy::filter::Program;
 use nocopy::integration::poll;
 use nocopy::{Cause, Chain, Evidence, Frame, Port, Reason, ReceiverHalf, SenderHalf};
 use rustix::event::{PollFd, PollFlags};
 
-fn filled(port: &mut Port, bytes: usize) -> Frame {
+fn filled_frame(port: &mut Port, bytes: usize) -> Frame {
     let mut frame = port.sender().buffer().expect("a free frame");
     frame.append(bytes).expect("fits").fill(7);
     frame
 }
 
-fn moved(port: &mut Port) -> ((u64, u64), (u64, u64)) {
+fn sent_and_received_counts(port: &mut Port) -> ((u64, u64), (u64, u64)) {
     let (sent, received) = (port.sender().stats().unwrap(), port.receiver().stats().unwrap());
     ((sent.moved, sent.bytes), (received.moved, received.bytes))
 }
@@ -22,12 +22,12 @@ fn moved(port: &mut Port) -> ((u64, u64), (u64, u64)) {
 #[test]
 fn stats_agree_with_what_was_sent_and_received() {
     let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
-    let frame = filled(&mut left, 100);
+    let frame = filled_frame(&mut left, 100);
     left.sender().send(frame).unwrap();
     left.sender().send_copy(&[1; 10]).unwrap();
-    let chain: Chain<Frame> = (0..3).map(|_| filled(&mut left, 50)).collect();
+    let chain: Chain<Frame> = (0..3).map(|_| filled_frame(&mut left, 50)).collect();
     left.sender().send_chain(chain).unwrap();
-    assert_eq!(moved(&mut left), ((0, 0), (0, 0)), "the kernel has taken nothing yet");
+    assert_eq!(sent_and_received_counts(&mut left), ((0, 0), (0, 0)), "the kernel has taken nothing yet");
     let mut drafts = left.sender().drafts(2, 30).unwrap();
     while let Some(mut draft) = drafts.next_draft() {
         draft.truncate(20);
@@ -37,7 +37,7 @@ fn stats_agree_with_what_was_sent_and_received() {
     left.sender().flush().unwrap();
     left.sender().flush().unwrap(); // of nothing
     let bytes = 100 + 10 + 150 + 40;
-    assert_eq!(moved(&mut left), ((5, bytes), (0, 0)));
+    assert_eq!(sent_and_received_counts(&mut left), ((5, bytes), (0, 0)));
     let mut count = 0;
     let mut batch = right.receiver().receive().unwrap();
     assert_eq!(batch.queue(), 0);
@@ -45,7 +45,7 @@ fn stats_agree_with_what_was_sent_and_received() {
         count += 1;
     }
     drop(batch);
-    assert_eq!((count, moved(&mut right)), (5, ((0, 0), (5, bytes))));
+    assert_eq!((count, sent_and_received_counts(&mut right)), (5, ((0, 0), (5, bytes))));
 
     let stats = left.sender().stats().unwrap();
     assert_eq!((stats.dropped, stats.faults, stats.flushes), (0, 0, 1));
@@ -66,13 +66,13 @@ fn unread_packets_do_not_count_as_received() {
     let mut batch = right.receiver().receive().unwrap();
     let taken: Vec<Frame> = batch.by_ref().take(3).map(|packet| packet.take()).collect();
     drop(batch);
-    assert_eq!((taken.len(), moved(&mut right).1), (3, (3, 18)));
+    assert_eq!((taken.len(), sent_and_received_counts(&mut right).1), (3, (3, 18)));
     assert_eq!(right.receiver().receive().unwrap().count(), 7);
-    assert_eq!(moved(&mut right).1, (10, 60));
+    assert_eq!(sent_and_received_counts(&mut right).1, (10, 60));
 }
 
 #[test]
-fn a_copy_without_room_queues_nothing() {
+fn a_refused_send_copy_queues_nothing() {
     let builder = Port::builder("memory").multi_buffer(true).frame_count(64, 4).ring_sizes(64, 64);
     let (mut left, mut right) = builder.memory_pair().unwrap();
     left.sender().send_copy(&[1; 4000]).unwrap(); // three of four frames
@@ -92,7 +92,7 @@ fn a_copy_without_room_queues_nothing() {
 }
 
 #[test]
-fn losses_are_counted_by_their_cause() {
+fn losses_by_a_full_ring_and_by_the_filter_are_counted_apart() {
     // ldb [0]; jeq #1; ret #-1; ret #0
     let filter = Program::parse("4\n48 0 0 0\n21 0 1 1\n6 0 0 4294967295\n6 0 0 0\n").unwrap();
     let builder = Port::builder("memory").ring_sizes(8, 64).frame_count(64, 64).filter(&filter);
@@ -111,7 +111,7 @@ fn losses_are_counted_by_their_cause() {
 }
 
 /// Receives that many packets from any half whose batches are iterators.
-fn receive_by<R>(half: &mut R, count: usize) -> usize
+fn receive_with_any_half<R>(half: &mut R, count: usize) -> usize
 where
     R: ReceiverHalf,
     for<'half> R::Received<'half>: Iterator,
@@ -129,7 +129,7 @@ where
     received
 }
 
-fn send_by(half: &mut impl SenderHalf<Buffer = Frame>) {
+fn flush_any_half(half: &mut impl SenderHalf<Buffer = Frame>) {
     let deadline = Instant::now() + PATIENCE;
     while !half.try_flush().unwrap() || half.in_flight() > 0 {
         assert!(Instant::now() < deadline, "{} frames are away", half.in_flight());
@@ -144,12 +144,12 @@ fn send_by(half: &mut impl SenderHalf<Buffer = Frame>) {
 fn queues_and_ports_implement_the_half_traits() {
     let lab = lab!(nocopy_lab::Lab::builder().queues(2));
     let mut queues = open_queues(lab.right(), |builder| builder);
-    let mut left = open_with(lab.left(), |builder| builder).unwrap();
+    let mut left = open_port_with(lab.left(), |builder| builder).unwrap();
     for number in 0..20 {
-        left.sender().send_copy(&packet(lab.right(), number, 100)).unwrap();
+        left.sender().send_copy(&numbered_packet(lab.right(), number, 100)).unwrap();
     }
-    send_by(left.sender());
-    assert_eq!(receive_by(&mut queues, 20), 20);
+    flush_any_half(left.sender());
+    assert_eq!(receive_with_any_half(&mut queues, 20), 20);
     let (ledger, stats) = (queues.ledger(), queues.stats().unwrap());
     assert_eq!((ledger.datagrams(), ledger.bytes()), (20, 2000));
     assert_eq!((stats.moved, stats.bytes, stats.faults), (20, 2000, 0), "{stats}");

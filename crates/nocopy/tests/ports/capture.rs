@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
+use crate::common::{PATIENCE, lab, numbered_packet, open_port, packets_of_many_lengths, send_packets};
 use nocopy::capture::{Block, Builder, OpenError};
 use nocopy::integration::{BlockReader, PcapngLayout};
 use nocopy::port::{FilterPlace, InterfaceError};
@@ -13,23 +13,23 @@ use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
 
-fn capture(end: &End, set: impl FnOnce(Builder) -> Builder + Send) -> Capture {
+fn open_capture(end: &End, set: impl FnOnce(Builder) -> Builder + Send) -> Capture {
     let builder = || set(Capture::builder(end.interface()).blocks(1 << 16, 8));
     end.namespace().run(|| builder().block_timeout(Duration::from_millis(5)).open()).unwrap()
 }
 
-fn next(blocks: &mut Capture) -> Block {
+fn next_block(blocks: &mut Capture) -> Block {
     blocks.receive_timeout(PATIENCE).unwrap().expect("a block")
 }
 
-fn bytes_of(block: &mut Block) -> Vec<Vec<u8>> {
+fn block_packets(block: &mut Block) -> Vec<Vec<u8>> {
     block.packets().map(|packet| packet.bytes.to_vec()).collect()
 }
 
-fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
+fn receive_from_blocks(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
-        received.extend(bytes_of(&mut next(blocks)));
+        received.extend(block_packets(&mut next_block(blocks)));
     }
     received
 }
@@ -37,12 +37,12 @@ fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
 #[test]
 fn packets_arrive_unchanged_with_times_and_reach_the_host() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    let mut left = open(lab.left());
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    let mut left = open_port(lab.left());
     for round in 0..20 {
         let packets = packets_of_many_lengths(lab.right(), round);
-        send(&mut left, &packets);
-        assert_eq!(receive(&mut blocks, 100), packets);
+        send_packets(&mut left, &packets);
+        assert_eq!(receive_from_blocks(&mut blocks, 100), packets);
     }
     drop(left);
     let (left, right) = (lab.left(), lab.right());
@@ -51,7 +51,7 @@ fn packets_arrive_unchanged_with_times_and_reach_the_host() {
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     sender.send_to(b"for both", (right.ipv4(), 9001)).unwrap();
     assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 64])).unwrap(), 8);
-    let mut block = next(&mut blocks);
+    let mut block = next_block(&mut blocks);
     let captured = block.packets().next().unwrap();
     assert!(captured.bytes.ends_with(b"for both") && !captured.outgoing && captured.vlan.is_none());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -69,11 +69,11 @@ fn packets_arrive_unchanged_with_times_and_reach_the_host() {
 #[test]
 fn a_vlan_tag_is_reinserted_once() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    let mut tagged = packet(lab.right(), 1, 100);
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    let mut tagged = numbered_packet(lab.right(), 1, 100);
     tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
-    send(&mut open(lab.left()), std::slice::from_ref(&tagged));
-    let mut block = next(&mut blocks);
+    send_packets(&mut open_port(lab.left()), std::slice::from_ref(&tagged));
+    let mut block = next_block(&mut blocks);
     for _ in 0..2 {
         let captured = block.packets().next().unwrap();
         assert_eq!((captured.bytes, captured.original_bytes), (&tagged[..], 104));
@@ -85,14 +85,14 @@ fn a_vlan_tag_is_reinserted_once() {
 fn immediate_mode_gives_each_packet_a_block_and_counts_drops() {
     const TOO_MANY: usize = 20;
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder.immediate(true).outgoing(true));
+    let mut blocks = open_capture(lab.right(), |builder| builder.immediate(true).outgoing(true));
     let room = blocks.fill().total as usize;
-    let mut left = open(lab.left());
+    let mut left = open_port(lab.left());
     let mut packets = packets_of_many_lengths(lab.right(), 1);
     packets[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
-    send(&mut left, &packets);
+    send_packets(&mut left, &packets);
     for (number, packet) in packets.iter().enumerate() {
-        let mut block = next(&mut blocks);
+        let mut block = next_block(&mut blocks);
         for _ in 0..2 {
             let captured = block.packets().next().unwrap();
             assert_eq!((captured.bytes, captured.original_bytes as usize), (&packet[..], packet.len()));
@@ -100,22 +100,23 @@ fn immediate_mode_gives_each_packet_a_block_and_counts_drops() {
         }
         assert_eq!(block.packets().count(), 1);
     }
-    let many: Vec<_> = (0..room + TOO_MANY).map(|number| packet(lab.right(), number as u32, 100)).collect();
-    many.chunks(50).for_each(|some| send(&mut left, some));
+    let many: Vec<_> =
+        (0..room + TOO_MANY).map(|number| numbered_packet(lab.right(), number as u32, 100)).collect();
+    many.chunks(50).for_each(|some| send_packets(&mut left, some));
     let arrived = (packets.len() + many.len()) as u64;
     wait_until("there, or dropped, all of them", || blocks.stats().unwrap()["tp_packets"] == arrived);
-    assert_eq!(receive(&mut blocks, room), many[..room]);
-    send(&mut left, &many[..1]);
-    assert_eq!(receive(&mut blocks, 1), many[..1], "it goes on");
+    assert_eq!(receive_from_blocks(&mut blocks, room), many[..room]);
+    send_packets(&mut left, &many[..1]);
+    assert_eq!(receive_from_blocks(&mut blocks, 1), many[..1], "it goes on");
     let stats = blocks.stats().unwrap();
     let all = packets.len() + many.len() + 1;
     assert_eq!((stats["tp_packets"], stats.dropped), (all as u64, TOO_MANY as u64));
     // Short ones take less room.
-    let mut short = capture(lab.right(), |builder| builder.immediate(true).snap(96));
+    let mut short = open_capture(lab.right(), |builder| builder.immediate(true).snap(96));
     assert_eq!(short.fill().total, 8 * (1 << 16) / 256);
-    send(&mut left, &many[..3]);
+    send_packets(&mut left, &many[..3]);
     let cut: Vec<_> = many[..3].iter().map(|packet| packet[..96].to_vec()).collect();
-    assert_eq!(receive(&mut short, 3), cut);
+    assert_eq!(receive_from_blocks(&mut short, 3), cut);
 }
 
 /// Packets of hosts with BIG TCP. They are not sent by TCP here: a loopback interface takes any.
@@ -142,7 +143,7 @@ fn big_tcp_packets_are_captured_complete() {
             let mut port = here.run(sending).unwrap();
             port.sender().send_copy(&packet).unwrap();
             port.sender().flush().unwrap();
-            let mut block = next(&mut blocks);
+            let mut block = next_block(&mut blocks);
             let captured = block.packets().next().unwrap();
             assert_eq!((captured.original_bytes, captured.bytes.len()), (bytes as u32, bytes));
             assert!(captured.bytes == packet);
@@ -154,12 +155,12 @@ fn big_tcp_packets_are_captured_complete() {
 #[test]
 fn blocks_return_in_any_order_and_are_lent_once() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    let mut left = open(lab.left());
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    let mut left = open_port(lab.left());
     let mut held = Vec::new();
     for number in 0..4 {
-        send(&mut left, &[packet(lab.right(), number, 100)]);
-        held.push(next(&mut blocks));
+        send_packets(&mut left, &[numbered_packet(lab.right(), number, 100)]);
+        held.push(next_block(&mut blocks));
     }
     assert_eq!((blocks.fill().used, blocks.fill().total), (4, 8));
     // While the program holds blocks, a wait lasts its full time.
@@ -173,33 +174,33 @@ fn blocks_return_in_any_order_and_are_lent_once() {
     }
     let mut came = Vec::new();
     for number in 4..40 {
-        send(&mut left, &[packet(lab.right(), number, 100)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), number, 100)]);
         if came.len() == 5 {
             wait_until("dropped", || blocks.stats().unwrap()["tp_drops"] > 0);
             assert!(blocks.try_receive().unwrap().is_none(), "a block beyond the one that is away");
             break;
         }
-        came.extend(bytes_of(&mut next(&mut blocks)));
+        came.extend(block_packets(&mut next_block(&mut blocks)));
     }
     assert_eq!(came.len(), 5, "up to the one that is away");
-    assert_eq!(bytes_of(&mut kept), [packet(lab.right(), 1, 100)], "untouched");
+    assert_eq!(block_packets(&mut kept), [numbered_packet(lab.right(), 1, 100)], "untouched");
     let stats = blocks.stats().unwrap();
     assert!(stats.dropped > 0 && stats["tp_freeze_q_cnt"] > 0, "{stats}");
     drop(kept);
-    send(&mut left, &[packet(lab.right(), 99, 100)]);
-    assert_eq!(receive(&mut blocks, 1), [packet(lab.right(), 99, 100)], "it goes on");
+    send_packets(&mut left, &[numbered_packet(lab.right(), 99, 100)]);
+    assert_eq!(receive_from_blocks(&mut blocks, 1), [numbered_packet(lab.right(), 99, 100)], "it goes on");
     assert!(blocks.stats().unwrap()["tp_packets"] > stats["tp_packets"]);
 }
 
 #[test]
 fn a_block_outlives_its_capture_on_another_thread() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    send(&mut open(lab.left()), &[packet(lab.right(), 7, 1000)]);
-    let mut block = next(&mut blocks);
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    send_packets(&mut open_port(lab.left()), &[numbered_packet(lab.right(), 7, 1000)]);
+    let mut block = next_block(&mut blocks);
     drop(blocks);
-    let bytes = std::thread::spawn(move || bytes_of(&mut block)).join().unwrap();
-    assert_eq!(bytes, [packet(lab.right(), 7, 1000)]);
+    let bytes = std::thread::spawn(move || block_packets(&mut block)).join().unwrap();
+    assert_eq!(bytes, [numbered_packet(lab.right(), 7, 1000)]);
 }
 
 #[test]
@@ -215,38 +216,38 @@ fn filter_and_snap_length_apply_until_stop() {
     ];
     let program = Program::new(odd.to_vec()).unwrap();
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder.filter(Some(&program)).snap(60));
-    let packets: Vec<_> = (0..10).map(|number| packet(lab.right(), number, 100)).collect();
-    let mut left = open(lab.left());
-    send(&mut left, &packets);
+    let mut blocks = open_capture(lab.right(), |builder| builder.filter(Some(&program)).snap(60));
+    let packets: Vec<_> = (0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect();
+    let mut left = open_port(lab.left());
+    send_packets(&mut left, &packets);
     let mut kept = Vec::new();
     while kept.len() < 5 {
-        let mut block = next(&mut blocks);
+        let mut block = next_block(&mut blocks);
         kept.extend(block.packets().map(|packet| (packet.bytes.to_vec(), packet.original_bytes)));
     }
     let expected: Vec<_> =
         packets.iter().skip(1).step_by(2).map(|packet| (packet[..60].to_vec(), 100)).collect();
     assert_eq!(kept, expected);
     // Another capture shows when all have arrived.
-    let mut other = capture(lab.right(), |builder| builder);
+    let mut other = open_capture(lab.right(), |builder| builder);
     blocks.stop().unwrap();
-    send(&mut left, &packets);
-    assert_eq!(receive(&mut other, packets.len()), packets);
+    send_packets(&mut left, &packets);
+    assert_eq!(receive_from_blocks(&mut other, packets.len()), packets);
     assert!(blocks.receive_timeout(Duration::from_millis(50)).unwrap().is_none());
     assert_eq!(blocks.stats().unwrap()["tp_packets"], 5);
 }
 
 #[test]
-fn a_block_becomes_file_sectors_in_place() {
+fn a_block_is_converted_to_pcapng_in_place() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut blocks = open_capture(lab.right(), |builder| builder);
     let packets = packets_of_many_lengths(lab.right(), 3);
-    send(&mut open(lab.left()), &packets);
+    send_packets(&mut open_port(lab.left()), &packets);
     let (mut found, mut moved) = (0, 0);
     while found < 100 {
         let layout =
             PcapngLayout { counts: None, snap_bytes: 1 << 18, packets_max: u64::MAX, unit_bytes: 4096 };
-        let piece = next(&mut blocks).into_pcapng(&layout);
+        let piece = next_block(&mut blocks).into_pcapng(&layout);
         let (contents, bytes) = (*piece.contents(), piece.as_ref());
         assert_eq!(bytes.len() % 4096, 0);
         for (number, packet) in (found..).zip(&packets[found..][..contents.packets as usize]) {
@@ -271,7 +272,7 @@ fn impossible_captures_name_the_cause() {
         let error = end.namespace().run(|| Capture::builder("nc1").blocks(blocks.0, blocks.1).open());
         assert!(matches!(error.unwrap_err(), OpenError::Blocks { .. }), "{blocks:?}");
     }
-    let mut capture = capture(end, |builder| builder);
+    let mut capture = open_capture(end, |builder| builder);
     end.set_down().unwrap();
     assert_eq!(capture.receive_timeout(PATIENCE).unwrap_err().kind(), ErrorKind::NetworkDown);
     assert!(matches!(refused(|b| b, "nc1"), OpenError::Interface(InterfaceError::Down { .. })));
@@ -279,28 +280,29 @@ fn impossible_captures_name_the_cause() {
     assert_eq!(capture.receive_timeout(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
-fn packets_of(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
+fn read_packets(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| reader.next_packet().expect("a packet").bytes.to_vec()).collect()
 }
 
 #[test]
 fn a_block_returns_after_its_last_packet_was_read() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    let mut left = open(lab.left());
-    let mut expected: Vec<Vec<u8>> = (1..20).map(|number| packet(lab.right(), number, 100)).collect();
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    let mut left = open_port(lab.left());
+    let mut expected: Vec<Vec<u8>> =
+        (1..20).map(|number| numbered_packet(lab.right(), number, 100)).collect();
     expected[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
     // Twice as many rounds as there are blocks, so that a missing return is noticed.
     for _ in 0..16 {
-        send(&mut left, &expected);
+        send_packets(&mut left, &expected);
         let mut read = Vec::new();
         while read.len() < expected.len() {
-            let mut reader = next(&mut blocks).into_reader();
-            let count = reader.left() as usize;
-            read.extend(packets_of(&mut reader, count / 2));
-            assert_eq!(reader.left() as usize, count - count / 2);
-            read.extend(packets_of(&mut reader, count - count / 2));
-            assert!(reader.left() == 0 && reader.next_packet().is_none());
+            let mut reader = next_block(&mut blocks).into_reader();
+            let count = reader.packets_left() as usize;
+            read.extend(read_packets(&mut reader, count / 2));
+            assert_eq!(reader.packets_left() as usize, count - count / 2);
+            read.extend(read_packets(&mut reader, count - count / 2));
+            assert!(reader.packets_left() == 0 && reader.next_packet().is_none());
         }
         assert_eq!(read, expected);
     }
@@ -308,20 +310,20 @@ fn a_block_returns_after_its_last_packet_was_read() {
 }
 
 #[test]
-fn a_block_left_by_its_reader_does_not_return() {
+fn a_reader_that_leaves_its_block_does_not_return_it() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
-    let mut left = open(lab.left());
-    send(&mut left, &[packet(lab.right(), 1, 100)]);
-    next(&mut blocks).into_reader().leave();
+    let mut blocks = open_capture(lab.right(), |builder| builder);
+    let mut left = open_port(lab.left());
+    send_packets(&mut left, &[numbered_packet(lab.right(), 1, 100)]);
+    next_block(&mut blocks).into_reader().disown();
     assert_eq!(blocks.fill().used, 1);
-    send(&mut left, &[packet(lab.right(), 2, 100)]);
-    drop(next(&mut blocks).into_reader());
+    send_packets(&mut left, &[numbered_packet(lab.right(), 2, 100)]);
+    drop(next_block(&mut blocks).into_reader());
     assert_eq!(blocks.fill().used, 1);
 }
 
 /// All packets but those with this number.
-fn without(number: u32) -> Program {
+fn filter_without_number(number: u32) -> Program {
     let text = format!("4,32 0 0 14,21 0 1 {number},6 0 0 0,6 0 0 262144");
     Program::parse(&text).unwrap()
 }
@@ -329,17 +331,17 @@ fn without(number: u32) -> Program {
 #[test]
 fn a_control_replaces_the_filter_during_a_capture() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut blocks = open_capture(lab.right(), |builder| builder);
     let control = blocks.control();
     assert_eq!(blocks.explain().filter, None);
-    let mut left = open(lab.left());
-    let three = [1, 2, 3].map(|number| packet(lab.right(), number, 60 + number as usize));
-    send(&mut left, &three);
-    assert_eq!(receive(&mut blocks, 3), three);
+    let mut left = open_port(lab.left());
+    let three = [1, 2, 3].map(|number| numbered_packet(lab.right(), number, 60 + number as usize));
+    send_packets(&mut left, &three);
+    assert_eq!(receive_from_blocks(&mut blocks, 3), three);
     std::thread::scope(|scope| {
         let control = &control;
         let setter = scope.spawn(move || {
-            control.set_filter(Some(&without(2))).unwrap();
+            control.set_filter(Some(&filter_without_number(2))).unwrap();
             control.totals().unwrap()
         });
         assert_eq!(setter.join().unwrap().tp_packets, 3);
@@ -350,11 +352,11 @@ fn a_control_replaces_the_filter_during_a_capture() {
         assert!(explanation.to_string().starts_with(&expected), "{explanation}");
         assert!(explanation.to_string().ends_with("8 blocks, 524288 B in all"), "{explanation}");
     });
-    send(&mut left, &three);
-    assert_eq!(receive(&mut blocks, 2), [three[0].clone(), three[2].clone()]);
+    send_packets(&mut left, &three);
+    assert_eq!(receive_from_blocks(&mut blocks, 2), [three[0].clone(), three[2].clone()]);
     control.set_filter(None).unwrap();
-    send(&mut left, &three);
-    assert_eq!(receive(&mut blocks, 3), three);
+    send_packets(&mut left, &three);
+    assert_eq!(receive_from_blocks(&mut blocks, 3), three);
     // Every caller gets the sum of what all callers were told.
     assert_eq!(blocks.stats().unwrap()["tp_packets"], 8);
     assert_eq!(control.totals().unwrap().tp_packets, 8);
@@ -365,26 +367,26 @@ fn a_control_replaces_the_filter_during_a_capture() {
 #[test]
 fn filters_see_vlan_tags_in_frames_and_metadata() {
     let lab = lab!();
-    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut blocks = open_capture(lab.right(), |builder| builder);
     let control = blocks.control();
-    let mut left = open(lab.left());
-    let plain = packet(lab.right(), 1, 100);
-    let mut tagged = packet(lab.right(), 2, 100);
+    let mut left = open_port(lab.left());
+    let plain = numbered_packet(lab.right(), 1, 100);
+    let mut tagged = numbered_packet(lab.right(), 2, 100);
     tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
     // ether[12:2] == 0x8100
     let at_type = Program::parse("4,40 0 0 12,21 0 1 33024,6 0 0 262144,6 0 0 0").unwrap();
     control.set_filter(Some(&at_type)).unwrap();
     // The last packet matches: when it has arrived, the filter has seen all.
-    send(&mut left, &[tagged.clone(), plain.clone(), tagged.clone()]);
-    assert_eq!(receive(&mut blocks, 2), [tagged.clone(), tagged.clone()]);
+    send_packets(&mut left, &[tagged.clone(), plain.clone(), tagged.clone()]);
+    assert_eq!(receive_from_blocks(&mut blocks, 2), [tagged.clone(), tagged.clone()]);
     // ether[12:2] == 0x88b5: the frame without its tag.
     let untagged = Program::parse("4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0").unwrap();
     control.set_socket_filter(Some(&untagged)).unwrap();
-    send(&mut left, &[plain.clone(), tagged.clone()]);
-    assert_eq!(receive(&mut blocks, 2), [plain.clone(), tagged.clone()]);
+    send_packets(&mut left, &[plain.clone(), tagged.clone()]);
+    assert_eq!(receive_from_blocks(&mut blocks, 2), [plain.clone(), tagged.clone()]);
     control.set_filter(Some(&untagged)).unwrap();
-    send(&mut left, &[tagged, plain.clone()]);
-    assert_eq!(receive(&mut blocks, 1), [plain]);
+    send_packets(&mut left, &[tagged, plain.clone()]);
+    assert_eq!(receive_from_blocks(&mut blocks, 1), [plain]);
     assert_eq!(control.totals().unwrap().tp_packets, 5);
 }
 
@@ -394,15 +396,16 @@ fn every_wait_receives_all_blocks() {
     for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
         for immediate in [false, true] {
             let lab = lab!();
-            let mut capture = capture(lab.right(), |builder| builder.wait(wait).immediate(immediate));
-            let mut left = open(lab.left());
+            let mut capture = open_capture(lab.right(), |builder| builder.wait(wait).immediate(immediate));
+            let mut left = open_port(lab.left());
             for number in 0..3 {
-                let packets: Vec<_> = (0..20).map(|at| packet(lab.right(), 20 * number + at, 100)).collect();
-                send(&mut left, &packets);
+                let packets: Vec<_> =
+                    (0..20).map(|at| numbered_packet(lab.right(), 20 * number + at, 100)).collect();
+                send_packets(&mut left, &packets);
                 let mut received = Vec::new();
                 while received.len() < packets.len() {
                     let block = capture.receive().unwrap();
-                    received.extend(block.into_iter().flat_map(|mut block| bytes_of(&mut block)));
+                    received.extend(block.into_iter().flat_map(|mut block| block_packets(&mut block)));
                 }
                 assert_eq!(received, packets, "{wait:?}");
             }
@@ -420,14 +423,14 @@ async fn tokio_wakes_for_each_block_and_a_removed_interface() {
     use tokio::time::timeout;
 
     let lab = lab!();
-    let mut capture = AsyncReceiver::new(capture(lab.right(), |builder| builder)).unwrap();
-    let mut left = open(lab.left());
+    let mut capture = AsyncReceiver::new(open_capture(lab.right(), |builder| builder)).unwrap();
+    let mut left = open_port(lab.left());
     let mut held = Vec::new();
     for number in 0..20 {
-        send(&mut left, &[packet(lab.right(), number, 100)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), number, 100)]);
         let block = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap();
         let mut block = block.expect("resolved for a block");
-        assert_eq!(bytes_of(&mut block), [packet(lab.right(), number, 100)]);
+        assert_eq!(block_packets(&mut block), [numbered_packet(lab.right(), number, 100)]);
         // Blocks held by the program keep the descriptor readable.
         held.push(block);
         held.drain(..held.len().saturating_sub(3));

@@ -4,36 +4,43 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::common::waiting::Waiter;
-use crate::common::{PATIENCE, SECOND, assert_settled, lab, open_with, packet, receive, send};
+use crate::common::waiting::ObservedThread;
+use crate::common::{
+    PATIENCE, SECOND, assert_all_frames_returned, lab, numbered_packet, open_port_with, receive_packets,
+    send_packets,
+};
 use nocopy::port::OpenError;
 use nocopy::{Mode, Port, Wait};
 use nocopy_lab::End;
 
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-fn open_in(end: &End, mode: Mode) -> Port {
-    open_with(end, |builder| builder.mode(mode)).expect("opened")
+fn open_in_mode(end: &End, mode: Mode) -> Port {
+    open_port_with(end, |builder| builder.mode(mode)).expect("opened")
 }
 
 #[test]
 fn an_interface_down_is_an_error_until_it_is_up() {
     for mode in MODES {
         let lab = lab!();
-        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        let (mut left, mut right) = (open_in_mode(lab.left(), mode), open_in_mode(lab.right(), mode));
         lab.left().set_down().unwrap();
         let mut frame = left.sender().buffer().unwrap();
-        frame.fill(&packet(lab.right(), 1, 100)).unwrap();
+        frame.fill(&numbered_packet(lab.right(), 1, 100)).unwrap();
         left.sender().send(frame).unwrap();
         let error = left.sender().flush().unwrap_err();
         assert!(error.to_string().contains("the interface is down"), "{error}");
         assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
         assert!(left.balance().is_balanced(), "{}", left.balance());
-        lab.left().set_up().unwrap();
+        lab.left().bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
         left.sender().flush().unwrap();
-        assert_eq!(receive(&mut right, 1).len(), 1, "what was queued goes out when the interface is back");
-        assert_settled(&mut left);
+        assert_eq!(
+            receive_packets(&mut right, 1).len(),
+            1,
+            "what was queued goes out when the interface is back"
+        );
+        assert_all_frames_returned(&mut left);
     }
 }
 
@@ -41,13 +48,13 @@ fn an_interface_down_is_an_error_until_it_is_up() {
 fn a_blocked_receiver_reports_a_down_or_removed_interface() {
     for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, Wait::Spin), (mode, Wait::Interrupt)]) {
         let lab = lab!();
-        let mut port = open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
+        let mut port = open_port_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
         let (about_to_wait, waiter) = mpsc::channel();
         let waiting = std::thread::spawn(move || {
-            about_to_wait.send(Waiter::this_thread()).unwrap();
+            about_to_wait.send(ObservedThread::this_thread()).unwrap();
             port.receiver().receive().err().map(|error| error.to_string())
         });
-        waiter.recv().unwrap().wait_until_it_waits();
+        waiter.recv().unwrap().wait_until_asleep_or_spinning();
         lab.right().set_down().unwrap();
         let error = waiting.join().unwrap().expect("an error");
         assert!(error.contains("the interface is down"), "{mode}, {wait:?}: {error}");
@@ -61,10 +68,10 @@ fn every_wait_reports_a_deleted_interface() {
     for (mode, wait) in MODES.into_iter().flat_map(|mode| waits.map(|wait| (mode, wait))) {
         let lab = lab!();
         let (mut left, mut right) = (
-            open_in(lab.left(), mode),
-            open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap(),
+            open_in_mode(lab.left(), mode),
+            open_port_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap(),
         );
-        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), 1, 100)]);
         let kept = loop {
             if let Some(packet) = right.receiver().receive_timeout(PATIENCE).unwrap().next() {
                 break packet.take();
@@ -76,7 +83,7 @@ fn every_wait_reports_a_deleted_interface() {
         let error = right.receiver().receive().expect_err("not said only once");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}, {wait:?}: {error}");
         let mut frame = left.sender().buffer().unwrap();
-        frame.fill(&packet(lab.right(), 2, 100)).unwrap();
+        frame.fill(&numbered_packet(lab.right(), 2, 100)).unwrap();
         left.sender().send(frame).unwrap();
         assert!(left.sender().flush().is_err());
         let area = right.area().clone();
@@ -92,10 +99,10 @@ fn every_wait_reports_a_deleted_interface() {
 fn a_renamed_interface_works_and_a_moved_one_fails() {
     for mode in MODES {
         let lab = lab!();
-        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        let (mut left, mut right) = (open_in_mode(lab.left(), mode), open_in_mode(lab.right(), mode));
         lab.right().rename("other0").unwrap();
-        send(&mut left, &[packet(lab.right(), 1, 100)]);
-        assert_eq!(receive(&mut right, 1), [packet(lab.right(), 1, 100)], "{mode}");
+        send_packets(&mut left, &[numbered_packet(lab.right(), 1, 100)]);
+        assert_eq!(receive_packets(&mut right, 1), [numbered_packet(lab.right(), 1, 100)], "{mode}");
         // Arming checks whether the port still works.
         assert!(!right.receiver().arm().unwrap(), "{mode}");
         assert!(right.receiver().receive_timeout(Duration::from_millis(250)).unwrap().is_empty(), "{mode}");

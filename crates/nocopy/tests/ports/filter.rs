@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    PATIENCE, area_of, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send,
+    PATIENCE, area_with_frames_of, assert_all_frames_returned, lab, numbered_packet, open_port,
+    open_port_with, receive_from_any, receive_packets, send_packets,
 };
 use nocopy::filter::{Program, compile};
 use nocopy::integration::xdp;
@@ -28,7 +29,7 @@ fn filter_counts(port: &mut Port) -> (u64, u64) {
 
 fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
     let filter = filter.clone();
-    open_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(few_long_blocks()))
+    open_port_with(end, move |builder| builder.mode(mode).filter(&filter).tuning(few_long_blocks()))
         .expect("opened")
 }
 
@@ -38,13 +39,13 @@ fn few_long_blocks() -> PortTuning {
 }
 
 /// A packet ring beside the port, which sees the packets that the host gets.
-fn host(end: &End) -> Port {
-    open_with(end, |builder| builder.mode(Mode::PacketRing).tuning(few_long_blocks())).expect("opened")
+fn open_ring_of_host(end: &End) -> Port {
+    open_port_with(end, |builder| builder.mode(Mode::PacketRing).tuning(few_long_blocks())).expect("opened")
 }
 
 /// So many packets of each, read in turns: a ring that is read only later is full on a machine so slow that
 /// each packet takes a block.
-fn receive_both(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Vec<u8>>; 2] {
+fn receive_in_turns(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Vec<u8>>; 2] {
     let mut received = [Vec::new(), Vec::new()];
     let give_up = Instant::now() + PATIENCE;
     while received.iter().zip(counts).any(|(received, count)| received.len() < count) {
@@ -58,19 +59,19 @@ fn receive_both(port: &mut Port, host: &mut Port, counts: [usize; 2]) -> [Vec<Ve
     received
 }
 
-fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {
+fn packet_numbers(packets: &[Vec<u8>]) -> Vec<u32> {
     packets.iter().map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())).collect()
 }
 
 /// To be called after the last packet was received by either: packets stay in order, so no other is under
 /// way.
-fn has_no_more(port: &mut Port) -> bool {
+fn is_receiver_empty(port: &mut Port) -> bool {
     port.receiver().try_receive().unwrap().next().is_none()
 }
 
 /// A program with a jump longer than eBPF's can be. It returns `then`, or `otherwise` if the frame's byte 17
 /// is even.
-fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
+fn program_too_long_for_xdp(then: u32, otherwise: u32) -> Program {
     let instruction =
         |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
     let mut instructions = vec![
@@ -84,28 +85,28 @@ fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
 }
 
 #[test]
-fn other_packets_stay_with_the_host_in_every_mode() {
+fn packets_that_do_not_match_stay_with_the_host_in_every_mode() {
     for mode in MODES {
         let lab = lab!();
-        let mut left = open(lab.left());
+        let mut left = open_port(lab.left());
         let mut port = open_filtered(lab.right(), mode, &compile(ODD).unwrap());
         let place = if mode == Mode::PacketRing { FilterPlace::Socket } else { FilterPlace::Xdp };
         assert_eq!(port.explain().filter, Some(place), "{mode}");
-        let mut host = host(lab.right());
+        let mut host = open_ring_of_host(lab.right());
         let packets: Vec<_> =
-            (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
-        send(&mut left, &packets);
+            (0..100).map(|number| numbered_packet(lab.right(), number, 60 + number as usize * 14)).collect();
+        send_packets(&mut left, &packets);
         let matching: Vec<_> = packets.iter().skip(1).step_by(2).cloned().collect();
         let expected: Vec<u32> = match mode {
             Mode::PacketRing => (0..100).collect(), // the host has everything
             _ => (0..100).step_by(2).collect(),
         };
-        let [received, hosts] = receive_both(&mut port, &mut host, [50, expected.len()]);
-        assert_eq!(numbers(&received), numbers(&matching), "{mode}");
+        let [received, hosts] = receive_in_turns(&mut port, &mut host, [50, expected.len()]);
+        assert_eq!(packet_numbers(&received), packet_numbers(&matching), "{mode}");
         assert!(received == matching, "{mode}: not byte for byte");
-        assert_eq!(numbers(&hosts), expected, "{mode}");
-        assert!(has_no_more(&mut port), "{mode}");
-        assert_settled(&mut port);
+        assert_eq!(packet_numbers(&hosts), expected, "{mode}");
+        assert!(is_receiver_empty(&mut port), "{mode}");
+        assert_all_frames_returned(&mut port);
         assert_eq!(filter_counts(&mut port), (0, 0));
         assert!(port.explain().to_string().contains("filter "), "{}", port.explain());
     }
@@ -113,24 +114,24 @@ fn other_packets_stay_with_the_host_in_every_mode() {
 
 #[test]
 fn a_filter_the_kernel_refuses_runs_in_user_space() {
-    let filter = too_long_for_xdp(u32::MAX, 0);
+    let filter = program_too_long_for_xdp(u32::MAX, 0);
     for mode in MODES {
         let lab = lab!();
-        let mut left = open(lab.left());
+        let mut left = open_port(lab.left());
         let mut port = open_filtered(lab.right(), mode, &filter);
-        let mut host = host(lab.right());
+        let mut host = open_ring_of_host(lab.right());
         let packets: Vec<_> =
-            (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
-        send(&mut left, &packets);
+            (0..100).map(|number| numbered_packet(lab.right(), number, 60 + number as usize * 14)).collect();
+        send_packets(&mut left, &packets);
         // A packet ring leaves everything to the host anyway.
         let step = if mode == Mode::PacketRing { 1 } else { 2 };
         let expected: Vec<u32> = (0..100).step_by(step).collect();
         let counts = [50, expected.len()];
-        let received = lab.right().namespace().run(|| receive_both(&mut port, &mut host, counts));
-        let [received, hosts] = received.map(|packets| numbers(&packets));
+        let received = lab.right().namespace().run(|| receive_in_turns(&mut port, &mut host, counts));
+        let [received, hosts] = received.map(|packets| packet_numbers(&packets));
         assert_eq!(received, (1..100).step_by(2).collect::<Vec<_>>(), "{mode}");
         assert_eq!(hosts, expected, "{mode}");
-        assert!(lab.right().namespace().run(|| has_no_more(&mut port)), "{mode}");
+        assert!(lab.right().namespace().run(|| is_receiver_empty(&mut port)), "{mode}");
         let Some(FilterPlace::UserSpace(why)) = port.explain().filter else {
             assert_eq!((mode, port.explain().filter), (Mode::PacketRing, Some(FilterPlace::Socket)));
             continue;
@@ -141,15 +142,15 @@ fn a_filter_the_kernel_refuses_runs_in_user_space() {
             port.explain()
         );
         assert_eq!(filter_counts(&mut port), (50, 0), "{mode}");
-        assert_settled(&mut port);
+        assert_all_frames_returned(&mut port);
     }
 }
 
 #[test]
-fn a_user_space_filter_keeps_chains_complete() {
+fn a_user_space_filter_passes_or_drops_whole_chains() {
     let (mut left, mut right) = Port::builder("memory")
         .multi_buffer(true)
-        .area(&area_of(2048))
+        .area(&area_with_frames_of(2048))
         .filter(&compile("ether[2500] = 1").unwrap())
         .memory_pair()
         .unwrap();
@@ -167,17 +168,18 @@ fn a_user_space_filter_keeps_chains_complete() {
         assert_eq!((packet.len(), packet[2500]), (3000, 1));
         received += 1;
     }
-    assert!(has_no_more(&mut right));
+    assert!(is_receiver_empty(&mut right));
     assert_eq!(filter_counts(&mut right), (0, 3));
-    assert_settled(&mut right);
+    assert_all_frames_returned(&mut right);
 }
 
 /// Neither a batch with less than one packet, nor endless packets that do not match, keep the caller from
 /// returning.
 #[test]
-fn a_user_space_filter_returns_to_the_caller() {
+fn receive_with_a_user_space_filter_always_returns() {
     let memory = |batch| {
-        let builder = Port::builder("memory").multi_buffer(true).area(&area_of(2048)).batch(batch);
+        let builder =
+            Port::builder("memory").multi_buffer(true).area(&area_with_frames_of(2048)).batch(batch);
         builder.filter(&compile("ether[0] = 1").unwrap()).memory_pair().unwrap()
     };
     let queue = |port: &mut Port, kind, bytes| {
@@ -204,9 +206,9 @@ fn a_user_space_filter_returns_to_the_caller() {
         "{:?}",
         right.receiver().stats()
     );
-    assert_eq!(receive(&mut right, 1).len(), 1);
+    assert_eq!(receive_packets(&mut right, 1).len(), 1);
     assert_eq!(right.receiver().stats().unwrap()["filter_lost"], 200);
-    assert_settled(&mut right);
+    assert_all_frames_returned(&mut right);
 }
 
 /// A packet socket would truncate packets to the filter's return value; a port does not.
@@ -216,13 +218,13 @@ fn matching_packets_are_never_truncated() {
     for filter in ["5,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0,6 0 0 1", length_as_a] {
         for mode in MODES {
             let lab = lab!();
-            let mut left = open(lab.left());
+            let mut left = open_port(lab.left());
             let mut port = open_filtered(lab.right(), mode, &Program::parse(filter).unwrap());
-            let packets = [packet(lab.right(), 0, 200), packet(lab.right(), 1, 200)];
-            send(&mut left, &packets);
+            let packets = [numbered_packet(lab.right(), 0, 200), numbered_packet(lab.right(), 1, 200)];
+            send_packets(&mut left, &packets);
             let ours = |packet: &Vec<u8>| packet.get(12..14).is_none_or(|kind| kind == [0x88, 0xb5]);
             let received = loop {
-                if let Some(packet) = receive(&mut port, 1).into_iter().find(ours) {
+                if let Some(packet) = receive_packets(&mut port, 1).into_iter().find(ours) {
                     break packet;
                 }
             };
@@ -231,7 +233,7 @@ fn matching_packets_are_never_truncated() {
     }
 }
 
-fn with(first: Instruction, program: &Program) -> Program {
+fn prepend_instruction(first: Instruction, program: &Program) -> Program {
     Program::new([&[first], program.instructions()].concat()).unwrap()
 }
 
@@ -242,27 +244,30 @@ fn a_filter_too_long_with_the_queue_check_runs_in_user_space() {
     let tag = Instruction { code: 0x20, jump_true: 0, jump_false: 0, constant: 0xffff_f030 };
     let mut filter = Program::parse("4,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0").unwrap();
     while filter.instructions().len() < 4095 {
-        filter = with(tag, &filter);
+        filter = prepend_instruction(tag, &filter);
     }
     // Enough, if the namespace has a limit of its own (Linux 6.8): only the check of the queue must exceed
     // it.
     let _ = lab.right().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1000000"));
     let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
     assert!(matches!(right.explain().filter, Some(FilterPlace::UserSpace(_))), "{}", right.explain());
-    let mut left = open(lab.left());
-    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
-    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+    let mut left = open_port(lab.left());
+    send_packets(
+        &mut left,
+        &(0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect::<Vec<_>>(),
+    );
+    assert_eq!(packet_numbers(&receive_packets(&mut right, 5)), [1, 3, 5, 7, 9]);
 }
 
 /// Filters that need data only the kernel has are refused, if the kernel does not run them.
 #[test]
-fn filters_of_kernel_data_are_refused_in_user_space() {
+fn filters_that_need_kernel_data_are_refused_in_user_space() {
     let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
-    let filter = with(packet_type, &too_long_for_xdp(1, 0));
+    let filter = prepend_instruction(packet_type, &program_too_long_for_xdp(1, 0));
     let error = Port::builder("memory").filter(&filter).memory_pair().unwrap_err();
     assert!(error.to_string().contains("run the filter on a packet socket"), "{error}");
     let lab = lab!();
-    let error = open_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
+    let error = open_port_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
     assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");
 }
 
@@ -298,7 +303,7 @@ fn filters_read_all_buffers_of_long_packets() {
     for mode in MODES {
         let lab = lab!(Lab::builder().mtu(9000));
         let open = |end: &End, filter: Option<Program>| {
-            open_with(end, move |builder| {
+            open_port_with(end, move |builder| {
                 let builder = builder.mode(mode).multi_buffer(true);
                 filter.iter().fold(builder, |builder, filter| builder.filter(filter))
             })
@@ -308,7 +313,7 @@ fn filters_read_all_buffers_of_long_packets() {
         let mut right = open(lab.right(), Some(compile("ether[8000:2] = 0x0102 and len > 8500").unwrap()));
         // The last one matches, so no other can follow it.
         for (kind, bytes) in [(1, 9000), (0, 9000), (1, 8400), (1, 100), (1, 9014)] {
-            let mut long = packet(lab.right(), 1, bytes);
+            let mut long = numbered_packet(lab.right(), 1, bytes);
             if let Some(field) = long.get_mut(8000..8002) {
                 field.copy_from_slice(&[kind, 2]);
             }
@@ -322,7 +327,7 @@ fn filters_read_all_buffers_of_long_packets() {
             lengths.push(chain.to_vec().len());
         }
         assert_eq!(lengths, [9000, 9014], "{mode}");
-        assert!(has_no_more(&mut right), "{mode}");
+        assert!(is_receiver_empty(&mut right), "{mode}");
     }
 }
 
@@ -330,18 +335,18 @@ fn filters_read_all_buffers_of_long_packets() {
 fn a_filter_sees_vlan_tags_in_the_frame() {
     for mode in MODES {
         let lab = lab!();
-        let mut left = open(lab.left());
+        let mut left = open_port(lab.left());
         let mut right = open_filtered(lab.right(), mode, &compile("vlan 5 and ether[18:4] = 7").unwrap());
         let tagged = |id: u8, number: u8, bytes: usize| {
-            let mut tagged = packet(lab.right(), 0, bytes);
+            let mut tagged = numbered_packet(lab.right(), 0, bytes);
             tagged[12..22].copy_from_slice(&[0x81, 0, 0, id, 0x88, 0xb5, 0, 0, 0, number]);
             tagged
         };
         let matching = [tagged(5, 7, 100), tagged(5, 7, 120)];
         let [first, last] = matching.clone();
-        let others = [tagged(4, 7, 100), tagged(5, 8, 100), packet(lab.right(), 7, 100)];
-        send(&mut left, &[&others[..2], &[first], &others[2..], &[last]].concat());
-        assert_eq!(receive(&mut right, 2), matching, "{mode}");
+        let others = [tagged(4, 7, 100), tagged(5, 8, 100), numbered_packet(lab.right(), 7, 100)];
+        send_packets(&mut left, &[&others[..2], &[first], &others[2..], &[last]].concat());
+        assert_eq!(receive_packets(&mut right, 2), matching, "{mode}");
     }
 }
 
@@ -354,7 +359,7 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
         let mut ports: Vec<_> = (0..2)
             .map(|queue| {
                 let filter = filter.clone();
-                open_with(lab.right(), move |builder| {
+                open_port_with(lab.right(), move |builder| {
                     let builder = builder.mode(Mode::PacketRing).queue(queue).filter(&filter);
                     share.iter().fold(builder, |builder, &(group, fanout)| {
                         builder.tuning(PortTuning { fanout: Some((group, fanout)), ..PortTuning::default() })
@@ -363,9 +368,12 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
                 .unwrap()
             })
             .collect();
-        let mut left = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
-        send(&mut left, &(0..40).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
-        let mut seen = numbers(&receive_of_all(&mut ports, 20));
+        let mut left = open_port_with(lab.left(), |builder| builder.queue(1)).unwrap();
+        send_packets(
+            &mut left,
+            &(0..40).map(|number| numbered_packet(lab.right(), number, 100)).collect::<Vec<_>>(),
+        );
+        let mut seen = packet_numbers(&receive_from_any(&mut ports, 20));
         seen.sort_unstable();
         assert_eq!(seen, (1..40).step_by(2).collect::<Vec<_>>(), "{share:?}: each once");
     }
@@ -374,22 +382,25 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
 #[test]
 fn driver_metadata_and_a_filter_work_together() {
     let lab = lab!();
-    let mut left = open(lab.left());
+    let mut left = open_port(lab.left());
     let filter = compile(ODD).unwrap();
     let mut right =
-        open_with(lab.right(), move |builder| builder.receive_metadata(true).filter(&filter)).unwrap();
+        open_port_with(lab.right(), move |builder| builder.receive_metadata(true).filter(&filter)).unwrap();
     assert_eq!(right.explain().filter, Some(FilterPlace::Xdp));
-    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
-    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+    send_packets(
+        &mut left,
+        &(0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect::<Vec<_>>(),
+    );
+    assert_eq!(packet_numbers(&receive_packets(&mut right, 5)), [1, 3, 5, 7, 9]);
 }
 
 #[test]
-fn one_interface_has_one_filter() {
+fn a_different_filter_on_the_same_interface_is_refused() {
     let lab = lab!(Lab::builder().queues(2));
     let filter = compile(ODD).unwrap();
     let _first = open_filtered(lab.right(), Mode::XdpCopyNative, &filter);
     let open = |filter: Option<Program>| {
-        open_with(lab.right(), move |builder| {
+        open_port_with(lab.right(), move |builder| {
             let builder = builder.queue(1).mode(Mode::XdpCopyNative);
             filter.iter().fold(builder, |builder, filter| builder.filter(filter))
         })
@@ -402,7 +413,7 @@ fn one_interface_has_one_filter() {
 }
 
 #[test]
-fn a_filter_belongs_to_the_grant() {
+fn a_filter_is_set_for_the_grant_and_not_when_opening_it() {
     let lab = lab!();
     let filter = compile(ODD).unwrap();
     let (end, wanted) = (lab.right(), filter.clone());
@@ -410,12 +421,15 @@ fn a_filter_belongs_to_the_grant() {
     let refused =
         end.namespace().run(|| Port::builder(end.interface()).filter(&filter).open_granted(grant()));
     assert!(matches!(refused.unwrap_err(), OpenError::NotGranted { setting: "filter", .. }));
-    let mut left = open(lab.left());
+    let mut left = open_port(lab.left());
     let granted = grant();
     let mut right = end.namespace().run(|| Port::builder("").open_granted(granted)).unwrap();
-    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
-    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
-    let long = too_long_for_xdp(1, 0);
+    send_packets(
+        &mut left,
+        &(0..10).map(|number| numbered_packet(lab.right(), number, 100)).collect::<Vec<_>>(),
+    );
+    assert_eq!(packet_numbers(&receive_packets(&mut right, 5)), [1, 3, 5, 7, 9]);
+    let long = program_too_long_for_xdp(1, 0);
     let error = end.namespace().run(|| {
         drop(right);
         Port::builder(end.interface()).filter(&long).grant().unwrap_err()
@@ -424,11 +438,11 @@ fn a_filter_belongs_to_the_grant() {
 }
 
 #[test]
-fn filters_of_kernel_data_use_the_packet_ring() {
+fn filters_that_need_kernel_data_use_the_packet_ring() {
     let lab = lab!();
     let by_type = Program::parse("4,40 0 0 4294963204,21 0 1 0,6 0 0 65535,6 0 0 0").unwrap(); // packet type: to us
     let filter = by_type.clone();
-    let port = open_with(lab.right(), move |builder| builder.filter(&filter)).unwrap();
+    let port = open_port_with(lab.right(), move |builder| builder.filter(&filter)).unwrap();
     assert_eq!((port.mode(), port.explain().filter), (Mode::PacketRing, Some(FilterPlace::Socket)));
     assert!(
         port.explain().refusals.iter().any(|refusal| refusal.mode == Mode::XdpCopyNative),
@@ -436,6 +450,7 @@ fn filters_of_kernel_data_use_the_packet_ring() {
         port.explain()
     );
     drop(port);
-    let error = open_with(lab.right(), move |builder| builder.mode(Mode::XdpCopyNative).filter(&by_type));
+    let error =
+        open_port_with(lab.right(), move |builder| builder.mode(Mode::XdpCopyNative).filter(&by_type));
     assert!(matches!(error.unwrap_err(), OpenError::NoMode { .. }));
 }

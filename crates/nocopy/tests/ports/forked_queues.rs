@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::common::{PATIENCE, lab, open_queues, packet, send_on};
+use crate::common::{PATIENCE, lab, numbered_packet, open_queues, send_numbered_on_queue};
 use nocopy::Mode;
 use nocopy::integration::PortTuning;
 use nocopy::port::{PortBuilder, Queues};
@@ -12,7 +12,7 @@ use nocopy_lab::patience::wait_until;
 
 /// Only one of these tests at a time: with `cargo test`, where they share a process, a child would keep the
 /// descriptors of all of them open.
-fn lock_tests() -> MutexGuard<'static, ()> {
+fn lock_forking_tests() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -20,7 +20,7 @@ fn lock_tests() -> MutexGuard<'static, ()> {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
-    let _alone = lock_tests();
+    let _alone = lock_forking_tests();
     let lab = lab!(Lab::builder().queues(2));
     let inherited = |builder: PortBuilder| {
         builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })
@@ -29,13 +29,13 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
     queues.waker().unwrap();
     let program = lab.right().xdp_program().unwrap();
     assert!(program.is_some());
-    send_on(lab.left(), 1, lab.right(), 0, 5);
+    send_numbered_on_queue(lab.left(), 1, lab.right(), 0, 5);
     wait_until("packets", || queues.arm().unwrap());
     // SAFETY: the child only closes what this thread has made, and ends. (Other tests' threads may hold the
     // allocator's locks, which the C library makes good.)
     match unsafe { libc::fork() } {
         0 => {
-            queues.leave();
+            queues.disown();
             // SAFETY: nothing of this process is to be run in its place.
             unsafe { libc::_exit(7) }
         }
@@ -47,14 +47,14 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
         }
     }
     assert_eq!(lab.right().xdp_program().unwrap(), program, "still attached");
-    send_on(lab.left(), 0, lab.right(), 10, 5);
+    send_numbered_on_queue(lab.left(), 0, lab.right(), 10, 5);
     let mut count = 0;
     while count < 10 {
         let came = queues.receive_timeout(PATIENCE).unwrap().count();
         assert!(came > 0, "only {count} of 10 came");
         count += came;
     }
-    let balance = crate::common::balance_of(&mut queues);
+    let balance = crate::common::area_balance(&mut queues);
     assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
@@ -62,7 +62,7 @@ fn a_forked_child_drops_its_ports_without_harm_to_the_parent() {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_continues_with_its_parents_queues() {
-    let _alone = lock_tests();
+    let _alone = lock_forking_tests();
     let lab = lab!(Lab::builder().queues(2));
     let inherited = |builder: PortBuilder| {
         builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })
@@ -73,7 +73,7 @@ fn a_forked_child_continues_with_its_parents_queues() {
         while expected < count {
             let before = expected;
             for received in queues.receive_timeout(PATIENCE).unwrap() {
-                assert!(*received == *packet(lab.right(), expected, 100), "packet {expected}");
+                assert!(*received == *numbered_packet(lab.right(), expected, 100), "packet {expected}");
                 expected += 1;
             }
             assert!(expected > before, "only {before} of {count} came");
@@ -92,12 +92,12 @@ fn a_forked_child_continues_with_its_parents_queues() {
         }
         child => {
             std::io::Read::read_exact(&mut ready, &mut [0]).unwrap();
-            send_on(lab.left(), 0, lab.right(), 0, 300);
+            send_numbered_on_queue(lab.left(), 0, lab.right(), 0, 300);
             let mut status = 0;
             // SAFETY: `status` is a place for one.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status >> 8, 7, "the child ended otherwise: {status:#x}");
-            queues.leave();
+            queues.disown();
         }
     }
 }

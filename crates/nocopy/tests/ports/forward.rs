@@ -9,7 +9,9 @@ use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpPacket};
 
-use crate::common::{PATIENCE, assert_settled, lab, open_with, receive, send};
+use crate::common::{
+    PATIENCE, assert_all_frames_returned, lab, open_port_with, receive_packets, send_packets,
+};
 
 const FLOW: UdpFrame = UdpFrame {
     source_mac: MacAddress([2, 0, 0, 0, 0, 1]),
@@ -26,7 +28,7 @@ const FLOW: UdpFrame = UdpFrame {
     checksum: UdpChecksum::Offloaded,
 };
 
-fn datagram(flow: &UdpFrame, payload: &[u8]) -> Vec<u8> {
+fn udp_packet(flow: &UdpFrame, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; flow.header_bytes()];
     flow.emit_headers(&mut packet, payload).unwrap();
     packet.extend_from_slice(payload);
@@ -34,58 +36,58 @@ fn datagram(flow: &UdpFrame, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Memory ports, whose packets may lack a checksum.
-fn wireless_pair(set: impl FnOnce(PortBuilder) -> PortBuilder) -> (Port, Port) {
+fn memory_pair_without_wire(set: impl FnOnce(PortBuilder) -> PortBuilder) -> (Port, Port) {
     let tuning = PortTuning { wireless: true, ..PortTuning::default() };
     set(Port::builder("memory").tuning(tuning)).memory_pair().unwrap()
 }
 
 /// Sends a packet to a port that forwards it, and returns what comes back.
-fn forwarded(host: &mut Port, port: &mut Port, packet: &[u8]) -> Vec<u8> {
-    send(host, &[packet.to_vec()]);
+fn forward_one(host: &mut Port, port: &mut Port, packet: &[u8]) -> Vec<u8> {
+    send_packets(host, &[packet.to_vec()]);
     let (receiver, sender) = port.halves();
     for packet in receiver.receive_timeout(PATIENCE).unwrap() {
         sender.forward(packet).unwrap();
     }
     sender.flush().unwrap();
-    receive(host, 1).remove(0)
+    receive_packets(host, 1).remove(0)
 }
 
 #[test]
-fn an_unfinished_checksum_is_finished_and_another_stays() {
-    let (mut host, mut port) = wireless_pair(|builder| builder);
+fn forward_finishes_unfinished_checksums_and_changes_no_others() {
+    let (mut host, mut port) = memory_pair_without_wire(|builder| builder);
     for bytes in [0, 1, 7, 100, 1471, 1472] {
-        let finished = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
-        let unfinished = datagram(&FLOW, &vec![7; bytes]);
-        assert!(forwarded(&mut host, &mut port, &unfinished) == finished);
-        assert!(forwarded(&mut host, &mut port, &finished) == finished);
+        let finished = udp_packet(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
+        let unfinished = udp_packet(&FLOW, &vec![7; bytes]);
+        assert!(forward_one(&mut host, &mut port, &unfinished) == finished);
+        assert!(forward_one(&mut host, &mut port, &finished) == finished);
         let mut wrong = finished.clone();
         wrong[40] ^= 1;
-        assert!(forwarded(&mut host, &mut port, &wrong) == wrong, "damage must stay visible");
+        assert!(forward_one(&mut host, &mut port, &wrong) == wrong, "damage must stay visible");
         let padded = [&unfinished[..], &[0xee; 9]].concat();
-        assert!(forwarded(&mut host, &mut port, &padded) == finished);
+        assert!(forward_one(&mut host, &mut port, &padded) == finished);
         let tag = Some(TagControl::new(5, 0, false).unwrap());
         let tagged = UdpFrame { vlan: tag, ..FLOW };
-        let expected = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..tagged }, &vec![7; bytes]);
-        assert!(forwarded(&mut host, &mut port, &datagram(&tagged, &vec![7; bytes])) == expected);
+        let expected = udp_packet(&UdpFrame { checksum: UdpChecksum::Computed, ..tagged }, &vec![7; bytes]);
+        assert!(forward_one(&mut host, &mut port, &udp_packet(&tagged, &vec![7; bytes])) == expected);
     }
     for packet in [&b"short"[..], &[0x45; 64], &[0; 14]] {
-        assert_eq!(forwarded(&mut host, &mut port, packet), packet);
+        assert_eq!(forward_one(&mut host, &mut port, packet), packet);
     }
-    assert_settled(&mut port);
+    assert_all_frames_returned(&mut port);
 }
 
 #[test]
-fn packets_from_a_wire_are_not_inspected() {
+fn packets_that_came_by_wire_are_forwarded_unchanged() {
     let (mut host, mut port) = Port::memory_pair().unwrap();
-    let packet = datagram(&FLOW, b"looks unfinished");
-    assert!(forwarded(&mut host, &mut port, &packet) == packet);
+    let packet = udp_packet(&FLOW, b"looks unfinished");
+    assert!(forward_one(&mut host, &mut port, &packet) == packet);
 }
 
 #[test]
-fn a_packet_without_room_is_returned_complete() {
-    let (mut host, mut port) = wireless_pair(|builder| builder.ring_sizes(64, 4));
+fn a_packet_refused_by_a_full_ring_returns_with_its_checksum_finished() {
+    let (mut host, mut port) = memory_pair_without_wire(|builder| builder.ring_sizes(64, 4));
     for _ in 0..3 {
-        send(&mut host, &vec![datagram(&FLOW, b"unfinished"); 4]);
+        send_packets(&mut host, &vec![udp_packet(&FLOW, b"unfinished"); 4]);
     }
     let (receiver, sender) = port.halves();
     let (mut forwarded, mut refused) = (0, 0);
@@ -102,18 +104,18 @@ fn a_packet_without_room_is_returned_complete() {
         sender.flush().unwrap();
     }
     assert!(refused > 0, "there was always room");
-    for packet in receive(&mut host, 12) {
+    for packet in receive_packets(&mut host, 12) {
         assert!(UdpPacket::parse(&packet).unwrap().verify_checksum().is_ok());
     }
-    assert_settled(&mut port);
+    assert_all_frames_returned(&mut port);
 }
 
 #[test]
-fn a_packet_in_several_frames_is_finished_across_them() {
-    let (mut host, mut port) = wireless_pair(|builder| builder.multi_buffer(true));
+fn a_checksum_over_several_frames_is_finished() {
+    let (mut host, mut port) = memory_pair_without_wire(|builder| builder.multi_buffer(true));
     for bytes in [100, 1751, 5000, 8961] {
         let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
-        host.sender().send_copy(&datagram(&FLOW, &payload)).unwrap();
+        host.sender().send_copy(&udp_packet(&FLOW, &payload)).unwrap();
         host.sender().flush().unwrap();
         let (receiver, sender) = port.halves();
         let packet = receiver.receive().unwrap().next_chain().expect("one packet");
@@ -121,14 +123,14 @@ fn a_packet_in_several_frames_is_finished_across_them() {
         sender.flush().unwrap();
         let arrived = host.receiver().receive().unwrap().next_chain().expect("one packet").to_vec();
         let finished = UdpFrame { checksum: UdpChecksum::Computed, ..FLOW };
-        assert!(arrived == datagram(&finished, &payload), "{bytes}");
+        assert!(arrived == udp_packet(&finished, &payload), "{bytes}");
     }
-    assert_settled(&mut port);
+    assert_all_frames_returned(&mut port);
 }
 
 /// The kernel finishes it while it copies, on a port that takes requests; otherwise it is finished here.
 #[test]
-fn the_kernel_or_the_library_completes_checksums() {
+fn forward_finishes_checksums_in_every_mode() {
     for (mode, requests) in [
         (Mode::XdpCopyNative, true),
         (Mode::XdpCopyNative, false),
@@ -136,14 +138,15 @@ fn the_kernel_or_the_library_completes_checksums() {
         (Mode::PacketRing, true),
     ] {
         let lab = lab!();
-        let mut host = open_with(lab.left(), |builder| builder.mode(Mode::XdpCopyNative)).unwrap();
-        let mut port = open_with(lab.right(), |builder| builder.mode(mode).send_metadata(requests)).unwrap();
+        let mut host = open_port_with(lab.left(), |builder| builder.mode(Mode::XdpCopyNative)).unwrap();
+        let mut port =
+            open_port_with(lab.right(), |builder| builder.mode(mode).send_metadata(requests)).unwrap();
         for bytes in [0, 1, 100, 1400] {
-            let finished = datagram(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
-            let packet = datagram(&FLOW, &vec![7; bytes]);
-            assert!(forwarded(&mut host, &mut port, &packet) == finished, "{mode} {requests} {bytes}");
+            let finished = udp_packet(&UdpFrame { checksum: UdpChecksum::Computed, ..FLOW }, &vec![7; bytes]);
+            let packet = udp_packet(&FLOW, &vec![7; bytes]);
+            assert!(forward_one(&mut host, &mut port, &packet) == finished, "{mode} {requests} {bytes}");
         }
-        assert_settled(&mut port);
+        assert_all_frames_returned(&mut port);
     }
 }
 
@@ -153,7 +156,7 @@ fn the_kernel_or_the_library_completes_checksums() {
 fn checksums_left_to_a_device_are_recognised() {
     let lab = lab!();
     let ring = |builder: PortBuilder| builder.mode(Mode::PacketRing).multi_buffer(true);
-    let mut port = open_with(lab.right(), ring).unwrap();
+    let mut port = open_port_with(lab.right(), ring).unwrap();
     for offload in [true, false] {
         lab.left().set_tx_checksum(offload).unwrap();
         lab.left().namespace().run(|| {
@@ -165,7 +168,7 @@ fn checksums_left_to_a_device_are_recognised() {
         let (mut datagrams, mut segments) = (0, 0);
         while datagrams == 0 || segments == 0 {
             for packet in port.receiver().receive_timeout(PATIENCE).unwrap() {
-                let is_unfinished = UnfinishedChecksum::of(&packet).is_some();
+                let is_unfinished = UnfinishedChecksum::find_in_frame(&packet).is_some();
                 match packet.get(23) {
                     Some(17) => datagrams += 1,
                     Some(6) if packet.len() >= 34 + tcp::HEADER_BYTES => segments += 1,

@@ -13,8 +13,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::common::errors::{Refused, Sentences, with_refused_calls};
-use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send, send_on};
+use crate::common::errors::{ErrorTexts, Refused, with_refused_calls};
+use crate::common::{
+    is_promiscuous, lab, numbered_packet, open_port, open_port_with, receive_packets, send_numbered_on_queue,
+    send_packets,
+};
 use nocopy::integration::xdp;
 use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
 use nocopy::{Mode, Port};
@@ -39,19 +42,22 @@ const POOR: &str = "poor";
 const THIEF: &str = "thief";
 
 /// A process of another user, without capabilities, connected by a socket; killed at the end of the test.
-struct Client {
+struct RunningClient {
     process: Child,
     stream: UnixStream,
     words: BufReader<UnixStream>,
 }
 
-impl Client {
+impl RunningClient {
     fn start(end: &End, role: &str) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // Not by its path: that user may not have access to the build directory.
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "grant::client", "--ignored"]).env(ROLE, role).stdin(OwnedFd::from(theirs));
+        command
+            .args(["--exact", "grant::run_client", "--ignored"])
+            .env(ROLE, role)
+            .stdin(OwnedFd::from(theirs));
         command.stdout(Stdio::null()).uid(NOBODY).gid(NOBODY);
         let process = end.namespace().run(|| command.spawn().unwrap());
         let words = BufReader::new(stream.try_clone().unwrap());
@@ -78,7 +84,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -87,25 +93,26 @@ impl Drop for Client {
 
 #[test]
 #[ignore = "the process without privileges that the other tests start"]
-fn client() {
+fn run_client() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
-    if let Err(error) = serve(&mut stream, &role) {
+    if let Err(error) = echo_over_granted_port(&mut stream, &role) {
         writeln!(stream, "error: {error}").unwrap();
     }
 }
 
 /// Opens the granted port and sends every packet back, unchanged, until the other side closes.
-fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
+fn echo_over_granted_port(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
     match role {
-        WITHOUT_BPF => Refused::always(libc::SYS_bpf, libc::EPERM).apply(),
+        WITHOUT_BPF => Refused::always(libc::SYS_bpf, libc::EPERM).install_filter(),
         POOR => {
             setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) })?;
         }
         _ => {}
     }
-    let grant = if role == THIEF { RawGrant::of(stream).of_queue(1)? } else { Grant::receive(stream)? };
-    let mut port = small(Port::builder(grant.interface())).open_granted(grant)?;
+    let grant =
+        if role == THIEF { RawGrant::receive_raw(stream).with_queue(1)? } else { Grant::receive(stream)? };
+    let mut port = with_small_rings(Port::builder(grant.interface())).open_granted(grant)?;
     if role == THIEF {
         put_sockets_into_maps(1);
     }
@@ -126,7 +133,7 @@ fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// The descriptors of maps that a process has.
-fn maps(process: &str) -> Vec<RawFd> {
+fn map_descriptors(process: &str) -> Vec<RawFd> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().map(|entry| entry.unwrap());
     let is_map = |path| fs::read_to_string(path).is_ok_and(|text| text.contains("map_type:"));
     let maps = descriptors.filter(|entry| is_map(entry.path()));
@@ -140,7 +147,7 @@ fn put_sockets_into_maps(queue: u32) {
     const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
     const DESCRIPTORS: RawFd = 256;
     for (map, socket) in
-        maps("self").into_iter().flat_map(|map| (0..DESCRIPTORS).map(move |socket| (map, socket)))
+        map_descriptors("self").into_iter().flat_map(|map| (0..DESCRIPTORS).map(move |socket| (map, socket)))
     {
         let places = [(&raw const queue).addr(), (&raw const socket).addr()];
         let element = [map as u64, places[0] as u64, places[1] as u64, 0];
@@ -152,37 +159,38 @@ fn put_sockets_into_maps(queue: u32) {
     }
 }
 
-fn small(builder: PortBuilder) -> PortBuilder {
+fn with_small_rings(builder: PortBuilder) -> PortBuilder {
     builder.ring_sizes(256, 256).frame_count(256, 256)
 }
 
-fn grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Result<Grant, OpenError> {
+fn open_grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Result<Grant, OpenError> {
     end.namespace().run(|| set(Port::builder(end.interface())).grant())
 }
 
 /// A client at the right end with an open port.
-fn serve_client(lab: &Lab, role: &str) -> Client {
-    let mut client = Client::start(lab.right(), role);
-    grant(lab.right(), small).unwrap().send(&client.stream).unwrap();
+fn start_client_with_grant(lab: &Lab, role: &str) -> RunningClient {
+    let mut client = RunningClient::start(lab.right(), role);
+    open_grant(lab.right(), with_small_rings).unwrap().send(&client.stream).unwrap();
     assert_eq!(client.next_line(), "open xdp copy native");
     client
 }
 
 /// Sends packets of different sizes to the right end, whose client sends them back, several times around its
 /// rings.
-fn exchange(lab: &Lab) {
-    let mut port = open(lab.left());
+fn echo_packets_of_many_sizes(lab: &Lab) {
+    let mut port = open_port(lab.left());
     for round in 0..20_u32 {
         let number = |i| round * 50 + i;
-        let packets: Vec<_> =
-            (0..50).map(|i| packet(lab.right(), number(i), 60 + (number(i) as usize * 101) % 1455)).collect();
-        send(&mut port, &packets);
-        assert_eq!(receive(&mut port, packets.len()), packets);
+        let packets: Vec<_> = (0..50)
+            .map(|i| numbered_packet(lab.right(), number(i), 60 + (number(i) as usize * 101) % 1455))
+            .collect();
+        send_packets(&mut port, &packets);
+        assert_eq!(receive_packets(&mut port, packets.len()), packets);
     }
 }
 
 /// Waits until an interface has no XDP program; that of a killed process is detached a moment later.
-fn wait_for_no_program(end: &End) {
+fn wait_until_program_is_detached(end: &End) {
     let give_up = Instant::now() + PATIENCE;
     while let Some(program) = end.xdp_program().unwrap() {
         assert!(Instant::now() < give_up, "program {program} is still there");
@@ -191,7 +199,7 @@ fn wait_for_no_program(end: &End) {
 }
 
 /// Descriptors of this process that refer to a program's link.
-fn count_links(program: u32) -> usize {
+fn count_link_descriptors(program: u32) -> usize {
     let wanted = format!("prog_id:\t{program}\n");
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
     let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
@@ -201,15 +209,15 @@ fn count_links(program: u32) -> usize {
 #[test]
 fn a_process_without_privileges_receives_and_sends() {
     let lab = lab!();
-    let mut client = Client::start(lab.right(), ECHO);
-    let granted = grant(lab.right(), small).unwrap();
+    let mut client = RunningClient::start(lab.right(), ECHO);
+    let granted = open_grant(lab.right(), with_small_rings).unwrap();
     let program = lab.right().xdp_program().unwrap().expect("attached");
-    assert_eq!(count_links(program), 1, "before it is passed on");
+    assert_eq!(count_link_descriptors(program), 1, "before it is passed on");
     granted.send(&client.stream).unwrap();
-    assert_eq!(count_links(program), 0, "the opener's copies are closed");
+    assert_eq!(count_link_descriptors(program), 0, "the opener's copies are closed");
     assert_eq!(client.next_line(), "open xdp copy native");
     assert_eq!(
-        maps(&client.process.id().to_string()),
+        map_descriptors(&client.process.id().to_string()),
         [0; 0],
         "it could put its socket in another queue's place"
     );
@@ -221,21 +229,21 @@ fn a_process_without_privileges_receives_and_sends() {
         }
         assert!(status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n")), "{status}");
     }
-    exchange(&lab);
+    echo_packets_of_many_sizes(&lab);
     // It cannot take its socket out of the map, so the frames that it lent are not used again.
     let closed = client.end();
     assert!(closed.contains("256 free") && closed.contains("256 retired"), "{closed}");
     assert!(!closed.contains("does not add up"), "{closed}");
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 #[test]
-fn a_sandbox_without_bpf_is_sufficient() {
+fn a_client_needs_no_bpf_call() {
     let lab = lab!();
-    let client = serve_client(&lab, WITHOUT_BPF);
-    exchange(&lab);
+    let client = start_client_with_grant(&lab, WITHOUT_BPF);
+    echo_packets_of_many_sizes(&lab);
     client.end();
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 /// A client that may use bpf(2), as most may, and binds its socket to another queue takes nothing from the
@@ -244,17 +252,17 @@ fn a_sandbox_without_bpf_is_sufficient() {
 fn a_client_cannot_take_another_queue() {
     let lab = lab!(Lab::builder().queues(2));
     let (left, right) = (lab.left(), lab.right());
-    let client = serve_client(&lab, THIEF);
+    let client = start_client_with_grant(&lab, THIEF);
     let host = right.namespace().run(|| {
         let of_tests = Some(Protocol::from_raw(NonZero::new(u32::from(0x88b5_u16.to_be())).unwrap()));
         let host = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, of_tests);
         host.inspect(|host| set_socket_timeout(host, Timeout::Recv, Some(PATIENCE)).unwrap()).unwrap()
     });
-    send_on(left, 1, right, 0, 50);
+    send_numbered_on_queue(left, 1, right, 0, 50);
     for number in 0..50 {
         let mut buffer = [0; 2048];
         let (_, bytes) = recv(&host, &mut buffer[..], RecvFlags::empty()).expect("the host gets its packets");
-        assert_eq!(buffer[..bytes], packet(right, number, 100));
+        assert_eq!(buffer[..bytes], numbered_packet(right, number, 100));
     }
     client.end();
 }
@@ -263,48 +271,48 @@ fn a_client_cannot_take_another_queue() {
 fn a_killed_client_leaves_no_program_for_the_next() {
     let lab = lab!();
     for _ in 0..3 {
-        let mut client = serve_client(&lab, ECHO);
-        exchange(&lab);
+        let mut client = start_client_with_grant(&lab, ECHO);
+        echo_packets_of_many_sizes(&lab);
         client.kill();
-        wait_for_no_program(lab.right());
+        wait_until_program_is_detached(lab.right());
     }
 }
 
 #[test]
-fn a_client_closed_before_it_reads_leaves_nothing() {
+fn a_client_closed_before_it_reads_leaves_no_program() {
     let lab = lab!();
     let (ours, theirs) = UnixStream::pair().unwrap();
-    grant(lab.right(), |builder| builder.promiscuous(true)).unwrap().send(&ours).unwrap();
+    open_grant(lab.right(), |builder| builder.promiscuous(true)).unwrap().send(&ours).unwrap();
     assert!(lab.right().xdp_program().unwrap().is_some() && is_promiscuous(lab.right()));
     drop(theirs);
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
     assert!(!is_promiscuous(lab.right()));
-    let error = grant(lab.right(), |builder| builder).unwrap().send(&ours).unwrap_err();
+    let error = open_grant(lab.right(), |builder| builder).unwrap().send(&ours).unwrap_err();
     assert_eq!(
         error.to_string(),
         "grant: cannot be sent (EPIPE); broken pipe; check that the client is running and reads"
     );
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 #[test]
-fn each_queue_has_its_own_client() {
+fn queues_are_granted_to_separate_clients() {
     let lab = lab!(Lab::builder().queues(2));
-    let grants = [0, 1].map(|queue| grant(lab.right(), |builder| builder.queue(queue)).unwrap());
+    let grants = [0, 1].map(|queue| open_grant(lab.right(), |builder| builder.queue(queue)).unwrap());
     let mut clients = grants.map(|granted| {
-        let mut client = Client::start(lab.right(), ECHO);
+        let mut client = RunningClient::start(lab.right(), ECHO);
         granted.send(&client.stream).unwrap();
         assert_eq!(client.next_line(), "open xdp copy native");
         client
     });
     clients[0].kill();
-    let mut port = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
-    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
-    send(&mut port, &packets);
+    let mut port = open_port_with(lab.left(), |builder| builder.queue(1)).unwrap();
+    let packets: Vec<_> = (0..50).map(|number| numbered_packet(lab.right(), number, 500)).collect();
+    send_packets(&mut port, &packets);
     // On a veth, an answer uses the queue on which the packet arrived.
-    assert_eq!(receive(&mut port, packets.len()), packets);
+    assert_eq!(receive_packets(&mut port, packets.len()), packets);
     clients[1].kill();
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 #[test]
@@ -313,7 +321,7 @@ fn the_opener_grants_promiscuous_mode_and_busy_polling() {
     let right = lab.right();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let us = Duration::from_micros(20);
-    grant(right, |builder| builder.promiscuous(true).busy_poll(us, 64)).unwrap().send(&ours).unwrap();
+    open_grant(right, |builder| builder.promiscuous(true).busy_poll(us, 64)).unwrap().send(&ours).unwrap();
     let port =
         right.namespace().run(|| Port::builder("").open_granted(Grant::receive(&theirs).unwrap()).unwrap());
     assert!(is_promiscuous(right));
@@ -330,29 +338,29 @@ fn the_opener_grants_promiscuous_mode_and_busy_polling() {
         ("multi_buffer", PRIVILEGED, |builder| builder.multi_buffer(true)),
         ("mode", "only the modes of AF_XDP can be granted", |builder| builder.mode(Mode::PacketRing)),
     ] {
-        let granted = grant(right, |builder| builder).unwrap();
+        let granted = open_grant(right, |builder| builder).unwrap();
         let error = right.namespace().run(|| set(Port::builder("")).open_granted(granted).unwrap_err());
         assert_eq!(
             error.to_string(),
             format!("nc1 queue 0: '{setting}' cannot be used; the port was granted; {advice}")
         );
     }
-    let error = grant(right, |builder| builder.ring_sizes(128, 256)).unwrap_err();
+    let error = open_grant(right, |builder| builder.ring_sizes(128, 256)).unwrap_err();
     assert!(error.to_string().contains("256 entries or more"), "{error}");
-    let error = grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();
+    let error = open_grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();
     assert!(error.to_string().contains("only the modes of AF_XDP"), "{error}");
 }
 
 #[test]
-fn packets_of_several_frames_can_be_granted() {
+fn a_multi_buffer_port_can_be_granted() {
     let lab = lab!(Lab::builder().mtu(9000));
     let (ours, theirs) = UnixStream::pair().unwrap();
     let several = |builder: PortBuilder| builder.multi_buffer(true);
-    grant(lab.right(), several).unwrap().send(&ours).unwrap();
+    open_grant(lab.right(), several).unwrap().send(&ours).unwrap();
     let received = || several(Port::builder("")).open_granted(Grant::receive(&theirs).unwrap()).unwrap();
     let mut right = lab.right().namespace().run(received);
-    let mut left = open_with(lab.left(), several).unwrap();
-    let sent = packet(lab.right(), 1, 9014);
+    let mut left = open_port_with(lab.left(), several).unwrap();
+    let sent = numbered_packet(lab.right(), 1, 9014);
     left.sender().send_copy(&sent).unwrap();
     left.sender().flush().unwrap();
     let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
@@ -378,7 +386,7 @@ fn the_mode_order_is_the_same_with_a_grant() {
     assert_eq!(refused, [(Mode::XdpZeroCopy, unsupported), (Mode::XdpCopyNative, unsupported)]);
     drop(loopback);
     let strict = |mode: Mode| {
-        let granted = grant(lab.right(), |builder| builder).unwrap();
+        let granted = open_grant(lab.right(), |builder| builder).unwrap();
         lab.right().namespace().run(|| Port::builder("").mode(mode).open_granted(granted).unwrap_err())
     };
     let zero_copy = strict(Mode::XdpZeroCopy);
@@ -388,7 +396,7 @@ fn the_mode_order_is_the_same_with_a_grant() {
     assert!(generic.to_string().contains("ask for this mode in the process that grants it"), "{generic}");
     let native = lab.left().namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).grant());
     assert!(matches!(native, Err(OpenError::Xdp(xdp::Error::NoNative { .. }))), "{native:?}");
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 #[test]
@@ -398,30 +406,30 @@ fn a_queue_in_use_is_not_granted() {
     let taken = |error: OpenError| {
         assert!(matches!(error, OpenError::QueueTaken { queue: 0, .. }), "{error}");
     };
-    let port = open(right);
-    taken(grant(right, |builder| builder).unwrap_err());
+    let port = open_port(right);
+    taken(open_grant(right, |builder| builder).unwrap_err());
     drop(port);
-    let granted = grant(right, |builder| builder).unwrap();
-    taken(grant(right, |builder| builder).unwrap_err());
+    let granted = open_grant(right, |builder| builder).unwrap();
+    taken(open_grant(right, |builder| builder).unwrap_err());
     drop(granted);
     // As a client, whose program belongs to another process.
-    let client = serve_client(&lab, ECHO);
-    let error = grant(right, |builder| builder).unwrap_err();
+    let client = start_client_with_grant(&lab, ECHO);
+    let error = open_grant(right, |builder| builder).unwrap_err();
     assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
-    exchange(&lab);
+    echo_packets_of_many_sizes(&lab);
     client.end();
 }
 
 #[test]
-fn too_little_locked_memory_is_an_error_without_traces() {
+fn too_little_locked_memory_is_an_error_that_leaves_no_program() {
     let lab = lab!();
-    let mut client = Client::start(lab.right(), POOR);
-    grant(lab.right(), |builder| builder).unwrap().send(&client.stream).unwrap();
+    let mut client = RunningClient::start(lab.right(), POOR);
+    open_grant(lab.right(), |builder| builder).unwrap().send(&client.stream).unwrap();
     let said = client.next_line();
     for words in ["error: nc1 queue 0: the kernel could not pin", "ulimit -l", "fewer frames"] {
         assert!(said.contains(words), "{said}");
     }
-    wait_for_no_program(lab.right());
+    wait_until_program_is_detached(lab.right());
 }
 
 /// A grant in transit, to be modified.
@@ -431,14 +439,14 @@ struct RawGrant {
 }
 
 impl RawGrant {
-    fn with(granted: Grant) -> Self {
+    fn capture_sent_grant(granted: Grant) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         granted.send(&ours).unwrap();
-        Self::of(&theirs)
+        Self::receive_raw(&theirs)
     }
 
     /// Receives a grant.
-    fn of(stream: &UnixStream) -> Self {
+    fn receive_raw(stream: &UnixStream) -> Self {
         let (mut bytes, mut space) = ([0; 256], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))]);
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -451,20 +459,20 @@ impl RawGrant {
         Self { bytes: bytes[..message.bytes].to_vec(), descriptors }
     }
 
-    fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
+    fn borrowed_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.descriptors.iter().map(AsFd::as_fd).collect()
     }
 
     /// The grant with another queue in it.
-    fn of_queue(&self, queue: u32) -> Result<Grant, GrantError> {
+    fn with_queue(&self, queue: u32) -> Result<Grant, GrantError> {
         let mut bytes = self.bytes.clone();
         bytes[32..36].copy_from_slice(&queue.to_ne_bytes());
-        Grant::receive(&send_raw(&bytes, &self.borrowed()))
+        Grant::receive(&stream_with_message(&bytes, &self.borrowed_descriptors()))
     }
 }
 
 /// A stream with such a message, and nothing after it.
-fn send_raw(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> UnixStream {
+fn stream_with_message(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -479,48 +487,48 @@ const RING: &str =
     "grant: refused; its size of the rx ring is impossible; connect to a program that grants ports";
 
 /// The receiver's error for such a message.
-fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
-    Grant::receive(&send_raw(bytes, descriptors)).map(drop).unwrap_err().to_string()
+fn grant_refusal_text(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
+    Grant::receive(&stream_with_message(bytes, descriptors)).map(drop).unwrap_err().to_string()
 }
 
 #[test]
 fn modified_grants_are_refused() {
     let lab = lab!();
     let right = lab.right();
-    let parcel = RawGrant::with(grant(right, |builder| builder).unwrap());
-    let other = RawGrant::with(grant(lab.left(), |builder| builder).unwrap());
+    let parcel = RawGrant::capture_sent_grant(open_grant(right, |builder| builder).unwrap());
+    let other = RawGrant::capture_sent_grant(open_grant(lab.left(), |builder| builder).unwrap());
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
     let elsewhere = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
     right.namespace().run(|| {
         let bytes = &parcel.bytes;
-        let [socket, link] = parcel.borrowed()[..] else { panic!("two descriptors") };
+        let [socket, link] = parcel.borrowed_descriptors()[..] else { panic!("two descriptors") };
         let changed = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
-            refusal(&bytes, &[socket, link])
+            grant_refusal_text(&bytes, &[socket, link])
         };
         let with_version_1 = |descriptors: &[BorrowedFd<'_>]| {
             let mut bytes = bytes.clone();
             bytes[8] = 1;
-            refusal(&bytes, descriptors)
+            grant_refusal_text(&bytes, descriptors)
         };
         let ring_of = |entries: u32| {
             let mut bytes = bytes.clone();
             bytes[44..48].copy_from_slice(&entries.to_ne_bytes());
-            refusal(&bytes, &[socket, link])
+            grant_refusal_text(&bytes, &[socket, link])
         };
-        let refused = |descriptors: &[BorrowedFd<'_>]| refusal(bytes, descriptors);
+        let refused = |descriptors: &[BorrowedFd<'_>]| grant_refusal_text(bytes, descriptors);
         let mut promiscuous = bytes.clone();
         promiscuous[41] = 1;
-        let mut sentences = Sentences::default();
+        let mut sentences = ErrorTexts::default();
         for (said, expected) in [
             (
-                refusal(&[], &[]),
+                grant_refusal_text(&[], &[]),
                 "grant: not received; the other end closed the connection; look at the error of the program that opens the port",
             ),
             (
-                refusal(&bytes[..10], &[socket, link]),
+                grant_refusal_text(&bytes[..10], &[socket, link]),
                 "grant: incomplete; it has 10 B of 64; connect to a program that grants ports",
             ),
             (
@@ -572,9 +580,9 @@ fn modified_grants_are_refused() {
                 refused(&[socket, socket]),
                 "grant: refused; its link is socket:…; connect to a program that grants ports",
             ),
-            (refused(&[socket, other.borrowed()[1]]), DETACHED),
+            (refused(&[socket, other.borrowed_descriptors()[1]]), DETACHED),
             (
-                refusal(&promiscuous, &[socket, link, udp.as_fd()]),
+                grant_refusal_text(&promiscuous, &[socket, link, udp.as_fd()]),
                 "grant: refused; its promiscuous membership is a socket of family 2; connect to a program that grants ports",
             ),
             (
@@ -584,16 +592,16 @@ fn modified_grants_are_refused() {
                 "nc1: the grant cannot be checked; cannot look at its link (EACCES); permission denied; mount /proc for this process",
             ),
         ] {
-            sentences.says(Err::<(), _>(said), expected);
+            sentences.expect_text(Err::<(), _>(said), expected);
         }
-        sentences.end();
+        sentences.assert_all_matched();
     });
-    assert_eq!(refusal(&parcel.bytes, &parcel.borrowed()), ELSEWHERE);
-    let open = |queue| Port::builder("").open_granted(parcel.of_queue(queue).unwrap());
+    assert_eq!(grant_refusal_text(&parcel.bytes, &parcel.borrowed_descriptors()), ELSEWHERE);
+    let open = |queue| Port::builder("").open_granted(parcel.with_queue(queue).unwrap());
     let none = right.namespace().run(|| open(200).unwrap_err());
     assert!(matches!(none, OpenError::QueueOutOfRange { queue: 200, .. }), "{none}");
     drop(right.namespace().run(|| open(0).unwrap()));
     lab.delete_pair().unwrap();
-    let said = right.namespace().run(|| refusal(&parcel.bytes, &parcel.borrowed()));
+    let said = right.namespace().run(|| grant_refusal_text(&parcel.bytes, &parcel.borrowed_descriptors()));
     assert!(said.contains("no longer attached") || said.contains("(ENODEV)"), "{said}");
 }

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
-use crate::common::waiting::Waiter;
+use crate::common::waiting::ObservedThread;
 use nocopy::Reason;
 use nocopy::metadata::Request;
 use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port, Sender, Wait};
 use nocopy_lab::patience::wait_until;
 
-fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
+fn send_packets<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
     for packet in packets {
         let mut frame = port.sender().buffer().expect("a free frame");
         frame.fill(packet.as_ref()).expect("fits");
@@ -18,12 +18,12 @@ fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
     port.sender().flush().expect("flushed");
 }
 
-fn assert_settled(port: &Port) {
+fn assert_no_frame_in_use(port: &Port) {
     let balance = port.balance();
     assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
-fn completed(sender: &mut Sender) -> Vec<Frame> {
+fn take_completed(sender: &mut Sender) -> Vec<Frame> {
     std::iter::from_fn(|| sender.completed()).collect()
 }
 
@@ -35,21 +35,21 @@ fn packets_arrive_in_order_unchanged() {
         let packets: Vec<Vec<u8>> = (0..40)
             .map(|i| vec![(round + i) as u8; 1 + (round as usize * 7 + i as usize * 31) % 1500])
             .collect();
-        send(&mut left, &packets);
+        send_packets(&mut left, &packets);
         let received: Vec<Vec<u8>> =
             right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
         assert_eq!(received, packets);
     }
-    assert_settled(&left);
-    assert_settled(&right);
+    assert_no_frame_in_use(&left);
+    assert_no_frame_in_use(&right);
     assert_eq!(right.receiver().stats().unwrap().faults, 0);
 }
 
 #[test]
-fn taken_frames_echo_in_place_and_return() {
+fn echoed_frames_are_changed_in_place_and_return() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     for _ in 0..300 {
-        send(&mut left, &[b"ping"; 30]);
+        send_packets(&mut left, &[b"ping"; 30]);
         let (receiver, sender) = right.halves();
         for mut packet in receiver.receive().unwrap() {
             packet.copy_from_slice(b"pong");
@@ -59,8 +59,8 @@ fn taken_frames_echo_in_place_and_return() {
         let back = left.receiver().receive().unwrap();
         assert_eq!(back.map(|packet| assert_eq!(&*packet, b"pong")).count(), 30);
     }
-    assert_settled(&left);
-    assert_settled(&right);
+    assert_no_frame_in_use(&left);
+    assert_no_frame_in_use(&right);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn frames_return_from_other_threads_and_by_recycling() {
     let (away, dropper) = std::sync::mpsc::channel::<Frame>();
     let dropper = std::thread::spawn(move || dropper.into_iter().map(|frame| frame.len()).sum::<usize>());
     for _ in 0..300 {
-        send(&mut left, &["one", "two!", "three"]);
+        send_packets(&mut left, &["one", "two!", "three"]);
         let mut taken: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
         away.send(taken.pop().unwrap()).unwrap();
         right.receiver().recycle(taken.pop().unwrap());
@@ -77,7 +77,7 @@ fn frames_return_from_other_threads_and_by_recycling() {
     }
     drop(away);
     assert_eq!(dropper.join().unwrap(), 300 * 5);
-    assert_settled(&right);
+    assert_no_frame_in_use(&right);
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn halves_on_two_threads_work_under_back_pressure() {
 fn a_full_receiver_drops_and_counts() {
     let (mut left, mut right) =
         Port::builder("memory").frame_count(16, 64).ring_sizes(16, 64).memory_pair().unwrap();
-    send(&mut left, &[b"x"; 40]);
+    send_packets(&mut left, &[b"x"; 40]);
     assert_eq!(right.receiver().receive().unwrap().count(), 16);
     assert_eq!(right.receiver().stats().unwrap().dropped, 24);
-    assert_settled(&right);
+    assert_no_frame_in_use(&right);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn refused_sends_return_the_frame_and_the_reason() {
     left.sender().flush().unwrap();
     fifth.into_iter().for_each(|frame| left.sender().send(frame).unwrap());
     left.sender().flush().unwrap();
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn ports_of_one_area_forward_frames_without_a_copy() {
         || Port::builder("memory").area(&area).frame_count(32, 32).ring_sizes(32, 32).memory_pair().unwrap();
     let ((mut source, mut middle_in), (mut middle_out, mut sink)) = (pair(), pair());
     for _ in 0..100 {
-        send(&mut source, &[b"through"; 10]);
+        send_packets(&mut source, &[b"through"; 10]);
         let mut addresses = Vec::new();
         for packet in middle_in.receiver().receive().unwrap() {
             addresses.push(packet.as_ptr());
@@ -188,7 +188,7 @@ fn ports_of_one_area_forward_frames_without_a_copy() {
     for port in [&source, &middle_in, &middle_out, &sink] {
         port.balance();
     }
-    assert_settled(&source);
+    assert_no_frame_in_use(&source);
     drop((source, middle_in, middle_out, sink));
     assert_eq!(area.balance().free, 256);
 }
@@ -196,7 +196,7 @@ fn ports_of_one_area_forward_frames_without_a_copy() {
 #[test]
 fn frames_outlive_the_port_and_its_area() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
-    send(&mut left, &[b"survivor"]);
+    send_packets(&mut left, &[b"survivor"]);
     let frame = right.receiver().receive().unwrap().next().unwrap().take();
     drop((left, right));
     let reader = std::thread::spawn(move || assert_eq!(&*frame, b"survivor"));
@@ -207,8 +207,8 @@ fn frames_outlive_the_port_and_its_area() {
 fn sending_to_a_closed_peer_loses_no_frame() {
     let (mut left, right) = Port::memory_pair().unwrap();
     drop(right);
-    send(&mut left, &[b"nobody"; 5]);
-    assert_settled(&left);
+    send_packets(&mut left, &[b"nobody"; 5]);
+    assert_no_frame_in_use(&left);
     assert_eq!(left.sender().in_flight(), 0);
 }
 
@@ -226,11 +226,11 @@ fn every_wait_on_a_memory_port_delivers_and_times_out() {
         let before = Instant::now();
         assert!(right.receiver().receive_timeout(Duration::from_millis(20)).unwrap().is_empty());
         assert!(before.elapsed() >= Duration::from_millis(20), "{wait:?} returned early");
-        let waiter = Waiter::this_thread();
+        let waiter = ObservedThread::this_thread();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                waiter.wait_until_it_waits();
-                send(&mut left, &[b"late"]);
+                waiter.wait_until_asleep_or_spinning();
+                send_packets(&mut left, &[b"late"]);
             });
             assert_eq!(right.receiver().receive_timeout(PATIENCE).unwrap().count(), 1, "{wait:?}");
         });
@@ -238,10 +238,10 @@ fn every_wait_on_a_memory_port_delivers_and_times_out() {
 }
 
 #[test]
-fn arm_reports_packets_that_wait() {
+fn arm_reports_whether_packets_wait() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     assert!(!right.receiver().arm().unwrap());
-    send(&mut left, &[b"x"]);
+    send_packets(&mut left, &[b"x"]);
     assert!(right.receiver().arm().unwrap());
     assert_eq!(right.receiver().try_receive().unwrap().count(), 1);
     assert!(!right.receiver().arm().unwrap());
@@ -250,24 +250,24 @@ fn arm_reports_packets_that_wait() {
 #[test]
 fn remaining_packets_are_in_the_next_batch() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
-    send(&mut left, &[b"1", b"2", b"3"]);
+    send_packets(&mut left, &[b"1", b"2", b"3"]);
     assert_eq!(&*right.receiver().receive().unwrap().next().unwrap(), b"1");
     let rest: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
     assert_eq!(rest, [b"2", b"3"]);
-    assert_settled(&right);
+    assert_no_frame_in_use(&right);
 }
 
 #[test]
 fn returned_frames_are_lent_again_without_traffic() {
     let (mut left, mut right) =
         Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).memory_pair().unwrap();
-    send(&mut left, &[b"keep"; 4]);
+    send_packets(&mut left, &[b"keep"; 4]);
     let kept: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
-    send(&mut left, &[b"lost"]);
+    send_packets(&mut left, &[b"lost"]);
     assert!(right.receiver().try_receive().unwrap().is_empty());
     drop(kept); // onto the return list: the next wait must put them back into the fill ring
     assert!(right.receiver().receive_timeout(Duration::from_millis(1)).unwrap().is_empty());
-    send(&mut left, &[b"back"]);
+    send_packets(&mut left, &[b"back"]);
     assert_eq!(right.receiver().receive().unwrap().count(), 1);
 }
 
@@ -283,24 +283,24 @@ fn invalid_port_settings_are_refused() {
 }
 
 #[test]
-fn frames_returned_during_a_wait_end_starvation() {
+fn frames_returned_during_a_wait_are_lent_again() {
     let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) };
     for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
         let builder = Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).wait(wait);
         let (mut left, right) = builder.memory_pair().unwrap();
         let area = right.area().clone();
         let mut receiver = right.split().0;
-        send(&mut left, &[b"keep"; 4]);
+        send_packets(&mut left, &[b"keep"; 4]);
         let kept: Vec<Frame> = receiver.receive().unwrap().map(|packet| packet.take()).collect();
         assert_eq!((kept.len(), area.balance().lent_rx), (4, 0), "no frame to receive into");
-        let waiter = Waiter::this_thread();
+        let waiter = ObservedThread::this_thread();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                waiter.wait_until_it_waits();
+                waiter.wait_until_asleep_or_spinning();
                 drop(kept);
                 // Nothing is sent meanwhile: only the wait itself can lend them.
                 wait_until("lent again", || area.balance().lent_rx == 4);
-                send(&mut left, &[b"late"]);
+                send_packets(&mut left, &[b"late"]);
             });
             let late: Vec<_> = receiver.receive().unwrap().map(|packet| packet.to_vec()).collect();
             assert_eq!(late, [b"late"], "{wait:?}");
@@ -318,11 +318,11 @@ fn a_packet_longer_than_the_peers_frames_is_refused() {
 }
 
 #[test]
-fn a_forgotten_batch_leaves_the_balance_complete() {
+fn a_forgotten_batch_loses_no_frame() {
     let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
     let builder = Port::builder("memory").area(&area).frame_count(8, 8).ring_sizes(8, 8);
     let (mut left, mut right) = builder.memory_pair().unwrap();
-    send(&mut left, &[b"x"; 5]);
+    send_packets(&mut left, &[b"x"; 5]);
     let mut batch = right.receiver().receive().unwrap();
     while batch.next().is_some() {}
     std::mem::forget(batch);
@@ -333,7 +333,7 @@ fn a_forgotten_batch_leaves_the_balance_complete() {
 #[test]
 fn an_infinite_timeout_never_expires() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
-    send(&mut left, &[b"x"]);
+    send_packets(&mut left, &[b"x"]);
     right.receiver().set_wait(Wait::Adaptive { spin: Duration::MAX });
     assert_eq!(right.receiver().receive_timeout(Duration::MAX).unwrap().count(), 1);
     assert!(left.sender().drain(Duration::MAX).unwrap());
@@ -361,7 +361,7 @@ fn queued_drafts_are_sent_and_others_are_free_again() {
     left.sender().flush().unwrap();
     let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
     assert_eq!(received, [vec![0; 8], vec![2; 9], vec![3; 9]]);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_panic_drops_only_the_draft_being_written() {
     left.sender().flush().unwrap();
     let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
     assert_eq!(received, [b"whole"]);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn drafts_stop_at_a_full_ring_and_continue_after_flush() {
         }
     }
     assert_eq!(received, sent);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn drafts_use_returned_frames() {
     assert_eq!((frames.len(), left.sender().drafts(8, 4).unwrap().remaining()), (8, 0));
     drop(frames);
     assert_eq!(left.sender().drafts(8, 4).unwrap().remaining(), 8);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 /// As a protocol with retransmissions uses them: the same frames are sent again and again without a copy.
@@ -477,13 +477,13 @@ fn kept_frames_return_with_contents_and_are_sent_again() {
         for (number, packet) in received[..40].iter().enumerate() {
             assert_eq!(*packet, [number as u8; 200]);
         }
-        window.extend(completed(left.sender()));
+        window.extend(take_completed(left.sender()));
         assert_eq!(window.len(), 40);
         assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()));
         assert!(left.sender().completed().is_none());
     }
     drop(window);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
     assert_eq!(left.sender().stats().unwrap().faults, 0);
 }
 
@@ -512,11 +512,11 @@ fn a_refused_kept_frame_is_no_longer_kept() {
     let empty = left.sender().buffer().unwrap();
     assert!(matches!(left.sender().send_kept(empty).unwrap_err().reason, Reason::Empty));
     left.sender().flush().unwrap();
-    let back = completed(left.sender());
-    assert_eq!(back.len(), 16, "those sent by send() went home");
+    let back = take_completed(left.sender());
+    assert_eq!(back.len(), 16, "those sent by send_packets() went home");
     assert!(back.iter().zip(0..).all(|(frame, number)| **frame == [number; 64]));
     drop(back);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn kept_frames_outlive_the_port_and_unclaimed_ones_return() {
     }
     let area = left.area().clone();
     left.sender().flush().unwrap();
-    let mut back = completed(left.sender());
+    let mut back = take_completed(left.sender());
     let mut again = back.split_off(5).into_iter();
     left.sender().send_kept(again.next().unwrap()).unwrap(); // queued when the port closes
     left.sender().send_kept(again.next().unwrap()).unwrap();
@@ -566,6 +566,6 @@ fn a_closed_sender_refuses_sends_and_loses_no_frame() {
     assert!(matches!(sender.drafts(1, 64), Err(Reason::Finished)));
     assert!(sender.flush_timeout(PATIENCE).unwrap() && sender.in_flight() == 0);
     assert_eq!(sender.stats().unwrap().moved, 1);
-    assert_settled(&left);
+    assert_no_frame_in_use(&left);
     assert!(right.receiver().try_receive().unwrap().is_empty());
 }

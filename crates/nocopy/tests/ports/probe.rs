@@ -4,7 +4,7 @@ use nocopy::integration::probe::{self, Gate, GateState};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
-fn gate(end: &End, name: &str) -> Gate {
+fn probed_gate(end: &End, name: &str) -> Gate {
     let probed = end.namespace().run(|| probe::interface(end.interface()).unwrap());
     probed.gates.into_iter().find(|gate| gate.name == name).unwrap_or_else(|| panic!("no gate '{name}'"))
 }
@@ -33,27 +33,27 @@ fn gate_names_are_unique_and_closed_gates_have_advice() {
 fn the_probe_reports_offloads_as_set() {
     let Some(lab) = Lab::builder().gro_right(true).build_or_skip() else { return };
     const GRO: &str = "generic receive offload";
-    assert_eq!(gate(lab.right(), GRO).state, GateState::Open);
-    let off = gate(lab.left(), GRO);
+    assert_eq!(probed_gate(lab.right(), GRO).state, GateState::Open);
+    let off = probed_gate(lab.left(), GRO);
     assert_eq!((off.state, off.fix.as_deref()), (GateState::Closed, Some("'ethtool -K nc0 gro on'")));
     assert!(off.found.contains("redirects"), "{off}");
     lab.left().set_gro(true).unwrap();
-    assert_eq!(gate(lab.left(), GRO).state, GateState::Open);
-    let send = gate(lab.left(), "zero-copy send");
+    assert_eq!(probed_gate(lab.left(), GRO).state, GateState::Open);
+    let send = probed_gate(lab.left(), "zero-copy send");
     assert!(
         send.state == GateState::Closed && send.found.contains("late") && !send.found.contains("scatter"),
         "{send}"
     );
     lab.left().set_scatter_gather(false).unwrap();
-    assert!(gate(lab.left(), "zero-copy send").found.contains("scatter-gather is off"));
+    assert!(probed_gate(lab.left(), "zero-copy send").found.contains("scatter-gather is off"));
 }
 
 #[test]
-fn segments_fill_whole_pages_at_some_mtus_only() {
+fn the_gate_of_zero_copy_receive_depends_on_the_mtu() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let receive = |mtu_bytes| {
         lab.left().set_mtu(mtu_bytes).unwrap();
-        gate(lab.left(), "zero-copy receive")
+        probed_gate(lab.left(), "zero-copy receive")
     };
     let usual = receive(1500);
     assert_eq!(usual.state, GateState::Closed);
@@ -66,19 +66,19 @@ fn segments_fill_whole_pages_at_some_mtus_only() {
 }
 
 #[test]
-fn a_veth_has_queues_but_no_card() {
+fn the_probe_of_a_veth_finds_queues_and_no_card() {
     let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
-    let queues = gate(lab.left(), "receive queues");
+    let queues = probed_gate(lab.left(), "receive queues");
     assert!(queues.found.starts_with("2: ") && queues.fix.is_some(), "{queues}");
     for name in ["interrupts", "NUMA node"] {
-        let gate = gate(lab.left(), name);
+        let gate = probed_gate(lab.left(), name);
         assert!(gate.state == GateState::Unknown && gate.found.contains("not a card on a PCI bus"), "{gate}");
     }
-    assert_eq!(gate(lab.left(), "header split").state, GateState::Unknown);
-    assert_eq!(gate(lab.left(), "zero-copy receive by io_uring").state, GateState::Closed);
-    let metadata = gate(lab.left(), "receive metadata");
+    assert_eq!(probed_gate(lab.left(), "header split").state, GateState::Unknown);
+    assert_eq!(probed_gate(lab.left(), "zero-copy receive by io_uring").state, GateState::Closed);
+    let metadata = probed_gate(lab.left(), "receive metadata");
     assert!(metadata.found.contains("timestamp") && metadata.found.contains("hash"), "{metadata}");
-    assert_eq!(gate(lab.left(), "packets in several buffers").state, GateState::Open);
+    assert_eq!(probed_gate(lab.left(), "packets in several buffers").state, GateState::Open);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn without_a_capability_the_probe_predicts_a_packet_ring() {
         let mut gates = probe::machine();
         let probed = probe::interface(end.interface()).unwrap();
         gates.extend(probed.gates.clone());
-        (gates, probed.first_mode(), Port::open(end.interface()).unwrap())
+        (gates, probed.first_possible_mode(), Port::open(end.interface()).unwrap())
     });
     assert_eq!(port.mode(), Mode::PacketRing);
     assert_eq!(mode, Some(port.mode().to_string().as_str()), "{gates:#?}");
@@ -101,7 +101,7 @@ fn without_a_capability_the_probe_predicts_a_packet_ring() {
 }
 
 #[test]
-fn without_cap_net_raw_packet_sockets_are_closed() {
+fn the_packet_socket_gate_is_closed_without_cap_net_raw() {
     use rustix::thread::CapabilitySet;
     if nocopy_lab::lab_or_skip().is_none() {
         return;

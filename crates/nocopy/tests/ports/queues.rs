@@ -4,8 +4,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::common;
-use crate::common::waiting::Waiter;
-use crate::common::{PATIENCE, SECOND, lab, open_queues, open_with, packet, send, send_on};
+use crate::common::waiting::ObservedThread;
+use crate::common::{
+    PATIENCE, SECOND, lab, numbered_packet, open_port_with, open_queues, send_numbered_on_queue, send_packets,
+};
 use nocopy::integration::PortTuning;
 use nocopy::port::{OpenError, PortBuilder, Queues};
 use nocopy::{Frame, Mode, Port, Wait};
@@ -20,7 +22,7 @@ fn every_wait_serves_the_queues_in_rotation() {
         let lab = lab!(Lab::builder().queues(3));
         let mut queues = open_queues(lab.right(), |builder| builder.wait(wait).batch(8));
         for queue in 0..3 {
-            send_on(lab.left(), queue, lab.right(), queue * 100, 40);
+            send_numbered_on_queue(lab.left(), queue, lab.right(), queue * 100, 40);
         }
         // The order of turns is visible only if all queues have packets.
         wait_until("packets on every queue", || {
@@ -44,7 +46,7 @@ fn every_wait_serves_the_queues_in_rotation() {
         assert_eq!(numbers, all, "{wait:?}");
         assert!(order.windows(2).take(6).all(|pair| pair[0] != pair[1]), "{wait:?}: not in turns: {order:?}");
         assert!(queues.receive_timeout(Duration::from_millis(5)).unwrap().is_empty());
-        let balance = common::balance_of(&mut queues);
+        let balance = common::area_balance(&mut queues);
         assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
     }
 }
@@ -54,14 +56,14 @@ fn frames_of_one_queue_are_sent_by_another() {
     let lab = lab!(Lab::builder().queues(2));
     let mut queues = open_queues(lab.right(), |builder| builder);
     let mut back = open_queues(lab.left(), |builder| builder);
-    send_to(&mut back, lab.right());
-    let frames = take(&mut queues, 0, 10);
+    send_ten_packets(&mut back, lab.right());
+    let frames = take_frames_of_queue(&mut queues, 0, 10);
     let other = &mut queues.ports()[1];
     frames.into_iter().for_each(|frame| other.sender().send(frame).unwrap());
     assert!(other.sender().drain(PATIENCE).unwrap());
-    drop(take(&mut back, 1, 10));
+    drop(take_frames_of_queue(&mut back, 1, 10));
     let area = queues.ports()[0].area().clone();
-    assert!(common::balance_of(&mut queues).is_balanced());
+    assert!(common::area_balance(&mut queues).is_balanced());
     drop(queues);
     assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.config().frame_count));
 }
@@ -80,7 +82,7 @@ fn queues_are_explained_one_by_one() {
 }
 
 /// That many packets, all of one queue.
-fn take(queues: &mut Queues, from: u32, count: usize) -> Vec<Frame> {
+fn take_frames_of_queue(queues: &mut Queues, from: u32, count: usize) -> Vec<Frame> {
     let mut frames = Vec::new();
     while frames.len() < count {
         let before = frames.len();
@@ -94,9 +96,9 @@ fn take(queues: &mut Queues, from: u32, count: usize) -> Vec<Frame> {
     frames
 }
 
-fn send_to(queues: &mut Queues, to: &End) {
-    let packets: Vec<_> = (0..10).map(|number| packet(to, number, 64)).collect();
-    send(&mut queues.ports()[0], &packets);
+fn send_ten_packets(queues: &mut Queues, to: &End) {
+    let packets: Vec<_> = (0..10).map(|number| numbered_packet(to, number, 64)).collect();
+    send_packets(&mut queues.ports()[0], &packets);
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn each_queue_can_have_a_thread() {
         })
         .collect();
     for queue in 0..2 {
-        send_on(lab.left(), queue, lab.right(), 0, 50);
+        send_numbered_on_queue(lab.left(), queue, lab.right(), 0, 50);
     }
     let counts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert_eq!(counts, [(0, 50), (1, 50)]);
@@ -133,7 +135,7 @@ fn one_descriptor_reports_all_queues() {
         rustix::event::poll(&mut [waited], Some(&timeout)).unwrap() > 0
     };
     assert!(!queues.arm().unwrap() && !ready(&queues, 1));
-    send_on(lab.left(), 1, lab.right(), 0, 1);
+    send_numbered_on_queue(lab.left(), 1, lab.right(), 0, 1);
     assert!(ready(&queues, 60_000) && queues.arm().unwrap());
     assert_eq!(queues.receive().unwrap().queue(), 1);
 }
@@ -163,9 +165,9 @@ fn a_removed_interface_is_an_error_for_all_queues() {
             lab.right().set_down().unwrap();
             let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
             assert!(error.to_string().contains("the interface is down"), "{mode}, {wait:?}: {error}");
-            lab.right().set_up().unwrap();
+            lab.right().bring_interface_up().unwrap();
             lab.wait_for_carrier().unwrap();
-            send_on(lab.left(), 0, lab.right(), 0, 5);
+            send_numbered_on_queue(lab.left(), 0, lab.right(), 0, 5);
             let mut count = 0;
             while count < 5 {
                 let batch =
@@ -186,7 +188,7 @@ fn packet_ring_queues_without_frames_lose_no_packet() {
     let lab = lab!(Lab::builder().queues(2));
     let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(4, 4).ring_sizes(64, 4);
     let mut queues = open_queues(lab.right(), small);
-    send_on(lab.left(), 0, lab.right(), 0, 10);
+    send_numbered_on_queue(lab.left(), 0, lab.right(), 0, 10);
     let mut taken = Vec::new();
     while taken.len() < 4 {
         taken.extend(queues.receive_timeout(PATIENCE).unwrap().map(|packet| packet.take()));
@@ -221,10 +223,10 @@ fn another_thread_ends_every_kind_of_wait() {
         queues.set_wait(wait);
         for during_the_wait in [false, true] {
             let (other, (said, hears)) = (waker.clone(), std::sync::mpsc::channel());
-            let waiter = Waiter::this_thread();
+            let waiter = ObservedThread::this_thread();
             let thread = std::thread::spawn(move || {
                 if during_the_wait {
-                    waiter.wait_until_it_waits();
+                    waiter.wait_until_asleep_or_spinning();
                 }
                 other.wake();
                 said.send(()).unwrap();
@@ -235,8 +237,8 @@ fn another_thread_ends_every_kind_of_wait() {
             }
             assert!(queues.receive().unwrap().is_empty(), "{wait:?}: without a wake it would wait for ever");
             thread.join().unwrap();
-            waker.take_wake(); // of a wake between flag and event there may be a rest
-            assert!(!is_readable(&queues) && !waker.take_wake(), "{wait:?}: heard");
+            waker.take_pending_wake(); // of a wake between flag and event there may be a rest
+            assert!(!is_readable(&queues) && !waker.take_pending_wake(), "{wait:?}: heard");
         }
     }
 }
@@ -249,17 +251,17 @@ fn try_receive_does_not_wait_and_a_meter_counts() {
     let mut queues = open_queues(lab.right(), small);
     let meter = queues.meter();
     assert!(queues.try_receive().unwrap().is_empty());
-    send_on(lab.left(), 0, lab.right(), 0, 40);
-    send_on(lab.left(), 1, lab.right(), 100, 4);
+    send_numbered_on_queue(lab.left(), 0, lab.right(), 0, 40);
+    send_numbered_on_queue(lab.left(), 1, lab.right(), 100, 4);
     wait_until("all 44 packets, of which most are dropped", || {
-        let counted = meter.read().unwrap().statistics.rx_lost();
+        let counted = meter.read_counts().unwrap().statistics.rx_lost();
         queues.ports().iter_mut().all(|port| port.receiver().arm().unwrap()) && counted == 24
     });
     let mut count = 0;
     let read = std::thread::scope(|scope| {
         // Another thread owns it while this one has a batch.
         let batch = queues.try_receive().unwrap();
-        let read = scope.spawn(|| meter.read().unwrap()).join().unwrap();
+        let read = scope.spawn(|| meter.read_counts().unwrap()).join().unwrap();
         count += batch.count();
         read
     });
@@ -271,22 +273,23 @@ fn try_receive_does_not_wait_and_a_meter_counts() {
             break;
         }
     }
-    assert_eq!((count, meter.read().unwrap().received), (20, 20));
+    assert_eq!((count, meter.read_counts().unwrap().received), (20, 20));
     drop(queues);
-    assert_eq!(meter.read().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+    assert_eq!(meter.read_counts().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
 }
 
 #[test]
-fn a_user_space_filter_changes_while_packets_arrive() {
+fn a_user_space_filter_applies_to_packets_already_in_the_rings() {
     let odd = nocopy::filter::compile("ether proto 0x88b5 and ether[17] & 1 = 1").unwrap();
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!(Lab::builder().queues(2));
         let mut queues = open_queues(lab.right(), |builder| {
             let builder = builder.mode(mode).ring_sizes(16_384, 256);
-            builder.tuning(PortTuning { way_to_host: true, ..PortTuning::default() })
+            builder.tuning(PortTuning { prepare_host_path: true, ..PortTuning::default() })
         });
         let mut host =
-            open_with(lab.right(), |builder| builder.mode(Mode::PacketRing).ring_sizes(16_384, 256)).unwrap();
+            open_port_with(lab.right(), |builder| builder.mode(Mode::PacketRing).ring_sizes(16_384, 256))
+                .unwrap();
         let numbers = |queues: &mut Queues, count: usize| {
             let mut numbers = Vec::new();
             while numbers.len() < count {
@@ -299,20 +302,20 @@ fn a_user_space_filter_changes_while_packets_arrive() {
             numbers
         };
         // Packets in the rings already are filtered, too.
-        send_on(lab.left(), 0, lab.right(), 0, 10);
+        send_numbered_on_queue(lab.left(), 0, lab.right(), 0, 10);
         wait_until("packets", || queues.arm().unwrap());
         queues.filter_in_user_space(Some(&odd)).unwrap();
-        send_on(lab.left(), 1, lab.right(), 10, 10);
+        send_numbered_on_queue(lab.left(), 1, lab.right(), 10, 10);
         let came = lab.right().namespace().run(|| numbers(&mut queues, 10));
         assert_eq!(came, (1..20).step_by(2).collect::<Vec<_>>(), "{mode}");
         queues.filter_in_user_space(None).unwrap();
-        send_on(lab.left(), 0, lab.right(), 20, 4);
+        send_numbered_on_queue(lab.left(), 0, lab.right(), 20, 4);
         let came = lab.right().namespace().run(|| numbers(&mut queues, 4));
         assert_eq!(came, (20..24).collect::<Vec<_>>(), "{mode}");
         let turned_away: u64 =
             queues.ports().iter_mut().map(|port| port.receiver().stats().unwrap()["filter_to_host"]).sum();
         assert_eq!(turned_away, 10, "{mode}: also after it has gone");
-        let hosts = common::receive(&mut host, 10);
+        let hosts = common::receive_packets(&mut host, 10);
         assert!(hosts.iter().all(|packet| mode == Mode::PacketRing || packet[17] % 2 == 0), "{mode}");
     }
 }
@@ -326,21 +329,22 @@ fn stopped_ports_leave_packets_to_the_host() {
         let lab = lab!(Lab::builder().queues(2));
         let opened = |builder: PortBuilder| builder.filter(&of_the_test);
         let mut queues = open_queues(lab.right(), |builder| opened(builder).mode(mode));
-        let mut host = open_with(lab.right(), |builder| opened(builder).mode(Mode::PacketRing)).unwrap();
+        let mut host = open_port_with(lab.right(), |builder| opened(builder).mode(Mode::PacketRing)).unwrap();
         for queue in 0..2 {
-            send_on(lab.left(), queue, lab.right(), queue * 10, 10);
+            send_numbered_on_queue(lab.left(), queue, lab.right(), queue * 10, 10);
         }
-        wait_until("all packets", || queues.came().1 == 20);
+        wait_until("all packets", || queues.arrival_counts().1 == 20);
         assert!(queues.stop_taking(), "{mode}");
         for queue in 0..2 {
-            send_on(lab.left(), queue, lab.right(), 20 + queue * 10, 10);
+            send_numbered_on_queue(lab.left(), queue, lab.right(), 20 + queue * 10, 10);
         }
         let number = |packet: &[u8]| u32::from_be_bytes(packet[14..18].try_into().unwrap());
-        let mut hosts: Vec<_> = common::receive(&mut host, 20).iter().map(|packet| number(packet)).collect();
+        let mut hosts: Vec<_> =
+            common::receive_packets(&mut host, 20).iter().map(|packet| number(packet)).collect();
         hosts.sort_unstable();
         assert_eq!(hosts, (20..40).collect::<Vec<_>>(), "{mode}");
         let mut taken = Vec::new();
-        while queues.came().1 > 0 {
+        while queues.arrival_counts().1 > 0 {
             taken.extend(queues.try_receive().unwrap().map(|packet| number(&packet)));
         }
         taken.sort_unstable();

@@ -9,12 +9,12 @@ use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
 const FRAMES: u32 = 64;
 
-fn open(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Port {
+fn open_port(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Port {
     end.namespace().run(|| set(Port::builder(end.interface())).open()).expect("opened")
 }
 
 /// Sends more packets than the port has frames.
-fn send_numbered(port: &mut Port, to: [u8; 6], count: u32) {
+fn send_numbered_packets(port: &mut Port, to: [u8; 6], count: u32) {
     for number in 0..count {
         let mut frame = loop {
             match port.sender().buffer() {
@@ -22,13 +22,13 @@ fn send_numbered(port: &mut Port, to: [u8; 6], count: u32) {
                 None => assert!(port.sender().drain(PATIENCE).unwrap(), "frames stay with the kernel"),
             }
         };
-        numbered(frame.append(60).unwrap(), to, number);
+        write_numbered_packet(frame.append(60).unwrap(), to, number);
         port.sender().send(frame).unwrap();
     }
     assert!(port.sender().drain(PATIENCE).unwrap());
 }
 
-fn numbered(bytes: &mut [u8], to: [u8; 6], number: u32) {
+fn write_numbered_packet(bytes: &mut [u8], to: [u8; 6], number: u32) {
     bytes.fill(0);
     bytes[..6].copy_from_slice(&to);
     bytes[6] = 2;
@@ -52,14 +52,14 @@ fn a_send_only_port_leaves_arriving_packets_to_the_host() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
     for mode in [None, Some(Mode::XdpCopyNative), Some(Mode::XdpCopyGeneric), Some(Mode::PacketRing)] {
-        let mut port = open(left, |builder| {
+        let mut port = open_port(left, |builder| {
             let builder = builder.frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
             mode.iter().fold(builder, |builder, mode| builder.mode(*mode))
         });
         assert_eq!(port.area().config().frame_count, FRAMES, "in the copy modes nothing is lent");
         {
-            let mut peer = open(right, |builder| builder);
-            send_numbered(&mut port, right.mac(), 3 * FRAMES);
+            let mut peer = open_port(right, |builder| builder);
+            send_numbered_packets(&mut port, right.mac(), 3 * FRAMES);
             assert_eq!(receive_numbers(&mut peer, 3 * FRAMES as usize), (0..3 * FRAMES).collect::<Vec<_>>());
         }
         let host = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 9000)).unwrap());
@@ -83,7 +83,7 @@ fn a_send_only_port_leaves_arriving_packets_to_the_host() {
 fn without_receive_frames_arriving_packets_count_as_lost() {
     let builder = Port::builder("memory").frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
     let (mut left, mut right) = builder.memory_pair().unwrap();
-    send_numbered(&mut left, [2; 6], 3 * FRAMES);
+    send_numbered_packets(&mut left, [2; 6], 3 * FRAMES);
     assert_eq!(right.receiver().stats().unwrap().dropped, u64::from(3 * FRAMES));
     assert!(left.balance().is_balanced());
 }
@@ -92,7 +92,7 @@ fn without_receive_frames_arriving_packets_count_as_lost() {
 fn an_unattached_sender_does_not_change_the_interface() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let mut receiving = open(right, |builder| builder.mode(Mode::XdpCopyNative));
+    let mut receiving = open_port(right, |builder| builder.mode(Mode::XdpCopyNative));
     let mut sender = left.namespace().run(|| {
         let settings = || Port::builder(left.interface()).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
         let sender = settings().open_sender().expect("opened");
@@ -111,7 +111,7 @@ fn an_unattached_sender_does_not_change_the_interface() {
                 None => assert!(sender.drain(PATIENCE).unwrap(), "frames stay with the kernel"),
             }
         };
-        numbered(frame.append(60).unwrap(), to, number);
+        write_numbered_packet(frame.append(60).unwrap(), to, number);
         sender.send(frame).unwrap();
         assert!(sender.queued() > 0);
     }

@@ -17,11 +17,11 @@ use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
 
 const UDP_PORT: u16 = 7100;
 
-fn open(end: &End, mode: Mode) -> Port {
+fn open_in_mode(end: &End, mode: Mode) -> Port {
     end.namespace().run(|| Port::builder(end.interface()).mode(mode).open()).unwrap()
 }
 
-fn send(port: &mut Port, packet: &[u8]) {
+fn send_packet(port: &mut Port, packet: &[u8]) {
     let mut frame = port.sender().buffer().unwrap();
     frame.fill(packet).unwrap();
     port.sender().send(frame).unwrap();
@@ -29,7 +29,7 @@ fn send(port: &mut Port, packet: &[u8]) {
 }
 
 /// Takes one packet and returns it to the host; also returns a copy of it.
-fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
+fn hand_over_one_packet(port: &mut Port, end: &End) -> Vec<u8> {
     let mut host = port.receiver().to_host().unwrap();
     let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
     let frame = batch.next().expect("a packet").take();
@@ -41,14 +41,14 @@ fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
     packet
 }
 
-fn assert_settled(port: &mut Port) {
+fn assert_nothing_left(port: &mut Port) {
     assert!(port.receiver().try_receive().unwrap().is_empty(), "the port sees what it handed to the host");
     assert!(port.sender().drain(PATIENCE).unwrap());
     let balance = port.balance();
     assert!(balance.is_balanced() && balance.in_use == 0, "{balance}");
 }
 
-fn datagram(lab: &Lab, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {
+fn udp_packet(lab: &Lab, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {
     let headers = UdpFrame {
         source_mac: MacAddress(lab.left().mac()),
         destination_mac: MacAddress(lab.right().mac()),
@@ -79,7 +79,7 @@ fn arp_request(lab: &Lab, sender_ip: Ipv4Addr) -> Vec<u8> {
 }
 
 /// Captures every packet of an interface, as tcpdump does.
-fn tap(end: &End) -> rustix::fd::OwnedFd {
+fn open_tap_socket(end: &End) -> rustix::fd::OwnedFd {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, sockopt};
     let all = rustix::net::Protocol::from_raw(std::num::NonZero::new(3_u32.swap_bytes() >> 16).unwrap());
     end.namespace().run(|| {
@@ -98,17 +98,18 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
 fn the_host_answers_packets_that_a_port_hands_over() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let (mut left, mut right) = (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), mode));
+        let (mut left, mut right) =
+            (open_in_mode(lab.left(), Mode::XdpCopyNative), open_in_mode(lab.right(), mode));
         assert_eq!(right.mode(), mode);
         let address = (lab.right().ipv4(), UDP_PORT);
         let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let tap = tap(lab.right());
+        let tap = open_tap_socket(lab.right());
         let mut buffer = [0; 2048];
         for payload in [&b"a datagram for the host"[..], &[7; 1400]] {
-            let sent = datagram(&lab, None, payload);
-            send(&mut left, &sent);
-            assert!(hand_over_one(&mut right, lab.right()) == sent);
+            let sent = udp_packet(&lab, None, payload);
+            send_packet(&mut left, &sent);
+            assert!(hand_over_one_packet(&mut right, lab.right()) == sent);
             let (bytes, from) = uninterrupted(|| socket.recv_from(&mut buffer)).unwrap();
             assert_eq!((&buffer[..bytes], from), (payload, (lab.left().ipv4(), 7000).into()), "{mode}");
             let (bytes, _) = uninterrupted(|| {
@@ -116,16 +117,16 @@ fn the_host_answers_packets_that_a_port_hands_over() {
             })
             .unwrap();
             assert!(buffer[..bytes] == sent, "{mode}: the host sees other bytes than the port did");
-            assert_settled(&mut right);
+            assert_nothing_left(&mut right);
         }
         let asker = Ipv4Addr::new(10, 77, 0, 99);
-        send(&mut left, &arp_request(&lab, asker));
-        hand_over_one(&mut right, lab.right());
+        send_packet(&mut left, &arp_request(&lab, asker));
+        hand_over_one_packet(&mut right, lab.right());
         let answer = left.receiver().receive_timeout(PATIENCE).unwrap().next().expect("an answer").to_vec();
         let answer = arp::Packet::parse(&answer[14..]).unwrap();
         assert_eq!((answer.operation(), answer.target_ip()), (arp::Operation::REPLY, asker));
         assert_eq!(answer.sender_mac(), MacAddress(lab.right().mac()));
-        assert_settled(&mut right);
+        assert_nothing_left(&mut right);
     }
 }
 
@@ -134,7 +135,7 @@ fn the_host_answers_packets_that_a_port_hands_over() {
 fn an_unfinished_checksum_is_finished_for_the_host() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let mut right = open(lab.right(), mode);
+        let mut right = open_in_mode(lab.right(), mode);
         let sockets = [lab.left(), lab.right()].map(|end| {
             let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), UDP_PORT)).unwrap());
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -144,11 +145,11 @@ fn an_unfinished_checksum_is_finished_for_the_host() {
         let mut buffer = [0; 2048];
         for payload in [&b"left to a card"[..], &[7; 1400]] {
             sockets[0].send_to(payload, (lab.right().ipv4(), UDP_PORT)).unwrap();
-            hand_over_one(&mut right, lab.right());
+            hand_over_one_packet(&mut right, lab.right());
             let bytes = uninterrupted(|| sockets[1].recv(&mut buffer)).unwrap();
             assert_eq!(&buffer[..bytes], payload, "{mode}");
         }
-        assert_settled(&mut right);
+        assert_nothing_left(&mut right);
     }
 }
 
@@ -156,22 +157,22 @@ fn an_unfinished_checksum_is_finished_for_the_host() {
 fn a_tagged_packet_reaches_the_host_with_its_tag() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut left, mut right) =
-        (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), Mode::XdpCopyNative));
+        (open_in_mode(lab.left(), Mode::XdpCopyNative), open_in_mode(lab.right(), Mode::XdpCopyNative));
     let address = (lab.right().ipv4(), UDP_PORT);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     // VLAN 0 is only a priority, so the interface receives it; no interface has VLAN 5.
     for (vlan, arrives) in [(5_u16, false), (0, true)] {
-        let sent = datagram(&lab, Some(TagControl(3 << 13 | vlan)), &vlan.to_be_bytes());
-        send(&mut left, &sent);
-        assert!(hand_over_one(&mut right, lab.right()) == sent);
+        let sent = udp_packet(&lab, Some(TagControl(3 << 13 | vlan)), &vlan.to_be_bytes());
+        send_packet(&mut left, &sent);
+        assert!(hand_over_one_packet(&mut right, lab.right()) == sent);
         if arrives {
             let mut buffer = [0; 16];
             let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
             assert_eq!(buffer[..bytes], vlan.to_be_bytes(), "VLAN 5 must not have come before");
         }
     }
-    assert_settled(&mut right);
+    assert_nothing_left(&mut right);
 }
 
 /// Both ends of a lab have the same index in their namespaces: without the check, the packet would go to the
@@ -180,10 +181,10 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
 fn handing_over_from_another_namespace_is_refused() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     assert_eq!(lab.left().index(), lab.right().index());
-    let mut right = open(lab.right(), Mode::XdpCopyNative);
-    let tap = tap(lab.left());
+    let mut right = open_in_mode(lab.right(), Mode::XdpCopyNative);
+    let tap = open_tap_socket(lab.left());
     let mut host = right.receiver().to_host().unwrap(); // which namespace it is made in does not matter
-    let packet = datagram(&lab, None, b"lost");
+    let packet = udp_packet(&lab, None, b"lost");
     let error = lab.left().namespace().run(|| host.hand_over(&packet)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -199,10 +200,10 @@ fn refused_packets_for_the_host_name_the_cause() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (mut memory, _peer) = Port::memory_pair().unwrap();
     assert!(matches!(memory.receiver().to_host().unwrap_err(), ToHostError::MemoryPort));
-    let mut ring = open(lab.left(), Mode::PacketRing);
+    let mut ring = open_in_mode(lab.left(), Mode::PacketRing);
     assert!(matches!(ring.receiver().to_host().unwrap_err(), ToHostError::HostHasThem { .. }));
     drop(ring);
-    let mut right = open(lab.right(), Mode::XdpCopyNative);
+    let mut right = open_in_mode(lab.right(), Mode::XdpCopyNative);
     let mut host = right.receiver().to_host().unwrap();
     assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);
     let mut hand_over = |packet: &[u8]| lab.right().namespace().run(|| host.hand_over(packet));
@@ -220,16 +221,16 @@ fn refused_packets_for_the_host_name_the_cause() {
 
 /// In the mode that needs a program on the interface for this, none is left.
 #[test]
-fn the_host_path_outlives_its_port_and_cleans_up() {
+fn the_host_path_outlives_its_port_and_leaves_no_program() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let mut right = open(lab.right(), Mode::XdpCopyGeneric);
+    let mut right = open_in_mode(lab.right(), Mode::XdpCopyGeneric);
     let mut host = right.receiver().to_host().unwrap();
     drop(right);
     assert_eq!(lab.right().xdp_program().unwrap(), None);
     let address = (lab.right().ipv4(), UDP_PORT);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let packet = datagram(&lab, None, b"late");
+    let packet = udp_packet(&lab, None, b"late");
     lab.right().namespace().run(|| host.hand_over(&packet)).unwrap();
     assert_eq!(uninterrupted(|| socket.recv(&mut [0; 16])).unwrap(), 4);
     assert_eq!(lab.right().xdp_program().unwrap(), None);
@@ -239,13 +240,13 @@ fn the_host_path_outlives_its_port_and_cleans_up() {
 fn a_chain_reaches_the_host_as_one_packet() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
-        let mut right = open(lab.right(), mode);
+        let mut right = open_in_mode(lab.right(), mode);
         let mut host = right.receiver().to_host().unwrap();
         let address = (lab.right().ipv4(), UDP_PORT);
         let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let payload: Vec<u8> = (0..1400).map(|at| at as u8).collect();
-        let packet = datagram(&lab, None, &payload);
+        let packet = udp_packet(&lab, None, &payload);
         // Cut at any place, also inside a header.
         let chain: Chain<Vec<u8>> =
             [&packet[..20], &packet[20..700], &packet[700..]].map(<[u8]>::to_vec).into_iter().collect();
@@ -261,7 +262,7 @@ fn a_chain_reaches_the_host_as_one_packet() {
 
 /// A thread without capabilities uses what was prepared with them, and cannot prepare it itself.
 #[test]
-fn a_prepared_host_path_needs_no_privileges() {
+fn a_host_path_prepared_at_open_works_after_dropping_privileges() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -272,7 +273,7 @@ fn a_prepared_host_path_needs_no_privileges() {
             end.namespace().run(|| {
                 Port::builder(end.interface())
                     .mode(mode)
-                    .tuning(PortTuning { way_to_host: way, ..PortTuning::default() })
+                    .tuning(PortTuning { prepare_host_path: way, ..PortTuning::default() })
                     .open()
                     .unwrap()
             })
@@ -280,7 +281,7 @@ fn a_prepared_host_path_needs_no_privileges() {
         let address = (end.ipv4(), UDP_PORT);
         let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let packet = datagram(&lab, None, b"without");
+        let packet = udp_packet(&lab, None, b"without");
         // On a thread of its own, which cannot regain capabilities.
         let unprivileged = |mut port: Port| {
             let packet = &packet;

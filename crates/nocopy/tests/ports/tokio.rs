@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::common::{PATIENCE, lab, open, open_queues, packet};
+use crate::common::{PATIENCE, lab, numbered_packet, open_port, open_queues};
 use ::nocopy::tokio::{AsyncReceiver, AsyncSender};
 use nocopy::{Frame, Port};
 
-async fn within<T>(work: impl Future<Output = T>) -> T {
+async fn within_patience<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("in time")
 }
 
-fn halves(port: Port) -> (AsyncReceiver<nocopy::Receiver>, AsyncSender<nocopy::Sender>) {
+fn async_halves(port: Port) -> (AsyncReceiver<nocopy::Receiver>, AsyncSender<nocopy::Sender>) {
     let (receiver, sender) = port.split();
     (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
 }
@@ -18,30 +18,31 @@ fn halves(port: Port) -> (AsyncReceiver<nocopy::Receiver>, AsyncSender<nocopy::S
 /// Sends single packets, each in its own frame, more than there are frames.
 async fn send_all(sender: &mut AsyncSender<nocopy::Sender>, packets: &[Vec<u8>]) {
     for packet in packets {
-        let mut frame = within(sender.buffer()).await.unwrap();
+        let mut frame = within_patience(sender.buffer()).await.unwrap();
         frame.fill(packet).expect("fits");
         while let Err(rejected) = sender.send(frame) {
             assert!(matches!(rejected.reason, nocopy::Reason::Full), "{rejected}");
             frame = rejected.item;
-            within(sender.flush()).await.unwrap();
+            within_patience(sender.flush()).await.unwrap();
         }
     }
-    within(sender.drain()).await.unwrap();
+    within_patience(sender.drain()).await.unwrap();
 }
 
 async fn receive_all(receiver: &mut AsyncReceiver<nocopy::Receiver>, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
-        let batch = within(receiver.receive()).await.unwrap();
+        let batch = within_patience(receiver.receive()).await.unwrap();
         received.extend(batch.map(|packet| packet.to_vec()));
     }
     received
 }
 
 #[tokio::test]
-async fn a_memory_pair_echoes() {
+async fn async_memory_ports_echo_packets() {
     let (left, right) = Port::builder("memory").frame_count(64, 16).ring_sizes(64, 16).memory_pair().unwrap();
-    let ((mut left_in, mut left_out), (mut right_in, mut right_out)) = (halves(left), halves(right));
+    let ((mut left_in, mut left_out), (mut right_in, mut right_out)) =
+        (async_halves(left), async_halves(right));
     tokio::spawn(async move {
         loop {
             let batch = right_in.receive().await.unwrap();
@@ -58,26 +59,28 @@ async fn a_memory_pair_echoes() {
 #[tokio::test]
 async fn a_port_sends_more_packets_than_it_has_frames() {
     let lab = lab!();
-    let mut right = halves(open(lab.right()));
-    let left = crate::common::open_with(lab.left(), |builder| builder.frame_count(64, 16).ring_sizes(64, 16));
-    let mut left = halves(left.unwrap());
-    let packets: Vec<_> = (0..300).map(|number| packet(lab.right(), number, 200)).collect();
+    let mut right = async_halves(open_port(lab.right()));
+    let left =
+        crate::common::open_port_with(lab.left(), |builder| builder.frame_count(64, 16).ring_sizes(64, 16));
+    let mut left = async_halves(left.unwrap());
+    let packets: Vec<_> = (0..300).map(|number| numbered_packet(lab.right(), number, 200)).collect();
     let (received, ()) = tokio::join!(receive_all(&mut right.0, 300), send_all(&mut left.1, &packets));
     assert_eq!(received, packets);
     assert_eq!((left.1.stats().unwrap().moved, right.0.stats().unwrap().moved), (300, 300));
 }
 
 #[tokio::test]
-async fn a_returned_frame_ends_the_wait_of_an_empty_receiver() {
+async fn a_waiting_receiver_without_frames_uses_returned_ones() {
     let lab = lab!();
-    let right = crate::common::open_with(lab.right(), |builder| builder.frame_count(8, 8).ring_sizes(8, 8));
-    let (mut receiver, _sender) = halves(right.unwrap());
-    let mut left = halves(open(lab.left())).1;
-    let packets: Vec<_> = (0..8).map(|number| packet(lab.right(), number, 200)).collect();
+    let right =
+        crate::common::open_port_with(lab.right(), |builder| builder.frame_count(8, 8).ring_sizes(8, 8));
+    let (mut receiver, _sender) = async_halves(right.unwrap());
+    let mut left = async_halves(open_port(lab.left())).1;
+    let packets: Vec<_> = (0..8).map(|number| numbered_packet(lab.right(), number, 200)).collect();
     send_all(&mut left, &packets).await;
     let mut held: Vec<Frame> = Vec::new();
     while held.len() < 8 {
-        held.extend(within(receiver.receive()).await.unwrap().map(|packet| packet.take()));
+        held.extend(within_patience(receiver.receive()).await.unwrap().map(|packet| packet.take()));
     }
     let home = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -85,7 +88,7 @@ async fn a_returned_frame_ends_the_wait_of_an_empty_receiver() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         send_all(&mut left, &packets[..1]).await;
     });
-    assert_eq!(within(receiver.receive()).await.unwrap().count(), 1);
+    assert_eq!(within_patience(receiver.receive()).await.unwrap().count(), 1);
     home.await.unwrap();
 }
 
@@ -93,12 +96,12 @@ async fn a_returned_frame_ends_the_wait_of_an_empty_receiver() {
 async fn all_queues_are_one_async_receiver() {
     let lab = lab!(nocopy_lab::Lab::builder().queues(2));
     let mut queues = AsyncReceiver::new(open_queues(lab.right(), |builder| builder)).unwrap();
-    let mut left = halves(open(lab.left())).1;
-    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 200)).collect();
+    let mut left = async_halves(open_port(lab.left())).1;
+    let packets: Vec<_> = (0..50).map(|number| numbered_packet(lab.right(), number, 200)).collect();
     send_all(&mut left, &packets).await;
     let mut received = 0;
     while received < 50 {
-        let batch = within(queues.receive()).await.unwrap();
+        let batch = within_patience(queues.receive()).await.unwrap();
         assert!(batch.queue() < 2);
         received += batch.count();
     }

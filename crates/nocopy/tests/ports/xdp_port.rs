@@ -5,10 +5,10 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::common::waiting::Waiter;
+use crate::common::waiting::ObservedThread;
 use crate::common::{
-    PATIENCE, area_of, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths,
-    receive, send,
+    PATIENCE, area_with_frames_of, assert_all_frames_returned, is_promiscuous, lab, numbered_packet,
+    open_port, open_port_with, packets_of_many_lengths, receive_packets, send_packets,
 };
 
 use nocopy::Reason;
@@ -21,7 +21,7 @@ use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
 
 /// Whether a program is attached, by the error of attaching another one.
-fn is_occupied(end: &End, at: Attach) -> bool {
+fn is_program_attached(end: &End, at: Attach) -> bool {
     let attempt = end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), at).map(drop));
     match attempt {
         Ok(()) => false,
@@ -33,7 +33,7 @@ fn is_occupied(end: &End, at: Attach) -> bool {
 #[test]
 fn packets_cross_a_veth_pair_across_many_ring_wraps() {
     let lab = lab!();
-    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let (mut left, mut right) = (open_port(lab.left()), open_port(lab.right()));
     assert_eq!(left.mode(), Mode::XdpCopyNative);
     assert_eq!(left.explain().evidence, Evidence::Copied(Cause::XdpCopyMode));
     let refusals: Vec<Mode> = left.explain().refusals.iter().map(|refusal| refusal.mode).collect();
@@ -46,20 +46,20 @@ fn packets_cross_a_veth_pair_across_many_ring_wraps() {
     }
     for round in 0..200 {
         let packets = packets_of_many_lengths(lab.right(), round);
-        send(&mut left, &packets);
-        assert_eq!(receive(&mut right, 100), packets);
+        send_packets(&mut left, &packets);
+        assert_eq!(receive_packets(&mut right, 100), packets);
     }
-    assert_settled(&mut left);
-    assert_settled(&mut right);
+    assert_all_frames_returned(&mut left);
+    assert_all_frames_returned(&mut right);
     assert_eq!(right.receiver().stats().unwrap().dropped, 0);
 }
 
 #[test]
-fn taken_frames_are_echoed_without_moving() {
+fn received_frames_are_echoed_in_place() {
     let lab = lab!();
-    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let (mut left, mut right) = (open_port(lab.left()), open_port(lab.right()));
     for number in 0..300 {
-        send(&mut left, &[packet(lab.right(), number, 64)]);
+        send_packets(&mut left, &[numbered_packet(lab.right(), number, 64)]);
         let (receiver, sender) = right.halves();
         for mut packet in receiver.receive_timeout(PATIENCE).unwrap() {
             let (to, from) = packet[..12].split_at_mut(6);
@@ -67,9 +67,9 @@ fn taken_frames_are_echoed_without_moving() {
             sender.send(packet.take()).unwrap();
         }
         sender.flush().unwrap();
-        assert_eq!(receive(&mut left, 1)[0][14..18], number.to_be_bytes());
+        assert_eq!(receive_packets(&mut left, 1)[0][14..18], number.to_be_bytes());
     }
-    assert_settled(&mut right);
+    assert_all_frames_returned(&mut right);
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn ordinary_sockets_exchange_packets_with_a_port() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     // The kernel's UDP stack sends; the port receives the datagram with correct headers.
-    let mut port = open(right);
+    let mut port = open_port(right);
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(b"from a socket", (right.ipv4(), 9000)).unwrap();
-    let bytes = receive(&mut port, 1).remove(0);
+    let bytes = receive_packets(&mut port, 1).remove(0);
     let ethernet = nocopy_proto::wire::ethernet::Frame::parse(&bytes).unwrap();
     let ipv4 = nocopy_proto::wire::ipv4::Packet::parse(ethernet.payload()).unwrap();
     let udp = nocopy_proto::wire::udp::Datagram::parse(ipv4.payload()).unwrap();
@@ -88,7 +88,7 @@ fn ordinary_sockets_exchange_packets_with_a_port() {
     assert!(ipv4.checksum_is_valid());
     drop(port);
     // And in the other direction: the port builds a datagram that a kernel socket receives.
-    let mut port = open(left);
+    let mut port = open_port(left);
     let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let headers = nocopy_proto::UdpFrame {
@@ -117,14 +117,14 @@ fn ordinary_sockets_exchange_packets_with_a_port() {
 fn generic_mode_works_on_request_and_on_loopback() {
     let lab = lab!();
     let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric);
-    let mut left = open(lab.left());
-    let mut right = open_with(lab.right(), generic).unwrap();
+    let mut left = open_port(lab.left());
+    let mut right = open_port_with(lab.right(), generic).unwrap();
     assert_eq!(right.mode(), Mode::XdpCopyGeneric);
     assert!(right.explain().refusals.is_empty());
-    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
-    send(&mut left, &packets);
-    assert_eq!(receive(&mut right, 50), packets);
-    assert_settled(&mut right);
+    let packets: Vec<_> = (0..50).map(|number| numbered_packet(lab.right(), number, 500)).collect();
+    send_packets(&mut left, &packets);
+    assert_eq!(receive_packets(&mut right, 50), packets);
+    assert_all_frames_returned(&mut right);
     let loopback = lab.left().namespace().run(|| Port::open("lo")).unwrap();
     assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
     assert_eq!(loopback.explain().refusals.len(), 2);
@@ -138,10 +138,10 @@ fn the_probe_predicts_the_mode_and_names_obstacles() {
     let gate = |name: &str| probed(end.interface()).gates.into_iter().find(|gate| gate.name == name).unwrap();
     for name in [end.interface(), "lo"] {
         let port = end.namespace().run(|| Port::open(name)).unwrap();
-        assert_eq!(probed(name).first_mode(), Some(port.mode().to_string().as_str()), "{name}");
+        assert_eq!(probed(name).first_possible_mode(), Some(port.mode().to_string().as_str()), "{name}");
     }
     assert_eq!(gate("XDP program").state, probe::GateState::Open);
-    let port = open(end);
+    let port = open_port(end);
     assert_eq!(gate("XDP program").state, probe::GateState::Closed);
     drop(port);
     lab.right().set_down().unwrap();
@@ -155,55 +155,55 @@ fn the_probe_predicts_the_mode_and_names_obstacles() {
 #[test]
 fn an_mtu_too_large_for_native_uses_generic_mode() {
     let Some(lab) = Lab::builder().mtu(3600).build_or_skip() else { return };
-    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let (mut left, mut right) = (open_port(lab.left()), open_port(lab.right()));
     assert_eq!(right.mode(), Mode::XdpCopyGeneric);
     let report = right.explain().to_string();
     assert!(
         report.matches("the MTU is larger than the driver veth supports with XDP").count() == 2,
         "{report}"
     );
-    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 3614)).collect();
-    send(&mut left, &packets);
-    assert_eq!(receive(&mut right, 50), packets);
-    assert_settled(&mut right);
+    let packets: Vec<_> = (0..50).map(|number| numbered_packet(lab.right(), number, 3614)).collect();
+    send_packets(&mut left, &packets);
+    assert_eq!(receive_packets(&mut right, 50), packets);
+    assert_all_frames_returned(&mut right);
 }
 
 #[test]
 fn every_wait_receives_and_times_out() {
     let lab = lab!();
-    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let (mut left, mut right) = (open_port(lab.left()), open_port(lab.right()));
     let coalesced = Wait::Coalesced { packets: 32, delay: Duration::from_millis(2) };
     let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
     for (number, wait) in (0..).zip([Wait::Spin, Wait::Interrupt, adaptive, coalesced, Wait::Spin]) {
         right.receiver().set_wait(wait);
         assert!(right.receiver().receive_timeout(Duration::from_millis(5)).unwrap().is_empty(), "{wait:?}");
-        let packets = [packet(lab.right(), number, 200)];
-        let waiter = Waiter::this_thread();
+        let packets = [numbered_packet(lab.right(), number, 200)];
+        let waiter = ObservedThread::this_thread();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                waiter.wait_until_it_waits();
-                send(&mut left, &packets);
+                waiter.wait_until_asleep_or_spinning();
+                send_packets(&mut left, &packets);
             });
-            assert_eq!(receive(&mut right, 1), packets, "{wait:?}");
+            assert_eq!(receive_packets(&mut right, 1), packets, "{wait:?}");
         });
     }
 }
 
 fn driver_counter(end: &End, name: &str) -> u64 {
-    let snapshot = end.namespace().run(|| Snapshot::of(end.interface())).unwrap();
+    let snapshot = end.namespace().run(|| Snapshot::of_interface(end.interface())).unwrap();
     let counter = snapshot.driver.iter().find(|counter| counter.name == name);
     counter.unwrap_or_else(|| panic!("no counter {name}: {:?}", snapshot.driver)).value
 }
 
 /// Frames redirected out of this end of a veth pair: those that the other end's ring accepted, and those it
 /// had no room for.
-fn redirected(end: &End) -> [u64; 2] {
+fn redirect_counts(end: &End) -> [u64; 2] {
     ["tx_queue_0_xdp_xmit", "tx_queue_0_xdp_xmit_errors"].map(|name| driver_counter(end, name))
 }
 
 /// Sends that many frames, in several calls, and returns how many calls a signal ended early: those are
 /// repeated.
-fn generate(interface: &str, frame: &[u8], count: u32) -> u32 {
+fn generate_frames(interface: &str, frame: &[u8], count: u32) -> u32 {
     const CALLS: u32 = 20;
     let generator = Generator::new(interface).unwrap();
     let (mut whole, mut interrupted) = (0, 0);
@@ -223,15 +223,15 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     for wait in [Wait::Interrupt, Wait::Coalesced { packets: 1024, delay: Duration::from_millis(1) }] {
-        let port = open_with(right, |builder| builder.wait(wait)).unwrap();
+        let port = open_port_with(right, |builder| builder.wait(wait)).unwrap();
         let area = port.area().clone();
         let (mut receiver, sender) = port.split();
-        let before = redirected(left);
-        let frame = packet(right, 7, 64);
+        let before = redirect_counts(left);
+        let frame = numbered_packet(right, 7, 64);
         let source = left.namespace().spawn({
             let interface = left.interface();
             let frame = frame.clone();
-            move || generate(interface, &frame, PACKETS)
+            move || generate_frames(interface, &frame, PACKETS)
         });
         let (mut received, mut last_came) = (0, Instant::now());
         loop {
@@ -246,7 +246,7 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
             // Counted by the socket; or, if veth's own ring was full before XDP saw the packet, by the
             // driver.
             let lost = receiver.stats().unwrap().dropped;
-            let now = redirected(left);
+            let now = redirect_counts(left);
             let [taken, overflows] = [0, 1].map(|place| now[place] - before[place]);
             let account = format!("{received} received, {lost} lost of {taken}; no room for {overflows}");
             assert!(received + lost <= taken, "more than were sent: {account}");
@@ -271,16 +271,16 @@ fn every_packet_sent_is_received_or_counted_at_full_rate() {
 #[test]
 fn a_queue_has_one_port_at_a_time() {
     let lab = lab!(Lab::builder().queues(2));
-    let first = open(lab.left());
-    let second = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
-    let taken = open_with(lab.left(), |builder| builder.queue(1)).unwrap_err();
+    let first = open_port(lab.left());
+    let second = open_port_with(lab.left(), |builder| builder.queue(1)).unwrap();
+    let taken = open_port_with(lab.left(), |builder| builder.queue(1)).unwrap_err();
     assert!(matches!(taken, OpenError::QueueTaken { queue: 1, .. }), "{taken}");
     assert!(taken.to_string().contains("another AF_XDP socket is bound to it"), "{taken}");
-    let beyond = open_with(lab.left(), |builder| builder.queue(2)).unwrap_err();
+    let beyond = open_port_with(lab.left(), |builder| builder.queue(2)).unwrap_err();
     assert!(matches!(beyond, OpenError::QueueOutOfRange { queue: 2, queues: 2, .. }), "{beyond}");
     drop(first);
     drop(second);
-    assert!(!is_occupied(lab.left(), Attach::Native), "the program goes with its last port");
+    assert!(!is_program_attached(lab.left(), Attach::Native), "the program goes with its last port");
 }
 
 #[test]
@@ -289,12 +289,12 @@ fn ports_of_one_area_forward_between_interfaces() {
     let area =
         nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 1024, ..Default::default() }).unwrap();
     let shared = |builder: PortBuilder| builder.area(&area).frame_count(256, 256).ring_sizes(256, 256);
-    let mut inside = open_with(one.right(), shared).unwrap();
-    let mut outside = open_with(two.left(), shared).unwrap();
-    let (mut source, mut sink) = (open(one.left()), open(two.right()));
+    let mut inside = open_port_with(one.right(), shared).unwrap();
+    let mut outside = open_port_with(two.left(), shared).unwrap();
+    let (mut source, mut sink) = (open_port(one.left()), open_port(two.right()));
     for round in 0..50 {
-        let packets: Vec<_> = (0..30).map(|i| packet(two.right(), round * 30 + i, 300)).collect();
-        send(&mut source, &packets);
+        let packets: Vec<_> = (0..30).map(|i| numbered_packet(two.right(), round * 30 + i, 300)).collect();
+        send_packets(&mut source, &packets);
         let mut forwarded = 0;
         while forwarded < 30 {
             let frames: Vec<Frame> =
@@ -304,10 +304,10 @@ fn ports_of_one_area_forward_between_interfaces() {
             frames.into_iter().for_each(|frame| outside.sender().send(frame).unwrap());
             outside.sender().flush().unwrap();
         }
-        assert_eq!(receive(&mut sink, 30), packets);
+        assert_eq!(receive_packets(&mut sink, 30), packets);
     }
     inside.balance();
-    assert_settled(&mut outside);
+    assert_all_frames_returned(&mut outside);
     drop((inside, outside));
     assert_eq!(area.balance().free + u64::from(area.balance().retired), 1024);
 }
@@ -318,7 +318,7 @@ fn another_attached_program_stays_and_is_named() {
     let end = lab.left();
     let held =
         end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), Attach::Native).unwrap());
-    let error = open_with(end, |builder| builder).unwrap_err();
+    let error = open_port_with(end, |builder| builder).unwrap_err();
     let there = end.xdp_program().unwrap().expect("a program");
     assert_eq!(
         error.to_string(),
@@ -327,14 +327,14 @@ fn another_attached_program_stays_and_is_named() {
         )
     );
     drop(held);
-    assert!(open_with(end, |builder| builder).is_ok());
+    assert!(open_port_with(end, |builder| builder).is_ok());
 }
 
 #[test]
 fn promiscuous_mode_is_on_while_the_port_is_open() {
     let lab = lab!();
     let right = lab.right();
-    let port = open_with(right, |builder| builder.promiscuous(true)).unwrap();
+    let port = open_port_with(right, |builder| builder.promiscuous(true)).unwrap();
     assert!(is_promiscuous(right));
     drop(port);
     assert!(!is_promiscuous(right));
@@ -352,12 +352,12 @@ fn unusable_interfaces_are_errors_with_cause_and_action() {
     let error = text(end.interface());
     assert!(error.contains("MTU of 9000") && error.contains("lower the MTU"), "{error}");
     end.set_mtu(2500).unwrap();
-    let error = open_with(end, |builder| builder.area(&area_of(2048))).unwrap_err();
+    let error = open_port_with(end, |builder| builder.area(&area_with_frames_of(2048))).unwrap_err();
     assert!(error.to_string().contains("use a frame size of 4096"), "{error}");
-    assert_eq!(open(end).area().config().frame_bytes, 4096);
+    assert_eq!(open_port(end).area().config().frame_bytes, 4096);
     end.set_mtu(1500).unwrap();
     lab.right().set_down().unwrap();
-    let error = open_with(end, |builder| {
+    let error = open_port_with(end, |builder| {
         builder.tuning(PortTuning { carrier_timeout: Duration::from_millis(50), ..PortTuning::default() })
     })
     .unwrap_err();
@@ -367,7 +367,7 @@ fn unusable_interfaces_are_errors_with_cause_and_action() {
         let namespace = end.namespace().clone();
         move || {
             namespace.run(|| {
-                about_to_open.send(Waiter::this_thread()).unwrap();
+                about_to_open.send(ObservedThread::this_thread()).unwrap();
                 Port::builder("nc0")
                     .tuning(PortTuning { carrier_timeout: PATIENCE, ..PortTuning::default() })
                     .open()
@@ -375,8 +375,8 @@ fn unusable_interfaces_are_errors_with_cause_and_action() {
             })
         }
     });
-    opener.recv().unwrap().wait_until_it_waits();
-    lab.right().set_up().unwrap();
+    opener.recv().unwrap().wait_until_asleep_or_spinning();
+    lab.right().bring_interface_up().unwrap();
     back.join().unwrap().expect("the carrier came back in time");
     lab.right().set_down().unwrap();
     end.set_down().unwrap();
@@ -386,24 +386,24 @@ fn unusable_interfaces_are_errors_with_cause_and_action() {
         frame_count: 64,
         ..Default::default()
     });
-    lab.right().set_up().unwrap();
-    end.set_up().unwrap();
+    lab.right().bring_interface_up().unwrap();
+    end.bring_interface_up().unwrap();
     lab.wait_for_carrier().unwrap();
-    let error = open_with(end, |builder| builder.area(area.as_ref().unwrap())).unwrap_err();
+    let error = open_port_with(end, |builder| builder.area(area.as_ref().unwrap())).unwrap_err();
     assert!(error.to_string().contains("at most a page"), "{error}");
     let error = end.namespace().run(|| Port::builder(end.interface()).mode(Mode::Memory).open()).unwrap_err();
     assert!(matches!(error, OpenError::MemoryMode), "{error}");
-    let error = open_with(end, |builder| builder.mode(Mode::XdpZeroCopy)).unwrap_err();
+    let error = open_port_with(end, |builder| builder.mode(Mode::XdpZeroCopy)).unwrap_err();
     assert!(error.to_string().contains("xdp zero-copy"), "{error}");
-    assert!(!is_occupied(end, Attach::Native), "a failed opening leaves nothing attached");
+    assert!(!is_program_attached(end, Attach::Native), "a failed opening leaves nothing attached");
 }
 
 #[test]
 fn frames_over_the_mtu_are_refused_not_lost() {
     let lab = lab!();
-    let mut left = open(lab.left());
+    let mut left = open_port(lab.left());
     let mut frame = left.sender().buffer().unwrap();
-    frame.fill(&packet(lab.right(), 1, 1519)).unwrap();
+    frame.fill(&numbered_packet(lab.right(), 1, 1519)).unwrap();
     let rejected = left.sender().send(frame).unwrap_err();
     assert!(matches!(rejected.reason, Reason::TooLong { bytes_max: 1518 }));
 }
@@ -411,27 +411,27 @@ fn frames_over_the_mtu_are_refused_not_lost() {
 #[test]
 fn a_port_reopens_at_once_after_closing() {
     let lab = lab!();
-    let mut right = open(lab.right());
+    let mut right = open_port(lab.right());
     for number in 0..50 {
-        let mut left = open(lab.left());
-        send(&mut left, &[packet(lab.right(), number, 64)]);
-        assert_eq!(receive(&mut right, 1).len(), 1);
+        let mut left = open_port(lab.left());
+        send_packets(&mut left, &[numbered_packet(lab.right(), number, 64)]);
+        assert_eq!(receive_packets(&mut right, 1).len(), 1);
     }
-    assert_settled(&mut right);
+    assert_all_frames_returned(&mut right);
 }
 
 #[test]
 fn a_duplicated_descriptor_does_not_keep_the_port_open() {
     let lab = lab!(Lab::builder().queues(2));
     let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
-    let other = open_with(lab.right(), |builder| builder.queue(1)).unwrap(); // keeps the program
+    let other = open_port_with(lab.right(), |builder| builder.queue(1)).unwrap(); // keeps the program
     let set = |builder: PortBuilder| builder.area(&area).frame_count(32, 32).ring_sizes(32, 32);
-    let (receiver, sender) = open_with(lab.right(), set).unwrap().split();
+    let (receiver, sender) = open_port_with(lab.right(), set).unwrap().split();
     let duplicate = receiver.as_fd().try_clone_to_owned().unwrap();
     drop((receiver, sender));
     assert_eq!(area.balance().free, 64);
-    let mut left = open(lab.left());
-    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    let mut left = open_port(lab.left());
+    send_packets(&mut left, &[numbered_packet(lab.right(), 1, 64)]);
     assert!(left.sender().drain(PATIENCE).unwrap());
     let seen = || driver_counter(lab.right(), "rx_queue_0_xdp_packets");
     wait_until("seen by the program", || seen() == 1);
@@ -445,7 +445,7 @@ fn a_duplicated_descriptor_does_not_keep_the_port_open() {
 fn the_descriptor_is_readable_when_packets_wait() {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let lab = lab!();
-    let (mut left, right) = (open(lab.left()), open(lab.right()));
+    let (mut left, right) = (open_port(lab.left()), open_port(lab.right()));
     let (mut receiver, _sender) = right.split();
     assert!(!receiver.arm().unwrap());
     let ready = |receiver: &nocopy::Receiver, ms: i64| {
@@ -454,7 +454,7 @@ fn the_descriptor_is_readable_when_packets_wait() {
         rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
     };
     assert!(!ready(&receiver, 1));
-    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    send_packets(&mut left, &[numbered_packet(lab.right(), 1, 64)]);
     assert!(ready(&receiver, 60_000));
     assert!(receiver.arm().unwrap());
 }
@@ -467,9 +467,9 @@ fn busy_polling_and_no_wakeup_are_accepted() {
             .busy_poll(Duration::from_micros(20), 64)
             .tuning(PortTuning { need_wakeup: false, ..PortTuning::default() })
     };
-    let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), set).unwrap());
-    send(&mut left, &[packet(lab.right(), 1, 64)]);
-    assert_eq!(receive(&mut right, 1).len(), 1);
-    send(&mut right, &[packet(lab.left(), 2, 64)]);
-    assert_eq!(receive(&mut left, 1).len(), 1, "a port without need-wakeup sends too");
+    let (mut left, mut right) = (open_port(lab.left()), open_port_with(lab.right(), set).unwrap());
+    send_packets(&mut left, &[numbered_packet(lab.right(), 1, 64)]);
+    assert_eq!(receive_packets(&mut right, 1).len(), 1);
+    send_packets(&mut right, &[numbered_packet(lab.left(), 2, 64)]);
+    assert_eq!(receive_packets(&mut left, 1).len(), 1, "a port without need-wakeup sends too");
 }

@@ -12,18 +12,18 @@ use crate::common::PATIENCE;
 use nocopy::Port;
 use nocopy::message::{Endpoint, Event, LostReason};
 use nocopy_lab::patience::uninterrupted;
-use nocopy_lab::{Chain, End, Lab, Namespace};
+use nocopy_lab::{End, Lab, Namespace, ThreeNodeLab};
 
 /// A running example, which ends with the test.
-struct Example(Child);
+struct RunningExample(Child);
 
-impl Example {
+impl RunningExample {
     fn start(name: &str, end: &End, arguments: &[&str]) -> Self {
         Self::start_in(end.namespace(), name, &[&[end.interface()], arguments].concat())
     }
 
     fn start_in(namespace: &Namespace, name: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(built(name));
+        let mut command = Command::new(built_example(name));
         command.args(arguments).stdout(Stdio::piped());
         Self(namespace.run(|| command.spawn().unwrap()))
     }
@@ -40,7 +40,7 @@ impl Example {
         rustix::process::Pid::from_child(&self.0)
     }
 
-    fn succeeds(mut self) {
+    fn assert_success(mut self) {
         let give_up = Instant::now() + PATIENCE;
         while Instant::now() < give_up {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -53,7 +53,7 @@ impl Example {
     }
 }
 
-impl Drop for Example {
+impl Drop for RunningExample {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -62,7 +62,7 @@ impl Drop for Example {
 
 /// An example's program. `cargo test` builds the examples, unless it runs only particular tests: then they
 /// are built here, as part of the workspace with all features, so that no library is compiled again for them.
-fn built(name: &str) -> PathBuf {
+fn built_example(name: &str) -> PathBuf {
     static BUILT: Once = Once::new();
     // Test binaries lie in target/PROFILE/deps, examples beside it.
     let test = std::env::current_exe().unwrap();
@@ -93,16 +93,16 @@ fn is_up_to_date(program: &Path) -> bool {
     sources.split_whitespace().all(|source| changed(Path::new(source)).is_ok_and(|changed| changed <= made))
 }
 
-fn open(end: &End) -> Port {
+fn open_port(end: &End) -> Port {
     end.namespace().run(|| Port::open(end.interface())).unwrap()
 }
 
-fn send(port: &mut Port, to: &End, count: usize) {
-    common::queue_alike(port, to, count, 64);
+fn send_equal_packets(port: &mut Port, to: &End, count: usize) {
+    common::queue_equal_packets(port, to, count, 64);
     port.sender().flush().unwrap();
 }
 
-fn rest(mut output: impl Read) -> String {
+fn remaining_output(mut output: impl Read) -> String {
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
     text
@@ -115,31 +115,31 @@ fn lab() -> Option<Lab> {
 #[test]
 fn receive_prints_packets_and_a_complete_balance() {
     let Some(lab) = lab() else { return };
-    let mut example = Example::start("receive", lab.right(), &["5"]);
+    let mut example = RunningExample::start("receive", lab.right(), &["5"]);
     let (line, output) = example.first_line();
     assert!(line.contains("xdp copy native"), "{line}");
-    send(&mut open(lab.left()), lab.right(), 5);
-    let text = rest(output);
+    send_equal_packets(&mut open_port(lab.left()), lab.right(), 5);
+    let text = remaining_output(output);
     assert_eq!(text.matches("64 B").count(), 5, "{text}");
     assert!(text.contains("0 in use") && !text.contains("does not add up"), "{text}");
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
 fn requests_of_one_example_are_answered_by_the_other() {
     let Some(lab) = lab() else { return };
     let (server, client) = (format!("{}:9200", lab.right().ipv4()), format!("{}:9201", lab.left().ipv4()));
-    let mut answering = Example::start_in(lab.right().namespace(), "messages", &[&server]);
+    let mut answering = RunningExample::start_in(lab.right().namespace(), "messages", &[&server]);
     let (line, answered) = answering.first_line();
     assert!(line.contains("bound"), "{line}");
-    let mut asking = Example::start_in(lab.left().namespace(), "messages", &[&client, &server, "300"]);
+    let mut asking = RunningExample::start_in(lab.left().namespace(), "messages", &[&client, &server, "300"]);
     let (_, asked) = asking.first_line();
-    let text = rest(asked);
+    let text = remaining_output(asked);
     assert!(text.starts_with("300 responses") && text.contains("copied"), "{text}");
-    asking.succeeds();
-    let text = rest(answered);
+    asking.assert_success();
+    let text = remaining_output(answered);
     assert!(text.contains("Accepted") && text.contains("Finished"), "{text}");
-    answering.succeeds();
+    answering.assert_success();
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_restarted_server_does_not_know_its_peers() {
     let Some(lab) = lab() else { return };
     let server = format!("{}:9202", lab.right().ipv4());
     let start = || {
-        let mut server = Example::start_in(lab.right().namespace(), "messages", &[&server]);
+        let mut server = RunningExample::start_in(lab.right().namespace(), "messages", &[&server]);
         let (line, output) = server.first_line();
         assert!(line.contains("bound"), "{line}");
         (server, output)
@@ -178,37 +178,37 @@ fn datagrams_of_one_example_arrive_at_the_other() {
     let Some(lab) = lab() else { return };
     let address = format!("{}:9100", lab.right().ipv4());
     let arguments = [address.as_str(), "500"];
-    let mut receiver = Example::start_in(lab.right().namespace(), "udp_receive", &arguments);
+    let mut receiver = RunningExample::start_in(lab.right().namespace(), "udp_receive", &arguments);
     let (line, output) = receiver.first_line();
     assert!(line.contains("receiving"), "{line}");
-    let mut sender = Example::start_in(lab.left().namespace(), "udp_send", &arguments);
+    let mut sender = RunningExample::start_in(lab.left().namespace(), "udp_send", &arguments);
     let (line, said) = sender.first_line();
     assert!(line.starts_with("500 datagrams: "), "{line}");
-    rest(said); // or it would say the rest to nobody
-    let text = rest(output);
+    remaining_output(said); // or it would say the rest to nobody
+    let text = remaining_output(output);
     assert!(text.contains("500 datagrams, 700000 bytes"), "{text}");
-    sender.succeeds();
-    receiver.succeeds();
+    sender.assert_success();
+    receiver.assert_success();
 }
 
 #[test]
 fn a_stream_of_one_example_arrives_at_the_other() {
     let Some(lab) = lab() else { return };
     let address = format!("{}:9300", lab.right().ipv4());
-    let mut receiver = Example::start_in(lab.right().namespace(), "tcp_receive", &[&address]);
+    let mut receiver = RunningExample::start_in(lab.right().namespace(), "tcp_receive", &[&address]);
     let (line, output) = receiver.first_line();
     assert!(line.contains("receiving"), "{line}");
-    let mut sender = Example::start_in(lab.left().namespace(), "tcp_send", &[&address, "48"]);
+    let mut sender = RunningExample::start_in(lab.left().namespace(), "tcp_send", &[&address, "48"]);
     let (line, said) = sender.first_line();
     assert!(line.starts_with("50331648 bytes, "), "{line}");
-    rest(said);
-    let text = rest(output);
+    remaining_output(said);
+    let text = remaining_output(output);
     // The sender counts words.
     let zeros = (0..48_u64 << 17).flat_map(u64::to_be_bytes).filter(|&byte| byte == 0).count();
     assert!(text.starts_with(&format!("50331648 bytes, of them {zeros} zero, ")), "{text}");
     assert!(text.contains("chosen by measurement") && text.lines().count() > 2, "{text}");
-    sender.succeeds();
-    receiver.succeeds();
+    sender.assert_success();
+    receiver.assert_success();
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn the_proxy_forwards_a_connection() {
     let server = left.namespace().run(|| TcpListener::bind((left.ipv4(), 0)).unwrap());
     let onwards = server.local_addr().unwrap().to_string();
     let listen = format!("{}:9200", right.ipv4());
-    let mut example = Example::start_in(right.namespace(), "tcp_proxy", &[&listen, &onwards, "1"]);
+    let mut example = RunningExample::start_in(right.namespace(), "tcp_proxy", &[&listen, &onwards, "1"]);
     let (line, output) = example.first_line();
     assert!(line.contains("passing on to"), "{line}");
     let mut client = left.namespace().run(|| TcpStream::connect(&listen).unwrap());
@@ -230,34 +230,34 @@ fn the_proxy_forwards_a_connection() {
     assert!(received == [7; 100_000]);
     server.write_all(b"thanks").unwrap();
     drop(server);
-    assert_eq!(rest(client), "thanks");
-    let text = rest(output);
+    assert_eq!(remaining_output(client), "thanks");
+    let text = remaining_output(output);
     assert!(text.contains("100000 bytes there, 6 back"), "{text}");
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
 fn unprivileged_receives_without_capabilities() {
     let Some(lab) = lab() else { return };
-    let mut example = Example::start("unprivileged", lab.right(), &["5"]);
+    let mut example = RunningExample::start("unprivileged", lab.right(), &["5"]);
     let (mut line, mut output) = example.first_line();
     assert!(line.contains("xdp copy native"), "{line}");
     while !line.contains("receiving as user 65534") {
         line.clear();
         assert!(output.read_line(&mut line).unwrap() > 0, "it ended early");
     }
-    send(&mut open(lab.left()), lab.right(), 5);
-    let text = rest(output);
+    send_equal_packets(&mut open_port(lab.left()), lab.right(), 5);
+    let text = remaining_output(output);
     assert_eq!(text.matches("64 B").count(), 5, "{text}");
     assert!(text.contains("0 in use") && !text.contains("does not add up"), "{text}");
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
 fn filter_counts_matches_beside_the_hosts_sockets() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let mut example = Example::start("filter", right, &["udp port 9000 and udp[8] = 7", "20"]);
+    let mut example = RunningExample::start("filter", right, &["udp port 9000 and udp[8] = 7", "20"]);
     let (line, output) = example.first_line();
     assert!(line.contains("xdp copy native"), "{line}");
     let answering = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
@@ -271,12 +271,12 @@ fn filter_counts_matches_beside_the_hosts_sockets() {
         uninterrupted(|| answering.recv(&mut datagram)).unwrap();
         assert_eq!(datagram, [6, number]);
     }
-    let text = rest(output);
+    let text = remaining_output(output);
     assert!(
         text.contains("filter   in front of the redirect") && text.contains("20 packets, 880 bytes"),
         "{text}"
     );
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
@@ -287,22 +287,22 @@ fn send_reaches_an_ordinary_socket() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mac = right.mac().map(|byte| format!("{byte:02x}")).join(":");
     let (from, to) = (left.ipv4().to_string(), right.ipv4().to_string());
-    let example = Example::start("send", left, &[&mac, &from, &to, "3000"]);
+    let example = RunningExample::start("send", left, &[&mac, &from, &to, "3000"]);
     let mut buffer = [0; 64];
     for number in 0..100 {
         let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
         assert_eq!(&buffer[..bytes], format!("datagram {number}").as_bytes());
     }
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
-fn echo_answers() {
+fn echo_answers_every_packet() {
     let Some(lab) = lab() else { return };
-    let mut example = Example::start("echo", lab.right(), &["20"]);
+    let mut example = RunningExample::start("echo", lab.right(), &["20"]);
     assert!(example.first_line().0.contains("echoing"));
-    let mut port = open(lab.left());
-    send(&mut port, lab.right(), 20);
+    let mut port = open_port(lab.left());
+    send_equal_packets(&mut port, lab.right(), 20);
     let mut answers = 0;
     while answers < 20 {
         let batch = port.receiver().receive_timeout(PATIENCE).unwrap();
@@ -310,24 +310,24 @@ fn echo_answers() {
         assert!(count > 0, "only {answers} answers");
         answers += count;
     }
-    example.succeeds();
+    example.assert_success();
 }
 
 #[test]
 fn tokio_receives_without_missing_a_wakeup() {
     let Some(lab) = lab() else { return };
-    let mut example = Example::start("tokio", lab.right(), &["50"]);
+    let mut example = RunningExample::start("tokio", lab.right(), &["50"]);
     let (line, mut output) = example.first_line();
     assert!(line.contains("receiving"), "{line}");
-    let mut port = open(lab.left());
+    let mut port = open_port(lab.left());
     // Each one ends a wait of its own: the next is sent after the previous one was reported.
     for number in 0..50 {
-        send(&mut port, lab.right(), 1);
+        send_equal_packets(&mut port, lab.right(), 1);
         let mut line = String::new();
         assert!(output.read_line(&mut line).unwrap() > 0, "it ended after {number} packets");
     }
-    assert_eq!(rest(output), "");
-    example.succeeds();
+    assert_eq!(remaining_output(output), "");
+    example.assert_success();
 }
 
 /// Ordinary sockets of two hosts communicate through the bridge, which ends with every frame accounted for.
@@ -338,7 +338,7 @@ fn tokio_receives_without_missing_a_wakeup() {
 /// ```
 #[test]
 fn two_hosts_communicate_through_the_bridge() {
-    let Some(chain) = Chain::new_or_skip() else { return };
+    let Some(chain) = ThreeNodeLab::new_or_skip() else { return };
     leave_checksums_to_devices(&chain);
     let bind = |end: &End| {
         let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)).unwrap());
@@ -346,7 +346,7 @@ fn two_hosts_communicate_through_the_bridge() {
         socket
     };
     let (left, right) = (bind(chain.left()), bind(chain.right()));
-    let mut bridge = Example::start_in(chain.middle(), "bridge", &Chain::MIDDLE);
+    let mut bridge = RunningExample::start_in(chain.middle(), "bridge", &ThreeNodeLab::MIDDLE);
     let (line, output) = bridge.first_line();
     assert!(line.contains("forwarding"), "{line}");
     let (mut sent, mut buffer) = ([0; 1400], [0; 2048]);
@@ -366,15 +366,15 @@ fn two_hosts_communicate_through_the_bridge() {
         }
     }
     rustix::process::kill_process(bridge.pid(), rustix::process::Signal::INT).unwrap();
-    let text = rest(output);
+    let text = remaining_output(output);
     assert!(text.contains("left to right: 10000 packets, 0 dropped"), "{text}");
     assert!(text.contains("right to left: 10000 packets, 0 dropped"), "{text}");
     assert!(text.contains(" 0 in use") && text.contains(" 0 lent to send"), "{text}");
     assert!(!text.contains("does not add up"), "{text}");
-    bridge.succeeds();
+    bridge.assert_success();
 }
 
-fn leave_checksums_to_devices(chain: &Chain) {
+fn leave_checksums_to_devices(chain: &ThreeNodeLab) {
     for end in [chain.left(), chain.right()] {
         end.set_tx_checksum(true).unwrap();
     }
@@ -384,9 +384,9 @@ fn leave_checksums_to_devices(chain: &Chain) {
 #[test]
 fn tcp_passes_the_bridge_unchanged() {
     for mtu_bytes in [1500, 9000] {
-        let Some(chain) = Chain::new_or_skip() else { return };
+        let Some(chain) = ThreeNodeLab::new_or_skip() else { return };
         leave_checksums_to_devices(&chain);
-        for name in Chain::MIDDLE {
+        for name in ThreeNodeLab::MIDDLE {
             let mut set = Command::new("ip");
             set.args(["link", "set", name, "mtu", &mtu_bytes.to_string()]);
             assert!(chain.middle().run(|| set.status().unwrap()).success());
@@ -398,9 +398,9 @@ fn tcp_passes_the_bridge_unchanged() {
     }
 }
 
-fn assert_tcp_passes(chain: &Chain) {
+fn assert_tcp_passes(chain: &ThreeNodeLab) {
     const BYTES: usize = 4 << 20;
-    let mut bridge = Example::start_in(chain.middle(), "bridge", &Chain::MIDDLE);
+    let mut bridge = RunningExample::start_in(chain.middle(), "bridge", &ThreeNodeLab::MIDDLE);
     let (line, output) = bridge.first_line();
     assert!(line.contains("forwarding"), "{line}");
     let listener = chain.right().namespace().run(|| TcpListener::bind((chain.right().ipv4(), 7000)).unwrap());
@@ -421,7 +421,7 @@ fn assert_tcp_passes(chain: &Chain) {
     assert!(returned == sent, "other bytes came back");
     echo.join().unwrap();
     rustix::process::kill_process(bridge.pid(), rustix::process::Signal::INT).unwrap();
-    let text = rest(output);
+    let text = remaining_output(output);
     assert!(!text.contains("does not add up"), "{text}");
-    bridge.succeeds();
+    bridge.assert_success();
 }

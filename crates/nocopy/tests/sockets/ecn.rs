@@ -54,7 +54,7 @@ fn an_ordinary_socket_reports_congestion_marks() {
 }
 
 #[test]
-fn runs_are_marked_as_one_and_sends_are_ecn_capable() {
+fn each_run_has_one_mark_and_sends_are_ecn_capable() {
     for ip in without_missing_ipv6(["127.0.0.1", "::1"], |ip| ip.contains(':')) {
         let bind = SocketAddr::new(ip.parse().unwrap(), 0);
         let mut receiver = Socket::builder().congestion_marks(true).bind(bind).unwrap();
@@ -92,13 +92,13 @@ fn runs_are_marked_as_one_and_sends_are_ecn_capable() {
     }
 }
 
-fn over(end: &End, mode: Mode, local: SocketAddr, marks: bool) -> Socket {
+fn open_socket_over_port(end: &End, mode: Mode, local: SocketAddr, marks: bool) -> Socket {
     let builder = Socket::builder().method(Method::Xdp).congestion_marks(marks);
     let port = Port::builder(end.interface()).mode(mode);
     end.namespace().run(|| builder.port(port).bind(local)).expect("opened")
 }
 
-fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
+fn receive_marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
     let mut marks = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     while marks.len() < count {
@@ -116,14 +116,14 @@ fn a_port_socket_reports_marks_from_port_and_kernel() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!();
         let local = SocketAddr::new(lab.left().ipv4().into(), 7700);
-        let mut socket = over(lab.left(), mode, local, true);
+        let mut socket = open_socket_over_port(lab.left(), mode, local, true);
         let remote = SocketAddr::new(lab.right().ipv4().into(), 7701);
         let peer = lab.right().namespace().run(|| UdpSocket::bind(remote).unwrap());
         for codepoint in CODEPOINTS {
             set_codepoint(SockRef::from(&peer), local, codepoint);
             peer.send_to(&[codepoint as u8; 100], local).unwrap();
         }
-        for (codepoint, told, copied) in marks(&mut socket, 4) {
+        for (codepoint, told, copied) in receive_marks(&mut socket, 4) {
             assert_eq!((told, copied), (codepoint == 0b11, false), "{mode}: {codepoint:02b}");
         }
         // Longer than the MTU: in fragments, which the kernel joins.
@@ -131,7 +131,7 @@ fn a_port_socket_reports_marks_from_port_and_kernel() {
             set_codepoint(SockRef::from(&peer), local, codepoint);
             peer.send_to(&[codepoint as u8; 3000], local).unwrap();
         }
-        for (codepoint, told, copied) in marks(&mut socket, 4) {
+        for (codepoint, told, copied) in receive_marks(&mut socket, 4) {
             assert_eq!(
                 (told, copied),
                 (codepoint == 0b11, true),
@@ -142,7 +142,7 @@ fn a_port_socket_reports_marks_from_port_and_kernel() {
 }
 
 /// The codepoints of the next UDP packets that the port receives, or of their fragments.
-fn codepoints_seen(port: &mut Port, count: usize) -> Vec<u8> {
+fn receive_codepoints(port: &mut Port, count: usize) -> Vec<u8> {
     let mut seen = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     while seen.len() < count {
@@ -165,13 +165,13 @@ fn ecn_is_set_on_request_by_port_and_kernel_sockets() {
     for (ecn, expected) in [(false, 0b00), (true, 0b10)] {
         let local = SocketAddr::new(lab.left().ipv4().into(), 7710 + u16::from(ecn));
         let remote = SocketAddr::new(right.ipv4().into(), 7719);
-        let mut socket = over(lab.left(), Mode::XdpCopyNative, local, ecn);
+        let mut socket = open_socket_over_port(lab.left(), Mode::XdpCopyNative, local, ecn);
         let sender = socket.sender();
         sender.send_copy(b"over the port", remote).unwrap();
         sender.flush().unwrap();
-        assert_eq!(codepoints_seen(&mut raw, 1), [expected]);
+        assert_eq!(receive_codepoints(&mut raw, 1), [expected]);
         sender.send_copy(&[7; 2000], remote).unwrap(); // the kernel makes fragments of it
-        assert_eq!(codepoints_seen(&mut raw, 2), [expected; 2]);
+        assert_eq!(receive_codepoints(&mut raw, 2), [expected; 2]);
         let stats = sender.stats().unwrap();
         assert_eq!((stats["over_port"], stats["through_kernel"]), (1, 1));
     }

@@ -16,8 +16,9 @@ use socket2::SockRef;
 use crate::common::forks::ForkedChild;
 use crate::common::{PATIENCE, lab};
 use crate::udp_lifetime::{
-    COUNT, DATAGRAM_BYTES, FAST, SLOW, assert_all_arrive, delay_packets, hurry, pattern, receive, receiver,
-    release_packets, send, sender, shape, wait_until_gone,
+    COUNT, DATAGRAM_BYTES, FAST, SLOW, apply_new_rate_now, assert_all_arrive, delay_packets,
+    limit_packet_rate, numbered_pattern, receive_one, receiver_in_lab, release_packets, send_numbered,
+    sender_in_lab, wait_until_packets_have_left,
 };
 
 /// Needs Linux 6.8.
@@ -25,14 +26,14 @@ const OWN_LIMIT: Missing = Missing::Kernel("a net.core.optmem_max of each networ
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
-fn bound() -> UdpSocket {
+fn bound_receiver() -> UdpSocket {
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
 /// Overwrites all of the sender's free memory.
-fn scribble(sender: &mut Sender) {
+fn overwrite_free_memory(sender: &mut Sender) {
     let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for mut buffer in free {
         buffer.resize(buffer.capacity());
@@ -41,7 +42,7 @@ fn scribble(sender: &mut Sender) {
     }
 }
 
-fn buffers_free(sender: &mut Sender) -> usize {
+fn count_free_buffers(sender: &mut Sender) -> usize {
     let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     let count = free.len();
     free.into_iter().for_each(|buffer| sender.recycle(buffer));
@@ -52,9 +53,9 @@ fn buffers_free(sender: &mut Sender) -> usize {
 fn zero_copy_calls_of_the_program_free_no_memory() {
     let lab = lab!();
     delay_packets(&lab);
-    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
-    send(&mut socket, 0..COUNT / 2);
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
+    let mut socket = sender_in_lab(&lab, Method::ZeroCopy, &pool, &receiver);
+    send_numbered(&mut socket, 0..COUNT / 2);
     assert!(socket.sender().in_flight() > 0);
     // Some sends of the program's memory, which finish at once.
     let here = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
@@ -63,11 +64,11 @@ fn zero_copy_calls_of_the_program_free_no_memory() {
     let raw = socket.sender().kernel_socket().unwrap();
     for _ in 0..COUNT {
         SockRef::from(&raw).send_to_with_flags(&[1; 10], &to_here, libc::MSG_ZEROCOPY).unwrap();
-        assert_eq!(receive(&here, &mut [0; 20]), 10);
+        assert_eq!(receive_one(&here, &mut [0; 20]), 10);
     }
-    send(&mut socket, COUNT / 2..COUNT);
+    send_numbered(&mut socket, COUNT / 2..COUNT);
     socket.sender().reap();
-    scribble(socket.sender());
+    overwrite_free_memory(socket.sender());
     release_packets(&lab);
     assert_all_arrive(&receiver);
     let sender = socket.sender();
@@ -90,9 +91,9 @@ fn an_uncertain_failed_call_holds_its_memory() {
     }
     lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1")).unwrap();
     // Room for some fragments of a long datagram, and not for all.
-    shape(&lab, "replace", SLOW, 10_000);
-    let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
-    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    limit_packet_rate(&lab, "replace", SLOW, 10_000);
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(8, 32 << 10).unwrap());
+    let mut socket = sender_in_lab(&lab, Method::ZeroCopy, &pool, &receiver);
     let sender = socket.sender();
     let mut buffer = sender.buffer().unwrap();
     buffer.resize(LONG_BYTES);
@@ -100,19 +101,19 @@ fn an_uncertain_failed_call_holds_its_memory() {
     let error: SendError = sender.flush().unwrap_err().downcast().unwrap();
     assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{error}");
     sender.reap();
-    assert_eq!((sender.in_flight(), buffers_free(sender)), (1, 7), "its fragments are under way");
+    assert_eq!((sender.in_flight(), count_free_buffers(sender)), (1, 7), "its fragments are under way");
     // They leave, and the other end drops them.
-    shape(&lab, "change", FAST, 10_000);
-    hurry(&lab);
-    wait_until_gone(&lab);
+    limit_packet_rate(&lab, "change", FAST, 10_000);
+    apply_new_rate_now(&lab);
+    wait_until_packets_have_left(&lab);
     assert!(sender.drain(PATIENCE).unwrap());
-    assert_eq!(buffers_free(sender), 8);
+    assert_eq!(count_free_buffers(sender), 8);
     allow("100000").unwrap();
-    send(&mut socket, 0..5);
+    send_numbered(&mut socket, 0..5);
     for number in 0..5 {
         let mut bytes = [0; DATAGRAM_BYTES];
-        assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
-        assert!(bytes == *pattern(number), "as it was sent");
+        assert_eq!(receive_one(&receiver, &mut bytes), DATAGRAM_BYTES);
+        assert!(bytes == *numbered_pattern(number), "as it was sent");
     }
     assert!(socket.sender().drain(PATIENCE).unwrap(), "{}", socket.sender().in_flight());
     assert_eq!(socket.sender().stats().unwrap()["unknown_completions"], 0);
@@ -125,9 +126,9 @@ fn an_unrecorded_call_holds_no_memory() {
         nocopy_lab::skip(&OWN_LIMIT);
         return;
     }
-    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
-    send(&mut socket, 0..COUNT);
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
+    let mut socket = sender_in_lab(&lab, Method::ZeroCopy, &pool, &receiver);
+    send_numbered(&mut socket, 0..COUNT);
     let sender = socket.sender();
     assert_eq!((sender.in_flight(), sender.stats().unwrap()["no_buffers"]), (0, COUNT as u64));
     assert_all_arrive(&receiver);
@@ -140,19 +141,19 @@ fn is_readable(descriptor: impl AsFd) -> bool {
 }
 
 /// Whether a descriptor cannot be sent on.
-fn is_for_waiting_only(descriptor: impl AsFd) -> bool {
+fn cannot_be_sent_on(descriptor: impl AsFd) -> bool {
     let sent = SockRef::from(&descriptor).send_with_flags(b"from outside", libc::MSG_ZEROCOPY);
     sent.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOTSOCK))
 }
 
 #[test]
 fn descriptors_of_udp_halves_cannot_send() {
-    let there = bound();
+    let there = bound_receiver();
     let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
     let here = socket.local_address().unwrap();
     socket.connect(there.local_addr().unwrap()).unwrap();
     let (mut receiver, mut sender): (udp::Receiver, udp::Sender) = socket.split();
-    assert!(is_for_waiting_only(&receiver) && is_for_waiting_only(&sender));
+    assert!(cannot_be_sent_on(&receiver) && cannot_be_sent_on(&sender));
     assert!(!is_readable(&receiver) && !is_readable(&sender));
     there.send_to(b"datagram", here).unwrap();
     wait_until("readable", || is_readable(&receiver));
@@ -164,7 +165,7 @@ fn descriptors_of_udp_halves_cannot_send() {
     sender.recycle(buffer);
     sender.send(Buffer::from(vec![1; 1000]), None).unwrap();
     sender.flush().unwrap();
-    assert_eq!(receive(&there, &mut [0; 2000]), 1000);
+    assert_eq!(receive_one(&there, &mut [0; 2000]), 1000);
     wait_until("completed", || is_readable(&sender));
     assert_eq!(sender.reap(), 1);
     assert!(!is_readable(&sender));
@@ -172,10 +173,10 @@ fn descriptors_of_udp_halves_cannot_send() {
 
 /// A flush of a single message skips the queue's bookkeeping.
 #[test]
-fn room_is_not_reported_after_the_queue_was_sent() {
+fn a_sender_is_not_readable_after_its_queue_was_sent() {
     let lab = lab!();
     delay_packets(&lab);
-    let (receiver, address) = (receiver(&lab), SocketAddr::new(lab.left().ipv4().into(), 0));
+    let (receiver, address) = (receiver_in_lab(&lab), SocketAddr::new(lab.left().ipv4().into(), 0));
     let builder = Socket::builder().send_buffer(4096);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
     socket.connect(receiver.local_addr().unwrap()).unwrap();
@@ -195,19 +196,19 @@ fn room_is_not_reported_after_the_queue_was_sent() {
     sender.flush().unwrap();
     assert_eq!(sender.stats().unwrap().moved, given);
     for _ in 0..given {
-        assert_eq!(receive(&receiver, &mut [0; 2000]), 1000);
+        assert_eq!(receive_one(&receiver, &mut [0; 2000]), 1000);
     }
     assert!(!is_readable(&sender), "there is room, and nothing is queued");
 }
 
 /// The parent would continue to number its calls without knowing of the child's.
 #[test]
-fn a_forked_child_is_not_given_the_kernels_socket() {
-    let there = bound();
+fn the_kernels_socket_is_refused_in_a_forked_child() {
+    let there = bound_receiver();
     let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
     socket.connect(there.local_addr().unwrap()).unwrap();
-    let (mut stream, _peer) = connected(tcp::Stream::builder());
-    let (mut given, _other_peer) = connected(tcp::Stream::builder());
+    let (mut stream, _peer) = connected_pair(tcp::Stream::builder());
+    let (mut given, _other_peer) = connected_pair(tcp::Stream::builder());
     given.sender().kernel_socket().unwrap();
     ForkedChild::start(|| {
         let refused = [socket.sender().kernel_socket().err(), stream.sender().kernel_socket().err()];
@@ -224,11 +225,11 @@ fn a_forked_child_is_not_given_the_kernels_socket() {
 }
 
 #[test]
-fn room_is_not_reported_after_take_unsent() {
-    let (mut socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
+fn a_sender_is_not_readable_after_take_unsent() {
+    let (mut socket, mut peer) = connected_pair(tcp::Stream::builder().send_buffer(64 << 10));
     let sender = socket.sender();
     sender.send(vec![1; 8 << 20]).unwrap();
-    wait_until_full(sender);
+    flush_until_full(sender);
     sender.take_unsent();
     let handed_over = sender.stats().unwrap().bytes as usize;
     std::io::Read::read_exact(&mut peer, &mut vec![0; handed_over]).unwrap();
@@ -239,14 +240,14 @@ fn room_is_not_reported_after_take_unsent() {
 }
 
 /// Flushes until nothing is accepted any more: acknowledgements of what was sent may make room for a while.
-fn wait_until_full(sender: &mut tcp::Sender) {
+fn flush_until_full(sender: &mut tcp::Sender) {
     wait_until("full", || {
         sender.reap();
         !sender.try_flush().unwrap() && !is_readable(&*sender)
     });
 }
 
-fn connected(builder: tcp::Builder) -> (tcp::Stream, TcpStream) {
+fn connected_pair(builder: tcp::Builder) -> (tcp::Stream, TcpStream) {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
     let peer = listener.accept().unwrap().0;
@@ -257,10 +258,10 @@ fn connected(builder: tcp::Builder) -> (tcp::Stream, TcpStream) {
 #[test]
 fn descriptors_of_stream_halves_cannot_send() {
     use std::io::Write as _;
-    let (socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
-    assert!(is_for_waiting_only(&socket));
+    let (socket, mut peer) = connected_pair(tcp::Stream::builder().send_buffer(64 << 10));
+    assert!(cannot_be_sent_on(&socket));
     let (mut receiver, mut sender) = socket.split();
-    assert!(is_for_waiting_only(&receiver) && is_for_waiting_only(&sender));
+    assert!(cannot_be_sent_on(&receiver) && cannot_be_sent_on(&sender));
     assert!(!is_readable(&receiver) && !is_readable(&sender));
     peer.write_all(b"bytes").unwrap();
     wait_until("readable", || is_readable(&receiver));
@@ -268,7 +269,7 @@ fn descriptors_of_stream_halves_cannot_send() {
     assert!(!is_readable(&receiver));
     // Room is reported while something waits for it.
     sender.send(vec![1; 64 << 20]).unwrap();
-    wait_until_full(&mut sender);
+    flush_until_full(&mut sender);
     let reader = std::thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
     while !sender.try_flush().unwrap() {
         wait_until("room", || is_readable(&sender));
@@ -282,7 +283,7 @@ fn descriptors_of_stream_halves_cannot_send() {
 }
 
 /// Sends something by `MSG_ZEROCOPY`, if allowed, and returns whether it was.
-fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) -> bool {
+fn is_sent_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) -> bool {
     const BYTES: usize = 64 << 10;
     let sender = socket.sender();
     let before = sender.ledger().bytes_of(Evidence::Copied(Cause::SocketCall));
@@ -294,12 +295,12 @@ fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) ->
 }
 
 #[test]
-fn a_shared_stream_makes_no_numbered_calls() {
+fn a_stream_with_other_descriptors_sends_copies() {
     let builder = || tcp::Stream::builder().method(tcp::Method::ZeroCopy);
-    let (mut socket, mut peer) = connected(builder());
-    assert!(goes_without_copy(&mut socket, &mut peer));
+    let (mut socket, mut peer) = connected_pair(builder());
+    assert!(is_sent_without_copy(&mut socket, &mut peer));
     socket.sender().kernel_socket().unwrap();
-    assert!(!goes_without_copy(&mut socket, &mut peer));
+    assert!(!is_sent_without_copy(&mut socket, &mut peer));
 
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -310,5 +311,5 @@ fn a_shared_stream_makes_no_numbered_calls() {
     // SAFETY: the other descriptor was closed.
     #[allow(unsafe_code)]
     let mut socket = unsafe { builder().wrap_unshared(stream).unwrap() };
-    assert!(goes_without_copy(&mut socket, &mut peer));
+    assert!(is_sent_without_copy(&mut socket, &mut peer));
 }

@@ -10,21 +10,21 @@ use std::time::Duration;
 use nocopy::tcp::Stream;
 use nocopy_lab::patience::wait_until;
 
-use crate::common::calls::{POLL, this_thread, wait_until_in};
+use crate::common::calls::{POLL, this_thread_id, wait_until_thread_is_in_call};
 
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handler without `SA_RESTART`, as interpreters install them.
 #[allow(unsafe_code)]
-fn interrupts_calls(signal: i32) {
-    extern "C" fn count(_: i32) {
+fn install_interrupting_handler(signal: i32) {
+    extern "C" fn count_signal(_: i32) {
         HANDLED.fetch_add(1, Relaxed);
     }
     // SAFETY: all zeroes are a value of the type; the handler only adds to a number, so it may run at any
     // time.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = count as extern "C" fn(i32) as libc::sighandler_t;
+        action.sa_sigaction = count_signal as extern "C" fn(i32) as libc::sighandler_t;
         libc::sigaction(signal, &raw const action, std::ptr::null_mut())
     };
     assert_eq!(result, 0);
@@ -32,7 +32,7 @@ fn interrupts_calls(signal: i32) {
 
 /// Connections that wait to be accepted, and how many the listener allows.
 #[allow(unsafe_code)]
-fn waiting(listener: &TcpListener) -> (u32, u32) {
+fn accept_queue_length(listener: &TcpListener) -> (u32, u32) {
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: all zeroes are a value of the type; the kernel writes at most so many bytes to it.
     let (result, info) = unsafe {
@@ -46,36 +46,36 @@ fn waiting(listener: &TcpListener) -> (u32, u32) {
 
 /// A listener with as many waiting connections as it allows: it answers no more for now.
 #[allow(unsafe_code)]
-fn full() -> (TcpListener, Vec<TcpStream>) {
+fn listener_with_full_queue() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: no memory.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let address = listener.local_addr().unwrap();
     let mut streams = Vec::new();
     // It accepts one more than its limit.
-    while waiting(&listener) < (1, 0) {
-        let before = waiting(&listener).0;
+    while accept_queue_length(&listener) < (1, 0) {
+        let before = accept_queue_length(&listener).0;
         streams.push(TcpStream::connect(address).unwrap());
-        wait_until("queued", || waiting(&listener).0 > before);
+        wait_until("queued", || accept_queue_length(&listener).0 > before);
     }
-    assert_eq!(waiting(&listener), (1, 0));
+    assert_eq!(accept_queue_length(&listener), (1, 0));
     (listener, streams)
 }
 
 #[test]
 #[allow(unsafe_code)]
-fn signals_do_not_end_connecting() {
+fn signals_do_not_interrupt_connecting() {
     const SIGNALS: usize = 20;
-    interrupts_calls(libc::SIGUSR2);
-    let (listener, waiting) = full();
+    install_interrupting_handler(libc::SIGUSR2);
+    let (listener, waiting) = listener_with_full_queue();
     let address = listener.local_addr().unwrap();
     // SAFETY: always succeeds.
-    let (here, connecting) = (unsafe { libc::pthread_self() }, this_thread());
+    let (here, connecting) = (unsafe { libc::pthread_self() }, this_thread_id());
     let is_over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&is_over);
     let signals = thread::spawn(move || {
         for number in 1..=SIGNALS {
-            assert!(wait_until_in(connecting, POLL), "it waits for the connection");
+            assert!(wait_until_thread_is_in_call(connecting, POLL), "it waits for the connection");
             // SAFETY: that thread waits for this one before it ends.
             unsafe { libc::pthread_kill(here, libc::SIGUSR2) };
             wait_until("handled", || HANDLED.load(Relaxed) == number);

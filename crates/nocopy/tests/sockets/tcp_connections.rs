@@ -20,12 +20,12 @@ const OTHER_DESCRIPTORS: u64 = 150;
 const ROUNDS: usize = 3;
 const MESSAGE_BYTES: usize = 12_000;
 
-fn message(number: usize, round: usize) -> Vec<u8> {
+fn numbered_message(number: usize, round: usize) -> Vec<u8> {
     (0..MESSAGE_BYTES).map(|place| (number * 31 + round * 7 + place) as u8).collect()
 }
 
 /// Opens all connections, and then reads the message of each, in every round.
-fn clients(to: SocketAddr, connections: usize) {
+fn run_clients(to: SocketAddr, connections: usize) {
     // SAFETY: descriptors of its own from here on, so the limit holds for each end apart; none is shared with
     // other threads.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
@@ -36,7 +36,7 @@ fn clients(to: SocketAddr, connections: usize) {
         for (number, stream) in streams.iter_mut().enumerate() {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.read_exact(&mut bytes).unwrap();
-            assert!(bytes == message(number, round), "connection {number}, round {round}");
+            assert!(bytes == numbered_message(number, round), "connection {number}, round {round}");
             stream.write_all(&(number as u32).to_be_bytes()).unwrap();
         }
     }
@@ -51,7 +51,7 @@ fn resident_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-fn rings() -> usize {
+fn count_io_uring_descriptors() -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     links.filter(|link| link.to_string_lossy().contains("[io_uring]")).count()
@@ -69,7 +69,7 @@ fn ten_thousand_streams_share_a_pool_without_starvation() {
     let to = listener.local_address().unwrap();
     let (tell, told) = mpsc::channel();
     let clients = thread::spawn(move || {
-        clients(to, connections);
+        run_clients(to, connections);
         tell.send(()).unwrap();
     });
     let before = resident_bytes();
@@ -79,7 +79,7 @@ fn ten_thousand_streams_share_a_pool_without_starvation() {
         for (number, socket) in sockets.iter_mut().enumerate() {
             let mut buffer =
                 socket.sender().buffer().unwrap_or_else(|| panic!("no buffer for {number}, round {round}"));
-            buffer.fill(&message(number, round)).unwrap();
+            buffer.fill(&numbered_message(number, round)).unwrap();
             socket.sender().send(buffer).unwrap();
             assert!(socket.sender().try_flush().unwrap(), "a message fits the send buffer");
             socket.sender().reap();
@@ -88,7 +88,7 @@ fn ten_thousand_streams_share_a_pool_without_starvation() {
             let mut answer = [0; 4];
             std::io::Read::read_exact(socket.receiver(), &mut answer).unwrap();
         }
-        assert!(rings() <= 64, "{} rings", rings());
+        assert!(count_io_uring_descriptors() <= 64, "{} rings", count_io_uring_descriptors());
     }
     let grown = resident_bytes().saturating_sub(before);
     // The address sanitizer puts room around all that is allocated.

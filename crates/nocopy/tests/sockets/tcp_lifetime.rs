@@ -18,21 +18,22 @@ use nocopy_lab::patience::wait_until;
 use crate::common::calls::{POLL, SLEEP, count_calls};
 use crate::common::forks::ForkedChild;
 use crate::common::lab;
-use crate::common::methods::available;
+use crate::common::methods::available_methods;
 use crate::common::stream::{
-    PATIENCE, assert_same, close, connected, lose, pattern, read_all, reading, wait_for_retransmission,
+    PATIENCE, assert_same, close_sender, connected_over_lab, drop_all_packets, read_all, read_all_in_thread,
+    stream_pattern, wait_for_retransmission,
 };
-use crate::common::{SECOND, scribble};
+use crate::common::{SECOND, overwrite_free_buffers};
 
 const ZERO_COPY: [Method; 2] = [Method::ZeroCopy, Method::UringZeroCopy];
 
 const PIECES: usize = 24;
 const PIECE_BYTES: usize = 5000;
 
-/// As [`common::stream::lose`], or leaves the test.
+/// As [`common::stream::drop_all_packets`], or leaves the test.
 macro_rules! lose {
     ($lab:expr) => {
-        match lose(&$lab) {
+        match drop_all_packets(&$lab) {
             Some(loss) => loss,
             None => return,
         }
@@ -40,11 +41,11 @@ macro_rules! lose {
 }
 
 /// The send buffer holds all pieces at once.
-fn builder(method: Method, pool: &Pool) -> Builder {
+fn builder_with_pool(method: Method, pool: &Pool) -> Builder {
     Stream::builder().method(method).send_pool(pool).send_buffer(4 << 20)
 }
 
-fn pool() -> Pool {
+fn small_pool() -> Pool {
     Pool::new(32, 8192).unwrap()
 }
 
@@ -68,9 +69,9 @@ impl Drop for TrackedMemory {
 }
 
 /// Hands over all pieces, one in three from memory of the program, and returns the stream.
-fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
+fn send_all_pieces(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
     for number in 0..PIECES {
-        let bytes = pattern(number * PIECE_BYTES, PIECE_BYTES);
+        let bytes = stream_pattern(number * PIECE_BYTES, PIECE_BYTES);
         let buffer = match number % 3 {
             0 => Buffer::from_owner(TrackedMemory { bytes, gone: Arc::clone(gone) }),
             _ => {
@@ -84,31 +85,31 @@ fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
             assert!(sender.try_flush().unwrap(), "the send buffer takes all");
         }
     }
-    pattern(0, PIECES * PIECE_BYTES)
+    stream_pattern(0, PIECES * PIECE_BYTES)
 }
 
 /// Hands over all pieces from the stream's pool.
-fn send_of_pool(sender: &mut Sender) -> Vec<u8> {
+fn send_pieces_from_pool(sender: &mut Sender) -> Vec<u8> {
     for number in 0..PIECES {
         let mut buffer = sender.buffer().expect("a free buffer");
-        buffer.fill(&pattern(number * PIECE_BYTES, PIECE_BYTES)).unwrap();
+        buffer.fill(&stream_pattern(number * PIECE_BYTES, PIECE_BYTES)).unwrap();
         sender.send(buffer).unwrap();
     }
     assert!(sender.try_flush().unwrap(), "the send buffer takes all");
-    pattern(0, PIECES * PIECE_BYTES)
+    stream_pattern(0, PIECES * PIECE_BYTES)
 }
 
 #[test]
 fn forced_close_returns_buffers_and_sent_data_arrives() {
-    for method in available(ZERO_COPY) {
-        let (lab, pool) = (lab!(), pool());
-        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+    for method in available_methods(ZERO_COPY) {
+        let (lab, pool) = (lab!(), small_pool());
+        let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
         let loss = lose!(lab);
-        let sent = send_of_pool(socket.sender());
-        let (is_all, stats) = close(socket, Duration::ZERO);
+        let sent = send_pieces_from_pool(socket.sender());
+        let (is_all, stats) = close_sender(socket, Duration::ZERO);
         assert!(!is_all && stats["abandoned_calls"] > 0, "{method}: {stats}");
         assert_eq!((stats.dropped, stats["kept_bytes"]), (0, 0), "{method}: {stats}");
-        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is home");
+        assert_eq!(overwrite_free_buffers(&pool), pool.total(), "{method}: every buffer of the pool is home");
         wait_for_retransmission(&loss);
         wait_for_retransmission(&loss);
         drop(loss);
@@ -118,22 +119,26 @@ fn forced_close_returns_buffers_and_sent_data_arrives() {
 
 #[test]
 fn irreplaceable_memory_returns_after_a_forced_close() {
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         // Because some memory is the program's, or because the ring of another stream reads the pool.
         let has_rings = [false, true].into_iter().filter(|has_ring| !has_ring || nocopy_lab::has_io_uring());
         for has_ring in has_rings {
             // So many buffers that all pieces are less than a stream's share of them, with two streams.
             let (lab, pool, gone) = (lab!(), Pool::new(64, 8192).unwrap(), Arc::default());
-            let (mut socket, peer) = connected(&lab, builder(method, &pool));
-            let other = has_ring.then(|| connected(&lab, builder(Method::UringZeroCopy, &pool)));
+            let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
+            let other =
+                has_ring.then(|| connected_over_lab(&lab, builder_with_pool(Method::UringZeroCopy, &pool)));
             let loss = lose!(lab);
-            let sent =
-                if has_ring { send_of_pool(socket.sender()) } else { send_all(socket.sender(), &gone) };
+            let sent = if has_ring {
+                send_pieces_from_pool(socket.sender())
+            } else {
+                send_all_pieces(socket.sender(), &gone)
+            };
             let away = pool.total() - pool.available();
-            let (is_all, stats) = close(socket, Duration::ZERO);
+            let (is_all, stats) = close_sender(socket, Duration::ZERO);
             assert!(!is_all && stats["abandoned_calls"] > 0, "{method}: {stats}");
             assert_eq!(stats["kept_bytes"], sent.len() as u64, "{method}: {stats}");
-            assert_eq!(scribble(&pool), pool.total() - away, "{method}: they are still read");
+            assert_eq!(overwrite_free_buffers(&pool), pool.total() - away, "{method}: they are still read");
             assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
             wait_for_retransmission(&loss);
             drop(loss);
@@ -142,25 +147,29 @@ fn irreplaceable_memory_returns_after_a_forced_close() {
             wait_until("home", || pool.available() == pool.total() && gone.load(Relaxed) == owned);
             let Some((mut other, other_peer)) = other else { continue };
             let mut buffer = other.sender().buffer().unwrap();
-            buffer.fill(&pattern(7, 8000)).unwrap();
+            buffer.fill(&stream_pattern(7, 8000)).unwrap();
             other.sender().send(buffer).unwrap();
             other.sender().finish().unwrap();
-            assert_same(&read_all(&other_peer), &pattern(7, 8000), "the other stream");
+            assert_same(&read_all(&other_peer), &stream_pattern(7, 8000), "the other stream");
         }
     }
 }
 
 #[test]
 fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
-    for method in available(ZERO_COPY) {
-        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+    for method in available_methods(ZERO_COPY) {
+        let (lab, pool, gone) = (lab!(), small_pool(), Arc::default());
+        let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
         let loss = lose!(lab);
-        let sent = send_all(socket.sender(), &gone);
+        let sent = send_all_pieces(socket.sender(), &gone);
         drop(socket);
         wait_for_retransmission(&loss);
         wait_for_retransmission(&loss);
-        assert_eq!(scribble(&pool), pool.total() - PIECES * 2 / 3, "{method}: all of them are still read");
+        assert_eq!(
+            overwrite_free_buffers(&pool),
+            pool.total() - PIECES * 2 / 3,
+            "{method}: all of them are still read"
+        );
         assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
         drop(loss);
         assert_same(&read_all(&peer), &sent, method);
@@ -170,12 +179,13 @@ fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
 
 #[test]
 fn a_buffer_returns_only_when_it_is_acknowledged() {
-    for method in available(ZERO_COPY) {
-        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-        let (mut socket, peer) = connected(&lab, builder(method, &pool).return_buffers(true));
+    for method in available_methods(ZERO_COPY) {
+        let (lab, pool, gone) = (lab!(), small_pool(), Arc::default());
+        let (mut socket, peer) =
+            connected_over_lab(&lab, builder_with_pool(method, &pool).return_buffers(true));
         let sender = socket.sender();
         let loss = lose!(lab);
-        let sent = send_all(sender, &gone);
+        let sent = send_all_pieces(sender, &gone);
         wait_for_retransmission(&loss);
         assert_eq!(sender.reap(), 0, "{method}");
         assert!(!sender.drain(SECOND / 2).unwrap(), "{method}: nothing was acknowledged");
@@ -202,13 +212,13 @@ fn a_buffer_returns_only_when_it_is_acknowledged() {
 
 #[test]
 fn frames_are_held_until_acknowledged() {
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         for by_force in [false, true] {
-            let (lab, pool) = (lab!(), pool());
+            let (lab, pool) = (lab!(), small_pool());
             let (mut port, _other) = Port::memory_pair().unwrap();
-            let (mut socket, peer) = connected(&lab, builder(method, &pool));
+            let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
             let loss = lose!(lab);
-            let sent = pattern(0, 10 * 1500);
+            let sent = stream_pattern(0, 10 * 1500);
             for bytes in sent.chunks(1500) {
                 let mut frame = port.sender().buffer().expect("a free frame");
                 frame.fill(bytes).unwrap();
@@ -216,7 +226,7 @@ fn frames_are_held_until_acknowledged() {
             }
             assert!(socket.sender().try_flush().unwrap());
             if by_force {
-                let kept_bytes = close(socket, Duration::ZERO).1["kept_bytes"];
+                let kept_bytes = close_sender(socket, Duration::ZERO).1["kept_bytes"];
                 assert_eq!(kept_bytes, sent.len() as u64, "{method}: frames have no others in their place");
             } else {
                 drop(socket);
@@ -238,15 +248,15 @@ fn frames_are_held_until_acknowledged() {
 }
 
 #[test]
-fn unsent_data_at_close_is_not_a_silent_end() {
-    for method in available(Method::ALL) {
-        let (lab, pool) = (lab!(), pool());
+fn closing_with_unsent_data_resets_the_connection() {
+    for method in available_methods(Method::ALL) {
+        let (lab, pool) = (lab!(), small_pool());
         let (mut socket, mut peer) =
-            connected(&lab, Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
-        let bytes = pattern(0, 8 << 20);
+            connected_over_lab(&lab, Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
+        let bytes = stream_pattern(0, 8 << 20);
         socket.sender().send(bytes.clone()).unwrap();
         // The peer reads only after this, so the call must return by itself.
-        let (is_all, stats) = close(socket, SECOND / 5);
+        let (is_all, stats) = close_sender(socket, SECOND / 5);
         assert!(!is_all && stats.dropped == 1, "{method}: {stats}");
         let mut part = Vec::new();
         let error = peer.read_to_end(&mut part).unwrap_err();
@@ -257,13 +267,13 @@ fn unsent_data_at_close_is_not_a_silent_end() {
 
 #[test]
 fn each_side_ends_its_own_direction_while_packets_are_lost() {
-    for method in available(Method::ALL) {
+    for method in available_methods(Method::ALL) {
         for ours_first in [true, false] {
-            let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-            let (socket, mut peer) = connected(&lab, builder(method, &pool));
+            let (lab, pool, gone) = (lab!(), small_pool(), Arc::default());
+            let (socket, mut peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
             let (mut there, mut sender) = socket.split();
             let loss = lose!(lab);
-            let sent = send_all(&mut sender, &gone);
+            let sent = send_all_pieces(&mut sender, &gone);
             if ours_first {
                 sender.finish().unwrap();
             }
@@ -277,12 +287,12 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             // Both have ended, so every poll returns at once: that must not become a loop without a pause.
             let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
             assert_eq!(drained, method == Method::Plain, "{method}");
-            let (polls, pauses) = (calls.of(POLL), calls.of(SLEEP));
+            let (polls, pauses) = (calls.count_of(POLL), calls.count_of(SLEEP));
             assert!(polls <= pauses + 40, "{method}: {polls} waits, and {pauses} pauses");
             assert!(drained || polls == 0 || pauses > 0, "{method}: it waited in another way");
             // Each pause lasts a millisecond, followed by six calls: some 2500.
             assert!(calls.total() <= 5000, "{method}: {} system calls", calls.total());
-            let reader = reading(peer);
+            let reader = read_all_in_thread(peer);
             drop(loss);
             assert!(sender.drain(PATIENCE).unwrap(), "{method}");
             assert_same(&reader.join().unwrap(), &sent, method);
@@ -299,10 +309,10 @@ fn a_full_ring_neither_blocks_nor_spins() {
         return;
     }
     let (lab, pool) = (lab!(), Pool::new(4, 4096).unwrap());
-    let (mut socket, peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
+    let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(Method::UringZeroCopy, &pool));
     let sender = socket.sender();
     let loss = lose!(lab);
-    let sent = pattern(0, PIECES * 64);
+    let sent = stream_pattern(0, PIECES * 64);
     let (_, calls) = count_calls(|| {
         for bytes in sent.chunks(64) {
             sender.send(bytes.to_vec()).unwrap();
@@ -310,13 +320,13 @@ fn a_full_ring_neither_blocks_nor_spins() {
             assert!(is_flushed, "the send buffer has room: {} in flight", sender.in_flight());
         }
     });
-    assert_eq!(calls.of(POLL) + calls.of(SLEEP), 0, "it waits for places");
+    assert_eq!(calls.count_of(POLL) + calls.count_of(SLEEP), 0, "it waits for places");
     assert!(calls.total() <= 6 * PIECES as u64, "{} system calls", calls.total());
     let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
     assert!(!drained);
     // Five waits with their calls, and more after a stop of the process.
-    assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
-    let reader = reading(peer);
+    assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.count_of(POLL));
+    let reader = read_all_in_thread(peer);
     drop(loss);
     sender.finish().unwrap();
     assert!(sender.drain(PATIENCE).unwrap());
@@ -337,15 +347,15 @@ const LONGEST: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 120, 
 /// A child between fork and exec, with everything that a fork copies.
 #[test]
 #[allow(unsafe_code)]
-fn a_fork_does_not_separate_a_stream_from_its_memory() {
-    for method in available(ZERO_COPY) {
-        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+fn a_forked_child_does_not_share_memory_that_is_sent() {
+    for method in available_methods(ZERO_COPY) {
+        let (lab, pool, gone) = (lab!(), small_pool(), Arc::default());
+        let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
         // Some data is in flight as long as no one reads. (Losing packets would not end: the child has that
         // descriptor, too.)
         socket2::SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
         let sender = socket.sender();
-        let sent = send_all(sender, &gone);
+        let sent = send_all_pieces(sender, &gone);
         let ((told, tell), (gate, open)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let mut child = Command::new("true");
         let forked = move || {
@@ -370,10 +380,10 @@ fn a_fork_does_not_separate_a_stream_from_its_memory() {
         assert!(!maps.lines().any(is_mapped), "the child has no such memory");
         drop(free);
         assert!(sender.in_flight() > 0, "{method}");
-        let reader = reading(peer);
+        let reader = read_all_in_thread(peer);
         assert!(sender.drain(PATIENCE).unwrap());
         // The same buffers again, while the child exists.
-        let again = pattern(11, 20 * 8000);
+        let again = stream_pattern(11, 20 * 8000);
         for bytes in again.chunks(8000) {
             let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
             buffer.fill(bytes).unwrap();
@@ -408,14 +418,14 @@ impl AsRef<[u8]> for SharedPages {
 #[test]
 #[allow(unsafe_code)]
 fn a_forked_child_changes_nothing_for_its_parents_stream() {
-    for method in available(ZERO_COPY) {
-        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+    for method in available_methods(ZERO_COPY) {
+        let (lab, pool, gone) = (lab!(), small_pool(), Arc::default());
+        let (mut socket, peer) = connected_over_lab(&lab, builder_with_pool(method, &pool));
         let loss = lose!(lab);
-        let mut sent = send_all(socket.sender(), &gone);
-        let pages = Box::into_raw(pattern(sent.len(), 4 * 4096).into_boxed_slice());
+        let mut sent = send_all_pieces(socket.sender(), &gone);
+        let pages = Box::into_raw(stream_pattern(sent.len(), 4 * 4096).into_boxed_slice());
         let sent_bytes = 4 * 4096 - 64;
-        sent.extend(pattern(sent.len(), sent_bytes));
+        sent.extend(stream_pattern(sent.len(), sent_bytes));
         socket.sender().send(Buffer::from_owner(SharedPages { pages, sent_bytes })).unwrap();
         assert!(socket.sender().try_flush().unwrap(), "{method}");
         wait_for_retransmission(&loss);
@@ -435,9 +445,9 @@ fn a_forked_child_changes_nothing_for_its_parents_stream() {
         assert_eq!(gone.load(Relaxed), 0, "{method}: in the parent nothing was dropped");
         wait_for_retransmission(&loss);
         let mut socket = ManuallyDrop::into_inner(parents);
-        let reader = reading(peer);
+        let reader = read_all_in_thread(peer);
         drop(loss);
-        let more = pattern(sent.len(), 5000);
+        let more = stream_pattern(sent.len(), 5000);
         socket.sender().send(more.clone()).unwrap();
         socket.sender().finish().unwrap();
         assert_same(&reader.join().unwrap(), &[sent, more].concat(), method);

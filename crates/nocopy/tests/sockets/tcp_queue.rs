@@ -15,9 +15,9 @@ use nocopy_lab::patience::wait_until;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::common::PATIENCE;
-use crate::common::calls::{POLL, SEND, this_thread, wait_until_in};
+use crate::common::calls::{POLL, SEND, this_thread_id, wait_until_thread_is_in_call};
 
-fn pair(builder: Builder) -> (Stream, TcpStream) {
+fn connected_pair(builder: Builder) -> (Stream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
     let peer = listener.accept().unwrap().0;
@@ -41,8 +41,8 @@ fn unsent_bytes(sender: &mut Sender) -> i32 {
 const HELD_AT_LEAST: Duration = Duration::from_millis(200);
 
 /// Whether published bytes are sent sooner than the kernel would send held-back ones.
-fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bool {
-    let (mut socket, _peer) = pair(Stream::builder().published_method(method));
+fn is_sent_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bool {
+    let (mut socket, _peer) = connected_pair(Stream::builder().published_method(method));
     let sender = socket.sender();
     let started = Instant::now();
     sender.send_published(data, 0..20_000).unwrap();
@@ -58,21 +58,21 @@ fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bo
 }
 
 #[test]
-fn empty_items_hold_no_bytes_back() {
+fn empty_items_do_not_delay_the_bytes_before_them() {
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
     for method in PublishedMethod::ALL {
         for behind in ["an empty buffer", "an empty range", "an empty buffer and range"] {
             // A stall of the machine delays bytes, too: so there are several attempts. Held-back bytes are
             // never sent sooner.
-            let leaves = (0..5).any(|_| leaves_at_once(method, &data, behind));
+            let leaves = (0..5).any(|_| is_sent_at_once(method, &data, behind));
             assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
         }
     }
 }
 
 #[test]
-fn a_short_buffer_queues_after_a_file_of_any_length() {
-    let (mut socket, _peer) = pair(Stream::builder());
+fn a_buffer_can_be_queued_after_a_file_of_any_length() {
+    let (mut socket, _peer) = connected_pair(Stream::builder());
     let sender = socket.sender();
     let file = File::from(memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(3 << 30).unwrap();
@@ -93,11 +93,11 @@ fn a_short_buffer_queues_after_a_file_of_any_length() {
 
 #[test]
 fn writing_after_published_data_waits_for_a_slow_peer() {
-    let (mut socket, mut peer) = pair(Stream::builder());
+    let (mut socket, mut peer) = connected_pair(Stream::builder());
     let data = Published::written(20_000, |memory| memory.fill(7)).unwrap();
-    let writing = this_thread();
+    let writing = this_thread_id();
     let reading = thread::spawn(move || {
-        assert!(wait_until_in(writing, &[POLL, SEND].concat()), "it waits for room");
+        assert!(wait_until_thread_is_in_call(writing, &[POLL, SEND].concat()), "it waits for room");
         let mut all = Vec::new();
         peer.read_to_end(&mut all).unwrap();
         all
@@ -115,7 +115,7 @@ fn writing_after_published_data_waits_for_a_slow_peer() {
 
 #[test]
 fn infinite_timeouts_do_not_expire() {
-    let (mut socket, _peer) = pair(Stream::builder());
+    let (mut socket, _peer) = connected_pair(Stream::builder());
     socket.sender().send(b"bytes".to_vec()).unwrap();
     assert!(socket.sender().flush_timeout(Duration::MAX).unwrap());
     assert!(socket.sender().drain(Duration::MAX).unwrap());

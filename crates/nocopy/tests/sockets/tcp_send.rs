@@ -13,11 +13,11 @@ use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::common::methods::available;
-use crate::common::stream::{PATIENCE, assert_same, buffers_free, pattern, reading};
+use crate::common::methods::available_methods;
+use crate::common::stream::{PATIENCE, assert_same, count_free_buffers, read_all_in_thread, stream_pattern};
 
 /// A thread that reads everything from one connection, and returns it.
-fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
+fn listener_with_reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let reader = thread::spawn(move || {
@@ -30,21 +30,21 @@ fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     (address, reader)
 }
 
-fn by(method: Method) -> Builder {
+fn builder_for_method(method: Method) -> Builder {
     Stream::builder().method(method)
 }
 
 #[test]
 fn every_method_sends_every_byte_once_and_in_order() {
-    for method in available(Method::ALL) {
-        let (address, reader) = reader();
-        let mut socket = by(method).connect(address).unwrap();
+    for method in available_methods(Method::ALL) {
+        let (address, reader) = listener_with_reader();
+        let mut socket = builder_for_method(method).connect(address).unwrap();
         let sender = socket.sender();
         let (mut sent, sizes) = (Vec::new(), [1, 4095, 4096, 65_536, 0, 10_000, 3]);
         for round in 0..40 {
             for bytes in sizes {
                 let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
-                buffer.fill(&pattern(sent.len(), bytes)).unwrap();
+                buffer.fill(&stream_pattern(sent.len(), bytes)).unwrap();
                 sent.extend_from_slice(&buffer);
                 sender.send(buffer).unwrap();
             }
@@ -54,7 +54,7 @@ fn every_method_sends_every_byte_once_and_in_order() {
         }
         sender.finish().unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{method}: everything was acknowledged");
-        assert_eq!((buffers_free(sender), sender.in_flight()), (64, 0), "{method}");
+        assert_eq!((count_free_buffers(sender), sender.in_flight()), (64, 0), "{method}");
         let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!(
             (ledger.bytes(), stats.bytes),
@@ -70,11 +70,11 @@ fn every_method_sends_every_byte_once_and_in_order() {
 
 #[test]
 fn memory_of_the_program_is_sent_in_place_and_returned() {
-    for method in available(Method::ALL) {
-        let (address, reader) = reader();
-        let mut socket = by(method).return_buffers(true).connect(address).unwrap();
+    for method in available_methods(Method::ALL) {
+        let (address, reader) = listener_with_reader();
+        let mut socket = builder_for_method(method).return_buffers(true).connect(address).unwrap();
         let sender = socket.sender();
-        let bytes = pattern(0, 9_000_001); // longer than any call takes
+        let bytes = stream_pattern(0, 9_000_001); // longer than any call takes
         let place = bytes.as_ptr();
         let ticket = sender.send(Buffer::from_owner(bytes)).unwrap();
         sender.finish().unwrap();
@@ -88,14 +88,14 @@ fn memory_of_the_program_is_sent_in_place_and_returned() {
 }
 
 #[test]
-fn the_policy_chooses_copies_over_late_copies() {
-    let (address, reader) = reader();
+fn copying_is_chosen_where_the_kernel_copies_zero_copy_sends() {
+    let (address, reader) = listener_with_reader();
     let mut socket = Stream::connect(address).unwrap();
     let sender = socket.sender();
     let mut sent = 0;
     for _ in 0..2000 {
         let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
-        buffer.fill(&pattern(sent, 65_536)).unwrap();
+        buffer.fill(&stream_pattern(sent, 65_536)).unwrap();
         sent += 65_536;
         sender.send(buffer).unwrap();
         sender.flush().unwrap();
@@ -116,7 +116,7 @@ fn the_policy_chooses_copies_over_late_copies() {
 
 #[test]
 fn short_writes_are_always_copied() {
-    let (address, reader) = reader();
+    let (address, reader) = listener_with_reader();
     let mut socket = Stream::connect(address).unwrap();
     for _ in 0..100 {
         let mut buffer = socket.sender().wait_buffer(PATIENCE).unwrap().expect("a buffer");
@@ -131,12 +131,13 @@ fn short_writes_are_always_copied() {
 
 #[test]
 fn unsent_bytes_stay_queued_until_the_peer_reads() {
-    for method in available(Method::ALL) {
+    for method in available_methods(Method::ALL) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
+        let mut socket =
+            builder_for_method(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let sender = socket.sender();
-        let bytes = pattern(0, 16 << 20);
+        let bytes = stream_pattern(0, 16 << 20);
         sender.send(Buffer::from_owner(bytes.clone())).unwrap();
         assert!(!sender.try_flush().unwrap(), "{method}: nobody reads");
         assert!((1..16 << 20).contains(&sender.stats().unwrap().bytes), "{method}");
@@ -152,7 +153,7 @@ fn unsent_bytes_stay_queued_until_the_peer_reads() {
 }
 
 #[test]
-fn a_cut_stream_ends_with_a_reset() {
+fn a_stream_dropped_with_unsent_data_ends_with_a_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = Stream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
@@ -182,9 +183,10 @@ fn sends_after_finish_are_refused_and_receiving_works() {
 
 #[test]
 fn a_broken_connection_returns_unsent_buffers() {
-    for method in available(Method::ALL) {
+    for method in available_methods(Method::ALL) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
+        let mut socket =
+            builder_for_method(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let sender = socket.sender();
         for number in 0..8 {
@@ -202,8 +204,8 @@ fn a_broken_connection_returns_unsent_buffers() {
 }
 
 #[test]
-fn buffers_held_by_the_program_are_not_waited_for() {
-    let (address, _reader) = reader();
+fn wait_buffer_fails_when_the_program_holds_all_buffers() {
+    let (address, _reader) = listener_with_reader();
     let pool = Pool::new(2, 4096).unwrap();
     let mut socket = Stream::builder().send_pool(&pool).connect(address).unwrap();
     let _held = [
@@ -236,7 +238,7 @@ fn a_listener_shares_its_pool_among_its_streams() {
 }
 
 /// An accepted stream that uses only zero-copy calls, and its peer, whose kernel buffers little.
-fn accepted(listener: &Listener) -> (Sender, TcpStream) {
+fn accept_from_slow_reader(listener: &Listener) -> (Sender, TcpStream) {
     let peer = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     peer.set_recv_buffer_size(4096).unwrap();
     peer.connect(&listener.local_address().unwrap().into()).unwrap();
@@ -251,7 +253,7 @@ fn listener_by_zero_copy(pool: &Pool) -> Listener {
 }
 
 /// Hands over buffers of the pool until the kernel accepts no more, or none is left.
-fn fill_up(sender: &mut Sender) {
+fn fill_send_buffer(sender: &mut Sender) {
     while let Some(mut buffer) = sender.buffer() {
         buffer.resize(buffer.capacity());
         sender.send(buffer).unwrap();
@@ -262,8 +264,8 @@ fn fill_up(sender: &mut Sender) {
 }
 
 /// Sends numbered buffers, several of which are filled at a time, and reads them.
-fn assert_all_arrive(sender: &mut Sender, peer: TcpStream) {
-    let reader = reading(peer);
+fn assert_numbered_buffers_arrive(sender: &mut Sender, peer: TcpStream) {
+    let reader = read_all_in_thread(peer);
     let mut sent = Vec::new();
     for round in 0..50 {
         let buffers: Vec<Buffer> =
@@ -284,37 +286,38 @@ fn assert_all_arrive(sender: &mut Sender, peer: TcpStream) {
 fn a_peer_that_never_reads_stops_no_other_stream() {
     let pool = Pool::new(16, 16 << 10).unwrap();
     let listener = listener_by_zero_copy(&pool);
-    let ((mut stalled, _silent), (mut other, peer)) = (accepted(&listener), accepted(&listener));
-    fill_up(&mut stalled);
+    let ((mut stalled, _silent), (mut other, peer)) =
+        (accept_from_slow_reader(&listener), accept_from_slow_reader(&listener));
+    fill_send_buffer(&mut stalled);
     let ledger = stalled.ledger();
     assert!(ledger.bytes_of(Evidence::Copied(Cause::ShareInFlight)) > 0, "{ledger}");
     assert!(pool.available() >= pool.total() / 3, "{} buffers are left", pool.available());
-    assert_all_arrive(&mut other, peer);
+    assert_numbered_buffers_arrive(&mut other, peer);
 }
 
 /// A stream may use all of the pool while it is the only one.
 #[test]
-fn a_stream_gets_buffers_of_a_pool_in_use() {
+fn a_stream_gets_buffers_while_a_stalled_one_uses_its_pool() {
     let pool = Pool::new(8, 16 << 10).unwrap();
     let listener = listener_by_zero_copy(&pool);
-    let (mut stalled, silent) = accepted(&listener);
-    fill_up(&mut stalled);
+    let (mut stalled, silent) = accept_from_slow_reader(&listener);
+    fill_send_buffer(&mut stalled);
     assert_eq!((pool.available(), stalled.ledger().bytes_of(Evidence::Copied(Cause::ShareInFlight))), (0, 0));
     assert!(stalled.buffer().is_none(), "its own come back");
-    let (mut other, peer) = accepted(&listener);
+    let (mut other, peer) = accept_from_slow_reader(&listener);
     assert!(stalled.buffer().is_none(), "its own come back");
-    assert_all_arrive(&mut other, peer);
+    assert_numbered_buffers_arrive(&mut other, peer);
     // The same after a drop, as long as the peer acknowledges nothing.
     drop(stalled);
-    let (mut third, peer) = accepted(&listener);
-    assert_all_arrive(&mut third, peer);
+    let (mut third, peer) = accept_from_slow_reader(&listener);
+    assert_numbered_buffers_arrive(&mut third, peer);
     drop(silent);
     wait_until("home", || pool.available() == pool.total());
 }
 
 #[test]
 fn ranges_outside_published_data_are_refused() {
-    let (address, _reader) = reader();
+    let (address, _reader) = listener_with_reader();
     let mut socket = Stream::connect(address).unwrap();
     let data = Published::written(5, |memory| memory.fill(7)).unwrap();
     let refused = socket.sender().send_published(&data, 3..6).unwrap_err();
@@ -336,7 +339,7 @@ enum StreamCall {
     Reap,
 }
 
-fn steps() -> impl Strategy<Value = Vec<StreamCall>> {
+fn any_stream_calls() -> impl Strategy<Value = Vec<StreamCall>> {
     let step = prop_oneof![
         4 => (0..=65_536_usize).prop_map(StreamCall::Send),
         2 => (0..300_000_usize).prop_map(StreamCall::Foreign),
@@ -354,12 +357,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_calls_sends_the_same_stream(
-        steps in steps(),
-        method in prop::option::of(prop::sample::select(available(Method::ALL).collect::<Vec<_>>())),
+    fn any_sequence_of_calls_sends_all_bytes_in_order(
+        steps in any_stream_calls(),
+        method in prop::option::of(prop::sample::select(available_methods(Method::ALL).collect::<Vec<_>>())),
         send_buffer in prop::sample::select(vec![8 << 10, 256 << 10]),
     ) {
-        let (address, reader) = reader();
+        let (address, reader) = listener_with_reader();
         let builder = Stream::builder().send_buffer(send_buffer);
         let builder = match method {
             Some(method) => builder.method(method),
@@ -371,28 +374,28 @@ proptest! {
             match step {
                 StreamCall::Send(bytes) => {
                     let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
-                    buffer.fill(&pattern(sent.len(), bytes)).unwrap();
+                    buffer.fill(&stream_pattern(sent.len(), bytes)).unwrap();
                     sent.extend_from_slice(&buffer);
                     sender.send(buffer).unwrap();
                 }
                 StreamCall::Foreign(bytes) => {
-                    let bytes = pattern(sent.len(), bytes);
+                    let bytes = stream_pattern(sent.len(), bytes);
                     sent.extend_from_slice(&bytes);
                     sender.send(bytes).unwrap();
                 }
                 StreamCall::Slice(bytes) => {
-                    let bytes = pattern(sent.len(), bytes);
+                    let bytes = stream_pattern(sent.len(), bytes);
                     sender.send_copy(&bytes).unwrap();
                     sent.extend(bytes);
                 }
                 StreamCall::Published(bytes) => {
-                    let bytes = pattern(sent.len(), bytes);
+                    let bytes = stream_pattern(sent.len(), bytes);
                     let data = Published::written(bytes.len(), |memory| memory.copy_from_slice(&bytes)).unwrap();
                     sender.send_published(&data, 0..bytes.len() as u64).unwrap();
                     sent.extend(bytes);
                 }
                 StreamCall::File(bytes) => {
-                    let bytes = pattern(sent.len(), bytes);
+                    let bytes = stream_pattern(sent.len(), bytes);
                     let name = "nocopy-test";
                     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
                     file.write_all(&bytes).unwrap();

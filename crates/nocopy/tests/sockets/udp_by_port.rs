@@ -9,11 +9,11 @@ use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
 use crate::common::waiting::InspectedSocket;
-use crate::common::{PATIENCE, area_of, lab};
+use crate::common::{PATIENCE, area_with_frames_of, lab};
 
 const COUNT: usize = 200;
 
-fn sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sender {
+fn port_sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sender {
     let end = lab.left();
     end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);
@@ -23,7 +23,7 @@ fn sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sender {
     })
 }
 
-fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
+fn kernel_receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0))).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -31,13 +31,13 @@ fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
 /// Memory of each kind, by number; its contents are the pattern of that number.
-fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
-    let bytes = pattern(number, 100 + number * 6);
+fn message_of_kind(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
+    let bytes = numbered_pattern(number, 100 + number * 6);
     let filled = |buffer: Option<Buffer>| {
         let mut buffer = buffer?;
         buffer.fill(&bytes).unwrap();
@@ -53,16 +53,16 @@ fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
 }
 
 #[test]
-fn every_kind_of_memory_arrives_by_every_path() {
+fn every_kind_of_memory_is_sent_by_every_method() {
     for method in [None, Some(Method::Xdp), Some(Method::Gso), Some(Method::ZeroCopyGso)] {
         let lab = lab!();
-        let (receiver, to) = receiver(&lab);
-        let area = area_of(4096);
-        let mut sender = sender(&lab, method, &area);
+        let (receiver, to) = kernel_receiver(&lab);
+        let area = area_with_frames_of(4096);
+        let mut sender = port_sender(&lab, method, &area);
         let pool = Pool::new(64, 4096).unwrap();
         let mut all = 0;
         for number in 0..COUNT {
-            let message = message(&mut sender, &pool, number);
+            let message = message_of_kind(&mut sender, &pool, number);
             all += message.pieces().iter().map(|piece| piece.len() as u64).sum::<u64>();
             sender.send(message, to).unwrap();
             if number % 20 == 19 {
@@ -72,7 +72,8 @@ fn every_kind_of_memory_arrives_by_every_path() {
         assert!(sender.drain(PATIENCE).unwrap(), "{method:?}");
         let mut bytes = [0; 2000];
         // Datagrams of different methods may overtake each other.
-        let mut missing: Vec<_> = (0..COUNT).map(|number| pattern(number, 100 + number * 6)).collect();
+        let mut missing: Vec<_> =
+            (0..COUNT).map(|number| numbered_pattern(number, 100 + number * 6)).collect();
         for _ in 0..COUNT {
             let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived");
             let found = missing.iter().position(|expected| bytes[..length] == *expected);
@@ -100,9 +101,9 @@ fn every_kind_of_memory_arrives_by_every_path() {
 }
 
 #[test]
-fn a_full_ring_drains_by_itself() {
+fn flush_sends_more_datagrams_than_the_ring_holds() {
     let lab = lab!();
-    let (receiver, to) = receiver(&lab);
+    let (receiver, to) = kernel_receiver(&lab);
     let end = lab.left();
     let mut sender = end.namespace().run(|| {
         let port = Port::builder(end.interface()).ring_sizes(64, 64).frame_count(64, 64);
@@ -124,8 +125,8 @@ fn a_full_ring_drains_by_itself() {
 #[test]
 fn flush_does_not_wait_for_frames_of_the_program() {
     let lab = lab!();
-    let (receiver, to) = receiver(&lab);
-    let mut sender = sender(&lab, Some(Method::Xdp), &area_of(4096));
+    let (receiver, to) = kernel_receiver(&lab);
+    let mut sender = port_sender(&lab, Some(Method::Xdp), &area_with_frames_of(4096));
     // Until the neighbour is known no frame is needed.
     wait_until("the port is the way", || {
         sender.send(Buffer::from(vec![0; 8]), to).unwrap();
@@ -155,7 +156,7 @@ fn without_a_port_method_xdp_is_refused() {
 #[test]
 fn completions_and_errors_arrive_while_the_port_receives() {
     let lab = lab!();
-    let (receiver, to) = receiver(&lab);
+    let (receiver, to) = kernel_receiver(&lab);
     let end = lab.left();
     let (local, mut half, mut sender) = end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);
@@ -175,7 +176,7 @@ fn completions_and_errors_arrive_while_the_port_receives() {
     let nobody = SocketAddr::new(to.ip(), 9);
     for number in 0..5 {
         for to in [to, nobody] {
-            sender.send(Buffer::from(pattern(number, 1000)), to).unwrap();
+            sender.send(Buffer::from(numbered_pattern(number, 1000)), to).unwrap();
         }
         sender.flush().unwrap();
         assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 2000])).expect("it arrived"), 1000);

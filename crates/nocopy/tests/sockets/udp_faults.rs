@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::common::lab;
-use crate::common::methods::available;
+use crate::common::methods::available_methods;
 use crate::common::{PATIENCE, SECOND};
 
 const METHODS: [Method; 7] = [
@@ -24,7 +24,7 @@ const METHODS: [Method; 7] = [
     Method::UringZeroCopyGso,
 ];
 
-fn receiver(end: &End) -> UdpSocket {
+fn kernel_receiver(end: &End) -> UdpSocket {
     let address = SocketAddr::new(end.ipv4().into(), 0);
     let socket = end.namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
@@ -32,7 +32,7 @@ fn receiver(end: &End) -> UdpSocket {
     socket
 }
 
-fn sender(end: &End, method: Method, to: &UdpSocket) -> Socket {
+fn connected_socket(end: &End, method: Method, to: &UdpSocket) -> Socket {
     let address = SocketAddr::new(end.ipv4().into(), 0);
     end.namespace().run(|| {
         let mut socket = Socket::builder().method(method).bind(address).unwrap();
@@ -41,18 +41,18 @@ fn sender(end: &End, method: Method, to: &UdpSocket) -> Socket {
     })
 }
 
-fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
 /// Sends twenty datagrams of 1,400 bytes from one buffer, and checks each where it arrives.
-fn send_and_receive(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
+fn send_and_check_segments(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
     let mut buffer = socket.sender().buffer().unwrap();
-    buffer.fill(&pattern(round, 20 * 1400)).unwrap();
+    buffer.fill(&numbered_pattern(round, 20 * 1400)).unwrap();
     socket.sender().send(Message::segments(buffer, 1400), None).unwrap();
     socket.sender().flush().unwrap();
     let mut bytes = [0; 2000];
-    for datagram in pattern(round, 20 * 1400).chunks(1400) {
+    for datagram in numbered_pattern(round, 20 * 1400).chunks(1400) {
         let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived");
         assert!(&bytes[..length] == datagram);
     }
@@ -60,13 +60,13 @@ fn send_and_receive(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
 
 #[test]
 fn a_lowered_mtu_loses_no_datagram() {
-    for method in available(METHODS) {
+    for method in available_methods(METHODS) {
         let lab = lab!();
-        let receiver = receiver(lab.right());
-        let mut socket = sender(lab.left(), method, &receiver);
+        let receiver = kernel_receiver(lab.right());
+        let mut socket = connected_socket(lab.left(), method, &receiver);
         for (round, mtu) in [1500, 1000, 1500, 600].into_iter().enumerate() {
             lab.left().set_mtu(mtu).unwrap();
-            send_and_receive(&mut socket, &receiver, round);
+            send_and_check_segments(&mut socket, &receiver, round);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
         let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
@@ -77,37 +77,37 @@ fn a_lowered_mtu_loses_no_datagram() {
 
 #[test]
 fn an_interface_down_is_reported_and_the_socket_recovers() {
-    for method in available(METHODS) {
+    for method in available_methods(METHODS) {
         let lab = lab!();
-        let receiver = receiver(lab.right());
-        let mut socket = sender(lab.left(), method, &receiver);
-        send_and_receive(&mut socket, &receiver, 0);
+        let receiver = kernel_receiver(lab.right());
+        let mut socket = connected_socket(lab.left(), method, &receiver);
+        send_and_check_segments(&mut socket, &receiver, 0);
         lab.left().set_down().unwrap();
         socket.sender().send(Buffer::from(vec![1; 100]), None).unwrap();
         let error: SendError = socket.sender().flush().unwrap_err().downcast().unwrap();
         assert_eq!((error.refused, socket.sender().stats().unwrap()["refused"]), (1, 1), "{method}: {error}");
-        lab.left().set_up().unwrap();
+        lab.left().bring_interface_up().unwrap();
         lab.wait_for_carrier().unwrap();
-        send_and_receive(&mut socket, &receiver, 1);
+        send_and_check_segments(&mut socket, &receiver, 1);
         assert!(socket.sender().drain(PATIENCE).unwrap());
         assert_eq!(socket.sender().ledger().datagrams(), 40, "{method}");
     }
 }
 
-fn ip(end: &End, arguments: &str) {
+fn run_ip_command(end: &End, arguments: &str) {
     let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]
 fn each_datagram_of_a_refused_burst_is_counted_once() {
-    for method in available(METHODS) {
+    for method in available_methods(METHODS) {
         let lab = lab!();
-        let receiver = receiver(lab.right());
-        let mut socket = sender(lab.left(), method, &receiver);
-        send_and_receive(&mut socket, &receiver, 0);
+        let receiver = kernel_receiver(lab.right());
+        let mut socket = connected_socket(lab.left(), method, &receiver);
+        send_and_check_segments(&mut socket, &receiver, 0);
         for (kind, bytes) in [("prohibit", 30 * 1400), ("unreachable", 45 * 1400 + 7)] {
-            ip(lab.left(), &format!("route add {kind} 10.77.0.2"));
+            run_ip_command(lab.left(), &format!("route add {kind} 10.77.0.2"));
             socket.sender().send(Message::segments(Buffer::from(vec![1; bytes]), 1400), None).unwrap();
             // A ring reports some of them later.
             let refused = [socket.sender().flush(), socket.sender().drain(PATIENCE).map(drop)];
@@ -115,8 +115,8 @@ fn each_datagram_of_a_refused_burst_is_counted_once() {
                 refused.into_iter().filter_map(|done| Some(done.err()?.downcast::<SendError>().unwrap()));
             let refused: u64 = refused.map(|error| error.refused).sum();
             assert_eq!(refused, bytes.div_ceil(1400) as u64, "{method}");
-            ip(lab.left(), &format!("route del {kind} 10.77.0.2"));
-            send_and_receive(&mut socket, &receiver, 1);
+            run_ip_command(lab.left(), &format!("route del {kind} 10.77.0.2"));
+            send_and_check_segments(&mut socket, &receiver, 1);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap());
         let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
@@ -137,9 +137,9 @@ fn without_pinned_memory_sends_are_copied_and_counted() {
     let limit = getrlimit(Resource::Memlock);
     setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..limit }).unwrap();
     let lab: Lab = lab!();
-    let receiver = receiver(lab.right());
-    let mut socket = sender(lab.left(), Method::ZeroCopy, &receiver);
-    let bytes = pattern(1, 60_000);
+    let receiver = kernel_receiver(lab.right());
+    let mut socket = connected_socket(lab.left(), Method::ZeroCopy, &receiver);
+    let bytes = numbered_pattern(1, 60_000);
     for _ in 0..20 {
         socket.sender().send(Buffer::from(bytes.clone()), None).unwrap();
     }
@@ -160,9 +160,9 @@ fn without_pinned_memory_sends_are_copied_and_counted() {
 }
 
 #[test]
-fn exhausted_buffers_return() {
+fn buffers_return_after_all_were_queued() {
     let lab = lab!();
-    let receiver = receiver(lab.right());
+    let receiver = kernel_receiver(lab.right());
     let pool = Pool::new(2, 4096).unwrap();
     let builder = Socket::builder().send_pool(&pool);
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
@@ -186,7 +186,7 @@ fn ten_thousand_opened_sockets_leak_nothing() {
     let to = receiver.local_addr().unwrap();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (pool, before) = (Pool::new(8, 64 << 10).unwrap(), open());
-    let methods: Vec<Method> = available(METHODS).collect();
+    let methods: Vec<Method> = available_methods(METHODS).collect();
     for number in 0..10_000_u32 {
         let method = methods[number as usize % methods.len()];
         let builder = Socket::builder().method(method).send_pool(&pool).receive_pool(&pool);

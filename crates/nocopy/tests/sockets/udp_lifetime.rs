@@ -15,8 +15,8 @@ use nocopy_lab::patience::{uninterrupted, wait_until};
 
 use crate::common::forks::ForkedChild;
 use crate::common::lab;
-use crate::common::methods::available;
-use crate::common::{PATIENCE, scribble};
+use crate::common::methods::available_methods;
+use crate::common::{PATIENCE, overwrite_free_buffers};
 
 const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
@@ -30,18 +30,18 @@ pub(crate) const COUNT: usize = 40;
 /// Makes packets leave the left end so slowly that they are seen waiting even after a stall of minutes: one
 /// in eight seconds, the first two at once.
 pub(crate) fn delay_packets(lab: &Lab) {
-    shape(lab, "replace", SLOW, 10_000_000);
+    limit_packet_rate(lab, "replace", SLOW, 10_000_000);
 }
 
 /// Lets delayed packets leave, at some 1 MB/s.
 pub(crate) fn release_packets(lab: &Lab) {
-    shape(lab, "change", FAST, 10_000_000);
-    hurry(lab);
+    limit_packet_rate(lab, "change", FAST, 10_000_000);
+    apply_new_rate_now(lab);
 }
 
 /// Makes the shaper use its new rate at once: by itself it waits until the next packet's time by the old
 /// rate. The packet sent for that reaches no socket.
-pub(crate) fn hurry(lab: &Lab) {
+pub(crate) fn apply_new_rate_now(lab: &Lab) {
     let left = lab.left();
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
@@ -49,7 +49,7 @@ pub(crate) fn hurry(lab: &Lab) {
 
 /// Limits the rate at which packets leave the left end; of waiting packets, `bytes` are kept, and others
 /// dropped.
-pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
+pub(crate) fn limit_packet_rate(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
     let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
     let arguments = [&["qdisc", what, "dev", interface, "root", "tbf"], &shaper[..]].concat();
@@ -59,7 +59,7 @@ pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
 }
 
 /// Waits until all delayed packets have left.
-pub(crate) fn wait_until_gone(lab: &Lab) {
+pub(crate) fn wait_until_packets_have_left(lab: &Lab) {
     let show = ["-s", "qdisc", "show", "dev", lab.left().interface()];
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -74,7 +74,7 @@ pub(crate) fn wait_until_gone(lab: &Lab) {
     }
 }
 
-pub(crate) fn receiver(lab: &Lab) -> UdpSocket {
+pub(crate) fn receiver_in_lab(lab: &Lab) -> UdpSocket {
     let address = SocketAddr::new(lab.right().ipv4().into(), 0);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
@@ -82,7 +82,7 @@ pub(crate) fn receiver(lab: &Lab) -> UdpSocket {
     socket
 }
 
-pub(crate) fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
+pub(crate) fn sender_in_lab(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
     // Enough for all of them: the send buffer must not run out.
     let builder = Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20);
@@ -91,22 +91,22 @@ pub(crate) fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> 
     socket
 }
 
-pub(crate) fn pattern(number: usize) -> Vec<u8> {
+pub(crate) fn numbered_pattern(number: usize) -> Vec<u8> {
     (0..DATAGRAM_BYTES).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-fn send_all(socket: &mut Socket) {
-    send(socket, 0..COUNT);
+fn send_all_datagrams(socket: &mut Socket) {
+    send_numbered(socket, 0..COUNT);
 }
 
 /// Sends some messages, one in three from memory of the program.
-pub(crate) fn send(socket: &mut Socket, numbers: Range<usize>) {
+pub(crate) fn send_numbered(socket: &mut Socket, numbers: Range<usize>) {
     for number in numbers {
         let buffer = match number % 3 {
-            0 => Buffer::from(pattern(number)),
+            0 => Buffer::from(numbered_pattern(number)),
             _ => {
                 let mut buffer = socket.sender().buffer().expect("a free buffer");
-                buffer.fill(&pattern(number)).unwrap();
+                buffer.fill(&numbered_pattern(number)).unwrap();
                 buffer
             }
         };
@@ -115,7 +115,7 @@ pub(crate) fn send(socket: &mut Socket, numbers: Range<usize>) {
     socket.sender().flush().unwrap();
 }
 
-pub(crate) fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
+pub(crate) fn receive_one(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
     loop {
         match receiver.recv(bytes) {
             // A completion of io_uring, for this thread.
@@ -128,20 +128,20 @@ pub(crate) fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
 pub(crate) fn assert_all_arrive(receiver: &UdpSocket) {
     let mut bytes = [0; 2 * DATAGRAM_BYTES];
     for number in 0..COUNT {
-        let length = receive(receiver, &mut bytes);
-        assert!(bytes[..length] == pattern(number), "datagram {number} is as it was sent");
+        let length = receive_one(receiver, &mut bytes);
+        assert!(bytes[..length] == numbered_pattern(number), "datagram {number} is as it was sent");
     }
 }
 
 #[test]
 fn memory_is_reused_after_a_forced_close_and_data_arrives() {
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         let lab = lab!();
         delay_packets(&lab);
         let (receiver, pool, leaked_before) =
-            (receiver(&lab), Pool::new(64, 4096).unwrap(), process_stats()["leaked_bytes"]);
-        let mut socket = sender(&lab, method, &pool, &receiver);
-        send_all(&mut socket);
+            (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap(), process_stats()["leaked_bytes"]);
+        let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
+        send_all_datagrams(&mut socket);
         let (_receiver, mut sender) = socket.split();
         let is_all = sender.close(Duration::ZERO).unwrap();
         let closed = sender.stats().unwrap();
@@ -151,7 +151,11 @@ fn memory_is_reused_after_a_forced_close_and_data_arrives() {
         assert!(process_stats()["leaked_bytes"] - leaked_before >= closed["leaked_bytes"]);
         assert!(matches!(sender.send_copy(b"more", None), Err(Reason::Finished)), "{method}");
         drop(sender);
-        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        assert_eq!(
+            overwrite_free_buffers(&pool),
+            pool.total(),
+            "{method}: every buffer of the pool is to be had again"
+        );
         release_packets(&lab);
         assert_all_arrive(&receiver);
     }
@@ -159,14 +163,14 @@ fn memory_is_reused_after_a_forced_close_and_data_arrives() {
 
 #[test]
 fn a_dropped_socket_holds_its_memory_until_completion() {
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         let lab = lab!();
         delay_packets(&lab);
-        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-        let mut socket = sender(&lab, method, &pool, &receiver);
-        send_all(&mut socket);
+        let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
+        send_all_datagrams(&mut socket);
         drop(socket);
-        assert!(scribble(&pool) < pool.total(), "{method}: some are still read");
+        assert!(overwrite_free_buffers(&pool) < pool.total(), "{method}: some are still read");
         release_packets(&lab);
         assert_all_arrive(&receiver);
         let give_up = Instant::now() + PATIENCE;
@@ -193,24 +197,24 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_panic_in_an_owners_drop_loses_one_buffer() {
-    for method in available(ZERO_COPY) {
+fn a_panic_in_an_owners_drop_loses_no_other_buffer() {
+    for method in available_methods(ZERO_COPY) {
         // Packets leave the first lab before they leave the other.
         let (lab, other) = (lab!(), lab!());
         delay_packets(&lab);
         delay_packets(&other);
         let (pool, other_pool) = (Pool::new(64, 4096).unwrap(), Pool::new(64, 4096).unwrap());
-        let (receiver, other_receiver) = (receiver(&lab), receiver(&other));
-        let mut other_socket = sender(&other, method, &other_pool, &other_receiver);
-        send_all(&mut other_socket);
+        let (receiver, other_receiver) = (receiver_in_lab(&lab), receiver_in_lab(&other));
+        let mut other_socket = sender_in_lab(&other, method, &other_pool, &other_receiver);
+        send_all_datagrams(&mut other_socket);
         drop(other_socket);
         let send_with_owners = || {
-            let mut socket = sender(&lab, method, &pool, &receiver);
+            let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
             for number in 0..COUNT {
-                let mut buffer = Buffer::from_owner(PanicsWhenDropped(pattern(number)));
+                let mut buffer = Buffer::from_owner(PanicsWhenDropped(numbered_pattern(number)));
                 if number % 3 > 0 {
                     buffer = socket.sender().buffer().expect("a free buffer");
-                    buffer.fill(&pattern(number)).unwrap();
+                    buffer.fill(&numbered_pattern(number)).unwrap();
                 }
                 socket.sender().send(buffer, None).unwrap();
             }
@@ -225,7 +229,10 @@ fn a_panic_in_an_owners_drop_loses_one_buffer() {
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         drop(socket);
         assert_eq!(pool.available(), pool.total(), "{method}");
-        assert!(scribble(&other_pool) < other_pool.total(), "{method}: the other socket's are still read");
+        assert!(
+            overwrite_free_buffers(&other_pool) < other_pool.total(),
+            "{method}: the other socket's are still read"
+        );
         release_packets(&other);
         assert_all_arrive(&other_receiver);
         wait_until("home", || other_pool.available() == other_pool.total());
@@ -234,13 +241,13 @@ fn a_panic_in_an_owners_drop_loses_one_buffer() {
 
 /// The child has the same socket, and a copy of its state.
 #[test]
-fn a_forked_child_does_not_settle_its_parents_sends() {
-    for method in available(ZERO_COPY) {
+fn a_forked_child_takes_no_completions_of_its_parent() {
+    for method in available_methods(ZERO_COPY) {
         let lab = lab!();
         delay_packets(&lab);
-        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-        let mut socket = sender(&lab, method, &pool, &receiver);
-        send_all(&mut socket);
+        let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
+        send_all_datagrams(&mut socket);
         let in_flight = socket.sender().in_flight();
         assert!(in_flight > 0, "{method}");
         release_packets(&lab);
@@ -249,7 +256,7 @@ fn a_forked_child_does_not_settle_its_parents_sends() {
         let child = ForkedChild::start(|| {
             assert_eq!(socket.sender().reap(), 0, "completions are the parent's");
             for _ in 0..3 {
-                socket.sender().send(Buffer::from(pattern(COUNT)), None).unwrap();
+                socket.sender().send(Buffer::from(numbered_pattern(COUNT)), None).unwrap();
                 socket.sender().flush().unwrap();
             }
             assert_eq!(socket.sender().in_flight(), in_flight, "what a child sends is copied");
@@ -257,12 +264,12 @@ fn a_forked_child_does_not_settle_its_parents_sends() {
         child.join();
         let mut bytes = [0; 2 * DATAGRAM_BYTES];
         for _ in 0..3 {
-            let length = receive(&receiver, &mut bytes);
-            assert!(bytes[..length] == pattern(COUNT), "{method}: as the child sent it");
+            let length = receive_one(&receiver, &mut bytes);
+            assert!(bytes[..length] == numbered_pattern(COUNT), "{method}: as the child sent it");
         }
         for _ in 0..2 {
             assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
-            send_all(&mut socket);
+            send_all_datagrams(&mut socket);
             assert_all_arrive(&receiver);
         }
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
@@ -275,18 +282,18 @@ fn a_forked_child_does_not_settle_its_parents_sends() {
 /// Memory that a forked child does not have must not be unmapped there: something else may be at its address.
 #[test]
 fn a_forked_child_drops_its_parents_sockets_safely() {
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         let lab = lab!();
         delay_packets(&lab);
-        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
-        let mut socket = sender(&lab, method, &pool, &receiver);
-        send_all(&mut socket);
+        let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
+        send_all_datagrams(&mut socket);
         let mut parents = ManuallyDrop::new((socket, pool));
         ForkedChild::start(|| {
             // As large as the parent's, so it is placed at that address, or close to it.
             let pools: Vec<Pool> = (0..4).map(|_| Pool::new(64, 4096).unwrap()).collect();
-            drop_in_child(&mut parents);
-            pools.iter().for_each(|pool| assert_eq!(scribble(pool), pool.total()));
+            drop_value_in_child(&mut parents);
+            pools.iter().for_each(|pool| assert_eq!(overwrite_free_buffers(pool), pool.total()));
         })
         .join();
         let (mut socket, pool) = ManuallyDrop::into_inner(parents);
@@ -300,7 +307,7 @@ fn a_forked_child_drops_its_parents_sockets_safely() {
 
 /// Drops copies of the parent's values, and then its own.
 #[allow(unsafe_code)]
-fn drop_in_child<T>(parents: &mut ManuallyDrop<T>) {
+fn drop_value_in_child<T>(parents: &mut ManuallyDrop<T>) {
     // SAFETY: the child ends without looking at it again.
     unsafe { ManuallyDrop::drop(parents) }
 }
@@ -311,8 +318,8 @@ fn without_memory_for_completions_datagrams_are_copied() {
     let lab = lab!();
     // No completion returns while they are sent, however slow this thread is.
     delay_packets(&lab);
-    let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
-    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(1, 4096).unwrap());
+    let mut socket = sender_in_lab(&lab, Method::ZeroCopy, &pool, &receiver);
     for number in 0..MANY {
         socket.sender().send(Buffer::from((number as u32).to_be_bytes().to_vec()), None).unwrap();
         if number % 50 == 49 {
@@ -348,17 +355,17 @@ fn stay_on_this_processor() {
 fn datagrams_stay_in_order_with_a_full_send_buffer() {
     const MANY: usize = 300;
     stay_on_this_processor();
-    for method in available(ZERO_COPY) {
+    for method in available_methods(ZERO_COPY) {
         let lab = lab!();
-        shape(&lab, "replace", FAST, 10_000_000);
-        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        limit_packet_rate(&lab, "replace", FAST, 10_000_000);
+        let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
         let address = SocketAddr::new(lab.left().ipv4().into(), 0);
         let builder = Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10);
         let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
         lab.left().namespace().run(|| socket.connect(receiver.local_addr().unwrap())).unwrap();
         let reader = std::thread::spawn(move || {
             let mut bytes = [0; 2 * DATAGRAM_BYTES];
-            (0..MANY).map(|_| (receive(&receiver, &mut bytes), bytes[0], bytes[1])).collect::<Vec<_>>()
+            (0..MANY).map(|_| (receive_one(&receiver, &mut bytes), bytes[0], bytes[1])).collect::<Vec<_>>()
         });
         for number in 0..MANY {
             let mut bytes = vec![7; 500];
@@ -376,35 +383,35 @@ fn datagrams_stay_in_order_with_a_full_send_buffer() {
 }
 
 #[test]
-fn a_partly_sent_datagram_does_not_shift_the_next() {
+fn a_partly_sent_datagram_shifts_no_completion() {
     const LONG_BYTES: usize = 20_000;
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
-        shape(&lab, "replace", FAST, 10_000);
+        limit_packet_rate(&lab, "replace", FAST, 10_000);
         // The other end waits this long for the missing fragments, and both ends are one machine: the memory
         // is read until then.
         let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
         lab.right().namespace().run(waits).unwrap();
-        let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
-        let mut socket = sender(&lab, method, &pool, &receiver);
+        let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(8, 32 << 10).unwrap());
+        let mut socket = sender_in_lab(&lab, method, &pool, &receiver);
         let sender = socket.sender();
         let mut bytes = [0; DATAGRAM_BYTES];
         for number in 0..3 {
             // Room for some fragments of a long one, and not for all, even if its sender stalls in between.
-            shape(&lab, "change", SLOW, 10_000);
+            limit_packet_rate(&lab, "change", SLOW, 10_000);
             sender.send(Buffer::from(vec![0xaa; LONG_BYTES]), None).unwrap();
             let error: SendError = sender.flush().unwrap_err().downcast().unwrap();
             assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{method}");
             // The fragments leave, and make room.
-            shape(&lab, "change", FAST, 10_000);
-            hurry(&lab);
-            wait_until_gone(&lab);
+            limit_packet_rate(&lab, "change", FAST, 10_000);
+            apply_new_rate_now(&lab);
+            wait_until_packets_have_left(&lab);
             let mut buffer = sender.buffer().expect("a free buffer");
-            buffer.fill(&pattern(number)).unwrap();
+            buffer.fill(&numbered_pattern(number)).unwrap();
             sender.send(buffer, None).unwrap();
             sender.flush().unwrap();
-            assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
-            assert!(bytes == *pattern(number), "{method}: datagram {number} is as it was sent");
+            assert_eq!(receive_one(&receiver, &mut bytes), DATAGRAM_BYTES);
+            assert!(bytes == *numbered_pattern(number), "{method}: datagram {number} is as it was sent");
         }
         assert!(sender.drain(PATIENCE).unwrap(), "{method}: {} calls never came back", sender.in_flight());
         let (tally, counters) = (sender.ledger(), sender.stats().unwrap());
@@ -420,34 +427,34 @@ fn a_partly_sent_datagram_does_not_shift_the_next() {
 }
 
 #[test]
-fn data_in_a_ring_arrives_after_a_forced_close() {
+fn data_given_to_io_uring_arrives_after_a_forced_close() {
     /// Fewer than fit at a time, and more than leave at once.
     const LAST: usize = 8;
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
     let lab = lab!();
-    shape(&lab, "replace", "800kbit", 10_000_000);
-    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    limit_packet_rate(&lab, "replace", "800kbit", 10_000_000);
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
     // Room for some of them at a time: none may wait in the ring, because its memory would be gone.
     let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(32 << 10);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
     socket.connect(receiver.local_addr().unwrap()).unwrap();
-    send(&mut socket, 0..COUNT - LAST);
+    send_numbered(&mut socket, 0..COUNT - LAST);
     assert!(socket.sender().drain(PATIENCE).unwrap());
-    shape(&lab, "change", SLOW, 10_000_000);
-    send(&mut socket, COUNT - LAST..COUNT);
+    limit_packet_rate(&lab, "change", SLOW, 10_000_000);
+    send_numbered(&mut socket, COUNT - LAST..COUNT);
     let (_other_half, mut sender) = socket.split();
     assert!(!sender.close(Duration::ZERO).unwrap());
     assert!(sender.stats().unwrap()["abandoned_calls"] > 0);
     drop(sender);
-    assert_eq!(scribble(&pool), pool.total());
+    assert_eq!(overwrite_free_buffers(&pool), pool.total());
     release_packets(&lab);
-    let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
+    let patterns: Vec<Vec<u8>> = (0..COUNT).map(numbered_pattern).collect();
     let mut bytes = [0; DATAGRAM_BYTES];
     for count in 0..COUNT {
-        let length = receive(&receiver, &mut bytes);
+        let length = receive_one(&receiver, &mut bytes);
         assert!(
             patterns.iter().any(|pattern| *pattern == bytes[..length]),
             "datagram {count} is as it was sent"
@@ -456,13 +463,13 @@ fn data_in_a_ring_arrives_after_a_forced_close() {
 }
 
 #[test]
-fn completions_over_veth_are_unknown() {
+fn sends_over_veth_are_recorded_as_delivered_locally() {
     let lab = lab!();
-    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    let (receiver, pool) = (receiver_in_lab(&lab), Pool::new(64, 4096).unwrap());
     // A receiver's socket gets a copy, so the kernel reports a copy; without one, the packet is dropped in
     // the other namespace without one.
-    let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
-    send_all(&mut socket);
+    let mut socket = sender_in_lab(&lab, Method::ZeroCopyGso, &pool, &receiver);
+    send_all_datagrams(&mut socket);
     assert!(socket.sender().drain(PATIENCE).unwrap());
     let tally = socket.sender().ledger();
     assert_eq!(
@@ -475,7 +482,7 @@ fn completions_over_veth_are_unknown() {
 
 /// After closing gave everything up, later calls find nothing, and are refused.
 #[test]
-fn closed_senders_are_empty_and_refuse() {
+fn closed_senders_have_nothing_in_flight_and_refuse_sends() {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let peer = UdpSocket::bind(any).unwrap();
     let mut socket = Socket::bind(any).unwrap();
@@ -502,7 +509,7 @@ fn closed_senders_are_empty_and_refuse() {
 }
 
 #[test]
-fn a_forgotten_batch_is_not_returned_again() {
+fn datagrams_of_a_forgotten_batch_are_not_received_again() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = socket.local_address().unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use nocopy::udp::{Message, Method, Sender, Socket};
 use nocopy::{Buffer, Evidence, Pool, Ticket};
 
-use crate::common::methods::available;
+use crate::common::methods::available_methods;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 const ROUNDS: usize = 250;
@@ -29,39 +29,39 @@ const METHODS: [Option<Method>; 8] = [
 ];
 
 /// xorshift64*.
-struct Random(u64);
+struct RandomNumbers(u64);
 
-impl Random {
-    fn next(&mut self) -> u64 {
+impl RandomNumbers {
+    fn next_random(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+    fn random_below(&mut self, end: usize) -> usize {
+        (self.next_random() % end as u64) as usize
     }
 
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let first = self.next();
+    fn random_bytes(&mut self, count: usize) -> Vec<u8> {
+        let first = self.next_random();
         (0..count as u64).map(|place| (first + place * 7 + (place >> 8)) as u8).collect()
     }
 
     /// Short ones, those of a full packet, and sometimes the longest.
-    fn datagram_bytes(&mut self) -> usize {
-        match self.below(40) {
+    fn random_datagram_bytes(&mut self) -> usize {
+        match self.random_below(40) {
             0 => 0,
             1 => 65_507,
-            2..12 => self.below(100),
-            12..20 => self.below(9000),
-            _ => 1 + self.below(1472),
+            2..12 => self.random_below(100),
+            12..20 => self.random_below(9000),
+            _ => 1 + self.random_below(1472),
         }
     }
 }
 
-struct Model {
-    random: Random,
+struct SendModel {
+    random: RandomNumbers,
     pool: Pool,
     receivers: Vec<UdpSocket>,
     expected: Vec<Vec<Vec<u8>>>,
@@ -71,7 +71,7 @@ struct Model {
     bytes: u64,
 }
 
-impl Model {
+impl SendModel {
     fn new(seed: u64) -> Self {
         let receiver = |_| {
             let receiver = UdpSocket::bind(LOOPBACK).unwrap();
@@ -80,7 +80,7 @@ impl Model {
             receiver
         };
         Self {
-            random: Random(seed),
+            random: RandomNumbers(seed),
             // Less than a huge page. For registered memory on huge pages the kernel charges each datagram of
             // a ring with up to 2 MiB (`io_sg_from_iter`), and three would fill a receiver's buffer.
             pool: Pool::new(24, 64 << 10).unwrap(),
@@ -92,8 +92,8 @@ impl Model {
         }
     }
 
-    fn buffer(&mut self, sender: &mut Sender, bytes: &[u8]) -> Buffer {
-        let own = self.random.below(3) > 0;
+    fn pool_or_own_buffer(&mut self, sender: &mut Sender, bytes: &[u8]) -> Buffer {
+        let own = self.random.random_below(3) > 0;
         match sender.buffer().filter(|_| own) {
             Some(mut buffer) => {
                 buffer.fill(bytes).expect("fits");
@@ -103,37 +103,41 @@ impl Model {
         }
     }
 
-    fn message(&mut self, sender: &mut Sender, room: usize) -> (Message, Vec<u8>, usize) {
-        let datagram_bytes = self.random.datagram_bytes().min(room);
-        match self.random.below(3) {
+    fn random_message(&mut self, sender: &mut Sender, room: usize) -> (Message, Vec<u8>, usize) {
+        let datagram_bytes = self.random.random_datagram_bytes().min(room);
+        match self.random.random_below(3) {
             0 if (1..=room / 2).contains(&datagram_bytes) => {
                 let most = (room / datagram_bytes).min(ROUND_DATAGRAMS / 2) * datagram_bytes;
-                let total = (1 + self.random.below(most)).min(64 << 10);
-                let bytes = self.random.bytes(total);
-                (Message::segments(self.buffer(sender, &bytes), datagram_bytes), bytes, datagram_bytes)
+                let total = (1 + self.random.random_below(most)).min(64 << 10);
+                let bytes = self.random.random_bytes(total);
+                (
+                    Message::segments(self.pool_or_own_buffer(sender, &bytes), datagram_bytes),
+                    bytes,
+                    datagram_bytes,
+                )
             }
             1 => {
-                let bytes = self.random.bytes(datagram_bytes);
-                let (head, tail) = bytes.split_at(self.random.below(datagram_bytes + 1));
-                let pieces = [self.buffer(sender, head), self.buffer(sender, tail)];
+                let bytes = self.random.random_bytes(datagram_bytes);
+                let (head, tail) = bytes.split_at(self.random.random_below(datagram_bytes + 1));
+                let pieces = [self.pool_or_own_buffer(sender, head), self.pool_or_own_buffer(sender, tail)];
                 (Message::from_iter(pieces), bytes, datagram_bytes)
             }
             _ => {
-                let bytes = self.random.bytes(datagram_bytes);
-                (self.buffer(sender, &bytes).into(), bytes, datagram_bytes)
+                let bytes = self.random.random_bytes(datagram_bytes);
+                (self.pool_or_own_buffer(sender, &bytes).into(), bytes, datagram_bytes)
             }
         }
     }
 
-    fn queue(&mut self, sender: &mut Sender) {
+    fn queue_random_messages(&mut self, sender: &mut Sender) {
         let (mut room, mut left) = (ROUND_BYTES, ROUND_DATAGRAMS);
-        let like_the_last = self.random.below(2) == 0;
-        let mut to = self.random.below(self.receivers.len());
-        for _ in 0..=self.random.below(24) {
+        let like_the_last = self.random.random_below(2) == 0;
+        let mut to = self.random.random_below(self.receivers.len());
+        for _ in 0..=self.random.random_below(24) {
             if !like_the_last {
-                to = self.random.below(self.receivers.len());
+                to = self.random.random_below(self.receivers.len());
             }
-            let (message, bytes, datagram_bytes) = self.message(sender, room);
+            let (message, bytes, datagram_bytes) = self.random_message(sender, room);
             let datagrams = bytes.len().div_ceil(datagram_bytes.max(1)).max(1);
             if datagrams > left {
                 break;
@@ -151,7 +155,7 @@ impl Model {
     }
 
     /// In the order of sending, except that with a ring some may overtake others.
-    fn receive(&mut self, method: Option<Method>) {
+    fn receive_and_check(&mut self, method: Option<Method>) {
         let in_order = !matches!(method, None | Some(Method::UringZeroCopy | Method::UringZeroCopyGso));
         let mut room = vec![0; 1 << 16];
         for (receiver, expected) in self.receivers.iter().zip(&mut self.expected) {
@@ -172,7 +176,7 @@ impl Model {
         }
     }
 
-    fn take_back(&mut self, sender: &mut Sender) {
+    fn take_back_completed(&mut self, sender: &mut Sender) {
         while let Some(done) = sender.completed() {
             let bytes = self.away.remove(&done.ticket).expect("comes back once");
             let back: Vec<u8> = done.item.pieces().iter().flat_map(|piece| piece.iter().copied()).collect();
@@ -184,23 +188,23 @@ impl Model {
 
 #[test]
 fn every_send_arrives_returns_and_is_recorded_once() {
-    for (number, method) in available(METHODS).enumerate() {
-        let mut model = Model::new(0x9e37_79b9 + number as u64);
+    for (number, method) in available_methods(METHODS).enumerate() {
+        let mut model = SendModel::new(0x9e37_79b9 + number as u64);
         let builder = Socket::builder().send_pool(&model.pool).receive_pool(&model.pool).return_buffers(true);
         let builder = method.map_or(builder.clone(), |method| builder.method(method));
         let mut socket = builder.bind(LOOPBACK.parse::<SocketAddr>().unwrap()).unwrap();
         let sender = socket.sender();
         for _ in 0..ROUNDS {
-            model.queue(sender);
-            if model.random.below(2) == 0 {
+            model.queue_random_messages(sender);
+            if model.random.random_below(2) == 0 {
                 let _ = sender.try_flush().unwrap();
             }
             sender.flush().unwrap();
-            model.receive(method);
-            model.take_back(sender);
+            model.receive_and_check(method);
+            model.take_back_completed(sender);
         }
         assert!(sender.drain(PATIENCE).unwrap(), "{method:?}: {} in flight", sender.in_flight());
-        model.take_back(sender);
+        model.take_back_completed(sender);
         assert!(model.away.is_empty(), "{method:?}: {} never came back", model.away.len());
         let (tally, counters) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!((tally.datagrams(), tally.bytes()), (model.datagrams, model.bytes), "{method:?}: {tally}");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common;
 use crate::common::waiting::InspectedSocket;
-use crate::common::{PATIENCE, area_of, lab};
+use crate::common::{PATIENCE, area_with_frames_of, lab};
 use nocopy::integration::PortTuning;
 use nocopy::port::PortBuilder;
 use nocopy::udp::{Builder, Message, Method, OpenError, Sender, Socket};
@@ -28,13 +28,13 @@ static NEXT_PORT: AtomicU16 = AtomicU16::new(7200);
 const LEFT_V6: &str = "fd77::1";
 const RIGHT_V6: &str = "fd77::2";
 
-fn ip(end: &End, arguments: &str) {
+fn run_ip_command(end: &End, arguments: &str) {
     let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Adds IPv6, with resolved neighbours, if the kernel has it.
-fn with_ipv6(lab: &Lab) {
+fn add_lab_ipv6(lab: &Lab) {
     if !has_ipv6_sockets() {
         return;
     }
@@ -42,29 +42,32 @@ fn with_ipv6(lab: &Lab) {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| std::fs::write(setting, "0").unwrap());
     }
-    add_ipv6(lab, LEFT_V6, RIGHT_V6);
+    add_ipv6_addresses(lab, LEFT_V6, RIGHT_V6);
 }
 
 /// Addresses for both ends.
-fn add_ipv6(lab: &Lab, left: &str, right: &str) {
+fn add_ipv6_addresses(lab: &Lab, left: &str, right: &str) {
     for (end, own, other, peer) in
         [(lab.left(), left, right, lab.right()), (lab.right(), right, left, lab.left())]
     {
         let name = end.interface();
-        ip(end, &format!("-6 address add {own}/64 dev {name} nodad"));
+        run_ip_command(end, &format!("-6 address add {own}/64 dev {name} nodad"));
         let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
-        ip(end, &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")));
+        run_ip_command(
+            end,
+            &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")),
+        );
         // The kernel adds the local route later, in a worker (`addrconf_dad_work`).
         let is_local = || {
             let show = ["-6", "route", "show", "table", "local"];
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
             String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
         };
-        assert!(becomes_true(is_local), "{own} does not become an address of {name}");
+        assert!(wait_until_true(is_local), "{own} does not become an address of {name}");
     }
 }
 
-fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
+fn lab_addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
     let pair: (IpAddr, IpAddr) = match ipv6 {
         true => (LEFT_V6.parse().unwrap(), RIGHT_V6.parse().unwrap()),
         false => (lab.left().ipv4().into(), lab.right().ipv4().into()),
@@ -74,11 +77,11 @@ fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
 }
 
 /// A socket that sends by the port if possible.
-fn xdp() -> Builder {
+fn xdp_builder() -> Builder {
     Socket::builder().method(Method::Xdp)
 }
 
-fn open(
+fn open_socket(
     end: &End,
     local: SocketAddr,
     builder: Builder,
@@ -87,17 +90,17 @@ fn open(
     end.namespace().run(|| builder.port(set(Port::builder(end.interface()))).bind(local))
 }
 
-fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
+fn kernel_socket_in(end: &End, address: SocketAddr) -> UdpSocket {
     let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
-fn payload(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_payload(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 7 + i) as u8).collect()
 }
 
-fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
+fn assert_received(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
     let mut buffer = vec![0; 65_536];
     let (bytes, sender) =
         uninterrupted(|| socket.recv_from(&mut buffer)).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -105,13 +108,13 @@ fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
     assert!(buffer[..bytes] == *expected, "{what}: {bytes} B came for {}", expected.len());
 }
 
-fn filled(sender: &mut Sender, payload: &[u8]) -> Buffer {
+fn filled_buffer(sender: &mut Sender, payload: &[u8]) -> Buffer {
     let mut frame = Frame::try_from(sender.buffer().expect("a free buffer")).expect("a frame");
     frame.fill(payload).expect("fits");
     frame.into()
 }
 
-fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
+fn receive_datagrams(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     while received.len() < count {
@@ -129,16 +132,16 @@ fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer
 }
 
 /// Closes the socket, and checks that the kernel has none of its frames and that the interface is unchanged.
-fn close(end: &End, socket: Socket) {
+fn close_and_check(end: &End, socket: Socket) {
     let (receiver, mut sender) = socket.split();
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
     assert_eq!(sender.in_flight(), 0);
     assert_eq!(receiver.stats().unwrap().faults + sender.stats().unwrap().faults, 0);
     drop((receiver, sender));
-    assert!(becomes_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
+    assert!(wait_until_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
-fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
+fn wait_until_true(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
         if Instant::now() >= give_up {
@@ -152,7 +155,7 @@ fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
 /// Waits so long that the next datagram checks for notified changes: a sender checks at most once in a
 /// millisecond. A longer wait does no harm: known routes expire within a second, but [`ChangeCount`] counts
 /// only notified changes.
-fn until_changes_are_asked_for() {
+fn sleep_until_changes_are_checked() {
     std::thread::sleep(Duration::from_millis(2));
 }
 
@@ -160,13 +163,13 @@ fn until_changes_are_asked_for() {
 struct ChangeCount(u64);
 
 impl ChangeCount {
-    fn by(socket: &mut Socket) -> Self {
+    fn of(socket: &mut Socket) -> Self {
         Self(socket.sender().stats().unwrap()["announced_changes"])
     }
 
     /// One more change was notified since, and used.
-    fn assert_more(&mut self, socket: &mut Socket, what: &str) {
-        let Self(now) = Self::by(socket);
+    fn assert_increased(&mut self, socket: &mut Socket, what: &str) {
+        let Self(now) = Self::of(socket);
         assert!(now > self.0, "{what}: no announced change was noticed");
         self.0 = now;
     }
@@ -175,7 +178,7 @@ impl ChangeCount {
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
 /// Each mode with IPv4 and, where the kernel has it, IPv6.
-fn modes_and_versions() -> impl Iterator<Item = (Mode, bool)> {
+fn modes_and_ip_versions() -> impl Iterator<Item = (Mode, bool)> {
     let all = MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
     without_missing_ipv6_sockets(all, |(_, ipv6)| *ipv6)
 }
@@ -185,40 +188,40 @@ fn modes_and_versions() -> impl Iterator<Item = (Mode, bool)> {
 #[test]
 fn datagrams_go_both_ways_with_an_ordinary_socket() {
     let lab = lab!();
-    with_ipv6(&lab);
-    for (mode, ipv6) in modes_and_versions() {
+    add_lab_ipv6(&lab);
+    for (mode, ipv6) in modes_and_ip_versions() {
         for checksum in [UdpChecksum::Computed, UdpChecksum::Omitted, UdpChecksum::Offloaded] {
             if ipv6 && checksum == UdpChecksum::Omitted {
                 continue;
             }
             let what = format!("{mode}, ipv6 {ipv6}, {checksum:?}");
-            let (local, remote) = addresses(&lab, ipv6);
+            let (local, remote) = lab_addresses(&lab, ipv6);
             let metadata = checksum == UdpChecksum::Offloaded && mode != Mode::PacketRing;
-            let mut socket = open(lab.left(), local, xdp().checksum(checksum), |port| {
+            let mut socket = open_socket(lab.left(), local, xdp_builder().checksum(checksum), |port| {
                 port.mode(mode).send_metadata(metadata)
             })
             .expect(&what);
-            let peer = ordinary(lab.right(), remote);
+            let peer = kernel_socket_in(lab.right(), remote);
             let longest = if ipv6 { 1452 } else { 1472 };
             let lengths = [0, 1, 17, 18, 19, 512, longest - 1, longest];
-            exchange(&mut socket, &peer, &lengths, &what);
-            close(lab.left(), socket);
+            exchange_and_check(&mut socket, &peer, &lengths, &what);
+            close_and_check(lab.left(), socket);
         }
     }
 }
 
-fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str) {
+fn exchange_and_check(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str) {
     let (local, remote) = (socket.local_address().unwrap(), peer.local_addr().unwrap());
     let sender = socket.sender();
     for (number, bytes) in lengths.iter().enumerate() {
-        let payload = payload(number, *bytes);
-        let frame = filled(sender, &payload);
+        let payload = numbered_payload(number, *bytes);
+        let frame = filled_buffer(sender, &payload);
         sender.send(frame, remote).expect(what);
         sender.send_copy(&payload, remote).expect(what);
     }
     sender.flush().unwrap();
     for (number, bytes) in lengths.iter().enumerate() {
-        (0..2).for_each(|_| expect(peer, local, &payload(number, *bytes), what));
+        (0..2).for_each(|_| assert_received(peer, local, &numbered_payload(number, *bytes), what));
     }
     let (count, bytes) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
     let sent = sender.stats().unwrap();
@@ -231,11 +234,11 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert!(ledger.into_iter().eq(expected), "{what}: {ledger}");
 
     for (number, bytes) in lengths.iter().enumerate() {
-        peer.send_to(&payload(number, *bytes), local).unwrap();
+        peer.send_to(&numbered_payload(number, *bytes), local).unwrap();
     }
-    for (number, (from, to, came)) in receive(socket, lengths.len()).into_iter().enumerate() {
+    for (number, (from, to, came)) in receive_datagrams(socket, lengths.len()).into_iter().enumerate() {
         assert_eq!((from, to), (remote, local.ip()), "{what}");
-        assert!(*came == payload(number, lengths[number]), "{what}: {} B", came.len());
+        assert!(*came == numbered_payload(number, lengths[number]), "{what}: {} B", came.len());
         assert!(Frame::try_from(came).is_ok(), "{what}");
     }
     let received = socket.receiver().stats().unwrap();
@@ -250,7 +253,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert_eq!(socket.receiver().explain().evidence, evidence, "{what}");
     let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
     assert!(
-        becomes_true(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),
+        wait_until_true(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),
         "{what}: the host's copies"
     );
     assert_eq!(socket.receiver().stats().unwrap()["sk_drops"], mode_drops, "{what}: the host's copies");
@@ -260,28 +263,30 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
 #[test]
 fn a_received_payload_is_forwarded_in_its_frame() {
     let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(lab.right(), remote);
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket =
+        open_socket(lab.left(), local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(lab.right(), remote);
     for round in 0..50 {
-        let payload = payload(round, round * 29);
+        let payload = numbered_payload(round, round * 29);
         peer.send_to(&payload, local).unwrap();
-        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        let (from, _, came) = receive_datagrams(&mut socket, 1).remove(0);
         let frame = Frame::try_from(came).expect("not copied");
         assert_eq!(frame.headroom_bytes(), 256 + 42);
         socket.sender().send(Buffer::from(frame), from).unwrap();
         socket.sender().flush().unwrap();
-        expect(&peer, local, &payload, "echo");
+        assert_received(&peer, local, &payload, "echo");
     }
-    close(lab.left(), socket);
+    close_and_check(lab.left(), socket);
 }
 
 #[test]
 fn damaged_datagrams_are_counted_and_lost() {
     let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket =
+        open_socket(lab.left(), local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_port_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let flow = nocopy_proto::UdpFrame {
         source_mac: nocopy_proto::MacAddress(lab.right().mac()),
         destination_mac: nocopy_proto::MacAddress(lab.left().mac()),
@@ -307,10 +312,10 @@ fn damaged_datagrams_are_counted_and_lost() {
         whole(UdpChecksum::Computed, 38),
         whole(UdpChecksum::Computed, 22),
     ];
-    common::send(&mut other, &packets);
+    common::send_packets(&mut other, &packets);
     // Returning packets to the host works in the port's namespace.
     lab.left().namespace().run(|| {
-        let received = receive(&mut socket, 1);
+        let received = receive_datagrams(&mut socket, 1);
         assert_eq!(received[0].2[99 - 42], 0x10, "without checksum nobody knows");
         drop(received);
         let give_up = Instant::now() + PATIENCE;
@@ -323,21 +328,22 @@ fn damaged_datagrams_are_counted_and_lost() {
         (received["over_port"], received["bad_checksums"], received["to_host"], received["lost"]),
         (1, 1, 2, 0)
     );
-    close(lab.left(), socket);
+    close_and_check(lab.left(), socket);
 }
 
 #[test]
-fn groups_are_sent_to_and_received_from() {
+fn multicast_groups_are_sent_to_and_received_from() {
     let lab = lab!();
-    with_ipv6(&lab);
+    add_lab_ipv6(&lab);
     let left = lab.left();
-    for (mode, ipv6) in modes_and_versions() {
-        let (local, remote) = addresses(&lab, ipv6);
+    for (mode, ipv6) in modes_and_ip_versions() {
+        let (local, remote) = lab_addresses(&lab, ipv6);
         let (v4, v6): (Ipv4Addr, Ipv6Addr) = ("239.77.1.2".parse().unwrap(), "ff05::77:1".parse().unwrap());
         let group: IpAddr = if ipv6 { v6.into() } else { v4.into() };
-        let mut socket = open(left, local, xdp().group(group), |port| port.mode(mode)).unwrap();
-        let member = ordinary(lab.right(), SocketAddr::new(group, local.port()));
-        let peer = ordinary(lab.right(), remote);
+        let mut socket =
+            open_socket(left, local, xdp_builder().group(group), |port| port.mode(mode)).unwrap();
+        let member = kernel_socket_in(lab.right(), SocketAddr::new(group, local.port()));
+        let peer = kernel_socket_in(lab.right(), remote);
         let index = lab.right().index();
         lab.right().namespace().run(|| match group {
             IpAddr::V4(_) => {
@@ -352,7 +358,7 @@ fn groups_are_sent_to_and_received_from() {
         let what = format!("{mode}, {group}");
         socket.sender().send_copy(b"to all of us", SocketAddr::new(group, local.port())).expect(&what);
         socket.sender().flush().unwrap();
-        expect(&member, local, b"to all of us", &what);
+        assert_received(&member, local, b"to all of us", &what);
         assert_eq!(
             (
                 socket.sender().stats().unwrap()["over_port"],
@@ -371,7 +377,7 @@ fn groups_are_sent_to_and_received_from() {
         assert!(memberships.unwrap().contains(&group.to_string()), "{what}: the host is not a member");
         peer.send_to(b"to you all", SocketAddr::new(group, local.port())).unwrap();
         peer.send_to(b"to you alone", local).unwrap();
-        let received = receive(&mut socket, 2);
+        let received = receive_datagrams(&mut socket, 2);
         assert_eq!(
             (&*received[0].2, received[0].0, received[0].1),
             (&b"to you all"[..], remote, group),
@@ -385,29 +391,29 @@ fn groups_are_sent_to_and_received_from() {
             "{what}"
         );
         assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
-        receives_from_this_host(left, &mut socket, group, &what);
-        close(left, socket);
+        assert_receives_from_this_host(left, &mut socket, group, &what);
+        close_and_check(left, socket);
     }
 }
 
 /// A program on the same host sends to the group.
-fn receives_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
+fn assert_receives_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
     let local = socket.local_address().unwrap();
-    let here = ordinary(end, SocketAddr::new(local.ip(), local.port() + 7));
+    let here = kernel_socket_in(end, SocketAddr::new(local.ip(), local.port() + 7));
     end.namespace().run(|| match group {
         IpAddr::V4(_) => socket2::SockRef::from(&here).set_multicast_if_v4(&end.ipv4()).unwrap(),
         IpAddr::V6(_) => socket2::SockRef::from(&here).set_multicast_if_v6(end.index()).unwrap(),
     });
     let before = socket.receiver().stats().unwrap()["strays"];
     here.send_to(b"to us", SocketAddr::new(group, local.port())).unwrap();
-    let (from, to, came) = receive(socket, 1).remove(0);
+    let (from, to, came) = receive_datagrams(socket, 1).remove(0);
     assert_eq!((from, to, &*came), (here.local_addr().unwrap(), group, &b"to us"[..]), "{what}");
     assert_eq!(socket.receiver().stats().unwrap()["strays"], before + 1, "{what}");
 }
 
 /// Sends numbered datagrams, each with its own flush, until one is sent by the port; returns how many there
 /// were.
-fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
+fn send_until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
     let first = *number;
     let before = socket.sender().stats().unwrap()["over_port"];
     let give_up = Instant::now() + PATIENCE;
@@ -426,7 +432,7 @@ fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32
 }
 
 /// The numbers that arrive until `last` does, each once.
-fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
+fn receive_numbers_until(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     let mut came = BTreeSet::new();
     let mut buffer = [0; 64];
     while !came.contains(&last) {
@@ -442,50 +448,50 @@ fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
 fn the_kernel_resolves_neighbours_and_changes_are_followed() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
-    let (local, remote) = addresses(&lab, false);
-    ip(left, "neighbour flush all nud permanent");
-    ip(left, "neighbour flush all");
-    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(right, remote);
+    let (local, remote) = lab_addresses(&lab, false);
+    run_ip_command(left, "neighbour flush all nud permanent");
+    run_ip_command(left, "neighbour flush all");
+    let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(right, remote);
     let mut number = 0;
-    let count = until_over_port(&mut socket, remote, &mut number);
+    let count = send_until_over_port(&mut socket, remote, &mut number);
     let sent = socket.sender().stats().unwrap();
     assert_eq!((sent["unresolved"], sent["over_port"]), (u64::from(count) - 1, 1), "{sent:?}");
     assert!(sent["unresolved"] >= 1);
     assert_eq!(
-        numbers(&peer, number - 1).len(),
+        receive_numbers_until(&peer, number - 1).len(),
         count as usize,
         "the kernel kept what it could not send yet"
     );
 
     // The peer gets another hardware address without an announcement: datagrams are lost until the host
     // notices.
-    ip(right, "link set nc1 address 02:6e:63:00:00:99");
-    ip(left, "neighbour flush all");
-    let (first, mut noticed) = (number, ChangeCount::by(&mut socket));
-    let count = until_over_port(&mut socket, remote, &mut number);
-    noticed.assert_more(&mut socket, "a flushed neighbour");
+    run_ip_command(right, "link set nc1 address 02:6e:63:00:00:99");
+    run_ip_command(left, "neighbour flush all");
+    let (first, mut noticed) = (number, ChangeCount::of(&mut socket));
+    let count = send_until_over_port(&mut socket, remote, &mut number);
+    noticed.assert_increased(&mut socket, "a flushed neighbour");
     let sent = socket.sender().stats().unwrap();
     assert_eq!(
         sent["unresolved"] + sent["over_port"],
         u64::from(number),
         "every datagram went one way: {sent:?}"
     );
-    let came = numbers(&peer, number - 1);
+    let came = receive_numbers_until(&peer, number - 1);
     let expected: BTreeSet<u32> = (first..first + count).collect();
     assert_eq!(came, expected, "flushed neighbours are forgotten at once");
 
     // And once more, when the kernel is told by an announcement.
-    ip(right, "link set nc1 address 02:6e:63:00:00:aa");
-    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
-    until_changes_are_asked_for();
+    run_ip_command(right, "link set nc1 address 02:6e:63:00:00:aa");
+    run_ip_command(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
+    sleep_until_changes_are_checked();
     let before = socket.sender().stats().unwrap();
     socket.sender().send_copy(&number.to_be_bytes(), remote).unwrap();
     socket.sender().flush().unwrap();
-    noticed.assert_more(&mut socket, "a replaced neighbour");
-    assert_eq!(numbers(&peer, number), BTreeSet::from([number]));
+    noticed.assert_increased(&mut socket, "a replaced neighbour");
+    assert_eq!(receive_numbers_until(&peer, number), BTreeSet::from([number]));
     assert_eq!(socket.sender().stats().unwrap()["over_port"], before["over_port"] + 1);
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 fn neighbour_state(end: &End) -> String {
@@ -500,21 +506,21 @@ fn neighbour_state(end: &End) -> String {
 fn a_stale_neighbour_is_confirmed() {
     let lab = lab!();
     let left = lab.left();
-    let (local, remote) = addresses(&lab, false);
-    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
-    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(lab.right(), remote);
+    let (local, remote) = lab_addresses(&lab, false);
+    run_ip_command(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(lab.right(), remote);
     assert_eq!(neighbour_state(left), "STALE");
     socket.sender().send_copy(b"hello", remote).unwrap();
     socket.sender().flush().unwrap();
-    expect(&peer, local, b"hello", "to a stale neighbour");
+    assert_received(&peer, local, b"hello", "to a stale neighbour");
     let state = neighbour_state(left);
     assert!(["DELAY", "PROBE", "REACHABLE"].contains(&&*state), "{state}");
     assert_eq!(
         (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["through_kernel"]),
         (1, 0)
     );
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 /// The kernel fragments what is longer than the MTU, also after a change of the MTU, and joins received
@@ -522,41 +528,41 @@ fn a_stale_neighbour_is_confirmed() {
 #[test]
 fn fragments_use_the_kernel_in_both_directions() {
     let lab = lab!();
-    with_ipv6(&lab);
+    add_lab_ipv6(&lab);
     let (left, right) = (lab.left(), lab.right());
-    for (mode, ipv6) in modes_and_versions() {
+    for (mode, ipv6) in modes_and_ip_versions() {
         let what = format!("{mode}, ipv6 {ipv6}");
-        let (local, remote) = addresses(&lab, ipv6);
+        let (local, remote) = lab_addresses(&lab, ipv6);
         left.set_mtu(1500).unwrap();
-        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
-        let peer = ordinary(right, remote);
+        let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(mode)).unwrap();
+        let peer = kernel_socket_in(right, remote);
         let send = |socket: &mut Socket, bytes: usize| {
-            until_changes_are_asked_for();
-            let payload = payload(bytes, bytes);
+            sleep_until_changes_are_checked();
+            let payload = numbered_payload(bytes, bytes);
             socket.sender().send_copy(&payload, remote).expect(&what);
             socket.sender().flush().unwrap();
-            expect(&peer, local, &payload, &what);
+            assert_received(&peer, local, &payload, &what);
             (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["too_long"])
         };
         assert_eq!(send(&mut socket, 1452), (1, 0), "{what}");
         assert_eq!(send(&mut socket, 4000), (1, 1), "{what}");
-        let mut noticed = ChangeCount::by(&mut socket);
+        let mut noticed = ChangeCount::of(&mut socket);
         left.set_mtu(1400).unwrap();
         assert_eq!(send(&mut socket, 1452), (1, 2), "{what}");
-        noticed.assert_more(&mut socket, &what);
+        noticed.assert_increased(&mut socket, &what);
         assert_eq!(send(&mut socket, 1300), (2, 2), "{what}");
         assert_eq!(socket.sender().stats().unwrap()["through_kernel_bytes"], 4000 + 1452, "{what}");
-        let long = payload(1, 1450);
-        let frame = filled(socket.sender(), &long);
+        let long = numbered_payload(1, 1450);
+        let frame = filled_buffer(socket.sender(), &long);
         socket.sender().send(frame, remote).unwrap();
         socket.sender().flush().unwrap();
-        expect(&peer, local, &long, &what);
+        assert_received(&peer, local, &long, &what);
         assert_eq!(socket.sender().stats().unwrap()["too_long"], 3, "{what}");
 
         left.set_mtu(1500).unwrap(); // a veth takes no more than that
-        let long = payload(2, 4000);
+        let long = numbered_payload(2, 4000);
         peer.send_to(&long, local).unwrap();
-        let (from, to, came) = receive(&mut socket, 1).remove(0);
+        let (from, to, came) = receive_datagrams(&mut socket, 1).remove(0);
         assert_eq!((from, to), (remote, local.ip()), "{what}");
         assert!(*came == long && Frame::try_from(came).is_err(), "{what}");
         let received = socket.receiver().stats().unwrap();
@@ -573,7 +579,7 @@ fn fragments_use_the_kernel_in_both_directions() {
             kernel_bytes,
             "{what}"
         );
-        close(left, socket);
+        close_and_check(left, socket);
     }
 }
 
@@ -583,10 +589,10 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let lab = lab!();
     let left = lab.left();
-    let (local, remote) = addresses(&lab, false);
-    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
-    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(lab.right(), remote);
+    let (local, remote) = lab_addresses(&lab, false);
+    run_ip_command(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(lab.right(), remote);
     left.namespace().run(|| {
         let mut sets = capabilities(None).unwrap(); // of this thread, which ends with this block
         sets.effective.remove(CapabilitySet::NET_ADMIN);
@@ -594,13 +600,13 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
         for text in [&b"one"[..], b"two"] {
             socket.sender().send_copy(text, remote).unwrap();
             socket.sender().flush().unwrap();
-            expect(&peer, local, text, "to a stale neighbour");
+            assert_received(&peer, local, text, "to a stale neighbour");
         }
     });
     assert_ne!(neighbour_state(left), "STALE");
     let sent = socket.sender().stats().unwrap();
     assert_eq!((sent["confirming"], sent["over_port"], sent["through_kernel"]), (1, 1, 1));
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 /// Datagrams on other queues arrive through the kernel, once.
@@ -608,22 +614,22 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
 fn datagrams_on_other_queues_use_the_kernel() {
     let lab = lab!(Lab::builder().queues(2));
     for mode in MODES {
-        let (local, remote) = addresses(&lab, false);
-        let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
+        let (local, remote) = lab_addresses(&lab, false);
+        let mut socket = open_socket(lab.left(), local, xdp_builder(), |port| port.mode(mode)).unwrap();
         // The sender's card spreads flows over its queues, and veth delivers on the same one.
         let mut came = Vec::new();
         let mut peers = Vec::new();
         for flow in 0..32_u16 {
-            let peer = ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow));
+            let peer = kernel_socket_in(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow));
             (0..3_u16).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
-            came.extend(receive(&mut socket, 3));
+            came.extend(receive_datagrams(&mut socket, 3));
             peers.push(peer);
         }
         // One more of each follows: a duplicate would arrive before it. One at a time: on a slow machine each
         // takes a block of a packet ring, which has few.
         for (flow, peer) in (0..32_u16).zip(&peers) {
             peer.send_to(&flow.to_be_bytes(), local).unwrap();
-            came.extend(receive(&mut socket, 1));
+            came.extend(receive_datagrams(&mut socket, 1));
         }
         let mut counts = std::collections::BTreeMap::new();
         for (from, _, came) in came {
@@ -637,33 +643,34 @@ fn datagrams_on_other_queues_use_the_kernel() {
         let spread = mode == Mode::XdpCopyNative;
         assert!(received["over_port"] > 0 && (received["strays"] > 0 || !spread), "{mode}: {received:?}");
         assert_eq!(received["over_port"] + received["strays"], 128, "{mode}");
-        close(lab.left(), socket);
+        close_and_check(lab.left(), socket);
     }
 }
 
 /// Over all queues nothing arrives through the kernel, and a socket sends frames that another received.
 #[test]
-fn all_queues_have_one_address() {
+fn sockets_of_all_queues_share_one_address() {
     let lab = lab!(Lab::builder().queues(2));
     for mode in MODES {
-        let (local, remote) = addresses(&lab, false);
-        let area = area_of(4096);
+        let (local, remote) = lab_addresses(&lab, false);
+        let area = area_with_frames_of(4096);
         let mut sockets = lab.left().namespace().run(|| {
             // A packet ring has few blocks: slow packets must not use one each.
             let tuning =
                 PortTuning { block_timeout: Some(Duration::from_millis(100)), ..PortTuning::default() };
             let port = Port::builder(lab.left().interface()).mode(mode).tuning(tuning);
             let port = port.area(&area).frame_count(1024, 1024).ring_sizes(1024, 1024);
-            xdp().port(port).bind_queues(local).expect("opened")
+            xdp_builder().port(port).bind_queues(local).expect("opened")
         });
         assert!(sockets.len() == 2 && sockets.iter().all(|socket| socket.local_address().unwrap() == local));
-        let peers: Vec<UdpSocket> =
-            (0..32).map(|flow| ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow))).collect();
+        let peers: Vec<UdpSocket> = (0..32)
+            .map(|flow| kernel_socket_in(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow)))
+            .collect();
         for (flow, peer) in (0..32_u16).zip(&peers) {
             (0..3).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
         }
         let mut came = Vec::new();
-        let all_came = becomes_true(|| {
+        let all_came = wait_until_true(|| {
             for (queue, socket) in sockets.iter_mut().enumerate() {
                 let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
                 came.extend(batch.map(|datagram| (queue, datagram.from(), datagram.take())));
@@ -684,11 +691,11 @@ fn all_queues_have_one_address() {
             sender.flush().unwrap();
         }
         for (flow, peer) in (0..32_u16).zip(&peers) {
-            (0..3).for_each(|_| expect(peer, local, &flow.to_be_bytes(), "echo"));
+            (0..3).for_each(|_| assert_received(peer, local, &flow.to_be_bytes(), "echo"));
         }
         // In fragments: through the kernel, to whichever socket looks first.
         peers[0].send_to(&[7; 3000], local).unwrap();
-        let came = becomes_true(|| {
+        let came = wait_until_true(|| {
             sockets.iter_mut().any(|socket| {
                 let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
                 batch.map(|datagram| assert_eq!(*datagram, [7; 3000])).count() == 1
@@ -700,10 +707,10 @@ fn all_queues_have_one_address() {
         let balance = area.balance();
         assert!(balance.is_balanced() && balance.free == u64::from(balance.total), "{balance}");
         assert!(
-            becomes_true(|| lab.left().xdp_program().unwrap().is_none()),
+            wait_until_true(|| lab.left().xdp_program().unwrap().is_none()),
             "a program stayed on the interface"
         );
-        drop(ordinary(lab.left(), local)); // the port number is free again
+        drop(kernel_socket_in(lab.left(), local)); // the port number is free again
     }
 }
 
@@ -712,8 +719,8 @@ fn all_queues_have_one_address() {
 #[test]
 fn sockets_of_all_queues_count_the_kernels_socket_once() {
     let lab = lab!(Lab::builder().queues(2));
-    let (local, remote) = addresses(&lab, false);
-    let builder = xdp().receive_buffer(4096);
+    let (local, remote) = lab_addresses(&lab, false);
+    let builder = xdp_builder().receive_buffer(4096);
     let mut sockets = lab.left().namespace().run(|| {
         let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
         builder.port(port).bind_queues(local).expect("opened")
@@ -721,17 +728,17 @@ fn sockets_of_all_queues_count_the_kernels_socket_once() {
     let closed = SocketAddr::new(remote.ip(), remote.port() + 1);
     sockets[1].sender().send_copy(b"refused", closed).unwrap();
     sockets[1].sender().flush().unwrap();
-    assert!(becomes_true(|| sockets[1].sender().errors().count() > 0), "no error of the network");
+    assert!(wait_until_true(|| sockets[1].sender().errors().count() > 0), "no error of the network");
     let peer_errors = sockets.iter_mut().map(|socket| socket.sender().stats().unwrap()["peer_errors"]);
     assert_eq!(peer_errors.collect::<Vec<_>>(), [1, 0]);
 
     // In fragments: to the kernel's socket, which has room for few.
-    let peer = ordinary(lab.right(), remote);
+    let peer = kernel_socket_in(lab.right(), remote);
     let drops = |sockets: &mut [Socket]| -> Vec<u64> {
         let sk_drops = |socket: &mut Socket| socket.receiver().stats().unwrap()["sk_drops"];
         sockets.iter_mut().map(sk_drops).collect()
     };
-    assert!(becomes_true(|| {
+    assert!(wait_until_true(|| {
         peer.send_to(&[7; 3000], local).unwrap();
         drops(&mut sockets).iter().any(|count| *count > 0)
     }));
@@ -743,37 +750,37 @@ fn sockets_of_all_queues_count_the_kernels_socket_once() {
 
 /// Addresses that are valid on one link only.
 #[test]
-fn link_local_addresses_have_an_interface() {
+fn link_local_addresses_are_used_with_their_interface() {
     let lab = lab!();
     if !ipv6_sockets_or_skip() {
         return;
     }
-    with_ipv6(&lab);
+    add_lab_ipv6(&lab);
     let (left, right) = (lab.left(), lab.right());
-    add_ipv6(&lab, "fe80::77:1", "fe80::77:2");
-    let port = addresses(&lab, true).0.port();
+    add_ipv6_addresses(&lab, "fe80::77:1", "fe80::77:2");
+    let port = lab_addresses(&lab, true).0.port();
     let address = |address: &str, port, scope| {
         SocketAddr::V6(std::net::SocketAddrV6::new(address.parse().unwrap(), port, 0, scope))
     };
     let local = address("fe80::77:1", port, left.index());
-    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(right, address("fe80::77:2", port + 1, right.index()));
+    let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(right, address("fe80::77:2", port + 1, right.index()));
     peer.send_to(b"hello", address("fe80::77:1", port, right.index())).unwrap();
-    let (from, _, came) = receive(&mut socket, 1).remove(0);
+    let (from, _, came) = receive_datagrams(&mut socket, 1).remove(0);
     assert_eq!((from, &*came), (address("fe80::77:2", port + 1, left.index()), &b"hello"[..]));
     socket.sender().send_copy(b"hello back", from).unwrap();
     socket.sender().flush().unwrap();
-    expect(&peer, address("fe80::77:1", port, right.index()), b"hello back", "link-local");
+    assert_received(&peer, address("fe80::77:1", port, right.index()), b"hello back", "link-local");
     assert_eq!(
         (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["through_kernel"]),
         (1, 0)
     );
     drop(came);
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 #[test]
-fn halves_work_on_separate_threads() {
+fn sockets_halves_and_owned_datagrams_are_send() {
     fn requires_send<T: Send>() {}
     requires_send::<Socket>();
     requires_send::<Sender>();
@@ -783,46 +790,46 @@ fn halves_work_on_separate_threads() {
 
 /// A changed route is followed: to another host, removed, to another interface, unreachable.
 #[test]
-fn routes_are_followed() {
+fn changed_routes_are_followed() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
-    let (local, _) = addresses(&lab, false);
-    ip(right, "address add 10.9.0.1/32 dev lo");
-    ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
+    let (local, _) = lab_addresses(&lab, false);
+    run_ip_command(right, "address add 10.9.0.1/32 dev lo");
+    run_ip_command(left, "route add 10.9.0.0/16 via 10.77.0.2");
     let far: SocketAddr = "10.9.0.1:7201".parse().unwrap();
-    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(right, far);
+    let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = kernel_socket_in(right, far);
     let send = |socket: &mut Socket, text: &[u8]| {
-        until_changes_are_asked_for();
+        sleep_until_changes_are_checked();
         let sent = socket.sender().send_copy(text, far);
         socket.sender().flush().unwrap();
         sent
     };
     send(&mut socket, b"by a router").unwrap();
-    expect(&peer, local, b"by a router", "routed");
-    let mut noticed = ChangeCount::by(&mut socket);
-    ip(left, "route change 10.9.0.0/16 dev lo");
+    assert_received(&peer, local, b"by a router", "routed");
+    let mut noticed = ChangeCount::of(&mut socket);
+    run_ip_command(left, "route change 10.9.0.0/16 dev lo");
     send(&mut socket, b"by lo, which leads nowhere").unwrap();
-    noticed.assert_more(&mut socket, "a route onto another interface");
-    ip(left, "route change blackhole 10.9.0.0/16");
+    noticed.assert_increased(&mut socket, "a route onto another interface");
+    run_ip_command(left, "route change blackhole 10.9.0.0/16");
     let refused = send(&mut socket, b"nowhere").unwrap_err();
-    noticed.assert_more(&mut socket, "a route to nowhere");
+    noticed.assert_increased(&mut socket, "a route to nowhere");
     assert!(matches!(refused, Reason::System(_)), "{refused}");
-    ip(left, "route delete blackhole 10.9.0.0/16");
+    run_ip_command(left, "route delete blackhole 10.9.0.0/16");
     assert!(matches!(send(&mut socket, b"nowhere").unwrap_err(), Reason::System(_)));
-    ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 600");
+    run_ip_command(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 600");
     send(&mut socket, b"back again").unwrap();
-    expect(&peer, local, b"back again", "routed again");
-    let long = payload(1, 1000);
+    assert_received(&peer, local, b"back again", "routed again");
+    let long = numbered_payload(1, 1000);
     send(&mut socket, &long).unwrap();
-    expect(&peer, local, &long, "the route's MTU");
+    assert_received(&peer, local, &long, "the route's MTU");
     let sent = socket.sender().stats().unwrap();
     assert_eq!(
         (sent["over_port"], sent["other_interface"], sent["too_long"], sent["through_kernel"]),
         (2, 1, 1, 2),
         "{sent:?}"
     );
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 /// Local and broadcast datagrams go through the kernel; datagrams from this host arrive through the kernel.
@@ -831,13 +838,13 @@ fn this_host_is_reached_through_the_kernel() {
     let lab = lab!();
     for mode in MODES {
         let left = lab.left();
-        let (local, _) = addresses(&lab, false);
-        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
-        let here = ordinary(left, SocketAddr::new(local.ip(), local.port() + 1));
+        let (local, _) = lab_addresses(&lab, false);
+        let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(mode)).unwrap();
+        let here = kernel_socket_in(left, SocketAddr::new(local.ip(), local.port() + 1));
         socket.sender().send_copy(b"hello, self", here.local_addr().unwrap()).unwrap();
-        expect(&here, local, b"hello, self", "to this host");
+        assert_received(&here, local, b"hello, self", "to this host");
         here.send_to(b"hello back", local).unwrap();
-        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        let (from, _, came) = receive_datagrams(&mut socket, 1).remove(0);
         assert_eq!((from, &*came), (here.local_addr().unwrap(), &b"hello back"[..]));
         let refused = socket.sender().send_copy(b"all", SocketAddr::from(([10, 77, 0, 255], 9))).unwrap_err();
         let Reason::System(error) = refused else { panic!("{refused}") };
@@ -853,7 +860,7 @@ fn this_host_is_reached_through_the_kernel() {
             .send_copy(b"other family", SocketAddr::from((Ipv6Addr::LOCALHOST, 9)))
             .unwrap_err();
         assert!(matches!(ipv6, Reason::System(_)), "{ipv6}");
-        close(left, socket);
+        close_and_check(left, socket);
     }
 }
 
@@ -861,24 +868,24 @@ fn this_host_is_reached_through_the_kernel() {
 fn long_datagrams_use_several_frames() {
     let lab = lab!(Lab::builder().mtu(9000));
     for checksum in [UdpChecksum::Computed, UdpChecksum::Offloaded] {
-        let (local, remote) = addresses(&lab, false);
-        let opened = open(lab.left(), local, xdp().checksum(checksum), |port| {
+        let (local, remote) = lab_addresses(&lab, false);
+        let opened = open_socket(lab.left(), local, xdp_builder().checksum(checksum), |port| {
             port.mode(Mode::XdpCopyNative)
                 .multi_buffer(true)
                 .send_metadata(checksum == UdpChecksum::Offloaded)
         });
         let mut socket = opened.unwrap();
-        let peer = ordinary(lab.right(), remote);
+        let peer = kernel_socket_in(lab.right(), remote);
         for (number, bytes) in [100, 4096, 8192, 8972].into_iter().enumerate() {
-            let payload = payload(number, bytes);
+            let payload = numbered_payload(number, bytes);
             socket.sender().send_copy(&payload, remote).unwrap();
             let frames: Vec<Buffer> =
-                payload.chunks(3000).map(|piece| filled(socket.sender(), piece)).collect();
+                payload.chunks(3000).map(|piece| filled_buffer(socket.sender(), piece)).collect();
             socket.sender().send(Message::from_iter(frames), remote).unwrap();
             socket.sender().flush().unwrap();
-            (0..2).for_each(|_| expect(&peer, local, &payload, "in several frames"));
+            (0..2).for_each(|_| assert_received(&peer, local, &payload, "in several frames"));
             peer.send_to(&payload, local).unwrap();
-            let received = receive(&mut socket, 1);
+            let received = receive_datagrams(&mut socket, 1);
             assert!(*received[0].2 == payload, "{bytes} B");
         }
         let (sent, received) = (socket.sender().stats().unwrap(), socket.receiver().stats().unwrap());
@@ -891,7 +898,7 @@ fn long_datagrams_use_several_frames() {
             socket.receiver().ledger().bytes_of(Evidence::Copied(Cause::Gathered)),
             received["gathered_bytes"]
         );
-        close(lab.left(), socket);
+        close_and_check(lab.left(), socket);
     }
 }
 
@@ -899,17 +906,20 @@ fn long_datagrams_use_several_frames() {
 fn the_port_number_is_reserved_while_the_socket_is_open() {
     let lab = lab!();
     let left = lab.left();
-    let (local, _) = addresses(&lab, false);
+    let (local, _) = lab_addresses(&lab, false);
     let any = SocketAddr::new(local.ip(), 0);
-    let socket = open(left, any, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let socket = open_socket(left, any, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let local = socket.local_address().unwrap();
     assert_ne!(local.port(), 0);
     let taken = left.namespace().run(|| UdpSocket::bind(local)).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-    let again = open(left, local, xdp(), |port| port.mode(Mode::PacketRing)).unwrap_err();
+    let again = open_socket(left, local, xdp_builder(), |port| port.mode(Mode::PacketRing)).unwrap_err();
     assert!(matches!(again, OpenError::Bind { .. }), "{again}");
-    close(left, socket);
-    assert!(becomes_true(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()), "it is not free again");
+    close_and_check(left, socket);
+    assert!(
+        wait_until_true(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()),
+        "it is not free again"
+    );
 }
 
 #[test]
@@ -918,54 +928,59 @@ fn invalid_settings_are_refused_before_opening() {
         builder.port(Port::builder("no such interface")).bind(local.parse().unwrap()).unwrap_err()
     };
     for unspecified in ["0.0.0.0:1", "[::]:1", "239.1.1.1:1"] {
-        assert!(matches!(refused(unspecified, xdp()), OpenError::Unspecified { .. }));
+        assert!(matches!(refused(unspecified, xdp_builder()), OpenError::Unspecified { .. }));
     }
-    let omitted = xdp().checksum(UdpChecksum::Omitted);
+    let omitted = xdp_builder().checksum(UdpChecksum::Omitted);
     assert!(matches!(refused("[::1]:1", omitted), OpenError::ChecksumOmitted { .. }));
     for group in ["10.0.0.1", "ff02::1"] {
         let group = group.parse().unwrap();
-        assert!(matches!(refused("127.0.0.1:1", xdp().group(group)), OpenError::Group { .. }), "{group}");
+        assert!(
+            matches!(refused("127.0.0.1:1", xdp_builder().group(group)), OpenError::Group { .. }),
+            "{group}"
+        );
     }
-    let many = (0..101).fold(xdp(), |builder, _| builder.group("239.1.1.1".parse().unwrap()));
+    let many = (0..101).fold(xdp_builder(), |builder, _| builder.group("239.1.1.1".parse().unwrap()));
     assert!(matches!(refused("127.0.0.1:1", many), OpenError::Groups { count: 101, .. }));
-    assert!(matches!(refused("127.0.0.1:0", xdp()), OpenError::Port(_)));
-    assert!(matches!(refused("192.0.2.1:0", xdp()), OpenError::Bind { .. }));
+    assert!(matches!(refused("127.0.0.1:0", xdp_builder()), OpenError::Port(_)));
+    assert!(matches!(refused("192.0.2.1:0", xdp_builder()), OpenError::Bind { .. }));
 }
 
 #[test]
 fn a_connected_socket_receives_from_its_peer_only() {
     let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket =
+        open_socket(lab.left(), local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     socket.connect(remote).unwrap();
-    let peer = ordinary(lab.right(), remote);
-    let other = ordinary(lab.right(), SocketAddr::new(remote.ip(), remote.port() + 1));
+    let peer = kernel_socket_in(lab.right(), remote);
+    let other = kernel_socket_in(lab.right(), SocketAddr::new(remote.ip(), remote.port() + 1));
     for bytes in [100, 3000] {
-        other.send_to(&payload(1, bytes), local).unwrap();
-        peer.send_to(&payload(2, bytes), local).unwrap();
-        let (from, _, came) = receive(&mut socket, 1).remove(0);
-        assert!(from == remote && *came == payload(2, bytes));
+        other.send_to(&numbered_payload(1, bytes), local).unwrap();
+        peer.send_to(&numbered_payload(2, bytes), local).unwrap();
+        let (from, _, came) = receive_datagrams(&mut socket, 1).remove(0);
+        assert!(from == remote && *came == numbered_payload(2, bytes));
     }
     assert_eq!(socket.receiver().stats().unwrap()["of_others"], 2);
-    let frame = filled(socket.sender(), b"to the peer");
+    let frame = filled_buffer(socket.sender(), b"to the peer");
     socket.sender().send(frame, None).unwrap();
     socket.sender().send_copy(b"and again", None).unwrap();
     socket.sender().flush().unwrap();
-    expect(&peer, local, b"to the peer", "in a frame");
-    expect(&peer, local, b"and again", "copied");
-    close(lab.left(), socket);
+    assert_received(&peer, local, b"to the peer", "in a frame");
+    assert_received(&peer, local, b"and again", "copied");
+    close_and_check(lab.left(), socket);
 }
 
 /// Datagrams to a group on an interface where another program joined it are not received.
 #[test]
-fn groups_are_received_only_on_the_ports_interface() {
+fn multicast_is_received_only_on_the_ports_interface() {
     let lab = lab!();
     let left = lab.left();
-    let (local, _) = addresses(&lab, false);
+    let (local, _) = lab_addresses(&lab, false);
     let group = Ipv4Addr::new(239, 77, 1, 8);
     let to = SocketAddr::new(group.into(), local.port());
     let mut socket =
-        open(left, local, xdp().group(group.into()), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+        open_socket(left, local, xdp_builder().group(group.into()), |port| port.mode(Mode::XdpCopyNative))
+            .unwrap();
     // Another program, bound to the same group, joins it on lo, and a third sends there.
     let (other, third) = left.namespace().run(|| {
         let raw =
@@ -982,38 +997,38 @@ fn groups_are_received_only_on_the_ports_interface() {
     // When the second has arrived, the kernel has delivered the first to every receiver.
     for text in [b"on lo 1", b"on lo 2"] {
         third.send_to(text, to).unwrap();
-        expect(&other, third.local_addr().unwrap(), text, "the other program");
+        assert_received(&other, third.local_addr().unwrap(), text, "the other program");
     }
     assert!(!socket.receiver().arm().unwrap(), "it came by another interface");
     let heard = socket.receiver().try_receive().unwrap().count();
     assert_eq!((heard, socket.receiver().stats().unwrap()["strays"]), (0, 0), "it came by another interface");
-    close(left, socket);
+    close_and_check(left, socket);
 }
 
 #[test]
 fn network_errors_are_reported_and_sending_continues() {
     let lab = lab!();
-    with_ipv6(&lab);
+    add_lab_ipv6(&lab);
     for (limit, ipv6) in [("ipv4/icmp_ratelimit", false), ("ipv6/icmp/ratelimit", true)] {
         if ipv6 && !has_ipv6_sockets() {
             continue;
         }
         lab.right().namespace().run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
     }
-    for (mode, ipv6) in modes_and_versions() {
+    for (mode, ipv6) in modes_and_ip_versions() {
         let what = format!("{mode}, ipv6 {ipv6}");
-        let (local, remote) = addresses(&lab, ipv6);
+        let (local, remote) = lab_addresses(&lab, ipv6);
         let nobody = SocketAddr::new(remote.ip(), remote.port() + 1);
-        let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
+        let mut socket = open_socket(lab.left(), local, xdp_builder(), |port| port.mode(mode)).unwrap();
         let at_the_socket = InspectedSocket::udp_socket(lab.left(), local);
-        let peer = ordinary(lab.right(), remote);
+        let peer = kernel_socket_in(lab.right(), remote);
         let call_nobody = |sender: &mut Sender| {
             sender.send_copy(b"anybody?", nobody).expect(&what);
             sender.flush().unwrap();
         };
         call_nobody(socket.sender());
         let mut told = Vec::new();
-        assert!(becomes_true(|| {
+        assert!(wait_until_true(|| {
             told.extend(socket.sender().errors());
             !told.is_empty()
         }));
@@ -1022,29 +1037,29 @@ fn network_errors_are_reported_and_sending_continues() {
         assert_eq!(socket.sender().stats().unwrap()["over_port"], 1, "{what}");
 
         // One error waits at the socket, and a call does not return what it did not cause.
-        let long = payload(3, 4000);
+        let long = numbered_payload(3, 4000);
         call_nobody(socket.sender());
-        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(wait_until_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         socket.sender().send_copy(&long, remote).expect(&what);
-        expect(&peer, local, &long, &what);
+        assert_received(&peer, local, &long, &what);
         call_nobody(socket.sender());
-        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(wait_until_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         peer.send_to(&long, local).unwrap();
-        assert!(*receive(&mut socket, 1)[0].2 == long, "{what}");
+        assert!(*receive_datagrams(&mut socket, 1)[0].2 == long, "{what}");
         call_nobody(socket.sender());
-        assert!(becomes_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        assert!(wait_until_true(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
         // The wait does not fail, and clears the socket's error, which would end every wait.
         assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
         assert!(!at_the_socket.has_error(), "{what}: it would end every wait");
         drop(at_the_socket);
         told.clear();
-        assert!(becomes_true(|| {
+        assert!(wait_until_true(|| {
             told.extend(socket.sender().errors());
             told.len() >= 3
         }));
         assert!(!socket.receiver().arm().unwrap());
         assert_eq!((socket.sender().stats().unwrap()["peer_errors"], told.len()), (4, 3), "{what}");
-        close(lab.left(), socket);
+        close_and_check(lab.left(), socket);
     }
 }
 
@@ -1052,9 +1067,10 @@ fn network_errors_are_reported_and_sending_continues() {
 #[test]
 fn invalid_source_addresses_are_left_to_the_host() {
     let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket =
+        open_socket(lab.left(), local, xdp_builder(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_port_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let froms = ["0.0.0.0", "127.0.0.1", "239.1.1.1", "255.255.255.255", "10.77.0.1", "10.77.0.2"];
     let packets = froms.map(|from| {
         let flow = nocopy_proto::UdpFrame {
@@ -1073,17 +1089,17 @@ fn invalid_source_addresses_are_left_to_the_host() {
         flow.emit_headers(headers, payload).unwrap();
         packet
     });
-    common::send(&mut other, &packets);
+    common::send_packets(&mut other, &packets);
     // Returning packets to the host works in the port's namespace.
     lab.left().namespace().run(|| {
-        let received = receive(&mut socket, 1);
+        let received = receive_datagrams(&mut socket, 1);
         assert_eq!(received[0].0, remote);
         drop(received);
         // After them a datagram that arrives through the host, because it is in fragments.
-        let peer = ordinary(lab.right(), remote);
-        peer.send_to(&payload(1, 3000), local).unwrap();
-        let received = receive(&mut socket, 1);
-        assert!(*received[0].2 == payload(1, 3000), "the host drops them");
+        let peer = kernel_socket_in(lab.right(), remote);
+        peer.send_to(&numbered_payload(1, 3000), local).unwrap();
+        let received = receive_datagrams(&mut socket, 1);
+        assert!(*received[0].2 == numbered_payload(1, 3000), "the host drops them");
         assert!(!socket.receiver().arm().unwrap(), "the host drops them");
     });
     let received = socket.receiver().stats().unwrap();
@@ -1091,36 +1107,37 @@ fn invalid_source_addresses_are_left_to_the_host() {
         (received["over_port"], received["to_host"], received["strays"], received["lost"]),
         (1, 5, 1, 0)
     );
-    close(lab.left(), socket);
+    close_and_check(lab.left(), socket);
 }
 
 /// A hop limit of 0 means this host only, and port number 0 none: the kernel handles both.
 #[test]
 fn datagrams_forbidden_by_the_host_are_not_sent() {
     let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
+    let (local, remote) = lab_addresses(&lab, false);
     let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
     let mut socket =
-        open(lab.left(), local, xdp().multicast(0, 0), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+        open_socket(lab.left(), local, xdp_builder().multicast(0, 0), |port| port.mode(Mode::XdpCopyNative))
+            .unwrap();
     let [here, there] = [lab.left(), lab.right()].map(|end| {
-        let member = ordinary(end, group);
+        let member = kernel_socket_in(end, group);
         let group = Ipv4Addr::new(239, 77, 1, 9);
         end.namespace().run(|| member.join_multicast_v4(&group, &end.ipv4()).unwrap());
         member
     });
     socket.sender().send_copy(b"to us here", group).unwrap();
     socket.sender().flush().unwrap();
-    expect(&here, local, b"to us here", "on this host");
+    assert_received(&here, local, b"to us here", "on this host");
     // The first to arrive is one that was sent later.
-    let behind = ordinary(lab.left(), SocketAddr::new(local.ip(), local.port() + 5));
+    let behind = kernel_socket_in(lab.left(), SocketAddr::new(local.ip(), local.port() + 5));
     socket2::SockRef::from(&behind).set_multicast_if_v4(&lab.left().ipv4()).unwrap();
     behind.send_to(b"to all of you", group).unwrap();
-    expect(&there, behind.local_addr().unwrap(), b"to all of you", "only what may leave the host");
+    assert_received(&there, behind.local_addr().unwrap(), b"to all of you", "only what may leave the host");
     let refused = socket.sender().send_copy(b"to nobody", SocketAddr::new(remote.ip(), 0)).unwrap_err();
     assert!(matches!(refused, Reason::System(_)), "{refused}");
     let sent = socket.sender().stats().unwrap();
     assert_eq!((sent["local"], sent["over_port"], sent["through_kernel"]), (1, 0, 1));
-    close(lab.left(), socket);
+    close_and_check(lab.left(), socket);
 }
 
 /// Other drivers than veth, too, deliver packets whose checksum sockets of the same machine left to a card.
@@ -1128,25 +1145,25 @@ fn datagrams_forbidden_by_the_host_are_not_sent() {
 fn checksums_left_to_a_missing_device_are_accepted() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
-    ip(left, "link add link nc0 name mv0 address 02:6e:63:00:00:51 type macvlan mode bridge");
-    ip(left, "link set mv0 up");
-    ip(left, "address add 10.77.0.51/24 dev mv0");
-    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev mv0 nud permanent");
-    ip(right, "neighbour replace 10.77.0.51 lladdr 02:6e:63:00:00:51 dev nc1 nud permanent");
+    run_ip_command(left, "link add link nc0 name mv0 address 02:6e:63:00:00:51 type macvlan mode bridge");
+    run_ip_command(left, "link set mv0 up");
+    run_ip_command(left, "address add 10.77.0.51/24 dev mv0");
+    run_ip_command(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev mv0 nud permanent");
+    run_ip_command(right, "neighbour replace 10.77.0.51 lladdr 02:6e:63:00:00:51 dev nc1 nud permanent");
     for mode in [Mode::XdpCopyGeneric, Mode::PacketRing] {
-        let (local, remote) = addresses(&lab, false);
+        let (local, remote) = lab_addresses(&lab, false);
         let local = SocketAddr::new([10, 77, 0, 51].into(), local.port());
         let mut socket =
-            left.namespace().run(|| xdp().port(Port::builder("mv0").mode(mode)).bind(local).unwrap());
-        let peer = ordinary(right, remote);
+            left.namespace().run(|| xdp_builder().port(Port::builder("mv0").mode(mode)).bind(local).unwrap());
+        let peer = kernel_socket_in(right, remote);
         peer.send_to(b"unfinished", local).unwrap();
-        assert_eq!(&*receive(&mut socket, 1)[0].2, b"unfinished");
+        assert_eq!(&*receive_datagrams(&mut socket, 1)[0].2, b"unfinished");
         let received = socket.receiver().stats().unwrap();
         assert_eq!(
             (received["over_port"], received["unfinished_checksums"], received["bad_checksums"]),
             (1, 1, 0)
         );
-        close(left, socket);
+        close_and_check(left, socket);
     }
 }
 
@@ -1156,18 +1173,18 @@ fn datagrams_lost_by_a_lowered_mtu_are_counted() {
     let left = lab.left();
     for mode in MODES {
         left.set_mtu(1500).unwrap();
-        let (local, remote) = addresses(&lab, false);
-        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
-        let peer = ordinary(lab.right(), remote);
+        let (local, remote) = lab_addresses(&lab, false);
+        let mut socket = open_socket(left, local, xdp_builder(), |port| port.mode(mode)).unwrap();
+        let peer = kernel_socket_in(lab.right(), remote);
         let sender = socket.sender();
         for bytes in [1472, 100].repeat(10) {
-            sender.send_copy(&payload(bytes, bytes), remote).unwrap();
+            sender.send_copy(&numbered_payload(bytes, bytes), remote).unwrap();
         }
         let noticed_before = sender.stats().unwrap()["announced_changes"];
         left.set_mtu(1300).unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{mode}");
-        until_changes_are_asked_for();
-        sender.send_copy(&payload(9, 1400), remote).unwrap();
+        sleep_until_changes_are_checked();
+        sender.send_copy(&numbered_payload(9, 1400), remote).unwrap();
         assert!(
             sender.stats().unwrap()["announced_changes"] > noticed_before,
             "{mode}: the change was not noticed"
@@ -1184,30 +1201,30 @@ fn datagrams_lost_by_a_lowered_mtu_are_counted() {
         let invalid = sender.stats().unwrap()["tx_invalid_descs"];
         let expected = if mode == Mode::PacketRing { (10, 10) } else { (20, 0) };
         assert_eq!((came, invalid), expected, "{mode}: arrived, counted");
-        close(left, socket);
+        close_and_check(left, socket);
     }
 }
 
 #[test]
-fn coalesced_datagrams_are_never_one_long_datagram() {
+fn coalesced_datagrams_are_not_received_as_one() {
     let lab = lab!();
     for mode in MODES {
-        let (local, remote) = addresses(&lab, false);
+        let (local, remote) = lab_addresses(&lab, false);
         let set = |port: PortBuilder| port.mode(mode).multi_buffer(true);
-        let mut socket = open(lab.left(), local, xdp(), set).unwrap();
+        let mut socket = open_socket(lab.left(), local, xdp_builder(), set).unwrap();
         let mut peer = lab
             .right()
             .namespace()
             .run(|| nocopy::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
-        let all = payload(1, 10_000);
+        let all = numbered_payload(1, 10_000);
         peer.sender().send(Message::segments(all.clone().into(), 1000), local).unwrap();
         peer.sender().flush().unwrap();
         // A veth with its own program makes its peer segment them.
         if mode == Mode::XdpCopyNative {
-            let received = receive(&mut socket, 10);
+            let received = receive_datagrams(&mut socket, 10);
             assert!(received.iter().zip(all.chunks(1000)).all(|((_, _, came), sent)| **came == *sent));
         } else {
-            assert!(becomes_true(|| {
+            assert!(wait_until_true(|| {
                 let mut batch = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
                 assert!(batch.next().is_none(), "{mode}");
                 drop(batch);
@@ -1217,6 +1234,6 @@ fn coalesced_datagrams_are_never_one_long_datagram() {
         let expected = if mode == Mode::XdpCopyNative { (10, 0) } else { (0, 1) };
         let received = socket.receiver().stats().unwrap();
         assert_eq!((received["over_port"], received["several_in_one"]), expected, "{mode}: {received:?}");
-        close(lab.left(), socket);
+        close_and_check(lab.left(), socket);
     }
 }

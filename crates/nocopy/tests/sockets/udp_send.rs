@@ -8,7 +8,7 @@ use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Reason};
 use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::without_missing_ipv6;
 
-use crate::common::methods::available;
+use crate::common::methods::available_methods;
 
 /// All methods except ports, which have their own tests.
 const METHODS: [Method; 7] = [
@@ -21,37 +21,37 @@ const METHODS: [Method; 7] = [
     Method::UringZeroCopyGso,
 ];
 
-fn local(ip: &str) -> SocketAddr {
+fn ephemeral_address(ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), 0)
 }
 
-fn pair(ip: &str, method: Option<Method>) -> (Socket, UdpSocket) {
-    let receiver = UdpSocket::bind(local(ip)).unwrap();
+fn connected_pair(ip: &str, method: Option<Method>) -> (Socket, UdpSocket) {
+    let receiver = UdpSocket::bind(ephemeral_address(ip)).unwrap();
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     socket2::SockRef::from(&receiver).set_recv_buffer_size(4 << 20).unwrap();
     let builder = Socket::builder().return_buffers(true);
     let builder = method.map_or(builder.clone(), |method| builder.method(method));
-    let mut socket = builder.bind(local(ip)).unwrap();
+    let mut socket = builder.bind(ephemeral_address(ip)).unwrap();
     socket.connect(receiver.local_addr().unwrap()).unwrap();
     (socket, receiver)
 }
 
-fn receive(receiver: &UdpSocket) -> Vec<u8> {
+fn receive_one(receiver: &UdpSocket) -> Vec<u8> {
     let mut bytes = vec![0; 65_536];
     let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("a datagram came");
     bytes.truncate(length);
     bytes
 }
 
-fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-fn refused(error: std::io::Error) -> SendError {
+fn send_error_of(error: std::io::Error) -> SendError {
     error.downcast().expect("datagrams were refused")
 }
 
-fn drain(socket: &mut Socket) -> Ledger {
+fn drain_and_take_ledger(socket: &mut Socket) -> Ledger {
     assert!(socket.sender().drain(PATIENCE).unwrap(), "the kernel let go of the buffers");
     socket.sender().ledger()
 }
@@ -59,16 +59,16 @@ fn drain(socket: &mut Socket) -> Ledger {
 #[test]
 fn every_method_sends_the_given_bytes() {
     for ip in without_missing_ipv6(["127.0.0.1", "::1"], |ip| ip.contains(':')) {
-        for method in available(METHODS) {
-            let (mut socket, receiver) = pair(ip, Some(method));
+        for method in available_methods(METHODS) {
+            let (mut socket, receiver) = connected_pair(ip, Some(method));
             let lengths = [0, 1, 64, 1400, 1400, 1400, 900, 8192, 8192, 65_507];
             for (number, bytes) in lengths.into_iter().enumerate() {
-                socket.sender().send(Buffer::from(pattern(number, bytes)), None).unwrap();
+                socket.sender().send(Buffer::from(numbered_pattern(number, bytes)), None).unwrap();
             }
-            let tally = drain(&mut socket);
+            let tally = drain_and_take_ledger(&mut socket);
             for (number, bytes) in lengths.into_iter().enumerate() {
                 assert!(
-                    receive(&receiver) == pattern(number, bytes),
+                    receive_one(&receiver) == numbered_pattern(number, bytes),
                     "{ip} {method}: datagram {number} of {bytes} bytes"
                 );
             }
@@ -89,15 +89,15 @@ fn every_method_sends_the_given_bytes() {
 
 #[test]
 fn one_buffer_holds_many_datagrams() {
-    for method in available(METHODS) {
-        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+    for method in available_methods(METHODS) {
+        let (mut socket, receiver) = connected_pair("127.0.0.1", Some(method));
         let mut buffer = socket.sender().buffer().unwrap();
-        buffer.fill(&pattern(3, 10 * 100 + 7)).unwrap();
+        buffer.fill(&numbered_pattern(3, 10 * 100 + 7)).unwrap();
         socket.sender().send(Message::segments(buffer, 100), None).unwrap();
-        drain(&mut socket);
-        let all = pattern(3, 10 * 100 + 7);
+        drain_and_take_ledger(&mut socket);
+        let all = numbered_pattern(3, 10 * 100 + 7);
         for datagram in all.chunks(100) {
-            assert!(receive(&receiver) == datagram, "{method}");
+            assert!(receive_one(&receiver) == datagram, "{method}");
         }
         let done = socket.sender().completed().expect("its buffer is back");
         assert_eq!(&*done.item.pieces()[0], all);
@@ -107,51 +107,51 @@ fn one_buffer_holds_many_datagrams() {
 
 #[test]
 fn more_datagrams_than_one_call_arrive_in_order() {
-    for method in available(METHODS) {
-        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
-        let all = pattern(1, 16 * 200);
+    for method in available_methods(METHODS) {
+        let (mut socket, receiver) = connected_pair("127.0.0.1", Some(method));
+        let all = numbered_pattern(1, 16 * 200);
         let mut buffer = socket.sender().buffer().unwrap();
         buffer.fill(&all).unwrap();
         socket.sender().send(Message::segments(buffer, 16), None).unwrap();
-        drain(&mut socket);
+        drain_and_take_ledger(&mut socket);
         assert_eq!(socket.sender().stats().unwrap().moved, 200);
         for datagram in all.chunks(16) {
-            assert!(receive(&receiver) == datagram, "{method}");
+            assert!(receive_one(&receiver) == datagram, "{method}");
         }
     }
 }
 
 #[test]
-fn header_and_payload_are_gathered() {
-    for method in available(METHODS) {
-        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+fn pieces_of_a_message_are_gathered_into_one_datagram() {
+    for method in available_methods(METHODS) {
+        let (mut socket, receiver) = connected_pair("127.0.0.1", Some(method));
         for number in 0..30 {
             let header = Buffer::from_owner([number as u8; 8]);
-            let payload = Buffer::from(pattern(number, 500));
+            let payload = Buffer::from(numbered_pattern(number, 500));
             socket.sender().send(Message::from_iter([header, payload]), None).unwrap();
         }
-        drain(&mut socket);
+        drain_and_take_ledger(&mut socket);
         for number in 0..30 {
-            let expected = [vec![number as u8; 8], pattern(number, 500)].concat();
-            assert!(receive(&receiver) == expected, "{method}: datagram {number}");
+            let expected = [vec![number as u8; 8], numbered_pattern(number, 500)].concat();
+            assert!(receive_one(&receiver) == expected, "{method}: datagram {number}");
         }
     }
 }
 
 #[test]
 fn local_delivery_is_recorded_as_copied() {
-    for (method, cause) in available([
+    for (method, cause) in available_methods([
         (Method::ZeroCopy, Cause::DeliveredLocally),
         (Method::ZeroCopyGso, Cause::DeliveredLocally),
         (Method::UringZeroCopy, Cause::DeliveredLocally),
         (Method::UringZeroCopyGso, Cause::DeliveredLocally),
         (Method::Gso, Cause::SocketCall),
     ]) {
-        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let (mut socket, receiver) = connected_pair("127.0.0.1", Some(method));
         let ticket = socket.sender().send(Buffer::from(vec![1; 1000]), None).unwrap();
         socket.sender().flush().unwrap();
-        receive(&receiver);
-        let tally = drain(&mut socket);
+        receive_one(&receiver);
+        let tally = drain_and_take_ledger(&mut socket);
         assert_eq!(tally.bytes_of(Evidence::Copied(cause)), 1000, "{method}: {tally}");
         let done = socket.sender().completed().unwrap();
         assert_eq!((done.ticket, done.evidence), (ticket, Evidence::Copied(cause)));
@@ -162,44 +162,45 @@ fn local_delivery_is_recorded_as_copied() {
 
 #[test]
 fn slices_are_copied_at_once_in_order() {
-    let (mut socket, receiver) = pair("127.0.0.1", None);
+    let (mut socket, receiver) = connected_pair("127.0.0.1", None);
     socket.sender().send(Buffer::from(b"first".to_vec()), None).unwrap();
     socket.sender().send_copy(b"second", None).unwrap();
-    assert_eq!((receive(&receiver), receive(&receiver)), (b"first".to_vec(), b"second".to_vec()));
+    assert_eq!((receive_one(&receiver), receive_one(&receiver)), (b"first".to_vec(), b"second".to_vec()));
     assert_eq!(socket.sender().ledger().bytes_of(Evidence::Copied(Cause::Slice)), 6);
 }
 
 #[test]
 fn infinite_timeouts_are_accepted() {
-    let (mut socket, receiver) = pair("127.0.0.1", Some(Method::ZeroCopy));
+    let (mut socket, receiver) = connected_pair("127.0.0.1", Some(Method::ZeroCopy));
     socket.sender().send(Buffer::from(vec![1; 100]), None).unwrap();
     assert!(socket.sender().drain(Duration::MAX).unwrap());
-    assert_eq!(receive(&receiver), [1; 100]);
+    assert_eq!(receive_one(&receiver), [1; 100]);
     let mut sender = socket.split().1;
     assert!(sender.close(Duration::MAX).unwrap() && sender.stats().unwrap()["abandoned_calls"] == 0);
 }
 
 #[test]
-fn one_socket_sends_to_many() {
-    let receivers: Vec<_> = (0..50).map(|_| UdpSocket::bind(local("127.0.0.1")).unwrap()).collect();
-    let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
+fn one_socket_sends_to_many_addresses() {
+    let receivers: Vec<_> =
+        (0..50).map(|_| UdpSocket::bind(ephemeral_address("127.0.0.1")).unwrap()).collect();
+    let mut socket = Socket::bind(ephemeral_address("127.0.0.1")).unwrap();
     let sender = socket.sender();
     for round in 0..3 {
         for (number, receiver) in receivers.iter().enumerate() {
-            let buffer = Buffer::from(pattern(number, 100 + round));
+            let buffer = Buffer::from(numbered_pattern(number, 100 + round));
             sender.send(buffer, receiver.local_addr().unwrap()).unwrap();
         }
     }
     sender.flush().unwrap();
     for (number, receiver) in receivers.iter().enumerate() {
         receiver.set_read_timeout(Some(PATIENCE)).unwrap();
-        (0..3).for_each(|round| assert_eq!(receive(receiver), pattern(number, 100 + round)));
+        (0..3).for_each(|round| assert_eq!(receive_one(receiver), numbered_pattern(number, 100 + round)));
     }
 }
 
 #[test]
 fn rejected_messages_are_returned() {
-    let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
+    let mut socket = Socket::bind(ephemeral_address("127.0.0.1")).unwrap();
     let rejected = socket.sender().send(Buffer::from(vec![1]), None).unwrap_err();
     assert!(matches!(rejected.reason, Reason::NotConnected) && rejected.item.pieces()[0].len() == 1);
     let to = SocketAddr::from(([127, 0, 0, 1], 9));
@@ -213,25 +214,26 @@ fn rejected_messages_are_returned() {
 }
 
 /// An address without a socket, which no other test uses.
-fn closed_port() -> SocketAddr {
-    UdpSocket::bind(local("127.0.0.77")).unwrap().local_addr().unwrap()
+fn closed_port_address() -> SocketAddr {
+    UdpSocket::bind(ephemeral_address("127.0.0.77")).unwrap().local_addr().unwrap()
 }
 
 #[test]
 fn a_closed_port_is_reported_and_sending_continues() {
-    let closed_port = closed_port();
-    for method in available(METHODS) {
+    let closed_port = closed_port_address();
+    for method in available_methods(METHODS) {
         // Not connected: the kernel reports errors to a connected socket only about its peer.
-        let (_, receiver) = pair("127.0.0.1", Some(method));
-        let mut socket = Socket::builder().method(method).bind(local("127.0.0.1")).unwrap();
+        let (_, receiver) = connected_pair("127.0.0.1", Some(method));
+        let mut socket = Socket::builder().method(method).bind(ephemeral_address("127.0.0.1")).unwrap();
         let somebody = receiver.local_addr().unwrap();
         for number in 0..20 {
             socket.sender().send(Buffer::from(vec![0; 10]), closed_port).unwrap();
-            socket.sender().send(Buffer::from(pattern(number, 100)), somebody).unwrap();
+            socket.sender().send(Buffer::from(numbered_pattern(number, 100)), somebody).unwrap();
             socket.sender().flush().unwrap();
         }
-        (0..20).for_each(|number| assert_eq!(receive(&receiver), pattern(number, 100), "{method}"));
-        drain(&mut socket);
+        (0..20)
+            .for_each(|number| assert_eq!(receive_one(&receiver), numbered_pattern(number, 100), "{method}"));
+        drain_and_take_ledger(&mut socket);
         let errors: Vec<_> = socket.sender().errors().collect();
         assert!(!errors.is_empty(), "{method}");
         for error in errors {
@@ -244,34 +246,34 @@ fn a_closed_port_is_reported_and_sending_continues() {
 
 #[test]
 fn an_unsendable_datagram_is_counted_and_others_are_sent() {
-    let (mut socket, receiver) = pair("127.0.0.1", None);
+    let (mut socket, receiver) = connected_pair("127.0.0.1", None);
     // A broadcast address, without permission.
     let all = SocketAddr::from(([255; 4], 9));
     socket.sender().send(Buffer::from(vec![1; 10]), all).unwrap();
     socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();
-    let error = refused(socket.sender().flush().unwrap_err());
+    let error = send_error_of(socket.sender().flush().unwrap_err());
     assert_eq!((error.refused, error.to), (1, Some(all)));
     assert!(error.to_string().contains("broadcasts are to be allowed"), "{error}");
-    assert_eq!(receive(&receiver), b"behind");
+    assert_eq!(receive_one(&receiver), b"behind");
     let counters = socket.sender().stats().unwrap();
     assert_eq!((counters.moved, counters["refused"]), (1, 1));
 }
 
 #[test]
 fn too_many_pieces_are_refused_and_others_are_sent() {
-    for method in available(METHODS) {
-        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+    for method in available_methods(METHODS) {
+        let (mut socket, receiver) = connected_pair("127.0.0.1", Some(method));
         let piece = || Buffer::from(vec![1]);
         socket.sender().send(Message::from_iter((0..1024).map(|_| piece())), None).unwrap();
         socket.sender().send(Message::from_iter((0..1025).map(|_| piece())), None).unwrap();
         socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();
-        let refused = refused(match socket.sender().flush() {
+        let refused = send_error_of(match socket.sender().flush() {
             Err(refused) => refused,
             Ok(()) => socket.sender().drain(PATIENCE).unwrap_err(), // told later, by the ring
         });
         assert_eq!((refused.refused, refused.source.raw_os_error()), (1, Some(libc::EMSGSIZE)), "{method}");
         assert!(socket.sender().drain(PATIENCE).unwrap());
-        let (first, second) = (receive(&receiver).len(), receive(&receiver).len());
+        let (first, second) = (receive_one(&receiver).len(), receive_one(&receiver).len());
         assert_eq!(first + second, 1024 + 6, "{method}");
         let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
         assert_eq!(
@@ -287,8 +289,8 @@ fn ipv4_errors_are_reported_to_ipv6_sockets() {
     if !nocopy_lab::ipv6_sockets_or_skip() {
         return;
     }
-    let closed_port = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), closed_port().port());
-    let mut socket = Socket::bind(local("::")).unwrap();
+    let closed_port = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), closed_port_address().port());
+    let mut socket = Socket::bind(ephemeral_address("::")).unwrap();
     socket.sender().send(Buffer::from(vec![0; 10]), closed_port).unwrap();
     socket.sender().flush().unwrap();
     let mut errors = Vec::new();
@@ -306,11 +308,11 @@ fn ipv4_errors_are_reported_to_ipv6_sockets() {
 
 #[test]
 fn every_buffer_is_free_after_a_long_run() {
-    for method in available(METHODS) {
-        let receiver = UdpSocket::bind(local("127.0.0.1")).unwrap();
+    for method in available_methods(METHODS) {
+        let receiver = UdpSocket::bind(ephemeral_address("127.0.0.1")).unwrap();
         let pool = Pool::new(64, 64 << 10).unwrap();
         let builder = Socket::builder().return_buffers(true).send_pool(&pool).method(method);
-        let mut socket = builder.bind(local("127.0.0.1")).unwrap();
+        let mut socket = builder.bind(ephemeral_address("127.0.0.1")).unwrap();
         socket.connect(receiver.local_addr().unwrap()).unwrap();
         drop(receiver);
         for _ in 0..300 {
@@ -323,7 +325,7 @@ fn every_buffer_is_free_after_a_long_run() {
             socket.sender().send(Message::segments(buffer, 500), None).unwrap();
             socket.sender().flush().unwrap();
         }
-        drain(&mut socket);
+        drain_and_take_ledger(&mut socket);
         drop(socket);
         assert_eq!(pool.available(), pool.total(), "{method}");
     }

@@ -16,50 +16,50 @@ use tokio::io::unix::AsyncFd;
 
 use crate::common::PATIENCE;
 use crate::common::lab;
-use crate::common::methods::available;
+use crate::common::methods::available_methods;
 
 const METHODS: [Method; 5] =
     [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
-fn local() -> SocketAddr {
+fn ephemeral_address() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn pair(builder: Builder) -> (AsyncSender<Sender>, AsyncReceiver<Receiver>, SocketAddr) {
-    let receiver = Socket::builder().receive_buffer(4 << 20).bind(local()).unwrap();
+fn async_pair(builder: Builder) -> (AsyncSender<Sender>, AsyncReceiver<Receiver>, SocketAddr) {
+    let receiver = Socket::builder().receive_buffer(4 << 20).bind(ephemeral_address()).unwrap();
     let to = receiver.local_address().unwrap();
-    let mut sender = builder.bind(local()).unwrap();
+    let mut sender = builder.bind(ephemeral_address()).unwrap();
     sender.connect(to).unwrap();
     let (sender, receiver) = (sender.split().1, receiver.split().0);
     (AsyncSender::new(sender).unwrap(), AsyncReceiver::new(receiver).unwrap(), to)
 }
 
-async fn within<T>(work: impl Future<Output = T>) -> T {
+async fn within_patience<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("in time")
 }
 
 /// All messages whose memory is free, after a wait for them.
-async fn all_completed(sender: &mut AsyncSender<Sender>) -> Vec<nocopy::Completed<Message>> {
-    within(sender.drain()).await.unwrap();
+async fn drain_completed(sender: &mut AsyncSender<Sender>) -> Vec<nocopy::Completed<Message>> {
+    within_patience(sender.drain()).await.unwrap();
     std::iter::from_fn(|| sender.completed()).collect()
 }
 
 #[tokio::test]
-async fn free_buffers_return_with_their_evidence() {
-    for method in available(METHODS) {
-        let (mut sender, mut receiver, _) = pair(Socket::builder().method(method).return_buffers(true));
+async fn completed_buffers_return_with_their_tickets() {
+    for method in available_methods(METHODS) {
+        let (mut sender, mut receiver, _) = async_pair(Socket::builder().method(method).return_buffers(true));
         let mut tickets = Vec::new();
         for number in 0..100_u8 {
             tickets.push(sender.send(Buffer::from(vec![number; 500]), None).unwrap());
-            within(sender.flush()).await.unwrap();
+            within_patience(sender.flush()).await.unwrap();
         }
         let mut received = Vec::new();
         while received.len() < 100 {
-            let batch = within(receiver.receive()).await.unwrap();
+            let batch = within_patience(receiver.receive()).await.unwrap();
             received.extend(batch.map(|datagram| datagram.to_vec()));
         }
         assert!(received.iter().zip(0..).all(|(bytes, number)| *bytes == [number; 500]), "{method}");
-        let mut completed = all_completed(&mut sender).await;
+        let mut completed = drain_completed(&mut sender).await;
         completed.sort_unstable_by_key(|done| tickets.iter().position(|ticket| *ticket == done.ticket));
         assert_eq!(completed.len(), 100, "{method}");
         for (number, done) in (0_u8..).zip(completed) {
@@ -95,7 +95,7 @@ async fn a_late_ring_completion_wakes_the_task() {
     let to = receiver.local_addr().unwrap();
     for number in 0..5_u8 {
         sender.send(Buffer::from(vec![number; 1000]), to).unwrap();
-        within(sender.flush()).await.unwrap();
+        within_patience(sender.flush()).await.unwrap();
     }
     {
         let mut drained = Box::pin(sender.drain());
@@ -107,7 +107,7 @@ async fn a_late_ring_completion_wakes_the_task() {
     // The queue is looked at when something is queued after it.
     let nudge = || std::net::UdpSocket::bind(address(lab.left(), 0)).unwrap();
     lab.left().namespace().run(nudge).send_to(&[7], to).unwrap();
-    let mut completed = all_completed(&mut sender).await;
+    let mut completed = drain_completed(&mut sender).await;
     completed.sort_unstable_by_key(|done| done.item.pieces()[0][0]);
     for (number, done) in (0_u8..5).zip(completed) {
         assert_eq!(*done.item.pieces()[0], [number; 1000]);
@@ -122,12 +122,12 @@ async fn a_late_ring_completion_wakes_the_task() {
 
 /// More than a ring holds at a time, and more messages than the queue holds.
 #[tokio::test]
-async fn a_full_queue_and_a_full_ring_drain() {
+async fn all_messages_return_from_a_full_queue_and_a_full_ring() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
     let (mut sender, receiver, _) =
-        pair(Socket::builder().method(Method::UringZeroCopy).return_buffers(true));
+        async_pair(Socket::builder().method(Method::UringZeroCopy).return_buffers(true));
     drop(receiver);
     let mut back = Vec::new();
     for number in 0..1500_u32 {
@@ -135,18 +135,18 @@ async fn a_full_queue_and_a_full_ring_drain() {
         while let Err(rejected) = sender.send(buffer, None) {
             assert!(matches!(rejected.reason, nocopy::Reason::Full));
             buffer = rejected.item.into_iter().next().unwrap();
-            let _ = within(sender.flush()).await; // nobody receives, and the kernel may say so
+            let _ = within_patience(sender.flush()).await; // nobody receives, and the kernel may say so
         }
     }
-    while within(sender.flush()).await.is_err() {}
-    back.extend(all_completed(&mut sender).await);
+    while within_patience(sender.flush()).await.is_err() {}
+    back.extend(drain_completed(&mut sender).await);
     back.sort_unstable_by_key(|done| u32::from_be_bytes(done.item.pieces()[0][..].try_into().unwrap()));
     assert!(back.iter().zip(0_u32..).all(|(done, number)| *done.item.pieces()[0] == number.to_be_bytes()));
     assert_eq!((back.len(), sender.in_flight()), (1500, 0));
 }
 
 #[tokio::test]
-async fn an_echo_is_the_same_over_both_backends() {
+async fn an_echo_works_by_the_kernels_socket_and_over_a_port() {
     let lab = lab!();
     for port in [false, true] {
         let address = SocketAddr::new(lab.left().ipv4().into(), 7790 + u16::from(port));
@@ -170,18 +170,18 @@ async fn an_echo_is_the_same_over_both_backends() {
             peer.send_to(&[round; 100], address).unwrap();
             let mut echoed = 0;
             while echoed == 0 {
-                for datagram in within(receiver.receive()).await.unwrap() {
+                for datagram in within_patience(receiver.receive()).await.unwrap() {
                     let from = datagram.from();
                     sender.send(datagram.take(), from).unwrap();
                     echoed += 1;
                 }
             }
-            within(sender.flush()).await.unwrap();
+            within_patience(sender.flush()).await.unwrap();
             let mut bytes = [0; 200];
             let length = uninterrupted(|| peer.recv(&mut bytes)).unwrap();
             assert_eq!(bytes[..length], [round; 100]);
         }
-        within(sender.drain()).await.unwrap();
+        within_patience(sender.drain()).await.unwrap();
         assert_eq!(sender.stats().unwrap().moved, 20);
     }
 }
@@ -190,7 +190,7 @@ async fn an_echo_is_the_same_over_both_backends() {
 #[tokio::test]
 #[allow(unsafe_code)]
 async fn descriptors_of_halves_can_be_watched() {
-    let mut socket = Socket::bind(local()).unwrap();
+    let mut socket = Socket::bind(ephemeral_address()).unwrap();
     let here = socket.local_address().unwrap();
     let there = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let descriptor = socket.receiver().as_fd().try_clone_to_owned().unwrap();
@@ -198,7 +198,7 @@ async fn descriptors_of_halves_can_be_watched() {
     let watched = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.unwrap();
     for number in 0..3_u8 {
         let sent = there.send_to(&[number], here);
-        let mut ready = within(watched.readable()).await.unwrap();
+        let mut ready = within_patience(watched.readable()).await.unwrap();
         assert_eq!(sent.unwrap(), 1);
         assert!(socket.receiver().arm().unwrap());
         let mut batch = socket.receiver().try_receive().unwrap();
@@ -213,13 +213,13 @@ async fn descriptors_of_halves_can_be_watched() {
 #[tokio::test]
 async fn a_buffer_returned_by_another_task_ends_the_wait() {
     let pool = nocopy::Pool::new(1, 2048).unwrap();
-    let (mut sender, _receiver, _) = pair(Socket::builder().send_pool(&pool));
-    let held = within(sender.buffer()).await.unwrap();
+    let (mut sender, _receiver, _) = async_pair(Socket::builder().send_pool(&pool));
+    let held = within_patience(sender.buffer()).await.unwrap();
     let other = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);
     });
-    drop(within(sender.buffer()).await.unwrap());
+    drop(within_patience(sender.buffer()).await.unwrap());
     other.await.unwrap();
 }
 
@@ -235,7 +235,7 @@ async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
     let mut held = Vec::new();
     while held.len() < 8 {
         peer.send_to(b"held", (local, 7301)).unwrap();
-        held.extend(within(receiver.receive()).await.unwrap().map(nocopy::udp::Datagram::take));
+        held.extend(within_patience(receiver.receive()).await.unwrap().map(nocopy::udp::Datagram::take));
     }
     let home = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -245,7 +245,7 @@ async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
     });
     let mut came = 0;
     while came == 0 {
-        came = within(receiver.receive()).await.unwrap().count();
+        came = within_patience(receiver.receive()).await.unwrap().count();
     }
     home.await.unwrap();
 }

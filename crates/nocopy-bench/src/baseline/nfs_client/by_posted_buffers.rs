@@ -6,10 +6,10 @@ use std::time::Duration;
 use nocopy::Pool;
 use nocopy_nfs::client::{Client, FilePosition, Url};
 
-use super::{IN_FLIGHT, ReadResult, Window};
+use super::{IN_FLIGHT, ReadResult, ReadWindow};
 use crate::nfs_content::is_content;
 
-pub(super) fn read(
+pub(super) fn read_into_posted_buffers(
     url: &str,
     connections: usize,
     bytes: usize,
@@ -22,7 +22,7 @@ pub(super) fn read(
     let (mut client, below) = builder.connect(&url).map_err(io::Error::other)?;
     let file = client.walk(&below).map_err(io::Error::other)?.file;
     let (mut next, mut unchecked) = (0, file_bytes / bytes as u64);
-    let mut measured: Option<Window> = None;
+    let mut measured: Option<ReadWindow> = None;
     loop {
         while let Some(buffer) = client.buffer() {
             client.post(buffer, FilePosition { file, offset: next }).map_err(|rejected| {
@@ -33,7 +33,7 @@ pub(super) fn read(
         let filled = client.receive().map_err(io::Error::other)?;
         let filled = filled.ok_or_else(|| io::Error::other("no posted buffer came back"))?;
         let offset = filled.place.offset;
-        let (buffer, _) = filled.read().map_err(io::Error::other)?;
+        let (buffer, _) = filled.into_result().map_err(io::Error::other)?;
         if buffer.len() != bytes {
             return Err(io::Error::other(format!("a read of {bytes} bytes returned {}", buffer.len())));
         }
@@ -44,7 +44,9 @@ pub(super) fn read(
                 )));
             }
             unchecked -= 1;
-        } else if let Some(result) = measured.get_or_insert_with(|| Window::new(window)).count(bytes)? {
+        } else if let Some(result) =
+            measured.get_or_insert_with(|| ReadWindow::new(window)).count_bytes(bytes)?
+        {
             let counts = client.stats()?;
             return Ok(ReadResult { moved_bytes: counts.get("moved_bytes").unwrap_or(0), ..result });
         }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{IN_FLIGHT, ReadResult, Window};
+use super::{IN_FLIGHT, ReadResult, ReadWindow};
 
 /// Length of the receive buffer; the best `recv()` loop uses the same.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Offset of the file offset in a call, counted from its end.
 const OFFSET_FROM_END: usize = 12;
 
-pub(super) fn read(
+pub(super) fn read_by_prepared_calls(
     url: &str,
     from: SocketAddr,
     connections: usize,
@@ -34,13 +34,19 @@ pub(super) fn read(
     let (mut client, below) = Client::builder().connect(&url).map_err(io::Error::other)?;
     let file = client.walk(&below).map_err(io::Error::other)?.file;
     drop(client);
-    let mut calls = Calls { call: call(file, bytes as u32), next: 0, file_bytes, bytes: bytes as u64 };
-    let mut streams: Vec<Stream> = (0..connections).map(|_| Stream::new(from)).collect::<io::Result<_>>()?;
+    let mut calls = PreparedCalls {
+        call: read_call_template(file, bytes as u32),
+        next: 0,
+        file_bytes,
+        bytes: bytes as u64,
+    };
+    let mut streams: Vec<ReplyStream> =
+        (0..connections).map(|_| ReplyStream::new(from)).collect::<io::Result<_>>()?;
     for stream in &mut streams {
-        calls.send(&stream.socket, IN_FLIGHT / connections)?;
+        calls.send_read_calls(&stream.socket, IN_FLIGHT / connections)?;
     }
     let mut buffer = vec![0; BUFFER_BYTES];
-    let mut window = Window::new(window);
+    let mut window = ReadWindow::new(window);
     let flags = if connections == 1 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     loop {
         if connections > 1 {
@@ -55,16 +61,16 @@ pub(super) fn read(
                 Err(Errno::AGAIN) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let answered = stream.count(&buffer[..count], bytes)?;
-            calls.send(&stream.socket, answered)?;
-            if let Some(result) = window.count(answered * bytes)? {
+            let answered = stream.count_replies(&buffer[..count], bytes)?;
+            calls.send_read_calls(&stream.socket, answered)?;
+            if let Some(result) = window.count_bytes(answered * bytes)? {
                 return Ok(result);
             }
         }
     }
 }
 
-fn call(file: FileHandle, bytes: u32) -> Vec<u8> {
+fn read_call_template(file: FileHandle, bytes: u32) -> Vec<u8> {
     let mut call = record::begin();
     let credential = Credential { flavor: AUTH_NONE, body: &[] };
     let procedure = Procedure::Read as u32;
@@ -76,15 +82,15 @@ fn call(file: FileHandle, bytes: u32) -> Vec<u8> {
 }
 
 #[derive(Debug)]
-struct Calls {
+struct PreparedCalls {
     call: Vec<u8>,
     next: u64,
     file_bytes: u64,
     bytes: u64,
 }
 
-impl Calls {
-    fn send(&mut self, mut socket: &TcpStream, count: usize) -> io::Result<()> {
+impl PreparedCalls {
+    fn send_read_calls(&mut self, mut socket: &TcpStream, count: usize) -> io::Result<()> {
         let mut all = Vec::with_capacity(count * self.call.len());
         for _ in 0..count {
             let at = self.call.len() - OFFSET_FROM_END;
@@ -97,7 +103,7 @@ impl Calls {
 }
 
 #[derive(Debug)]
-struct Stream {
+struct ReplyStream {
     socket: TcpStream,
     /// Length of each reply; 0 until the first has arrived.
     reply_bytes: usize,
@@ -105,7 +111,7 @@ struct Stream {
     partial_bytes: usize,
 }
 
-impl Stream {
+impl ReplyStream {
     fn new(from: SocketAddr) -> io::Result<Self> {
         let socket = TcpStream::connect(from)?;
         socket.set_nodelay(true)?;
@@ -114,7 +120,7 @@ impl Stream {
 
     /// The number of replies that end with these bytes. All replies have the length of the first, which must
     /// have all requested bytes.
-    fn count(&mut self, received: &[u8], bytes: usize) -> io::Result<usize> {
+    fn count_replies(&mut self, received: &[u8], bytes: usize) -> io::Result<usize> {
         if self.reply_bytes == 0 {
             let mark = received.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
             self.reply_bytes = 4 + (u32::from_be_bytes(*mark) & !(1 << 31)) as usize;

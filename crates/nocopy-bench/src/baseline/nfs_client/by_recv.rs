@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{ReadResult, Window};
+use super::{ReadResult, ReadWindow};
 
-pub(super) fn read(
+pub(super) fn read_by_recv(
     from: SocketAddr,
     connections: usize,
     bytes: usize,
@@ -19,7 +19,7 @@ pub(super) fn read(
     let streams: Vec<TcpStream> =
         (0..connections).map(|_| TcpStream::connect(from)).collect::<Result<_, _>>()?;
     let mut buffer = vec![0; bytes];
-    let mut window = Window::new(window);
+    let mut window = ReadWindow::new(window);
     // With one connection the call itself waits.
     let flags = if streams.len() == 1 { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     loop {
@@ -32,7 +32,7 @@ pub(super) fn read(
             match recv(stream, &mut buffer[..], flags) {
                 Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok((_, count)) => {
-                    if let Some(result) = window.count(count)? {
+                    if let Some(result) = window.count_bytes(count)? {
                         return Ok(result);
                     }
                 }

@@ -9,7 +9,7 @@ const SOURCE: &str = include_str!("libnfs.c");
 const COMPILER: &str = "cc";
 
 pub(crate) fn is_installed() -> bool {
-    compile(&["-fsyntax-only"]).is_ok_and(|output| output.status.success())
+    run_compiler(&["-fsyntax-only"]).is_ok_and(|output| output.status.success())
 }
 
 pub(crate) fn version() -> String {
@@ -27,10 +27,10 @@ pub(crate) fn version() -> String {
 }
 
 /// Compiles it into a directory; returns the program's path.
-pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
+pub(crate) fn build_program(directory: &Path) -> io::Result<PathBuf> {
     let program = directory.join("reads-by-libnfs");
     let name = program.to_str().ok_or_else(|| io::Error::other("a path that is no text"))?;
-    let output = compile(&["-O2", "-o", name, "-", "-lnfs"])?;
+    let output = run_compiler(&["-O2", "-o", name, "-", "-lnfs"])?;
     match output.status.success() {
         true => Ok(program),
         false => {
@@ -41,7 +41,7 @@ pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn compile(words: &[&str]) -> io::Result<Output> {
+fn run_compiler(words: &[&str]) -> io::Result<Output> {
     let mut command = Command::new(COMPILER);
     command
         .args(["-std=gnu11", "-x", "c"])

@@ -28,7 +28,7 @@ pub(crate) const IN_FLIGHT: usize = 16;
 pub(crate) const WARM_UP: Duration = Duration::from_millis(25);
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct NfsReadTask {
     pub(crate) method: ReadMethod,
     pub(crate) connections: usize,
     pub(crate) window: Duration,
@@ -65,8 +65,8 @@ pub(crate) struct ReadResult {
 }
 
 /// The main function of the process.
-pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
-    let result = capability::drop_others(capability::NONE).and_then(|()| read(task));
+pub(crate) fn child_main(task: &NfsReadTask) -> Result<Outcome, Failure> {
+    let result = capability::drop_others(capability::NONE).and_then(|()| read_by_method(task));
     let (message, outcome) = match result {
         Ok(result) => (ClientMessage::Done(result), Outcome::Positive),
         Err(error) => (ClientMessage::Failed(error.to_string()), Outcome::Negative),
@@ -75,47 +75,47 @@ pub(crate) fn run(task: &Task) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-fn read(task: &Task) -> io::Result<ReadResult> {
-    let Task { method, connections, window } = task;
+fn read_by_method(task: &NfsReadTask) -> io::Result<ReadResult> {
+    let NfsReadTask { method, connections, window } = task;
     match method {
         ReadMethod::Post { url, bytes, file_bytes } => {
-            by_posted_buffers::read(url, *connections, *bytes, *file_bytes, *window)
+            by_posted_buffers::read_into_posted_buffers(url, *connections, *bytes, *file_bytes, *window)
         }
         ReadMethod::PreparedCalls { url, from, bytes, file_bytes } => {
-            by_prepared_calls::read(url, *from, *connections, *bytes, *file_bytes, *window)
+            by_prepared_calls::read_by_prepared_calls(url, *from, *connections, *bytes, *file_bytes, *window)
         }
-        ReadMethod::Recv { from, bytes } => by_recv::read(*from, *connections, *bytes, *window),
+        ReadMethod::Recv { from, bytes } => by_recv::read_by_recv(*from, *connections, *bytes, *window),
     }
 }
 
 /// The window of a process that only reads.
 #[derive(Debug)]
-struct Window {
+struct ReadWindow {
     length: Duration,
     ready: Instant,
     begin: Option<(Instant, Duration, u64)>,
     bytes: u64,
 }
 
-impl Window {
+impl ReadWindow {
     fn new(length: Duration) -> Self {
         Self { length, ready: Instant::now(), begin: None, bytes: 0 }
     }
 
     /// Counts bytes; returns the result, once the window is over.
-    fn count(&mut self, bytes: usize) -> io::Result<Option<ReadResult>> {
+    fn count_bytes(&mut self, bytes: usize) -> io::Result<Option<ReadResult>> {
         self.bytes += bytes as u64;
         let now = Instant::now();
         match self.begin {
             None if now - self.ready >= WARM_UP => {
-                self.begin = Some((now, cpu::process_time(), self.bytes));
+                self.begin = Some((now, cpu::process_cpu_time(), self.bytes));
                 print_message(&ClientMessage::Measuring)?;
                 Ok(None)
             }
             Some((begin, cpu, before)) if now - begin >= self.length => Ok(Some(ReadResult {
                 bytes: self.bytes - before,
                 elapsed_ns: (now - begin).as_nanos() as u64,
-                cpu_ns: (cpu::process_time() - cpu).as_nanos() as u64,
+                cpu_ns: (cpu::process_cpu_time() - cpu).as_nanos() as u64,
                 peak_kib: cpu::peak_memory_kib("self")?,
                 moved_bytes: 0,
             })),

@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nocopy_nfs::server::core::read_reply;
+use nocopy_nfs::server::core::encode_read_reply;
 use nocopy_nfs::wire::nfs3::{Attributes, FileType, PROGRAM, Procedure, ReadArguments, Time};
-use nocopy_nfs::wire::record::Records;
+use nocopy_nfs::wire::record::RecordAssembler;
 use nocopy_nfs::wire::rpc::Call;
 use nocopy_nfs::wire::xdr::{padding, parse};
 use rustix::fs::sendfile;
@@ -35,14 +35,14 @@ pub(crate) enum TransferMethod {
 }
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct HandWrittenReadServer {
     method: TransferMethod,
     listener: TcpListener,
     file: File,
     buffer: Vec<u8>,
 }
 
-impl Server {
+impl HandWrittenReadServer {
     pub(super) fn open(method: TransferMethod, at: Ipv4Addr, file: &Path) -> io::Result<Self> {
         let buffer = vec![0; READ_BYTES_MAX];
         Ok(Self { method, listener: TcpListener::bind((at, 0))?, file: File::open(file)?, buffer })
@@ -58,12 +58,12 @@ impl Server {
             stream.set_nodelay(true)?;
             // The client closes it when it is done, with replies in flight; a refused client sees the end of
             // the connection.
-            let _ = self.serve(&stream);
+            let _ = self.serve_connection(&stream);
         }
     }
 
-    fn serve(&mut self, stream: &TcpStream) -> io::Result<()> {
-        let mut records = Records::new(CALL_BYTES_MAX);
+    fn serve_connection(&mut self, stream: &TcpStream) -> io::Result<()> {
+        let mut records = RecordAssembler::new(CALL_BYTES_MAX);
         let mut calls = vec![0; CALLS_BYTES];
         loop {
             let (_, count) = recv(stream, &mut calls[..], RecvFlags::empty())?;
@@ -73,12 +73,12 @@ impl Server {
             records.push(&calls[..count]);
             while let Some(record) = records.take().map_err(io::Error::other)? {
                 let call = Call::parse(&record).map_err(io::Error::other)?;
-                self.answer(&call, stream)?;
+                self.answer_read_call(&call, stream)?;
             }
         }
     }
 
-    fn answer(&mut self, call: &Call<'_>, stream: &TcpStream) -> io::Result<()> {
+    fn answer_read_call(&mut self, call: &Call<'_>, stream: &TcpStream) -> io::Result<()> {
         let is_read = (call.program, call.procedure) == (PROGRAM, Procedure::Read as u32);
         let asked = parse::<ReadArguments>(call.arguments).ok().filter(|asked| asked.file.as_bytes() == FILE);
         let Some(ReadArguments { offset, bytes, .. }) = asked.filter(|_| is_read) else {
@@ -86,14 +86,14 @@ impl Server {
         };
         let bytes = (bytes as usize).min(READ_BYTES_MAX);
         match self.method {
-            TransferMethod::Sendfile => self.send_file(call.xid, offset, bytes, stream),
-            _ => self.copy(call.xid, offset, bytes, stream),
+            TransferMethod::Sendfile => self.reply_by_sendfile(call.xid, offset, bytes, stream),
+            _ => self.reply_by_pread(call.xid, offset, bytes, stream),
         }
     }
 
-    fn copy(&mut self, xid: u32, offset: u64, bytes: usize, stream: &TcpStream) -> io::Result<()> {
+    fn reply_by_pread(&mut self, xid: u32, offset: u64, bytes: usize, stream: &TcpStream) -> io::Result<()> {
         let count = pread(&self.file, &mut self.buffer[..bytes], offset)?;
-        let head = self.head(xid, offset, count)?;
+        let head = self.encode_reply_head(xid, offset, count)?;
         let mut pieces = [
             IoSlice::new(&head),
             IoSlice::new(&self.buffer[..count]),
@@ -107,10 +107,10 @@ impl Server {
         Ok(())
     }
 
-    fn send_file(&self, xid: u32, offset: u64, bytes: usize, stream: &TcpStream) -> io::Result<()> {
+    fn reply_by_sendfile(&self, xid: u32, offset: u64, bytes: usize, stream: &TcpStream) -> io::Result<()> {
         let rest = self.file.metadata()?.size().saturating_sub(offset);
         let count = usize::try_from(rest).map_or(bytes, |rest| rest.min(bytes));
-        let head = self.head(xid, offset, count)?;
+        let head = self.encode_reply_head(xid, offset, count)?;
         let mut sent = 0;
         while sent < head.len() {
             sent += send(stream, &head[sent..], SendFlags::MORE)?;
@@ -126,13 +126,13 @@ impl Server {
         stream.write_all(&[0; 3][..padding(count)])
     }
 
-    fn head(&self, xid: u32, offset: u64, count: usize) -> io::Result<Vec<u8>> {
-        let attributes = attributes(&self.file.metadata()?);
-        Ok(read_reply(xid, Ok((attributes, count, offset + count as u64 >= attributes.size))))
+    fn encode_reply_head(&self, xid: u32, offset: u64, count: usize) -> io::Result<Vec<u8>> {
+        let attributes = nfs_attributes(&self.file.metadata()?);
+        Ok(encode_read_reply(xid, Ok((attributes, count, offset + count as u64 >= attributes.size))))
     }
 }
 
-pub(super) fn attributes(about: &Metadata) -> Attributes {
+pub(super) fn nfs_attributes(about: &Metadata) -> Attributes {
     let time =
         |seconds: i64, nanoseconds: i64| Time { seconds: seconds as u32, nanoseconds: nanoseconds as u32 };
     Attributes {

@@ -36,7 +36,7 @@ const DESCRIPTORS: u64 = 16_384;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why it cannot be compared with here, if so.
-pub(crate) fn missing() -> Option<&'static str> {
+pub(crate) fn missing_requirement() -> Option<&'static str> {
     let can_start = |program: &str| {
         let output = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
         // Asked for help, programs end with several codes; those whose libraries are missing with 127.
@@ -48,11 +48,11 @@ pub(crate) fn missing() -> Option<&'static str> {
             "not installed: 'apt install nfs-ganesha nfs-ganesha-vfs rpcbind' or what your system calls them",
         );
     }
-    (!may_have_descriptors()).then_some("it may not open 16,384 files: raise 'ulimit -Hn'")
+    (!descriptor_limit_suffices()).then_some("it may not open 16,384 files: raise 'ulimit -Hn'")
 }
 
 /// It keeps files open; with too few descriptors it is slow, and answers EIO.
-fn may_have_descriptors() -> bool {
+fn descriptor_limit_suffices() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { maximum: Some(DESCRIPTORS), ..limit };
     limit.maximum.is_none_or(|most| most >= DESCRIPTORS) || setrlimit(Resource::Nofile, raised).is_ok()
@@ -67,33 +67,36 @@ pub(super) struct RunningGanesha {
 impl RunningGanesha {
     /// Starts them, and waits until files are served.
     pub(super) fn start(directory: &Path, scratch: &Path, is_writable: bool) -> io::Result<Self> {
-        hide_state()?;
+        mount_private_state()?;
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
         let [configuration, log] = ["ganesha.conf", "ganesha.log"].map(|name| scratch.join(name));
-        fs::write(&configuration, self::configuration(directory, is_writable))?;
+        fs::write(&configuration, self::ganesha_configuration(directory, is_writable))?;
         let mut running = Self { programs: Vec::new() };
         // In the foreground, without saved state.
-        running.add(Command::new(RPCBIND).args(["-w", "-f"]))?;
-        running.wait(|| Ok(Path::new("/run/rpcbind.sock").exists()), &log)?;
+        running.start_program(Command::new(RPCBIND).args(["-w", "-f"]))?;
+        running.wait_until_ready(|| Ok(Path::new("/run/rpcbind.sock").exists()), &log)?;
         let mut ganesha = Command::new(GANESHA);
         ganesha.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(&log).args(["-p", "/run/ganesha.pid"]);
-        running.add(&mut ganesha)?;
-        running.wait(|| Ok([PORT, MOUNT_PORT].iter().all(|port| is_listening("self", *port))), &log)?;
+        running.start_program(&mut ganesha)?;
+        running.wait_until_ready(
+            || Ok([PORT, MOUNT_PORT].iter().all(|port| is_listening("self", *port))),
+            &log,
+        )?;
         Ok(running)
     }
 
-    pub(super) fn process(&self) -> u32 {
+    pub(super) fn process_id(&self) -> u32 {
         self.programs.last().map_or(0, |program| program.id())
     }
 
-    fn add(&mut self, command: &mut Command) -> io::Result<()> {
+    fn start_program(&mut self, command: &mut Command) -> io::Result<()> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.programs.push(ScopedChild(command.spawn()?));
         Ok(())
     }
 
-    fn wait(&mut self, is_there: impl Fn() -> io::Result<bool>, log: &Path) -> io::Result<()> {
+    fn wait_until_ready(&mut self, is_there: impl Fn() -> io::Result<bool>, log: &Path) -> io::Result<()> {
         let give_up = Instant::now() + PATIENCE;
         while !is_there()? {
             let mut has_ended = false;
@@ -118,7 +121,7 @@ impl Drop for RunningGanesha {
 }
 
 /// Lets the programs have `/run` and `/var/lib/nfs` for themselves.
-fn hide_state() -> io::Result<()> {
+fn mount_private_state() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -131,7 +134,7 @@ fn hide_state() -> io::Result<()> {
     Ok(())
 }
 
-fn configuration(directory: &Path, is_writable: bool) -> String {
+fn ganesha_configuration(directory: &Path, is_writable: bool) -> String {
     let (directory, access) = (directory.display(), if is_writable { "RW" } else { "RO" });
     format!(
         "NFS_CORE_PARAM {{ Protocols = 3; NFS_Port = {PORT}; MNT_Port = {MOUNT_PORT}; Enable_NLM = false; Enable_RQUOTA = false; }}\n\

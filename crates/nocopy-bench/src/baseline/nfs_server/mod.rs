@@ -19,14 +19,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use by_hand::{FILE, TransferMethod};
-pub(crate) use ganesha::{MOUNT_PORT, missing};
+pub(crate) use ganesha::{MOUNT_PORT, missing_requirement};
 
 use crate::Failure;
 use crate::child::print_message;
 use nocopy_report::{Outcome, capability};
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Task {
+pub(crate) enum NfsServerTask {
     /// Reads or writes of one file, by a minimal server.
     ByHand { method: TransferMethod, at: Ipv4Addr, file: PathBuf },
     /// Sends the content of a file again and again, whatever the call.
@@ -42,8 +42,8 @@ pub(crate) enum ServerMessage {
 }
 
 /// The main function of the process.
-pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
-    match serve(task) {
+pub(crate) fn child_main(task: NfsServerTask) -> Result<Outcome, Failure> {
+    match serve_task(task) {
         Ok(()) => Ok(Outcome::Positive),
         Err(error) => {
             print_message(&ServerMessage::Failed(error.to_string()))
@@ -53,41 +53,41 @@ pub(crate) fn run(task: Task) -> Result<Outcome, Failure> {
     }
 }
 
-fn serve(task: Task) -> io::Result<()> {
+fn serve_task(task: NfsServerTask) -> io::Result<()> {
     match task {
-        Task::ByHand { method: TransferMethod::RecvPwrite, at, file } => {
-            let server = writes_by_hand::Server::open(at, &file)?;
-            serve_by_hand(server.port()?, || server.run())
+        NfsServerTask::ByHand { method: TransferMethod::RecvPwrite, at, file } => {
+            let server = writes_by_hand::HandWrittenWriteServer::open(at, &file)?;
+            serve_until_stdin_ends(server.port()?, || server.run())
         }
-        Task::ByHand { method, at, file } => {
-            let server = by_hand::Server::open(method, at, &file)?;
-            serve_by_hand(server.port()?, || server.run())
+        NfsServerTask::ByHand { method, at, file } => {
+            let server = by_hand::HandWrittenReadServer::open(method, at, &file)?;
+            serve_until_stdin_ends(server.port()?, || server.run())
         }
-        Task::Recorded { at, file } => {
-            let server = recorded::Server::open(at, &file)?;
-            serve_by_hand(server.port()?, || server.run())
+        NfsServerTask::Recorded { at, file } => {
+            let server = recorded::RecordedReplyServer::open(at, &file)?;
+            serve_until_stdin_ends(server.port()?, || server.run())
         }
-        Task::Ganesha { directory, scratch, is_writable } => {
+        NfsServerTask::Ganesha { directory, scratch, is_writable } => {
             let running = ganesha::RunningGanesha::start(&directory, &scratch, is_writable)?;
-            print_message(&ServerMessage::Serving { port: ganesha::PORT, process: running.process() })?;
-            wait_for_end();
+            print_message(&ServerMessage::Serving { port: ganesha::PORT, process: running.process_id() })?;
+            wait_for_stdin_end();
             Ok(())
         }
     }
 }
 
-fn serve_by_hand(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn serve_until_stdin_ends(port: u16, run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // Serving needs no privileges, and nothing needs to be closed after it.
     capability::drop_others(capability::NONE)?;
     print_message(&ServerMessage::Serving { port, process: std::process::id() })?;
     std::thread::Builder::new().name("end".into()).spawn(|| {
-        wait_for_end();
+        wait_for_stdin_end();
         std::process::exit(0);
     })?;
     run()
 }
 
-fn wait_for_end() {
+fn wait_for_stdin_end() {
     let mut byte = [0];
     while matches!(io::stdin().read(&mut byte), Ok(1)) {}
 }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 const MARK_BYTES: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct RecordedReplyServer {
     listener: TcpListener,
     replies: Arc<Vec<u8>>,
 }
 
-impl Server {
+impl RecordedReplyServer {
     pub(super) fn open(at: Ipv4Addr, file: &Path) -> io::Result<Self> {
         Ok(Self { listener: TcpListener::bind((at, 0))?, replies: Arc::new(fs::read(file)?) })
     }
@@ -33,7 +33,7 @@ impl Server {
             std::thread::Builder::new().name("replies".into()).spawn(move || {
                 // The client ends it when it has seen enough. The time of a thread that has ended would not
                 // be counted.
-                let _ = send(stream, &replies);
+                let _ = send_replies_repeatedly(stream, &replies);
                 loop {
                     std::thread::park();
                 }
@@ -43,7 +43,7 @@ impl Server {
 }
 
 /// Sends each reply by its own call, as servers do.
-fn send(mut stream: TcpStream, replies: &[u8]) -> io::Result<()> {
+fn send_replies_repeatedly(mut stream: TcpStream, replies: &[u8]) -> io::Result<()> {
     loop {
         let mut rest = replies;
         while let Some(mark) = rest.first_chunk() {

@@ -14,13 +14,13 @@ use nocopy::integration::xdp::{Attach, Attachment, Program};
 use super::{FRAME_BYTES, Workload};
 use crate::Failure;
 use crate::bench::Bench;
-use crate::generator::Load;
-use crate::plan::Plan;
+use crate::generator::GeneratorLoad;
+use crate::plan::BenchPlan;
 use crate::series::Series;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
-pub(crate) use queues::series as on_two_queues;
+pub(crate) use queues::build_series as on_two_queues;
 
 const NAME: &str = "capture";
 const SINK: &str = "a program that reads every byte";
@@ -35,7 +35,7 @@ const ACTION: &str = "run it as root or grant CAP_NET_RAW and CAP_NET_ADMIN";
 /// million/s). Packets from sockets arrive without GRO: there it is off, as on a new veth.
 pub(crate) const WITH_GRO: bool = true;
 
-pub(crate) const PACE: Load = Load::Paced { kpps: 300 };
+pub(crate) const PACE: GeneratorLoad = GeneratorLoad::Paced { kpps: 300 };
 
 const LONG_FRAME_BYTES: usize = 9000;
 
@@ -58,79 +58,79 @@ pub(crate) const CAPTURE: Workload = Workload {
         ("packet-ring-fanout", "two TPACKET_V3 sockets, each with the packets of one processor; two queues"),
         ("ring-fanout", "two ports in packet ring mode; two queues"),
     ],
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(plan: &Plan) -> Vec<String> {
+fn skip_notes(plan: &BenchPlan) -> Vec<String> {
     let skip = "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.";
     plan.is_between_interfaces().then(|| skip.to_owned()).into_iter().collect()
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let stage = bench.plan.stage(Lab::builder().gro_right(WITH_GRO))?;
-    bench.run_series(series(&stage), 64)?;
-    let stage = bench.plan.stage(Lab::builder())?;
+    let stage = bench.plan.make_site_pair(Lab::builder().gro_right(WITH_GRO))?;
+    bench.run_series(build_series(&stage), 64)?;
+    let stage = bench.plan.make_site_pair(Lab::builder())?;
     bench.run_series(series_from_sockets(&stage), 38)?;
-    if let Some(stage) = bench.plan.long_stage()? {
+    if let Some(stage) = bench.plan.make_long_frame_site_pair()? {
         bench.run_series(series_of_long_frames(&stage), 16)?;
     }
     if !bench.plan.is_between_interfaces() {
-        let stage = Stage::of_two_queues(Lab::builder().gro_right(WITH_GRO))?;
+        let stage = SitePair::with_two_queues(Lab::builder().gro_right(WITH_GRO))?;
         bench.run_series(on_two_queues(&stage), 16)?;
     }
     Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Generator(Load),
+enum TrafficSource {
+    Generator(GeneratorLoad),
     Sockets,
 }
 
-impl Source {
+impl TrafficSource {
     fn name(self) -> String {
         match self {
-            Source::Generator(load) => load.name(),
-            Source::Sockets => "from-sockets".into(),
+            TrafficSource::Generator(load) => load.name(),
+            TrafficSource::Sockets => "from-sockets".into(),
         }
     }
 
-    fn load(self) -> Load {
+    fn load(self) -> GeneratorLoad {
         match self {
-            Source::Generator(load) => load,
-            Source::Sockets => Load::Full,
+            TrafficSource::Generator(load) => load,
+            TrafficSource::Sockets => GeneratorLoad::Full,
         }
     }
 }
 
 /// Series with frames that look as if an XDP card had received them.
-fn series(stage: &Stage) -> Vec<Series<'_>> {
-    let loads = [Load::Full, PACE];
+fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
+    let loads = [GeneratorLoad::Full, PACE];
     let cases = loads.iter().flat_map(|&load| FRAME_BYTES.iter().map(move |&bytes| (load, bytes)));
-    let all = cases.map(|(load, bytes)| one::series(stage, Source::Generator(load), bytes));
+    let all = cases.map(|(load, bytes)| one::build_series(stage, TrafficSource::Generator(load), bytes));
     let [short, _] = FRAME_BYTES;
-    all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
+    all.chain(loads.map(|load| filtered::build_series(stage, load, short))).collect()
 }
 
-pub(crate) fn generated(stage: &Stage, frame_bytes: usize, load: Load) -> Series<'_> {
-    one::series(stage, Source::Generator(load), frame_bytes)
+pub(crate) fn generated_series(stage: &SitePair, frame_bytes: usize, load: GeneratorLoad) -> Series<'_> {
+    one::build_series(stage, TrafficSource::Generator(load), frame_bytes)
 }
 
 /// Packets that a program on the other end sends.
-fn series_from_sockets(stage: &Stage) -> Vec<Series<'_>> {
-    FRAME_BYTES.iter().map(|&bytes| one::series(stage, Source::Sockets, bytes)).collect()
+fn series_from_sockets(stage: &SitePair) -> Vec<Series<'_>> {
+    FRAME_BYTES.iter().map(|&bytes| one::build_series(stage, TrafficSource::Sockets, bytes)).collect()
 }
 
 /// Long frames, which the generator cannot make: its frames have at most a page.
-fn series_of_long_frames(stage: &Stage) -> Vec<Series<'_>> {
-    vec![one::series(stage, Source::Sockets, LONG_FRAME_BYTES)]
+fn series_of_long_frames(stage: &SitePair) -> Vec<Series<'_>> {
+    vec![one::build_series(stage, TrafficSource::Sockets, LONG_FRAME_BYTES)]
 }
 
 /// Makes the receiving end accept frames for sockets. On given interfaces by an XDP program that passes
 /// everything, because settings of such devices are not changed.
-fn admit(stage: &Stage, source: Source) -> Result<Option<Attachment>, Failure> {
-    if source == Source::Sockets || (stage.is_private() && WITH_GRO) {
+fn admit_frames(stage: &SitePair, source: TrafficSource) -> Result<Option<Attachment>, Failure> {
+    if source == TrafficSource::Sockets || (stage.is_private() && WITH_GRO) {
         return Ok(None);
     }
     let receiver = &stage.receiver;
@@ -139,13 +139,13 @@ fn admit(stage: &Stage, source: Source) -> Result<Option<Attachment>, Failure> {
 }
 
 /// At full rate packets per second count, at a steady pace the receiver's processor time does.
-fn figure(load: Load) -> Figure {
+fn judged_metric_for_load(load: GeneratorLoad) -> Figure {
     match load {
-        Load::Full => Figure::PacketsPerSecond,
-        Load::Paced { .. } => Figure::ReceiverCpuPerPacket,
+        GeneratorLoad::Full => Figure::PacketsPerSecond,
+        GeneratorLoad::Paced { .. } => Figure::ReceiverCpuPerPacket,
     }
 }
 
-fn failed(method: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
+fn capture_failure(method: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
     Failure::step(method, "capture", "check that both interfaces are still up")
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use nocopy::integration::xdp::Generator;
 
-use super::{FRAME_BYTES, NAME, Variant};
+use super::{FRAME_BYTES, LibraryVariant, NAME};
 use crate::Failure;
-use crate::baseline::recorder::{Recorder, RunningRecorder};
-use crate::frame::Template;
+use crate::baseline::recorder::{RecorderKind, RunningRecorder};
+use crate::frame::FrameTemplate;
 use crate::generator;
-use crate::ramp::{self, Rate, Rates, Throughput};
+use crate::ramp::{self, RateRange, RateStep, Throughput};
 use crate::series::{Series, Trial};
-use crate::stage::Stage;
-use crate::workload::has_loaded;
+use crate::stage::SitePair;
+use crate::workload::has_loaded_library;
 use nocopy_report::figure::Figure;
 
 const SINK: &str = "tcpdump -w /dev/null";
@@ -24,7 +24,7 @@ const SINK: &str = "tcpdump -w /dev/null";
 /// The pace at which processor time is compared.
 const PACE_KPPS: u32 = 300;
 
-const RATES: Rates = Rates { kpps_min: 300.0, kpps_max: 6000.0 };
+const RATES: RateRange = RateRange { kpps_min: 300.0, kpps_max: 6000.0 };
 
 /// How long packets arrive at each rate, at least, so that buffers do not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
@@ -35,28 +35,31 @@ const PACED_MIN: Duration = Duration::from_secs(1);
 const COPIED_CAUSE: &str = "the kernel copies each socket buffer into the ring of a packet socket";
 const AF_XDP_CAUSE: &str = "AF_XDP in copy mode: the kernel copies each packet into a frame";
 
-pub(crate) fn series<'a>(stage: &'a Stage, library: &'a Path) -> Vec<Series<'a>> {
-    if !Recorder::Tcpdump.is_installed() {
+pub(crate) fn build_series<'a>(stage: &'a SitePair, library: &'a Path) -> Vec<Series<'a>> {
+    if !RecorderKind::Tcpdump.is_installed() {
         return Vec::new(); // a note says so
     }
     let figures = [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket, Figure::MachineCpuPerPacket];
-    figures.map(|figure| one_figure(stage, library, figure)).into()
+    figures.map(|figure| series_of_figure(stage, library, figure)).into()
 }
 
-fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series<'a> {
+fn series_of_figure<'a>(stage: &'a SitePair, library: &'a Path, figure: Figure) -> Series<'a> {
     let case = match figure {
         Figure::PacketsPerSecond => "highest-rate-without-loss".to_owned(),
         Figure::MachineCpuPerPacket => format!("{PACE_KPPS}-kpps, the machine"),
         _ => format!("{PACE_KPPS}-kpps"),
     };
-    let trial = |variant: Variant<'a>| {
-        let session = Capture { stage, variant, template: Template::to_other_host(stage, FRAME_BYTES) };
+    let trial = |variant: LibraryVariant<'a>| {
+        let session =
+            TcpdumpCapture { stage, variant, template: FrameTemplate::to_other_host(stage, FRAME_BYTES) };
         let run = move |window: Duration| {
             let throughput = match figure {
-                Figure::PacketsPerSecond => RATES.find_highest(|kpps| session.at(kpps, window.max(STEP_MIN))),
-                _ => session.at(PACE_KPPS.into(), window.max(PACED_MIN)),
+                Figure::PacketsPerSecond => {
+                    RATES.find_highest_lossless(|kpps| session.capture_at_rate(kpps, window.max(STEP_MIN)))
+                }
+                _ => session.capture_at_rate(PACE_KPPS.into(), window.max(PACED_MIN)),
             };
-            Ok(throughput?.sample(if variant.takes { AF_XDP_CAUSE } else { COPIED_CAUSE }))
+            Ok(throughput?.into_sample(if variant.takes { AF_XDP_CAUSE } else { COPIED_CAUSE }))
         };
         Trial {
             method: variant.method,
@@ -72,47 +75,47 @@ fn one_figure<'a>(stage: &'a Stage, library: &'a Path, figure: Figure) -> Series
         payload_bytes: FRAME_BYTES,
         link: None,
         figure,
-        trials: Variant::all(library).map(trial).into(),
+        trials: LibraryVariant::all_variants(library).map(trial).into(),
     }
 }
 
-struct Capture<'a> {
-    stage: &'a Stage,
-    variant: Variant<'a>,
-    template: Template,
+struct TcpdumpCapture<'a> {
+    stage: &'a SitePair,
+    variant: LibraryVariant<'a>,
+    template: FrameTemplate,
 }
 
-impl Capture<'_> {
+impl TcpdumpCapture<'_> {
     /// Captures for a while at a rate. The program runs on the receiver's processor.
-    fn at(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
-        let rate = Rate { kpps, step, frame: self.template.bytes() };
-        let generator = generator::open(&self.stage.sender)?;
-        let throughput = self.stage.receiver.run_pinned(|| self.capture(&generator, rate));
+    fn capture_at_rate(&self, kpps: f64, step: Duration) -> Result<Throughput, Failure> {
+        let rate = RateStep { kpps, step, frame: self.template.bytes() };
+        let generator = generator::open_generator(&self.stage.sender)?;
+        let throughput = self.stage.receiver.run_pinned(|| self.run_tcpdump(&generator, rate));
         let action = "try 'nocopy run --report -- tcpdump' by itself";
         throughput.map_err(Failure::step(self.variant.method, "capture", action))
     }
 
-    fn capture(&self, generator: &Generator, rate: Rate<'_>) -> io::Result<Throughput> {
-        let before = passive_sockets()?;
-        let running = RunningRecorder::listening(self.tcpdump())?;
-        self.check(&running, passive_sockets()? > before)?;
-        ramp::measure(self.stage, generator, rate, running)
+    fn run_tcpdump(&self, generator: &Generator, rate: RateStep<'_>) -> io::Result<Throughput> {
+        let before = count_passive_sockets()?;
+        let running = RunningRecorder::start_tcpdump(self.tcpdump_command())?;
+        self.check_library_loaded(&running, count_passive_sockets()? > before)?;
+        ramp::measure_rate(self.stage, generator, rate, running)
     }
 
     /// tcpdump as users run it, except `-Z root`: when it gives up root, it would give `/dev/null` to the
     /// other user.
-    fn tcpdump(&self) -> Command {
-        let mut command = Command::new(Recorder::Tcpdump.name());
+    fn tcpdump_command(&self) -> Command {
+        let mut command = Command::new(RecorderKind::Tcpdump.name());
         command.args(["-n", "-i", &self.stage.receiver.interface, "-Z", "root", "-w", "/dev/null"]);
-        self.variant.apply(&mut command);
+        self.variant.prepare_command(&mut command);
         command
     }
 
     /// Checks that it has loaded the library under test: the loader only warns, and a capture that cannot
     /// take packets becomes passive.
-    fn check(&self, running: &RunningRecorder, by_packet_socket: bool) -> io::Result<()> {
+    fn check_library_loaded(&self, running: &RunningRecorder, by_packet_socket: bool) -> io::Result<()> {
         if let Some(library) = self.variant.library
-            && !has_loaded(running.id(), library)?
+            && !has_loaded_library(running.process_id(), library)?
         {
             return Err(io::Error::other(format!("{} was not loaded", library.display())));
         }
@@ -126,7 +129,7 @@ impl Capture<'_> {
 
 /// The number of packet sockets in this thread's network namespace that receive every protocol (`ETH_P_ALL`),
 /// as every passive capture does.
-fn passive_sockets() -> io::Result<usize> {
+fn count_passive_sockets() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     Ok(sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some("0003")).count())
 }

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use nocopy::integration::tc::CountingDrop;
 use nocopy_lab::Lab;
 
-use super::{FRAME_BYTES, NAME, TAKE, Variant};
+use super::{FRAME_BYTES, LibraryVariant, NAME, TAKE};
 use crate::Failure;
-use crate::baseline::injector::Injector;
+use crate::baseline::injector::RunningInjector;
 use crate::cpu;
-use crate::frame::Template;
+use crate::frame::FrameTemplate;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::Stage;
-use crate::traffic::Traffic;
-use crate::window::Reading;
+use crate::stage::SitePair;
+use crate::traffic::TrafficReadings;
+use crate::window::WindowReading;
 use crate::workload::{packet_send, udp_send};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
@@ -34,26 +34,26 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// A sink with its own pair of interfaces: programs attached to one would affect the other.
 #[derive(Debug)]
 pub(crate) struct InjectTestbed {
-    stage: Stage,
-    sink: Sink,
+    stage: SitePair,
+    sink: InjectSink,
 }
 
 #[derive(Debug)]
-enum Sink {
+enum InjectSink {
     Tc(CountingDrop),
-    Xdp(packet_send::Sink),
+    Xdp(packet_send::CountingDropSink),
 }
 
-impl Sink {
+impl InjectSink {
     /// The description of the sink, and the name of its series.
-    fn names(&self) -> [&'static str; 2] {
+    fn sink_and_series_names(&self) -> [&'static str; 2] {
         match self {
             Self::Tc(_) => ["tc drops on the peer", "pcap_inject"],
             Self::Xdp(_) => ["XDP_DROP on the peer", "pcap_inject to-xdp"],
         }
     }
 
-    fn packets(&self) -> io::Result<u64> {
+    fn packets_dropped(&self) -> io::Result<u64> {
         match self {
             Self::Tc(drop) => drop.packets(),
             Self::Xdp(sink) => sink.packets(),
@@ -61,35 +61,36 @@ impl Sink {
     }
 }
 
-pub(crate) fn skip() -> Option<String> {
-    (!udp_send::has_offload()).then(|| SKIP.to_owned())
+pub(crate) fn skip_note() -> Option<String> {
+    (!udp_send::supports_offload_sink()).then(|| SKIP.to_owned())
 }
 
-pub(crate) fn testbeds() -> Result<Vec<InjectTestbed>, Failure> {
+pub(crate) fn open_testbeds() -> Result<Vec<InjectTestbed>, Failure> {
     let mut testbeds = Vec::new();
-    if udp_send::has_offload() {
-        let stage = Stage::private(Lab::builder())?;
+    if udp_send::supports_offload_sink() {
+        let stage = SitePair::in_private_lab(Lab::builder())?;
         let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;
-        testbeds.push(InjectTestbed { sink: Sink::Tc(sink), stage });
+        testbeds.push(InjectTestbed { sink: InjectSink::Tc(sink), stage });
     }
-    let stage = Stage::private(Lab::builder())?;
-    testbeds.push(InjectTestbed { sink: Sink::Xdp(packet_send::Sink::open(&stage)?), stage });
+    let stage = SitePair::in_private_lab(Lab::builder())?;
+    testbeds
+        .push(InjectTestbed { sink: InjectSink::Xdp(packet_send::CountingDropSink::open(&stage)?), stage });
     Ok(testbeds)
 }
 
-pub(crate) fn series<'a>(testbeds: &'a [InjectTestbed], library: &'a Path) -> Vec<Series<'a>> {
-    testbeds.iter().map(|testbed| one_sink(testbed, library)).collect()
+pub(crate) fn build_series<'a>(testbeds: &'a [InjectTestbed], library: &'a Path) -> Vec<Series<'a>> {
+    testbeds.iter().map(|testbed| series_of_sink(testbed, library)).collect()
 }
 
-fn one_sink<'a>(testbed: &'a InjectTestbed, library: &'a Path) -> Series<'a> {
+fn series_of_sink<'a>(testbed: &'a InjectTestbed, library: &'a Path) -> Series<'a> {
     // Injection does not depend on the method of capturing.
-    let variants = Variant::all(library).into_iter().filter(|variant| variant.method != TAKE);
-    let template = Template::to_peer(&testbed.stage, FRAME_BYTES);
-    let [sink, name] = testbed.sink.names();
-    let trial = |variant: Variant<'a>| {
+    let variants = LibraryVariant::all_variants(library).into_iter().filter(|variant| variant.method != TAKE);
+    let template = FrameTemplate::to_peer(&testbed.stage, FRAME_BYTES);
+    let [sink, name] = testbed.sink.sink_and_series_names();
+    let trial = |variant: LibraryVariant<'a>| {
         let template = template.clone();
         let run = move |duration| {
-            inject(testbed, &template, variant, duration).map_err(Failure::step(
+            measure_injection(testbed, &template, variant, duration).map_err(Failure::step(
                 variant.method,
                 "inject",
                 "check that libpcap is installed",
@@ -109,18 +110,25 @@ fn one_sink<'a>(testbed: &'a InjectTestbed, library: &'a Path) -> Series<'a> {
     }
 }
 
-fn inject(
+fn measure_injection(
     testbed: &InjectTestbed,
-    template: &Template,
-    variant: Variant<'_>,
+    template: &FrameTemplate,
+    variant: LibraryVariant<'_>,
     duration: Duration,
 ) -> io::Result<Sample> {
-    let InjectTestbed { stage: Stage { sender, .. }, sink } = testbed;
-    let prepare = |command: &mut Command| variant.apply(command);
-    let injector = sender.run_pinned(|| Injector::start(&sender.interface, template.bytes(), prepare))?;
+    let InjectTestbed { stage: SitePair { sender, .. }, sink } = testbed;
+    let prepare = |command: &mut Command| variant.prepare_command(command);
+    let injector =
+        sender.run_pinned(|| RunningInjector::start(&sender.interface, template.bytes(), prepare))?;
     sleep(WARM_UP);
-    let read_counters =
-        || io::Result::Ok((sink.packets()?, injector.cpu()?, cpu::machine_idle_time()?, Instant::now()));
+    let read_counters = || {
+        io::Result::Ok((
+            sink.packets_dropped()?,
+            injector.cpu_time()?,
+            cpu::machine_idle_time()?,
+            Instant::now(),
+        ))
+    };
     let before = read_counters()?;
     sleep(duration);
     let after = read_counters()?;
@@ -128,11 +136,11 @@ fn inject(
     let (packets, elapsed) = (after.0.saturating_sub(before.0), after.3 - before.3);
     let cpu = after.1.saturating_sub(before.1);
     let (idle, processors) = (after.2.0.saturating_sub(before.2.0), after.2.1);
-    let traffic = Traffic {
-        senders: vec![Reading { packets, elapsed, cpu, packets_total: packets }],
+    let traffic = TrafficReadings {
+        senders: vec![WindowReading { packets, elapsed, cpu, packets_total: packets }],
         sink: Some((packets, elapsed)),
         machine_busy: (elapsed * processors).saturating_sub(idle),
-        ..Traffic::default()
+        ..TrafficReadings::default()
     };
     Ok(Sample { traffic, latency: None, evidence: Evidence::copied(CAUSE), wanted_share: 1.0 })
 }

@@ -7,15 +7,15 @@ mod inject;
 use std::path::Path;
 use std::process::Command;
 
-use nocopy_lab::{Lab, Preloaded};
+use nocopy_lab::{Lab, PreloadLibrary};
 use nocopy_report::capability;
 
 use super::{Workload, capture as packets};
 use crate::Failure;
-use crate::baseline::recorder::Recorder;
+use crate::baseline::recorder::RecorderKind;
 use crate::bench::Bench;
-use crate::plan::Plan;
-use crate::stage::Stage;
+use crate::plan::BenchPlan;
+use crate::stage::SitePair;
 
 const NAME: &str = "libpcap";
 const FRAME_BYTES: usize = 64;
@@ -35,41 +35,41 @@ pub(crate) const LIBPCAP: Workload = Workload {
     ],
     lab_only: Some("it starts programs on the interfaces"),
     capabilities: capability::RECORDERS,
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(_plan: &Plan) -> Vec<String> {
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
     let mut skips = Vec::new();
-    if let Err(error) = Preloaded::Pcap.name() {
+    if let Err(error) = PreloadLibrary::Pcap.ld_preload_path() {
         skips.push(format!("SKIP: {NAME}: {error}"));
     }
-    if !Recorder::Tcpdump.is_installed() {
+    if !RecorderKind::Tcpdump.is_installed() {
         skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
     }
-    skips.extend(inject::skip());
+    skips.extend(inject::skip_note());
     skips
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let Ok(library) = &Preloaded::Pcap.name() else { return Ok(()) }; // a note says so
-    let stage = Stage::private(Lab::builder().gro_right(packets::WITH_GRO))?;
-    bench.run_series(capture::series(&stage, library), 140)?;
+    let Ok(library) = &PreloadLibrary::Pcap.ld_preload_path() else { return Ok(()) }; // a note says so
+    let stage = SitePair::in_private_lab(Lab::builder().gro_right(packets::WITH_GRO))?;
+    bench.run_series(capture::build_series(&stage, library), 140)?;
     drop(stage);
-    bench.run_series(inject::series(&inject::testbeds()?, library), 40)
+    bench.run_series(inject::build_series(&inject::open_testbeds()?, library), 40)
 }
 
 /// The library of a program, and its method of capturing.
 #[derive(Debug, Clone, Copy)]
-struct Variant<'a> {
+struct LibraryVariant<'a> {
     method: &'static str,
     /// This project's library; `None`: the system's libpcap.
     library: Option<&'a Path>,
     takes: bool,
 }
 
-impl<'a> Variant<'a> {
-    fn all(library: &'a Path) -> [Self; 3] {
+impl<'a> LibraryVariant<'a> {
+    fn all_variants(library: &'a Path) -> [Self; 3] {
         [
             Self { method: SYSTEMS, library: None, takes: false },
             Self { method: PASSIVE, library: Some(library), takes: false },
@@ -82,7 +82,7 @@ impl<'a> Variant<'a> {
     }
 
     /// Starts a program with this library, even if the bench itself runs with another.
-    fn apply(self, command: &mut Command) {
+    fn prepare_command(self, command: &mut Command) {
         for variable in ["LD_PRELOAD", "NOCOPY_TAKE", "NOCOPY_RUN_SOCKET"] {
             command.env_remove(variable);
         }

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CONGESTION_CONTROL, link, stage};
+use super::{CONGESTION_CONTROL, link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::tcp;
 use crate::bench::Bench;
-use crate::message::{Carrier, open};
+use crate::message::{CarrierKind, open_endpoint};
 use crate::series::Series;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload};
 use nocopy::message::{Endpoint, Event, Peer, Region};
@@ -19,8 +19,8 @@ use nocopy::{Buffer, Ledger, Pool, Reason};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
-use nocopy_transfer::exchange::message::user_copies;
-use nocopy_transfer::exchange::tcp::Tcp;
+use nocopy_transfer::exchange::message::user_copies_per_byte;
+use nocopy_transfer::exchange::tcp::TcpExchange;
 use nocopy_transfer::exchange::{Exchange, PATIENCE, WaitMode};
 
 const NAME: &str = "message-beside";
@@ -49,10 +49,10 @@ pub(crate) const MESSAGE_BESIDE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.run_series(series(&stage(Lab::builder())?), 4)
+    bench.run_series(build_series(&make_site_pair(Lab::builder())?), 4)
 }
 
-fn series(stage: &Stage) -> Vec<Series<'_>> {
+fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
     let of = |waiting| {
         let spec = |method, baselines| RoundTripSpec {
             method,
@@ -61,30 +61,30 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
             waiting,
             bytes: PAYLOAD_BYTES,
         };
-        let behind = spec("tcp-behind", &[]).trial(stage, |stage, waiting| {
+        let behind = spec("tcp-behind", &[]).build_trial(stage, |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
-            let pair = tcp::pair(stage, waiting, CONGESTION_CONTROL);
+            let pair = tcp::connected_pair(stage, waiting, CONGESTION_CONTROL);
             let (from, to) = pair.map_err(Failure::step("tcp-behind", "open its sockets", action))?;
             let evidence =
                 Evidence::copied("socket call: the kernel copies what is sent, and what is received");
             Ok(((SharedTcpExchange::new(from, true), SharedTcpExchange::new(to, false)), evidence))
         });
         let puts = |method, carrier| {
-            spec(method, &["tcp-behind"]).trial(stage, move |stage, waiting| {
+            spec(method, &["tcp-behind"]).build_trial(stage, move |stage, waiting| {
                 let action = "free memory, or raise 'ulimit -n'";
-                let pair = PutExchange::pair(stage, carrier, waiting)?;
+                let pair = PutExchange::open_connected_pair(stage, carrier, waiting)?;
                 let pair = pair.map_err(Failure::step(method, "connect its endpoints", action))?;
                 Ok((pair, Evidence::unknown("nothing was sent")))
             })
         };
         let (puts, by_datagrams) =
-            (puts("message-puts", Carrier::Auto), puts("message-puts-udp", Carrier::Sockets));
+            (puts("message-puts", CarrierKind::Auto), puts("message-puts-udp", CarrierKind::Sockets));
         Series {
             workload: NAME,
             title: format!("{NAME}, 64 B there and back, 1 MiB one way, {}", waiting.name()),
             sink: None,
             payload_bytes: PAYLOAD_BYTES,
-            link: Some(link(stage, Some(LOAD_BYTES))),
+            link: Some(link_description(stage, Some(LOAD_BYTES))),
             figure: Figure::TailLatency,
             trials: vec![behind, puts, by_datagrams],
         }
@@ -95,7 +95,7 @@ fn series(stage: &Stage) -> Vec<Series<'_>> {
 /// An end of a TCP connection that long messages go by, too. Each of them is answered by one byte, as a put
 /// is by its answer.
 struct SharedTcpExchange {
-    tcp: Tcp,
+    tcp: TcpExchange,
     /// What is sent again and again, if this is the asking end.
     load: Option<Vec<u8>>,
     in_flight: usize,
@@ -105,13 +105,13 @@ struct SharedTcpExchange {
 }
 
 impl SharedTcpExchange {
-    fn new(tcp: Tcp, asks: bool) -> Self {
+    fn new(tcp: TcpExchange, asks: bool) -> Self {
         let load = asks.then(|| vec![7; LOAD_BYTES]);
         Self { tcp, load, in_flight: 0, short: Vec::new(), bytes: 0 }
     }
 
     /// Sends so many long messages, if there are not enough on their way.
-    fn load(&mut self, most: usize) -> io::Result<()> {
+    fn send_long_messages(&mut self, most: usize) -> io::Result<()> {
         let Some(load) = &self.load else { return Ok(()) };
         for _ in 0..most.min(LOADS_MAX - self.in_flight) {
             self.tcp.send(load)?;
@@ -123,12 +123,12 @@ impl SharedTcpExchange {
 
 impl Exchange for SharedTcpExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.load(1)?;
+        self.send_long_messages(1)?;
         self.tcp.send(message)
     }
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
-        self.load(1)?;
+        self.send_long_messages(1)?;
         let Self { tcp, short, bytes, .. } = self;
         let is_whole = tcp.receive(|piece| {
             *bytes += piece.len();
@@ -162,8 +162,12 @@ struct PutExchange {
 }
 
 impl PutExchange {
-    fn pair(stage: &Stage, carrier: Carrier, waiting: WaitMode) -> Result<io::Result<(Self, Self)>, Failure> {
-        let open = |site| open(stage, site, carrier, waiting, LOAD_BYTES);
+    fn open_connected_pair(
+        stage: &SitePair,
+        carrier: CarrierKind,
+        waiting: WaitMode,
+    ) -> Result<io::Result<(Self, Self)>, Failure> {
+        let open = |site| open_endpoint(stage, site, carrier, waiting, LOAD_BYTES);
         let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
         Ok(stage.sender.run(|| Self::connect(from, to)))
     }
@@ -188,7 +192,7 @@ impl PutExchange {
     }
 
     /// Puts so many times, if there are not enough on their way.
-    fn load(&mut self, most: usize) -> io::Result<()> {
+    fn put_long_messages(&mut self, most: usize) -> io::Result<()> {
         let Some((region, bytes)) = &self.load else { return Ok(()) };
         for _ in 0..most.min(LOADS_MAX - self.in_flight) {
             let buffer = Buffer::from_owner(Arc::clone(bytes));
@@ -204,7 +208,7 @@ impl PutExchange {
 
 impl Exchange for PutExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.load(1)?;
+        self.put_long_messages(1)?;
         match self.endpoint.send_copy(message, self.peer) {
             Ok(()) => self.endpoint.flush(),
             Err(Reason::Full) => Ok(()), // lost, as it is counted
@@ -213,7 +217,7 @@ impl Exchange for PutExchange {
     }
 
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
-        self.load(1)?;
+        self.put_long_messages(1)?;
         if let Some(message) = self.endpoint.receive_timeout(PATIENCE)? {
             message.pieces().for_each(take);
             return Ok(true);
@@ -234,6 +238,6 @@ impl Exchange for PutExchange {
     }
 
     fn user_copies(&self) -> Option<f64> {
-        user_copies(&self.endpoint.ledger())
+        user_copies_per_byte(&self.endpoint.ledger())
     }
 }

@@ -1,19 +1,19 @@
 //! Messages there and back, one at a time; each way of waiting against its like.
 
-use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link, stage};
+use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::fi_pingpong;
 use crate::bench::Bench;
-use crate::message::Carrier;
-use crate::plan::Plan;
+use crate::message::CarrierKind;
+use crate::plan::BenchPlan;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::Stage;
-use crate::traffic::Traffic;
+use crate::stage::SitePair;
+use crate::traffic::TrafficReadings;
 use crate::workload::latency::RoundTripSpec;
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
-use nocopy_report::quantity::length;
+use nocopy_report::quantity::length_text;
 use nocopy_report::result::Evidence;
 use nocopy_transfer::exchange::WaitMode;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
@@ -52,11 +52,11 @@ pub(crate) const MESSAGE_LATENCY: Workload = Workload {
     ],
     lab_only: Some(LOOPBACK),
     notes: &[NOTE],
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(_plan: &Plan) -> Vec<String> {
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
     let name = fi_pingpong::NAME;
     let missing = format!(
         "SKIP: {NAME} {name}: not installed: 'apt install libfabric-bin' or what your system calls it."
@@ -65,73 +65,78 @@ fn skips(_plan: &Plan) -> Vec<String> {
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.run_series(series(&stage(Lab::builder())?), 64)
+    bench.run_series(build_series(&make_site_pair(Lab::builder())?), 64)
 }
 
-fn series(stage: &Stage) -> Vec<Series<'_>> {
-    PAYLOADS_BYTES.into_iter().map(|bytes| of_length(stage, bytes)).collect()
+fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
+    PAYLOADS_BYTES.into_iter().map(|bytes| series_of_length(stage, bytes)).collect()
 }
 
-pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
+pub(crate) fn series_of_length(stage: &SitePair, bytes: usize) -> Series<'_> {
     Series {
         workload: NAME,
-        title: format!("{NAME}, {} there and back, MTU {}", length(bytes), stage.mtu_bytes()),
+        title: format!("{NAME}, {} there and back, MTU {}", length_text(bytes), stage.mtu_bytes()),
         sink: None,
         payload_bytes: bytes,
-        link: Some(link(stage, None)),
+        link: Some(link_description(stage, None)),
         figure: Figure::MedianLatency,
-        trials: trials(stage, bytes),
+        trials: build_trials(stage, bytes),
     }
 }
 
-fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
+fn build_trials(stage: &SitePair, bytes: usize) -> Vec<Trial<'_>> {
     use WaitMode::{Blocking, Spinning};
     let spec =
         |method, baselines, waiting| RoundTripSpec { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
-        spec("tcp-blocking", &[], Blocking).tcp(stage, CONGESTION_CONTROL),
-        spec("tcp-spinning", &[], Spinning).tcp(stage, CONGESTION_CONTROL),
+        spec("tcp-blocking", &[], Blocking).tcp_trial(stage, CONGESTION_CONTROL),
+        spec("tcp-spinning", &[], Spinning).tcp_trial(stage, CONGESTION_CONTROL),
     ];
     if bytes <= DATAGRAM_BYTES_MAX {
-        trials.push(spec("udp-spinning", &["tcp-spinning"], Spinning).udp(stage));
+        trials.push(spec("udp-spinning", &["tcp-spinning"], Spinning).udp_trial(stage));
     }
     if fits_a_frame(stage, bytes) {
-        trials.push(spec("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp(stage));
+        trials.push(spec("xdp-spinning", &["tcp-spinning", "udp-spinning"], Spinning).xdp_trial(stage));
     }
-    for carrier in Carrier::ALL {
+    for carrier in CarrierKind::ALL {
         trials.extend(WaitMode::ALL.map(|waiting| {
-            let spec = spec(carrier.method(), baselines(carrier, waiting), waiting);
-            RoundTripSpec { variant: Some(waiting.name()), ..spec }.message(stage, carrier)
+            let spec = spec(carrier.method_name(), baselines(carrier, waiting), waiting);
+            RoundTripSpec { variant: Some(waiting.name()), ..spec }.message_trial(stage, carrier)
         }));
     }
     if fi_pingpong::is_installed() {
-        trials.push(pingpong(stage, bytes));
+        trials.push(fi_pingpong_trial(stage, bytes));
     }
     trials
 }
 
 /// Spinning against spinning, blocking against blocking; adaptive against both.
-fn baselines(carrier: Carrier, waiting: WaitMode) -> &'static [&'static str] {
+fn baselines(carrier: CarrierKind, waiting: WaitMode) -> &'static [&'static str] {
     match (waiting, carrier) {
-        (WaitMode::Spinning, Carrier::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
-        (WaitMode::Spinning, Carrier::Sockets) => &["tcp-spinning", "udp-spinning"],
-        (WaitMode::Spinning, Carrier::Auto) => &["tcp-spinning"],
+        (WaitMode::Spinning, CarrierKind::Port) => &["tcp-spinning", "xdp-spinning", "udp-spinning"],
+        (WaitMode::Spinning, CarrierKind::Sockets) => &["tcp-spinning", "udp-spinning"],
+        (WaitMode::Spinning, CarrierKind::Auto) => &["tcp-spinning"],
         (WaitMode::Blocking, _) => &["tcp-blocking"],
         (WaitMode::Adaptive, _) => &["tcp-blocking", "tcp-spinning"],
     }
 }
 
 /// fi_pingpong prints only a mean, so there is no ratio.
-fn pingpong(stage: &Stage, bytes: usize) -> Trial<'_> {
+fn fi_pingpong_trial(stage: &SitePair, bytes: usize) -> Trial<'_> {
     let run = move |_| {
-        let latency = fi_pingpong::run(stage, bytes);
+        let latency = fi_pingpong::run_pingpong(stage, bytes);
         let latency = latency.map_err(Failure::step(
             fi_pingpong::NAME,
             "exchange messages",
             "see what 'fi_pingpong -p tcp -e msg' says by hand",
         ))?;
         let evidence = Evidence::copied(fi_pingpong::CAUSE);
-        Ok(Sample { traffic: Traffic::default(), latency: Some(latency), evidence, wanted_share: 1.0 })
+        Ok(Sample {
+            traffic: TrafficReadings::default(),
+            latency: Some(latency),
+            evidence,
+            wanted_share: 1.0,
+        })
     };
     Trial { method: fi_pingpong::NAME, variant: None, baselines: &[], run: Box::new(run) }
 }

@@ -5,9 +5,9 @@ pub(crate) mod latency;
 pub(crate) mod stream;
 
 use crate::Failure;
-use crate::stage::Stage;
+use crate::stage::SitePair;
 use nocopy_lab::Builder;
-use nocopy_report::result::Link;
+use nocopy_report::result::LinkDescription;
 
 const PAIR: &str = "veth";
 
@@ -21,8 +21,8 @@ const NOTE: &str = "message-*: TCP connections have reno; tcp-* with TCP_NODELAY
      ready but for their number: TCP writes both by one writev, message-udp sends them from where \
      they lie, message-xdp copies them into frames.";
 
-fn link(stage: &Stage, source_bytes: Option<usize>) -> Link {
-    Link {
+fn link_description(stage: &SitePair, source_bytes: Option<usize>) -> LinkDescription {
+    LinkDescription {
         link: PAIR.into(),
         mtu_bytes: stage.mtu_bytes(),
         congestion_control: CONGESTION_CONTROL.into(),
@@ -31,11 +31,11 @@ fn link(stage: &Stage, source_bytes: Option<usize>) -> Link {
 }
 
 /// Two sites whose TCP connections all have the same congestion control: those beside datagrams, too.
-pub(crate) fn stage(lab: Builder) -> Result<Stage, Failure> {
-    Stage::private(lab)?.with_congestion_control(CONGESTION_CONTROL)
+pub(crate) fn make_site_pair(lab: Builder) -> Result<SitePair, Failure> {
+    SitePair::in_private_lab(lab)?.with_congestion_control(CONGESTION_CONTROL)
 }
 
 /// Whether a message fits one frame, with the headers of UDP over IPv4.
-fn fits_a_frame(stage: &Stage, bytes: usize) -> bool {
+fn fits_a_frame(stage: &SitePair, bytes: usize) -> bool {
     bytes + 20 + 8 <= stage.mtu_bytes() as usize
 }

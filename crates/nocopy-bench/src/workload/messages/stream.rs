@@ -5,27 +5,30 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link, stage};
+use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
 use crate::conversation::{NUMBER_BYTES, PartialMessage};
-use crate::frame::{HEADER_BYTES, Template};
-use crate::message::{self, Carrier};
+use crate::frame::{FrameTemplate, HEADER_BYTES};
+use crate::message::{self, CarrierKind};
 use crate::series::{Sample, Series, Trial};
-use crate::stage::{LONG_MTU_BYTES, Stage};
-use crate::traffic::{Work, run_trial};
-use crate::window::Gauge;
+use crate::stage::{LONG_MTU_BYTES, SitePair};
+use crate::traffic::{ThreadWork, run_trial};
+use crate::window::WindowGauge;
 use crate::workload::{LOOPBACK, Workload};
 use crate::xdp::{self, PortSpec};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
-use nocopy_report::quantity::length;
+use nocopy_report::quantity::length_text;
 use nocopy_report::result::Evidence;
-use nocopy_transfer::exchange::message::Message;
-use nocopy_transfer::exchange::tcp::Tcp;
+use nocopy_transfer::exchange::message::MessageExchange;
+use nocopy_transfer::exchange::tcp::TcpExchange;
 use nocopy_transfer::exchange::udp::DATAGRAM_BYTES_MAX;
 use nocopy_transfer::exchange::{Exchange, WaitMode};
+
+/// The two ends of a message connection.
+type ExchangePair = (MessageExchange, MessageExchange);
 
 const NAME: &str = "message-stream";
 
@@ -91,34 +94,34 @@ pub(crate) const MESSAGE_STREAM: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let usual = stage(Lab::builder())?;
-    bench.run_series(series(&usual, &PAYLOADS_BYTES), 60)?;
-    let mut carriers = series(&usual, &PAYLOADS_BYTES_CARRIERS);
+    let usual = make_site_pair(Lab::builder())?;
+    bench.run_series(build_series(&usual, &PAYLOADS_BYTES), 60)?;
+    let mut carriers = build_series(&usual, &PAYLOADS_BYTES_CARRIERS);
     carriers.iter_mut().for_each(|series| series.trials.retain(|trial| CARRIERS.contains(&trial.method)));
     bench.run_series(carriers, 40)?;
-    let long = stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
-    bench.run_series(series(&long, &PAYLOADS_BYTES_LONG), 14)
+    let long = make_site_pair(Lab::builder().mtu(LONG_MTU_BYTES))?;
+    bench.run_series(build_series(&long, &PAYLOADS_BYTES_LONG), 14)
 }
 
-fn series<'a>(stage: &'a Stage, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
-    payloads_bytes.iter().map(|&bytes| of_length(stage, bytes)).collect()
+fn build_series<'a>(stage: &'a SitePair, payloads_bytes: &[usize]) -> Vec<Series<'a>> {
+    payloads_bytes.iter().map(|&bytes| series_of_length(stage, bytes)).collect()
 }
 
-pub(crate) fn of_length(stage: &Stage, bytes: usize) -> Series<'_> {
+pub(crate) fn series_of_length(stage: &SitePair, bytes: usize) -> Series<'_> {
     Series {
         workload: NAME,
-        title: format!("{NAME}, {}, MTU {}", length(bytes), stage.mtu_bytes()),
+        title: format!("{NAME}, {}, MTU {}", length_text(bytes), stage.mtu_bytes()),
         sink: None,
         payload_bytes: bytes,
-        link: Some(link(stage, Some(SOURCE_BYTES))),
+        link: Some(link_description(stage, Some(SOURCE_BYTES))),
         figure: Figure::MessagesPerSecond,
-        trials: trials(stage, bytes),
+        trials: build_trials(stage, bytes),
     }
 }
 
-fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
+fn build_trials(stage: &SitePair, bytes: usize) -> Vec<Trial<'_>> {
     use WaitMode::{Blocking, Spinning};
-    let spec = |method, baselines, waiting| StreamSpec {
+    let spec = |method, baselines, waiting| MessageStreamSpec {
         method,
         variant: None,
         baselines,
@@ -126,59 +129,66 @@ fn trials(stage: &Stage, bytes: usize) -> Vec<Trial<'_>> {
         bytes,
         is_reliable: true,
     };
-    let mut trials = vec![spec("tcp-blocking", &[], Blocking).tcp(stage, |tcp| tcp)];
-    if batch(bytes) > 1 {
-        trials.push(spec("tcp-batched", &["tcp-blocking"], Blocking).tcp(stage, Tcp::batched));
-        trials.push(spec("tcp-gathered", &["tcp-blocking"], Blocking).tcp(stage, Tcp::gathered));
+    let mut trials = vec![spec("tcp-blocking", &[], Blocking).tcp_trial(stage, |tcp| tcp)];
+    if batch_size(bytes) > 1 {
+        trials.push(
+            spec("tcp-batched", &["tcp-blocking"], Blocking)
+                .tcp_trial(stage, TcpExchange::with_batched_sends),
+        );
+        trials.push(
+            spec("tcp-gathered", &["tcp-blocking"], Blocking)
+                .tcp_trial(stage, TcpExchange::with_gathered_sends),
+        );
     }
-    trials.push(spec("tcp-spinning", &["tcp-blocking"], Spinning).tcp(stage, |tcp| tcp));
-    for carrier in Carrier::ALL {
+    trials.push(spec("tcp-spinning", &["tcp-blocking"], Spinning).tcp_trial(stage, |tcp| tcp));
+    for carrier in CarrierKind::ALL {
         trials.extend([Blocking, Spinning].map(|waiting| {
-            let spec = spec(carrier.method(), baselines(carrier), waiting);
-            StreamSpec { variant: Some(waiting.name()), ..spec }.message(stage, carrier, Ok)
+            let spec = spec(carrier.method_name(), baselines(carrier), waiting);
+            MessageStreamSpec { variant: Some(waiting.name()), ..spec }.message_trial(stage, carrier, Ok)
         }));
     }
-    if batch(bytes) == 1 {
+    if batch_size(bytes) == 1 {
         trials.extend([Blocking, Spinning].map(|waiting| {
             let spec = spec("message-published", &["tcp-blocking"], waiting);
-            let spec = StreamSpec { variant: Some(waiting.name()), ..spec };
-            spec.message(stage, Carrier::Auto, |(from, to)| Ok((from.published(), to)))
+            let spec = MessageStreamSpec { variant: Some(waiting.name()), ..spec };
+            spec.message_trial(stage, CarrierKind::Auto, |(from, to)| Ok((from.with_published_payload(), to)))
         }));
         if bytes <= POSTED_BYTES {
-            let posted = |method, carrier: Carrier, baselines| {
-                spec(method, baselines, Blocking).message(stage, carrier, move |(from, to)| {
-                    Ok((from, to.posting((POSTED_BYTES / bytes) as u32, bytes)?))
+            let posted = |method, carrier: CarrierKind, baselines| {
+                spec(method, baselines, Blocking).message_trial(stage, carrier, move |(from, to)| {
+                    Ok((from, to.with_posted_buffers((POSTED_BYTES / bytes) as u32, bytes)?))
                 })
             };
-            trials.push(posted("message-posted", Carrier::Auto, &["message-auto"]));
-            trials.push(posted("message-posted-udp", Carrier::Sockets, &["message-udp"]));
+            trials.push(posted("message-posted", CarrierKind::Auto, &["message-auto"]));
+            trials.push(posted("message-posted-udp", CarrierKind::Sockets, &["message-udp"]));
         }
     }
-    let unreliable = |method| StreamSpec { is_reliable: false, ..spec(method, &["tcp-blocking"], Spinning) };
+    let unreliable =
+        |method| MessageStreamSpec { is_reliable: false, ..spec(method, &["tcp-blocking"], Spinning) };
     if bytes <= DATAGRAM_BYTES_MAX {
-        trials.push(unreliable("udp-spinning").udp(stage));
+        trials.push(unreliable("udp-spinning").udp_trial(stage));
     }
     if fits_a_frame(stage, bytes) {
-        trials.push(unreliable("xdp-spinning").xdp(stage));
+        trials.push(unreliable("xdp-spinning").xdp_trial(stage));
     }
     trials
 }
 
-fn baselines(carrier: Carrier) -> &'static [&'static str] {
+fn baselines(carrier: CarrierKind) -> &'static [&'static str] {
     match carrier {
-        Carrier::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
-        Carrier::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
-        Carrier::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp"],
+        CarrierKind::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
+        CarrierKind::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
+        CarrierKind::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp"],
     }
 }
 
 /// Messages that a sender has at a time.
-fn batch(bytes: usize) -> usize {
+fn batch_size(bytes: usize) -> usize {
     (BATCH_BYTES / bytes).clamp(1, BATCH_MAX)
 }
 
 #[derive(Debug, Clone, Copy)]
-struct StreamSpec {
+struct MessageStreamSpec {
     method: &'static str,
     variant: Option<&'static str>,
     baselines: &'static [&'static str],
@@ -187,20 +197,20 @@ struct StreamSpec {
     is_reliable: bool,
 }
 
-impl StreamSpec {
+impl MessageStreamSpec {
     /// `sending` sets how the sending end sends several messages.
-    fn tcp(self, stage: &Stage, sending: fn(Tcp) -> Tcp) -> Trial<'_> {
-        self.trial(stage, move |stage, waiting| {
+    fn tcp_trial(self, stage: &SitePair, sending: fn(TcpExchange) -> TcpExchange) -> Trial<'_> {
+        self.build_trial(stage, move |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
-            let pair = tcp::pair(stage, waiting, CONGESTION_CONTROL);
+            let pair = tcp::connected_pair(stage, waiting, CONGESTION_CONTROL);
             let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
             Ok(((sending(from), to), Evidence::copied(SOCKET_CAUSE)))
         })
     }
 
-    fn udp(self, stage: &Stage) -> Trial<'_> {
-        self.trial(stage, move |stage, waiting| {
-            let pair = udp::pair(stage, waiting);
+    fn udp_trial(self, stage: &SitePair) -> Trial<'_> {
+        self.build_trial(stage, move |stage, waiting| {
+            let pair = udp::connected_pair(stage, waiting);
             let pair = pair.map_err(Failure::step(
                 self.method,
                 "open its sockets",
@@ -211,28 +221,28 @@ impl StreamSpec {
     }
 
     /// `set` sets how the ends send and receive.
-    fn message<'a>(
+    fn message_trial<'a>(
         self,
-        stage: &'a Stage,
-        carrier: Carrier,
-        set: impl Fn((Message, Message)) -> io::Result<(Message, Message)> + 'a,
+        stage: &'a SitePair,
+        carrier: CarrierKind,
+        set: impl Fn(ExchangePair) -> io::Result<ExchangePair> + 'a,
     ) -> Trial<'a> {
-        self.trial(stage, move |stage, waiting| {
-            let ends = set(message::pair(stage, carrier, waiting, self.bytes)?);
+        self.build_trial(stage, move |stage, waiting| {
+            let ends = set(message::connected_pair(stage, carrier, waiting, self.bytes)?);
             let ends = ends.map_err(Failure::step(self.method, "post buffers", "free memory"))?;
             Ok((ends, Evidence::unknown("nothing was sent")))
         })
     }
 
     /// Frames with UDP headers, without a protocol: the port's own limit.
-    fn xdp(self, stage: &Stage) -> Trial<'_> {
-        self.run(move |duration| {
-            let spec = PortSpec::xdp(xdp::WaitMode::Spinning);
+    fn xdp_trial(self, stage: &SitePair) -> Trial<'_> {
+        self.trial_from_run(move |duration| {
+            let spec = PortSpec::in_xdp_mode(xdp::PortWaitMode::Spinning);
             let (from, to) = (spec.open(&stage.sender)?, spec.open(&stage.receiver)?);
-            let evidence = xdp::evidence(&from);
-            let template = Template::to_peer(stage, HEADER_BYTES + self.bytes);
-            let send: Work<'_> = Box::new(|gauge| xdp::send(from, &template, gauge));
-            let receive: Work<'_> = Box::new(|gauge| xdp::receive(to, gauge));
+            let evidence = xdp::port_evidence(&from);
+            let template = FrameTemplate::to_peer(stage, HEADER_BYTES + self.bytes);
+            let send: ThreadWork<'_> = Box::new(|gauge| xdp::send_packets(from, &template, gauge));
+            let receive: ThreadWork<'_> = Box::new(|gauge| xdp::receive_packets(to, gauge));
             let moved = run_trial(stage, duration, None, vec![send], vec![receive]);
             let traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
@@ -240,45 +250,50 @@ impl StreamSpec {
     }
 
     /// Between two ends that are opened for each run.
-    fn trial<'a, E: Exchange + 'a>(
+    fn build_trial<'a, E: Exchange + 'a>(
         self,
-        stage: &'a Stage,
-        open: impl Fn(&Stage, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
+        stage: &'a SitePair,
+        open: impl Fn(&SitePair, WaitMode) -> Result<((E, E), Evidence), Failure> + 'a,
     ) -> Trial<'a> {
-        self.run(move |duration| {
+        self.trial_from_run(move |duration| {
             let ((mut from, mut to), evidence) = open(stage, self.waiting)?;
-            let send: Work<'_> = Box::new(|gauge| send_all(&mut from, self.bytes, gauge));
-            let receive: Work<'_> =
-                Box::new(|gauge| receive_all(&mut to, OrderCheck::new(self.bytes, self.is_reliable), gauge));
+            let send: ThreadWork<'_> = Box::new(|gauge| send_in_batches(&mut from, self.bytes, gauge));
+            let receive: ThreadWork<'_> = Box::new(|gauge| {
+                receive_and_check_order(&mut to, OrderChecker::new(self.bytes, self.is_reliable), gauge)
+            });
             let moved = run_trial(stage, duration, None, vec![send], vec![receive]);
             let mut traffic = moved.map_err(Failure::step(self.method, "send messages", ACTION))?;
             traffic.stream.receiver_user_copies = to.user_copies();
-            let evidence = from.ledger().map_or(evidence, |ledger| evidence::of(&ledger));
+            let evidence = from.ledger().map_or(evidence, |ledger| evidence::ledger_evidence(&ledger));
             Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
         })
     }
 
-    fn run<'a>(self, run: impl Fn(Duration) -> Result<Sample, Failure> + 'a) -> Trial<'a> {
+    fn trial_from_run<'a>(self, run: impl Fn(Duration) -> Result<Sample, Failure> + 'a) -> Trial<'a> {
         let Self { method, variant, baselines, .. } = self;
         Trial { method, variant: variant.map(str::to_owned), baselines, run: Box::new(run) }
     }
 }
 
-fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    let batch = batch(bytes);
+fn send_in_batches(
+    exchange: &mut impl Exchange,
+    bytes: usize,
+    gauge: &mut WindowGauge<'_>,
+) -> io::Result<()> {
+    let batch = batch_size(bytes);
     if batch == 1 {
-        return send_ready(exchange, bytes, gauge);
+        return send_prepared(exchange, bytes, gauge);
     }
     let mut source: Vec<u8> = (0..SOURCE_BYTES.max(bytes)).map(|offset| offset as u8).collect();
     let (mut number, mut offset) = (0_u64, 0);
-    while gauge.sending() {
+    while gauge.may_send() {
         let messages = &mut source[offset..offset + batch * bytes];
         for message in messages.chunks_exact_mut(bytes) {
             message[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
             number += 1;
         }
         exchange.send_all(messages.chunks_exact(bytes))?;
-        gauge.count(batch as u64);
+        gauge.count_packets(batch as u64);
         // Both are powers of two, so a batch never runs over the end.
         offset = (offset + batch * bytes) % source.len();
     }
@@ -286,32 +301,36 @@ fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -
 }
 
 /// The repeated part of a message is prepared: no method pays for making it.
-fn send_ready(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
+fn send_prepared(exchange: &mut impl Exchange, bytes: usize, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
     let ready: Arc<[u8]> = (NUMBER_BYTES..bytes).map(|offset| offset as u8).collect();
     let mut number = 0_u64;
-    while gauge.sending() {
-        exchange.send_ready(&number.to_be_bytes(), &ready)?;
+    while gauge.may_send() {
+        exchange.send_with_prepared(&number.to_be_bytes(), &ready)?;
         number += 1;
-        gauge.count(1);
+        gauge.count_packets(1);
     }
     exchange.finish(LAST_MAX)
 }
 
-fn receive_all(exchange: &mut impl Exchange, mut order: OrderCheck, gauge: &mut Gauge<'_>) -> io::Result<()> {
+fn receive_and_check_order(
+    exchange: &mut impl Exchange,
+    mut order: OrderChecker,
+    gauge: &mut WindowGauge<'_>,
+) -> io::Result<()> {
     let mut stopped: Option<Instant> = None;
     // Retransmitted messages may arrive late.
-    while gauge.receiving()
+    while gauge.may_receive()
         || (order.is_reliable && stopped.get_or_insert_with(Instant::now).elapsed() < LAST_MAX)
     {
-        let batch = batch(order.bytes);
+        let batch = batch_size(order.bytes);
         let received = exchange.receive_several(batch, |piece| match piece {
-            Some(piece) => order.message.take(piece),
-            None => order.complete(),
+            Some(piece) => order.message.take_piece(piece),
+            None => order.complete_message(),
         });
         let counted = std::mem::take(&mut order.counted);
         // A window may have few long messages: it begins and ends with one of them.
         if counted > 0 || batch > 1 {
-            gauge.count(counted);
+            gauge.count_packets(counted);
         }
         if let Some(wrong) = order.wrong {
             return Err(wrong);
@@ -324,7 +343,7 @@ fn receive_all(exchange: &mut impl Exchange, mut order: OrderCheck, gauge: &mut 
     Ok(())
 }
 
-struct OrderCheck {
+struct OrderChecker {
     message: PartialMessage,
     bytes: usize,
     is_reliable: bool,
@@ -335,16 +354,16 @@ struct OrderCheck {
     wrong: Option<io::Error>,
 }
 
-impl OrderCheck {
+impl OrderChecker {
     fn new(bytes: usize, is_reliable: bool) -> Self {
         Self { message: PartialMessage::default(), bytes, is_reliable, next: 0, counted: 0, wrong: None }
     }
 
     /// Ends a message.
     #[inline]
-    fn complete(&mut self) {
+    fn complete_message(&mut self) {
         let PartialMessage { bytes, .. } = self.message;
-        let number = std::mem::take(&mut self.message).number();
+        let number = std::mem::take(&mut self.message).message_number();
         match number {
             Some(number) if bytes == self.bytes && (number == self.next || !self.is_reliable) => {
                 self.next = number + 1;
@@ -367,27 +386,27 @@ mod tests {
     #[test]
     fn reliable_messages_must_be_complete_and_in_order() {
         let message = |number: u64| [&number.to_be_bytes()[..], &[0; 8]].concat();
-        let mut order = OrderCheck::new(16, true);
+        let mut order = OrderChecker::new(16, true);
         for number in 0..3 {
-            order.message.take(&message(number));
-            order.complete();
+            order.message.take_piece(&message(number));
+            order.complete_message();
         }
         assert_eq!(order.counted, 3);
-        order.message.take(&message(4));
-        order.complete();
+        order.message.take_piece(&message(4));
+        order.complete_message();
         assert!(order.wrong.unwrap().to_string().contains("message 3"));
-        let mut order = OrderCheck::new(16, false);
+        let mut order = OrderChecker::new(16, false);
         for (bytes, counts) in [(&message(7)[..], true), (&message(3)[..], true), (&[0; 15], false)] {
-            order.message.take(bytes);
-            order.complete();
+            order.message.take_piece(bytes);
+            order.complete_message();
             assert_eq!((std::mem::take(&mut order.counted) == 1, order.wrong.is_none()), (counts, true));
         }
     }
 
     #[test]
-    fn batches_fit_the_source() {
+    fn batches_divide_the_source_evenly() {
         for bytes in PAYLOADS_BYTES.into_iter().chain(PAYLOADS_BYTES_CARRIERS) {
-            assert_eq!(SOURCE_BYTES.max(bytes) % (batch(bytes) * bytes), 0);
+            assert_eq!(SOURCE_BYTES.max(bytes) % (batch_size(bytes) * bytes), 0);
         }
     }
 }

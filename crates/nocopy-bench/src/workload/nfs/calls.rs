@@ -11,15 +11,15 @@ use nocopy_nfs::wire::nfs3::{
 };
 use nocopy_report::figure::Figure;
 
-use super::client::{self, Client, IN_FLIGHT_MAX, malformed, refused};
-use super::files::{MANY, name_of};
-use super::reads::{failed, observe, open};
-use super::server::{Server, ServerKind};
+use super::client::{self, IN_FLIGHT_MAX, NfsClient, malformed_reply, refused_call};
+use super::files::{MANY, numbered_file_name};
+use super::reads::{observe_clients, open_client, server_failure};
+use super::server::{RunningServer, ServerKind};
 use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
 use crate::series::{Sample, Series, Trial};
-use crate::traffic::Work;
-use crate::window::Gauge;
+use crate::traffic::ThreadWork;
+use crate::window::WindowGauge;
 
 /// How many files are asked for, in turn.
 const FILES: usize = 1000;
@@ -47,13 +47,15 @@ impl RequestKind {
     }
 }
 
-pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
-    RequestKind::ALL.into_iter().map(|kind| of_kind(testbed, kind)).collect()
+pub(super) fn build_series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
+    RequestKind::ALL.into_iter().map(|kind| series_of_kind(testbed, kind)).collect()
 }
 
-fn of_kind(testbed: &NfsTestbed, kind: RequestKind) -> Series<'_> {
-    let ganesha = nfs_server::missing().is_none().then(|| trial(testbed, kind, ServerKind::Ganesha, &[]));
-    let nocopy = trial(testbed, kind, ServerKind::Nocopy, &["ganesha"]);
+fn series_of_kind(testbed: &NfsTestbed, kind: RequestKind) -> Series<'_> {
+    let ganesha = nfs_server::missing_requirement()
+        .is_none()
+        .then(|| build_trial(testbed, kind, ServerKind::Ganesha, &[]));
+    let nocopy = build_trial(testbed, kind, ServerKind::Nocopy, &["ganesha"]);
     Series {
         workload: NAME,
         title: kind.title(testbed),
@@ -65,14 +67,15 @@ fn of_kind(testbed: &NfsTestbed, kind: RequestKind) -> Series<'_> {
     }
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a NfsTestbed,
     kind: RequestKind,
     server_kind: ServerKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| take_sample(testbed, kind, server_kind, window).map_err(failed(server_kind));
-    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
+    let run =
+        move |window| take_sample(testbed, kind, server_kind, window).map_err(server_failure(server_kind));
+    Trial { method: server_kind.method_name(), variant: None, baselines, run: Box::new(run) }
 }
 
 fn take_sample(
@@ -81,13 +84,14 @@ fn take_sample(
     server_kind: ServerKind,
     window: Duration,
 ) -> io::Result<Sample> {
-    let server = Server::start(testbed, server_kind)?;
-    let mut calls = testbed.stage.receiver.run(|| Calls::prepare(testbed, &server, server_kind, kind))?;
-    let call: Work<'_> = Box::new(|gauge| match kind {
+    let server = RunningServer::start(testbed, server_kind)?;
+    let mut calls =
+        testbed.stage.receiver.run(|| FileRequests::prepare(testbed, &server, server_kind, kind))?;
+    let call: ThreadWork<'_> = Box::new(|gauge| match kind {
         RequestKind::Attributes | RequestKind::Lookup => calls.query_files(kind, gauge),
         RequestKind::List => calls.list_repeatedly(gauge),
     });
-    let traffic = observe(testbed, &server, window, vec![call])?;
+    let traffic = observe_clients(testbed, &server, window, vec![call])?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
@@ -100,29 +104,29 @@ struct KnownFile {
 }
 
 #[derive(Debug)]
-struct Calls {
-    client: Client,
+struct FileRequests {
+    client: NfsClient,
     directory: FileHandle,
     files: Vec<KnownFile>,
     many: usize,
 }
 
-impl Calls {
+impl FileRequests {
     /// Looks up the requested files, and lists the directory once.
     fn prepare(
         testbed: &NfsTestbed,
-        server: &Server,
+        server: &RunningServer,
         server_kind: ServerKind,
         kind: RequestKind,
     ) -> io::Result<Self> {
-        let (client, directory) = open(&testbed.files.export(), server, server_kind, MANY)?;
+        let (client, directory) = open_client(&testbed.files.export(), server, server_kind, MANY)?;
         let mut calls = Self { client, directory, files: Vec::new(), many: testbed.files.contents.many };
         match kind {
-            RequestKind::List => while !calls.continue_listing(&mut Position::default(), |_| true)? {},
+            RequestKind::List => while !calls.continue_listing(&mut ListingPosition::default(), |_| true)? {},
             RequestKind::Attributes | RequestKind::Lookup => {
                 for number in 0..FILES.min(calls.many) {
-                    let name = name_of(number);
-                    let file_id = testbed.files.path(MANY).join(&name).metadata()?.ino();
+                    let name = numbered_file_name(number);
+                    let file_id = testbed.files.exported_path(MANY).join(&name).metadata()?.ino();
                     let handle = calls.client.look_up(directory, &name)?.file;
                     calls.files.push(KnownFile { name, file_id, handle });
                 }
@@ -131,22 +135,24 @@ impl Calls {
         Ok(calls)
     }
 
-    fn query_files(&mut self, kind: RequestKind, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    fn query_files(&mut self, kind: RequestKind, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
         let mut in_flight: Vec<(u32, usize)> = Vec::new();
         let mut numbers = (0..self.files.len()).cycle();
-        while gauge.sending() {
+        while gauge.may_send() {
             while in_flight.len() < IN_FLIGHT_MAX {
                 let number = numbers.next().expect("there are files");
                 in_flight.push((self.send_request(kind, number)?, number));
             }
-            let (xid, file_id) = self.client.reply(|input| match kind {
+            let (xid, file_id) = self.client.receive_results(|input| match kind {
                 RequestKind::Attributes => {
-                    let found: NfsResult<Attributes, ()> = input.read().map_err(malformed)?;
-                    Ok(found.map_err(|refusal| refused("GETATTR", refusal.status))?.file_id)
+                    let found: NfsResult<Attributes, ()> = input.read().map_err(malformed_reply)?;
+                    Ok(found.map_err(|refusal| refused_call("GETATTR", refusal.status))?.file_id)
                 }
                 _ => {
-                    let attributes = client::found(input)?.attributes;
-                    attributes.map(|found| found.file_id).ok_or_else(|| refused("LOOKUP", "no attributes"))
+                    let attributes = client::decode_lookup_result(input)?.attributes;
+                    attributes
+                        .map(|found| found.file_id)
+                        .ok_or_else(|| refused_call("LOOKUP", "no attributes"))
                 }
             })?;
             let known = in_flight.iter().position(|(asked, _)| *asked == xid);
@@ -154,7 +160,7 @@ impl Calls {
             if number.is_none_or(|number| self.files[number].file_id != file_id) {
                 return Err(io::Error::other("a reply is about another file"));
             }
-            gauge.count(1);
+            gauge.count_packets(1);
         }
         Ok(())
     }
@@ -172,12 +178,12 @@ impl Calls {
         }
     }
 
-    fn list_repeatedly(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        let mut position = Position::default();
-        while gauge.sending() {
+    fn list_repeatedly(&mut self, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+        let mut position = ListingPosition::default();
+        while gauge.may_send() {
             self.continue_listing(&mut position, |files| {
-                gauge.count(files as u64);
-                gauge.sending()
+                gauge.count_packets(files as u64);
+                gauge.may_send()
             })?;
         }
         Ok(())
@@ -187,7 +193,7 @@ impl Calls {
     /// false. Returns whether the end was reached.
     fn continue_listing(
         &mut self,
-        position: &mut Position,
+        position: &mut ListingPosition,
         mut is_continued: impl FnMut(usize) -> bool,
     ) -> io::Result<bool> {
         loop {
@@ -199,12 +205,12 @@ impl Calls {
                 bytes_max: PAGE_BYTES,
             };
             let xid = self.client.send_call(nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &asked)?;
-            let (replied, page) = self.client.reply(|input| {
+            let (replied, page) = self.client.receive_results(|input| {
                 let page: NfsResult<DirectoryPage<FullDirectoryEntry<'_>>, Option<Attributes>> =
-                    input.read().map_err(malformed)?;
-                let page = page.map_err(|refusal| refused("READDIRPLUS", refusal.status))?;
+                    input.read().map_err(malformed_reply)?;
+                let page = page.map_err(|refusal| refused_call("READDIRPLUS", refusal.status))?;
                 let last = page.entries.last().map_or(position.cookie, |last| last.cookie);
-                Ok((files(&page)?, last, page.verifier, page.is_end, page.entries.is_empty()))
+                Ok((count_files(&page)?, last, page.verifier, page.is_end, page.entries.is_empty()))
             })?;
             let (count, cookie, verifier, is_end, is_empty) = page;
             if replied != xid || is_empty && !is_end {
@@ -215,8 +221,8 @@ impl Calls {
                 return Err(io::Error::other(format!("{} files of {}", position.files, self.many)));
             }
             *position = match is_end {
-                true => Position::default(),
-                false => Position { cookie, verifier, files: position.files },
+                true => ListingPosition::default(),
+                false => ListingPosition { cookie, verifier, files: position.files },
             };
             if is_end || !is_continued(count) {
                 return Ok(is_end);
@@ -226,14 +232,14 @@ impl Calls {
 }
 
 #[derive(Debug, Default)]
-struct Position {
+struct ListingPosition {
     cookie: u64,
     verifier: [u8; 8],
     files: usize,
 }
 
 /// The number of files in a part of a directory, after formatting each as `ls -l` does.
-fn files(page: &DirectoryPage<FullDirectoryEntry<'_>>) -> io::Result<usize> {
+fn count_files(page: &DirectoryPage<FullDirectoryEntry<'_>>) -> io::Result<usize> {
     let files = page.entries.iter().filter(|entry| !matches!(entry.name.0, b"." | b".."));
     let mut count = 0;
     for file in files {

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use nocopy_report::figure::Figure;
 
-use super::client::Reads;
+use super::client::FileReader;
 use super::files::{self, CACHED, COLD};
-use super::reads::{LONGEST_BYTES, failed, observe, open};
-use super::server::{Server, ServerKind};
+use super::reads::{LONGEST_BYTES, observe_clients, open_client, server_failure};
+use super::server::{RunningServer, ServerKind};
 use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
-use crate::conversation::{empty_histogram, percentiles};
+use crate::conversation::{empty_histogram, latency_percentiles};
 use crate::cpu;
 use crate::series::{Latency, Sample, Series, Trial};
-use crate::traffic::{Traffic, Work};
-use crate::window::Phase;
+use crate::traffic::{ThreadWork, TrafficReadings};
+use crate::window::TrialPhase;
 
 /// Lengths of reads of the cached file; the cold file is read with the longest.
 const READS_BYTES: [u32; 2] = [64 << 10, LONGEST_BYTES];
@@ -33,7 +33,7 @@ enum ConcurrentLoad {
 }
 
 impl ConcurrentLoad {
-    fn variant(self) -> &'static str {
+    fn variant_name(self) -> &'static str {
         match self {
             Self::None => "alone",
             Self::Cached => "beside-a-cached-reader",
@@ -42,22 +42,22 @@ impl ConcurrentLoad {
     }
 }
 
-pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
-    if !files::is_on_disk() {
+pub(super) fn build_series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
+    if !files::has_disk_directory() {
         return Vec::new(); // a note says so
     }
-    READS_BYTES.map(|bytes| of(testbed, bytes)).into()
+    READS_BYTES.map(|bytes| series_of_read_length(testbed, bytes)).into()
 }
 
-fn of(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
+fn series_of_read_length(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
     let mut trials = Vec::new();
-    if nfs_server::missing().is_none() {
-        trials.push(trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::None, &[]));
-        trials.push(trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::Cold, &["ganesha"]));
+    if nfs_server::missing_requirement().is_none() {
+        trials.push(build_trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::None, &[]));
+        trials.push(build_trial(testbed, (ServerKind::Ganesha, bytes), ConcurrentLoad::Cold, &["ganesha"]));
     }
-    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::None, &["ganesha"]));
-    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cached, &["nocopy"]));
-    trials.push(trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cold, &["nocopy"]));
+    trials.push(build_trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::None, &["ganesha"]));
+    trials.push(build_trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cached, &["nocopy"]));
+    trials.push(build_trial(testbed, (ServerKind::Nocopy, bytes), ConcurrentLoad::Cold, &["nocopy"]));
     Series {
         workload: NAME,
         title: format!("{NAME}, cached reads of {} KiB, one at a time", bytes >> 10),
@@ -69,18 +69,19 @@ fn of(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
     }
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a NfsTestbed,
     (server_kind, bytes): (ServerKind, u32),
     load: ConcurrentLoad,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
     let run = move |window: Duration| {
-        take_sample(testbed, (server_kind, bytes), load, window.max(WINDOW_MIN)).map_err(failed(server_kind))
+        take_sample(testbed, (server_kind, bytes), load, window.max(WINDOW_MIN))
+            .map_err(server_failure(server_kind))
     };
     Trial {
-        method: server_kind.method(),
-        variant: Some(load.variant().into()),
+        method: server_kind.method_name(),
+        variant: Some(load.variant_name().into()),
         baselines,
         run: Box::new(run),
     }
@@ -92,27 +93,27 @@ fn take_sample(
     load: ConcurrentLoad,
     window: Duration,
 ) -> io::Result<Sample> {
-    let server = Server::start(testbed, server_kind)?;
+    let server = RunningServer::start(testbed, server_kind)?;
     let open = |name, file_bytes, bytes| {
         testbed.stage.receiver.run(|| {
-            let (client, file) = open(&testbed.files.export(), &server, server_kind, name)?;
-            io::Result::Ok(Reads::new(client, file, file_bytes, bytes))
+            let (client, file) = open_client(&testbed.files.export(), &server, server_kind, name)?;
+            io::Result::Ok(FileReader::new(client, file, file_bytes, bytes))
         })
     };
     let mut cached = open(CACHED, testbed.files.contents.cached_bytes, bytes)?;
-    cached.check()?;
+    cached.check_whole_file()?;
     let latencies = Mutex::new((empty_histogram(), 0));
-    let mut clients: Vec<Work<'_>> = vec![Box::new(|gauge| {
+    let mut clients: Vec<ThreadWork<'_>> = vec![Box::new(|gauge| {
         let (times, answered) = &mut *latencies.lock().expect("nobody panicked with it");
-        while gauge.sending() {
+        while gauge.may_send() {
             let start = Instant::now();
             cached.send_read()?;
             cached.receive_reply(true)?;
             *answered += 1;
-            if gauge.phase() == Phase::Measure {
+            if gauge.phase() == TrialPhase::Measure {
                 times.saturating_record(start.elapsed().as_nanos() as u64);
             }
-            gauge.count(cached.bytes() as u64);
+            gauge.count_packets(cached.read_bytes() as u64);
         }
         Ok(())
     })];
@@ -122,19 +123,19 @@ fn take_sample(
             ConcurrentLoad::Cold => (COLD, testbed.files.contents.cold_bytes),
             _ => (CACHED, testbed.files.contents.cached_bytes),
         };
-        let mut reads = open(name, file_bytes, bytes)?.scattered();
-        let cold = testbed.files.cold()?;
-        let processor = testbed.stage.receiver.processor(0);
+        let mut reads = open(name, file_bytes, bytes)?.with_gaps();
+        let cold = testbed.files.open_cold_file()?;
+        let processor = testbed.stage.receiver.processor_of_thread(0);
         clients.push(Box::new(move |gauge| {
-            cpu::pin(processor)?; // with the other client, not with the server
+            cpu::pin_thread(processor)?; // with the other client, not with the server
             let mut is_as_meant = load == ConcurrentLoad::Cached;
-            while gauge.sending() {
+            while gauge.may_send() {
                 if load == ConcurrentLoad::Cold {
-                    is_as_meant |= cold.drop_pages(reads.next(), bytes.into())?;
+                    is_as_meant |= cold.drop_pages(reads.next_offset(), bytes.into())?;
                 }
                 reads.send_read()?;
                 reads.receive_reply(true)?;
-                gauge.count(bytes.into());
+                gauge.count_packets(bytes.into());
             }
             if is_as_meant {
                 Ok(())
@@ -143,9 +144,9 @@ fn take_sample(
             }
         }));
     }
-    observe(testbed, &server, window, clients)?;
+    observe_clients(testbed, &server, window, clients)?;
     let (times, answered) = latencies.into_inner().expect("nobody panicked with it");
-    let latency = percentiles(&times).map(|latency| Latency { answered, ..latency });
+    let latency = latency_percentiles(&times).map(|latency| Latency { answered, ..latency });
     let evidence = server.stop()?;
-    Ok(Sample { traffic: Traffic::default(), latency, evidence, wanted_share: 1.0 })
+    Ok(Sample { traffic: TrafficReadings::default(), latency, evidence, wanted_share: 1.0 })
 }

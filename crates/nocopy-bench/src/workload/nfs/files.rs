@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Advice, Mode, fadvise, statfs};
 use rustix::process::umask;
 
-use super::Contents;
+use super::FileSizes;
 use super::export::Export;
-use super::owner::change_owner_of_all;
-use crate::nfs_content::word_at;
+use super::owner::change_owner_recursively;
+use crate::nfs_content::content_word_at;
 
 pub(super) const CACHED: &str = "cached";
 pub(super) const COLD: &str = "cold";
@@ -31,37 +31,40 @@ const MEMORY_ROOM_BYTES: u64 = 1 << 30;
 
 /// Removed when dropped.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct ServedFiles {
     /// A directory of this process, in which other users can only enter the directories that they know.
     own: PathBuf,
-    pub(super) contents: Contents,
+    pub(super) contents: FileSizes,
 }
 
-impl Files {
-    pub(super) fn make(contents: Contents) -> io::Result<Self> {
-        let _readable = ReadableByAll::begin();
-        let directory = disk().unwrap_or_else(std::env::temp_dir);
+impl ServedFiles {
+    pub(super) fn make(contents: FileSizes) -> io::Result<Self> {
+        let _readable = ReadableUmaskGuard::begin();
+        let directory = find_disk_directory().unwrap_or_else(std::env::temp_dir);
         let own = directory.join(format!("nocopy-bench-nfs-{}", std::process::id()));
         DirBuilder::new().mode(0o711).create(&own)?;
         let files = Self { own, contents };
         for name in ["exported", "scratch"] {
             fs::create_dir(files.own.join(name))?;
         }
-        write(&files.path(CACHED), contents.cached_bytes)?;
-        write(&files.path(COLD), contents.cold_bytes)?;
-        fs::create_dir(files.path(MANY))?;
+        write_content(&files.exported_path(CACHED), contents.cached_bytes)?;
+        write_content(&files.exported_path(COLD), contents.cold_bytes)?;
+        fs::create_dir(files.exported_path(MANY))?;
         for number in 0..contents.many {
-            File::create(files.path(MANY).join(name_of(number)))?;
+            File::create(files.exported_path(MANY).join(numbered_file_name(number)))?;
         }
-        fs::create_dir(files.path(SMALL))?;
+        fs::create_dir(files.exported_path(SMALL))?;
         for number in 0..contents.small {
-            fs::write(files.path(SMALL).join(name_of(number)), small_content(number))?;
+            fs::write(files.exported_path(SMALL).join(numbered_file_name(number)), small_content(number))?;
         }
         // A sparse file, which takes no disk space. Its pages are made at the first read.
-        File::create(files.path(LONG))?.set_len(contents.long_bytes)?;
-        io::copy(&mut BufReader::with_capacity(1 << 20, File::open(files.path(LONG))?), &mut io::sink())?;
+        File::create(files.exported_path(LONG))?.set_len(contents.long_bytes)?;
+        io::copy(
+            &mut BufReader::with_capacity(1 << 20, File::open(files.exported_path(LONG))?),
+            &mut io::sink(),
+        )?;
         // The server owns what it serves, as an ordinary user does.
-        change_owner_of_all(&files.own.join("exported"))?;
+        change_owner_recursively(&files.own.join("exported"))?;
         Ok(files)
     }
 
@@ -70,49 +73,49 @@ impl Files {
         Export { directory, scratch, is_writable: false }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn exported_path(&self, name: &str) -> PathBuf {
         self.own.join("exported").join(name)
     }
 
     /// A directory beside the exported one, on the same disk.
-    pub(super) fn scratch(&self) -> PathBuf {
+    pub(super) fn scratch_directory(&self) -> PathBuf {
         self.own.join("scratch")
     }
 
     /// The file that is not in memory, to be dropped from it again and again.
-    pub(super) fn cold(&self) -> io::Result<Cold> {
-        Ok(Cold(File::open(self.path(COLD))?))
+    pub(super) fn open_cold_file(&self) -> io::Result<UncachedFile> {
+        Ok(UncachedFile(File::open(self.exported_path(COLD))?))
     }
 }
 
-impl Drop for Files {
+impl Drop for ServedFiles {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.own); // what is left over does no harm
     }
 }
 
-pub(super) fn name_of(number: usize) -> String {
+pub(super) fn numbered_file_name(number: usize) -> String {
     format!("measurement-{number:06}.dat")
 }
 
 /// The content of a small file; each begins differently.
 pub(super) fn small_content(number: usize) -> Vec<u8> {
-    (0..SMALL_BYTES / 8).flat_map(|index| word_at((number + index) as u64)).collect()
+    (0..SMALL_BYTES / 8).flat_map(|index| content_word_at((number + index) as u64)).collect()
 }
 
-fn write(path: &Path, bytes: u64) -> io::Result<()> {
+fn write_content(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     for index in 0..bytes / 8 {
-        file.write_all(&word_at(index))?;
+        file.write_all(&content_word_at(index))?;
     }
     // Only pages that are on the disk can be dropped, and writing them later would disturb.
     file.into_inner()?.sync_all()
 }
 
 #[derive(Debug)]
-pub(super) struct Cold(File);
+pub(super) struct UncachedFile(File);
 
-impl Cold {
+impl UncachedFile {
     /// Drops the file's pages, and returns whether some page in this range is not in memory now: pages that
     /// are being read or sent stay. If the kernel cannot report that, the answer is true.
     pub(super) fn drop_pages(&self, offset: u64, bytes: u64) -> io::Result<bool> {
@@ -123,40 +126,40 @@ impl Cold {
 
 /// Until it is dropped, others can read the files that this process makes, whatever the user's umask: the
 /// server reads as another user.
-pub(super) struct ReadableByAll(Mode);
+pub(super) struct ReadableUmaskGuard(Mode);
 
-impl ReadableByAll {
+impl ReadableUmaskGuard {
     pub(super) fn begin() -> Self {
         Self(umask(Mode::WGRP | Mode::WOTH))
     }
 }
 
-impl Drop for ReadableByAll {
+impl Drop for ReadableUmaskGuard {
     fn drop(&mut self) {
         umask(self.0);
     }
 }
 
 /// Whether there is a file system whose files can be dropped from memory.
-pub(super) fn is_on_disk() -> bool {
-    disk().is_some()
+pub(super) fn has_disk_directory() -> bool {
+    find_disk_directory().is_some()
 }
 
 /// The first directory that is on no tmpfs, with room enough.
-fn disk() -> Option<PathBuf> {
+fn find_disk_directory() -> Option<PathBuf> {
     [std::env::temp_dir(), "/var/tmp".into()]
         .into_iter()
         .find(|directory| has_room(directory, false, ROOM_BYTES))
 }
 
 /// The first directory whose files are memory, with room enough.
-pub(super) fn memory() -> Option<PathBuf> {
+pub(super) fn find_memory_directory() -> Option<PathBuf> {
     let directories = ["/dev/shm".into(), std::env::temp_dir(), "/run".into()];
     directories.into_iter().find(|directory| has_room(directory, true, MEMORY_ROOM_BYTES))
 }
 
 pub(super) fn has_disk_room(bytes: u64) -> bool {
-    disk().is_some_and(|directory| has_room(&directory, false, bytes))
+    find_disk_directory().is_some_and(|directory| has_room(&directory, false, bytes))
 }
 
 fn has_room(directory: &Path, is_memory: bool, bytes: u64) -> bool {

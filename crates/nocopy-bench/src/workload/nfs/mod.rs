@@ -20,17 +20,17 @@ mod writes;
 use nocopy_lab::Lab;
 use nocopy_report::capability;
 use nocopy_report::figure::Figure;
-use nocopy_report::result::Link;
+use nocopy_report::result::LinkDescription;
 
 use super::{LOOPBACK, Workload};
 use crate::Failure;
 use crate::baseline::nfs_server;
 use crate::bench::Bench;
-use crate::plan::Plan;
-use crate::stage::{Stage, USUAL_MTU_BYTES};
-use files::Files;
+use crate::plan::BenchPlan;
+use crate::stage::{SitePair, USUAL_MTU_BYTES};
+use files::ServedFiles;
 pub(crate) use readers::NFS_READ;
-pub(crate) use reads::{LONGEST_BYTES, of_length};
+pub(crate) use reads::{LONGEST_BYTES, series_of_length};
 
 const NAME: &str = "nfs";
 
@@ -63,32 +63,32 @@ pub(crate) const NFS: Workload = Workload {
         "nfs: sender is the process that serves: its CPU us per megabyte, or ns per reply (of 'ls -l': per file); receiver is the client's \
          thread, which keeps eight calls under way.",
     ],
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(_plan: &Plan) -> Vec<String> {
-    let disk = (!files::is_on_disk()).then(|| SKIP_DISK.to_owned());
-    let memory = files::memory().is_none().then(|| SKIP_MEMORY.to_owned());
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
+    let disk = (!files::has_disk_directory()).then(|| SKIP_DISK.to_owned());
+    let memory = files::find_memory_directory().is_none().then(|| SKIP_MEMORY.to_owned());
     skip_of_ganesha().into_iter().chain(disk).chain(memory).collect()
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, Contents::all(bench.plan.quick))?;
+    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, FileSizes::for_all_workloads(bench.plan.quick))?;
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.run_figures(reads::series(&testbed), &by, 60)?;
-    bench.run_figures(writes::series(&testbed), &by, 25)?;
-    bench.run_series(calls::series(&testbed), 40)?;
-    bench.run_series(creates::series(&testbed), 15)?;
-    bench.run_series(concurrent_load::series(&testbed), 30)
+    bench.run_series_for_figures(reads::build_series(&testbed), &by, 60)?;
+    bench.run_series_for_figures(writes::build_series(&testbed), &by, 25)?;
+    bench.run_series(calls::build_series(&testbed), 40)?;
+    bench.run_series(creates::build_series(&testbed), 15)?;
+    bench.run_series(concurrent_load::build_series(&testbed), 30)
 }
 
 pub(crate) fn skip_of_ganesha() -> Option<String> {
-    nfs_server::missing().map(|missing| format!("SKIP: nfs, ganesha: {missing}."))
+    nfs_server::missing_requirement().map(|missing| format!("SKIP: nfs, ganesha: {missing}."))
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Contents {
+pub(crate) struct FileSizes {
     /// The file that is in memory.
     pub cached_bytes: u64,
     /// Files of the long directory.
@@ -101,11 +101,11 @@ pub(crate) struct Contents {
     pub long_bytes: u64,
 }
 
-impl Contents {
+impl FileSizes {
     pub(crate) const FILE: Self =
         Self { cached_bytes: CACHED_BYTES, many: 0, cold_bytes: 0, small: 0, long_bytes: 0 };
 
-    fn all(is_quick: bool) -> Self {
+    fn for_all_workloads(is_quick: bool) -> Self {
         match is_quick {
             true => Self { cached_bytes: 8 << 20, many: 2000, cold_bytes: 16 << 20, ..Self::FILE },
             false => Self { many: 50_000, cold_bytes: 256 << 20, ..Self::FILE },
@@ -116,21 +116,21 @@ impl Contents {
 /// A veth pair, and the files that are served over it.
 #[derive(Debug)]
 pub(crate) struct NfsTestbed {
-    stage: Stage,
-    files: Files,
-    link: Link,
+    stage: SitePair,
+    files: ServedFiles,
+    link: LinkDescription,
 }
 
 impl NfsTestbed {
-    pub(crate) fn new(mtu_bytes: u32, contents: Contents) -> Result<Self, Failure> {
-        let stage =
-            Stage::private(Lab::builder().mtu(mtu_bytes))?.with_congestion_control(CONGESTION_CONTROL)?;
-        let files = Files::make(contents).map_err(Failure::step(
+    pub(crate) fn new(mtu_bytes: u32, contents: FileSizes) -> Result<Self, Failure> {
+        let stage = SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?
+            .with_congestion_control(CONGESTION_CONTROL)?;
+        let files = ServedFiles::make(contents).map_err(Failure::step(
             NAME,
             "make the files to serve",
             "free room on the disk",
         ))?;
-        let link = Link {
+        let link = LinkDescription {
             link: "veth".into(),
             mtu_bytes,
             congestion_control: CONGESTION_CONTROL.into(),

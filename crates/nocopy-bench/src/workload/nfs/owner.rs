@@ -24,10 +24,10 @@ pub(super) fn change_owner(path: &Path) -> io::Result<()> {
 }
 
 /// With everything in it.
-pub(super) fn change_owner_of_all(directory: &Path) -> io::Result<()> {
+pub(super) fn change_owner_recursively(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let (entry, path) = entry.map(|entry| (entry.file_type(), entry.path()))?;
-        if entry?.is_dir() { change_owner_of_all(&path)? } else { change_owner(&path)? }
+        if entry?.is_dir() { change_owner_recursively(&path)? } else { change_owner(&path)? }
     }
     change_owner(directory)
 }

@@ -6,35 +6,36 @@ use std::time::Duration;
 use nocopy_nfs::wire::nfs3::FileHandle;
 use nocopy_report::figure::Figure;
 
-use super::client::{Client, IN_FLIGHT_MAX, Reads};
+use super::client::{FileReader, IN_FLIGHT_MAX, NfsClient};
 use super::export::Export;
 use super::files::CACHED;
-use super::server::{Server, ServerKind};
+use super::server::{RunningServer, ServerKind};
 use super::{NAME, NfsTestbed};
 use crate::Failure;
 use crate::baseline::nfs_server;
 use crate::series::{Sample, Series, Trial};
-use crate::traffic::{Traffic, Work, run_trial};
-use crate::window::Reading;
+use crate::traffic::{ThreadWork, TrafficReadings, run_trial};
+use crate::window::WindowReading;
 
 /// A page, the usual length of clients for small files, and the longest that servers accept.
 const READS_BYTES: [u32; 3] = [4 << 10, 64 << 10, LONGEST_BYTES];
 pub(crate) const LONGEST_BYTES: u32 = 1 << 20;
 
-pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
-    READS_BYTES.into_iter().map(|bytes| of_length(testbed, bytes)).collect()
+pub(super) fn build_series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
+    READS_BYTES.into_iter().map(|bytes| series_of_length(testbed, bytes)).collect()
 }
 
-pub(crate) fn of_length(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
+pub(crate) fn series_of_length(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
     let mut trials = vec![
-        trial(testbed, ServerKind::PreadWritev, bytes, &[]),
-        trial(testbed, ServerKind::Sendfile, bytes, &["pread-writev"]),
+        build_trial(testbed, ServerKind::PreadWritev, bytes, &[]),
+        build_trial(testbed, ServerKind::Sendfile, bytes, &["pread-writev"]),
     ];
-    if nfs_server::missing().is_none() {
-        trials.push(trial(testbed, ServerKind::Ganesha, bytes, &["pread-writev"])); // otherwise a note says so
+    if nfs_server::missing_requirement().is_none() {
+        // Otherwise a note says so.
+        trials.push(build_trial(testbed, ServerKind::Ganesha, bytes, &["pread-writev"]));
     }
-    trials.push(trial(testbed, ServerKind::Stable, bytes, &["pread-writev"]));
-    trials.push(trial(
+    trials.push(build_trial(testbed, ServerKind::Stable, bytes, &["pread-writev"]));
+    trials.push(build_trial(
         testbed,
         ServerKind::Nocopy,
         bytes,
@@ -51,19 +52,20 @@ pub(crate) fn of_length(testbed: &NfsTestbed, bytes: u32) -> Series<'_> {
     }
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a NfsTestbed,
     server_kind: ServerKind,
     bytes: u32,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| take_sample(testbed, server_kind, bytes, window).map_err(failed(server_kind));
-    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
+    let run =
+        move |window| take_sample(testbed, server_kind, bytes, window).map_err(server_failure(server_kind));
+    Trial { method: server_kind.method_name(), variant: None, baselines, run: Box::new(run) }
 }
 
-pub(super) fn failed(server_kind: ServerKind) -> impl FnOnce(io::Error) -> Failure {
+pub(super) fn server_failure(server_kind: ServerKind) -> impl FnOnce(io::Error) -> Failure {
     Failure::step(
-        server_kind.method(),
+        server_kind.method_name(),
         "serve files by NFS",
         "start it by itself, and look at what it prints",
     )
@@ -75,51 +77,51 @@ fn take_sample(
     bytes: u32,
     window: Duration,
 ) -> io::Result<Sample> {
-    let server = Server::start(testbed, server_kind)?;
+    let server = RunningServer::start(testbed, server_kind)?;
     let mut reads = testbed.stage.receiver.run(|| {
-        let (client, file) = open(&testbed.files.export(), &server, server_kind, CACHED)?;
-        let mut reads = Reads::new(client, file, testbed.files.contents.cached_bytes, bytes);
-        reads.check()?;
+        let (client, file) = open_client(&testbed.files.export(), &server, server_kind, CACHED)?;
+        let mut reads = FileReader::new(client, file, testbed.files.contents.cached_bytes, bytes);
+        reads.check_whole_file()?;
         io::Result::Ok(reads)
     })?;
-    let read: Work<'_> = Box::new(|gauge| {
-        while gauge.sending() {
-            while reads.in_flight() < IN_FLIGHT_MAX {
+    let read: ThreadWork<'_> = Box::new(|gauge| {
+        while gauge.may_send() {
+            while reads.reads_in_flight() < IN_FLIGHT_MAX {
                 reads.send_read()?;
             }
             reads.receive_reply(true)?;
-            gauge.count(reads.bytes() as u64);
+            gauge.count_packets(reads.read_bytes() as u64);
         }
         Ok(())
     });
-    let traffic = observe(testbed, &server, window, vec![read])?;
+    let traffic = observe_clients(testbed, &server, window, vec![read])?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
 /// A client, and the file or directory of this name.
-pub(super) fn open(
+pub(super) fn open_client(
     export: &Export,
-    server: &Server,
+    server: &RunningServer,
     server_kind: ServerKind,
     name: &str,
-) -> io::Result<(Client, FileHandle)> {
+) -> io::Result<(NfsClient, FileHandle)> {
     if server_kind.is_by_hand() {
         let known = FileHandle::new(nfs_server::FILE).expect("it is a short one");
-        return Ok((Client::connect(server.address)?, known));
+        return Ok((NfsClient::connect(server.address)?, known));
     }
-    let root = Client::connect(server.mount_address)?.mount(&export.directory)?;
-    let mut client = Client::connect(server.address)?;
+    let root = NfsClient::connect(server.mount_address)?.mount(&export.directory)?;
+    let mut client = NfsClient::connect(server.address)?;
     let file = client.look_up(root, name)?.file;
     Ok((client, file))
 }
 
 /// Runs clients for a while. The server counts as the sender; the first client's received bytes are counted.
-pub(super) fn observe(
+pub(super) fn observe_clients(
     testbed: &NfsTestbed,
-    server: &Server,
+    server: &RunningServer,
     window: Duration,
-    clients: Vec<Work<'_>>,
-) -> io::Result<Traffic> {
+    clients: Vec<ThreadWork<'_>>,
+) -> io::Result<TrafficReadings> {
     let cpu = || server.cpu_ns();
     let traffic = run_trial(&testbed.stage, window, Some(&cpu), Vec::new(), clients)?;
     let (Some((cpu_ns, elapsed)), Some(client)) = (traffic.sink, traffic.receivers.first().copied()) else {
@@ -128,7 +130,11 @@ pub(super) fn observe(
     // The client's window is a reply longer or shorter than that of the server's clock.
     let share = elapsed.as_secs_f64() / client.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let packets = (client.packets as f64 * share) as u64;
-    let served =
-        Reading { packets, elapsed, cpu: Duration::from_nanos(cpu_ns), packets_total: client.packets_total };
-    Ok(Traffic { senders: vec![served], receivers: vec![client], sink: None, ..traffic })
+    let served = WindowReading {
+        packets,
+        elapsed,
+        cpu: Duration::from_nanos(cpu_ns),
+        packets_total: client.packets_total,
+    };
+    Ok(TrafficReadings { senders: vec![served], receivers: vec![client], sink: None, ..traffic })
 }

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy_lab::ProgramForAll;
+use nocopy_lab::ProgramForAnyUser;
 use nocopy_report::capability;
 use nocopy_report::result::Evidence;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::export::Export;
 use super::owner::{change_owner, run_as_owner};
 use super::{NfsTestbed, files, writable};
-use crate::baseline::nfs_server::{MOUNT_PORT, ServerMessage, Task, TransferMethod};
+use crate::baseline::nfs_server::{MOUNT_PORT, NfsServerTask, ServerMessage, TransferMethod};
 use crate::child::ChildKind;
 use crate::cpu;
 use crate::lines::PATIENCE;
@@ -47,7 +47,7 @@ pub(super) enum ServerKind {
 }
 
 impl ServerKind {
-    pub(super) fn method(self) -> &'static str {
+    pub(super) fn method_name(self) -> &'static str {
         match self {
             Self::PreadWritev => "pread-writev",
             Self::Sendfile => "sendfile",
@@ -69,7 +69,7 @@ impl ServerKind {
 const SELF: &str = "/proc/self/exe";
 
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct RunningServer {
     server_kind: ServerKind,
     child: Child,
     /// Closing it asks the process to end.
@@ -79,20 +79,20 @@ pub(super) struct Server {
     process: u32,
 }
 
-impl Server {
+impl RunningServer {
     pub(super) fn start(testbed: &NfsTestbed, server_kind: ServerKind) -> io::Result<Self> {
-        Self::start_of(testbed, server_kind, &testbed.files.export())
+        Self::start_with_export(testbed, server_kind, &testbed.files.export())
     }
 
     /// Starts it on the sender's processor, and waits until it serves.
-    pub(super) fn start_of(
+    pub(super) fn start_with_export(
         testbed: &NfsTestbed,
         server_kind: ServerKind,
         export: &Export,
     ) -> io::Result<Self> {
         testbed.stage.sender.run_pinned(|| match server_kind {
             ServerKind::Nocopy | ServerKind::Stable => Self::start_nocopy(testbed, server_kind, export),
-            _ => Self::start_other(testbed, server_kind, export),
+            _ => Self::start_comparison_server(testbed, server_kind, export),
         })
     }
 
@@ -103,8 +103,8 @@ impl Server {
         change_owner(&state)?;
         // As another user, who may have no access to the program's file.
         let is_root = geteuid().is_root();
-        let for_all = is_root.then(|| ProgramForAll::copy(Path::new(SELF))).transpose()?;
-        let mut command = Command::new(for_all.as_ref().map_or_else(|| SELF.into(), ProgramForAll::path));
+        let for_all = is_root.then(|| ProgramForAnyUser::copy(Path::new(SELF))).transpose()?;
+        let mut command = Command::new(for_all.as_ref().map_or_else(|| SELF.into(), ProgramForAnyUser::path));
         command.args(["serve", "nfs"]).arg(&export.directory).args(["--listen", &listen, "--json"]);
         command.arg("--state").arg(state).args((server_kind == ServerKind::Stable).then_some("--stable"));
         command.args(export.is_writable.then_some("--writable"));
@@ -139,16 +139,20 @@ impl Server {
         }
     }
 
-    fn start_other(testbed: &NfsTestbed, server_kind: ServerKind, export: &Export) -> io::Result<Self> {
+    fn start_comparison_server(
+        testbed: &NfsTestbed,
+        server_kind: ServerKind,
+        export: &Export,
+    ) -> io::Result<Self> {
         let at = testbed.stage.sender.ipv4;
-        let by_hand = |method, name| Task::ByHand { method, at, file: export.directory.join(name) };
+        let by_hand = |method, name| NfsServerTask::ByHand { method, at, file: export.directory.join(name) };
         let Export { directory, scratch, is_writable } = export;
         let task = match server_kind {
             ServerKind::PreadWritev => by_hand(TransferMethod::PreadWritev, files::CACHED),
             ServerKind::Sendfile => by_hand(TransferMethod::Sendfile, files::CACHED),
             ServerKind::RecvPwrite => by_hand(TransferMethod::RecvPwrite, writable::FILE),
-            ServerKind::Recorded => Task::Recorded { at, file: scratch.join(RECORDED) },
-            _ => Task::Ganesha {
+            ServerKind::Recorded => NfsServerTask::Recorded { at, file: scratch.join(RECORDED) },
+            _ => NfsServerTask::Ganesha {
                 directory: directory.clone(),
                 scratch: scratch.clone(),
                 is_writable: *is_writable,
@@ -187,7 +191,7 @@ impl Server {
     }
 
     pub(super) fn cpu_ns(&self) -> io::Result<u64> {
-        Ok(cpu::time_of_process(self.process)?.as_nanos() as u64)
+        Ok(cpu::cpu_time_of_process(self.process)?.as_nanos() as u64)
     }
 
     /// Asks it to end, waits for that, and returns the evidence about copies.
@@ -214,13 +218,13 @@ impl Server {
             ServerKind::Nocopy | ServerKind::Stable => {
                 let mut summary = String::new();
                 self.child.stdout.take().map_or(Ok(0), |mut output| output.read_to_string(&mut summary))?;
-                evidence_of(&serde_json::from_str(&summary)?)
+                evidence_from_summary(&serde_json::from_str(&summary)?)
             }
         })
     }
 }
 
-impl Drop for Server {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         // When its input ends, the process ends its child processes; so a process that has ended already
         // needs no kill.
@@ -231,14 +235,14 @@ impl Drop for Server {
     }
 }
 
-fn evidence_of(summary: &Value) -> Evidence {
+fn evidence_from_summary(summary: &Value) -> Evidence {
     let evidence = &summary["evidence"];
     if let Some(written) = summary["written_bytes"].as_u64().filter(|written| *written > 0) {
         return evidence_of_writes(evidence, written);
     }
     let causes = evidence["copied_bytes"].as_object().into_iter().flatten();
     let causes: Vec<(String, u64)> =
-        causes.map(|(cause, bytes)| (words(cause), bytes.as_u64().unwrap_or(0))).collect();
+        causes.map(|(cause, bytes)| (readable_name(cause), bytes.as_u64().unwrap_or(0))).collect();
     let copied: u64 = causes.iter().map(|(_, bytes)| bytes).sum();
     let unknown = evidence["unknown_bytes"].as_u64().unwrap_or(0);
     let all = copied + unknown;
@@ -255,14 +259,14 @@ fn evidence_of(summary: &Value) -> Evidence {
 }
 
 /// A name of the summary, as people read it.
-fn words(name: &str) -> String {
+fn readable_name(name: &str) -> String {
     name.replace('-', " ")
 }
 
 fn evidence_of_writes(evidence: &Value, written: u64) -> Evidence {
     let copies = evidence["written_copied_bytes"].as_object().into_iter().flatten();
     let copies: Vec<(String, f64)> = copies
-        .map(|(copy, bytes)| (words(copy), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
+        .map(|(copy, bytes)| (readable_name(copy), bytes.as_u64().unwrap_or(0) as f64 / written as f64))
         .collect();
     let times: f64 = copies.iter().map(|(_, times)| times).sum();
     let parts: Vec<String> = copies.iter().map(|(copy, times)| format!("{copy} {times:.2}")).collect();
@@ -274,27 +278,28 @@ fn evidence_of_writes(evidence: &Value, written: u64) -> Evidence {
 
 #[cfg(test)]
 mod tests {
-    use nocopy_report::result::Copies;
+    use nocopy_report::result::CopyEvidence;
     use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn evidence_follows_the_summary() {
+    fn evidence_is_derived_from_the_server_summary() {
         let of = |copied: Value, unknown: u64| {
-            evidence_of(&json!({"evidence": {"copied_bytes": copied, "unknown_bytes": unknown}}))
+            evidence_from_summary(&json!({"evidence": {"copied_bytes": copied, "unknown_bytes": unknown}}))
         };
         let referred = of(json!({}), 100);
-        assert_eq!(referred.copies, Copies::Unknown);
+        assert_eq!(referred.copies, CopyEvidence::Unknown);
         assert!(referred.cause.unwrap().contains("copied 0.00 of each byte;"));
         let small = of(json!({"small-reads": 75}), 25);
-        assert_eq!(small.copies, Copies::Copied);
+        assert_eq!(small.copies, CopyEvidence::Copied);
         assert!(small.cause.unwrap().contains("copied 0.75 of each byte (small reads);"));
-        assert_eq!(of(json!({}), 0).copies, Copies::Copied);
+        assert_eq!(of(json!({}), 0).copies, CopyEvidence::Copied);
         let copies = json!({"from-socket": 100, "between-buffers": 5, "to-page-cache": 100});
-        let written =
-            evidence_of(&json!({"written_bytes": 100, "evidence": {"written_copied_bytes": copies}}));
-        assert_eq!(written.copies, Copies::Copied);
+        let written = evidence_from_summary(
+            &json!({"written_bytes": 100, "evidence": {"written_copied_bytes": copies}}),
+        );
+        assert_eq!(written.copies, CopyEvidence::Copied);
         assert!(written.cause.unwrap().contains("2.05 times: from socket 1.00, between buffers 0.05,"));
     }
 }

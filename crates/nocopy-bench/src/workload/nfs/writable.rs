@@ -22,8 +22,8 @@ pub(super) struct WritableDirectory {
 
 impl WritableDirectory {
     pub(super) fn make() -> io::Result<Self> {
-        let _readable = files::ReadableByAll::begin();
-        let directory = files::memory().ok_or(io::ErrorKind::StorageFull)?;
+        let _readable = files::ReadableUmaskGuard::begin();
+        let directory = files::find_memory_directory().ok_or(io::ErrorKind::StorageFull)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let own = directory.join(format!("nocopy-bench-nfs-{}-{number}", std::process::id()));
         DirBuilder::new().mode(0o711).create(&own)?;
@@ -33,8 +33,8 @@ impl WritableDirectory {
             DirBuilder::new().mode(0o700).create(&directory)?;
             change_owner(&directory)?;
         }
-        File::create(writable.path(FILE))?;
-        change_owner(&writable.path(FILE))?;
+        File::create(writable.exported_path(FILE))?;
+        change_owner(&writable.exported_path(FILE))?;
         Ok(writable)
     }
 
@@ -43,7 +43,7 @@ impl WritableDirectory {
         Export { directory, scratch, is_writable: true }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn exported_path(&self, name: &str) -> PathBuf {
         self.own.join("exported").join(name)
     }
 }

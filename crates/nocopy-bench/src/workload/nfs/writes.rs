@@ -12,32 +12,32 @@ use nocopy_nfs::wire::nfs3::{
 use nocopy_nfs::wire::xdr::Reader;
 use nocopy_report::figure::Figure;
 
-use super::client::{Client, IN_FLIGHT_MAX, malformed, refused};
+use super::client::{IN_FLIGHT_MAX, NfsClient, malformed_reply, refused_call};
 use super::files;
-use super::reads::{failed, observe, open};
-use super::server::{Server, ServerKind};
+use super::reads::{observe_clients, open_client, server_failure};
+use super::server::{RunningServer, ServerKind};
 use super::writable::{FILE, WritableDirectory};
 use super::{NAME, NfsTestbed};
 use crate::baseline::nfs_server;
-use crate::nfs_content::word_at;
+use crate::nfs_content::content_word_at;
 use crate::series::{Sample, Series, Trial};
-use crate::traffic::Work;
-use crate::window::Gauge;
+use crate::traffic::ThreadWork;
+use crate::window::WindowGauge;
 
 const BYTES: usize = WRITE_BYTES_MAX;
 
 /// Writes between two commits: the whole file.
 const SLOTS: usize = 64;
 
-pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
-    if files::memory().is_none() {
+pub(super) fn build_series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
+    if files::find_memory_directory().is_none() {
         return Vec::new(); // a note says so
     }
-    let mut trials = vec![trial(testbed, ServerKind::RecvPwrite, &[])];
-    if nfs_server::missing().is_none() {
-        trials.push(trial(testbed, ServerKind::Ganesha, &["recv-pwrite"]));
+    let mut trials = vec![build_trial(testbed, ServerKind::RecvPwrite, &[])];
+    if nfs_server::missing_requirement().is_none() {
+        trials.push(build_trial(testbed, ServerKind::Ganesha, &["recv-pwrite"]));
     }
-    trials.push(trial(testbed, ServerKind::Nocopy, &["ganesha", "recv-pwrite"]));
+    trials.push(build_trial(testbed, ServerKind::Nocopy, &["ganesha", "recv-pwrite"]));
     vec![Series {
         workload: NAME,
         title: format!("{NAME}, writes of {} KiB to memory, MTU {}", BYTES >> 10, testbed.link.mtu_bytes),
@@ -49,36 +49,36 @@ pub(super) fn series(testbed: &NfsTestbed) -> Vec<Series<'_>> {
     }]
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a NfsTestbed,
     server_kind: ServerKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| take_sample(testbed, server_kind, window).map_err(failed(server_kind));
-    Trial { method: server_kind.method(), variant: None, baselines, run: Box::new(run) }
+    let run = move |window| take_sample(testbed, server_kind, window).map_err(server_failure(server_kind));
+    Trial { method: server_kind.method_name(), variant: None, baselines, run: Box::new(run) }
 }
 
 fn take_sample(testbed: &NfsTestbed, server_kind: ServerKind, window: Duration) -> io::Result<Sample> {
     let directory = WritableDirectory::make()?;
     let export = directory.export();
-    let server = Server::start_of(testbed, server_kind, &export)?;
-    let file = File::open(directory.path(FILE))?;
+    let server = RunningServer::start_with_export(testbed, server_kind, &export)?;
+    let file = File::open(directory.exported_path(FILE))?;
     let mut writes = testbed.stage.receiver.run(|| {
-        let (client, handle) = open(&export, &server, server_kind, FILE)?;
-        let mut writes = Writes::new(client, handle);
-        writes.write_all(|_| true)?;
-        writes.check(&file)?;
+        let (client, handle) = open_client(&export, &server, server_kind, FILE)?;
+        let mut writes = FileWriter::new(client, handle);
+        writes.write_whole_file(|_| true)?;
+        writes.check_written(&file)?;
         io::Result::Ok(writes)
     })?;
-    let write: Work<'_> = Box::new(|gauge| writes.run(gauge));
-    let traffic = observe(testbed, &server, window, vec![write])?;
-    writes.check(&file)?;
+    let write: ThreadWork<'_> = Box::new(|gauge| writes.write_until_window_closes(gauge));
+    let traffic = observe_clients(testbed, &server, window, vec![write])?;
+    writes.check_written(&file)?;
     Ok(Sample { traffic, latency: None, evidence: server.stop()?, wanted_share: 1.0 })
 }
 
 #[derive(Debug)]
-struct Writes {
-    client: Client,
+struct FileWriter {
+    client: NfsClient,
     file: FileHandle,
     /// The source of written data.
     content: Vec<u8>,
@@ -91,23 +91,23 @@ struct Writes {
     verifier: Option<Verifier>,
 }
 
-impl Writes {
-    fn new(client: Client, file: FileHandle) -> Self {
-        let content = (0..(BYTES / 8 + SLOTS + 1) as u64).flat_map(word_at).collect();
+impl FileWriter {
+    fn new(client: NfsClient, file: FileHandle) -> Self {
+        let content = (0..(BYTES / 8 + SLOTS + 1) as u64).flat_map(content_word_at).collect();
         let latest = vec![0; SLOTS];
         Self { client, file, content, next: 0, in_flight: Vec::new(), latest, verifier: None }
     }
 
     /// The data of a write; it differs from the previous data at the same offset.
-    fn data(&self, number: usize) -> &[u8] {
+    fn write_data(&self, number: usize) -> &[u8] {
         &self.content[number % (SLOTS + 1) * 8..][..BYTES]
     }
 
-    fn run(&mut self, gauge: &mut Gauge<'_>) -> io::Result<()> {
-        while gauge.sending() {
-            self.write_all(|bytes| {
-                gauge.count(bytes as u64);
-                gauge.sending()
+    fn write_until_window_closes(&mut self, gauge: &mut WindowGauge<'_>) -> io::Result<()> {
+        while gauge.may_send() {
+            self.write_whole_file(|bytes| {
+                gauge.count_packets(bytes as u64);
+                gauge.may_send()
             })?;
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Writes {
 
     /// Writes the file once, or until `is_continued` returns false for the number of bytes written, and
     /// commits.
-    fn write_all(&mut self, mut is_continued: impl FnMut(usize) -> bool) -> io::Result<()> {
+    fn write_whole_file(&mut self, mut is_continued: impl FnMut(usize) -> bool) -> io::Result<()> {
         let (mut asked, mut is_on) = (0, true);
         while is_on && asked < SLOTS || !self.in_flight.is_empty() {
             while is_on && asked < SLOTS && self.in_flight.len() < IN_FLIGHT_MAX {
@@ -139,7 +139,7 @@ impl Writes {
     }
 
     fn receive_reply(&mut self) -> io::Result<()> {
-        let (xid, result) = self.client.reply(write_result)?;
+        let (xid, result) = self.client.receive_results(decode_write_result)?;
         let known = self.in_flight.iter().position(|(asked, _)| *asked == xid);
         let Some(known) = known else {
             return Err(io::Error::other("the server replied to a call that was not made"));
@@ -157,10 +157,12 @@ impl Writes {
 
     fn commit(&mut self) -> io::Result<()> {
         let asked = CommitArguments { file: self.file, offset: 0, count: 0 };
-        let settled = self.client.call(nfs3::PROGRAM, Procedure::Commit as u32, &asked, |input| {
-            let settled: NfsResult<CommitResult, WeakCacheConsistency> = input.read().map_err(malformed)?;
-            settled.map_err(|refusal| refused("COMMIT", refusal.status))
-        })?;
+        let settled =
+            self.client.call_and_wait(nfs3::PROGRAM, Procedure::Commit as u32, &asked, |input| {
+                let settled: NfsResult<CommitResult, WeakCacheConsistency> =
+                    input.read().map_err(malformed_reply)?;
+                settled.map_err(|refusal| refused_call("COMMIT", refusal.status))
+            })?;
         match self.verifier.take() {
             Some(verifier) if verifier != settled.verifier => {
                 Err(io::Error::other("what was written may be lost: the verifier is another one"))
@@ -169,11 +171,11 @@ impl Writes {
         }
     }
 
-    fn check(&self, file: &File) -> io::Result<()> {
+    fn check_written(&self, file: &File) -> io::Result<()> {
         let mut found = vec![0; BYTES];
         for (slot, number) in self.latest.iter().enumerate() {
             file.read_exact_at(&mut found, (slot * BYTES) as u64)?;
-            if found != self.data(*number) {
+            if found != self.write_data(*number) {
                 return Err(io::Error::other(format!("what was written at {slot} MiB is not there")));
             }
         }
@@ -181,7 +183,7 @@ impl Writes {
     }
 }
 
-pub(super) fn write_result(input: &mut Reader<'_>) -> io::Result<WriteResult> {
-    let result: NfsResult<WriteResult, WeakCacheConsistency> = input.read().map_err(malformed)?;
-    result.map_err(|refusal| refused("WRITE", refusal.status))
+pub(super) fn decode_write_result(input: &mut Reader<'_>) -> io::Result<WriteResult> {
+    let result: NfsResult<WriteResult, WeakCacheConsistency> = input.read().map_err(malformed_reply)?;
+    result.map_err(|refusal| refused_call("WRITE", refusal.status))
 }

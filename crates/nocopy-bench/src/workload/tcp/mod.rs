@@ -8,10 +8,10 @@ use nocopy_lab::Lab;
 
 use crate::Failure;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::{Stage, USUAL_MTU_BYTES};
-use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, SOURCE_BYTES, Side, StreamSetup};
+use crate::stage::{SitePair, USUAL_MTU_BYTES};
+use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, ReportingSide, SOURCE_BYTES, StreamSetup};
 use nocopy_report::figure::Figure;
-use nocopy_report::result::Link;
+use nocopy_report::result::LinkDescription;
 
 const LOOPBACK: &str = "lo";
 const PAIR: &str = "veth";
@@ -22,14 +22,14 @@ const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, p
 
 #[derive(Debug)]
 pub(crate) struct TcpTestbed {
-    stage: Stage,
-    link: Link,
+    stage: SitePair,
+    link: LinkDescription,
 }
 
 impl TcpTestbed {
-    fn of(stage: Stage, link: &'static str) -> Self {
+    fn on_site_pair(stage: SitePair, link: &'static str) -> Self {
         let mtu_bytes = stage.mtu_bytes();
-        let link = Link {
+        let link = LinkDescription {
             link: link.into(),
             mtu_bytes,
             congestion_control: CONGESTION_CONTROL.into(),
@@ -38,29 +38,29 @@ impl TcpTestbed {
         Self { stage, link }
     }
 
-    pub(crate) fn loopback() -> Result<Self, Failure> {
-        Ok(Self::of(Stage::loopback()?, LOOPBACK))
+    pub(crate) fn over_loopback() -> Result<Self, Failure> {
+        Ok(Self::on_site_pair(SitePair::on_loopback()?, LOOPBACK))
     }
 
-    pub(crate) fn pair(mtu_bytes: u32) -> Result<Self, Failure> {
-        Ok(Self::of(Stage::private(Lab::builder().mtu(mtu_bytes))?, PAIR))
+    pub(crate) fn over_veth(mtu_bytes: u32) -> Result<Self, Failure> {
+        Ok(Self::on_site_pair(SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?, PAIR))
     }
 
     /// The loopback interface, and a new veth pair.
-    pub(crate) fn both() -> Result<[Self; 2], Failure> {
-        Ok([Self::loopback()?, Self::pair(USUAL_MTU_BYTES)?])
+    pub(crate) fn over_loopback_and_veth() -> Result<[Self; 2], Failure> {
+        Ok([Self::over_loopback()?, Self::over_veth(USUAL_MTU_BYTES)?])
     }
 
-    fn trial(
+    fn build_trial(
         &self,
         method: &'static str,
         variant: Option<String>,
         baselines: &'static [&'static str],
         setup: StreamSetup,
-        side: Side,
+        side: ReportingSide,
     ) -> Trial<'_> {
         let run = move |duration| {
-            let outcome = setup.run(&self.stage, side, duration);
+            let outcome = setup.run_trial(&self.stage, side, duration);
             let (traffic, evidence) = outcome.map_err(Failure::step(
                 method,
                 "move a stream",
@@ -71,8 +71,8 @@ impl TcpTestbed {
         Trial { method, variant, baselines, run: Box::new(run) }
     }
 
-    fn series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
-        let Link { link, mtu_bytes, congestion_control, .. } = &self.link;
+    fn build_series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
+        let LinkDescription { link, mtu_bytes, congestion_control, .. } = &self.link;
         Series {
             workload,
             title: format!("{workload} over {link}, MTU {mtu_bytes}, {congestion_control}{about}"),

@@ -8,7 +8,7 @@ use super::{BUFFER_BYTES, NOTE, TcpTestbed, length_name};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_READ_WRITE, Series, Trial};
-use crate::stream::{ProxyMode, ReceiveMode, SOURCE_BYTES, SendMode, Side, StreamSetup};
+use crate::stream::{ProxyMode, ReceiveMode, ReportingSide, SOURCE_BYTES, SendMode, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-proxy";
@@ -29,23 +29,23 @@ pub(crate) const TCP_PROXY: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.run_series(vec![series(&TcpTestbed::loopback()?)], 30)
+    bench.run_series(vec![build_series(&TcpTestbed::over_loopback()?)], 30)
 }
 
-pub(crate) fn series(testbed: &TcpTestbed) -> Series<'_> {
-    testbed.series(NAME, "", trials(testbed))
+pub(crate) fn build_series(testbed: &TcpTestbed) -> Series<'_> {
+    testbed.build_series(NAME, "", build_trials(testbed))
 }
 
-fn trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
+fn build_trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
     let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
         let mode = ProxyMode::ReadWrite { buffer_bytes };
-        trial(testbed, "read-write", Some(length_name(buffer_bytes)), mode, &[])
+        build_trial(testbed, "read-write", Some(length_name(buffer_bytes)), mode, &[])
     });
-    let spliced = trial(testbed, "splice", None, ProxyMode::Splice, &[BEST_READ_WRITE]);
+    let spliced = build_trial(testbed, "splice", None, ProxyMode::Splice, &[BEST_READ_WRITE]);
     by_hand.into_iter().chain([spliced]).collect()
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a TcpTestbed,
     method: &'static str,
     variant: Option<String>,
@@ -58,5 +58,5 @@ fn trial<'a>(
         proxy: Some(mode),
         receive: ReceiveMode::Discard,
     };
-    testbed.trial(method, variant, baselines, setup, Side::Proxy)
+    testbed.build_trial(method, variant, baselines, setup, ReportingSide::Proxy)
 }

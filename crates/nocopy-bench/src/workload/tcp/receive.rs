@@ -4,7 +4,7 @@ use super::{BUFFER_BYTES, NOTE, TcpTestbed, length_name};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_RECV, Series, Trial};
-use crate::stream::{ReceiveMode, SOURCE_BYTES, SendMode, Side, StreamSetup};
+use crate::stream::{ReceiveMode, ReportingSide, SOURCE_BYTES, SendMode, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 
 const NAME: &str = "tcp-receive";
@@ -35,56 +35,56 @@ pub(crate) const TCP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    bench.run_series(series(&TcpTestbed::both()?), 40)?;
+    bench.run_series(build_series(&TcpTestbed::over_loopback_and_veth()?), 40)?;
     bench.run_series(series_of_pages(&page_testbeds()?), 28)
 }
 
 fn page_testbeds() -> Result<Vec<TcpTestbed>, Failure> {
-    MTUS_BYTES.into_iter().map(TcpTestbed::pair).collect()
+    MTUS_BYTES.into_iter().map(TcpTestbed::over_veth).collect()
 }
 
 /// Receives from an ordinary sender, into buffers of every length.
-fn series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
-    testbeds.iter().map(of_any).collect()
+fn build_series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
+    testbeds.iter().map(series_of_testbed).collect()
 }
 
 /// Receives from an ordinary sender, at one place.
-pub(crate) fn of_any(testbed: &TcpTestbed) -> Series<'_> {
-    testbed.series(NAME, "", trials(testbed))
+pub(crate) fn series_of_testbed(testbed: &TcpTestbed) -> Series<'_> {
+    testbed.build_series(NAME, "", build_trials(testbed))
 }
 
 /// Receives from a sender of whole pages, which could be mapped.
 fn series_of_pages(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
     let about = ", from whole pages by MSG_ZEROCOPY";
-    testbeds.iter().map(|testbed| testbed.series(NAME, about, trials_of_pages(testbed))).collect()
+    testbeds.iter().map(|testbed| testbed.build_series(NAME, about, trials_of_pages(testbed))).collect()
 }
 
-fn trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
+fn build_trials(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
     let by_hand = BUFFERS_BYTES.map(|buffer_bytes| {
-        let setup = setup(SendMode::Plain, ReceiveMode::Recv { buffer_bytes });
-        testbed.trial(BASELINE, Some(length_name(buffer_bytes)), &[], setup, Side::Receiver)
+        let setup = stream_setup(SendMode::Plain, ReceiveMode::Recv { buffer_bytes });
+        testbed.build_trial(BASELINE, Some(length_name(buffer_bytes)), &[], setup, ReportingSide::Receiver)
     });
-    by_hand.into_iter().chain([ours(testbed, "auto", SendMode::Plain, ReceiveMode::Auto)]).collect()
+    by_hand.into_iter().chain([library_trial(testbed, "auto", SendMode::Plain, ReceiveMode::Auto)]).collect()
 }
 
 fn trials_of_pages(testbed: &TcpTestbed) -> Vec<Trial<'_>> {
-    let by_hand = setup(SendMode::WholePages, ReceiveMode::Recv { buffer_bytes: BUFFER_BYTES });
+    let by_hand = stream_setup(SendMode::WholePages, ReceiveMode::Recv { buffer_bytes: BUFFER_BYTES });
     vec![
-        testbed.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver),
-        ours(testbed, "mapped", SendMode::WholePages, ReceiveMode::Mapped),
-        ours(testbed, "auto", SendMode::WholePages, ReceiveMode::Auto),
+        testbed.build_trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, ReportingSide::Receiver),
+        library_trial(testbed, "mapped", SendMode::WholePages, ReceiveMode::Mapped),
+        library_trial(testbed, "auto", SendMode::WholePages, ReceiveMode::Auto),
     ]
 }
 
-fn ours<'a>(
+fn library_trial<'a>(
     testbed: &'a TcpTestbed,
     method: &'static str,
     send: SendMode,
     receive: ReceiveMode,
 ) -> Trial<'a> {
-    testbed.trial(method, None, &[BEST_RECV], setup(send, receive), Side::Receiver)
+    testbed.build_trial(method, None, &[BEST_RECV], stream_setup(send, receive), ReportingSide::Receiver)
 }
 
-fn setup(send: SendMode, receive: ReceiveMode) -> StreamSetup {
+fn stream_setup(send: SendMode, receive: ReceiveMode) -> StreamSetup {
     StreamSetup { send, source_bytes: SOURCE_BYTES, proxy: None, receive }
 }

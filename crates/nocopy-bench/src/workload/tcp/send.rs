@@ -4,10 +4,10 @@ use super::{BUFFER_BYTES, NOTE, TcpTestbed};
 use crate::Failure;
 use crate::bench::Bench;
 use crate::series::{BEST_FOR_OWNED, BEST_METHOD, Series, Trial};
-use crate::stream::{ReceiveMode, SOURCE_BYTES, SOURCE_BYTES_WARM, SendMode, Side, StreamSetup};
+use crate::stream::{ReceiveMode, ReportingSide, SOURCE_BYTES, SOURCE_BYTES_WARM, SendMode, StreamSetup};
 use crate::workload::{LOOPBACK, Workload};
 use nocopy_report::figure::Figure;
-use nocopy_report::result::Link;
+use nocopy_report::result::LinkDescription;
 
 const NAME: &str = "tcp-send";
 
@@ -32,40 +32,43 @@ pub(crate) const TCP_SEND: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
-    bench.run_figures(series(&TcpTestbed::both()?), &by, 64)
+    bench.run_series_for_figures(build_series(&TcpTestbed::over_loopback_and_veth()?), &by, 64)
 }
 
-fn series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
-    testbeds.iter().flat_map(|testbed| [of_owned(testbed), of_published(testbed)]).collect()
+fn build_series(testbeds: &[TcpTestbed]) -> Vec<Series<'_>> {
+    testbeds
+        .iter()
+        .flat_map(|testbed| [owned_buffer_series(testbed), published_data_series(testbed)])
+        .collect()
 }
 
 /// Data that a program made and hands over, in a new buffer each time.
-pub(crate) fn of_owned(testbed: &TcpTestbed) -> Series<'_> {
-    let trial = |method, send, baselines| trial(testbed, method, send, SOURCE_BYTES, baselines);
+pub(crate) fn owned_buffer_series(testbed: &TcpTestbed) -> Series<'_> {
+    let trial = |method, send, baselines| build_trial(testbed, method, send, SOURCE_BYTES, baselines);
     let trials = vec![
         trial(BASELINE, SendMode::Plain, &[]),
         trial("zerocopy", SendMode::ZeroCopy, &[BASELINE]),
         trial("uring-zerocopy", SendMode::UringZeroCopy, &[BASELINE]),
         trial("auto", SendMode::Auto, &[BASELINE, BEST_FOR_OWNED]),
     ];
-    testbed.series(NAME, "", trials)
+    testbed.build_series(NAME, "", trials)
 }
 
 /// Data that never changes, sent to one peer after another from the same memory.
-pub(crate) fn of_published(testbed: &TcpTestbed) -> Series<'_> {
-    let trial = |method, send, baselines| trial(testbed, method, send, SOURCE_BYTES_WARM, baselines);
+pub(crate) fn published_data_series(testbed: &TcpTestbed) -> Series<'_> {
+    let trial = |method, send, baselines| build_trial(testbed, method, send, SOURCE_BYTES_WARM, baselines);
     let trials = vec![
         trial(BASELINE, SendMode::Plain, &[]),
         trial("published", SendMode::Published, &[BASELINE, BEST_METHOD]),
         trial("sendfile", SendMode::Sendfile, &[BASELINE]),
         trial("vmsplice", SendMode::Vmsplice, &[BASELINE]),
     ];
-    let series = testbed.series(NAME, ", the same 1 MiB again and again", trials);
-    let link = series.link.map(|link| Link { source_bytes: Some(SOURCE_BYTES_WARM), ..link });
+    let series = testbed.build_series(NAME, ", the same 1 MiB again and again", trials);
+    let link = series.link.map(|link| LinkDescription { source_bytes: Some(SOURCE_BYTES_WARM), ..link });
     Series { link, ..series }
 }
 
-fn trial<'a>(
+fn build_trial<'a>(
     testbed: &'a TcpTestbed,
     method: &'static str,
     send: SendMode,
@@ -73,11 +76,11 @@ fn trial<'a>(
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
     let receive = ReceiveMode::Unread { buffer_bytes: BUFFER_BYTES };
-    testbed.trial(
+    testbed.build_trial(
         method,
         None,
         baselines,
         StreamSetup { send, source_bytes, proxy: None, receive },
-        Side::Sender,
+        ReportingSide::Sender,
     )
 }

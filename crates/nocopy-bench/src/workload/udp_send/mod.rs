@@ -10,18 +10,20 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use reception::{UDP_RECEIVE, series as reception};
-use sink::{ReceiverKind, Sink};
-pub(crate) use sink::{SinkTestbed, checked, delivered, has_offload, pair, segmented};
+pub(crate) use reception::{UDP_RECEIVE, build_series as reception};
+use sink::{DatagramSink, ReceiverKind};
+pub(crate) use sink::{
+    SinkTestbed, checked_testbed, delivered_testbed, pair_testbed, segmented_testbed, supports_offload_sink,
+};
 
 use super::{LOOPBACK, Workload};
 use crate::Failure;
 use crate::baseline::datagram_sender;
 use crate::bench::Bench;
-use crate::datagram::Datagrams;
+use crate::datagram::DatagramSpec;
 use crate::series::{BEST_METHOD, Sample, Series, Trial};
 use crate::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
-use crate::traffic::{self, Work, run_trial};
+use crate::traffic::{self, ThreadWork, run_trial};
 use crate::udp::{self, SharedLedger};
 use crate::udp_over_port;
 use nocopy_report::figure::Figure;
@@ -60,43 +62,49 @@ pub(crate) const UDP_SEND: Workload = Workload {
     ],
     lab_only: Some(LOOPBACK),
     notes: &[sink::NOTE],
-    skips: |_| sink::skip().into_iter().collect(),
+    skips: |_| sink::skip_note().into_iter().collect(),
     ..Workload::measured_by(measure)
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let testbeds = sink::testbeds(USUAL_MTU_BYTES)?;
-    let mut all = series(&testbeds, &PAYLOAD_BYTES);
+    let testbeds = sink::open_testbeds(USUAL_MTU_BYTES)?;
+    let mut all = build_series(&testbeds, &PAYLOAD_BYTES);
     all.extend(series_of_single_datagrams(&testbeds, &PAYLOAD_BYTES));
     bench.run_series(all, 50)?;
     drop(testbeds);
-    let testbeds = sink::testbeds(LONG_MTU_BYTES)?;
-    bench.run_series(series(&testbeds, &PAYLOAD_BYTES_LONG), 25)
+    let testbeds = sink::open_testbeds(LONG_MTU_BYTES)?;
+    bench.run_series(build_series(&testbeds, &PAYLOAD_BYTES_LONG), 25)
 }
 
 /// All methods with bursts, separately for each sink and length.
-fn series<'a>(testbeds: &'a [SinkTestbed], payload_bytes: &[usize]) -> Vec<Series<'a>> {
-    let lengths = payload_bytes.iter().map(|&bytes| Datagrams::in_bursts(bytes));
-    lengths.flat_map(|datagrams| testbeds.iter().map(move |testbed| in_bursts(testbed, datagrams))).collect()
+fn build_series<'a>(testbeds: &'a [SinkTestbed], payload_bytes: &[usize]) -> Vec<Series<'a>> {
+    let lengths = payload_bytes.iter().map(|&bytes| DatagramSpec::in_bursts(bytes));
+    lengths
+        .flat_map(|datagrams| testbeds.iter().map(move |testbed| burst_series(testbed, datagrams)))
+        .collect()
 }
 
 /// Single datagrams, each handed over alone.
 fn series_of_single_datagrams<'a>(testbeds: &'a [SinkTestbed], payload_bytes: &[usize]) -> Vec<Series<'a>> {
-    let segmented = testbeds.iter().filter(|testbed| matches!(testbed.sink, Sink::Segmented(_)));
+    let segmented = testbeds.iter().filter(|testbed| matches!(testbed.sink, DatagramSink::Segmented(_)));
     segmented
-        .flat_map(|testbed| payload_bytes.iter().map(|&bytes| singly(testbed, Datagrams::singly(bytes))))
+        .flat_map(|testbed| {
+            payload_bytes.iter().map(|&bytes| single_datagram_series(testbed, DatagramSpec::singly(bytes)))
+        })
         .collect()
 }
 
-pub(crate) fn in_bursts(testbed: &SinkTestbed, datagrams: Datagrams) -> Series<'_> {
-    let context = |send_method| Context::of(testbed, datagrams, send_method);
-    let trial = |send_method, baselines| context(send_method).trial(None, baselines);
+pub(crate) fn burst_series(testbed: &SinkTestbed, datagrams: DatagramSpec) -> Series<'_> {
+    let context = |send_method| DatagramSendContext::to_own_receiver(testbed, datagrams, send_method);
+    let trial = |send_method, baselines| context(send_method).build_trial(None, baselines);
     let mut trials = Vec::new();
-    if matches!(testbed.sink, Sink::Pair) {
+    if matches!(testbed.sink, DatagramSink::Pair) {
         // First, because the others are compared with it.
-        let to_recvmmsg =
-            Context { receiver_kind: Some(ReceiverKind::Recvmmsg), ..context(SendMethod::Singly) };
-        trials.push(to_recvmmsg.trial(Some(TO_RECVMMSG), &[]));
+        let to_recvmmsg = DatagramSendContext {
+            receiver_kind: Some(ReceiverKind::Recvmmsg),
+            ..context(SendMethod::Singly)
+        };
+        trials.push(to_recvmmsg.build_trial(Some(TO_RECVMMSG), &[]));
         trials.push(trial(SendMethod::Singly, &[BASELINE]));
     } else {
         trials.push(trial(SendMethod::Singly, &[]));
@@ -106,23 +114,35 @@ pub(crate) fn in_bursts(testbed: &SinkTestbed, datagrams: Datagrams) -> Series<'
         [SendMethod::Batches, SendMethod::Segmented].into_iter().chain(pinned.map(SendMethod::Pinned));
     let ports = [false, true].map(|copied| SendMethod::Port { copied, checksum: UdpChecksum::Computed });
     trials.extend(others.chain(ports).map(|send_method| trial(send_method, &[BASELINE])));
-    if matches!(testbed.sink, Sink::Segmented(_)) {
+    if matches!(testbed.sink, DatagramSink::Segmented(_)) {
         let bare = [false, true].map(|copied| SendMethod::Port { copied, checksum: UdpChecksum::Omitted });
-        trials.extend(bare.map(|send_method| context(send_method).trial(Some(NO_CHECKSUM), &[BASELINE])));
+        trials
+            .extend(bare.map(|send_method| context(send_method).build_trial(Some(NO_CHECKSUM), &[BASELINE])));
     }
     trials.push(trial(SendMethod::Auto, &[BASELINE, "gso", BEST_METHOD]));
-    of(testbed, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
+    series_of_datagrams(testbed, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
 }
 
-pub(crate) fn singly(testbed: &SinkTestbed, datagrams: Datagrams) -> Series<'_> {
+pub(crate) fn single_datagram_series(testbed: &SinkTestbed, datagrams: DatagramSpec) -> Series<'_> {
     let trial = |send_method, baselines| {
-        Context { testbed, datagrams, send_method, receiver_kind: None }.trial(Some(ONE_A_CALL), baselines)
+        DatagramSendContext { testbed, datagrams, send_method, receiver_kind: None }
+            .build_trial(Some(ONE_A_CALL), baselines)
     };
     let trials = vec![trial(SendMethod::Singly, &[]), trial(SendMethod::Auto, &[BASELINE])];
-    of(testbed, datagrams, format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes), trials)
+    series_of_datagrams(
+        testbed,
+        datagrams,
+        format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes),
+        trials,
+    )
 }
 
-fn of<'a>(testbed: &SinkTestbed, datagrams: Datagrams, title: String, trials: Vec<Trial<'a>>) -> Series<'a> {
+fn series_of_datagrams<'a>(
+    testbed: &SinkTestbed,
+    datagrams: DatagramSpec,
+    title: String,
+    trials: Vec<Trial<'a>>,
+) -> Series<'a> {
     Series {
         workload: NAME,
         title,
@@ -170,20 +190,24 @@ impl SendMethod {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Context<'a> {
+pub(crate) struct DatagramSendContext<'a> {
     testbed: &'a SinkTestbed,
-    datagrams: Datagrams,
+    datagrams: DatagramSpec,
     send_method: SendMethod,
     receiver_kind: Option<ReceiverKind>,
 }
 
-impl<'a> Context<'a> {
+impl<'a> DatagramSendContext<'a> {
     /// Sends to the sink's own receiver, if it has one.
-    pub(crate) fn of(testbed: &'a SinkTestbed, datagrams: Datagrams, send_method: SendMethod) -> Self {
+    pub(crate) fn to_own_receiver(
+        testbed: &'a SinkTestbed,
+        datagrams: DatagramSpec,
+        send_method: SendMethod,
+    ) -> Self {
         Self { testbed, datagrams, send_method, receiver_kind: testbed.sink.receiver_kind() }
     }
 
-    pub(crate) fn trial(self, variant: Option<&str>, baselines: &'static [&'static str]) -> Trial<'a> {
+    pub(crate) fn build_trial(self, variant: Option<&str>, baselines: &'static [&'static str]) -> Trial<'a> {
         let run = Box::new(move |duration| self.run(duration));
         Trial { method: self.send_method.name(), variant: variant.map(str::to_owned), baselines, run }
     }
@@ -196,9 +220,10 @@ impl<'a> Context<'a> {
             .map(|receiver_kind| receiver_kind.open(&testbed.stage.receiver, datagrams))
             .transpose()?;
         let ledger = SharedLedger::default();
-        let (send, evidence) = self.sender(&ledger)?;
-        let count = || testbed.sink.dropped();
-        let count: Option<traffic::Sink<'_>> = if self.receiver_kind.is_none() { Some(&count) } else { None };
+        let (send, evidence) = self.open_sender_work(&ledger)?;
+        let count = || testbed.sink.datagrams_dropped();
+        let count: Option<traffic::SinkCounter<'_>> =
+            if self.receiver_kind.is_none() { Some(&count) } else { None };
         let traffic = run_trial(&testbed.stage, duration, count, vec![send], receive.into_iter().collect())
             .map_err(Failure::step(method, "send", "raise 'ulimit -l', or free memory"))?;
         let evidence = evidence.unwrap_or_else(|| ledger.evidence());
@@ -207,13 +232,16 @@ impl<'a> Context<'a> {
 
     /// The sender, and the evidence if it is known in advance; otherwise the sender stores its evidence in
     /// `ledger`.
-    fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
+    fn open_sender_work<'l>(
+        self,
+        ledger: &'l SharedLedger,
+    ) -> Result<(ThreadWork<'l>, Option<Evidence>), Failure> {
         let Self { testbed, datagrams, send_method, .. } = self;
         let failed =
             || Failure::step(send_method.name(), "open a socket", "raise 'ulimit -n', or free memory");
-        let plain = || datagram_sender::open(&testbed.stage).map_err(failed());
-        let copied = Some(evidence::reported(nocopy::Evidence::Copied(Cause::SocketCall)));
-        let (work, evidence): (Work<'l>, _) = match send_method {
+        let plain = || datagram_sender::open_sender_socket(&testbed.stage).map_err(failed());
+        let copied = Some(evidence::result_evidence(nocopy::Evidence::Copied(Cause::SocketCall)));
+        let (work, evidence): (ThreadWork<'l>, _) = match send_method {
             SendMethod::Singly => {
                 let socket = plain()?;
                 (Box::new(move |gauge| datagram_sender::send_singly(&socket, datagrams, gauge)), copied)
@@ -223,23 +251,23 @@ impl<'a> Context<'a> {
                 (Box::new(move |gauge| datagram_sender::send_batches(&socket, datagrams, gauge)), copied)
             }
             SendMethod::Segmented => {
-                let socket = datagram_sender::open_segmenting(&testbed.stage, datagrams).map_err(failed())?;
+                let socket = datagram_sender::open_gso_socket(&testbed.stage, datagrams).map_err(failed())?;
                 (Box::new(move |gauge| datagram_sender::send_segmented(&socket, datagrams, gauge)), copied)
             }
             SendMethod::Pinned(_) | SendMethod::Auto => {
                 let method = if let SendMethod::Pinned(method) = send_method { Some(method) } else { None };
-                let sender = udp::open(&testbed.stage, method)?;
-                let send = if datagrams.a_burst == 1 { udp::send_singly } else { udp::send };
+                let sender = udp::open_sender(&testbed.stage, method)?;
+                let send = if datagrams.a_burst == 1 { udp::send_singly } else { udp::send_bursts };
                 (Box::new(move |gauge| send(sender, datagrams, ledger, gauge)), None)
             }
             SendMethod::Foreign(method) => {
-                let sender = udp::open_returning(&testbed.stage, method)?;
-                (Box::new(move |gauge| udp::send_foreign(sender, datagrams, ledger, gauge)), None)
+                let sender = udp::open_returning_sender(&testbed.stage, method)?;
+                (Box::new(move |gauge| udp::send_program_memory(sender, datagrams, ledger, gauge)), None)
             }
             SendMethod::Port { copied, checksum } => {
-                let (path, evidence) = udp_over_port::open(&testbed.stage, datagrams, checksum)?;
-                let work: Work<'_> = match copied {
-                    false => Box::new(move |gauge| path.send(gauge)),
+                let (path, evidence) = udp_over_port::open_port_sender(&testbed.stage, datagrams, checksum)?;
+                let work: ThreadWork<'_> = match copied {
+                    false => Box::new(move |gauge| path.send_from_frames(gauge)),
                     true => Box::new(move |gauge| path.send_copied(gauge)),
                 };
                 (work, Some(evidence))
@@ -252,7 +280,7 @@ impl<'a> Context<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sink::testbeds;
+    use sink::open_testbeds;
 
     const SEND_METHODS: [SendMethod; 14] = [
         SendMethod::Singly,
@@ -274,14 +302,14 @@ mod tests {
     /// How often a trial is repeated whose sender did not start in time, because the machine was busy.
     const ATTEMPTS: usize = 50;
 
-    fn check(testbed: &SinkTestbed, datagrams: Datagrams, send_method: SendMethod) {
-        let context = Context { testbed, datagrams, send_method, receiver_kind: None };
+    fn assert_all_datagrams_counted(testbed: &SinkTestbed, datagrams: DatagramSpec, send_method: SendMethod) {
+        let context = DatagramSendContext { testbed, datagrams, send_method, receiver_kind: None };
         let name = testbed.sink.name();
         for _ in 0..ATTEMPTS {
-            let before = testbed.sink.dropped().unwrap();
+            let before = testbed.sink.datagrams_dropped().unwrap();
             let sample = context.run(Duration::from_millis(2)).unwrap();
             let sent = sample.traffic.senders[0].packets_total;
-            let dropped = testbed.sink.dropped().unwrap() - before;
+            let dropped = testbed.sink.datagrams_dropped().unwrap() - before;
             assert_eq!(sent, dropped, "{name} {datagrams:?} {send_method:?}");
             if sent > 0 {
                 return;
@@ -303,14 +331,14 @@ mod tests {
         for (mtu_bytes, lengths) in
             [(USUAL_MTU_BYTES, &PAYLOAD_BYTES[..]), (LONG_MTU_BYTES, &PAYLOAD_BYTES_LONG)]
         {
-            let testbeds = testbeds(mtu_bytes).unwrap();
+            let testbeds = open_testbeds(mtu_bytes).unwrap();
             for testbed in testbeds.iter().filter(|testbed| testbed.sink.receiver_kind().is_none()) {
                 for &bytes in lengths {
-                    send_methods
-                        .iter()
-                        .for_each(|send_method| check(testbed, Datagrams::in_bursts(bytes), *send_method));
+                    send_methods.iter().for_each(|send_method| {
+                        assert_all_datagrams_counted(testbed, DatagramSpec::in_bursts(bytes), *send_method)
+                    });
                 }
-                check(testbed, Datagrams::singly(lengths[0]), SendMethod::Auto);
+                assert_all_datagrams_counted(testbed, DatagramSpec::singly(lengths[0]), SendMethod::Auto);
             }
         }
         nocopy_lab::io_uring_or_skip();
@@ -321,13 +349,13 @@ mod tests {
         if nocopy_lab::lab_or_skip().is_none() {
             return;
         }
-        let testbeds = testbeds(USUAL_MTU_BYTES).unwrap();
+        let testbeds = open_testbeds(USUAL_MTU_BYTES).unwrap();
         let (testbed, drop) = match &testbeds[0] {
-            testbed @ SinkTestbed { sink: Sink::Offload(drop), .. } => (testbed, drop),
+            testbed @ SinkTestbed { sink: DatagramSink::Offload(drop), .. } => (testbed, drop),
             _ => return nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)")),
         };
-        let datagrams = Datagrams::in_bursts(1400);
-        check(testbed, datagrams, SendMethod::Segmented);
+        let datagrams = DatagramSpec::in_bursts(1400);
+        assert_all_datagrams_counted(testbed, datagrams, SendMethod::Segmented);
         assert_eq!(drop.packets().unwrap() * datagrams.a_burst as u64, drop.datagrams().unwrap());
     }
 }

@@ -1,9 +1,9 @@
 //! Datagrams received by hand, and by the library's socket, from a sender that hands over bursts.
 
-use super::{Context, PAYLOAD_BYTES, SendMethod, SinkTestbed, sink};
+use super::{DatagramSendContext, PAYLOAD_BYTES, SendMethod, SinkTestbed, sink};
 use crate::Failure;
 use crate::bench::Bench;
-use crate::datagram::Datagrams;
+use crate::datagram::DatagramSpec;
 use crate::series::{Series, Trial};
 use crate::stage::USUAL_MTU_BYTES;
 use crate::workload::udp_send::sink::ReceiverKind;
@@ -30,14 +30,14 @@ pub(crate) const UDP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let testbed = sink::pair(USUAL_MTU_BYTES)?;
-    bench.run_series(PAYLOAD_BYTES.map(|bytes| series(&testbed, bytes)).into(), 12)
+    let testbed = sink::pair_testbed(USUAL_MTU_BYTES)?;
+    bench.run_series(PAYLOAD_BYTES.map(|bytes| build_series(&testbed, bytes)).into(), 12)
 }
 
-pub(crate) fn series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
+pub(crate) fn build_series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
     let trial = |method, receiver_kind, baselines| {
-        let datagrams = Datagrams::in_bursts(bytes);
-        let context = Context {
+        let datagrams = DatagramSpec::in_bursts(bytes);
+        let context = DatagramSendContext {
             testbed,
             datagrams,
             send_method: SendMethod::Segmented,

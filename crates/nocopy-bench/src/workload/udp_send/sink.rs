@@ -8,10 +8,10 @@ use nocopy_lab::Lab;
 
 use crate::Failure;
 use crate::baseline::{datagram_receiver, packet_socket};
-use crate::datagram::{Datagrams, Expected};
-use crate::frame::read_any;
-use crate::stage::{Site, Stage};
-use crate::traffic::Work;
+use crate::datagram::{DatagramChecker, DatagramSpec};
+use crate::frame::try_read_every_byte;
+use crate::stage::{NetworkSite, SitePair};
+use crate::traffic::ThreadWork;
 use crate::udp;
 use crate::workload::packet_send;
 
@@ -23,20 +23,20 @@ const SKIP: &str =
     "SKIP: udp-send into offload: it needs Linux 6.6, whose tc programs go with their process.";
 
 /// Why a sink is left out, if one is.
-pub(super) fn skip() -> Option<String> {
-    (!has_offload()).then(|| SKIP.to_owned())
+pub(super) fn skip_note() -> Option<String> {
+    (!supports_offload_sink()).then(|| SKIP.to_owned())
 }
 
 /// Whether this kernel has tc programs that go with their process.
-pub(crate) fn has_offload() -> bool {
+pub(crate) fn supports_offload_sink() -> bool {
     CountingDrop::is_supported()
 }
 
 /// Counts the datagrams; `offload` and `segmented` while attached.
 #[derive(Debug)]
-pub(crate) enum Sink {
+pub(crate) enum DatagramSink {
     Offload(CountingDrop),
-    Segmented(packet_send::Sink),
+    Segmented(packet_send::CountingDropSink),
     Delivered,
     /// As `Delivered`, and the receiver compares every byte with the sent one.
     Checked,
@@ -56,50 +56,54 @@ pub(crate) enum ReceiverKind {
 /// A sink with its own pair of interfaces, because programs attached for one sink would disturb others.
 #[derive(Debug)]
 pub(crate) struct SinkTestbed {
-    pub stage: Stage,
-    pub sink: Sink,
+    pub stage: SitePair,
+    pub sink: DatagramSink,
 }
 
 /// With a `recvmmsg` receiver, in a lab with this MTU.
-pub(crate) fn delivered(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    testbed(mtu_bytes, |_| Ok(Sink::Delivered))
+pub(crate) fn delivered_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Delivered))
 }
 
 /// With a receiver that compares every byte.
-pub(crate) fn checked(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    testbed(mtu_bytes, |_| Ok(Sink::Checked))
+pub(crate) fn checked_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Checked))
 }
 
 /// With the library's receiver.
-pub(crate) fn pair(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    testbed(mtu_bytes, |_| Ok(Sink::Pair))
+pub(crate) fn pair_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Pair))
 }
 
 /// With an XDP program that drops every datagram.
-pub(crate) fn segmented(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    testbed(mtu_bytes, |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)))
+pub(crate) fn segmented_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    open_testbed(mtu_bytes, |stage| Ok(DatagramSink::Segmented(packet_send::CountingDropSink::open(stage)?)))
 }
 
-fn offload(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    testbed(mtu_bytes, |Stage { receiver, .. }| {
-        Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
+fn offload_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
+    open_testbed(mtu_bytes, |SitePair { receiver, .. }| {
+        Ok(DatagramSink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
     })
 }
 
-fn testbed(
+fn open_testbed(
     mtu_bytes: u32,
-    open: impl FnOnce(&Stage) -> Result<Sink, Failure>,
+    open: impl FnOnce(&SitePair) -> Result<DatagramSink, Failure>,
 ) -> Result<SinkTestbed, Failure> {
-    let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
+    let stage = SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?;
     Ok(SinkTestbed { sink: open(&stage)?, stage })
 }
 
-pub(crate) fn testbeds(mtu_bytes: u32) -> Result<Vec<SinkTestbed>, Failure> {
-    let first = has_offload().then_some(offload as fn(u32) -> Result<SinkTestbed, Failure>);
-    first.into_iter().chain([segmented, delivered, pair]).map(|open| open(mtu_bytes)).collect()
+pub(crate) fn open_testbeds(mtu_bytes: u32) -> Result<Vec<SinkTestbed>, Failure> {
+    let first = supports_offload_sink().then_some(offload_testbed as fn(u32) -> Result<SinkTestbed, Failure>);
+    first
+        .into_iter()
+        .chain([segmented_testbed, delivered_testbed, pair_testbed])
+        .map(|open| open(mtu_bytes))
+        .collect()
 }
 
-impl Sink {
+impl DatagramSink {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Offload(_) => "offload",
@@ -111,7 +115,7 @@ impl Sink {
     }
 
     /// Datagrams dropped so far; of sinks that deliver none.
-    pub(crate) fn dropped(&self) -> io::Result<u64> {
+    pub(crate) fn datagrams_dropped(&self) -> io::Result<u64> {
         match self {
             Self::Offload(drop) => drop.datagrams(),
             Self::Segmented(sink) => sink.packets(),
@@ -130,28 +134,34 @@ impl Sink {
 }
 
 impl ReceiverKind {
-    pub(crate) fn open(self, site: &Site, datagrams: Datagrams) -> Result<Work<'static>, Failure> {
+    pub(crate) fn open(
+        self,
+        site: &NetworkSite,
+        datagrams: DatagramSpec,
+    ) -> Result<ThreadWork<'static>, Failure> {
         let failed =
             |method| Failure::step(method, "open a receiver", "run it as root or grant CAP_NET_ADMIN");
-        let by_hand = || datagram_receiver::open(site).map_err(failed("recvmmsg"));
+        let by_hand = || datagram_receiver::open_receiver_socket(site).map_err(failed("recvmmsg"));
         let bytes = datagrams.bytes;
         Ok(match self {
             Self::Recvmmsg => {
                 let socket = by_hand()?;
-                Box::new(move |gauge| packet_socket::receive_batches(&socket, bytes, gauge, read_any))
+                Box::new(move |gauge| {
+                    packet_socket::receive_batches(&socket, bytes, gauge, try_read_every_byte)
+                })
             }
             Self::Joined => {
-                let socket = datagram_receiver::open_joining(site).map_err(failed("gro"))?;
-                Box::new(move |gauge| datagram_receiver::receive_joined(&socket, gauge, read_any))
+                let socket = datagram_receiver::open_gro_socket(site).map_err(failed("gro"))?;
+                Box::new(move |gauge| datagram_receiver::receive_joined(&socket, gauge, try_read_every_byte))
             }
             Self::Checking => {
-                let (socket, expected) = (by_hand()?, Expected::new(datagrams));
-                let check = move |datagram: &[u8]| expected.check(datagram);
+                let (socket, expected) = (by_hand()?, DatagramChecker::new(datagrams));
+                let check = move |datagram: &[u8]| expected.check_datagram(datagram);
                 Box::new(move |gauge| packet_socket::receive_batches(&socket, bytes, gauge, check))
             }
             Self::Ours => {
                 let receiver = udp::open_receiver(site)?;
-                Box::new(move |gauge| udp::receive(receiver, gauge))
+                Box::new(move |gauge| udp::receive_datagrams(receiver, gauge))
             }
         })
     }

@@ -10,9 +10,9 @@ pub(crate) fn manual_section(command: &str) -> String {
     let mut text = String::new();
     for foreign in FOREIGN_OPTIONS
         .iter()
-        .filter(|foreign| foreign.is_for(command, TargetKind::Any) && !foreign.programs.is_empty())
+        .filter(|foreign| foreign.applies_to(command, TargetKind::Any) && !foreign.programs.is_empty())
     {
-        let meaning = match (foreign.accepted(), &foreign.meaning) {
+        let meaning = match (foreign.native_form(), &foreign.meaning) {
             (Some(meaning), _) => meaning,
             (None, Meaning::Hint(hint)) => format!("not accepted: {hint}"),
             (None, _) => continue,
@@ -34,17 +34,17 @@ pub(crate) fn manual_section(command: &str) -> String {
 }
 
 /// The command line with the synonyms as options: for the completions alone.
-pub(crate) fn with_synonyms(all: Command) -> Command {
+pub(crate) fn with_synonyms_as_options(all: Command) -> Command {
     let names: Vec<String> = all.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    names.into_iter().fold(all, |all, name| all.mut_subcommand(name, add_synonyms))
+    names.into_iter().fold(all, |all, name| all.mut_subcommand(name, add_synonym_options))
 }
 
-fn add_synonyms(command: Command) -> Command {
+fn add_synonym_options(command: Command) -> Command {
     let name = command.get_name().to_owned();
-    let all = FOREIGN_OPTIONS.iter().filter(|foreign| foreign.is_for(&name, TargetKind::Any));
+    let all = FOREIGN_OPTIONS.iter().filter(|foreign| foreign.applies_to(&name, TargetKind::Any));
     let spellings = all.flat_map(|foreign| foreign.spellings().map(move |typed| (foreign, typed)));
     spellings.fold(command, |command, (foreign, typed)| {
-        let (Some(meaning), letters) = (foreign.accepted(), typed.trim_start_matches('-')) else {
+        let (Some(meaning), letters) = (foreign.native_form(), typed.trim_start_matches('-')) else {
             return command;
         };
         let is_long = typed.starts_with("--");

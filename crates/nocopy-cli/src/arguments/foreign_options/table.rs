@@ -26,9 +26,9 @@ pub(super) static FOREIGN_OPTIONS: &[ForeignOption] = &[
     row(CAPTURES, TCPDUMP, "--immediate-mode", "", Any, Meaning::Default("packets are not held back")),
     row(CAPTURES, TCPDUMP, "-K --dont-verify-checksums", "", Any, Meaning::Default("checksums are not verified")),
     row(CAPTURES, TCPDUMP, "-p --no-promiscuous-mode", "", Any, Meaning::Word("--no-promiscuous")),
-    row(CAPTURES, "tcpdump, tshark, dumpcap", "-s --snapshot-length --snap", "BYTES", Any, Meaning::Value("--snap BYTES; 0: all", snap)),
-    row(CAPTURES, TCPDUMP, "-Q --direction", "in|out|inout", Any, Meaning::Value("--incoming, --outgoing", direction)),
-    row(CAPTURES, SHARK, "-a --autostop", "duration:SECONDS|packets:N", Any, Meaning::Value("--duration, --count", autostop)),
+    row(CAPTURES, "tcpdump, tshark, dumpcap", "-s --snapshot-length --snap", "BYTES", Any, Meaning::Value("--snap BYTES; 0: all", snap_option)),
+    row(CAPTURES, TCPDUMP, "-Q --direction", "in|out|inout", Any, Meaning::Value("--incoming, --outgoing", direction_option)),
+    row(CAPTURES, SHARK, "-a --autostop", "duration:SECONDS|packets:N", Any, Meaning::Value("--duration, --count", autostop_option)),
     row(CAPTURES, SHARK, "-f", "FILTER", Any, Meaning::Hint("write the filter after the interface, without an option")),
     row(CAPTURES, "tshark", "-Y", "FILTER", Any, Meaning::Hint("write a filter of pcap-filter(7) after the interface")),
     row(CAPTURES, TCPDUMP, "-F", "FILE", Any, Meaning::Hint("write the filter after the interface, as \"$(cat FILE)\"; --bytecode FILE takes what 'tcpdump -ddd' prints")),
@@ -51,10 +51,10 @@ pub(super) static FOREIGN_OPTIONS: &[ForeignOption] = &[
     row(SNIFF, TCPDUMP, "-B --buffer-size", "KIB", Any, Meaning::Hint("leave it out; 'nocopy record' has --buffer")),
     row(RECORD, "tcpdump, tshark, dumpcap", "-w --write", "FILE", Any, Meaning::Option("--output")),
     row(RECORD, TCPDUMP, "-G", "SECONDS", Any, Meaning::Option("--rotate-time")),
-    row(RECORD, TCPDUMP, "-C", "MEGABYTES", Any, Meaning::Value("--rotate-size", megabytes)),
-    row(RECORD, TCPDUMP, "-W", "N", Any, Meaning::Value("--files N, with -C, without -G", files)),
-    row(RECORD, TCPDUMP, "-B --buffer-size", "KIB", Any, Meaning::Value("--buffer", kibibytes)),
-    row(RECORD, SHARK, "-b --ring-buffer", "filesize:KB|files:N|duration:SECONDS", Any, Meaning::Value("--rotate-size, --files, --rotate-time", ring)),
+    row(RECORD, TCPDUMP, "-C", "MEGABYTES", Any, Meaning::Value("--rotate-size", rotate_size_option)),
+    row(RECORD, TCPDUMP, "-W", "N", Any, Meaning::Value("--files N, with -C, without -G", kept_files_option)),
+    row(RECORD, TCPDUMP, "-B --buffer-size", "KIB", Any, Meaning::Value("--buffer", buffer_size_option)),
+    row(RECORD, SHARK, "-b --ring-buffer", "filesize:KB|files:N|duration:SECONDS", Any, Meaning::Value("--rotate-size, --files, --rotate-time", ring_buffer_option)),
     row(RECORD, TCPDUMP, "-v -vv -vvv --verbose -q", "", Any, Meaning::Default("progress is shown on a terminal, and a summary printed")),
     row(RECORD, TCPDUMP, "-z", "COMMAND", Any, Meaning::Hint("leave it out: a file is complete once the next one exists; run COMMAND then")),
     row(RECORD, "dumpcap", "-P", "", Any, Meaning::Hint("files are pcapng, which the programs that read pcap read, too; 'editcap -F pcap' converts them")),
@@ -63,9 +63,9 @@ pub(super) static FOREIGN_OPTIONS: &[ForeignOption] = &[
     row("send", "tcpreplay", "-i --intf1", "INTERFACE", Interface, Meaning::Target),
     row("send", "tcpreplay, iperf3", "-i --intf1 --interval", "N", Host, Meaning::Hint("leave it out: routes lead to a host, and the rate is shown on a terminal")),
     row("send", REPLAY, "-t --topspeed", "", Interface, Meaning::Word("--timing=flat-out")),
-    row("send", REPLAY, "-M --mbps", "N", Interface, Meaning::Value("--rate", mbps)),
-    row("send", REPLAY, "-p --pps", "N", Interface, Meaning::Value("--rate", pps)),
-    row("send", REPLAY, "-l --loop", "N", Interface, Meaning::Value("--loop N; 0: forever", rounds)),
+    row("send", REPLAY, "-M --mbps", "N", Interface, Meaning::Value("--rate", rate_option_from_mbps)),
+    row("send", REPLAY, "-p --pps", "N", Interface, Meaning::Value("--rate", rate_option_from_pps)),
+    row("send", REPLAY, "-l --loop", "N", Interface, Meaning::Value("--loop N; 0: forever", loop_option)),
     row("send", REPLAY, "-x --multiplier", "FACTOR", Interface, Meaning::Option("--speed")),
     row("send", REPLAY, "-L --limit", "N", Interface, Meaning::Option("--count")),
     row("send", "tcpdump, tshark", "-r --read-file", "FILE", Interface, Meaning::Option("--replay")),
@@ -86,8 +86,8 @@ pub(super) static FOREIGN_OPTIONS: &[ForeignOption] = &[
     row("send", "iperf3, nc", "-u", "", Any, Meaning::Hint("datagrams go to udp://HOST:PORT")),
     row("send", "iperf3, nc", "-p --port", "PORT", Host, Meaning::Hint("the port is part of the target: tcp://HOST:PORT, udp://HOST:PORT")),
     row("send", IPERF, "-t --time", "SECONDS", Host, Meaning::Option("--duration")),
-    row("send", IPERF, "-b --bitrate --bandwidth", "RATE", Host, Meaning::Value("--rate; 0: none", bitrate)),
-    row("send", IPERF, "-l --length --len", "BYTES", Host, Meaning::Value("--size", iperf_bytes)),
+    row("send", IPERF, "-b --bitrate --bandwidth", "RATE", Host, Meaning::Value("--rate; 0: none", rate_option_from_bitrate)),
+    row("send", IPERF, "-l --length --len", "BYTES", Host, Meaning::Value("--size", size_option_from_iperf)),
     row("send", IPERF, "-k --blockcount", "N", Host, Meaning::Option("--count")),
     row("send", IPERF, "-P --parallel", "N", Host, Meaning::Option("--streams")),
     row("send", IPERF, "-C --linux-congestion", "NAME", Host, Meaning::Option("--congestion")),
@@ -163,16 +163,16 @@ const fn row(
     ForeignOption { commands, programs, typed, value, target, meaning }
 }
 
-fn word(option: &str, value: impl std::fmt::Display) -> ValueMeaning {
+fn option_with_value(option: &str, value: impl std::fmt::Display) -> ValueMeaning {
     ValueMeaning::Word(format!("{option}={value}"))
 }
 
 /// tcpdump's 0 is the longest.
-fn snap(bytes: &str, _: &[&str]) -> ValueMeaning {
-    if bytes == "0" { ValueMeaning::Nothing } else { word("--snap", bytes) }
+fn snap_option(bytes: &str, _: &[&str]) -> ValueMeaning {
+    if bytes == "0" { ValueMeaning::Nothing } else { option_with_value("--snap", bytes) }
 }
 
-fn direction(direction: &str, _: &[&str]) -> ValueMeaning {
+fn direction_option(direction: &str, _: &[&str]) -> ValueMeaning {
     match direction {
         "in" => ValueMeaning::Word("--incoming".into()),
         "out" => ValueMeaning::Word("--outgoing".into()),
@@ -181,72 +181,72 @@ fn direction(direction: &str, _: &[&str]) -> ValueMeaning {
     }
 }
 
-fn autostop(condition: &str, _: &[&str]) -> ValueMeaning {
+fn autostop_option(condition: &str, _: &[&str]) -> ValueMeaning {
     match condition.split_once(':') {
-        Some(("duration", seconds)) => word("--duration", seconds),
-        Some(("packets", count)) => word("--count", count),
+        Some(("duration", seconds)) => option_with_value("--duration", seconds),
+        Some(("packets", count)) => option_with_value("--count", count),
         _ => ValueMeaning::Hint("use --duration or --count"),
     }
 }
 
-fn ring(condition: &str, _: &[&str]) -> ValueMeaning {
+fn ring_buffer_option(condition: &str, _: &[&str]) -> ValueMeaning {
     match condition.split_once(':') {
-        Some(("filesize", kilobytes)) => word("--rotate-size", format_args!("{kilobytes}k")),
-        Some(("files", count)) => word("--files", count),
-        Some(("duration", seconds)) => word("--rotate-time", seconds),
+        Some(("filesize", kilobytes)) => option_with_value("--rotate-size", format_args!("{kilobytes}k")),
+        Some(("files", count)) => option_with_value("--files", count),
+        Some(("duration", seconds)) => option_with_value("--rotate-time", seconds),
         _ => ValueMeaning::Hint("use --rotate-size, --rotate-time and --files"),
     }
 }
 
 /// tcpdump's `-C`: millions of bytes, or with a letter its own power of 1024.
-fn megabytes(size: &str, _: &[&str]) -> ValueMeaning {
+fn rotate_size_option(size: &str, _: &[&str]) -> ValueMeaning {
     match size.ends_with(|letter: char| letter.is_ascii_digit()) {
-        true => word("--rotate-size", format_args!("{size}M")),
-        false => word("--rotate-size", binary(size)),
+        true => option_with_value("--rotate-size", format_args!("{size}M")),
+        false => option_with_value("--rotate-size", with_binary_prefix(size)),
     }
 }
 
-fn files(count: &str, words: &[&str]) -> ValueMeaning {
+fn kept_files_option(count: &str, words: &[&str]) -> ValueMeaning {
     let has = |letter: &str| words.iter().any(|word| word.starts_with(letter));
     match (has("-G"), has("-C") || has("--rotate-size")) {
         (true, _) => ValueMeaning::Hint(
             "with -G tcpdump ends after so many files: use --duration for that, or --files N to keep the last N",
         ),
         (false, false) => ValueMeaning::Hint("use --files N, with --rotate-size or --rotate-time"),
-        (false, true) => word("--files", count),
+        (false, true) => option_with_value("--files", count),
     }
 }
 
-fn kibibytes(size: &str, _: &[&str]) -> ValueMeaning {
-    word("--buffer", format_args!("{size}KiB"))
+fn buffer_size_option(size: &str, _: &[&str]) -> ValueMeaning {
+    option_with_value("--buffer", format_args!("{size}KiB"))
 }
 
-fn mbps(rate: &str, _: &[&str]) -> ValueMeaning {
-    word("--rate", format_args!("{rate}Mbit/s"))
+fn rate_option_from_mbps(rate: &str, _: &[&str]) -> ValueMeaning {
+    option_with_value("--rate", format_args!("{rate}Mbit/s"))
 }
 
-fn pps(rate: &str, _: &[&str]) -> ValueMeaning {
-    word("--rate", format_args!("{rate}pps"))
+fn rate_option_from_pps(rate: &str, _: &[&str]) -> ValueMeaning {
+    option_with_value("--rate", format_args!("{rate}pps"))
 }
 
-fn rounds(count: &str, _: &[&str]) -> ValueMeaning {
-    word("--loop", if count == "0" { "forever" } else { count })
+fn loop_option(count: &str, _: &[&str]) -> ValueMeaning {
+    option_with_value("--loop", if count == "0" { "forever" } else { count })
 }
 
-fn bitrate(rate: &str, _: &[&str]) -> ValueMeaning {
+fn rate_option_from_bitrate(rate: &str, _: &[&str]) -> ValueMeaning {
     match rate {
         "0" => ValueMeaning::Nothing,
         _ if rate.contains('/') => ValueMeaning::Hint("use --rate RATE, without a burst"),
-        _ => word("--rate", format_args!("{rate}bit/s")),
+        _ => option_with_value("--rate", format_args!("{rate}bit/s")),
     }
 }
 
-fn iperf_bytes(size: &str, _: &[&str]) -> ValueMeaning {
-    word("--size", binary(size))
+fn size_option_from_iperf(size: &str, _: &[&str]) -> ValueMeaning {
+    option_with_value("--size", with_binary_prefix(size))
 }
 
 /// A size whose letter is a power of 1024.
-fn binary(size: &str) -> String {
+fn with_binary_prefix(size: &str) -> String {
     match size.strip_suffix(|letter: char| "kmgtKMGT".contains(letter)) {
         Some(number) => format!("{number}{}i", &size[number.len()..]),
         None => size.to_owned(),

@@ -154,29 +154,36 @@ const HINTS: &[(&str, &str)] = &[
     ("tcpreplay -i eth0 x.pcap", "--replay FILE"),
 ];
 
-fn parsed(line: &str) -> Result<String, String> {
+fn parsed_as_text(line: &str) -> Result<String, String> {
     let words = ["nocopy"].into_iter().chain(line.split(' '));
-    Arguments::try_read(words).map(|arguments| format!("{arguments:?}")).map_err(|error| error.to_string())
+    Arguments::try_parse_words(words)
+        .map(|arguments| format!("{arguments:?}"))
+        .map_err(|error| error.to_string())
 }
 
-fn commands(foreign: &ForeignOption) -> impl Iterator<Item = &'static str> {
+fn commands_of_option(foreign: &ForeignOption) -> impl Iterator<Item = &'static str> {
     foreign.commands.split(' ')
 }
 
 #[test]
 fn synonyms_parse_as_our_options() {
-    let differ = |(typed, own): &&(&str, &str)| parsed(typed).is_err() || parsed(typed) != parsed(own);
-    let wrong: Vec<_> =
-        SYNONYMS.iter().filter(differ).map(|(typed, own)| (typed, parsed(typed), parsed(own))).collect();
+    let differ = |(typed, own): &&(&str, &str)| {
+        parsed_as_text(typed).is_err() || parsed_as_text(typed) != parsed_as_text(own)
+    };
+    let wrong: Vec<_> = SYNONYMS
+        .iter()
+        .filter(differ)
+        .map(|(typed, own)| (typed, parsed_as_text(typed), parsed_as_text(own)))
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
 fn each_synonym_has_a_test_line_per_command() {
     let mut missing = Vec::new();
-    for foreign in FOREIGN_OPTIONS.iter().filter(|foreign| foreign.accepted().is_some()) {
+    for foreign in FOREIGN_OPTIONS.iter().filter(|foreign| foreign.native_form().is_some()) {
         for (command, typed) in
-            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
+            commands_of_option(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
             let has_it = |line: &str| {
                 let mut words = line.split(' ');
@@ -204,7 +211,7 @@ fn each_synonym_has_a_test_line_per_command() {
 #[test]
 fn options_with_another_meaning_are_refused_with_advice() {
     for (line, words) in HINTS {
-        let said = parsed(line).expect_err(line);
+        let said = parsed_as_text(line).expect_err(line);
         assert!(said.contains(words), "{line}: {said}");
     }
 }
@@ -215,7 +222,7 @@ fn each_advice_is_printed() {
     for foreign in FOREIGN_OPTIONS {
         let Meaning::Hint(hint) = foreign.meaning else { continue };
         for (command, typed) in
-            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
+            commands_of_option(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
             let target = match (command, foreign.target) {
                 ("send", TargetKind::Host) => "tcp://a:9",
@@ -230,7 +237,7 @@ fn each_advice_is_printed() {
                 other => other,
             };
             let line = format!("{command} {target} {typed} {value}");
-            let said = parsed(line.trim_end()).err().unwrap_or_default();
+            let said = parsed_as_text(line.trim_end()).err().unwrap_or_default();
             if !said.contains(hint) {
                 wrong.push((line, said));
             }
@@ -244,7 +251,7 @@ fn a_file_name_that_is_not_utf8_is_accepted() {
     let name = OsStr::from_bytes(b"caf\xe9.pcapng");
     for option in ["-w", "--write"] {
         let words = ["nocopy", "record", "eth0", option].map(OsStr::new);
-        let read = Arguments::try_read(words.iter().chain([&name])).unwrap();
+        let read = Arguments::try_parse_words(words.iter().chain([&name])).unwrap();
         assert!(matches!(&read.command, ParsedCommand::Record(record) if record.output == name), "{read:?}");
     }
 }
@@ -255,7 +262,7 @@ fn no_synonym_hides_our_options() {
     let all = Arguments::command();
     for foreign in FOREIGN_OPTIONS {
         for (name, typed) in
-            commands(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
+            commands_of_option(foreign).flat_map(|name| foreign.spellings().map(move |typed| (name, typed)))
         {
             let command = all.find_subcommand(name).unwrap_or_else(|| panic!("{name}: no such command"));
             let spelled = |own: &Arg| {
@@ -279,7 +286,8 @@ fn no_synonym_hides_our_options() {
 fn each_spelling_has_one_meaning() {
     for (at, foreign) in FOREIGN_OPTIONS.iter().enumerate() {
         for other in &FOREIGN_OPTIONS[at + 1..] {
-            let is_together = commands(foreign).any(|command| other.is_for(command, foreign.target));
+            let is_together =
+                commands_of_option(foreign).any(|command| other.applies_to(command, foreign.target));
             let same = foreign.spellings().find(|typed| other.spellings().any(|spelling| spelling == *typed));
             assert!(!is_together || same.is_none(), "{}: {same:?}", foreign.commands);
         }
@@ -294,7 +302,7 @@ fn synonyms_are_in_pages_and_completions_only() {
     };
     assert!(!help("record").contains("-w") && !help("send").contains("--topspeed"), "{}", help("record"));
     let mut completions = Vec::new();
-    let mut all = with_synonyms(Arguments::command());
+    let mut all = with_synonyms_as_options(Arguments::command());
     all.clone().debug_assert();
     clap_complete::generate(clap_complete::Shell::Zsh, &mut all, "nocopy", &mut completions);
     let completions = String::from_utf8(completions).unwrap().replace('\\', "");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use nocopy_proto::describe::{CapturedBytes, Style};
+use nocopy_proto::describe::{CapturedBytes, DescriptionStyle};
 use serde::Serialize;
 
 use super::SCHEMA;
@@ -11,7 +11,7 @@ use crate::arguments::SniffArguments;
 use crate::sniff::source::CapturedPacket;
 
 pub(in crate::sniff) struct JsonExporter {
-    style: Style,
+    style: DescriptionStyle,
     hex: bool,
     /// The line, reused for all packets.
     line: String,
@@ -19,7 +19,7 @@ pub(in crate::sniff) struct JsonExporter {
 }
 
 #[derive(Serialize)]
-struct PacketObject<'a> {
+struct JsonPacket<'a> {
     schema: &'static str,
     kind: &'static str,
     time_ns: u64,
@@ -34,11 +34,16 @@ struct PacketObject<'a> {
 
 impl JsonExporter {
     pub(super) fn new(arguments: &SniffArguments) -> Self {
-        let style = Style::default().link(arguments.link).names(arguments.names);
+        let style =
+            DescriptionStyle::default().with_link_header(arguments.link).with_port_names(arguments.names);
         Self { style, hex: arguments.hex, line: String::new(), digits: String::new() }
     }
 
-    pub(super) fn print(&mut self, packet: &CapturedPacket<'_>, output: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print_packet(
+        &mut self,
+        packet: &CapturedPacket<'_>,
+        output: &mut impl Write,
+    ) -> io::Result<()> {
         let Self { style, hex, line, digits } = self;
         let CapturedPacket { bytes, packet_bytes, .. } = *packet;
         line.clear();
@@ -48,7 +53,7 @@ impl JsonExporter {
             // Writing to a string cannot fail.
             let _ = bytes.iter().try_for_each(|byte| write!(digits, "{byte:02x}"));
         }
-        let object = PacketObject {
+        let object = JsonPacket {
             schema: SCHEMA,
             kind: "packet",
             time_ns: packet.time.ns,

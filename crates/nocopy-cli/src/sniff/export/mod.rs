@@ -12,13 +12,13 @@ use crate::arguments::SniffArguments;
 /// Changes when a field is removed or changes its meaning.
 pub(super) const SCHEMA: &str = "nocopy.sniff/2";
 
-pub(super) enum Exporter {
+pub(super) enum PacketExporter {
     Text(Box<TextExporter>),
     Json(JsonExporter),
     Nothing,
 }
 
-impl Exporter {
+impl PacketExporter {
     pub(super) fn new(arguments: &SniffArguments) -> Self {
         match arguments {
             SniffArguments { quiet: true, .. } => Self::Nothing,
@@ -27,10 +27,14 @@ impl Exporter {
         }
     }
 
-    pub(super) fn print(&mut self, packet: &CapturedPacket<'_>, output: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print_packet(
+        &mut self,
+        packet: &CapturedPacket<'_>,
+        output: &mut impl Write,
+    ) -> io::Result<()> {
         match self {
-            Self::Text(text) => text.print(packet, output),
-            Self::Json(json) => json.print(packet, output),
+            Self::Text(text) => text.print_packet(packet, output),
+            Self::Json(json) => json.print_packet(packet, output),
             Self::Nothing => Ok(()),
         }
     }

@@ -2,33 +2,33 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::stats::report::{CounterGroup, CounterRow, CounterSource, Report};
+use crate::stats::report::{CounterGroup, CounterRow, CounterSource, InterfaceReport};
 
 /// Changes when a field is removed or changes its meaning.
 const SCHEMA: &str = "nocopy.stats/1";
 
 #[derive(Serialize)]
-struct Refresh<'a> {
+struct JsonRefresh<'a> {
     schema: &'static str,
     interface: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
-    link: Counters<'a>,
-    queues: Vec<Queue<'a>>,
-    driver: Counters<'a>,
+    link: CountersByName<'a>,
+    queues: Vec<QueueObject<'a>>,
+    driver: CountersByName<'a>,
     /// `None` if the kernel does not report them.
-    sockets: Option<Vec<Socket<'a>>>,
+    sockets: Option<Vec<SocketObject<'a>>>,
 }
 
 #[derive(Serialize)]
-struct Queue<'a> {
+struct QueueObject<'a> {
     direction: &'a str,
     queue: u32,
-    counters: Counters<'a>,
+    counters: CountersByName<'a>,
 }
 
 #[derive(Serialize)]
-struct Socket<'a> {
+struct SocketObject<'a> {
     inode: u32,
     queue: u32,
     zero_copy: bool,
@@ -36,7 +36,7 @@ struct Socket<'a> {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     process: Option<&'a str>,
-    counters: Counters<'a>,
+    counters: CountersByName<'a>,
 }
 
 #[derive(Serialize)]
@@ -47,34 +47,34 @@ struct CounterValue {
 }
 
 /// An object with a member for each counter, in their order.
-struct Counters<'a>(&'a [CounterRow]);
+struct CountersByName<'a>(&'a [CounterRow]);
 
-impl Serialize for Counters<'_> {
+impl Serialize for CountersByName<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let count = |row: &CounterRow| CounterValue { total: row.counter.value, per_second: row.per_second };
         serializer.collect_map(self.0.iter().map(|row| (&row.counter.name, count(row))))
     }
 }
 
-pub(in crate::stats) fn line(report: &Report) -> String {
-    let mut refresh = Refresh {
+pub(in crate::stats) fn json_line(report: &InterfaceReport) -> String {
+    let mut refresh = JsonRefresh {
         schema: SCHEMA,
         interface: &report.interface,
         seconds: report.seconds,
-        link: Counters(&[]),
+        link: CountersByName(&[]),
         queues: Vec::new(),
-        driver: Counters(&[]),
+        driver: CountersByName(&[]),
         sockets: report.knows_sockets.then(Vec::new),
     };
     for CounterGroup { source, rows } in &report.groups {
-        let counters = Counters(rows);
+        let counters = CountersByName(rows);
         match source {
             CounterSource::Link => refresh.link = counters,
             CounterSource::Driver => refresh.driver = counters,
             CounterSource::Queue(direction, queue) => {
-                refresh.queues.push(Queue { direction, queue: *queue, counters });
+                refresh.queues.push(QueueObject { direction, queue: *queue, counters });
             }
-            CounterSource::Socket(socket) => refresh.sockets.get_or_insert_default().push(Socket {
+            CounterSource::Socket(socket) => refresh.sockets.get_or_insert_default().push(SocketObject {
                 inode: socket.inode,
                 queue: socket.queue,
                 zero_copy: socket.zero_copy,

@@ -8,16 +8,16 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::stats::report::{CounterRow, CounterSource, Report};
+use crate::stats::report::{CounterRow, CounterSource, InterfaceReport};
 
-type Labels = Vec<(&'static str, String)>;
+type MetricLabels = Vec<(&'static str, String)>;
 
 /// One counter, with its value for each source.
 #[derive(Debug)]
-struct Family {
+struct MetricFamily {
     name: String,
     help: &'static str,
-    samples: Vec<(Labels, u64)>,
+    samples: Vec<(MetricLabels, u64)>,
 }
 
 /// The one metric for all of a driver's own counters, with their names as a label: these are not names of
@@ -26,10 +26,10 @@ const DRIVER: &str = "nocopy_driver";
 const DRIVER_HELP: &str = "What the driver counts under a name of its own, as ethtool -S shows it.";
 
 #[derive(Debug, Default)]
-struct Families(Vec<Family>);
+struct MetricFamilies(Vec<MetricFamily>);
 
-impl Families {
-    fn of(reports: &[Report]) -> Self {
+impl MetricFamilies {
+    fn from_reports(reports: &[InterfaceReport]) -> Self {
         let mut families = Self::default();
         let groups = reports.iter().flat_map(|report| report.groups.iter().map(move |group| (report, group)));
         for (report, group) in groups {
@@ -38,10 +38,10 @@ impl Families {
             for CounterRow { counter, .. } in &group.rows {
                 if matches!(group.source, CounterSource::Driver) {
                     let labels = [&labels[..], &[("name", counter.name.to_string())]].concat();
-                    families.add(prefix.into(), DRIVER_HELP, labels, counter.value);
+                    families.add_sample(prefix.into(), DRIVER_HELP, labels, counter.value);
                 } else {
                     let name = format!("{prefix}_{}", counter.name);
-                    families.add(name, counter.meaning, labels.clone(), counter.value);
+                    families.add_sample(name, counter.meaning, labels.clone(), counter.value);
                 }
             }
         }
@@ -49,15 +49,15 @@ impl Families {
     }
 
     /// Samples of a family must be contiguous.
-    fn add(&mut self, name: String, help: &'static str, labels: Labels, value: u64) {
+    fn add_sample(&mut self, name: String, help: &'static str, labels: MetricLabels, value: u64) {
         match self.0.iter_mut().find(|family| family.name == name) {
             Some(family) => family.samples.push((labels, value)),
-            None => self.0.push(Family { name, help, samples: vec![(labels, value)] }),
+            None => self.0.push(MetricFamily { name, help, samples: vec![(labels, value)] }),
         }
     }
 }
 
-fn prefix_and_labels(source: &CounterSource) -> (&'static str, Labels) {
+fn prefix_and_labels(source: &CounterSource) -> (&'static str, MetricLabels) {
     match source {
         CounterSource::Link => ("nocopy_link", vec![]),
         CounterSource::Driver => (DRIVER, vec![]),
@@ -86,9 +86,9 @@ fn split_unit(name: &str) -> (&str, Option<Unit>) {
     }
 }
 
-impl Collector for Families {
+impl Collector for MetricFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for Family { name, help, samples } in &self.0 {
+        for MetricFamily { name, help, samples } in &self.0 {
             let ((stem, unit), is_driver) = (split_unit(name), name == DRIVER);
             let kind = if is_driver { MetricType::Unknown } else { MetricType::Counter };
             let mut family = encoder.encode_descriptor(stem, help, unit.as_ref(), kind)?;
@@ -97,7 +97,7 @@ impl Collector for Families {
                 if is_driver {
                     sample.encode_gauge(value)?; // written like a value of unknown type: a number, no suffix
                 } else {
-                    sample.encode_counter::<Labels, u64, f64>(value, None)?;
+                    sample.encode_counter::<MetricLabels, u64, f64>(value, None)?;
                 }
             }
         }
@@ -105,9 +105,9 @@ impl Collector for Families {
     }
 }
 
-pub(in crate::stats) fn exposition(reports: &[Report]) -> String {
+pub(in crate::stats) fn openmetrics_text(reports: &[InterfaceReport]) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families::of(reports)));
+    registry.register_collector(Box::new(MetricFamilies::from_reports(reports)));
     let mut text = String::new();
     encode(&mut text, &registry).expect("a string takes everything");
     text

@@ -6,14 +6,14 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use nocopy_report::print;
 
-use crate::stats::report::{CounterGroup, CounterRow, CounterSource, Report};
+use crate::stats::report::{CounterGroup, CounterRow, CounterSource, InterfaceReport};
 
 /// Shown even if 0, since it matters that no packets arrive.
 const ALWAYS: [&str; 4] = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"];
 
 const NO_SOCKETS: &str = "AF_XDP sockets: not reported by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
 
-fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&CounterSource, &CounterRow)> {
+fn shown_rows(report: &InterfaceReport, all: bool) -> impl Iterator<Item = (&CounterSource, &CounterRow)> {
     let rows = report
         .groups
         .iter()
@@ -24,14 +24,14 @@ fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&CounterSource, &C
     })
 }
 
-pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
+pub(in crate::stats) fn counter_table_text(report: &InterfaceReport, all: bool) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header([&report.interface, "counter", "a second", "total"]);
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut last = String::new();
-    for (source, row) in shown(report, all) {
+    for (source, row) in shown_rows(report, all) {
         let words = source_name(source);
         let first = if words == last { "" } else { &words };
         let rate = row.per_second.map(|rate| format!("{rate:.0}")).unwrap_or_default();
@@ -50,7 +50,9 @@ pub(in crate::stats) fn source_name(source: &CounterSource) -> String {
         CounterSource::Socket(socket) => {
             let owner = socket.owner.as_ref();
             // The process chose its name, which may contain control characters.
-            let shown = |(pid, name): &(_, String)| format!(" of {} ({pid})", print::one_line(name));
+            let shown = |(pid, name): &(_, String)| {
+                format!(" of {} ({pid})", print::replace_all_control_characters(name))
+            };
             let owner = owner.map(shown).unwrap_or_default();
             format!("AF_XDP queue {}{owner}", socket.queue)
         }
@@ -59,9 +61,9 @@ pub(in crate::stats) fn source_name(source: &CounterSource) -> String {
 
 /// One line per counter: interface, source, counter, total, and the rate if there is one. An empty line ends
 /// a refresh.
-pub(in crate::stats) fn lines(reports: &[Report], all: bool) -> String {
+pub(in crate::stats) fn counter_lines_text(reports: &[InterfaceReport], all: bool) -> String {
     let mut text = String::new();
-    let rows = reports.iter().flat_map(|report| shown(report, all).map(move |row| (report, row)));
+    let rows = reports.iter().flat_map(|report| shown_rows(report, all).map(move |row| (report, row)));
     for (report, (source, row)) in rows {
         let source_name = match source {
             CounterSource::Link => "link".into(),
@@ -81,12 +83,12 @@ pub(in crate::stats) fn lines(reports: &[Report], all: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::report::Socket;
+    use crate::stats::report::XdpSocket;
 
     #[test]
     fn a_socket_owners_name_is_printed_as_one_line() {
         let owner = Some((7, "\u{1b}]0;a\nb\u{9b}".to_owned()));
-        let socket = CounterSource::Socket(Socket { inode: 1, queue: 0, zero_copy: false, owner });
+        let socket = CounterSource::Socket(XdpSocket { inode: 1, queue: 0, zero_copy: false, owner });
         assert_eq!(source_name(&socket), "AF_XDP queue 0 of \u{fffd}]0;a\u{fffd}b\u{fffd} (7)");
     }
 }

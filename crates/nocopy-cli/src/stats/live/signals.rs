@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nocopy_report::Failure;
-use nocopy_report::interrupt::is_ignored;
+use nocopy_report::interrupt::is_signal_ignored;
 
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
@@ -20,18 +20,18 @@ pub(super) enum SignalAction {
 }
 
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(super) struct BlockedSignals {
     descriptor: SignalFd,
 }
 
-impl Signals {
+impl BlockedSignals {
     /// From now on signals wait until they are read. SIGHUP and SIGTSTP are left alone where this process was
     /// started to ignore them (nohup(1), a shell without job control); the others are not, as for
     /// [`Interrupt`](nocopy_report::Interrupt).
     pub(super) fn block() -> Result<Self, Failure> {
         let others = [Signal::SIGTSTP, Signal::SIGWINCH, Signal::SIGCONT];
         let is_left_alone =
-            |signal| matches!(signal, Signal::SIGHUP | Signal::SIGTSTP) && is_ignored(signal as i32);
+            |signal| matches!(signal, Signal::SIGHUP | Signal::SIGTSTP) && is_signal_ignored(signal as i32);
         let all: SigSet = ENDING.into_iter().chain(others).filter(|&signal| !is_left_alone(signal)).collect();
         let opened = all
             .thread_block()
@@ -39,7 +39,7 @@ impl Signals {
         Ok(Self { descriptor: opened.map_err(|errno| Failure::Signals(errno.into()))? })
     }
 
-    pub(super) fn next(&self) -> Option<SignalAction> {
+    pub(super) fn read_action(&self) -> Option<SignalAction> {
         let signal = self.descriptor.read_signal().ok()??.ssi_signo.cast_signed();
         match Signal::try_from(signal).ok()? {
             Signal::SIGTSTP => Some(SignalAction::Suspend),
@@ -49,7 +49,7 @@ impl Signals {
     }
 }
 
-impl AsFd for Signals {
+impl AsFd for BlockedSignals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

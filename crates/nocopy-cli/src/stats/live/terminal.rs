@@ -14,7 +14,7 @@ use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
 };
 
-use nocopy_report::print::printable;
+use nocopy_report::print::replace_control_characters;
 
 /// Switches to the alternate screen and hides the cursor; [`LEAVE`] undoes both.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -61,7 +61,7 @@ struct Keyboard {
 
 /// Whether the environment allows colours, by the rules of <https://no-color.org> and
 /// <https://bixense.com/clicolors>, as in clap. (The crate `console` treats an empty `NO_COLOR` as set.)
-fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+fn are_colours_allowed(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let value = |name| variable(name).filter(|value| !value.is_empty());
     match (value("NO_COLOR"), value("CLICOLOR_FORCE"), value("CLICOLOR")) {
         (Some(_), ..) => false,
@@ -73,19 +73,19 @@ fn has_colours(variable: impl Fn(&str) -> Option<OsString>) -> bool {
 impl Terminal {
     /// Standard output, with the keys of standard input if that is a terminal with this process in the
     /// foreground.
-    pub(super) fn standard() -> io::Result<Self> {
+    pub(super) fn open_standard() -> io::Result<Self> {
         let input = io::stdin();
         // A process in the background that reads keys, or sets how they are read, is stopped.
         let is_background = tcgetpgrp(&input).is_ok_and(|group| group != getpgrp());
         let input = if is_background { None } else { Some(input.as_fd().try_clone_to_owned()?) };
-        let has_colours = has_colours(|name| std::env::var_os(name));
+        let has_colours = are_colours_allowed(|name| std::env::var_os(name));
         let terminal = Self::open(io::stdout().as_fd().try_clone_to_owned()?.into(), input, has_colours)?;
-        terminal.leave_on_panic();
+        terminal.restore_on_panic();
         Ok(terminal)
     }
 
     fn open(output: File, input: Option<OwnedFd>, has_colours: bool) -> io::Result<Self> {
-        let keyboard = input.and_then(Keyboard::of);
+        let keyboard = input.and_then(Keyboard::from_terminal);
         let state = Arc::new(TerminalState { output, keyboard, is_entered: AtomicBool::new(false) });
         let terminal = Self { has_keys: state.keyboard.is_some(), state, has_colours };
         terminal.enter()?;
@@ -93,7 +93,7 @@ impl Terminal {
     }
 
     /// A panic's message would disappear with the alternate screen.
-    fn leave_on_panic(&self) {
+    fn restore_on_panic(&self) {
         let (state, print) = (Arc::clone(&self.state), panic::take_hook());
         panic::set_hook(Box::new(move |why| {
             state.leave();
@@ -137,7 +137,7 @@ impl Terminal {
         let size = tcgetwinsize(&self.state.output)?;
         // A terminal without a known size reports 0.
         let room = |cells: u16, usual: usize| if cells == 0 { usual } else { usize::from(cells) };
-        let frame = frame(lines, room(size.ws_row, 24), room(size.ws_col, 80), self.has_colours);
+        let frame = render_frame(lines, room(size.ws_row, 24), room(size.ws_col, 80), self.has_colours);
         (&self.state.output).write_all(frame.as_bytes())
     }
 }
@@ -171,7 +171,7 @@ impl TerminalState {
 
 impl Keyboard {
     /// `None` if it is not a terminal.
-    fn of(input: OwnedFd) -> Option<Self> {
+    fn from_terminal(input: OwnedFd) -> Option<Self> {
         let before = tcgetattr(&input).ok()?;
         Some(Self { input, before })
     }
@@ -187,9 +187,9 @@ impl Keyboard {
 }
 
 /// The bytes that replace the shown lines by these.
-fn frame(lines: &[StyledLine], rows: usize, columns: usize, has_colours: bool) -> String {
+fn render_frame(lines: &[StyledLine], rows: usize, columns: usize, has_colours: bool) -> String {
     let shown = lines.iter().take(rows).map(|StyledLine { text, emphasis }| {
-        let text: String = printable(text).chars().take(columns).collect();
+        let text: String = replace_control_characters(text).chars().take(columns).collect();
         let style = match emphasis {
             Emphasis::None => Style::new(),
             Emphasis::Header => Style::new().bold(),
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     /// The two ends of a terminal: the user's, and the command's.
-    fn open_terminal() -> (File, File) {
+    fn open_pseudoterminal() -> (File, File) {
         let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&user).unwrap();
         unlockpt(&user).unwrap();
@@ -221,59 +221,59 @@ mod tests {
         (user.into(), File::options().read(true).write(true).open(name).unwrap())
     }
 
-    fn open(command: &File) -> Terminal {
+    fn open_live_terminal(command: &File) -> Terminal {
         Terminal::open(command.try_clone().unwrap(), Some(command.try_clone().unwrap().into()), false)
             .unwrap()
     }
 
-    fn modes(command: &File) -> (LocalModes, u8) {
+    fn terminal_modes(command: &File) -> (LocalModes, u8) {
         let modes = tcgetattr(command).unwrap();
         (modes.local_modes, modes.special_codes[SpecialCodeIndex::VTIME])
     }
 
     /// Everything that was drawn, once the command has ended.
-    fn drawn(mut user: File, command: File) -> String {
+    fn read_drawn_text(mut user: File, command: File) -> String {
         drop(command);
         let mut text = Vec::new();
         let _ = user.read_to_end(&mut text); // ends with an error
         String::from_utf8(text).unwrap()
     }
 
-    fn plain(text: &str) -> StyledLine {
+    fn plain_line(text: &str) -> StyledLine {
         StyledLine { text: text.into(), emphasis: Emphasis::None }
     }
 
     #[test]
     fn drop_restores_the_terminal() {
-        let (user, command) = open_terminal();
-        let before = modes(&command);
-        let terminal = open(&command);
-        let during = modes(&command).0;
+        let (user, command) = open_pseudoterminal();
+        let before = terminal_modes(&command);
+        let terminal = open_live_terminal(&command);
+        let during = terminal_modes(&command).0;
         assert!(!during.intersects(LocalModes::ICANON | LocalModes::ECHO), "{during:?}");
         assert!(during.contains(LocalModes::ISIG), "Ctrl-C stays a signal");
         drop(terminal);
-        assert_eq!(modes(&command), before);
-        assert_eq!(drawn(user, command), format!("{ENTER}{LEAVE}"));
+        assert_eq!(terminal_modes(&command), before);
+        assert_eq!(read_drawn_text(user, command), format!("{ENTER}{LEAVE}"));
     }
 
     #[test]
     fn a_panic_restores_the_terminal_before_its_message() {
-        let (user, command) = open_terminal();
-        let before = modes(&command);
-        let terminal = open(&command);
-        terminal.leave_on_panic();
+        let (user, command) = open_pseudoterminal();
+        let before = terminal_modes(&command);
+        let terminal = open_live_terminal(&command);
+        terminal.restore_on_panic();
         let panicked = catch_unwind(AssertUnwindSafe(|| panic!("as the test wants it")));
         assert!(panicked.is_err());
-        assert_eq!(modes(&command), before, "the hook, and not only the drop");
+        assert_eq!(terminal_modes(&command), before, "the hook, and not only the drop");
         drop(terminal);
         let _ = panic::take_hook(); // which keeps the terminal open
-        assert_eq!(drawn(user, command), format!("{ENTER}{LEAVE}"), "left once");
+        assert_eq!(read_drawn_text(user, command), format!("{ENTER}{LEAVE}"), "left once");
     }
 
     #[test]
     fn keys_are_read_without_enter() {
-        let (mut user, command) = open_terminal();
-        let terminal = open(&command);
+        let (mut user, command) = open_pseudoterminal();
+        let terminal = open_live_terminal(&command);
         user.write_all(b"s").unwrap();
         assert_eq!(terminal.read_keys().unwrap(), b"s");
         user.write_all(b"r").unwrap();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn input_that_is_no_terminal_has_no_keys() {
-        let (_user, command) = open_terminal();
+        let (_user, command) = open_pseudoterminal();
         let null: OwnedFd = File::open("/dev/null").unwrap().into();
         let terminal = Terminal::open(command, Some(null), false).unwrap();
         assert!(terminal.keyboard().is_none() && terminal.read_keys().unwrap().is_empty());
@@ -290,15 +290,15 @@ mod tests {
 
     #[test]
     fn a_frame_fits_the_terminal_without_control_characters() {
-        let lines = [plain("one"), plain("t\x1bwo"), plain("three")];
-        assert_eq!(frame(&lines, 2, 3, false), "\x1b[Hone\x1b[K\nt\u{fffd}w\x1b[K\x1b[J");
-        assert_eq!(frame(&lines, 0, 80, false), "\x1b[H\x1b[J");
+        let lines = [plain_line("one"), plain_line("t\x1bwo"), plain_line("three")];
+        assert_eq!(render_frame(&lines, 2, 3, false), "\x1b[Hone\x1b[K\nt\u{fffd}w\x1b[K\x1b[J");
+        assert_eq!(render_frame(&lines, 0, 80, false), "\x1b[H\x1b[J");
     }
 
     #[test]
     fn colours_are_drawn_only_if_enabled() {
-        let lines = [StyledLine { text: "eth0".into(), emphasis: Emphasis::Alarm }, plain("lo")];
-        assert_eq!(frame(&lines, 9, 9, true), "\x1b[H\x1b[31meth0\x1b[0m\x1b[K\nlo\x1b[K\x1b[J");
-        assert_eq!(frame(&lines, 9, 9, false), "\x1b[Heth0\x1b[K\nlo\x1b[K\x1b[J");
+        let lines = [StyledLine { text: "eth0".into(), emphasis: Emphasis::Alarm }, plain_line("lo")];
+        assert_eq!(render_frame(&lines, 9, 9, true), "\x1b[H\x1b[31meth0\x1b[0m\x1b[K\nlo\x1b[K\x1b[J");
+        assert_eq!(render_frame(&lines, 9, 9, false), "\x1b[Heth0\x1b[K\nlo\x1b[K\x1b[J");
     }
 }

@@ -13,18 +13,18 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
-pub(crate) fn nocopy(arguments: &[&str]) -> Command {
-    started(env!("CARGO_BIN_EXE_nocopy"), arguments)
+pub(crate) fn nocopy_command(arguments: &[&str]) -> Command {
+    piped_command(env!("CARGO_BIN_EXE_nocopy"), arguments)
 }
 
-/// As [`nocopy`], from another path.
-pub(crate) fn started(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
+/// As [`nocopy_command`], from another path.
+pub(crate) fn piped_command(program: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-pub(crate) fn text(bytes: &[u8]) -> String {
+pub(crate) fn lossy_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn readable_directory() -> tempfile::TempDir {
 }
 
 /// A terminal: the end that reads what is drawn, until the other is closed, and the end for a command.
-pub(crate) fn terminal(rows: u16, columns: u16) -> (File, File) {
+pub(crate) fn open_terminal(rows: u16, columns: u16) -> (File, File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
@@ -47,11 +47,11 @@ pub(crate) fn terminal(rows: u16, columns: u16) -> (File, File) {
 }
 
 /// A command that ends by itself, or the test fails; killed if the test fails before.
-pub(crate) struct Running(pub(crate) Option<Child>);
+pub(crate) struct RunningNocopy(pub(crate) Option<Child>);
 
-impl Running {
+impl RunningNocopy {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self(Some(nocopy(arguments).spawn().unwrap()))
+        Self(Some(nocopy_command(arguments).spawn().unwrap()))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -66,11 +66,11 @@ impl Running {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    pub(crate) fn input(&mut self) -> impl Write + use<> {
+    pub(crate) fn take_input(&mut self) -> impl Write + use<> {
         self.0.as_mut().unwrap().stdin.take().unwrap()
     }
 
-    pub(crate) fn output(&mut self) -> impl Read + use<> {
+    pub(crate) fn take_output(&mut self) -> impl Read + use<> {
         self.0.as_mut().unwrap().stdout.take().unwrap()
     }
 
@@ -79,7 +79,7 @@ impl Running {
     }
 
     /// Reads its output until it ends: it may be more than a pipe holds.
-    pub(crate) fn end(mut self) -> Output {
+    pub(crate) fn wait_for_end(mut self) -> Output {
         let mut child = self.0.take().unwrap();
         drop(child.stdin.take());
         let pid = Pid::from_child(&child);
@@ -97,17 +97,17 @@ impl Running {
         output.unwrap()
     }
 
-    pub(crate) fn summary(self) -> (Value, i32) {
-        let output = self.end();
+    pub(crate) fn wait_for_summary(self) -> (Value, i32) {
+        let output = self.wait_for_end();
         let parsed = serde_json::from_slice(&output.stdout);
         (
-            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
+            parsed.unwrap_or_else(|_| panic!("{}{}", lossy_text(&output.stdout), lossy_text(&output.stderr))),
             output.status.code().unwrap(),
         )
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningNocopy {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();

@@ -9,9 +9,14 @@ const REFUSED: &str = "NOCOPY_REFUSED";
 const ARGUMENTS: &str = "NOCOPY_SANDBOXED";
 
 /// `nocopy` in a sandbox; its standard output begins with a line of the test runner.
-pub(crate) fn nocopy(refused: &[Refused], arguments: &[&str]) -> Command {
+pub(crate) fn sandboxed_nocopy_command(refused: &[Refused], arguments: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "sandbox::sandboxed", "--ignored", "--nocapture"]);
+    command.args([
+        "--exact",
+        "sandbox::runs_nocopy_with_refused_calls_for_other_tests",
+        "--ignored",
+        "--nocapture",
+    ]);
     let refused: Vec<_> = refused.iter().map(Refused::to_string).collect();
     command.env(REFUSED, refused.join(",")).env(ARGUMENTS, arguments.join("\n"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -20,11 +25,11 @@ pub(crate) fn nocopy(refused: &[Refused], arguments: &[&str]) -> Command {
 
 #[test]
 #[ignore = "the sandbox that another test starts"]
-fn sandboxed() {
+fn runs_nocopy_with_refused_calls_for_other_tests() {
     let [refused, arguments] =
         [REFUSED, ARGUMENTS].map(|name| std::env::var(name).expect("started by another test"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
     command.args(arguments.lines());
-    refused.split(',').map(|text| Refused::parse(text).expect(text)).for_each(Refused::apply);
+    refused.split(',').map(|text| Refused::parse(text).expect(text)).for_each(Refused::install_filter);
     panic!("{}", command.exec());
 }

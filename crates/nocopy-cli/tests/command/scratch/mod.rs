@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The path of a file that is removed with the test.
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct ScratchFile(PathBuf);
 
-impl Scratch {
+impl ScratchFile {
     pub(crate) fn new(name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -17,7 +17,7 @@ impl Scratch {
         Self(directory.join(format!("{name}-{process}-{number}")))
     }
 
-    pub(crate) fn of(name: &str, content: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn with_content(name: &str, content: impl AsRef<[u8]>) -> Self {
         let file = Self::new(name);
         fs::write(&file.0, content).unwrap();
         file
@@ -28,7 +28,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

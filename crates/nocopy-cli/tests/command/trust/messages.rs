@@ -9,30 +9,35 @@ use nocopy_proto::message::wire::{
 };
 
 use super::slow_stream::SlowStream;
-use super::{Attack, attacker_address, during_attack, flood_connections};
-use crate::ping::{Server, assert_all_answered, ping};
+use super::{RunningAttack, attacker_address, flood_connections, run_victims_during_attack};
+use crate::ping::{RunningServer, assert_all_answered, run_ping};
 
 /// Clients, one after the other, and what each asks: short messages, and long ones, which go by a stream.
 const CLIENTS: usize = 3;
 const ASKED: [[&str; 2]; 2] = [["100", "64"], ["30", "100000"]];
 
 /// All questions of all clients are answered beside the attack.
-fn attacked(scheme: &str, attackers: usize, before: u64, attack: impl Fn(usize, &Attack, SocketAddr) + Sync) {
-    let server = Server::start(&[&format!("{scheme}://127.0.0.1:0")], &["--wait", "block"]);
+fn check_pings_during_attack(
+    scheme: &str,
+    attackers: usize,
+    before: u64,
+    attack: impl Fn(usize, &RunningAttack, SocketAddr) + Sync,
+) {
+    let server = RunningServer::start(&[&format!("{scheme}://127.0.0.1:0")], &["--wait", "block"]);
     let target = server.targets[0].clone();
     let address = target.split_once("://").unwrap().1.parse().unwrap();
-    during_attack(
+    run_victims_during_attack(
         attackers,
         before,
         |number, attacking| attack(number, attacking, address),
         || {
             for [count, size] in (0..CLIENTS).flat_map(|_| ASKED) {
                 let options = ["--count", count, "--size", size, "--wait", "block", "--timeout", "60s"];
-                assert_all_answered(&ping(&target, &options), count.parse().unwrap());
+                assert_all_answered(&run_ping(&target, &options), count.parse().unwrap());
             }
         },
     );
-    let counts = server.end();
+    let counts = server.stop();
     let numbers = ASKED.map(|asked| asked.map(|number| number.parse::<u64>().unwrap()));
     // A service of streams knows no messages.
     let (field, asked): (_, u64) = match scheme {
@@ -54,7 +59,7 @@ fn slow_streams_leave_memory_to_others() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    attacked("message", 1, STREAMS as u64, |_, attacking, address| {
+    check_pings_during_attack("message", 1, STREAMS as u64, |_, attacking, address| {
         let mut opened = 0;
         let mut streams: Vec<SlowStream> = Vec::new();
         while attacking.is_running() {
@@ -64,7 +69,7 @@ fn slow_streams_leave_memory_to_others() {
             {
                 streams.push(stream);
                 opened += 1;
-                attacking.count(1);
+                attacking.add_done(1);
             } else {
                 std::thread::sleep(EVERY);
             }
@@ -75,14 +80,14 @@ fn slow_streams_leave_memory_to_others() {
 /// Datagrams of no connection, of all kinds, and connections that say nothing, take no place of others.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn forged_datagrams_and_idle_connections_harm_no_other() {
-    attacked("message", 4, 1000, |number, attacking, address| match number {
-        0 => idle_connections(attacking, address),
-        _ => forged_datagrams(number, attacking, address),
+fn forged_datagrams_and_idle_connections_affect_no_other_client() {
+    check_pings_during_attack("message", 4, 1000, |number, attacking, address| match number {
+        0 => open_idle_connections(attacking, address),
+        _ => send_forged_datagrams(number, attacking, address),
     });
 }
 
-fn idle_connections(attacking: &Attack, address: SocketAddr) {
+fn open_idle_connections(attacking: &RunningAttack, address: SocketAddr) {
     let mut connected = 0;
     let mut endpoints = Vec::new();
     while attacking.is_running() {
@@ -93,11 +98,11 @@ fn idle_connections(attacking: &Attack, address: SocketAddr) {
             endpoints.clear();
         }
         connected += 1;
-        attacking.count(1);
+        attacking.add_done(1);
     }
 }
 
-fn forged_datagrams(number: usize, attacking: &Attack, address: SocketAddr) {
+fn send_forged_datagrams(number: usize, attacking: &RunningAttack, address: SocketAddr) {
     // Endless ones would only show whose datagrams the kernel drops.
     const SENT_MAX: u64 = 100_000;
     let mut sent = 0;
@@ -108,7 +113,7 @@ fn forged_datagrams(number: usize, attacking: &Attack, address: SocketAddr) {
             match sent % 6 {
                 0 => Hello { versions: Versions::HERE, client_id: sent }.emit(&mut out),
                 1 => Hello { versions: Versions { first: 77, last: 78 }, client_id: sent }.emit(&mut out),
-                2 => connect(sent).emit(&mut out),
+                2 => connect_request(sent).emit(&mut out),
                 3 => Unknown { to: sent }.emit(&mut out),
                 4 => Abort { to: sent, reason: AbortReason(1) }.emit(&mut out),
                 _ => Alive { to: sent }.emit(&mut out),
@@ -119,12 +124,12 @@ fn forged_datagrams(number: usize, attacking: &Attack, address: SocketAddr) {
             out[at] ^= 1 << (sent % 8);
             let _ = socket.send_to(&out, address);
             sent += 1;
-            attacking.count(1);
+            attacking.add_done(1);
         }
     }
 }
 
-fn connect(number: u64) -> Connect {
+fn connect_request(number: u64) -> Connect {
     let parameters = Parameters {
         datagram_bytes: 1472,
         max_message_bytes: 1 << 20,
@@ -140,11 +145,11 @@ fn connect(number: u64) -> Connect {
 /// Connections of one network that ask nothing, or half a question, leave some to others.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn tcp_connections_of_a_network_leave_some_to_others() {
+fn tcp_connections_of_one_network_leave_room_for_others() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    attacked("tcp", 8, 1000, |number, attacking, address| {
+    check_pings_during_attack("tcp", 8, 1000, |number, attacking, address| {
         flood_connections(number, attacking, address, 200, |done| &[0xff; 40][..done % 40]);
     });
 }

@@ -20,62 +20,62 @@ fn attacker_address(number: usize) -> IpAddr {
 }
 
 /// An address of a network of its own.
-fn victim(number: usize) -> IpAddr {
+fn victim_address(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 1 + (number % 90) as u8, 0, 1))
 }
 
 /// What strangers do, until the victims have ended.
 #[derive(Default)]
-struct Attack {
+struct RunningAttack {
     is_over: AtomicBool,
     done: AtomicU64,
 }
 
-impl Attack {
+impl RunningAttack {
     fn is_running(&self) -> bool {
         !self.is_over.load(Ordering::Relaxed) // ordering: nothing else is handed over by it
     }
 
     /// Counts what it does.
-    fn count(&self, count: u64) {
+    fn add_done(&self, count: u64) {
         self.done.fetch_add(count, Ordering::Relaxed); // ordering: nothing else is handed over by it
     }
 
-    fn done(&self) -> u64 {
+    fn done_count(&self) -> u64 {
         self.done.load(Ordering::Relaxed) // ordering: nothing else is handed over by it
     }
 }
 
 /// Ends the attack, also after a panic.
-struct EndOnDrop<'a>(&'a Attack);
+struct EndAttackGuard<'a>(&'a RunningAttack);
 
-impl Drop for EndOnDrop<'_> {
+impl Drop for EndAttackGuard<'_> {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
     }
 }
 
 /// Runs the victims while that many threads attack, once these have done `before`.
-fn during_attack(
+fn run_victims_during_attack(
     attackers: usize,
     before: u64,
-    attack: impl Fn(usize, &Attack) + Sync,
+    attack: impl Fn(usize, &RunningAttack) + Sync,
     victims: impl FnOnce(),
 ) {
-    let attacking = Attack::default();
+    let attacking = RunningAttack::default();
     thread::scope(|scope| {
-        let _end = EndOnDrop(&attacking);
+        let _end = EndAttackGuard(&attacking);
         for number in 0..attackers {
             let (attack, attacking) = (&attack, &attacking);
             scope.spawn(move || attack(number, attacking));
         }
-        wait_until("the attack to be under way", || attacking.done() >= before);
+        wait_until("the attack to be under way", || attacking.done_count() >= before);
         victims();
     });
 }
 
 /// A connection from an address of this host; an error if there is no room for one more.
-fn connected_from(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream> {
+fn connect_from_address(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream> {
     let opened = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     bind(&opened, &SocketAddr::new(from, 0))?;
     connect(&opened, &to)?;
@@ -85,7 +85,7 @@ fn connected_from(from: IpAddr, to: SocketAddr) -> rustix::io::Result<TcpStream>
 /// Opens connections from the attackers' network, sends a beginning on each, and holds up to so many of them.
 fn flood_connections<'a>(
     number: usize,
-    attacking: &Attack,
+    attacking: &RunningAttack,
     to: SocketAddr,
     held_max: usize,
     begin: impl Fn(usize) -> &'a [u8],
@@ -93,7 +93,7 @@ fn flood_connections<'a>(
     let mut held = Vec::new();
     let mut done = 0;
     while attacking.is_running() {
-        let Ok(mut stream) = connected_from(attacker_address(number + done), to) else {
+        let Ok(mut stream) = connect_from_address(attacker_address(number + done), to) else {
             held.clear();
             continue;
         };
@@ -103,6 +103,6 @@ fn flood_connections<'a>(
             held.drain(..held_max / 2);
         }
         done += 1;
-        attacking.count(1);
+        attacking.add_done(1);
     }
 }

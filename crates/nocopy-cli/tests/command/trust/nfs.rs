@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use nocopy_nfs::wire::mount::{self, MountReply, Text};
 use nocopy_nfs::wire::nfs3::{
-    self, Attributes, CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry,
+    self, Attributes, CommitArguments, CommitResult, CreateArguments, CreateMode, CreateResult, Data, Entry,
     FileHandle, LookupResult, NewAttributes, NfsResult, Procedure, ReadArguments, ReadDirPlusArguments,
     ReadHead, Stability, Status, WeakCacheConsistency, WriteArguments, WriteResult,
 };
@@ -17,8 +17,11 @@ use nocopy_nfs::wire::xdr::{self, Reader, Xdr};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Attack, attacker_address, connected_from, during_attack, flood_connections, victim};
-use crate::nfs::{Server, call_record};
+use super::{
+    RunningAttack, attacker_address, connect_from_address, flood_connections, run_victims_during_attack,
+    victim_address,
+};
+use crate::nfs::{RunningNfsServer, encode_call_record};
 use crate::running::{PATIENCE, readable_directory};
 
 const VICTIMS: usize = 8;
@@ -32,14 +35,14 @@ const FILES: usize = 2_000;
 const FILE_BYTES: usize = 4096;
 
 /// A connection that makes one call after the other.
-struct Client {
+struct NfsTestClient {
     stream: TcpStream,
     root: FileHandle,
     xid: u32,
 }
 
 /// The results of the next reply, which belongs to the call with that number.
-fn results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
+fn read_call_results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
     let mut mark = [0; record::MARK_BYTES];
     stream.read_exact(&mut mark)?;
     let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
@@ -49,63 +52,67 @@ fn results(stream: &mut TcpStream, expected: u32) -> std::io::Result<Vec<u8>> {
     Ok(input.rest().to_vec())
 }
 
-fn root_of(stream: &mut TcpStream) -> std::io::Result<FileHandle> {
+fn mount_root(stream: &mut TcpStream) -> std::io::Result<FileHandle> {
     let path: mount::Path<'_> = Text(b"/");
-    stream.write_all(&call_record(1, mount::PROGRAM, 1, &path))?;
-    let mounted: MountReply = xdr::parse(&results(stream, 1)?).expect("a reply to a mount");
+    stream.write_all(&encode_call_record(1, mount::PROGRAM, 1, &path))?;
+    let mounted: MountReply = xdr::parse(&read_call_results(stream, 1)?).expect("a reply to a mount");
     Ok(mounted.expect("it may be mounted").handle)
 }
 
-impl Client {
+impl NfsTestClient {
     fn connect(from: IpAddr, to: SocketAddr) -> Self {
-        let mut stream = connected_from(from, to).unwrap();
+        let mut stream = connect_from_address(from, to).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let root = root_of(&mut stream).unwrap();
+        let root = mount_root(&mut stream).unwrap();
         Self { stream, root, xid: 1 }
     }
 
-    fn call<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> Vec<u8> {
+    fn call_procedure<'a>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> Vec<u8> {
         self.xid += 1;
-        self.stream.write_all(&call_record(self.xid, nfs3::PROGRAM, procedure as u32, asked)).unwrap();
-        results(&mut self.stream, self.xid).unwrap()
+        self.stream.write_all(&encode_call_record(self.xid, nfs3::PROGRAM, procedure as u32, asked)).unwrap();
+        read_call_results(&mut self.stream, self.xid).unwrap()
     }
 
-    fn ask<'a, T>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> T
+    fn call_and_parse<'a, T>(&mut self, procedure: Procedure, asked: &impl Xdr<'a>) -> T
     where
         T: for<'b> Xdr<'b>,
     {
-        xdr::parse(&self.call(procedure, asked)).unwrap_or_else(|error| panic!("{procedure:?}: {error}"))
+        xdr::parse(&self.call_procedure(procedure, asked))
+            .unwrap_or_else(|error| panic!("{procedure:?}: {error}"))
     }
 
     /// Makes a file, and checks that everybody's next call sees what the last one did.
-    fn check_service(&mut self, name: &str, filled_with: u8) {
+    fn check_file_operations(&mut self, name: &str, filled_with: u8) {
         let at = Entry { directory: self.root, name: Text(name.as_bytes()) };
         let how = CreateMode::Guarded(NewAttributes { mode: Some(0o600), ..NewAttributes::NONE });
-        let made: NfsResult<Created, WeakCacheConsistency> =
-            self.ask(Procedure::Create, &CreateArguments { at, how });
+        let made: NfsResult<CreateResult, WeakCacheConsistency> =
+            self.call_and_parse(Procedure::Create, &CreateArguments { at, how });
         let file = made.unwrap().file.unwrap();
         let content = [filled_with; FILE_BYTES];
         let (count, stability, data) = (content.len() as u32, Stability::Unstable, Data(&content));
         let asked = WriteArguments { file, offset: 0, count, stability, data };
-        let written: NfsResult<WriteResult, WeakCacheConsistency> = self.ask(Procedure::Write, &asked);
+        let written: NfsResult<WriteResult, WeakCacheConsistency> =
+            self.call_and_parse(Procedure::Write, &asked);
         assert_eq!(written.unwrap().count, count);
         let asked = CommitArguments { file, offset: 0, count: 0 };
-        let committed: NfsResult<CommitResult, WeakCacheConsistency> = self.ask(Procedure::Commit, &asked);
+        let committed: NfsResult<CommitResult, WeakCacheConsistency> =
+            self.call_and_parse(Procedure::Commit, &asked);
         committed.unwrap();
-        let found: NfsResult<LookupResult, Option<Attributes>> = self.ask(Procedure::Lookup, &at);
+        let found: NfsResult<LookupResult, Option<Attributes>> = self.call_and_parse(Procedure::Lookup, &at);
         assert_eq!(found.unwrap().file, file);
-        let read = self.call(Procedure::Read, &ReadArguments { file, offset: 0, bytes: count });
+        let read = self.call_procedure(Procedure::Read, &ReadArguments { file, offset: 0, bytes: count });
         let mut read = Reader::new(&read);
         let head: ReadHead = read.read::<NfsResult<_, Option<Attributes>>>().unwrap().unwrap();
         assert_eq!(read.bytes(head.count as usize).unwrap(), content);
-        let removed: NfsResult<WeakCacheConsistency, WeakCacheConsistency> = self.ask(Procedure::Remove, &at);
+        let removed: NfsResult<WeakCacheConsistency, WeakCacheConsistency> =
+            self.call_and_parse(Procedure::Remove, &at);
         removed.unwrap();
     }
 }
 
 struct AttackedServer {
     root_directory: TempDir,
-    server: Server,
+    server: RunningNfsServer,
 }
 
 impl AttackedServer {
@@ -118,33 +125,36 @@ impl AttackedServer {
         (0..FILES)
             .for_each(|number| drop(fs::File::create(exported.join(format!("many/{number}"))).unwrap()));
         fs::write(root_directory.path().join("outside"), b"nobody's business").unwrap();
-        let server = Server::start(&root_directory, &["--writable"]);
+        let server = RunningNfsServer::start(&root_directory, &["--writable"]);
         Self { root_directory, server }
     }
 
     /// All victims work beside the attack; each call of theirs is answered, and counted as theirs by the
     /// server.
-    fn attack(self, attack: impl Fn(usize, &Attack, SocketAddr) + Sync) -> (Value, TempDir) {
+    fn check_service_during_attack(
+        self,
+        attack: impl Fn(usize, &RunningAttack, SocketAddr) + Sync,
+    ) -> (Value, TempDir) {
         let address = self.server.address;
-        let mut victims: Vec<Client> =
-            (0..VICTIMS).map(|number| Client::connect(victim(number), address)).collect();
-        during_attack(
+        let mut victims: Vec<NfsTestClient> =
+            (0..VICTIMS).map(|number| NfsTestClient::connect(victim_address(number), address)).collect();
+        run_victims_during_attack(
             ATTACKERS,
             CALLS_BEFORE,
             |number, attacking| attack(number, attacking, address),
             || {
                 for round in 0..ROUNDS {
                     for (number, client) in victims.iter_mut().enumerate() {
-                        client.check_service(&format!("of {number}"), (round + number) as u8);
+                        client.check_file_operations(&format!("of {number}"), (round + number) as u8);
                     }
                 }
             },
         );
         drop(victims);
-        let summary = self.server.end();
+        let summary = self.server.stop();
         let clients = summary["clients"].as_array().unwrap();
         for number in 0..VICTIMS {
-            let address = victim(number).to_string();
+            let address = victim_address(number).to_string();
             let of_it = clients.iter().find(|client| client["address"] == address[..]);
             let of_it = of_it.unwrap_or_else(|| panic!("{address}: {summary}"));
             let counted =
@@ -160,14 +170,14 @@ impl AttackedServer {
 /// A network that always has more to do for all workers than there are leaves some of them to others.
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
-fn workers_remain_available_to_others() {
+fn one_network_never_keeps_all_worker_threads_busy() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    let (summary, _) = AttackedServer::new().attack(|number, attacking, address| {
-        let mut stream = connected_from(attacker_address(number), address).unwrap();
-        let root = root_of(&mut stream).unwrap();
-        let many = call_record(
+    let (summary, _) = AttackedServer::new().check_service_during_attack(|number, attacking, address| {
+        let mut stream = connect_from_address(attacker_address(number), address).unwrap();
+        let root = mount_root(&mut stream).unwrap();
+        let many = encode_call_record(
             1,
             nfs3::PROGRAM,
             Procedure::Lookup as u32,
@@ -175,7 +185,7 @@ fn workers_remain_available_to_others() {
         );
         stream.write_all(&many).unwrap();
         let found: NfsResult<LookupResult, Option<Attributes>> =
-            xdr::parse(&results(&mut stream, 1).unwrap()).unwrap();
+            xdr::parse(&read_call_results(&mut stream, 1).unwrap()).unwrap();
         let directory = found.unwrap().file;
         let listed = ReadDirPlusArguments {
             directory,
@@ -191,12 +201,12 @@ fn workers_remain_available_to_others() {
             // The same call many times, and long ones.
             let mut calls = Vec::new();
             (0..8).for_each(|_| {
-                calls.extend(call_record(7, nfs3::PROGRAM, Procedure::Create as u32, &create));
+                calls.extend(encode_call_record(7, nfs3::PROGRAM, Procedure::Create as u32, &create));
             });
             (0..4).for_each(|_| {
-                calls.extend(call_record(8, nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &listed));
+                calls.extend(encode_call_record(8, nfs3::PROGRAM, Procedure::ReadDirPlus as u32, &listed));
             });
-            calls.extend(call_record(9, nfs3::PROGRAM, Procedure::Remove as u32, &at));
+            calls.extend(encode_call_record(9, nfs3::PROGRAM, Procedure::Remove as u32, &at));
             if stream.write_all(&calls).is_err() {
                 break;
             }
@@ -208,7 +218,7 @@ fn workers_remain_available_to_others() {
                 }
                 let bytes = (u32::from_be_bytes(mark) & !(1 << 31)).into();
                 std::io::copy(&mut (&mut stream).take(bytes), &mut std::io::sink()).unwrap();
-                attacking.count(1);
+                attacking.add_done(1);
             }
         }
     });
@@ -222,9 +232,9 @@ fn connection_floods_evict_only_their_own_network() {
     if !nocopy_lab::descriptors_or_skip() {
         return;
     }
-    let call = call_record(1, nfs3::PROGRAM, Procedure::Null as u32, &());
+    let call = encode_call_record(1, nfs3::PROGRAM, Procedure::Null as u32, &());
     let begins = [0, 3, call.len() - 1, call.len()].map(|bytes| &call[..bytes]);
-    let (summary, _) = AttackedServer::new().attack(|number, attacking, address| {
+    let (summary, _) = AttackedServer::new().check_service_during_attack(|number, attacking, address| {
         flood_connections(number, attacking, address, 100, |done| begins[done % begins.len()]);
     });
     assert_eq!(summary["malformed"], 0, "half a call is no other message: {summary}");
@@ -235,42 +245,59 @@ fn connection_floods_evict_only_their_own_network() {
 #[test]
 #[ignore = "an attack: cargo xtask nightly trust"]
 fn forged_handles_and_records_have_no_effect() {
-    let (summary, root_directory) = AttackedServer::new().attack(|number, attacking, address| {
-        let mut done = 0;
-        'connections: while attacking.is_running() {
-            let mut stream = connected_from(attacker_address(number), address).unwrap();
-            let Ok(root) = root_of(&mut stream) else { continue };
-            for _ in 0..200 {
-                let mut bytes = root.as_bytes().to_vec();
-                let at = (number + done) % bytes.len();
-                bytes[at] ^= (1 + done % 255) as u8;
-                let file = FileHandle::new(&bytes).unwrap();
-                let (procedure, asked) = match done % 4 {
-                    0 => (Procedure::GetAttr, encoded(&file)),
-                    1 => (Procedure::Read, encoded(&ReadArguments { file, offset: 0, bytes: 4096 })),
-                    2 => (Procedure::Lookup, encoded(&Entry { directory: file, name: Text(b"outside") })),
-                    _ => (Procedure::Remove, encoded(&Entry { directory: file, name: Text(b"of 1") })),
-                };
-                if stream.write_all(&call_record(5, nfs3::PROGRAM, procedure as u32, &Bytes(&asked))).is_err()
-                {
-                    continue 'connections;
+    let (summary, root_directory) =
+        AttackedServer::new().check_service_during_attack(|number, attacking, address| {
+            let mut done = 0;
+            'connections: while attacking.is_running() {
+                let mut stream = connect_from_address(attacker_address(number), address).unwrap();
+                let Ok(root) = mount_root(&mut stream) else { continue };
+                for _ in 0..200 {
+                    let mut bytes = root.as_bytes().to_vec();
+                    let at = (number + done) % bytes.len();
+                    bytes[at] ^= (1 + done % 255) as u8;
+                    let file = FileHandle::new(&bytes).unwrap();
+                    let (procedure, asked) = match done % 4 {
+                        0 => (Procedure::GetAttr, encode_arguments(&file)),
+                        1 => (
+                            Procedure::Read,
+                            encode_arguments(&ReadArguments { file, offset: 0, bytes: 4096 }),
+                        ),
+                        2 => (
+                            Procedure::Lookup,
+                            encode_arguments(&Entry { directory: file, name: Text(b"outside") }),
+                        ),
+                        _ => (
+                            Procedure::Remove,
+                            encode_arguments(&Entry { directory: file, name: Text(b"of 1") }),
+                        ),
+                    };
+                    if stream
+                        .write_all(&encode_call_record(
+                            5,
+                            nfs3::PROGRAM,
+                            procedure as u32,
+                            &EncodedArguments(&asked),
+                        ))
+                        .is_err()
+                    {
+                        continue 'connections;
+                    }
+                    let Ok(reply) = read_call_results(&mut stream, 5) else { continue 'connections };
+                    let status = u32::from_be_bytes(reply[..4].try_into().unwrap());
+                    assert_eq!(status, Status::BadHandle as u32, "{procedure:?}");
+                    done += 1;
+                    attacking.add_done(1);
                 }
-                let Ok(reply) = results(&mut stream, 5) else { continue 'connections };
-                let status = u32::from_be_bytes(reply[..4].try_into().unwrap());
-                assert_eq!(status, Status::BadHandle as u32, "{procedure:?}");
-                done += 1;
-                attacking.count(1);
+                let _ = stream.write_all(&[done as u8; 64]);
             }
-            let _ = stream.write_all(&[done as u8; 64]);
-        }
-    });
+        });
     assert_eq!(fs::read(root_directory.path().join("outside")).unwrap(), b"nobody's business", "{summary}");
 }
 
 /// Arguments that are encoded already.
-struct Bytes<'a>(&'a [u8]);
+struct EncodedArguments<'a>(&'a [u8]);
 
-impl Xdr<'_> for Bytes<'_> {
+impl Xdr<'_> for EncodedArguments<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.0);
     }
@@ -280,7 +307,7 @@ impl Xdr<'_> for Bytes<'_> {
     }
 }
 
-fn encoded<'a>(asked: &impl Xdr<'a>) -> Vec<u8> {
+fn encode_arguments<'a>(asked: &impl Xdr<'a>) -> Vec<u8> {
     let mut out = Vec::new();
     asked.encode(&mut out);
     out

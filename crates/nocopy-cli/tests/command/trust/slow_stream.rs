@@ -12,7 +12,7 @@ use nocopy_proto::message::wire::{
     Unit, Versions, emit_ack,
 };
 
-use super::connected_from;
+use super::connect_from_address;
 use crate::running::PATIENCE;
 
 const DATAGRAM_BYTES: usize = 1472;
@@ -60,7 +60,7 @@ impl SlowStream {
             }
         };
         datagrams.set_nonblocking(true).unwrap();
-        let stream = connected_from(from, to).ok()?;
+        let stream = connect_from_address(from, to).ok()?;
         let key: NonZeroU64 = accept.parameters.stream_key?;
         let mut opened = Self { datagrams, stream, accept, sequence: 1000, unit: Vec::new(), sent: 0 };
         opened.acknowledge();
@@ -73,7 +73,7 @@ impl SlowStream {
         Some(opened)
     }
 
-    fn header(&self) -> Header {
+    fn ack_header(&self) -> Header {
         let expected = self.accept.parameters.first_sequence;
         Header {
             kind: HeaderKind::Ack,
@@ -92,7 +92,7 @@ impl SlowStream {
     fn acknowledge(&self) {
         let mut out = Vec::new();
         let expected = self.accept.parameters.first_sequence;
-        emit_ack(&self.header(), expected.into(), [], &mut out);
+        emit_ack(&self.ack_header(), expected.into(), [], &mut out);
         let _ = self.datagrams.send(&out);
     }
 
@@ -102,7 +102,7 @@ impl SlowStream {
         let span = packets(Kind::Plain, MESSAGE_BYTES, DATAGRAM_BYTES - HEADER_BYTES) as u32;
         let bytes = (head + MESSAGE_BYTES) as u32;
         let mut unit = [0; HEADER_BYTES];
-        Unit { header: Header { to: 0, ..self.header() }, bytes, span }.emit(&mut unit);
+        Unit { header: Header { to: 0, ..self.ack_header() }, bytes, span }.emit(&mut unit);
         self.unit = unit.to_vec();
         self.unit.resize(HEADER_BYTES + head, 0);
         put_whole_header(Kind::Plain, MESSAGE_BYTES, &mut self.unit[HEADER_BYTES..]);

@@ -128,7 +128,11 @@ impl ReadRequest {
 
     /// The buffer of this call that was posted last, if it was posted after `reading` and may be exchanged
     /// for its buffer.
-    pub(super) fn latest_exchangeable(&mut self, reading: &Self, pool: &Range<usize>) -> Option<&mut Buffer> {
+    pub(super) fn latest_exchangeable_buffer(
+        &mut self,
+        reading: &Self,
+        pool: &Range<usize>,
+    ) -> Option<&mut Buffer> {
         let is_alike = |other: &Self| {
             other.is_exchangeable(pool)
                 && other.buffer.len() == reading.buffer.len()
@@ -164,7 +168,7 @@ impl ReadRequest {
 
     /// Counts `bytes` of the reply as received; `still` are to follow. Returns the reads that are complete,
     /// except the last of the reply.
-    pub(super) fn advance(&mut self, mut bytes: usize, still: usize) -> Vec<Self> {
+    pub(super) fn count_received(&mut self, mut bytes: usize, still: usize) -> Vec<Self> {
         let mut full = Vec::new();
         loop {
             let room = self.buffer.len() - self.filled - self.received;
@@ -186,7 +190,7 @@ impl ReadRequest {
         !self.is_unshared && self.filled == 0 && self.asked >= self.buffer.len()
     }
 
-    pub(super) fn end(&self) -> FilePosition {
+    pub(super) fn end_position(&self) -> FilePosition {
         let last = self.joined.back().unwrap_or(self);
         last.place.advanced_by(last.buffer.len())
     }
@@ -201,7 +205,7 @@ impl ReadRequest {
         1 + self.joined.len()
     }
 
-    pub(super) fn split(mut self) -> impl Iterator<Item = Self> {
+    pub(super) fn into_separate_reads(mut self) -> impl Iterator<Item = Self> {
         let joined = std::mem::take(&mut self.joined);
         std::iter::once(self).chain(joined)
     }
@@ -224,7 +228,7 @@ impl WriteRequest {
     }
 
     /// Adds a piece of the same buffer that follows; returns whether it is one.
-    pub(super) fn extend(&mut self, piece: &Self) -> bool {
+    pub(super) fn append_if_adjacent(&mut self, piece: &Self) -> bool {
         let follows = Arc::ptr_eq(&self.buffer, &piece.buffer) && self.range.end == piece.range.start;
         if follows {
             self.range.end = piece.range.end;
@@ -232,7 +236,7 @@ impl WriteRequest {
         follows
     }
 
-    pub(super) fn split(self, bytes: usize) -> (Self, Self) {
+    pub(super) fn split_at(self, bytes: usize) -> (Self, Self) {
         let Self { buffer, range, place, delays } = self;
         let middle = range.start + bytes;
         let rest = Self {
@@ -267,7 +271,7 @@ pub(super) struct Call {
 const CHANGE_REPLY_BYTES_MAX: usize = 1024;
 
 impl Call {
-    pub(super) fn expected(&self) -> ExpectedReply {
+    pub(super) fn expected_reply(&self) -> ExpectedReply {
         match &self.request {
             Request::Plain { bytes_max, .. } => ExpectedReply::Results { bytes_max: *bytes_max },
             Request::Read(reading) => ExpectedReply::Data { bytes_max: reading.asked },
@@ -286,7 +290,7 @@ impl Call {
     }
 
     /// The read, if the call was not sent yet and may be shared.
-    pub(super) fn unsent_read(&self) -> Option<&ReadRequest> {
+    pub(super) fn joinable_unsent_read(&self) -> Option<&ReadRequest> {
         match &self.request {
             Request::Read(reading) if self.times_sent == 0 && reading.is_joinable() => Some(reading),
             _ => None,
@@ -294,7 +298,7 @@ impl Call {
     }
 
     /// The bytes to send: the record up to its data, the data, the padding.
-    pub(super) fn pieces(&self) -> [&[u8]; 3] {
+    pub(super) fn record_pieces(&self) -> [&[u8]; 3] {
         let data = match &self.request {
             Request::Write(writing) => writing.data(),
             _ => &[],
@@ -321,7 +325,7 @@ pub enum Completion {
         buffer: Buffer,
         /// Where in the file the data lies.
         place: FilePosition,
-        outcome: Result<ReadEnd, CallError>,
+        outcome: Result<ReadMetadata, CallError>,
     },
     Committed {
         /// What [`Core::commit`](super::Core::commit) returned.
@@ -333,7 +337,7 @@ pub enum Completion {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadEnd {
+pub struct ReadMetadata {
     /// Whether these are the last bytes of the file.
     pub is_end: bool,
     /// The attributes of the file at that time, if the server sent them.

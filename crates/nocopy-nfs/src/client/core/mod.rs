@@ -32,11 +32,11 @@ use nocopy::{Buffer, Pool, Reason, Rejected};
 
 pub use bad_reply::BadReply;
 use call::{Call, ReadRequest, Request, WriteRequest};
-pub use call::{CallError, Completion, FilePosition, ReadEnd, StatusText, Ticket};
+pub use call::{CallError, Completion, FilePosition, ReadMetadata, StatusText, Ticket};
 use receive_buffers::Pieces;
 pub use receive_buffers::ReceiveBuffers;
 use reply_parser::{ReplyEvent, ReplyParser};
-use uncommitted::Uncommitted;
+use uncommitted::UncommittedWrites;
 
 use crate::wire::nfs3::{FileHandle, Procedure, ReadArguments, Stability, WRITE_BYTES_MAX};
 use crate::wire::rpc::{self, AUTH_SYS, Credential};
@@ -69,12 +69,12 @@ impl From<Procedure> for ProcedureNumber {
 
 /// The most bytes of one READ and one WRITE, by the server's FSINFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct TransferLimits {
     pub read_bytes_max: usize,
     pub write_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for TransferLimits {
     /// Lengths that every server accepts.
     fn default() -> Self {
         Self { read_bytes_max: 8192, write_bytes_max: 8192 }
@@ -83,7 +83,7 @@ impl Default for Limits {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct CoreCounts {
     /// Calls, without repetitions.
     pub calls: u64,
     /// Calls sent again because their connection was lost.
@@ -113,7 +113,7 @@ pub struct Counts {
 pub struct Core {
     /// The body of the credential of AUTH_SYS.
     credential: Vec<u8>,
-    limits: Limits,
+    limits: TransferLimits,
     xid: u32,
     ticket: u64,
     /// By number. Boxed, since a map moves its values at each removal.
@@ -121,14 +121,14 @@ pub struct Core {
     /// Numbers of calls to be sent, in this order.
     queue: VecDeque<u32>,
     parsers: Vec<ReplyParser>,
-    uncommitted: Uncommitted,
+    uncommitted: UncommittedWrites,
     completions: VecDeque<Completion>,
     /// Reads and writes for which the server is not ready.
     delayed: Vec<Request>,
     delays_max: u32,
     /// The current limit of bytes of a shared call.
     joined_bytes_max: usize,
-    counts: Counts,
+    counts: CoreCounts,
     /// The addresses of the pool whose buffers may be exchanged.
     pool: Range<usize>,
 }
@@ -139,18 +139,18 @@ impl Core {
     pub fn new(connections: usize, xid: u32, credential: Vec<u8>) -> Self {
         Self {
             credential,
-            limits: Limits::default(),
+            limits: TransferLimits::default(),
             xid,
             ticket: 0,
             calls: BTreeMap::new(),
             queue: VecDeque::new(),
             parsers: (0..connections).map(|_| ReplyParser::default()).collect(),
-            uncommitted: Uncommitted::default(),
+            uncommitted: UncommittedWrites::default(),
             completions: VecDeque::new(),
             delayed: Vec::new(),
             delays_max: 0,
             joined_bytes_max: JOINED_BYTES_MAX,
-            counts: Counts::default(),
+            counts: CoreCounts::default(),
             pool: 0..0,
         }
     }
@@ -169,22 +169,22 @@ impl Core {
     }
 
     /// Sets the most bytes of later READ and WRITE calls.
-    pub fn set_limits(&mut self, limits: Limits) {
-        let Limits { read_bytes_max, write_bytes_max } = limits;
-        self.limits = Limits {
+    pub fn set_limits(&mut self, limits: TransferLimits) {
+        let TransferLimits { read_bytes_max, write_bytes_max } = limits;
+        self.limits = TransferLimits {
             read_bytes_max: read_bytes_max.max(1),
             write_bytes_max: write_bytes_max.clamp(1, WRITE_BYTES_MAX),
         };
     }
 
-    /// Sets how often a read or write is [repeated](Self::resume) while the server is not ready
+    /// Sets how often a read or write is [repeated](Self::resume_delayed) while the server is not ready
     /// (NFS3ERR_JUKEBOX), before it fails.
     pub fn set_delays_max(&mut self, times: u32) {
         self.delays_max = times;
     }
 
     /// The most bytes of one READ and one WRITE call.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> TransferLimits {
         self.limits
     }
 
@@ -196,7 +196,7 @@ impl Core {
         bytes_max: usize,
     ) -> Ticket {
         let ticket = self.next_ticket();
-        self.begin(procedure, arguments, Request::Plain { ticket, bytes_max });
+        self.queue_call(procedure, arguments, Request::Plain { ticket, bytes_max });
         ticket
     }
 
@@ -218,7 +218,7 @@ impl Core {
             return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
         let ticket = self.next_ticket();
-        self.begin_read(ReadRequest::new(ticket, buffer, place));
+        self.queue_read(ReadRequest::new(ticket, buffer, place));
         Ok(ticket)
     }
 
@@ -253,7 +253,7 @@ impl Core {
         Ticket(self.ticket)
     }
 
-    fn begin<'a>(&mut self, procedure: ProcedureNumber, arguments: &impl Xdr<'a>, work: Request) {
+    fn queue_call<'a>(&mut self, procedure: ProcedureNumber, arguments: &impl Xdr<'a>, work: Request) {
         while self.calls.contains_key(&self.xid) {
             self.xid = self.xid.wrapping_add(1);
         }
@@ -261,7 +261,7 @@ impl Core {
         self.xid = xid.wrapping_add(1);
         let head = self.encode_call(xid, procedure, arguments);
         let mut call = Call { head, request: work, connection: None, times_sent: 0 };
-        let [_, data, padding] = call.pieces();
+        let [_, data, padding] = call.record_pieces();
         let more = data.len() + padding.len();
         record::end(&mut call.head, more);
         self.calls.insert(xid, Box::new(call));
@@ -279,49 +279,49 @@ impl Core {
         head
     }
 
-    fn begin_read(&mut self, mut reading: ReadRequest) {
+    fn queue_read(&mut self, mut reading: ReadRequest) {
         let left = reading.buffer.len() - reading.filled;
         reading.asked = left.min(self.limits.read_bytes_max).min(u32::MAX as usize);
         (reading.head, reading.received) = (None, 0);
         let FilePosition { file, offset } = reading.place.advanced_by(reading.filled);
         let asked = ReadArguments { file, offset, bytes: reading.asked as u32 };
-        self.begin(Procedure::Read.into(), &asked, Request::Read(reading));
+        self.queue_call(Procedure::Read.into(), &asked, Request::Read(reading));
     }
 
     /// In calls that are as long as the server allows.
     fn begin_write(&mut self, mut rest: WriteRequest) {
         while rest.data().len() > self.limits.write_bytes_max {
-            let (piece, others) = rest.split(self.limits.write_bytes_max);
-            self.begin_piece(piece);
+            let (piece, others) = rest.split_at(self.limits.write_bytes_max);
+            self.queue_write_piece(piece);
             rest = others;
         }
-        self.begin_piece(rest);
+        self.queue_write_piece(rest);
     }
 
-    fn begin_piece(&mut self, piece: WriteRequest) {
+    fn queue_write_piece(&mut self, piece: WriteRequest) {
         self.uncommitted.begin_write(piece.place.file);
-        self.send_write(piece);
+        self.queue_write_call(piece);
     }
 
-    fn send_write(&mut self, writing: WriteRequest) {
+    fn queue_write_call(&mut self, writing: WriteRequest) {
         let FilePosition { file, offset } = writing.place;
         let count = writing.data().len() as u32;
         // `WriteArguments` without the data, which is sent from the buffer.
         let asked = ((file, offset), ((count, Stability::Unstable), count));
-        self.begin(Procedure::Write.into(), &asked, Request::Write(writing));
+        self.queue_call(Procedure::Write.into(), &asked, Request::Write(writing));
     }
 
     /// Reads and writes to be repeated, since the server was not ready.
-    pub fn delayed(&self) -> usize {
+    pub fn delayed_count(&self) -> usize {
         self.delayed.len()
     }
 
     /// Repeats them. The caller, who has a clock, decides when.
-    pub fn resume(&mut self) {
+    pub fn resume_delayed(&mut self) {
         for work in std::mem::take(&mut self.delayed) {
             match work {
-                Request::Read(reading) => self.begin_read(reading),
-                Request::Write(writing) => self.send_write(writing),
+                Request::Read(reading) => self.queue_read(reading),
+                Request::Write(writing) => self.queue_write_call(writing),
                 Request::Plain { .. } | Request::Commit { .. } => {
                     unreachable!("only reads and writes are delayed")
                 }
@@ -330,7 +330,7 @@ impl Core {
     }
 
     /// Moves the next queued call to a connection, and returns its number.
-    pub fn next_call(&mut self, connection: usize) -> Option<u32> {
+    pub fn assign_next_call(&mut self, connection: usize) -> Option<u32> {
         let xid = self.queue.pop_front()?;
         self.join_reads(xid);
         let call = self.calls.get_mut(&xid).expect("queued calls have no reply");
@@ -344,10 +344,10 @@ impl Core {
     fn join_reads(&mut self, xid: u32) {
         let Some(mut call) = self.calls.remove(&xid) else { return };
         let max = self.joined_bytes_max.min(self.limits.read_bytes_max);
-        while let Some(reading) = call.unsent_read()
+        while let Some(reading) = call.joinable_unsent_read()
             && let Some(next_xid) = self.queue.front()
-            && let Some(next) = self.calls.get(next_xid).and_then(|next| next.unsent_read())
-            && next.place == reading.end()
+            && let Some(next) = self.calls.get(next_xid).and_then(|next| next.joinable_unsent_read())
+            && next.place == reading.end_position()
             && next.asked <= max.saturating_sub(reading.asked)
         {
             let next =
@@ -372,8 +372,8 @@ impl Core {
 
     /// The bytes of a call: the record up to its data, the data, the padding. `None` once it has its reply,
     /// which a correct server does not send before it has received the whole call.
-    pub fn pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
-        self.calls.get(&xid).map(|call| call.pieces())
+    pub fn call_pieces(&self, xid: u32) -> Option<[&[u8]; 3]> {
+        self.calls.get(&xid).map(|call| call.record_pieces())
     }
 
     /// Handles the loss of a connection: its calls are queued again, before all others. Reads that shared a
@@ -394,8 +394,8 @@ impl Core {
             let Some(Request::Read(reading)) = self.calls.remove(&xid).map(|call| call.request) else {
                 continue;
             };
-            for reading in reading.split() {
-                self.begin_read(reading);
+            for reading in reading.into_separate_reads() {
+                self.queue_read(reading);
                 self.counts.calls -= 1;
                 self.counts.retransmitted_calls += 1;
             }
@@ -406,7 +406,7 @@ impl Core {
     pub fn receive_buffers(&mut self, connection: usize) -> ReceiveBuffers<'_> {
         let parser = &mut self.parsers[connection];
         let mut pieces = Pieces::new();
-        if let Some((xid, left)) = parser.data() {
+        if let Some((xid, left)) = parser.awaited_data() {
             let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request) else {
                 unreachable!("data are received for reads in flight")
             };
@@ -427,14 +427,14 @@ impl Core {
     ///
     /// # Panics
     /// `bytes` exceeds the room of the buffers.
-    pub fn received(&mut self, connection: usize, bytes: usize) -> Result<(), BadReply> {
+    pub fn handle_received(&mut self, connection: usize, bytes: usize) -> Result<(), BadReply> {
         let parser = &mut self.parsers[connection];
-        let (xid, data) = parser.data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
+        let (xid, data) = parser.awaited_data().map_or((0, 0), |(xid, left)| (xid, left.min(bytes)));
         parser.count_unparsed(bytes - data);
         if data > 0 {
             parser.count_data(data);
-            let still = parser.data().map_or(0, |(_, left)| left);
-            self.complete_reads(xid, data, still);
+            let still = parser.awaited_data().map_or(0, |(_, left)| left);
+            self.complete_filled_reads(xid, data, still);
         }
         while let Some(step) = self.next_event(connection)? {
             let is_whole = matches!(step, ReplyEvent::Record { .. } | ReplyEvent::End { .. });
@@ -449,7 +449,10 @@ impl Core {
     fn next_event(&mut self, connection: usize) -> Result<Option<ReplyEvent>, BadReply> {
         let calls = &self.calls;
         let of_connection = |xid: u32| {
-            calls.get(&xid).filter(|call| call.connection == Some(connection)).map(|call| call.expected())
+            calls
+                .get(&xid)
+                .filter(|call| call.connection == Some(connection))
+                .map(|call| call.expected_reply())
         };
         let next = self.parsers[connection].next_event(of_connection);
         next.map_err(|(xid, error)| self.reject_reply(connection, xid, error))
@@ -505,23 +508,23 @@ impl Core {
             reading.add_buffers(rest.len(), &mut pieces);
             let filled = ReceiveBuffers { pieces }.fill(rest);
             rest = &rest[filled..];
-            self.complete_reads(xid, filled, rest.len() + still);
+            self.complete_filled_reads(xid, filled, rest.len() + still);
         }
     }
 
     /// Notes that so many bytes more of a reply are in their buffers, and ends reads that are complete.
-    fn complete_reads(&mut self, xid: u32, bytes: usize, still: usize) {
+    fn complete_filled_reads(&mut self, xid: u32, bytes: usize, still: usize) {
         let Some(Request::Read(reading)) = self.calls.get_mut(&xid).map(|call| &mut call.request) else {
             return;
         };
-        let full = reading.advance(bytes, still);
+        let full = reading.count_received(bytes, still);
         if full.is_empty() {
             return;
         }
         for reading in full {
             let attributes = reading.head.and_then(|head| head.attributes);
             self.counts.read_bytes += reading.filled as u64;
-            self.complete_read(reading, Ok(ReadEnd { is_end: false, attributes }));
+            self.complete_read(reading, Ok(ReadMetadata { is_end: false, attributes }));
         }
         self.exchange_buffer(xid);
     }
@@ -535,7 +538,7 @@ impl Core {
         {
             let mut others = self.calls.values_mut().rev().take(LATEST_MAX);
             let latest = others.find_map(|other| match &mut other.request {
-                Request::Read(other) => other.latest_exchangeable(reading, &self.pool),
+                Request::Read(other) => other.latest_exchangeable_buffer(reading, &self.pool),
                 _ => None,
             });
             if let Some(latest) = latest {
@@ -583,10 +586,10 @@ impl Core {
     }
 
     fn fail_read(&mut self, reading: ReadRequest, error: CallError) {
-        reading.split().for_each(|reading| self.complete_read(reading, Err(error)));
+        reading.into_separate_reads().for_each(|reading| self.complete_read(reading, Err(error)));
     }
 
-    fn complete_read(&mut self, reading: ReadRequest, outcome: Result<ReadEnd, CallError>) {
+    fn complete_read(&mut self, reading: ReadRequest, outcome: Result<ReadMetadata, CallError>) {
         let ReadRequest { ticket, mut buffer, place, filled, .. } = reading;
         buffer.resize(filled);
         self.counts.reads += 1;
@@ -598,7 +601,7 @@ impl Core {
         self.calls.values().map(|call| call.request_count()).sum::<usize>() + self.delayed.len()
     }
 
-    pub fn queued(&self) -> usize {
+    pub fn queued_count(&self) -> usize {
         self.queue.len()
     }
 
@@ -607,7 +610,7 @@ impl Core {
     pub fn may_delay_queued(&self) -> bool {
         let most = self.joined_bytes_max.min(self.limits.read_bytes_max);
         let bytes = self.queue.iter().map(|xid| {
-            let read = self.calls.get(xid).and_then(|call| call.unsent_read());
+            let read = self.calls.get(xid).and_then(|call| call.joinable_unsent_read());
             read.map_or(most, |reading| reading.asked)
         });
         let sent = self.calls.values().map(|call| call.request_count()).sum::<usize>() - self.queue.len();
@@ -634,10 +637,10 @@ impl Core {
     }
 
     pub fn uncommitted_bytes(&self) -> usize {
-        self.uncommitted.bytes()
+        self.uncommitted.total_bytes()
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CoreCounts {
         self.counts
     }
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use nocopy::Pool;
 
-use super::{Completion, Core, Counts, FilePosition, Limits, Ticket};
+use super::{Completion, Core, CoreCounts, FilePosition, Ticket, TransferLimits};
 use crate::wire::nfs3::{
     Attributes, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Stability, WeakCacheConsistency,
     WriteResult,
@@ -34,39 +34,39 @@ thread_local! {
 /// # Panics
 /// Something is done twice or never, memory is written to that is not in the posted part of a buffer, or a
 /// buffer does not come back.
-pub fn check(input: &[u8]) {
-    run(input);
+pub fn check_client_core(input: &[u8]) {
+    run_client_model(input);
 }
 
-/// As [`check`]; returns the core's counters.
-pub(super) fn run(input: &[u8]) -> Counts {
+/// As [`check_client_core`]; returns the core's counters.
+pub(super) fn run_client_model(input: &[u8]) -> CoreCounts {
     POOL.with(|pool| {
         let mut world = ClientModel::new(pool);
-        let mut input = Input(input);
-        while let Some(step) = input.byte() {
-            world.step(step, &mut input);
+        let mut input = FuzzInput(input);
+        while let Some(step) = input.next_byte() {
+            world.run_step(step, &mut input);
             world.check_completions();
         }
         let counts = world.core.counts();
-        world.end();
+        world.check_end();
         counts
     })
 }
 
-struct Input<'a>(&'a [u8]);
+struct FuzzInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> Option<u8> {
+impl<'a> FuzzInput<'a> {
+    fn next_byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    fn number(&mut self) -> usize {
-        usize::from(self.byte().unwrap_or(0))
+    fn next_number(&mut self) -> usize {
+        usize::from(self.next_byte().unwrap_or(0))
     }
 
-    fn bytes(&mut self, count: usize) -> &'a [u8] {
+    fn take_bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
         taken
@@ -83,37 +83,37 @@ struct ClientModel<'a> {
     sent: [Vec<u32>; CONNECTIONS],
 }
 
-fn file() -> FileHandle {
+fn file_handle() -> FileHandle {
     FileHandle::new(b"a file").expect("short enough")
 }
 
 impl<'a> ClientModel<'a> {
     fn new(pool: &'a Pool) -> Self {
         let mut core = Core::new(CONNECTIONS, 1, Vec::new());
-        core.set_limits(Limits { read_bytes_max: 1000, write_bytes_max: 1000 });
+        core.set_limits(TransferLimits { read_bytes_max: 1000, write_bytes_max: 1000 });
         core.set_pool(pool);
         Self { pool, core, asked: BTreeMap::new(), behind: 0, sent: Default::default() }
     }
 
-    fn step(&mut self, step: u8, input: &mut Input<'_>) {
+    fn run_step(&mut self, step: u8, input: &mut FuzzInput<'_>) {
         let connection = usize::from(step >> 7);
         match step % 8 {
             0 => self.make_request(input),
-            1 => self.sent[connection].extend(self.core.next_call(connection)),
-            2 if input.number().is_multiple_of(16) => self.lose_connection(connection),
+            1 => self.sent[connection].extend(self.core.assign_next_call(connection)),
+            2 if input.next_number().is_multiple_of(16) => self.lose_connection(connection),
             3 => {
-                let count = input.number();
-                let bytes = input.bytes(count);
-                self.receive(connection, bytes, 100);
+                let count = input.next_number();
+                let bytes = input.take_bytes(count);
+                self.receive_in_pieces(connection, bytes, 100);
             }
-            _ => self.reply(connection, input),
+            _ => self.receive_altered_reply(connection, input),
         }
     }
 
-    fn make_request(&mut self, input: &mut Input<'_>) {
-        let (kind, bytes) = (input.number(), 1 + 16 * input.number());
+    fn make_request(&mut self, input: &mut FuzzInput<'_>) {
+        let (kind, bytes) = (input.next_number(), 1 + 16 * input.next_number());
         let offset = if kind % 8 == 1 { self.behind } else { bytes as u64 };
-        let place = FilePosition { file: file(), offset };
+        let place = FilePosition { file: file_handle(), offset };
         let buffer = |bytes: usize| {
             let mut buffer = self.pool.take()?;
             buffer.resize(BUFFER_BYTES);
@@ -122,7 +122,7 @@ impl<'a> ClientModel<'a> {
             Some(buffer)
         };
         let ticket = match kind % 4 {
-            0 => Some(self.core.call(Procedure::GetAttr.into(), &file(), RESULTS_BYTES_MAX)),
+            0 => Some(self.core.call(Procedure::GetAttr.into(), &file_handle(), RESULTS_BYTES_MAX)),
             1 => buffer(bytes).map(|buffer| {
                 self.behind = place.offset + buffer.len() as u64;
                 self.core.post(buffer, place).expect("it can be written to")
@@ -133,7 +133,7 @@ impl<'a> ClientModel<'a> {
                 }
                 None
             }
-            _ => self.core.commit(file()),
+            _ => self.core.commit(file_handle()),
         };
         self.asked.extend(ticket.map(|ticket| (ticket, bytes.min(BUFFER_BYTES))));
     }
@@ -144,38 +144,41 @@ impl<'a> ClientModel<'a> {
     }
 
     /// A reply to one of the calls in flight, in which the input changes a byte or none.
-    fn reply(&mut self, connection: usize, input: &mut Input<'_>) {
-        let (which, kind, count) = (input.number(), input.number(), 4 * input.number() + input.number() % 4);
+    fn receive_altered_reply(&mut self, connection: usize, input: &mut FuzzInput<'_>) {
+        let (which, kind, count) =
+            (input.next_number(), input.next_number(), 4 * input.next_number() + input.next_number() % 4);
         let sent = &self.sent[connection];
         let Some(xid) = sent.get(which % sent.len().max(1)).copied() else { return };
         let mut out = record::begin();
         let reply = if kind % 16 == 15 { Reply::SystemError } else { Reply::Success };
         reply.encode(xid, &mut out);
-        results(kind, count, &mut out);
+        encode_results(kind, count, &mut out);
         record::end(&mut out, 0);
-        if input.number().is_multiple_of(3) {
-            let place = input.number() % out.len();
-            out[place] ^= input.number() as u8;
+        if input.next_number().is_multiple_of(3) {
+            let place = input.next_number() % out.len();
+            out[place] ^= input.next_number() as u8;
         }
-        let at_once = 1 + input.number();
-        self.receive(connection, &out, at_once);
+        let at_once = 1 + input.next_number();
+        self.receive_in_pieces(connection, &out, at_once);
     }
 
-    fn receive(&mut self, connection: usize, mut bytes: &[u8], at_once: usize) {
+    fn receive_in_pieces(&mut self, connection: usize, mut bytes: &[u8], at_once: usize) {
         while !bytes.is_empty() {
             let filled = {
                 let mut space = self.core.receive_buffers(connection);
-                assert!((1..=BUFFERS as usize * BUFFER_BYTES + HEAD_BYTES_MAX).contains(&space.room()));
+                assert!(
+                    (1..=BUFFERS as usize * BUFFER_BYTES + HEAD_BYTES_MAX).contains(&space.total_bytes())
+                );
                 space.fill(&bytes[..at_once.min(bytes.len())])
             };
             bytes = &bytes[filled..];
-            if self.core.received(connection, filled).is_err() {
+            if self.core.handle_received(connection, filled).is_err() {
                 self.sent[connection].clear();
                 return;
             }
         }
         let core = &self.core;
-        self.sent[connection].retain(|xid| core.pieces(*xid).is_some());
+        self.sent[connection].retain(|xid| core.call_pieces(*xid).is_some());
     }
 
     fn check_completions(&mut self) {
@@ -199,17 +202,17 @@ impl<'a> ClientModel<'a> {
         assert!(self.core.uncommitted_bytes() <= BUFFERS as usize * BUFFER_BYTES);
     }
 
-    fn end(mut self) {
+    fn check_end(mut self) {
         self.core.give_up(super::CallError::Unanswered);
         self.check_completions();
-        assert!(self.asked.is_empty() && self.core.in_flight() == 0 && self.core.queued() == 0);
+        assert!(self.asked.is_empty() && self.core.in_flight() == 0 && self.core.queued_count() == 0);
         let Self { pool, core, .. } = self;
         drop(core);
         assert_eq!(pool.available(), pool.total(), "every buffer has come back");
     }
 }
 
-fn results(kind: usize, count: usize, out: &mut Vec<u8>) {
+fn encode_results(kind: usize, count: usize, out: &mut Vec<u8>) {
     let changed = WeakCacheConsistency::unchanged(None);
     match kind % 4 {
         0 => NfsResult::<WriteResult, WeakCacheConsistency>::Ok(WriteResult {

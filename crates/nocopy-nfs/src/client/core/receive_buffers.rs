@@ -23,7 +23,7 @@ impl<'a> ReceiveBuffers<'a> {
     }
 
     /// The bytes of all pieces.
-    pub fn room(&self) -> usize {
+    pub fn total_bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len()).sum()
     }
 

@@ -1,9 +1,9 @@
 //! Handling complete replies.
 
 use super::call::{Call, ReadRequest, Request, WriteRequest};
-use super::reply_parser::check_data;
+use super::reply_parser::check_data_length;
 use super::uncommitted::CommitStep;
-use super::{BadReply, CallError, Completion, Core, JOINED_BYTES_MAX, ReadEnd};
+use super::{BadReply, CallError, Completion, Core, JOINED_BYTES_MAX, ReadMetadata};
 use crate::wire::nfs3::{
     Attributes, CommitArguments, CommitResult, FileHandle, NfsResult, Procedure, ReadHead, Refusal,
     Stability, Status, Verifier, WeakCacheConsistency, WriteResult,
@@ -55,11 +55,11 @@ impl Core {
         } else if is_joined {
             self.joined_bytes_max = (2 * self.joined_bytes_max).min(JOINED_BYTES_MAX);
         }
-        let end = ReadEnd { is_end: head.is_end, attributes: head.attributes };
-        for reading in reading.split() {
+        let end = ReadMetadata { is_end: head.is_end, attributes: head.attributes };
+        for reading in reading.into_separate_reads() {
             match head.is_end || reading.filled == reading.buffer.len() {
                 true => self.complete_read(reading, Ok(end)),
-                false => self.begin_read(reading),
+                false => self.queue_read(reading),
             }
         }
         Ok(())
@@ -72,7 +72,7 @@ impl Core {
         };
         let mut input = Reader::new(results);
         let checked = match input.read::<NfsResult<ReadHead, Option<Attributes>>>() {
-            Ok(Ok(head)) => check_data(&head, input.rest().len(), reading.asked).map(|()| head),
+            Ok(Ok(head)) => check_data_length(&head, input.rest().len(), reading.asked).map(|()| head),
             Ok(Err(Refusal { status, .. })) => {
                 self.handle_refusal(call, status.into());
                 return input.finish().map_err(BadReply::from);
@@ -102,9 +102,9 @@ impl Core {
         match call.request {
             Request::Read(reading) if reading.is_joined() => {
                 self.shorten_joins();
-                for mut reading in reading.split() {
+                for mut reading in reading.into_separate_reads() {
                     reading.is_unshared = true;
-                    self.begin_read(reading);
+                    self.queue_read(reading);
                 }
             }
             Request::Read(mut reading)
@@ -148,7 +148,7 @@ impl Core {
         }
         self.counts.writes += 1;
         self.counts.written_bytes += u64::from(result.count);
-        let (written, rest) = writing.split(count);
+        let (written, rest) = writing.split_at(count);
         if !rest.data().is_empty() {
             self.begin_write(rest);
         }
@@ -190,7 +190,7 @@ impl Core {
             CommitStep::Wait => {}
             CommitStep::Commit => {
                 let all = CommitArguments { file, offset: 0, count: 0 };
-                self.begin(Procedure::Commit.into(), &all, Request::Commit { file });
+                self.queue_call(Procedure::Commit.into(), &all, Request::Commit { file });
             }
             CommitStep::Finished(ticket, outcome) => {
                 self.completions.push_back(Completion::Committed { ticket, file, outcome })

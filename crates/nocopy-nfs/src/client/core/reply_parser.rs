@@ -50,11 +50,11 @@ pub(super) struct ReplyParser {
     /// How many bytes the next step needs.
     needed: usize,
     fragments: Vec<u8>,
-    data: Option<ReplyData>,
+    data: Option<RemainingReplyData>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ReplyData {
+struct RemainingReplyData {
     xid: u32,
     left: usize,
     padding: usize,
@@ -62,7 +62,7 @@ struct ReplyData {
 
 impl ReplyParser {
     /// The call whose buffer receives the next bytes, and how many.
-    pub(super) fn data(&self) -> Option<(u32, usize)> {
+    pub(super) fn awaited_data(&self) -> Option<(u32, usize)> {
         self.data.filter(|data| data.left > 0).map(|data| (data.xid, data.left))
     }
 
@@ -82,7 +82,7 @@ impl ReplyParser {
         self.open = 0;
     }
 
-    /// Counts bytes received into the buffer of the call of [`data`](Self::data).
+    /// Counts bytes received into the buffer of the call of [`awaited_data`](Self::awaited_data).
     pub(super) fn count_data(&mut self, bytes: usize) {
         if let Some(data) = &mut self.data {
             data.left -= bytes;
@@ -99,7 +99,7 @@ impl ReplyParser {
         &mut self,
         expected: impl Fn(u32) -> Option<ExpectedReply>,
     ) -> Result<Option<ReplyEvent>, InvalidReply> {
-        if let Some(ReplyData { xid, left, padding }) = self.data {
+        if let Some(RemainingReplyData { xid, left, padding }) = self.data {
             self.needed = padding + HEAD_BYTES;
             if left > 0 || self.bytes.len() < padding {
                 return Ok(None);
@@ -147,7 +147,7 @@ impl ReplyParser {
         if self.bytes.len() < MARK_BYTES + bytes {
             return Ok(self.need_bytes(MARK_BYTES + bytes));
         }
-        let record = self.take_body(bytes);
+        let record = self.take_record_body(bytes);
         Ok(Some(ReplyEvent::Record { xid, record }))
     }
 
@@ -159,14 +159,16 @@ impl ReplyParser {
     ) -> Result<Option<ReplyEvent>, InvalidReply> {
         let there = &self.bytes[MARK_BYTES..self.bytes.len().min(MARK_BYTES + bytes)];
         let mut input = Reader::new(there);
-        match read_head(&mut input) {
+        match decode_read_head(&mut input) {
             Ok(Some(head)) => {
                 let head_bytes = there.len() - input.rest().len();
-                check_data(&head, bytes - head_bytes, bytes_max).map_err(|error| (Some(xid), error))?;
+                check_data_length(&head, bytes - head_bytes, bytes_max)
+                    .map_err(|error| (Some(xid), error))?;
                 let count = head.count as usize;
                 let first = input.rest()[..count.min(input.rest().len())].to_vec();
                 self.bytes.drain(..MARK_BYTES + head_bytes + first.len());
-                self.data = Some(ReplyData { xid, left: count - first.len(), padding: padding(count) });
+                self.data =
+                    Some(RemainingReplyData { xid, left: count - first.len(), padding: padding(count) });
                 Ok(Some(ReplyEvent::Data { xid, head, first }))
             }
             Ok(None) => self.next_record(xid, bytes, REFUSAL_BYTES_MAX),
@@ -208,7 +210,7 @@ impl ReplyParser {
         if self.bytes.len() < MARK_BYTES + bytes {
             return Ok(self.need_bytes(MARK_BYTES + bytes));
         }
-        let fragment = self.take_body(bytes);
+        let fragment = self.take_record_body(bytes);
         self.fragments.extend(fragment);
         self.needed = HEAD_BYTES;
         if !is_last {
@@ -219,7 +221,7 @@ impl ReplyParser {
     }
 
     /// Removes the body of the first record or fragment.
-    fn take_body(&mut self, bytes: usize) -> Vec<u8> {
+    fn take_record_body(&mut self, bytes: usize) -> Vec<u8> {
         let body = self.bytes[MARK_BYTES..][..bytes].to_vec();
         self.bytes.drain(..MARK_BYTES + bytes);
         self.needed = HEAD_BYTES;
@@ -228,7 +230,7 @@ impl ReplyParser {
 }
 
 /// The header of a READ reply with data; `None` if the read was refused.
-fn read_head(input: &mut Reader<'_>) -> Result<Option<ReadHead>, XdrError> {
+fn decode_read_head(input: &mut Reader<'_>) -> Result<Option<ReadHead>, XdrError> {
     let (_, reply) = Reply::decode(input)?;
     if reply != Reply::Success {
         return Ok(None);
@@ -237,7 +239,7 @@ fn read_head(input: &mut Reader<'_>) -> Result<Option<ReadHead>, XdrError> {
 }
 
 /// Checks that a READ reply has as many bytes as its header announces, and no more than were asked for.
-pub(super) fn check_data(head: &ReadHead, behind: usize, asked: usize) -> Result<(), BadReply> {
+pub(super) fn check_data_length(head: &ReadHead, behind: usize, asked: usize) -> Result<(), BadReply> {
     let count = head.count as usize;
     if head.count != head.data_bytes {
         return Err(BadReply::Counts { count: head.count, data_bytes: head.data_bytes });

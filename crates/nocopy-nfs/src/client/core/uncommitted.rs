@@ -20,7 +20,7 @@ pub(super) enum CommitStep {
 
 /// Files by their handles.
 #[derive(Debug, Default)]
-pub(super) struct Uncommitted(BTreeMap<Vec<u8>, FileWrites>);
+pub(super) struct UncommittedWrites(BTreeMap<Vec<u8>, FileWrites>);
 
 #[derive(Debug, Default)]
 struct FileWrites {
@@ -29,7 +29,7 @@ struct FileWrites {
     unstable: Vec<UnstableWrite>,
     /// The first error since the last commit.
     failure: Option<CallError>,
-    commit: Option<Commit>,
+    commit: Option<PendingCommit>,
 }
 
 /// A write that has its reply.
@@ -42,7 +42,7 @@ struct UnstableWrite {
 }
 
 #[derive(Debug)]
-struct Commit {
+struct PendingCommit {
     ticket: Ticket,
     rounds: u32,
     is_in_flight: bool,
@@ -54,18 +54,18 @@ impl FileWrites {
         let is_piece = Arc::strong_count(&writing.buffer) > 1;
         let mut alike =
             self.unstable.iter_mut().rev().filter(|kept| !kept.is_covered && kept.verifier == verifier);
-        if !(is_piece && alike.any(|kept| kept.writing.extend(&writing))) {
+        if !(is_piece && alike.any(|kept| kept.writing.append_if_adjacent(&writing))) {
             self.unstable.push(UnstableWrite { writing, verifier, is_covered: false });
         }
     }
 }
 
-impl Uncommitted {
+impl UncommittedWrites {
     fn file_writes(&mut self, file: FileHandle) -> &mut FileWrites {
         self.0.entry(file.as_bytes().to_vec()).or_default()
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn total_bytes(&self) -> usize {
         self.0.values().flat_map(|file| &file.unstable).map(|kept| kept.writing.data().len()).sum()
     }
 
@@ -93,7 +93,7 @@ impl Uncommitted {
     }
 
     pub(super) fn begin_commit(&mut self, file: FileHandle, ticket: Ticket) {
-        self.file_writes(file).commit = Some(Commit { ticket, rounds: 0, is_in_flight: false });
+        self.file_writes(file).commit = Some(PendingCommit { ticket, rounds: 0, is_in_flight: false });
     }
 
     /// The next step, after a reply or a new commit.

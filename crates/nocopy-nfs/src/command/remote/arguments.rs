@@ -18,14 +18,14 @@ pub struct ServerOptions {
     pub connections: u16,
     /// How long to wait for a reply before the calls are sent again over a new connection; four times as long
     /// without a reply is an error.
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = quantity::parse_duration)]
     pub timeout: Duration,
     /// Wait for the server forever.
     #[arg(long)]
     pub hard: bool,
     /// Act as this user and group (default: those of this process). The server decides whether it accepts
     /// that.
-    #[arg(long, value_name = "UID:GID", value_parser = user)]
+    #[arg(long, value_name = "UID:GID", value_parser = parse_user_option)]
     pub user: Option<(u32, u32)>,
 }
 
@@ -33,7 +33,7 @@ pub struct ServerOptions {
 pub struct LsArguments {
     /// Directories or files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if
     /// need be.
-    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
+    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(parse_url))]
     pub urls: Vec<Url>,
     /// With type, permissions, owner, size and time.
     #[arg(short, long)]
@@ -48,7 +48,7 @@ pub struct LsArguments {
 #[derive(Debug, Args)]
 pub struct CatArguments {
     /// Files: nfs://HOST/PATH or nfs://HOST:PORT/PATH, with ?nfsport=PORT&mountport=PORT if need be.
-    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(url))]
+    #[arg(required = true, value_name = "URL", value_parser = OsStringValueParser::new().try_map(parse_url))]
     pub urls: Vec<Url>,
     #[command(flatten)]
     pub server: ServerOptions,
@@ -80,14 +80,14 @@ pub struct CpArguments {
     pub json: bool,
 }
 
-fn user(text: &str) -> Result<(u32, u32), String> {
+fn parse_user_option(text: &str) -> Result<(u32, u32), String> {
     let both =
         text.split_once(':').and_then(|(user, group)| Some((parse_digits(user)?, parse_digits(group)?)));
     both.ok_or_else(|| "not two numbers: write it as 1000:1000".into())
 }
 
-fn url(word: OsString) -> Result<Url, UrlError> {
-    Url::of(&word)
+fn parse_url(word: OsString) -> Result<Url, UrlError> {
+    Url::from_os_str(&word)
 }
 
 #[cfg(test)]
@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn user_options_are_two_numbers() {
-        assert_eq!(user("1000:100"), Ok((1000, 100)));
+        assert_eq!(parse_user_option("1000:100"), Ok((1000, 100)));
         assert!(
             ["1000", "a:b", "1:-1", "+1:1", "1:+1", ":"]
                 .iter()
-                .all(|text| user(text).unwrap_err().contains("1000:1000"))
+                .all(|text| parse_user_option(text).unwrap_err().contains("1000:1000"))
         );
     }
 }

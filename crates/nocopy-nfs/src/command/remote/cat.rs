@@ -9,7 +9,7 @@ use nocopy_report::Outcome;
 use rustix::thread::CapabilitySet;
 
 use super::{
-    BUFFER_BYTES, BUFFERS, CatArguments, Failure, FinalLink, RemoteFile, drop_reads, look_up_url,
+    BUFFER_BYTES, BUFFERS, CatArguments, Failure, FinalLinkHandling, RemoteFile, drain_reads, look_up_url,
     narrow_capabilities,
 };
 use crate::client::{Client, ClientError, FilePosition};
@@ -25,7 +25,7 @@ pub fn run(arguments: &CatArguments) -> Result<Outcome, Failure> {
     let mut out = io::stdout().lock();
     for url in &arguments.urls {
         let RemoteFile { mut client, info: found } =
-            look_up_url(url, &arguments.server, Some(&pool), FinalLink::Follow)?;
+            look_up_url(url, &arguments.server, Some(&pool), FinalLinkHandling::Follow)?;
         if found.is_directory() {
             let (subject, status) = (url.to_string(), Status::IsDirectory);
             return Err(ClientError::Status { subject, what: "printed", status }.into());
@@ -50,7 +50,7 @@ pub(super) fn read_to_end(
     take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let done = read_pieces(client, file, range, pool, take);
-    drop_reads(client);
+    drain_reads(client);
     done
 }
 
@@ -73,7 +73,7 @@ fn read_pieces(
         }
         let filled = client.receive()?.expect("the next piece is posted");
         let offset = filled.place.offset;
-        let (buffer, end) = filled.read()?;
+        let (buffer, end) = filled.into_result()?;
         ahead.insert(offset, (buffer, end.is_end));
         while let Some((buffer, is_end)) = ahead.remove(&next) {
             take(&buffer)?;

@@ -16,7 +16,7 @@ pub(in super::super) const LINKS_MAX: u32 = 40;
 
 /// What to do with a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FinalLink {
+pub(super) enum FinalLinkHandling {
     Follow,
     Keep,
 }
@@ -33,7 +33,7 @@ pub(super) fn look_up_url(
     url: &Url,
     options: &ServerOptions,
     pool: Option<&Pool>,
-    last: FinalLink,
+    last: FinalLinkHandling,
 ) -> Result<RemoteFile, Failure> {
     let (mut at, mut links) = (url.clone(), 0);
     loop {
@@ -48,7 +48,7 @@ pub(super) fn look_up_url(
 }
 
 /// A directory in which copies are made: that of the URL, or the one above it, with the name of the copy.
-pub(super) fn destination(
+pub(super) fn open_destination(
     url: &Url,
     options: &ServerOptions,
     pool: &Pool,
@@ -57,7 +57,7 @@ pub(super) fn destination(
         Failure::Client(error) => error.status() == Some(Status::NoEntry),
         failure => matches!(failure, Failure::Links { .. }),
     };
-    match look_up_url(url, options, Some(pool), FinalLink::Follow) {
+    match look_up_url(url, options, Some(pool), FinalLinkHandling::Follow) {
         Ok(RemoteFile { client, info: found }) if found.is_directory() => {
             return Ok((client, found.file, None));
         }
@@ -66,7 +66,8 @@ pub(super) fn destination(
         _ => {}
     }
     let above = Url { path: url.path.parent().unwrap_or(Path::new("/")).to_owned(), ..url.clone() };
-    let RemoteFile { client, info: found } = look_up_url(&above, options, Some(pool), FinalLink::Follow)?;
+    let RemoteFile { client, info: found } =
+        look_up_url(&above, options, Some(pool), FinalLinkHandling::Follow)?;
     Ok((client, found.file, url.path.file_name().map(OsStr::to_owned)))
 }
 
@@ -75,7 +76,7 @@ fn walk_path(
     client: &mut Client,
     export: &Path,
     below: &Path,
-    last: FinalLink,
+    last: FinalLinkHandling,
     links: &mut u32,
 ) -> Result<Option<WalkResult>, Failure> {
     let root = client.root();
@@ -90,7 +91,8 @@ fn walk_path(
                 let above = visited.last().expect("the root stays").file;
                 let found = client.look_up(above, name.as_bytes())?;
                 let is_last = rest.as_os_str().is_empty();
-                if found.attributes.file_type != FileType::SymbolicLink || is_last && last == FinalLink::Keep
+                if found.attributes.file_type != FileType::SymbolicLink
+                    || is_last && last == FinalLinkHandling::Keep
                 {
                     visited.push(found);
                     left = rest;
@@ -104,13 +106,13 @@ fn walk_path(
             }
             Component::ParentDir if visited.len() == 1 => {
                 let above = export.parent().unwrap_or(Path::new("/"));
-                return Ok(Some(WalkResult::Outside(normal_path(&above.join(rest)))));
+                return Ok(Some(WalkResult::Outside(normalized_path(&above.join(rest)))));
             }
             Component::ParentDir => {
                 visited.pop();
                 left = rest;
             }
-            Component::RootDir => return Ok(Some(WalkResult::Outside(normal_path(&left)))),
+            Component::RootDir => return Ok(Some(WalkResult::Outside(normalized_path(&left)))),
             Component::CurDir | Component::Prefix(_) => left = rest,
         }
     }
@@ -118,7 +120,7 @@ fn walk_path(
 }
 
 /// A path from the root without `.` and `..`.
-fn normal_path(path: &Path) -> PathBuf {
+fn normalized_path(path: &Path) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -139,7 +141,7 @@ mod tests {
         for (path, expected) in
             [("/a/../b/./c", "/b/c"), ("/../..", "/"), ("/a/b/../..", "/"), ("/a//b/", "/a/b")]
         {
-            assert_eq!(normal_path(Path::new(path)), Path::new(expected));
+            assert_eq!(normalized_path(Path::new(path)), Path::new(expected));
         }
     }
 }

@@ -5,8 +5,10 @@ use nocopy_report::{Outcome, print, wall_clock};
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use super::{Failure, FinalLink, LsArguments, RemoteFile, look_up_url, narrow_capabilities, type_name};
-use crate::client::{FileInfo, Url, escaped};
+use super::{
+    Failure, FinalLinkHandling, LsArguments, RemoteFile, look_up_url, narrow_capabilities, type_name,
+};
+use crate::client::{FileInfo, Url, escape_path};
 use crate::wire::nfs3::FileType;
 
 #[derive(Debug, Serialize)]
@@ -51,7 +53,7 @@ impl ListEntry {
         let time = attributes.modified;
         Self {
             name: String::from_utf8_lossy(name).into_owned(),
-            escaped: escaped(name),
+            escaped: escape_path(name),
             file_type,
             letter,
             mode: attributes.mode & 0o7777,
@@ -72,7 +74,7 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
     narrow_capabilities(CapabilitySet::empty())?;
     let (mut directories, mut failed) = (Vec::new(), None);
     for url in &arguments.urls {
-        match list(url, arguments) {
+        match list_url(url, arguments) {
             Ok(listed) => directories.push(listed),
             Err(failure) => {
                 if let Some(earlier) = failed.replace(failure) {
@@ -85,11 +87,11 @@ pub fn run(arguments: &LsArguments) -> Result<Outcome, Failure> {
     let summary = Summary { directories, is_long: arguments.long, is_one };
     match summary.directories.is_empty() {
         true => failed.map_or(Ok(Outcome::Positive), Err),
-        false => print::finish(&summary, arguments.json, failed),
+        false => print::print_summary(&summary, arguments.json, failed),
     }
 }
 
-fn list(url: &Url, arguments: &LsArguments) -> Result<DirectoryListing, Failure> {
+fn list_url(url: &Url, arguments: &LsArguments) -> Result<DirectoryListing, Failure> {
     let RemoteFile { mut client, info: found } = look_up_listed(url, arguments)?;
     let mut entries: Vec<_> = match found.is_directory() {
         true => {
@@ -107,10 +109,10 @@ fn list(url: &Url, arguments: &LsArguments) -> Result<DirectoryListing, Failure>
 /// As `ls` does it, what a link to a directory leads to, unless its own attributes are wanted; of another
 /// link, itself.
 fn look_up_listed(url: &Url, arguments: &LsArguments) -> Result<RemoteFile, Failure> {
-    let itself = look_up_url(url, &arguments.server, None, FinalLink::Keep)?;
+    let itself = look_up_url(url, &arguments.server, None, FinalLinkHandling::Keep)?;
     if itself.info.attributes.file_type == FileType::SymbolicLink
         && !arguments.long
-        && let Ok(behind) = look_up_url(url, &arguments.server, None, FinalLink::Follow)
+        && let Ok(behind) = look_up_url(url, &arguments.server, None, FinalLinkHandling::Follow)
         && behind.info.is_directory()
     {
         return Ok(behind);
@@ -128,7 +130,7 @@ impl nocopy_report::Summary for Summary {
     fn details(&self) -> String {
         let blocks = self.directories.iter().map(|listed| {
             let head = if self.is_one { String::new() } else { format!("{}:\n", listed.url) };
-            head + &if self.is_long { long(&listed.entries) } else { short(&listed.entries) }
+            head + &if self.is_long { long_listing(&listed.entries) } else { short_listing(&listed.entries) }
         });
         blocks.collect::<Vec<_>>().join("\n")
     }
@@ -138,19 +140,19 @@ impl nocopy_report::Summary for Summary {
     }
 }
 
-fn short(entries: &[ListEntry]) -> String {
+fn short_listing(entries: &[ListEntry]) -> String {
     entries.iter().map(|entry| format!("{}\n", entry.escaped)).collect()
 }
 
-fn long(entries: &[ListEntry]) -> String {
+fn long_listing(entries: &[ListEntry]) -> String {
     let row = |entry: &ListEntry| {
         vec![
-            permissions(entry.letter, entry.mode),
+            permission_text(entry.letter, entry.mode),
             entry.links.to_string(),
             entry.user.to_string(),
             entry.group.to_string(),
             entry.bytes.to_string(),
-            wall_clock::at(entry.modified as i64),
+            wall_clock::text_at_seconds(entry.modified as i64),
             entry.escaped.clone(),
         ]
     };
@@ -159,7 +161,7 @@ fn long(entries: &[ListEntry]) -> String {
 }
 
 /// `-rwxr-x---`, without setuid, setgid and sticky.
-fn permissions(letter: char, mode: u32) -> String {
+fn permission_text(letter: char, mode: u32) -> String {
     let bits = (0..9).rev().zip("rwxrwxrwx".chars());
     let bits = bits.map(|(bit, letter)| if mode & 1 << bit != 0 { letter } else { '-' });
     std::iter::once(letter).chain(bits).collect()
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn permissions_are_formatted_as_by_ls() {
-        assert_eq!(permissions('-', 0o644), "-rw-r--r--");
-        assert_eq!(permissions('d', 0o2751), "drwxr-x--x");
+        assert_eq!(permission_text('-', 0o644), "-rw-r--r--");
+        assert_eq!(permission_text('d', 0o2751), "drwxr-x--x");
     }
 }

@@ -19,7 +19,7 @@ use super::Failure;
 use crate::client::{Client, FileInfo, Url};
 use crate::wire::nfs3::FileType;
 use arguments::ServerOptions;
-use follow::{FinalLink, look_up_url};
+use follow::{FinalLinkHandling, look_up_url};
 
 /// Capabilities for copying as root, and for low ports, which some servers require.
 const BASE_CAPABILITIES: CapabilitySet =
@@ -62,7 +62,7 @@ fn connect(
 
 /// Waits until no read is in flight, and drops their buffers: those behind the end of a file, or no longer
 /// needed. After an error, reads that were given up return, too, so the next file gets only its own.
-fn drop_reads(client: &mut Client) {
+fn drain_reads(client: &mut Client) {
     while !matches!(client.receive(), Ok(None)) {}
 }
 

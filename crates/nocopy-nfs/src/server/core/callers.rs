@@ -8,11 +8,11 @@ use crate::wire::xdr;
 
 /// The users for whom calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Callers {
+pub enum CallerMapping {
     /// Always the user of this process, whatever the credential is.
     Server,
     /// The user in the credential; without one, the user nobody. Needs the rights to act for others
-    /// ([`Caller::check_acting`]).
+    /// ([`Caller::check_impersonation`]).
     Users {
         /// Whether root stays root instead of becoming nobody.
         is_root_trusted: bool,
@@ -25,10 +25,10 @@ pub enum Callers {
 /// The first port that programs without privileges can use.
 const UNPRIVILEGED_PORT: u16 = 1024;
 
-impl Callers {
+impl CallerMapping {
     /// # Errors
     /// The credential is not valid for its flavor.
-    pub(super) fn caller_of(
+    pub(super) fn map_credential(
         self,
         credential: &Credential<'_>,
         client: SocketAddr,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::wire::xdr::Xdr;
 
-    fn client(port: u16) -> SocketAddr {
+    fn client_address(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
@@ -60,10 +60,11 @@ mod tests {
         let mut body = Vec::new();
         let said = SystemCredential { machine: b"somewhere", user: 1000, group: 100, groups: vec![0, 4] };
         said.encode(&mut body);
-        let of =
-            |callers: Callers, flavor, body| callers.caller_of(&Credential { flavor, body }, client(1023));
-        let users = Callers::Users { is_root_trusted: false, is_any_port_trusted: false };
-        assert_eq!(of(Callers::Server, AUTH_SYS, &body), Ok(Caller::Server));
+        let of = |callers: CallerMapping, flavor, body| {
+            callers.map_credential(&Credential { flavor, body }, client_address(1023))
+        };
+        let users = CallerMapping::Users { is_root_trusted: false, is_any_port_trusted: false };
+        assert_eq!(of(CallerMapping::Server, AUTH_SYS, &body), Ok(Caller::Server));
         assert_eq!(of(users, AUTH_SYS, &body), Ok(Caller::User(User::new(1000, 100, &[0, 4], false))));
         assert_eq!(of(users, 0, &[]), Ok(Caller::User(User::NOBODY)));
         for end in 0..body.len() {
@@ -85,12 +86,13 @@ mod tests {
             (false, 65_535, untrusted, untrusted),
             (true, 1024, named, nobody),
         ] {
-            let callers = Callers::Users { is_root_trusted: true, is_any_port_trusted };
-            let of = |flavor, body| callers.caller_of(&Credential { flavor, body }, client(port));
+            let callers = CallerMapping::Users { is_root_trusted: true, is_any_port_trusted };
+            let of =
+                |flavor, body| callers.map_credential(&Credential { flavor, body }, client_address(port));
             assert_eq!((of(AUTH_SYS, &body), of(0, &[])), (Ok(with_user), Ok(without)), "{port}");
         }
-        let of_server =
-            Callers::Server.caller_of(&Credential { flavor: AUTH_SYS, body: &body }, client(1024));
+        let of_server = CallerMapping::Server
+            .map_credential(&Credential { flavor: AUTH_SYS, body: &body }, client_address(1024));
         assert_eq!(of_server, Ok(Caller::Server));
     }
 }

@@ -2,8 +2,8 @@
 
 use rustix::fs::Access;
 
-use super::{Core, success};
-use crate::export::{Caller, FileInfo, Name};
+use super::{Core, encode_success};
+use crate::export::{Caller, FileInfo, ListingEntry};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     Attributes, DirectoryEntry, DirectoryPage, FileHandle, FullDirectoryEntry, NfsResult, ReadDirArguments,
@@ -33,7 +33,7 @@ pub struct ListCall {
 }
 
 impl ListCall {
-    pub(super) fn names(xid: u32, caller: Caller, asked: &ReadDirArguments) -> Self {
+    pub(super) fn for_readdir(xid: u32, caller: Caller, asked: &ReadDirArguments) -> Self {
         Self {
             xid,
             caller,
@@ -44,7 +44,7 @@ impl ListCall {
         }
     }
 
-    pub(super) fn full(xid: u32, caller: Caller, asked: &ReadDirPlusArguments) -> Self {
+    pub(super) fn for_readdirplus(xid: u32, caller: Caller, asked: &ReadDirPlusArguments) -> Self {
         Self {
             xid,
             caller,
@@ -57,7 +57,7 @@ impl ListCall {
 
     /// How many of the names fit into the reply. The first may exceed the limit of names: a client with a low
     /// limit could not continue otherwise.
-    fn fitting_count(&self, names: &[Name]) -> usize {
+    fn fitting_count(&self, names: &[ListingEntry]) -> usize {
         let (mut names_bytes, mut bytes) = (0, PAGE_BYTES);
         let full_bytes = self.names_bytes_max.map_or(0, |_| FULL_BYTES);
         let names_bytes_max = self.names_bytes_max.unwrap_or(usize::MAX);
@@ -77,9 +77,9 @@ impl ListCall {
 
 impl Core {
     /// The whole reply.
-    pub fn list(&self, call: &ListCall) -> Vec<u8> {
+    pub fn answer_list(&self, call: &ListCall) -> Vec<u8> {
         let is_full = call.names_bytes_max.is_some();
-        let page = self.export.file(&call.directory).and_then(|directory| {
+        let page = self.export.file_by_handle(&call.directory).and_then(|directory| {
             let listing = self.export.list(&call.caller, &directory, call.cookie)?;
             Ok((directory, listing))
         });
@@ -88,28 +88,29 @@ impl Core {
             Err(status) => return refusal_reply(call.xid, status, None),
         };
         let attributes = directory.attributes().ok();
-        let names = listing.after(call.cookie);
+        let names = listing.entries_after(call.cookie);
         let count = call.fitting_count(names);
         if count == 0 && !names.is_empty() {
             return refusal_reply(call.xid, Status::TooSmall, attributes);
         }
-        let (taken, is_end) = (&names[..count], count == names.len() && !listing.is_cut());
+        let (taken, is_end) = (&names[..count], count == names.len() && !listing.is_truncated());
         if !is_full {
-            let entries = taken.iter().map(entry).collect();
+            let entries = taken.iter().map(directory_entry).collect();
             return page_reply(call.xid, attributes, entries, is_end);
         }
         let may_search = directory.may_access(&call.caller, Access::EXEC_OK);
-        let found = |name| may_search.then(|| self.export.listed_file(&directory, &listing, name)).flatten();
+        let found =
+            |name| may_search.then(|| self.export.listed_file_info(&directory, &listing, name)).flatten();
         let full = |name| full_entry(name, found(name));
         let reply = page_reply(call.xid, attributes, taken.iter().map(full).collect(), is_end);
-        self.save();
+        self.save_index();
         reply
     }
 }
 
 /// An entry with attributes and handle; without them, if the file no longer exists, or the look-up would be
 /// refused.
-fn full_entry(name: &Name, found: Option<FileInfo>) -> FullDirectoryEntry<'_> {
+fn full_entry(name: &ListingEntry, found: Option<FileInfo>) -> FullDirectoryEntry<'_> {
     FullDirectoryEntry {
         file_id: name.file_id,
         name: Text(&name.bytes),
@@ -119,7 +120,7 @@ fn full_entry(name: &Name, found: Option<FileInfo>) -> FullDirectoryEntry<'_> {
     }
 }
 
-fn entry(name: &Name) -> DirectoryEntry<'_> {
+fn directory_entry(name: &ListingEntry) -> DirectoryEntry<'_> {
     DirectoryEntry { file_id: name.file_id, name: Text(&name.bytes), cookie: name.cookie }
 }
 
@@ -130,9 +131,9 @@ fn page_reply<'a, E: Xdr<'a>>(
     is_end: bool,
 ) -> Vec<u8> {
     let page = DirectoryPage { attributes, verifier: [0; 8], entries, is_end };
-    success(xid, &NfsResult::<_, Option<Attributes>>::Ok(page))
+    encode_success(xid, &NfsResult::<_, Option<Attributes>>::Ok(page))
 }
 
 fn refusal_reply(xid: u32, status: Status, rest: Option<Attributes>) -> Vec<u8> {
-    success(xid, &NfsResult::<(), _>::Err(Refusal { status, rest }))
+    encode_success(xid, &NfsResult::<(), _>::Err(Refusal { status, rest }))
 }

@@ -15,13 +15,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use callers::Callers;
+pub use callers::CallerMapping;
 pub use directory::ListCall;
 use mounts::Mounts;
 pub use nfs::READ_BYTES_MAX;
 pub use reply_cache::ConnectionId;
 use reply_cache::ReplyCache;
-pub use write::{Write, WriteCall, write_at};
+pub use write::{OngoingWrite, WriteCall, write_at};
 
 use crate::export::{Caller, Export};
 use crate::wire::nfs3::{Attributes, FileHandle, NfsResult, ReadHead, WRITE_BYTES_MAX};
@@ -36,9 +36,9 @@ pub enum Answer {
     Reply(Vec<u8>),
     /// The reply to a write, and how many bytes were written.
     Written(Vec<u8>, usize),
-    /// A file is to be read: see [`Core::open`] and [`read_reply`].
+    /// A file is to be read: see [`Core::open_for_read`] and [`encode_read_reply`].
     Read(ReadCall),
-    /// A directory is to be read, which can take long: see [`Core::list`].
+    /// A directory is to be read, which can take long: see [`Core::answer_list`].
     List(ListCall),
     /// The call is being executed already, for another connection. Its reply will also be for the newest one
     /// that has repeated it, but not for the one superseded.
@@ -78,7 +78,7 @@ pub struct Core {
     port: u16,
     mounts: Mounts,
     is_writable: bool,
-    callers: Callers,
+    callers: CallerMapping,
     reply_cache: ReplyCache,
     index_write_errors: AtomicU64,
 }
@@ -94,7 +94,7 @@ impl Core {
             port,
             mounts: Mounts::default(),
             is_writable: false,
-            callers: Callers::Server,
+            callers: CallerMapping::Server,
             reply_cache: ReplyCache::default(),
             index_write_errors: AtomicU64::new(0),
         }
@@ -108,7 +108,7 @@ impl Core {
 
     /// Sets the users for whom calls are made (default: the user of this process).
     #[must_use]
-    pub fn callers(self, callers: Callers) -> Self {
+    pub fn caller_mapping(self, callers: CallerMapping) -> Self {
         Self { callers, ..self }
     }
 
@@ -117,12 +117,12 @@ impl Core {
     }
 
     /// Only a write may be long.
-    pub fn call_limits(&self) -> record::Limits {
+    pub fn call_limits(&self) -> record::RecordLimits {
         let is_write = |begin: &[u8]| {
             let write = (nfs3::PROGRAM, nfs3::Procedure::Write as u32);
             Call::parse(begin).is_ok_and(|call| (call.program, call.procedure) == write)
         };
-        record::Limits { long: self.call_bytes_max(), other: CALL_BYTES_MAX, is_long: is_write }
+        record::RecordLimits { long: self.call_bytes_max(), other: CALL_BYTES_MAX, is_long: is_write }
     }
 
     pub fn export(&self) -> &Export {
@@ -136,15 +136,16 @@ impl Core {
 
     /// Whether a record is answered without waiting for the disk, or whatever has the file, for which threads
     /// that serve others must not wait. A hint.
-    pub fn is_cached_call(&self, record: &[u8]) -> bool {
+    pub fn is_answered_without_waiting(&self, record: &[u8]) -> bool {
         let Ok(call) = Call::parse(record) else { return true };
         match call.program {
-            nfs3::PROGRAM if nfs::is_change(&call) && (self.is_writable || nfs::has_two_files(&call)) => {
+            nfs3::PROGRAM
+                if nfs::is_change_call(&call) && (self.is_writable || nfs::returns_two_files(&call)) =>
+            {
                 false
             }
-            nfs3::PROGRAM => {
-                nfs::file_and_name(&call).is_none_or(|(file, name)| self.export.is_cached(&file, name))
-            }
+            nfs3::PROGRAM => nfs::file_and_name(&call)
+                .is_none_or(|(file, name)| self.export.is_found_without_waiting(&file, name)),
             // A path, each part of which is looked up.
             mount::PROGRAM => call.procedure != mount::Procedure::Mount as u32,
             _ => true,
@@ -152,23 +153,23 @@ impl Core {
     }
 
     /// Whether a read finds its file without waiting.
-    pub fn is_cached(&self, call: &ReadCall) -> bool {
-        self.export.is_cached(&call.file, None)
+    pub fn is_read_cached(&self, call: &ReadCall) -> bool {
+        self.export.is_found_without_waiting(&call.file, None)
     }
 
     /// Answers a record that no other connection can have sent.
     ///
     /// # Errors
-    /// As [`answer_to`](Self::answer_to).
+    /// As [`answer_on_connection`](Self::answer_on_connection).
     pub fn answer(&self, record: &[u8], client: SocketAddr) -> Result<Answer, XdrError> {
-        self.answer_to(record, client, ConnectionId::default())
+        self.answer_on_connection(record, client, ConnectionId::default())
     }
 
     /// Answers a record that a client has sent on a connection.
     ///
     /// # Errors
     /// It is not a call: there is nothing to answer, and the following bytes have no known meaning.
-    pub fn answer_to(
+    pub fn answer_on_connection(
         &self,
         record: &[u8],
         client: SocketAddr,
@@ -176,11 +177,15 @@ impl Core {
     ) -> Result<Answer, XdrError> {
         let call = match Call::parse(record) {
             Ok(call) => call,
-            Err(CallParseError::Version { xid }) => return Ok(Answer::Reply(reply(Reply::MISMATCH, xid))),
+            Err(CallParseError::Version { xid }) => {
+                return Ok(Answer::Reply(encode_empty_reply(Reply::MISMATCH, xid)));
+            }
             Err(CallParseError::Malformed(error)) => return Err(error),
         };
         let from = CallOrigin { address: client, connection_id };
-        Ok(self.dispatch(&call, from).unwrap_or_else(|refused| Answer::Reply(reply(refused, call.xid))))
+        Ok(self
+            .dispatch(&call, from)
+            .unwrap_or_else(|refused| Answer::Reply(encode_empty_reply(refused, call.xid))))
     }
 
     /// The reply of the portmapper to a datagram; `None` if it is no call, or one that is not answered when
@@ -192,11 +197,11 @@ impl Core {
             return None;
         }
         let made = match call.program {
-            portmap::PROGRAM if call.version == portmap::VERSION => self.portmap(&call),
+            portmap::PROGRAM if call.version == portmap::VERSION => self.answer_portmap(&call),
             portmap::PROGRAM => Err(Reply::ProgramMismatch { low: portmap::VERSION, high: portmap::VERSION }),
             _ => Err(Reply::ProgramUnavailable),
         };
-        let mut record = made.unwrap_or_else(|refused| reply(refused, call.xid));
+        let mut record = made.unwrap_or_else(|refused| encode_empty_reply(refused, call.xid));
         Some(record.split_off(record::MARK_BYTES))
     }
 
@@ -215,59 +220,59 @@ impl Core {
             return Err(Reply::ProgramMismatch { low: version, high: version });
         }
         match call.program {
-            nfs3::PROGRAM => self.nfs(call, from),
-            mount::PROGRAM => self.mount(call, from.address).map(Answer::Reply),
-            _ => self.portmap(call).map(Answer::Reply),
+            nfs3::PROGRAM => self.answer_nfs(call, from),
+            mount::PROGRAM => self.answer_mount(call, from.address).map(Answer::Reply),
+            _ => self.answer_portmap(call).map(Answer::Reply),
         }
     }
 
-    fn portmap(&self, call: &Call<'_>) -> Result<Vec<u8>, RefusalReply> {
+    fn answer_portmap(&self, call: &Call<'_>) -> Result<Vec<u8>, RefusalReply> {
         let procedure = portmap::Procedure::from_number(call.procedure);
         let served =
             [(nfs3::PROGRAM, nfs3::VERSION), (mount::PROGRAM, mount::VERSION)].map(|(program, version)| {
                 portmap::Mapping { program, version, protocol: portmap::TCP, port: self.port.into() }
             });
         Ok(match procedure.ok_or(Reply::ProcedureUnavailable)? {
-            portmap::Procedure::Null => success(call.xid, &()),
-            portmap::Procedure::Dump => success(call.xid, &served.to_vec()),
+            portmap::Procedure::Null => encode_success(call.xid, &()),
+            portmap::Procedure::Dump => encode_success(call.xid, &served.to_vec()),
             portmap::Procedure::GetPort => {
-                let asked: portmap::Mapping = arguments(call)?;
+                let asked: portmap::Mapping = decode_arguments(call)?;
                 let is_asked =
                     |one: &&portmap::Mapping| **one == portmap::Mapping { port: one.port, ..asked };
-                success(call.xid, &served.iter().find(is_asked).map_or(0, |one| one.port))
+                encode_success(call.xid, &served.iter().find(is_asked).map_or(0, |one| one.port))
             }
         })
     }
 
     /// Makes new handles valid for the next server before the reply is sent.
-    fn save(&self) {
-        if self.export.save().is_err() {
+    fn save_index(&self) {
+        if self.export.save_index().is_err() {
             self.index_write_errors.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 /// The arguments of a call, without further bytes.
-fn arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, RefusalReply> {
+fn decode_arguments<'a, T: Xdr<'a>>(call: &Call<'a>) -> Result<T, RefusalReply> {
     let mut input = Reader::new(call.arguments);
     let read = input.read();
     read.and_then(|value| input.finish().map(|()| value)).map_err(|_| Reply::GarbageArguments)
 }
 
 /// A reply without results.
-fn reply(reply: Reply, xid: u32) -> Vec<u8> {
+fn encode_empty_reply(reply: Reply, xid: u32) -> Vec<u8> {
     let mut out = record::begin();
     reply.encode(xid, &mut out);
     record::end(&mut out, 0);
     out
 }
 
-fn success<'a>(xid: u32, results: &impl Xdr<'a>) -> Vec<u8> {
-    head(xid, results, 0)
+fn encode_success<'a>(xid: u32, results: &impl Xdr<'a>) -> Vec<u8> {
+    encode_reply_head(xid, results, 0)
 }
 
 /// The beginning of a reply that `more` bytes follow.
-fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
+fn encode_reply_head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
     let mut out = record::begin();
     Reply::Success.encode(xid, &mut out);
     results.encode(&mut out);
@@ -276,11 +281,14 @@ fn head<'a>(xid: u32, results: &impl Xdr<'a>, more: usize) -> Vec<u8> {
 }
 
 /// The reply to a read without its data and padding, which follow; or a whole reply, if there is no data.
-pub fn read_reply(xid: u32, read: NfsResult<(Attributes, usize, bool), Option<Attributes>>) -> Vec<u8> {
+pub fn encode_read_reply(
+    xid: u32,
+    read: NfsResult<(Attributes, usize, bool), Option<Attributes>>,
+) -> Vec<u8> {
     let count = read.as_ref().map_or(0, |(_, count, _)| *count);
     let result = read.map(|(attributes, count, is_end)| {
         let count = u32::try_from(count).expect("no more is read than fits into a reply");
         ReadHead { attributes: Some(attributes), count, is_end, data_bytes: count }
     });
-    head(xid, &result, count + padding(count))
+    encode_reply_head(xid, &result, count + padding(count))
 }

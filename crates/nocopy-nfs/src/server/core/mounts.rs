@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Core, RefusalReply, arguments, success};
+use super::{Core, RefusalReply, decode_arguments, encode_success};
 use crate::export::Caller;
 use crate::wire::mount::{self, ExportEntry, MountEntry, MountReply, MountSuccess, Procedure, Status, Text};
 use crate::wire::nfs3::{self, FileType};
@@ -31,7 +31,7 @@ impl Mounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, client: IpAddr, path: &[u8]) {
+    fn add_mount(&self, client: IpAddr, path: &[u8]) {
         let mut mounts = self.lock();
         let bytes: usize = mounts.iter().map(|(_, path)| path.len()).sum();
         let is_listed = path.len() <= mount::PATH_BYTES_MAX;
@@ -43,18 +43,18 @@ impl Mounts {
 }
 
 impl Core {
-    pub(super) fn mount(&self, call: &Call<'_>, client: SocketAddr) -> Result<Vec<u8>, RefusalReply> {
+    pub(super) fn answer_mount(&self, call: &Call<'_>, client: SocketAddr) -> Result<Vec<u8>, RefusalReply> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
         Ok(match procedure {
-            Procedure::Null => success(call.xid, &()),
+            Procedure::Null => encode_success(call.xid, &()),
             Procedure::Mount => {
-                let Text(path) = arguments::<LongPath<'_>>(call)?;
-                let caller = self.callers.caller_of(&call.credential, client).map_err(Reply::Denied)?;
+                let Text(path) = decode_arguments::<LongPath<'_>>(call)?;
+                let caller = self.callers.map_credential(&call.credential, client).map_err(Reply::Denied)?;
                 let reply = self.resolve_mount(&caller, path);
                 if reply.is_ok() {
-                    self.mounts.add(client.ip(), path);
+                    self.mounts.add_mount(client.ip(), path);
                 }
-                success(call.xid, &reply)
+                encode_success(call.xid, &reply)
             }
             Procedure::Dump => {
                 let mounts = self.mounts.lock();
@@ -67,21 +67,21 @@ impl Core {
                         path: Text(path),
                     })
                     .collect();
-                success(call.xid, &entries)
+                encode_success(call.xid, &entries)
             }
             Procedure::Unmount => {
-                let Text(path) = arguments::<LongPath<'_>>(call)?;
+                let Text(path) = decode_arguments::<LongPath<'_>>(call)?;
                 self.mounts.lock().retain(|one| (one.0, &*one.1) != (client.ip(), path));
-                success(call.xid, &())
+                encode_success(call.xid, &())
             }
             Procedure::UnmountAll => {
                 self.mounts.lock().retain(|(one, _)| *one != client.ip());
-                success(call.xid, &())
+                encode_success(call.xid, &())
             }
             Procedure::Export => {
                 let path = Text(self.export.path().as_os_str().as_bytes());
                 let groups = self.groups.iter().map(|group| Text(group.as_bytes())).collect();
-                success(call.xid, &vec![ExportEntry { path, groups }])
+                encode_success(call.xid, &vec![ExportEntry { path, groups }])
             }
         })
     }
@@ -93,17 +93,17 @@ impl Core {
         }
         let path = Path::new(OsStr::from_bytes(path));
         let below = self.export.path_inside(path).ok_or(Status::NoEntry)?;
-        let handle = self.export.walk(caller, below).map_err(mount_status)?;
-        let file = self.export.file(&handle).map_err(mount_status)?;
+        let handle = self.export.walk(caller, below).map_err(mount_status_from_nfs)?;
+        let file = self.export.file_by_handle(&handle).map_err(mount_status_from_nfs)?;
         if file.file_type() != FileType::Directory {
             return Err(Status::NotDirectory);
         }
-        self.save();
+        self.save_index();
         Ok(MountSuccess { handle, flavors: vec![AUTH_SYS, AUTH_NONE] })
     }
 }
 
-fn mount_status(of: nfs3::Status) -> Status {
+fn mount_status_from_nfs(of: nfs3::Status) -> Status {
     match of {
         nfs3::Status::NoEntry | nfs3::Status::Stale => Status::NoEntry,
         nfs3::Status::Access | nfs3::Status::NotPermitted => Status::Access,

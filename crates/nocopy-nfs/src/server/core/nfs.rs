@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use rustix::fs::Access;
 
-use super::{Answer, CallOrigin, Core, ListCall, ReadCall, RefusalReply, arguments, read_reply, success};
-use crate::export::{Caller, Limits, OpenFile};
+use super::{
+    Answer, CallOrigin, Core, ListCall, ReadCall, RefusalReply, decode_arguments, encode_read_reply,
+    encode_success,
+};
+use crate::export::{Caller, FileSystemLimits, OpenFile};
 use crate::wire::mount::Text;
 use crate::wire::nfs3::{
     ARGUMENT_BYTES_MAX, AccessArguments, AccessResult, Attributes, FileHandle, FileSystemInformation,
@@ -30,50 +33,50 @@ const DIRECTORY_BYTES: u32 = 64 << 10;
 type Outcome<T> = NfsResult<T, Option<Attributes>>;
 
 impl Core {
-    pub(super) fn nfs(&self, call: &Call<'_>, from: CallOrigin) -> Result<Answer, RefusalReply> {
+    pub(super) fn answer_nfs(&self, call: &Call<'_>, from: CallOrigin) -> Result<Answer, RefusalReply> {
         let procedure = Procedure::from_number(call.procedure).ok_or(Reply::ProcedureUnavailable)?;
-        let caller = self.callers.caller_of(&call.credential, from.address).map_err(Reply::Denied)?;
+        let caller = self.callers.map_credential(&call.credential, from.address).map_err(Reply::Denied)?;
         if self.is_writable && procedure.is_change() {
-            return self.change(call, procedure, &caller, from);
+            return self.execute_change(call, procedure, &caller, from);
         }
         let xid = call.xid;
         Ok(Answer::Reply(match procedure {
-            Procedure::Null => success(xid, &()),
-            Procedure::GetAttr => success(xid, &self.get_attributes(&arguments(call)?)),
+            Procedure::Null => encode_success(xid, &()),
+            Procedure::GetAttr => encode_success(xid, &self.get_attributes(&decode_arguments(call)?)),
             Procedure::Lookup => {
-                let found = self.look_up(&caller, arguments(call)?);
-                self.save();
-                success(xid, &found)
+                let found = self.look_up(&caller, decode_arguments(call)?);
+                self.save_index();
+                encode_success(xid, &found)
             }
-            Procedure::Access => success(xid, &self.access(&caller, &arguments(call)?)),
-            Procedure::ReadLink => self.read_link(xid, &arguments(call)?),
+            Procedure::Access => encode_success(xid, &self.access(&caller, &decode_arguments(call)?)),
+            Procedure::ReadLink => self.read_link(xid, &decode_arguments(call)?),
             Procedure::Read => {
-                let ReadArguments { file, offset, bytes } = arguments(call)?;
+                let ReadArguments { file, offset, bytes } = decode_arguments(call)?;
                 let bytes = bytes.min(READ_BYTES_MAX) as usize;
                 return Ok(Answer::Read(ReadCall { xid, caller, file, offset, bytes }));
             }
             Procedure::ReadDir => {
-                let asked: ReadDirArguments = arguments(call)?;
-                return Ok(Answer::List(ListCall::names(xid, caller, &asked)));
+                let asked: ReadDirArguments = decode_arguments(call)?;
+                return Ok(Answer::List(ListCall::for_readdir(xid, caller, &asked)));
             }
             Procedure::ReadDirPlus => {
-                let asked: ReadDirPlusArguments = arguments(call)?;
-                return Ok(Answer::List(ListCall::full(xid, caller, &asked)));
+                let asked: ReadDirPlusArguments = decode_arguments(call)?;
+                return Ok(Answer::List(ListCall::for_readdirplus(xid, caller, &asked)));
             }
-            Procedure::FsStat => success(xid, &self.file_system_status(&arguments(call)?)),
-            Procedure::FsInfo => success(xid, &self.file_system_information(&arguments(call)?)),
-            Procedure::PathConf => success(xid, &self.path_configuration(&arguments(call)?)),
+            Procedure::FsStat => encode_success(xid, &self.file_system_status(&decode_arguments(call)?)),
+            Procedure::FsInfo => encode_success(xid, &self.file_system_information(&decode_arguments(call)?)),
+            Procedure::PathConf => encode_success(xid, &self.path_configuration(&decode_arguments(call)?)),
             change => self.refuse_change(call, change).map_err(|_| Reply::GarbageArguments)?,
         }))
     }
 
     fn get_attributes(&self, file: &FileHandle) -> NfsResult<Attributes, ()> {
-        let attributes = self.export.file(file).and_then(|file| file.attributes());
+        let attributes = self.export.file_by_handle(file).and_then(|file| file.attributes());
         attributes.map_err(|status| Refusal { status, rest: () })
     }
 
     fn look_up(&self, caller: &Caller, asked: LookupArguments<'_>) -> Outcome<LookupResult> {
-        let directory = self.export.file(&asked.directory).map_err(without_attributes)?;
+        let directory = self.export.file_by_handle(&asked.directory).map_err(refusal_without_attributes)?;
         let found = self.export.lookup(caller, &directory, asked.name.0);
         let directory_attributes = directory.attributes().ok();
         let found = found.map_err(|status| Refusal { status, rest: directory_attributes })?;
@@ -82,7 +85,7 @@ impl Core {
 
     /// The permissions of the caller, as the kernel decides.
     fn access(&self, caller: &Caller, asked: &AccessArguments) -> Outcome<AccessResult> {
-        let (file, attributes) = self.known_file(&asked.file)?;
+        let (file, attributes) = self.file_and_attributes(&asked.file)?;
         let execute = match file.file_type() {
             FileType::Directory => AccessArguments::LOOKUP,
             _ => AccessArguments::EXECUTE,
@@ -104,7 +107,7 @@ impl Core {
     }
 
     fn read_link(&self, xid: u32, link: &FileHandle) -> Vec<u8> {
-        let read = self.known_file(link).and_then(|(link, attributes)| {
+        let read = self.file_and_attributes(link).and_then(|(link, attributes)| {
             let path = self.export.read_link(&link);
             path.map(|path| (path, attributes)).map_err(|status| Refusal { status, rest: Some(attributes) })
         });
@@ -112,26 +115,26 @@ impl Core {
             Ok((path, attributes)) => Ok(ReadLinkResult { attributes: Some(*attributes), path: Text(path) }),
             Err(refusal) => Err(*refusal),
         };
-        success(xid, &result)
+        encode_success(xid, &result)
     }
 
     /// Opens a file that is to be read.
     ///
     /// # Errors
     /// The reply to a read that is refused.
-    pub fn open(&self, call: &ReadCall) -> Result<Arc<OpenFile>, Vec<u8>> {
+    pub fn open_for_read(&self, call: &ReadCall) -> Result<Arc<OpenFile>, Vec<u8>> {
         let status = match self.export.readable_file(&call.caller, &call.file) {
             Ok(file) if file.file_type() == FileType::Directory => Status::IsDirectory,
             Ok(file) => return Ok(file),
             Err(status) => status,
         };
-        let attributes = self.export.file(&call.file).and_then(|file| file.attributes());
-        Err(read_reply(call.xid, Err(Refusal { status, rest: attributes.ok() })))
+        let attributes = self.export.file_by_handle(&call.file).and_then(|file| file.attributes());
+        Err(encode_read_reply(call.xid, Err(Refusal { status, rest: attributes.ok() })))
     }
 
     fn file_system_status(&self, asked: &FileHandle) -> Outcome<FileSystemStatus> {
-        let (file, attributes) = self.known_file(asked)?;
-        let status = self.export.file_system(&file);
+        let (file, attributes) = self.file_and_attributes(asked)?;
+        let status = self.export.file_system_sizes(&file);
         let status = status.map_err(|status| Refusal { status, rest: Some(attributes) })?;
         let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
         Ok(FileSystemStatus {
@@ -147,7 +150,7 @@ impl Core {
     }
 
     fn file_system_information(&self, asked: &FileHandle) -> Outcome<FileSystemInformation> {
-        let (attributes, limits) = self.limits(asked)?;
+        let (attributes, limits) = self.file_limits(asked)?;
         let (mut properties, mut write_max) =
             (FileSystemInformation::IS_HOMOGENEOUS, REFUSED_WRITE_BYTES_MAX);
         if limits.links_max > 1 {
@@ -179,7 +182,7 @@ impl Core {
     }
 
     fn path_configuration(&self, asked: &FileHandle) -> Outcome<PathConfiguration> {
-        let (attributes, limits) = self.limits(asked)?;
+        let (attributes, limits) = self.file_limits(asked)?;
         Ok(PathConfiguration {
             attributes: Some(attributes),
             links_max: limits.links_max,
@@ -192,51 +195,51 @@ impl Core {
         })
     }
 
-    fn limits(&self, asked: &FileHandle) -> Outcome<(Attributes, Limits)> {
-        let (file, attributes) = self.known_file(asked)?;
+    fn file_limits(&self, asked: &FileHandle) -> Outcome<(Attributes, FileSystemLimits)> {
+        let (file, attributes) = self.file_and_attributes(asked)?;
         let limits = self.export.limits(&file);
         limits.map(|limits| (attributes, limits)).map_err(|status| Refusal { status, rest: Some(attributes) })
     }
 
-    fn known_file(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
-        let file = self.export.file(handle).map_err(without_attributes)?;
-        let attributes = file.attributes().map_err(without_attributes)?;
+    fn file_and_attributes(&self, handle: &FileHandle) -> Outcome<(Arc<OpenFile>, Attributes)> {
+        let file = self.export.file_by_handle(handle).map_err(refusal_without_attributes)?;
+        let attributes = file.attributes().map_err(refusal_without_attributes)?;
         Ok((file, attributes))
     }
 
     /// Only the handles of the arguments are read, because the reply depends on nothing else.
     fn refuse_change(&self, call: &Call<'_>, procedure: Procedure) -> Result<Vec<u8>, XdrError> {
         let mut input = Reader::new(call.arguments);
-        let (status, first) = self.unchanged(&input.read()?);
+        let (status, first) = self.refusal_attributes(&input.read()?);
         let refused = match procedure {
             Procedure::Rename => {
                 input.opaque(ARGUMENT_BYTES_MAX)?;
-                let (_, target) = self.unchanged(&input.read()?);
-                success(call.xid, &refusal(status, (first, target)))
+                let (_, target) = self.refusal_attributes(&input.read()?);
+                encode_success(call.xid, &refusal(status, (first, target)))
             }
             Procedure::Link => {
-                let (_, directory) = self.unchanged(&input.read()?);
-                success(call.xid, &refusal(status, (first.after, directory)))
+                let (_, directory) = self.refusal_attributes(&input.read()?);
+                encode_success(call.xid, &refusal(status, (first.after, directory)))
             }
-            _ => success(call.xid, &refusal(status, first)),
+            _ => encode_success(call.xid, &refusal(status, first)),
         };
         Ok(refused)
     }
 
-    fn unchanged(&self, handle: &FileHandle) -> (Status, WeakCacheConsistency) {
-        match self.export.file(handle).and_then(|file| file.attributes()) {
+    fn refusal_attributes(&self, handle: &FileHandle) -> (Status, WeakCacheConsistency) {
+        match self.export.file_by_handle(handle).and_then(|file| file.attributes()) {
             Ok(attributes) => (Status::ReadOnlyFileSystem, WeakCacheConsistency::unchanged(Some(attributes))),
             Err(status) => (status, WeakCacheConsistency::unchanged(None)),
         }
     }
 }
 
-pub(super) fn is_change(call: &Call<'_>) -> bool {
+pub(super) fn is_change_call(call: &Call<'_>) -> bool {
     Procedure::from_number(call.procedure).is_some_and(Procedure::is_change)
 }
 
 /// Whether a refused change is answered with the attributes of a second file, too.
-pub(super) fn has_two_files(call: &Call<'_>) -> bool {
+pub(super) fn returns_two_files(call: &Call<'_>) -> bool {
     matches!(Procedure::from_number(call.procedure), Some(Procedure::Rename | Procedure::Link))
 }
 
@@ -253,7 +256,7 @@ pub(super) fn file_and_name<'a>(call: &Call<'a>) -> Option<(FileHandle, Option<&
 }
 
 /// A refusal without a file whose attributes could be returned.
-fn without_attributes(status: Status) -> Refusal<Option<Attributes>> {
+fn refusal_without_attributes(status: Status) -> Refusal<Option<Attributes>> {
     Refusal { status, rest: None }
 }
 

@@ -5,7 +5,7 @@ pub mod clients;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Answer, Core};
-use crate::wire::record::Records;
+use crate::wire::record::RecordAssembler;
 use crate::wire::rpc::{Call, Credential, Reply};
 use crate::wire::xdr::{Reader, Xdr, padding};
 use crate::wire::{mount, nfs3, portmap};
@@ -20,7 +20,7 @@ const REPLY_BYTES_MAX: usize = 256 << 10;
 ///
 /// # Panics
 /// The call is not answered by one whole record.
-pub fn check(core: &Core, input: &[u8]) {
+pub fn check_server_core(core: &Core, input: &[u8]) {
     let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 1023));
     let _ = core.answer(input, client);
     let Some(([program, procedure, begin], rest)) = input.split_first_chunk() else { return };
@@ -31,7 +31,7 @@ pub fn check(core: &Core, input: &[u8]) {
     };
     let mut arguments = Vec::new();
     if begin % 2 == 0 {
-        core.export().root().encode(&mut arguments);
+        core.export().root_handle().encode(&mut arguments);
     }
     arguments.extend_from_slice(rest);
     let procedure = u32::from(procedure % 24);
@@ -39,15 +39,15 @@ pub fn check(core: &Core, input: &[u8]) {
         Call { xid: XID, program, version, procedure, credential: Credential::NONE, arguments: &arguments };
     let mut record = Vec::new();
     call.encode(&mut record);
-    core.is_cached_call(&record);
+    core.is_answered_without_waiting(&record);
     if let Some((call, data_at)) = core.parse_long_write(&record, record.len(), client) {
-        assert_eq!(data_at + call.bytes() + padding(call.bytes()), record.len());
+        assert_eq!(data_at + call.data_bytes() + padding(call.data_bytes()), record.len());
     }
     match core.answer(&record, client).expect("it is a call") {
         Answer::Reply(reply) | Answer::Written(reply, _) => check_reply(&reply),
-        Answer::List(call) => check_reply(&core.list(&call)),
+        Answer::List(call) => check_reply(&core.answer_list(&call)),
         Answer::Read(call) => {
-            if let Err(reply) = core.open(&call) {
+            if let Err(reply) = core.open_for_read(&call) {
                 check_reply(&reply);
             }
         }
@@ -56,7 +56,7 @@ pub fn check(core: &Core, input: &[u8]) {
 }
 
 fn check_reply(reply: &[u8]) {
-    let mut records = Records::new(REPLY_BYTES_MAX);
+    let mut records = RecordAssembler::new(REPLY_BYTES_MAX);
     records.push(reply);
     let record = records.take().expect("not too long").expect("all of it");
     let (xid, _) = Reply::decode(&mut Reader::new(&record)).expect("a reply");

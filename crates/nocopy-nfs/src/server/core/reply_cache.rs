@@ -44,7 +44,7 @@ pub(super) struct ClientKey {
 
 impl ClientKey {
     #[cfg(test)]
-    pub(super) fn trusted(address: IpAddr) -> Self {
+    pub(super) fn for_trusted_port(address: IpAddr) -> Self {
         Self { address, is_untrusted: false }
     }
 }
@@ -84,7 +84,7 @@ pub(super) enum CacheLookup {
 }
 
 impl ReplyCache {
-    pub(super) fn begin(
+    pub(super) fn begin_call(
         &self,
         client_key: ClientKey,
         xid: u32,
@@ -99,9 +99,9 @@ impl ReplyCache {
             Some(at) => clients.remove(at).expect("it is there"),
             None => ClientEntry { key: client_key, calls: VecDeque::new() },
         };
-        let lookup = client.begin(key, connection_id);
+        let lookup = client.begin_call(key, connection_id);
         if clients.len() >= CLIENTS_MAX {
-            forget_one(&mut clients, client_key.address);
+            evict_client(&mut clients, client_key.address);
         }
         clients.push_back(client);
         lookup
@@ -109,7 +109,7 @@ impl ReplyCache {
 
     /// Keeps the reply of a call that was executed. Returns the connection that gets it, too, if the call was
     /// repeated meanwhile.
-    pub(super) fn finish(
+    pub(super) fn finish_call(
         &self,
         client_key: ClientKey,
         key: CallKey,
@@ -130,7 +130,7 @@ impl ReplyCache {
 }
 
 /// Makes room for a new client: so a network with any number of addresses evicts only clients of its own.
-fn forget_one(clients: &mut VecDeque<ClientEntry>, new: IpAddr) {
+fn evict_client(clients: &mut VecDeque<ClientEntry>, new: IpAddr) {
     let mut counts = HashMap::from([(network_of(new), 1)]);
     for client in &*clients {
         *counts.entry(network_of(client.key.address)).or_default() += 1;
@@ -146,7 +146,7 @@ impl ClientEntry {
         self.calls.iter().any(|call| matches!(call.state, CallState::Running(_)))
     }
 
-    fn begin(&mut self, key: CallKey, connection_id: ConnectionId) -> CacheLookup {
+    fn begin_call(&mut self, key: CallKey, connection_id: ConnectionId) -> CacheLookup {
         match self.calls.iter_mut().rev().find(|call| call.key == key).map(|call| &mut call.state) {
             Some(CallState::Done(made)) => return CacheLookup::Done(made.clone()),
             // An older connection may be served later, when its client has left it.
@@ -172,8 +172,8 @@ mod tests {
 
     use super::*;
 
-    fn client(number: u32) -> ClientKey {
-        ClientKey::trusted(number.to_be_bytes().into())
+    fn client_key(number: u32) -> ClientKey {
+        ClientKey::for_trusted_port(number.to_be_bytes().into())
     }
 
     fn connection_id(connection: u64) -> ConnectionId {
@@ -181,10 +181,10 @@ mod tests {
     }
 
     /// Begins a call, and finishes it if it is new.
-    fn is_new(replies: &ReplyCache, client_key: ClientKey, xid: u32, asked: &str) -> bool {
-        match replies.begin(client_key, xid, asked, connection_id(1)) {
+    fn execute_if_new(replies: &ReplyCache, client_key: ClientKey, xid: u32, asked: &str) -> bool {
+        match replies.begin_call(client_key, xid, asked, connection_id(1)) {
             CacheLookup::New(key) => {
-                assert_eq!(replies.finish(client_key, key, &Ok(asked.into())), None);
+                assert_eq!(replies.finish_call(client_key, key, &Ok(asked.into())), None);
                 true
             }
             lookup => {
@@ -197,42 +197,49 @@ mod tests {
     #[test]
     fn replies_are_cached_until_newer_calls_evict_them() {
         let replies = ReplyCache::default();
-        assert!(is_new(&replies, client(1), 7, "mkdir") && !is_new(&replies, client(1), 7, "mkdir"));
+        assert!(
+            execute_if_new(&replies, client_key(1), 7, "mkdir")
+                && !execute_if_new(&replies, client_key(1), 7, "mkdir")
+        );
         for (address, xid, asked) in
-            [(client(2), 7, "mkdir"), (client(1), 8, "mkdir"), (client(1), 7, "rmdir")]
+            [(client_key(2), 7, "mkdir"), (client_key(1), 8, "mkdir"), (client_key(1), 7, "rmdir")]
         {
-            assert!(is_new(&replies, address, xid, asked));
+            assert!(execute_if_new(&replies, address, xid, asked));
         }
-        (100..100 + CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(3), xid, "")));
-        assert!(!is_new(&replies, client(1), 7, "mkdir"));
-        (100..100 + CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(1), xid, "")));
-        assert!(is_new(&replies, client(1), 7, "mkdir"));
+        (100..100 + CALLS_MAX as u32)
+            .for_each(|xid| assert!(execute_if_new(&replies, client_key(3), xid, "")));
+        assert!(!execute_if_new(&replies, client_key(1), 7, "mkdir"));
+        (100..100 + CALLS_MAX as u32)
+            .for_each(|xid| assert!(execute_if_new(&replies, client_key(1), xid, "")));
+        assert!(execute_if_new(&replies, client_key(1), 7, "mkdir"));
     }
 
     #[test]
     fn running_calls_reply_to_the_newest_connection() {
         let replies = ReplyCache::default();
-        let begin = |connection| replies.begin(client(1), 7, "create", connection_id(connection));
+        let begin = |connection| replies.begin_call(client_key(1), 7, "create", connection_id(connection));
         let CacheLookup::New(key) = begin(1) else { panic!("it is new") };
         assert_eq!(begin(2), CacheLookup::Running(None));
         assert_eq!(begin(3), CacheLookup::Running(Some(connection_id(2))));
         // Newer calls do not let it be executed twice.
-        (100..100 + 2 * CALLS_MAX as u32).for_each(|xid| assert!(is_new(&replies, client(1), xid, "")));
+        (100..100 + 2 * CALLS_MAX as u32)
+            .for_each(|xid| assert!(execute_if_new(&replies, client_key(1), xid, "")));
         assert_eq!(begin(4), CacheLookup::Running(Some(connection_id(3))));
         assert_eq!(begin(2), CacheLookup::Running(Some(connection_id(2))), "it is no newer connection");
-        assert_eq!(replies.finish(client(1), key, &Ok(vec![5])), Some(connection_id(4)));
+        assert_eq!(replies.finish_call(client_key(1), key, &Ok(vec![5])), Some(connection_id(4)));
         assert_eq!(begin(5), CacheLookup::Done(Ok(vec![5])));
     }
 
     #[test]
     fn least_recently_used_clients_are_evicted() {
         let replies = ReplyCache::default();
-        assert!(is_new(&replies, client(0), 1, ""));
-        (1..CLIENTS_MAX as u32).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
-        assert!(!is_new(&replies, client(0), 1, ""));
+        assert!(execute_if_new(&replies, client_key(0), 1, ""));
+        (1..CLIENTS_MAX as u32)
+            .for_each(|number| assert!(execute_if_new(&replies, client_key(number), 1, "")));
+        assert!(!execute_if_new(&replies, client_key(0), 1, ""));
         (10_000..10_000 + CLIENTS_MAX as u32)
-            .for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
-        assert!(is_new(&replies, client(0), 1, ""));
+            .for_each(|number| assert!(execute_if_new(&replies, client_key(number), 1, "")));
+        assert!(execute_if_new(&replies, client_key(0), 1, ""));
         assert_eq!(replies.lock().len(), CLIENTS_MAX);
     }
 
@@ -240,14 +247,14 @@ mod tests {
     fn networks_with_many_addresses_evict_only_their_own() {
         let replies = ReplyCache::default();
         let of_network =
-            |number: u128| ClientKey::trusted(Ipv6Addr::from_bits(0x2001 << 112 | number).into());
-        (0..20).for_each(|number| assert!(is_new(&replies, client(number), 1, "")));
-        assert!(is_new(&replies, of_network(1 << 64), 1, ""), "of another network");
+            |number: u128| ClientKey::for_trusted_port(Ipv6Addr::from_bits(0x2001 << 112 | number).into());
+        (0..20).for_each(|number| assert!(execute_if_new(&replies, client_key(number), 1, "")));
+        assert!(execute_if_new(&replies, of_network(1 << 64), 1, ""), "of another network");
         for number in 0..4 * CLIENTS_MAX as u128 {
-            assert!(is_new(&replies, of_network(number), 1, ""));
+            assert!(execute_if_new(&replies, of_network(number), 1, ""));
         }
-        (0..20).for_each(|number| assert!(!is_new(&replies, client(number), 1, "")));
-        assert!(!is_new(&replies, of_network(1 << 64), 1, ""));
+        (0..20).for_each(|number| assert!(!execute_if_new(&replies, client_key(number), 1, "")));
+        assert!(!execute_if_new(&replies, of_network(1 << 64), 1, ""));
         assert_eq!(replies.lock().len(), CLIENTS_MAX);
     }
 }

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use rustix::io::pwrite;
 
-use super::changes::change_result;
-use super::{Answer, Core, RefusalReply, success};
+use super::changes::result_or_refusal;
+use super::{Answer, Core, RefusalReply, encode_success};
 use crate::export::{Caller, FileWrite, OpenFile};
 use crate::wire::nfs3::{
     self, Procedure, Stability, Status, Verifier, WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
@@ -23,21 +23,21 @@ pub struct WriteCall {
 
 impl WriteCall {
     /// The length of the data, without padding.
-    pub fn bytes(&self) -> usize {
+    pub fn data_bytes(&self) -> usize {
         self.head.count as usize
     }
 }
 
 /// A write in progress, or why it could not begin.
 #[derive(Debug)]
-pub struct Write {
+pub struct OngoingWrite {
     xid: u32,
     head: WriteHead,
     verifier: Verifier,
     writing: Result<FileWrite, Status>,
 }
 
-impl Write {
+impl OngoingWrite {
     /// Whether the data is written into the file; otherwise it is discarded.
     pub fn is_active(&self) -> bool {
         self.writing.as_ref().is_ok_and(|writing| !writing.has_failed())
@@ -59,7 +59,7 @@ impl Core {
         if !is_known || kind != (nfs3::PROGRAM, nfs3::VERSION, Procedure::Write as u32) {
             return None;
         }
-        let caller = self.callers.caller_of(&call.credential, client).ok()?;
+        let caller = self.callers.map_credential(&call.credential, client).ok()?;
         let mut input = Reader::new(call.arguments);
         let head: WriteHead = input.read().ok()?;
         let (data_at, data_bytes) = (begin.len() - input.rest().len(), head.data_bytes as usize);
@@ -70,19 +70,19 @@ impl Core {
     }
 
     /// Opens the file to be written, which may wait for the disk.
-    pub fn begin_write(&self, call: &WriteCall) -> Write {
+    pub fn begin_write(&self, call: &WriteCall) -> OngoingWrite {
         let WriteCall { xid, caller, head } = *call;
         // Before the write: data lost later changes the verifier that the client has.
-        let verifier = self.export.verifier();
-        let writing = self.export.begin_write(&caller, &head.file, head.offset, call.bytes());
-        Write { xid, head, verifier, writing }
+        let verifier = self.export.write_verifier();
+        let writing = self.export.begin_write(&caller, &head.file, head.offset, call.data_bytes());
+        OngoingWrite { xid, head, verifier, writing }
     }
 
     /// Writes the next bytes by calls of `put`, which gets an offset in the file and returns how many bytes
-    /// it has written; not called if the write is not [active](Write::is_active).
+    /// it has written; not called if the write is not [active](OngoingWrite::is_active).
     pub fn write_piece(
         &self,
-        write: &mut Write,
+        write: &mut OngoingWrite,
         bytes: usize,
         put: impl FnMut(&OpenFile, u64) -> rustix::io::Result<usize>,
     ) {
@@ -94,29 +94,31 @@ impl Core {
     }
 
     /// Closes the file of a write whose next data may arrive much later.
-    pub fn release_file(&self, write: Option<&mut Write>) {
-        if let Some(Write { writing: Ok(writing), .. }) = write {
+    pub fn release_file(&self, write: Option<&mut OngoingWrite>) {
+        if let Some(OngoingWrite { writing: Ok(writing), .. }) = write {
             writing.release_file();
         }
     }
 
     /// Ends a write, if necessary after its data is on the disk: the reply, and how many bytes were written.
-    pub fn end_write(&self, write: Write) -> (Vec<u8>, usize) {
-        let Write { xid, head, verifier, writing } = write;
+    pub fn end_write(&self, write: OngoingWrite) -> (Vec<u8>, usize) {
+        let OngoingWrite { xid, head, verifier, writing } = write;
         let stability = head.stability;
         let written = match writing {
             Ok(writing) => self.export.end_write(writing, stability),
-            Err(status) => (Err(status), self.export.unchanged(&head.file)),
+            Err(status) => (Err(status), self.export.unchanged_attributes(&head.file)),
         };
         let written = match written {
             // Data was lost meanwhile, possibly of this write: so it must be sent again, as an unstable one
             // would be by the verifier.
-            (Ok(_), changed) if stability != Stability::Unstable && self.export.verifier() != verifier => {
+            (Ok(_), changed)
+                if stability != Stability::Unstable && self.export.write_verifier() != verifier =>
+            {
                 (Err(Status::Jukebox), changed)
             }
             written => written,
         };
-        let written = change_result(written, |count, changed| WriteResult {
+        let written = result_or_refusal(written, |count, changed| WriteResult {
             changed,
             count: count as u32,
             stability,
@@ -124,10 +126,10 @@ impl Core {
         });
         self.export.count_change();
         let count = written.map_or(0, |written| written.count as usize);
-        (success(xid, &written), count)
+        (encode_success(xid, &written), count)
     }
 
-    pub(super) fn write(
+    pub(super) fn execute_write(
         &self,
         xid: u32,
         caller: &Caller,

@@ -271,7 +271,7 @@ xdr_struct! {
 
 xdr_struct! {
     /// Results of CREATE, MKDIR and SYMLINK.
-    Created {
+    CreateResult {
         file: Option<FileHandle>,
         attributes: Option<Attributes>,
         directory: WeakCacheConsistency,
@@ -280,7 +280,7 @@ xdr_struct! {
 
 xdr_struct! {
     /// Results of LINK, successful or refused.
-    Linked {
+    LinkResult {
         attributes: Option<Attributes>,
         directory: WeakCacheConsistency,
     }
@@ -288,7 +288,7 @@ xdr_struct! {
 
 xdr_struct! {
     /// Results of RENAME, successful or refused.
-    Renamed {
+    RenameResult {
         from: WeakCacheConsistency,
         to: WeakCacheConsistency,
     }

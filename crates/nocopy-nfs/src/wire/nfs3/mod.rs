@@ -11,10 +11,10 @@ pub use arguments::{
 };
 pub use attributes::{Attributes, FileType, SizeAndTimes, Time, WeakCacheConsistency};
 pub use changes::{
-    CommitArguments, CommitResult, CreateArguments, CreateMode, Created, Data, Entry, LinkArguments, Linked,
-    MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, NewPath, RenameArguments, Renamed,
-    SetAttributesArguments, SetTime, Stability, SymbolicLinkArguments, Verifier, WRITE_BYTES_MAX,
-    WriteArguments, WriteHead, WriteResult,
+    CommitArguments, CommitResult, CreateArguments, CreateMode, CreateResult, Data, Entry, LinkArguments,
+    LinkResult, MakeDirectoryArguments, MakeNodeArguments, NewAttributes, NewNode, NewPath, RenameArguments,
+    RenameResult, SetAttributesArguments, SetTime, Stability, SymbolicLinkArguments, Verifier,
+    WRITE_BYTES_MAX, WriteArguments, WriteHead, WriteResult,
 };
 pub use results::{
     AccessResult, DirectoryEntry, DirectoryPage, FileSystemInformation, FileSystemStatus, FullDirectoryEntry,

@@ -12,40 +12,40 @@ use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
 use nocopy_nfs::client::{Builder, Client, ClientError, FilePosition, Url};
 use nocopy_nfs::wire::nfs3::{CreateMode, FileHandle, FileType, NewAttributes, Status};
 
-use crate::scene::{Running, Scene, pattern};
+use crate::scene::{RunningServer, Scene, pattern_bytes};
 
 const FRESH: CreateMode = CreateMode::Guarded(NewAttributes { mode: Some(0o640), ..NewAttributes::NONE });
 
-fn url(port: u16, path: &str) -> Url {
+fn nfs_url(port: u16, path: &str) -> Url {
     format!("nfs://127.0.0.1:{port}{path}").parse().unwrap()
 }
 
-fn connect_by(builder: &Builder, port: u16) -> Client {
-    let (client, below) = builder.connect(&url(port, "/")).unwrap();
+fn connect_with_builder(builder: &Builder, port: u16) -> Client {
+    let (client, below) = builder.connect(&nfs_url(port, "/")).unwrap();
     assert_eq!(below, Path::new(""));
     client
 }
 
-fn connect(server: &Running) -> Client {
-    connect_by(&Client::builder(), server.address.port())
+fn connect(server: &RunningServer) -> Client {
+    connect_with_builder(&Client::builder(), server.address.port())
 }
 
-fn writable(scene: &Scene) -> Running {
+fn serve_writable(scene: &Scene) -> RunningServer {
     scene.serve_with(|settings| settings.is_writable = true)
 }
 
-fn handle(client: &mut Client, name: &str) -> FileHandle {
+fn file_handle(client: &mut Client, name: &str) -> FileHandle {
     client.walk(Path::new(name)).unwrap().file
 }
 
-fn buffer(pool: &Pool, bytes: usize) -> Buffer {
+fn take_buffer(pool: &Pool, bytes: usize) -> Buffer {
     let mut buffer = pool.take().expect("a buffer at home");
     buffer.resize(bytes);
     buffer
 }
 
 /// Reads a file to its end, with as many buffers posted as the pool has.
-fn read_all(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8]) {
+fn check_file_content(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8]) {
     let step = pool.take().unwrap().capacity();
     let mut offsets = (0..expected.len()).step_by(step);
     let mut left = offsets.len();
@@ -56,7 +56,7 @@ fn read_all(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8])
         }
         let filled = client.receive().unwrap().expect("buffers are posted");
         let start = filled.place.offset as usize;
-        let (buffer, end) = filled.read().unwrap();
+        let (buffer, end) = filled.into_result().unwrap();
         assert_eq!(buffer.len(), step.min(expected.len() - start));
         assert!(buffer[..] == expected[start..][..buffer.len()], "from {start} on");
         assert_eq!(end.is_end, start + buffer.len() == expected.len());
@@ -66,7 +66,7 @@ fn read_all(client: &mut Client, file: FileHandle, pool: &Pool, expected: &[u8])
 }
 
 /// Writes a file from its start, in pieces of buffers of the pool; a commit gives them back.
-fn write_all(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8]) {
+fn write_and_commit(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8]) {
     let step = pool.take().unwrap().capacity();
     for (number, piece) in content.chunks(step).enumerate() {
         let mut buffer = match pool.take() {
@@ -90,13 +90,14 @@ fn write_all(client: &mut Client, file: FileHandle, pool: &Pool, content: &[u8])
 fn posted_buffers_are_filled_from_the_socket() {
     let scene = Scene::new();
     let bytes = (5 << 20) + 77;
-    scene.file("file", bytes);
-    let content = pattern(0, bytes);
+    scene.create_file("file", bytes);
+    let content = pattern_bytes(0, bytes);
     let server = scene.serve();
     for connections in [1, 3] {
-        let mut client = connect_by(&Client::builder().connections(connections), server.address.port());
-        let file = handle(&mut client, "file");
-        read_all(&mut client, file, &Pool::new(16, 128 << 10).unwrap(), &content);
+        let mut client =
+            connect_with_builder(&Client::builder().connections(connections), server.address.port());
+        let file = file_handle(&mut client, "file");
+        check_file_content(&mut client, file, &Pool::new(16, 128 << 10).unwrap(), &content);
         let (ledger, stats) = (client.ledger(), client.stats().unwrap());
         assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), bytes as u64, "{ledger}");
         assert!(
@@ -110,26 +111,26 @@ fn posted_buffers_are_filled_from_the_socket() {
             (0, 0, connections as u64)
         );
     }
-    assert_eq!(server.end_and_count().bytes(), 2 * bytes as u64);
+    assert_eq!(server.stop_and_count().bytes(), 2 * bytes as u64);
 }
 
 #[test]
 fn reads_of_any_offset_and_length_match_the_file() {
     let scene = Scene::new();
     let bytes = (3 << 20) + 5;
-    scene.file("file", bytes);
+    scene.create_file("file", bytes);
     let server = scene.serve();
     let pool = Pool::new(1, 2 << 20).unwrap();
     for call_bytes_max in [1 << 20, 10_000] {
         let builder = Client::builder().call_bytes_max(call_bytes_max);
-        let mut client = connect_by(&builder, server.address.port());
-        let file = handle(&mut client, "file");
+        let mut client = connect_with_builder(&builder, server.address.port());
+        let file = file_handle(&mut client, "file");
         for offset in [0, 1, 4095, 1 << 20, bytes - 1000, bytes - 1, bytes, bytes + 9] {
             for length in [1, 3, 4096, 100_001, 2 << 20] {
                 let place = FilePosition { file, offset: offset as u64 };
-                let (read, end) = client.read(buffer(&pool, length), place).unwrap();
+                let (read, end) = client.read(take_buffer(&pool, length), place).unwrap();
                 let there = bytes.saturating_sub(offset).min(length);
-                assert!(read[..] == pattern(offset, there), "{length} from {offset} on");
+                assert!(read[..] == pattern_bytes(offset, there), "{length} from {offset} on");
                 assert_eq!(end.is_end, offset + there >= bytes);
                 assert_eq!(end.attributes.unwrap().size, bytes as u64);
             }
@@ -142,11 +143,11 @@ fn reads_of_any_offset_and_length_match_the_file() {
 fn growing_files_are_read_consistently() {
     const BYTES: usize = 4 << 20;
     let scene = Scene::new();
-    let file = scene.file("file", 0);
-    let content = pattern(0, BYTES);
+    let file = scene.create_file("file", 0);
+    let content = pattern_bytes(0, BYTES);
     let server = scene.serve();
     let mut client = connect(&server);
-    let handle = handle(&mut client, "file");
+    let handle = file_handle(&mut client, "file");
     let pool = Pool::new(8, 64 << 10).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -162,7 +163,7 @@ fn growing_files_are_read_consistently() {
             }
             while let Some(filled) = client.receive().unwrap() {
                 let start = filled.place.offset as usize;
-                let (buffer, _) = filled.read().unwrap();
+                let (buffer, _) = filled.into_result().unwrap();
                 assert!(buffer[..] == content[start.min(BYTES)..][..buffer.len()], "from {start} on");
                 if start == read {
                     read += buffer.len();
@@ -176,7 +177,7 @@ fn growing_files_are_read_consistently() {
 fn files_are_made_written_listed_renamed_and_removed() {
     let scene = Scene::new();
     symlink("below/absent", scene.path("link")).unwrap();
-    let server = writable(&scene);
+    let server = serve_writable(&scene);
     let mut client = connect(&server);
     let root = client.root();
     let made =
@@ -185,8 +186,8 @@ fn files_are_made_written_listed_renamed_and_removed() {
     assert!(directory.is_directory() && scene.path("made").is_dir());
     let file = client.create(directory.file, b"file", FRESH).unwrap();
     assert!(file.is_regular() && file.attributes.size == 0);
-    let content = pattern(3, 5_000_000);
-    write_all(&mut client, file.file, &Pool::new(4, 300_000).unwrap(), &content);
+    let content = pattern_bytes(3, 5_000_000);
+    write_and_commit(&mut client, file.file, &Pool::new(4, 300_000).unwrap(), &content);
     assert!(fs::read(scene.path("made/file")).unwrap() == content);
     let again = client.create(directory.file, b"file", FRESH).unwrap_err();
     assert_eq!(again.status(), Some(Status::Exists));
@@ -213,13 +214,13 @@ fn files_are_made_written_listed_renamed_and_removed() {
 }
 
 #[test]
-fn commits_wait_for_earlier_commits() {
+fn clients_begin_no_second_commit_of_a_file() {
     let scene = Scene::new();
-    let server = writable(&scene);
-    scene.file("file", 0);
+    let server = serve_writable(&scene);
+    scene.create_file("file", 0);
     let (mut client, pool) = (connect(&server), Pool::new(1, 4096).unwrap());
-    let file = handle(&mut client, "file");
-    client.write(buffer(&pool, 7), FilePosition { file, offset: 0 }).unwrap();
+    let file = file_handle(&mut client, "file");
+    client.write(take_buffer(&pool, 7), FilePosition { file, offset: 0 }).unwrap();
     let ticket = client.begin_commit(file).unwrap();
     assert_eq!(client.begin_commit(file), None);
     client.commit(file).unwrap();
@@ -231,7 +232,7 @@ fn commits_wait_for_earlier_commits() {
 #[test]
 fn large_directories_are_listed_completely() {
     let scene = Scene::new();
-    (0..2500).for_each(|number| drop(scene.file(&format!("file-{number}"), number % 7)));
+    (0..2500).for_each(|number| drop(scene.create_file(&format!("file-{number}"), number % 7)));
     let server = scene.serve();
     let mut client = connect(&server);
     let root = client.root();
@@ -246,10 +247,10 @@ fn large_directories_are_listed_completely() {
 
 /// A path names a file or a directory in the export; what is mounted lies at its front.
 #[test]
-fn the_longest_directory_path_is_mounted() {
+fn the_longest_existing_directory_of_a_url_is_mounted() {
     let scene = Scene::new();
     fs::create_dir_all(scene.path("a/b")).unwrap();
-    scene.file("a/b/file", 10);
+    scene.create_file("a/b/file", 10);
     let server = scene.serve();
     let exported = scene.path("").display().to_string();
     for (path, below) in [
@@ -259,10 +260,11 @@ fn the_longest_directory_path_is_mounted() {
         ("a/absent/more", "absent/more"),
         ("/a//b/./file", "file"),
     ] {
-        let (_, left) = Client::connect(&url(server.address.port(), &format!("{exported}{path}"))).unwrap();
+        let (_, left) =
+            Client::connect(&nfs_url(server.address.port(), &format!("{exported}{path}"))).unwrap();
         assert_eq!(left, Path::new(below), "{path}");
     }
-    let (mut client, left) = Client::connect(&url(server.address.port(), "/a/b/file")).unwrap();
+    let (mut client, left) = Client::connect(&nfs_url(server.address.port(), "/a/b/file")).unwrap();
     assert_eq!(left, Path::new("a/b/file"));
     assert_eq!(client.walk(&left).unwrap().attributes.size, 10);
 }
@@ -271,7 +273,7 @@ fn the_longest_directory_path_is_mounted() {
 fn errors_have_subject_cause_and_remedy() {
     let scene = Scene::new();
     fs::create_dir(scene.path("directory")).unwrap();
-    scene.file("file", 10);
+    scene.create_file("file", 10);
     let server = scene.serve();
     let mut client = connect(&server);
     let root = client.root();
@@ -281,24 +283,24 @@ fn errors_have_subject_cause_and_remedy() {
     let refused = client.create(root, b"new", FRESH).unwrap_err();
     assert!(refused.to_string().contains("--writable"), "{refused}");
     let pool = Pool::new(2, 4096).unwrap();
-    let directory = handle(&mut client, "directory");
+    let directory = file_handle(&mut client, "directory");
     let read = client.read(pool.take().unwrap(), FilePosition { file: directory, offset: 0 }).unwrap_err();
     assert_eq!(read.status(), Some(Status::IsDirectory));
     assert_eq!(pool.available(), 2);
     // Nothing listens there any more.
     let port = server.address.port();
-    server.end();
-    let refused = Client::connect(&url(port, "/")).unwrap_err();
+    server.stop();
+    let refused = Client::connect(&nfs_url(port, "/")).unwrap_err();
     assert!(matches!(refused, ClientError::Transport(_)) && refused.to_string().contains("nocopy serve nfs"));
 }
 
 #[test]
 fn posts_beyond_the_limit_are_rejected() {
     let scene = Scene::new();
-    scene.file("file", 10);
+    scene.create_file("file", 10);
     let server = scene.serve();
     let mut client = connect(&server);
-    let file = handle(&mut client, "file");
+    let file = file_handle(&mut client, "file");
     let pool = Pool::new(300, 4096).unwrap();
     let mut posted = 0;
     let rejected = loop {
@@ -310,7 +312,7 @@ fn posts_beyond_the_limit_are_rejected() {
     assert!(matches!(rejected.reason, Reason::Full));
     drop(rejected);
     while let Some(filled) = client.receive().unwrap() {
-        assert!(filled.read().unwrap().0[..] == pattern(0, 10));
+        assert!(filled.into_result().unwrap().0[..] == pattern_bytes(0, 10));
         posted -= 1;
     }
     assert_eq!((posted, pool.available()), (0, 300));

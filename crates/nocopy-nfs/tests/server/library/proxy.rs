@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-pub(super) struct Proxy {
+pub(super) struct InterruptingProxy {
     pub(super) address: SocketAddr,
     accepted: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Proxy {
+impl InterruptingProxy {
     /// Connections number `n` has `bytes(n)` in both directions together before it is cut; `None`: it lasts.
     pub(super) fn start(to: SocketAddr, bytes: impl Fn(usize) -> Option<i64> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -31,19 +31,19 @@ impl Proxy {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let left = Arc::clone(&left);
-                    std::thread::spawn(move || forward(from, to, &left));
+                    std::thread::spawn(move || forward_until_cut(from, to, &left));
                 }
             }
         });
         Self { address, accepted, is_over, thread: Some(thread) }
     }
 
-    pub(super) fn accepted(&self) -> usize {
+    pub(super) fn accepted_connections(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
+fn forward_until_cut(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
     let mut buffer = vec![0; 10_000];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let before = left.fetch_sub(count as i64, Ordering::SeqCst);
@@ -56,7 +56,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, left: &AtomicI64) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-impl Drop for Proxy {
+impl Drop for InterruptingProxy {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);

@@ -16,7 +16,7 @@ const PREFETCH_DISTANCE: usize = 12;
 #[derive(Debug)]
 pub(super) struct ClaimedPackets {
     /// Packets of `queues`. The field is declared before `queues`, so that packets are dropped first. Only
-    /// [`Self::queues`] gives mutable access to `queues`, and it puts the packets back before.
+    /// [`Self::queues_after_release`] gives mutable access to `queues`, and it puts the packets back before.
     packets: Vec<Packet<'static>>,
     /// The first packet that was not handed out.
     next: usize,
@@ -29,7 +29,7 @@ impl ClaimedPackets {
     }
 
     /// Returns all packets to the queues, and then the queues.
-    pub(super) fn queues(&mut self) -> &mut Queues {
+    pub(super) fn queues_after_release(&mut self) -> &mut Queues {
         self.return_packets();
         &mut self.queues
     }
@@ -40,7 +40,7 @@ impl ClaimedPackets {
     }
 
     /// Returns packets to the queues and claims matching ones that have arrived; returns how many.
-    pub(super) fn claim(&mut self) -> io::Result<usize> {
+    pub(super) fn claim_batch(&mut self) -> io::Result<usize> {
         self.return_packets();
         let mut batch = self.queues.try_receive()?;
         while let Some(packet) = batch.claim() {
@@ -56,14 +56,14 @@ impl ClaimedPackets {
 
     /// How many claimed packets are left.
     #[inline]
-    pub(super) fn remaining(&self) -> usize {
+    pub(super) fn unread_count(&self) -> usize {
         // No underflow: `next` only goes past packets that are there.
         self.packets.len() - self.next
     }
 
     /// The next claimed packet, which stays in place until others are claimed.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<&Packet<'_>> {
+    pub(super) fn next_packet(&mut self) -> Option<&Packet<'_>> {
         if let Some(ahead) = self.packets.get(self.next + PREFETCH_DISTANCE) {
             ahead.prefetch_arrival();
         }
@@ -73,8 +73,8 @@ impl ClaimedPackets {
     }
 
     /// Gives everything up in the child of a fork.
-    pub(super) fn disown(mut self) {
+    pub(super) fn close_in_forked_child(mut self) {
         self.return_packets();
-        self.queues.leave();
+        self.queues.disown();
     }
 }

@@ -37,7 +37,7 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Decides how long to sleep while packets are there.
 #[derive(Debug)]
-pub(super) struct Coalescer {
+pub(super) struct WakeupCoalescer {
     /// The number of packets to sleep for: less than a quarter of the room, so that a rate four times as high
     /// does not fill it.
     aim: f64,
@@ -49,7 +49,7 @@ pub(super) struct Coalescer {
     /// a rate.
     longest: Duration,
     until: Instant,
-    rate: Rate,
+    rate: ArrivalRate,
     /// The last check: when it was, how many packets had arrived in total, and how many were waiting, if that
     /// is known.
     checked_at: Instant,
@@ -60,7 +60,7 @@ pub(super) struct Coalescer {
 }
 
 #[derive(Debug)]
-struct Rate {
+struct ArrivalRate {
     /// The current window: its start, and the number of packets received before it.
     since: Instant,
     arrived: u64,
@@ -70,14 +70,14 @@ struct Rate {
     windows_per_s: [f64; 2],
 }
 
-impl Rate {
+impl ArrivalRate {
     fn new(since: Instant, arrived: u64) -> Self {
         Self { since, arrived, slice_per_s: 0.0, windows_per_s: [0.0; 2] }
     }
 
     /// Updates the rate; `arrived` packets have arrived in total, `slice_per_s` is the rate since the last
     /// check.
-    fn at(&mut self, now: Instant, arrived: u64, slice_per_s: f64) -> f64 {
+    fn update_rate(&mut self, now: Instant, arrived: u64, slice_per_s: f64) -> f64 {
         self.slice_per_s = self.slice_per_s.max(slice_per_s);
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed >= WINDOW {
@@ -89,11 +89,11 @@ impl Rate {
     }
 }
 
-impl Coalescer {
+impl WakeupCoalescer {
     pub(super) fn new(room: u32, delay: Duration, now: Instant) -> Self {
         let aim = f64::from(PACKETS.min(room / 4)) * 7.0 / 8.0;
         let short = Duration::from_secs_f64(f64::from(room / 2) / BURST_PER_S).min(SHORT_MAX);
-        let rate = Rate::new(now, 0);
+        let rate = ArrivalRate::new(now, 0);
         Self {
             aim,
             short,
@@ -109,30 +109,30 @@ impl Coalescer {
     }
 
     /// Whether packets arrive at a rate at which waking for the first is not worth it.
-    pub(super) fn is_flowing(&self, now: Instant) -> bool {
-        self.is_flowing && !self.is_long_ago(now)
+    pub(super) fn has_high_rate(&self, now: Instant) -> bool {
+        self.is_flowing && !self.is_stale(now)
     }
 
     /// Whether the last check was long ago.
-    fn is_long_ago(&self, now: Instant) -> bool {
+    fn is_stale(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.checked_at) > STALE_AFTER
     }
 
     /// Starts coalescing: the first packets have arrived, or soon will.
-    pub(super) fn begin(&mut self, now: Instant) {
+    pub(super) fn begin_coalescing(&mut self, now: Instant) {
         self.until = now + self.delay;
-        self.waiting = (!self.is_flowing(now)).then_some(0);
+        self.waiting = (!self.has_high_rate(now)).then_some(0);
     }
 
     /// How long to sleep until the next check, if `arrived` packets have arrived since the capture began, and
     /// `waiting` of them are in the rings; `None`: no more sleep.
-    pub(super) fn slice(&mut self, now: Instant, (arrived, waiting): (u64, u32)) -> Option<Duration> {
+    pub(super) fn next_sleep(&mut self, now: Instant, (arrived, waiting): (u64, u32)) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.checked_at).max(RATE_TIME_MIN);
         let more = arrived.saturating_sub(self.arrived);
-        if self.is_long_ago(now) {
-            self.rate = Rate::new(now, arrived);
+        if self.is_stale(now) {
+            self.rate = ArrivalRate::new(now, arrived);
         }
-        let rate_per_s = self.rate.at(now, arrived, more as f64 / elapsed.as_secs_f64());
+        let rate_per_s = self.rate.update_rate(now, arrived, more as f64 / elapsed.as_secs_f64());
         let longest = self.short.mul_f64((rate_per_s / HIGH_PER_S).max(1.0));
         self.longest = longest.min(self.longest * 2);
         let is_more = self.waiting.is_none_or(|before| waiting > before);
@@ -161,34 +161,34 @@ mod tests {
 
     /// Results for `arrived` packets after some seconds.
     #[derive(Debug, Default)]
-    struct Outcome {
+    struct SimulationResult {
         slices: u32,
         woken: u32,
         most_waiting: u64,
         longest_s: f64,
     }
 
-    fn gather(
-        mut coalescer: Coalescer,
+    fn simulate_coalescer(
+        mut coalescer: WakeupCoalescer,
         start: Instant,
         seconds: f64,
         arrived: impl Fn(f64) -> u64,
-    ) -> Outcome {
-        let (mut outcome, mut read, mut now) = (Outcome::default(), 0, start);
+    ) -> SimulationResult {
+        let (mut outcome, mut read, mut now) = (SimulationResult::default(), 0, start);
         let at = |now: Instant| now.duration_since(start).as_secs_f64();
         while at(now) < seconds {
-            while !coalescer.is_flowing(now) && arrived(at(now)) == read {
+            while !coalescer.has_high_rate(now) && arrived(at(now)) == read {
                 now += WAKE; // asleep in poll(2)
                 if at(now) >= seconds {
                     return outcome;
                 }
             }
             let first = now;
-            coalescer.begin(now);
+            coalescer.begin_coalescing(now);
             loop {
                 let waiting = arrived(at(now)) - read;
                 outcome.most_waiting = outcome.most_waiting.max(waiting);
-                match coalescer.slice(now, (read + waiting, waiting as u32)) {
+                match coalescer.next_sleep(now, (read + waiting, waiting as u32)) {
                     Some(slice) => now += slice + WAKE,
                     None => break,
                 }
@@ -201,15 +201,15 @@ mod tests {
         outcome
     }
 
-    fn run(seconds: f64, arrived: impl Fn(f64) -> u64) -> Outcome {
+    fn simulate_arrivals(seconds: f64, arrived: impl Fn(f64) -> u64) -> SimulationResult {
         let start = Instant::now();
-        gather(Coalescer::new(ROOM, DELAY, start), start, seconds, arrived)
+        simulate_coalescer(WakeupCoalescer::new(ROOM, DELAY, start), start, seconds, arrived)
     }
 
     #[test]
     fn each_sleep_collects_enough_packets_at_a_steady_high_rate() {
         for rate_per_s in [250e3, 300e3, 1e6] {
-            let outcome = run(10.0, |at| (at * rate_per_s) as u64);
+            let outcome = simulate_arrivals(10.0, |at| (at * rate_per_s) as u64);
             let each = 10.0 * rate_per_s / f64::from(outcome.slices);
             let worth_it = f64::from(ROOM / 4);
             assert!((0.7 * worth_it..=worth_it).contains(&each), "{rate_per_s}/s: {each}, {outcome:?}");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// The packets of a rate after a tenth of a second, if they arrive in bursts.
-    fn bursts(rate_per_s: f64, interval_s: f64) -> impl Fn(f64) -> u64 {
+    fn bursty_arrivals(rate_per_s: f64, interval_s: f64) -> impl Fn(f64) -> u64 {
         move |at| {
             let at = (at - 0.1).max(0.0);
             let burst = (at / interval_s).floor();
@@ -233,8 +233,13 @@ mod tests {
             while rate_per_s < rates_per_s.end {
                 for interval_us in [50.0, 250.0, 1000.0, 1070.0, 2000.0] {
                     let start = Instant::now();
-                    let coalescer = Coalescer::new(room, DELAY, start);
-                    let outcome = gather(coalescer, start, 1.1, bursts(rate_per_s, interval_us / 1e6));
+                    let coalescer = WakeupCoalescer::new(room, DELAY, start);
+                    let outcome = simulate_coalescer(
+                        coalescer,
+                        start,
+                        1.1,
+                        bursty_arrivals(rate_per_s, interval_us / 1e6),
+                    );
                     let how = format!("{rate_per_s}/s each {interval_us} us: {outcome:?}");
                     assert!(outcome.most_waiting < u64::from(room) / 2, "{how}");
                     assert!(
@@ -248,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_flow_is_detected_after_a_few_slices() {
+    fn the_end_of_a_flow_costs_at_most_three_more_sleeps() {
         let until = |end: f64| move |at: f64| (at.min(end) * 300e3) as u64;
-        let (flow, all) = (run(0.5, until(1.0)), run(10.0, until(0.5)));
+        let (flow, all) = (simulate_arrivals(0.5, until(1.0)), simulate_arrivals(10.0, until(0.5)));
         assert!(all.slices <= flow.slices + 3, "{flow:?}, {all:?}");
     }
 
@@ -260,7 +265,7 @@ mod tests {
             for at_ms in 500..520 {
                 let change = f64::from(at_ms) / 1000.0;
                 let arrived = |at: f64| ((at + (at - change).max(0.0)) * rate_per_s) as u64;
-                let outcome = run(1.0, arrived);
+                let outcome = simulate_arrivals(1.0, arrived);
                 assert!(outcome.most_waiting < u64::from(ROOM), "{rate_per_s}/s, {at_ms} ms: {outcome:?}");
             }
         }
@@ -271,7 +276,7 @@ mod tests {
         for burst_per_s in [40_000.0 / 0.15, 1.5e6] {
             for quiet_per_s in [1.0, 50.0, 1000.0, 20e3] {
                 let arrived = |at: f64| (1.0 + at * quiet_per_s + (at - 16.3).max(0.0) * burst_per_s) as u64;
-                let outcome = run(16.5, arrived);
+                let outcome = simulate_arrivals(16.5, arrived);
                 assert!(outcome.most_waiting < u64::from(ROOM), "{quiet_per_s}, {burst_per_s}: {outcome:?}");
             }
         }
@@ -281,16 +286,16 @@ mod tests {
     fn a_burst_long_after_a_flow_does_not_fill_the_ring() {
         for (flow_per_s, burst_per_s) in [(190e3, 1.5e6), (300e3, 1.5e6), (400e3, 1.5e6), (400e3, 2e6)] {
             let arrived = |at: f64| (at.min(0.3) * flow_per_s + (at - 2.0).max(0.0) * burst_per_s) as u64;
-            let outcome = run(2.1, arrived);
+            let outcome = simulate_arrivals(2.1, arrived);
             assert!(outcome.most_waiting < u64::from(ROOM), "{flow_per_s}, {burst_per_s}: {outcome:?}");
         }
     }
 
     #[test]
     fn low_rates_cost_few_wakeups_and_idle_queues_none() {
-        assert_eq!(run(10.0, |_| 0).slices, 0);
+        assert_eq!(simulate_arrivals(10.0, |_| 0).slices, 0);
         for rate_per_s in [1.0, 20.0, 100.0, 1000.0, 20e3, 100e3] {
-            let outcome = run(10.0, |at| (at * rate_per_s) as u64);
+            let outcome = simulate_arrivals(10.0, |at| (at * rate_per_s) as u64);
             let wakes_per_s = f64::from(outcome.slices) / 10.0;
             assert!(wakes_per_s <= (rate_per_s + 1.0).min(500.0), "{rate_per_s}/s: {outcome:?}");
             assert!(outcome.woken <= outcome.slices, "{rate_per_s}/s: {outcome:?}");
@@ -300,11 +305,11 @@ mod tests {
     #[test]
     fn packets_wait_no_longer_than_the_timeout() {
         let start = Instant::now();
-        let coalescer = Coalescer::new(ROOM, Duration::from_millis(5), start);
-        let outcome = gather(coalescer, start, 1.0, |at| (at * 10e3) as u64);
+        let coalescer = WakeupCoalescer::new(ROOM, Duration::from_millis(5), start);
+        let outcome = simulate_coalescer(coalescer, start, 1.0, |at| (at * 10e3) as u64);
         assert!((0.004..0.006).contains(&outcome.longest_s), "{outcome:?}");
-        let mut short = Coalescer::new(ROOM, Duration::from_micros(10), start);
-        short.begin(start);
-        assert_eq!(short.slice(start, (1, 1)), Some(Duration::from_micros(10)));
+        let mut short = WakeupCoalescer::new(ROOM, Duration::from_micros(10), start);
+        short.begin_coalescing(start);
+        assert_eq!(short.next_sleep(start, (1, 1)), Some(Duration::from_micros(10)));
     }
 }

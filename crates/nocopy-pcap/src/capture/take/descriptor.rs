@@ -10,7 +10,7 @@ use nocopy::port::Queues;
 /// Readable when packets are in the rings, when the interface went down or was removed, and, once the program
 /// has asked for it, while claimed packets are left.
 #[derive(Debug)]
-pub(super) struct Descriptor {
+pub(super) struct ReadinessDescriptor {
     epoll: OwnedFd,
     /// Makes it readable while claimed packets are left, of which the kernel does not know.
     waker: Waker,
@@ -21,7 +21,7 @@ pub(super) struct Descriptor {
     is_woken: AtomicBool,
 }
 
-impl Descriptor {
+impl ReadinessDescriptor {
     pub(super) fn open(queues: &mut Queues) -> io::Result<Self> {
         Ok(Self {
             epoll: queues.as_fd().try_clone_to_owned()?,
@@ -32,7 +32,7 @@ impl Descriptor {
         })
     }
 
-    pub(super) fn watch(&self) -> BorrowedFd<'_> {
+    pub(super) fn begin_watching(&self) -> BorrowedFd<'_> {
         // Here and below `SeqCst`: one of two threads, one of which asks while the other reads, sees the
         // other's flag.
         let is_first = !self.is_watched.swap(true, Ordering::SeqCst);
@@ -49,7 +49,7 @@ impl Descriptor {
         if has_pending && self.is_watched.load(Ordering::SeqCst) {
             self.wake();
         } else if !has_pending && self.is_woken.swap(false, Ordering::SeqCst) {
-            self.waker.take_wake();
+            self.waker.take_pending_wake();
         }
     }
 
@@ -62,7 +62,7 @@ impl Descriptor {
     }
 }
 
-impl AsFd for Descriptor {
+impl AsFd for ReadinessDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

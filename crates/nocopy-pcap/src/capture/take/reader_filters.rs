@@ -5,7 +5,7 @@
 //! cannot run in the kernel, otherwise until the rings have been empty once.
 
 use nocopy::port::{Queues, ToHostError};
-use nocopy_proto::filter::{Ancillary, Program};
+use nocopy_proto::filter::{AncillaryData, Program};
 
 use super::super::Filter;
 use super::super::filter_slot::{FilterSlot, FilterVersion, PlacedFilter};
@@ -34,14 +34,14 @@ enum FilterLifetime {
 impl ReaderFilters {
     /// Takes over a filter that was set since the last call.
     #[inline]
-    pub(super) fn update(&mut self, filter_slot: &FilterSlot) {
-        if filter_slot.is_newer(self.version) {
-            self.load(filter_slot);
+    pub(super) fn load_if_newer(&mut self, filter_slot: &FilterSlot) {
+        if filter_slot.has_changed_since(self.version) {
+            self.load_filter(filter_slot);
         }
     }
 
     #[cold]
-    fn load(&mut self, filter_slot: &FilterSlot) {
+    fn load_filter(&mut self, filter_slot: &FilterSlot) {
         let Some(PlacedFilter { filter, place }) = filter_slot.read(&mut self.version) else { return };
         let term =
             if place == FilterLocation::Xdp { FilterLifetime::UntilEmpty } else { FilterLifetime::Permanent };
@@ -50,35 +50,37 @@ impl ReaderFilters {
     }
 
     /// Records that no claimed packet is left.
-    pub(super) fn clear_claimed(&mut self) {
+    pub(super) fn clear_claimed_filter(&mut self) {
         self.claimed = None;
     }
 
     /// Whether claimed packets may not match.
     #[inline]
-    pub(super) fn checks_claimed(&self) -> bool {
+    pub(super) fn filters_claimed_packets(&self) -> bool {
         self.claimed.is_some()
     }
 
     #[inline]
-    pub(super) fn matches(&self, packet: &[u8]) -> bool {
-        self.claimed.as_ref().is_none_or(|filter| filter.program.run(&[packet], &Ancillary::default()) != 0)
+    pub(super) fn matches_claimed(&self, packet: &[u8]) -> bool {
+        self.claimed
+            .as_ref()
+            .is_none_or(|filter| filter.program.run(&[packet], &AncillaryData::default()) != 0)
     }
 
     /// Whether the receivers run a filter.
-    pub(super) fn is_running(&self) -> bool {
+    pub(super) fn receivers_run_filter(&self) -> bool {
         self.running.is_some()
     }
 
     /// Sets the filter of the receivers, or removes it when it is no longer needed.
     /// After an error no packet may be received without the filter; the next call tries again.
-    pub(super) fn apply(&mut self, queues: &mut Queues) -> Result<(), ToHostError> {
+    pub(super) fn apply_to_receivers(&mut self, queues: &mut Queues) -> Result<(), ToHostError> {
         if let Some((program, term)) = &self.next {
             queues.filter_in_user_space(Some(program))?;
             self.running = Some(*term);
             self.next = None;
         }
-        if self.running == Some(FilterLifetime::UntilEmpty) && queues.came().1 == 0 {
+        if self.running == Some(FilterLifetime::UntilEmpty) && queues.arrival_counts().1 == 0 {
             queues.filter_in_user_space(None)?;
             self.running = None;
         }

@@ -30,21 +30,21 @@ impl InterfaceWatch {
     }
 
     /// Clears the descriptor's readiness; called before the interface is checked.
-    pub(super) fn clear(&self) {
-        interface::socket_error(self.socket.as_fd());
+    pub(super) fn clear_readiness(&self) {
+        interface::take_socket_error(self.socket.as_fd());
     }
 
     /// The meaning of an error of the ports: whether the interface is down, and may come up again.
     /// The error is in libpcap's words: the interface was removed, or something else failed.
-    pub(super) fn explain(&self, error: &io::Error) -> Result<bool, String> {
+    pub(super) fn is_down_after_error(&self, error: &io::Error) -> Result<bool, String> {
         match error.kind() {
             io::ErrorKind::NetworkDown => {
-                self.clear();
+                self.clear_readiness();
                 // An interface that is being deleted is down before it is removed.
-                interface::is_up(self.socket.as_fd(), &self.device).map(|is_up| !is_up)
+                interface::is_interface_up(self.socket.as_fd(), &self.device).map(|is_up| !is_up)
             }
             io::ErrorKind::NotConnected => Err("The interface disappeared".into()),
-            _ => Err(text::of_errno("can't look for packets", error)),
+            _ => Err(text::errno_text("can't look for packets", error)),
         }
     }
 }

@@ -21,10 +21,10 @@ pub(crate) fn our_library() -> PathBuf {
 
 /// The value of `LD_PRELOAD` that loads `library`; the sanitizer suite names the C compiler's run-time
 /// library, which an instrumented library needs before it.
-pub(crate) fn preload(library: &Path) -> OsString {
+pub(crate) fn preload_value(library: &Path) -> OsString {
     let runtime = std::env::var_os("NOCOPY_TEST_SANITIZER");
     let objects: Vec<_> =
-        runtime.into_iter().chain([nocopy_lab::preloadable(library).unwrap().into()]).collect();
+        runtime.into_iter().chain([nocopy_lab::preloadable_path(library).unwrap().into()]).collect();
     objects.join(OsStr::new(":"))
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn system_library() -> PathBuf {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Library {
+pub(crate) enum LibraryKind {
     System,
     Ours,
     /// This library, which takes packets from the host.
@@ -46,9 +46,9 @@ pub(crate) enum Library {
 
 /// A directory of this test's own; it is deleted when dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct ScratchDirectory(PathBuf);
 
-impl Scratch {
+impl ScratchDirectory {
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("nocopy-pcap-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
@@ -60,19 +60,20 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 /// Compiles a program of `tests/programs`, in C or C++, linked with the system's libpcap as any other.
-pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
-    compile_with(name, scratch, &system_library())
+pub(crate) fn compile_program(name: &str, scratch: &ScratchDirectory) -> PathBuf {
+    compile_linked_with(name, scratch, &system_library())
 }
 
-/// As [`compile`], linked with another library, which the program finds in this directory of the test.
-pub(crate) fn compile_with(name: &str, scratch: &Scratch, library: &Path) -> PathBuf {
+/// As [`compile_program`], linked with another library, which the program finds in this directory of the
+/// test.
+pub(crate) fn compile_linked_with(name: &str, scratch: &ScratchDirectory, library: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
     let program = scratch.path().join(name);
     let (compiler, source) = match source.with_extension("cc") {
@@ -95,31 +96,36 @@ pub(crate) struct RunOutput {
 
 /// Runs a program on the right end of its own lab, and executes the requests in its output lines that begin
 /// with `?` (`program.h`).
-pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> RunOutput {
+pub(crate) fn run_program(program: &Path, library: LibraryKind, lab: &Lab) -> RunOutput {
     let right = lab.right();
-    let wire = Wire::open(lab.left());
+    let wire = PeerPacketSocket::open(lab.left());
     let mut command = Command::new(program);
     command.arg(right.interface()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if library != Library::System {
-        command.env("LD_PRELOAD", preload(&our_library()));
+    if library != LibraryKind::System {
+        command.env("LD_PRELOAD", preload_value(&our_library()));
     }
-    if library == Library::Take {
+    if library == LibraryKind::Take {
         command.env("NOCOPY_TAKE", "1");
     }
     let mut child = right.namespace().run(|| command.spawn()).expect("started");
     let (answers, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let lines = in_order(|| serve_requests(answers, stdout, lab, &wire));
-    RunOutput { lines, status: wait(&mut child) }
+    let lines = on_one_processor(|| serve_requests(answers, stdout, lab, &wire));
+    RunOutput { lines, status: wait_for_exit(&mut child) }
 }
 
 /// Fulfils what the program asks for, and returns what else it says.
-fn serve_requests(mut answers: ChildStdin, stdout: ChildStdout, lab: &Lab, wire: &Wire) -> Vec<String> {
+fn serve_requests(
+    mut answers: ChildStdin,
+    stdout: ChildStdout,
+    lab: &Lab,
+    wire: &PeerPacketSocket,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for line in BufReader::new(stdout).lines() {
         let line = line.unwrap();
         match line.strip_prefix("? ") {
             Some(request) => {
-                let answer = execute(request, lab, wire);
+                let answer = execute_request(request, lab, wire);
                 writeln!(answers, "{answer}").expect("the program reads the answer");
             }
             None => lines.push(line),
@@ -129,7 +135,7 @@ fn serve_requests(mut answers: ChildStdin, stdout: ChildStdout, lab: &Lab, wire:
 }
 
 /// Runs on one processor, on which the sent frames also arrive: in one order for all captures.
-pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn on_one_processor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
             let mut one = CpuSet::new();
@@ -141,28 +147,27 @@ pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn wait(child: &mut Child) -> std::process::ExitStatus {
+fn wait_for_exit(child: &mut Child) -> std::process::ExitStatus {
     child.wait().unwrap()
 }
 
 /// Executes a request of the program, and returns the answer.
-fn execute(request: &str, lab: &Lab, wire: &Wire) -> String {
+fn execute_request(request: &str, lab: &Lab, wire: &PeerPacketSocket) -> String {
     let words: Vec<&str> = request.split_whitespace().collect();
     let number = |at: usize| -> u32 { words[at].parse().unwrap() };
     match words[0] {
-        "send" => {
-            (0..number(1)).for_each(|i| wire.send(&frame(lab.right(), i, 60 + (i as usize * 101) % 1400)))
-        }
-        "udp" => (0..number(1)).for_each(|i| wire.send(&datagram(lab.right(), number(2) as u16, i))),
+        "send" => (0..number(1))
+            .for_each(|i| wire.send(&numbered_frame(lab.right(), i, 60 + (i as usize * 101) % 1400))),
+        "udp" => (0..number(1)).for_each(|i| wire.send(&udp_frame(lab.right(), number(2) as u16, i))),
         "vlan" => (0..number(1)).for_each(|i| {
-            let mut tagged = datagram(lab.right(), number(2) as u16, i);
+            let mut tagged = udp_frame(lab.right(), number(2) as u16, i);
             tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
             wire.send(&tagged);
         }),
-        "receive" => return wire.receive(number(1) as usize),
+        "receive" => return wire.receive_summary(number(1) as usize),
         "down" => lab.right().set_down().unwrap(),
         "up" => {
-            lab.right().set_up().unwrap();
+            lab.right().bring_interface_up().unwrap();
             lab.wait_for_carrier().unwrap();
         }
         "delete" => lab.delete_pair().unwrap(),
@@ -171,7 +176,7 @@ fn execute(request: &str, lab: &Lab, wire: &Wire) -> String {
     "done".into()
 }
 
-pub(crate) fn frame(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+pub(crate) fn numbered_frame(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0; bytes];
     frame[..6].copy_from_slice(&to.mac());
     frame[6] = 2;
@@ -184,8 +189,8 @@ pub(crate) fn frame(to: &End, number: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// A UDP datagram over IPv4 for another host, without checksums.
-fn datagram(to: &End, port: u16, number: u32) -> Vec<u8> {
-    let mut frame = frame(to, number, 90);
+fn udp_frame(to: &End, port: u16, number: u32) -> Vec<u8> {
+    let mut frame = numbered_frame(to, number, 90);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 76, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 99]);
     frame[34..42].copy_from_slice(&[0x12, 0x34, (port >> 8) as u8, port as u8, 0, 56, 0, 0]);
@@ -194,9 +199,9 @@ fn datagram(to: &End, port: u16, number: u32) -> Vec<u8> {
 
 /// The other end of the wire: a packet socket.
 #[derive(Debug)]
-pub(crate) struct Wire(OwnedFd);
+pub(crate) struct PeerPacketSocket(OwnedFd);
 
-impl Wire {
+impl PeerPacketSocket {
     pub(crate) fn open(end: &End) -> Self {
         let index = end.index();
         end.namespace().run(|| {
@@ -206,10 +211,10 @@ impl Wire {
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
             // SAFETY: opened above.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-            set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32);
-            set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &(4_i32 << 20));
+            set_socket_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32);
+            set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &(4_i32 << 20));
             let patience = libc::timeval { tv_sec: PATIENCE.as_secs() as i64, tv_usec: 0 };
-            set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience);
+            set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience);
             // SAFETY: numbers.
             let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, everything);
@@ -227,7 +232,7 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    pub(crate) fn next(&self) -> Option<Vec<u8>> {
+    pub(crate) fn receive_frame(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0_u8; 1 << 16];
         let received = uninterrupted(|| {
             // SAFETY: the buffer is as long as said.
@@ -240,10 +245,10 @@ impl Wire {
     }
 
     /// Lengths and a sum of the next `count` frames.
-    fn receive(&self, count: usize) -> String {
+    fn receive_summary(&self, count: usize) -> String {
         let (mut total, mut sum) = (0, 0_u32);
         for got in 0..count {
-            let Some(frame) = self.next() else { return format!("only {got} frames") };
+            let Some(frame) = self.receive_frame() else { return format!("only {got} frames") };
             total += frame.len();
             for byte in frame {
                 sum = sum.wrapping_mul(31).wrapping_add(byte.into());
@@ -253,7 +258,7 @@ impl Wire {
     }
 }
 
-fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
+fn set_socket_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
     // SAFETY: the options take the types they are given.
     let result = unsafe {
         libc::setsockopt(
@@ -268,18 +273,18 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
 }
 
 /// Compares two runs of a program: with the system's libpcap and with this library, each in its own lab.
-pub(crate) fn compare(name: &str) {
-    compare_with(name, Library::Ours);
+pub(crate) fn compare_with_system(name: &str) {
+    compare_system_with(name, LibraryKind::Ours);
 }
 
-/// As [`compare`], with this library in the given mode.
-pub(crate) fn compare_with(name: &str, library: Library) {
-    let scratch = Scratch::new(name);
-    let program = compile(name, &scratch);
+/// As [`compare_with_system`], with this library in the given mode.
+pub(crate) fn compare_system_with(name: &str, library: LibraryKind) {
+    let scratch = ScratchDirectory::new(name);
+    let program = compile_program(name, &scratch);
     let mut runs = Vec::new();
-    for library in [Library::System, library] {
+    for library in [LibraryKind::System, library] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        runs.push(run(&program, library, &lab));
+        runs.push(run_program(&program, library, &lab));
     }
     let (system, ours) = (&runs[0], &runs[1]);
     assert!(system.status.success() && system.lines.len() > 5, "with the system's libpcap: {system:#?}");
@@ -291,8 +296,8 @@ pub(crate) fn compare_with(name: &str, library: Library) {
     );
 }
 
-pub(crate) fn with_ours(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command_with_our_library(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", preload(&our_library()));
+    command.env("LD_PRELOAD", preload_value(&our_library()));
     command
 }

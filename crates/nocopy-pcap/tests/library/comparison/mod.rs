@@ -13,15 +13,15 @@ pub(crate) mod scratch;
 
 use nocopy_lab::{Lab, Missing, lab_or_skip, skip};
 
-use frames::Wire;
+use frames::FrameSender;
 use output::ProgramOutput;
-use program::Program;
+use program::RunningProgram;
 use rustix::process::Signal;
-use scratch::Scratch;
+use scratch::ScratchDirectory;
 
 /// The libpcap that a program uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Library {
+pub(crate) enum LibraryKind {
     System,
     Ours,
     /// This library, which takes packets from the host.
@@ -30,7 +30,7 @@ pub(crate) enum Library {
 
 /// The command, and when it is asked to end.
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
+pub(crate) struct ProgramCase {
     /// The name of the case's directories.
     pub(crate) name: &'static str,
     pub(crate) words: Vec<String>,
@@ -54,24 +54,24 @@ pub(crate) enum EndCondition {
     Enough,
 }
 
-impl Case {
+impl ProgramCase {
     pub(crate) fn new(name: &'static str, line: &str, ready: &'static str, end: EndCondition) -> Self {
-        Self { name, words: words(line), ready, end, user: None }
+        Self { name, words: split_words(line), ready, end, user: None }
     }
 
     /// tcpdump that ends by itself, before it captures anything.
-    pub(crate) fn refused(name: &'static str, line: &str) -> Self {
+    pub(crate) fn tcpdump_ending_itself(name: &'static str, line: &str) -> Self {
         Self::new(name, &format!("tcpdump {line}"), "", EndCondition::Itself)
     }
 
     /// tcpdump, which reports when it captures.
-    pub(crate) fn tcpdump(name: &'static str, line: &str, end: EndCondition) -> Self {
+    pub(crate) fn capturing_tcpdump(name: &'static str, line: &str, end: EndCondition) -> Self {
         Self::new(name, &format!("tcpdump {line}"), "listening on", end)
     }
 }
 
 /// Words separated by spaces; text in single quotes is one word.
-pub(crate) fn words(line: &str) -> Vec<String> {
+pub(crate) fn split_words(line: &str) -> Vec<String> {
     let parts = line.split('\'').enumerate();
     let words = parts.flat_map(|(index, part)| match index % 2 {
         0 => part.split_whitespace().map(String::from).collect(),
@@ -80,77 +80,84 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     words.collect()
 }
 
-pub(crate) struct Fixture {
+pub(crate) struct ComparisonFixture {
     pub(crate) lab: Lab,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: ScratchDirectory,
 }
 
-pub(crate) struct Pair {
-    case: Case,
-    system: Program,
-    ours: Program,
+pub(crate) struct ProgramPair {
+    case: ProgramCase,
+    system: RunningProgram,
+    ours: RunningProgram,
 }
 
 /// Returns `None` after printing what is missing.
-pub(crate) fn fixture(name: &str, programs: &[&'static str]) -> Option<Fixture> {
-    if let Some(missing) = programs.iter().find(|program| !program::is_there(program)) {
+pub(crate) fn fixture_or_skip(name: &str, programs: &[&'static str]) -> Option<ComparisonFixture> {
+    if let Some(missing) = programs.iter().find(|program| !program::is_on_path(program)) {
         skip(&Missing::Device(missing));
         return None;
     }
     let lab = lab_or_skip()?;
-    Some(Fixture { lab, scratch: Scratch::new(name) })
+    Some(ComparisonFixture { lab, scratch: ScratchDirectory::new(name) })
 }
 
-impl Fixture {
+impl ComparisonFixture {
     /// Starts them all on the right end, and waits until they capture.
-    pub(crate) fn start(&self, cases: Vec<Case>) -> Vec<Pair> {
-        let pairs: Vec<Pair> = cases
+    pub(crate) fn start_pairs(&self, cases: Vec<ProgramCase>) -> Vec<ProgramPair> {
+        let pairs: Vec<ProgramPair> = cases
             .into_iter()
             .map(|case| {
-                let [system, ours] = [Library::System, Library::Ours].map(|library| self.run(&case, library));
-                Pair { case, system, ours }
+                let [system, ours] = [LibraryKind::System, LibraryKind::Ours]
+                    .map(|library| self.start_program(&case, library));
+                ProgramPair { case, system, ours }
             })
             .collect();
         for pair in &pairs {
-            pair.system.wait_for(pair.case.ready);
-            pair.ours.wait_for(pair.case.ready);
+            pair.system.wait_for_output(pair.case.ready);
+            pair.ours.wait_for_output(pair.case.ready);
         }
         pairs
     }
 
-    pub(crate) fn run(&self, case: &Case, library: Library) -> Program {
+    pub(crate) fn start_program(&self, case: &ProgramCase, library: LibraryKind) -> RunningProgram {
         let name = format!("{}-{library:?}", case.name).to_lowercase();
-        Program::start(self.lab.right(), self.scratch.directory(&name), self.scratch.library(), library, case)
+        RunningProgram::start(
+            self.lab.right(),
+            self.scratch.create_subdirectory(&name),
+            self.scratch.copy_of_library(),
+            library,
+            case,
+        )
     }
 
     /// Runs it with one library and then with the other, each time on what `send` sends, and compares: for a
     /// library that leaves nothing to the other one. Gives the output of the second.
     pub(crate) fn compare_in_turn(
         &self,
-        case: &Case,
-        libraries: [Library; 2],
+        case: &ProgramCase,
+        libraries: [LibraryKind; 2],
         send: impl Fn(),
     ) -> ProgramOutput {
         let [system, ours] = libraries.map(|library| {
-            let program = self.run(case, library);
-            program.wait_for(case.ready);
+            let program = self.start_program(case, library);
+            program.wait_for_output(case.ready);
             send();
             if let EndCondition::Shown(count) | EndCondition::Interrupted(count) = case.end {
                 program.wait_for_last_frames(count);
             }
-            program.end(case.end)
+            program.end_and_read_output(case.end)
         });
-        compare(case.name, &system, &ours);
+        assert_same_output(case.name, &system, &ours);
         ours
     }
 
-    pub(crate) fn wires(&self) -> [Wire; 2] {
-        [self.lab.left(), self.lab.right()].map(Wire::open)
+    pub(crate) fn frame_senders(&self) -> [FrameSender; 2] {
+        [self.lab.left(), self.lab.right()].map(FrameSender::open)
     }
 }
 
-impl Pair {
-    pub(crate) fn name(&self) -> &'static str {
+impl ProgramPair {
+    pub(crate) fn case_name(&self) -> &'static str {
         self.case.name
     }
 
@@ -164,33 +171,33 @@ impl Pair {
     /// Asks both for their counts, as tcpdump gives them while it runs.
     pub(crate) fn ask_for_counts(&self) {
         for program in [&self.system, &self.ours] {
-            program.signal(Signal::USR1);
-            program.wait_for("packets captured, ");
+            program.send_signal(Signal::USR1);
+            program.wait_for_output("packets captured, ");
         }
     }
 
     /// Waits until both programs have seen everything, ends them, and compares all that they printed and
     /// wrote; returns the output of the one with this library.
-    pub(crate) fn compare(self) -> ProgramOutput {
+    pub(crate) fn end_and_compare(self) -> ProgramOutput {
         let Self { case, system, ours } = self;
         // Wait for both before one of them ends, so that late packets reach both.
         if let EndCondition::Shown(count) | EndCondition::Interrupted(count) = case.end {
             system.wait_for_last_frames(count);
             ours.wait_for_last_frames(count);
         }
-        let [system, ours] = [system, ours].map(|program| program.end(case.end));
-        compare(case.name, &system, &ours);
+        let [system, ours] = [system, ours].map(|program| program.end_and_read_output(case.end));
+        assert_same_output(case.name, &system, &ours);
         ours
     }
 }
 
 /// What two runs of one program printed and wrote.
-pub(crate) fn compare(name: &str, system: &ProgramOutput, ours: &ProgramOutput) {
+pub(crate) fn assert_same_output(name: &str, system: &ProgramOutput, ours: &ProgramOutput) {
     assert_eq!((system.code, system.signal), (ours.code, ours.signal), "{name}: {system}\n{ours}");
     let files = |output: &ProgramOutput| output.files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(files(system), files(ours), "{name}: {system}\n{ours}");
     for (file, theirs) in &system.files {
-        let difference = theirs.difference(&ours.files[file]);
+        let difference = theirs.first_difference(&ours.files[file]);
         assert!(difference.is_none(), "{name}: {file}: {}\n{system}\n{ours}", difference.unwrap());
     }
 }

@@ -5,25 +5,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Removed after the test; kept if the test fails.
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct ScratchDirectory(PathBuf);
 
-impl Scratch {
+impl ScratchDirectory {
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("nocopy-pcap-{name}-{}", std::process::id()));
-        create(&path);
+        create_shared_directory(&path);
         Self(path)
     }
 
     /// A subdirectory in which every user may write.
-    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+    pub(crate) fn create_subdirectory(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
-        create(&path);
+        create_shared_directory(&path);
         path
     }
 
     /// A copy of the library that every user may read: the build directory may be in a private home
     /// directory.
-    pub(crate) fn library(&self) -> PathBuf {
+    pub(crate) fn copy_of_library(&self) -> PathBuf {
         let copy = self.0.join("libpcap.so.0.8");
         if !copy.exists() {
             fs::copy(built_library(), &copy).unwrap();
@@ -33,7 +33,7 @@ impl Scratch {
     }
 }
 
-fn create(path: &Path) {
+fn create_shared_directory(path: &Path) {
     fs::create_dir(path).unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
 }
@@ -45,7 +45,7 @@ fn built_library() -> PathBuf {
     found.into_iter().find(|path| path.exists()).expect("cargo builds the library with its tests")
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let _ = fs::remove_dir_all(&self.0);

@@ -10,14 +10,14 @@ pub(super) struct Label(usize);
 pub(super) struct JumpTooFar;
 
 #[derive(Debug, Default)]
-pub(super) struct Code {
+pub(super) struct XdpAssembler {
     instructions: Vec<Instruction>,
     /// The position of each label, once it is bound.
     positions: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
 }
 
-impl Code {
+impl XdpAssembler {
     pub(super) fn label(&mut self) -> Label {
         self.positions.push(None);
         Label(self.positions.len() - 1)
@@ -49,7 +49,7 @@ impl Code {
         self.instructions.len()
     }
 
-    pub(super) fn is_used(&self, label: Label) -> bool {
+    pub(super) fn is_jump_target(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, to)| to == label)
     }
 

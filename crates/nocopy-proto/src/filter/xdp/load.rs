@@ -3,14 +3,14 @@
 //! By pointer only at constant offsets: a pointer that moves by X needs CAP_PERFMON (the verifier calls it
 //! "pointer arithmetic prohibited for !root"). So X-relative loads use `bpf_xdp_load_bytes`.
 
-use super::{A, CONTEXT, DATA, Translation, X};
+use super::{A, CONTEXT, DATA, X, XdpTranslation};
 use crate::ebpf::{
-    Arithmetic, Condition, FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, Register, add, call,
-    compute_u32, compute_u32_with, copy, load_u8, load_u16, load_u32, network_order, set, skip_if_greater,
-    skip_if_u32, store_u32,
+    Arithmetic, Condition, FRAME_POINTER, HelperFunction, Instruction, R0, R1, R2, R3, R4, Register, add,
+    call_helper, compute_u32, compute_u32_with_register, copy, load_u8, load_u16, load_u32, network_order,
+    set, skip_if_greater, skip_if_u32, store_u32,
 };
-use crate::filter::facts::Facts;
-use crate::filter::instruction::{LINK, LoadTarget, NETWORK, Width};
+use crate::filter::facts::ValueBounds;
+use crate::filter::instruction::{LINK, LoadTarget, LoadWidth, NETWORK};
 use crate::filter::run::{ETHERNET_BYTES, TAG_BYTES, TYPE_OFFSET, VLAN_TYPES};
 
 /// Offsets of `data` and `data_end` in `struct xdp_md`.
@@ -28,72 +28,72 @@ const SAVED: i16 = -72;
 /// Bytes of an IPv4 header without options, as nearly all are.
 const IPV4_BYTES: u32 = 20;
 
-impl Translation {
+impl XdpTranslation {
     /// `to = packet[offset]`
-    pub(super) fn load(&mut self, to: Register, width: Width, offset: u32, facts: Facts) {
-        match LoadTarget::of(offset) {
+    pub(super) fn load(&mut self, to: Register, width: LoadWidth, offset: u32, facts: ValueBounds) {
+        match LoadTarget::from_offset(offset) {
             LoadTarget::Frame(offset) | LoadTarget::Link(offset) if self.fragments => {
                 self.load_anywhere(to, width, offset)
             }
             LoadTarget::Frame(offset) | LoadTarget::Link(offset) => {
-                self.load_near(to, width, offset, facts.linear_bytes)
+                self.load_from_linear_part(to, width, offset, facts.linear_bytes)
             }
             LoadTarget::Network(offset) => {
                 self.code.push(compute_u32(Arithmetic::Set, R2, offset));
                 self.add_network_offset(facts);
-                self.call_load(to, width);
+                self.load_with_helper(to, width);
             }
             LoadTarget::Nowhere => return self.code.jump(self.no_match),
         }
-        self.order_bytes(to, width);
+        self.swap_to_host_byte_order(to, width);
     }
 
     /// `A = packet[X + offset]`
-    pub(super) fn load_indirect(&mut self, width: Width, offset: u32, facts: Facts) {
+    pub(super) fn load_indirect(&mut self, width: LoadWidth, offset: u32, facts: ValueBounds) {
         let (slow, done) = (self.code.label(), self.code.label());
         let usual = IPV4_BYTES.saturating_add(offset);
-        if facts.x_is_header() && usual.saturating_add(width as u32) <= END_MAX {
+        if facts.x_is_ip_header_length() && usual.saturating_add(width as u32) <= END_MAX {
             self.code.branch(skip_if_u32(Condition::NotEqual, X, IPV4_BYTES, 0), slow);
-            let data = self.compare_end(usual + width as u32, slow);
-            self.load_constant(A, width, data, usual);
+            let data = self.check_packet_end(usual + width as u32, slow);
+            self.load_at_constant_offset(A, width, data, usual);
             self.code.jump(done);
         }
         self.code.bind(slow);
-        self.code.push(compute_u32_with(Arithmetic::Set, R2, X));
+        self.code.push(compute_u32_with_register(Arithmetic::Set, R2, X));
         self.code.push(compute_u32(Arithmetic::Add, R2, offset));
-        if facts.x_may_wrap(offset) {
-            self.resolve_negative(facts);
+        if facts.x_plus_offset_may_wrap(offset) {
+            self.resolve_negative_offset(facts);
         }
-        self.call_load(A, width);
+        self.load_with_helper(A, width);
         self.code.bind(done);
-        self.order_bytes(A, width);
+        self.swap_to_host_byte_order(A, width);
     }
 
     /// Loads from a packet in one buffer: with one comparison, unless an earlier one covers it.
-    fn load_near(&mut self, to: Register, width: Width, offset: u32, linear_bytes: u32) {
+    fn load_from_linear_part(&mut self, to: Register, width: LoadWidth, offset: u32, linear_bytes: u32) {
         let end = offset + width as u32;
         if end > linear_bytes {
-            self.compare_end(end, self.no_match);
+            self.check_packet_end(end, self.no_match);
         }
-        self.load_constant(to, width, DATA, offset);
+        self.load_at_constant_offset(to, width, DATA, offset);
     }
 
     /// Loads from the linear part if it is that long, and by the helper otherwise.
-    fn load_anywhere(&mut self, to: Register, width: Width, offset: u32) {
+    fn load_anywhere(&mut self, to: Register, width: LoadWidth, offset: u32) {
         let (slow, done) = (self.code.label(), self.code.label());
-        let data = self.compare_end(offset + width as u32, slow);
-        self.load_constant(to, width, data, offset);
+        let data = self.check_packet_end(offset + width as u32, slow);
+        self.load_at_constant_offset(to, width, data, offset);
         self.code.jump(done);
         self.code.bind(slow);
         self.code.push(compute_u32(Arithmetic::Set, R2, offset));
-        self.call_load(to, width);
+        self.load_with_helper(to, width);
         self.code.bind(done);
     }
 
     /// Jumps to `beyond` if the linear part has less than `end` bytes; otherwise the returned register points
     /// to it. With fragments, the pointer is made anew each time: facts about a lasting pointer would
     /// multiply the verifier's states for nothing.
-    fn compare_end(&mut self, end: u32, beyond: super::Label) -> Register {
+    fn check_packet_end(&mut self, end: u32, beyond: super::Label) -> Register {
         let data = if self.fragments { R3 } else { DATA };
         if self.fragments {
             self.code.push(load_u32(data, CONTEXT, DATA_BYTES));
@@ -104,23 +104,23 @@ impl Translation {
     }
 
     /// Loads at an offset that a comparison has proved to be inside.
-    fn load_constant(&mut self, to: Register, width: Width, data: Register, offset: u32) {
+    fn load_at_constant_offset(&mut self, to: Register, width: LoadWidth, data: Register, offset: u32) {
         if let Ok(near) = i16::try_from(offset) {
-            return self.code.push(load_width(to, width, data, near));
+            return self.code.push(load_instruction(to, width, data, near));
         }
-        self.code.extend([copy(R2, data), add(R2, offset.cast_signed()), load_width(to, width, R2, 0)]);
+        self.code.extend([copy(R2, data), add(R2, offset.cast_signed()), load_instruction(to, width, R2, 0)]);
     }
 
     /// Loads at the offset in R2, in any buffer.
-    fn call_load(&mut self, to: Register, width: Width) {
+    fn load_with_helper(&mut self, to: Register, width: LoadWidth) {
         self.code.extend([copy(R1, CONTEXT), copy(R3, FRAME_POINTER), add(R3, LOADED.into())]);
-        self.code.extend([set(R4, width as i32), call(Helper::LoadBytes)]);
+        self.code.extend([set(R4, width as i32), call_helper(HelperFunction::LoadBytes)]);
         self.code.branch(skip_if_u32(Condition::NotEqual, R0, 0, 0), self.no_match);
-        self.code.push(load_width(to, width, FRAME_POINTER, LOADED));
+        self.code.push(load_instruction(to, width, FRAME_POINTER, LOADED));
     }
 
-    /// If the offset in R2, read as signed, is negative, converts it as [`LoadTarget::of`] does.
-    fn resolve_negative(&mut self, facts: Facts) {
+    /// If the offset in R2, read as signed, is negative, converts it as [`LoadTarget::from_offset`] does.
+    fn resolve_negative_offset(&mut self, facts: ValueBounds) {
         let frame = self.code.label();
         self.code.branch(skip_if_u32(Condition::SignedGreaterOrEqual, R2, 0, 0), frame);
         self.code.push(compute_u32(Arithmetic::Subtract, R2, LINK));
@@ -134,9 +134,9 @@ impl Translation {
     }
 
     /// Adds to R2 the offset of the network header: after a tag, if there is one.
-    fn add_network_offset(&mut self, facts: Facts) {
+    fn add_network_offset(&mut self, facts: ValueBounds) {
         self.code.push(store_u32(FRAME_POINTER, SAVED, R2));
-        self.load(R3, Width::Half, TYPE_OFFSET, facts);
+        self.load(R3, LoadWidth::Half, TYPE_OFFSET, facts);
         let [customer, provider] = VLAN_TYPES.map(u32::from);
         self.code.extend([
             load_u32(R2, FRAME_POINTER, SAVED),
@@ -147,17 +147,17 @@ impl Translation {
         ]);
     }
 
-    fn order_bytes(&mut self, register: Register, width: Width) {
-        if width != Width::Byte {
+    fn swap_to_host_byte_order(&mut self, register: Register, width: LoadWidth) {
+        if width != LoadWidth::Byte {
             self.code.push(network_order(register, 8 * width as i32));
         }
     }
 }
 
-const fn load_width(to: Register, width: Width, from: Register, offset: i16) -> Instruction {
+const fn load_instruction(to: Register, width: LoadWidth, from: Register, offset: i16) -> Instruction {
     match width {
-        Width::Byte => load_u8(to, from, offset),
-        Width::Half => load_u16(to, from, offset),
-        Width::Word => load_u32(to, from, offset),
+        LoadWidth::Byte => load_u8(to, from, offset),
+        LoadWidth::Half => load_u16(to, from, offset),
+        LoadWidth::Word => load_u32(to, from, offset),
     }
 }

@@ -4,16 +4,18 @@ mod code;
 
 mod load;
 
-use self::code::{Code, Label};
+use self::code::{Label, XdpAssembler};
 use self::load::{DATA_BYTES, END_MAX};
 use super::Program;
-use super::ancillary::Unanswerable;
-use super::facts::{Facts, never_succeeds};
-use super::instruction::{Arithmetic, Condition, Extension, LoadTarget, Operand, Operation, Register, Width};
+use super::ancillary::UnanswerableLoad;
+use super::facts::{ValueBounds, load_never_succeeds};
+use super::instruction::{
+    Arithmetic, Condition, Extension, LoadTarget, LoadWidth, Operand, Operation, Register,
+};
 use super::run::ETHERNET_HARDWARE;
 use crate::ebpf::{
-    self, FRAME_POINTER, Helper, Instruction, R0, R1, R6, R7, R8, R9, call, compute_u32, compute_u32_with,
-    copy, exit, load_u32, set, skip_if_u32, skip_if_u32_with, store_u32,
+    self, FRAME_POINTER, HelperFunction, Instruction, R0, R1, R6, R7, R8, R9, call_helper, compute_u32,
+    compute_u32_with_register, copy, exit, load_u32, set, skip_if_u32, skip_if_u32_registers, store_u32,
 };
 
 /// The return value for packets that continue to the host.
@@ -35,7 +37,7 @@ const DATA: ebpf::Register = R9;
 pub enum Untranslatable {
     /// It asks for a fact that XDP programs do not know.
     #[error(transparent)]
-    Unanswerable(#[from] Unanswerable),
+    Unanswerable(#[from] UnanswerableLoad),
     /// It reads farther into the packet than XDP programs can.
     #[error(
         "instruction {index} reads up to byte {end}; an XDP program reads at most {END_MAX}; run the filter on a packet socket"
@@ -75,15 +77,15 @@ impl Program {
     /// still find it too complex.)
     pub fn to_xdp(&self, fragments: bool) -> Result<Vec<Instruction>, Untranslatable> {
         self.check_answerable()?;
-        let facts = Facts::of(&self.operations);
-        let mut translation = Translation::new(&self.operations, fragments);
+        let facts = ValueBounds::before_each_instruction(&self.operations);
+        let mut translation = XdpTranslation::new(&self.operations, fragments);
         if !self.can_match(&facts) {
-            translation.pretend_to_match();
+            translation.add_unreachable_match();
         }
         for (index, (&operation, facts)) in self.operations.iter().zip(&facts).enumerate() {
             // The verifier would refuse instructions that no path leads to.
             if let &Some(facts) = facts {
-                check_reach(index, operation)?;
+                check_load_reach(index, operation)?;
                 translation.translate(index, operation, facts);
             }
         }
@@ -91,7 +93,7 @@ impl Program {
     }
 
     /// Whether a path leads to a return of another value than 0.
-    fn can_match(&self, facts: &[Option<Facts>]) -> bool {
+    fn can_match(&self, facts: &[Option<ValueBounds>]) -> bool {
         self.operations.iter().zip(facts).any(|(operation, facts)| match operation {
             Operation::ReturnConstant(value) => facts.is_some() && *value != 0,
             Operation::ReturnA => facts.is_some(),
@@ -100,13 +102,13 @@ impl Program {
     }
 }
 
-fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable> {
+fn check_load_reach(index: usize, operation: Operation) -> Result<(), Untranslatable> {
     let (offset, width) = match operation {
         Operation::Load(width, offset) => (offset, width),
-        Operation::LoadHeader(offset) => (offset, Width::Byte),
+        Operation::LoadHeader(offset) => (offset, LoadWidth::Byte),
         _ => return Ok(()),
     };
-    match LoadTarget::of(offset) {
+    match LoadTarget::from_offset(offset) {
         LoadTarget::Frame(offset) | LoadTarget::Link(offset) if offset + width as u32 > END_MAX => {
             Err(Untranslatable::TooFar { index, end: offset + width as u32 })
         }
@@ -114,8 +116,8 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
     }
 }
 
-struct Translation {
-    code: Code,
+struct XdpTranslation {
+    code: XdpAssembler,
     fragments: bool,
     /// The start of the translation of each instruction.
     labels: Vec<Label>,
@@ -123,9 +125,9 @@ struct Translation {
     no_match: Label,
 }
 
-impl Translation {
+impl XdpTranslation {
     fn new(operations: &[Operation], fragments: bool) -> Self {
-        let mut code = Code::default();
+        let mut code = XdpAssembler::default();
         let labels = operations.iter().map(|_| code.label()).collect();
         let (matched, no_match) = (code.label(), code.label());
         code.push(copy(CONTEXT, R1));
@@ -138,47 +140,51 @@ impl Translation {
 
     /// A jump that is never taken, to what follows the filter: the verifier refuses instructions that no jump
     /// reaches.
-    fn pretend_to_match(&mut self) {
+    fn add_unreachable_match(&mut self) {
         self.code.branch(skip_if_u32(ebpf::Condition::NotEqual, A, 0, 0), self.matched);
     }
 
-    fn translate(&mut self, index: usize, operation: Operation, facts: Facts) {
+    fn translate(&mut self, index: usize, operation: Operation, facts: ValueBounds) {
         self.code.bind(self.labels[index]);
-        if never_succeeds(operation) {
+        if load_never_succeeds(operation) {
             return self.code.jump(self.no_match);
         }
         match operation {
             Operation::Load(width, offset) => self.load(A, width, offset, facts),
             Operation::LoadIndirect(width, offset) => self.load_indirect(width, offset, facts),
             Operation::LoadHeader(offset) => {
-                self.load(X, Width::Byte, offset, facts);
+                self.load(X, LoadWidth::Byte, offset, facts);
                 self.code.push(compute_u32(ebpf::Arithmetic::And, X, 0xf));
                 self.code.push(compute_u32(ebpf::Arithmetic::ShiftLeft, X, 2));
             }
-            Operation::LoadExtension(extension) => self.extension(extension),
+            Operation::LoadExtension(extension) => self.translate_extension(extension),
             Operation::LoadConstant(to, value) => {
-                self.code.push(compute_u32(ebpf::Arithmetic::Set, register(to), value));
+                self.code.push(compute_u32(ebpf::Arithmetic::Set, ebpf_register(to), value));
             }
             Operation::LoadScratch(to, slot) => {
-                self.code.push(load_u32(register(to), FRAME_POINTER, stack_offset(slot)));
+                self.code.push(load_u32(ebpf_register(to), FRAME_POINTER, slot_stack_offset(slot)));
             }
             Operation::Store(from, slot) => {
-                self.code.push(store_u32(FRAME_POINTER, stack_offset(slot), register(from)));
+                self.code.push(store_u32(FRAME_POINTER, slot_stack_offset(slot), ebpf_register(from)));
             }
             Operation::LoadLength(to) => {
                 // Not data_end - data: a difference of pointers needs CAP_PERFMON.
-                self.code.extend([copy(R1, CONTEXT), call(Helper::PacketBytes)]);
-                self.code.push(compute_u32_with(ebpf::Arithmetic::Set, register(to), R0));
+                self.code.extend([copy(R1, CONTEXT), call_helper(HelperFunction::PacketBytes)]);
+                self.code.push(compute_u32_with_register(ebpf::Arithmetic::Set, ebpf_register(to), R0));
             }
-            Operation::Arithmetic(arithmetic, operand) => self.arithmetic(arithmetic, operand),
+            Operation::Arithmetic(arithmetic, operand) => self.translate_arithmetic(arithmetic, operand),
             Operation::Negate => self.code.push(compute_u32(ebpf::Arithmetic::Negate, A, 0)),
-            Operation::MoveTo(Register::A) => self.code.push(compute_u32_with(ebpf::Arithmetic::Set, A, X)),
-            Operation::MoveTo(Register::X) => self.code.push(compute_u32_with(ebpf::Arithmetic::Set, X, A)),
+            Operation::MoveTo(Register::A) => {
+                self.code.push(compute_u32_with_register(ebpf::Arithmetic::Set, A, X))
+            }
+            Operation::MoveTo(Register::X) => {
+                self.code.push(compute_u32_with_register(ebpf::Arithmetic::Set, X, A))
+            }
             Operation::Jump(distance) => self.code.jump(self.labels[index + 1 + distance as usize]),
             Operation::Branch { condition, operand, jump_true, jump_false } => {
                 let target = |distance: u8| self.labels[index + 1 + usize::from(distance)];
                 let (if_true, if_false) = (target(jump_true), target(jump_false));
-                self.branch(condition, operand, (jump_true, if_true), (jump_false, if_false));
+                self.translate_branch(condition, operand, (jump_true, if_true), (jump_false, if_false));
             }
             Operation::ReturnConstant(0) => self.code.jump(self.no_match),
             Operation::ReturnConstant(_) => self.code.jump(self.matched),
@@ -189,7 +195,7 @@ impl Translation {
         }
     }
 
-    fn arithmetic(&mut self, arithmetic: Arithmetic, operand: Operand) {
+    fn translate_arithmetic(&mut self, arithmetic: Arithmetic, operand: Operand) {
         if let (Arithmetic::Divide | Arithmetic::Remainder, Operand::X) = (arithmetic, operand) {
             self.code.branch(skip_if_u32(ebpf::Condition::Equal, X, 0, 0), self.no_match);
         }
@@ -207,12 +213,12 @@ impl Translation {
         };
         self.code.push(match operand {
             Operand::Constant(value) => compute_u32(operation, A, value),
-            Operand::X => compute_u32_with(operation, A, X),
+            Operand::X => compute_u32_with_register(operation, A, X),
         });
     }
 
     /// One jump if one branch is the next instruction, as in nearly all cases; otherwise two.
-    fn branch(
+    fn translate_branch(
         &mut self,
         condition: Condition,
         operand: Operand,
@@ -227,7 +233,7 @@ impl Translation {
         };
         let test = |condition| match operand {
             Operand::Constant(value) => skip_if_u32(condition, A, value, 0),
-            Operand::X => skip_if_u32_with(condition, A, X, 0),
+            Operand::X => skip_if_u32_registers(condition, A, X, 0),
         };
         match negative {
             Some(negative) if jump_true == 0 => self.code.branch(test(negative), if_false),
@@ -241,7 +247,7 @@ impl Translation {
     }
 
     /// A fact beside the bytes, as the socket buffer will have it.
-    fn extension(&mut self, extension: Extension) {
+    fn translate_extension(&mut self, extension: Extension) {
         let constant = |value| compute_u32(ebpf::Arithmetic::Set, A, value);
         match extension {
             Extension::InterfaceIndex => self.code.push(load_u32(A, CONTEXT, INTERFACE_INDEX_BYTES)),
@@ -251,10 +257,12 @@ impl Translation {
                 self.code.push(compute_u32(ebpf::Arithmetic::And, A, 0xffff));
             }
             Extension::Cpu | Extension::Random => {
-                let helper = if extension == Extension::Cpu { Helper::Cpu } else { Helper::Random };
-                self.code.extend([call(helper), compute_u32_with(ebpf::Arithmetic::Set, A, R0)]);
+                let helper =
+                    if extension == Extension::Cpu { HelperFunction::Cpu } else { HelperFunction::Random };
+                self.code
+                    .extend([call_helper(helper), compute_u32_with_register(ebpf::Arithmetic::Set, A, R0)]);
             }
-            Extension::XorX => self.code.push(compute_u32_with(ebpf::Arithmetic::Xor, A, X)),
+            Extension::XorX => self.code.push(compute_u32_with_register(ebpf::Arithmetic::Xor, A, X)),
             Extension::HardwareType => self.code.push(constant(ETHERNET_HARDWARE)),
             // The tag is in the data, the mark is set later, and other questions were refused.
             _ => self.code.push(constant(0)),
@@ -263,7 +271,7 @@ impl Translation {
 
     fn finish(mut self) -> Result<Vec<Instruction>, Untranslatable> {
         self.code.bind(self.no_match);
-        if self.code.is_used(self.no_match) {
+        if self.code.is_jump_target(self.no_match) {
             self.code.extend([set(R0, XDP_PASS), exit()]);
         }
         self.code.bind(self.matched);
@@ -273,13 +281,13 @@ impl Translation {
     }
 }
 
-const fn register(register: Register) -> ebpf::Register {
+const fn ebpf_register(register: Register) -> ebpf::Register {
     match register {
         Register::A => A,
         Register::X => X,
     }
 }
 
-const fn stack_offset(slot: u32) -> i16 {
+const fn slot_stack_offset(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::message::Time;
-use crate::wire::checksum::Sum;
+use crate::wire::checksum::OnesComplementSum;
 
 /// Bytes of a datagram on the wire in addition to its payload: UDP (8), IPv4 (20), Ethernet with its checksum
 /// (18), preamble and gap (20).
@@ -204,12 +204,12 @@ impl Link {
         if datagram.is_empty() {
             return true;
         }
-        let before = Sum::new().with(datagram).checksum();
+        let before = OnesComplementSum::new().with(datagram).checksum();
         for _ in 0..self.random.usize(1..=4) {
             let index = self.random.usize(..datagram.len());
             datagram[index] ^= 1 << self.random.u32(..8);
         }
-        let unseen = Sum::new().with(datagram).checksum() == before;
+        let unseen = OnesComplementSum::new().with(datagram).checksum() == before;
         *if unseen { &mut self.counts.corrupted_unseen } else { &mut self.counts.corrupted_seen } += 1;
         unseen
     }

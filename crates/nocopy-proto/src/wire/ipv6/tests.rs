@@ -3,7 +3,7 @@ use crate::wire::captured;
 use proptest::prelude::*;
 
 /// A packet of extension headers: those of `parts`, each announced by the previous one.
-fn packet(first: IpProtocol, parts: &[&[u8]]) -> Vec<u8> {
+fn packet_of_headers(first: IpProtocol, parts: &[&[u8]]) -> Vec<u8> {
     let payload = parts.concat();
     let repr = Repr {
         traffic_class: 0,
@@ -25,7 +25,7 @@ fn upper_layer_error(bytes: &[u8]) -> ExtensionError {
 }
 
 #[test]
-fn captured_packet() {
+fn a_captured_ipv6_packet_is_parsed() {
     let mut padded = captured::UDP_V6[14..].to_vec();
     padded.extend([0; 3]);
     let packet = Packet::parse(&padded).unwrap();
@@ -43,7 +43,7 @@ fn captured_packet() {
 }
 
 #[test]
-fn captured_hop_by_hop_options() {
+fn captured_hop_by_hop_options_are_parsed() {
     let packet = Packet::parse(&captured::MLD_REPORT[14..]).unwrap();
     let upper = packet.upper_layer().unwrap();
     assert_eq!(upper.protocol(), IpProtocol::ICMPV6);
@@ -73,7 +73,7 @@ fn captured_later_fragment_is_not_read_as_udp_header() {
 #[test]
 fn the_walk_stops_after_a_later_fragment_header() {
     // The bytes are from the middle of the packet, so they are no header, although the field announces one.
-    let bytes = packet(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
+    let bytes = packet_of_headers(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
     let packet = Packet::parse(&bytes).unwrap();
     let upper = packet.upper_layer().unwrap();
     assert_eq!(upper.protocol(), IpProtocol::DESTINATION_OPTIONS);
@@ -83,7 +83,7 @@ fn the_walk_stops_after_a_later_fragment_header() {
 #[test]
 fn all_extension_headers_are_walked() {
     let destination_options: [u8; 16] = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let bytes = packet(
+    let bytes = packet_of_headers(
         IpProtocol::HOP_BY_HOP,
         &[
             &[43, 0, 1, 4, 0, 0, 0, 0],
@@ -103,7 +103,10 @@ fn all_extension_headers_are_walked() {
     assert_eq!(upper.fragmentation(), Some(first));
     assert_eq!((upper.protocol(), upper.payload().len()), (IpProtocol::UDP, 8));
     assert_eq!(
-        upper_layer_error(&self::packet(IpProtocol::DESTINATION_OPTIONS, &[&destination_options[..12]])),
+        upper_layer_error(&self::packet_of_headers(
+            IpProtocol::DESTINATION_OPTIONS,
+            &[&destination_options[..12]]
+        )),
         ExtensionError::TooShort {
             protocol: IpProtocol::DESTINATION_OPTIONS,
             needed_bytes: 16,
@@ -113,13 +116,13 @@ fn all_extension_headers_are_walked() {
 }
 
 #[test]
-fn the_walk_is_bounded() {
+fn too_many_extension_headers_are_refused() {
     let options = [60, 0, 1, 4, 0, 0, 0, 0];
     let last = [59, 0, 1, 4, 0, 0, 0, 0];
     let chain = |count: usize| {
         let mut parts = vec![&options[..]; count - 1];
         parts.push(&last);
-        packet(IpProtocol::DESTINATION_OPTIONS, &parts)
+        packet_of_headers(IpProtocol::DESTINATION_OPTIONS, &parts)
     };
     let longest = chain(EXTENSIONS_MAX);
     let upper = Packet::parse(&longest).unwrap().upper_layer().unwrap();
@@ -130,12 +133,12 @@ fn the_walk_is_bounded() {
 
 #[test]
 fn hop_by_hop_options_must_come_first() {
-    let bytes = packet(IpProtocol::DESTINATION_OPTIONS, &[&[0, 0, 1, 4, 0, 0, 0, 0], &[59; 8]]);
+    let bytes = packet_of_headers(IpProtocol::DESTINATION_OPTIONS, &[&[0, 0, 1, 4, 0, 0, 0, 0], &[59; 8]]);
     assert_eq!(upper_layer_error(&bytes), ExtensionError::HopByHopNotFirst);
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradicting_header_fields_are_refused() {
     let error_with = |at: usize, byte| {
         let mut bytes = captured::MLD_REPORT;
         bytes[14 + at] = byte;
@@ -152,7 +155,7 @@ fn contradictions_are_refused() {
 }
 
 /// A packet whose header says that it has no payload.
-fn unsized_packet(next_header: u8, payload: &[u8]) -> Vec<u8> {
+fn packet_with_payload_length_zero(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = captured::MLD_REPORT[14..14 + HEADER_BYTES].to_vec();
     bytes[4..7].copy_from_slice(&[0, 0, next_header]);
     [bytes, payload.to_vec()].concat()
@@ -163,7 +166,7 @@ fn a_jumbogram_has_the_length_of_its_option() {
     let jumbo = |bytes: u32, options: &[u8]| {
         let units = ((4 + 4 + options.len()) / 8 - 1) as u8;
         let option = [&[6, units], options, &[0xc2, 4], &bytes.to_be_bytes()].concat();
-        let mut packet = unsized_packet(0, &option);
+        let mut packet = packet_with_payload_length_zero(0, &option);
         packet.resize(HEADER_BYTES + 70_000, 7);
         packet
     };
@@ -192,14 +195,14 @@ fn a_jumbogram_has_the_length_of_its_option() {
 }
 
 #[test]
-fn a_payload_length_of_zero_before_tcp_is_that_of_the_frame() {
+fn a_payload_length_of_zero_before_tcp_means_the_frame_length() {
     for protocol in [IpProtocol::TCP, IpProtocol::UDP] {
-        let packet = unsized_packet(protocol.0, &[7; 70_000]);
+        let packet = packet_with_payload_length_zero(protocol.0, &[7; 70_000]);
         let view = Packet::parse(&packet).unwrap();
         assert_eq!((view.payload_bytes(), view.payload().len()), (None, 70_000));
     }
     // Nothing follows, and the frame is padded.
-    let packet = unsized_packet(IpProtocol::NO_NEXT_HEADER.0, &[0; 6]);
+    let packet = packet_with_payload_length_zero(IpProtocol::NO_NEXT_HEADER.0, &[0; 6]);
     let view = Packet::parse(&packet).unwrap();
     assert_eq!((view.payload_bytes(), view.payload().len()), (Some(0), 0));
 }

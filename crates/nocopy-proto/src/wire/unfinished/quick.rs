@@ -22,32 +22,38 @@ const V4_NO_OPTIONS: u8 = 0x45;
 #[inline]
 pub(super) fn rules_out(frame: &[u8]) -> bool {
     let Some(bytes) = frame.first_chunk::<V4_BYTES>() else { return false };
-    if half(bytes, IP - 2) != of_type(EtherType::IPV4) || bytes[IP] != V4_NO_OPTIONS {
+    if load_u16_word(bytes, IP - 2) != ether_type_word(EtherType::IPV4) || bytes[IP] != V4_NO_OPTIONS {
         return rules_out_v6(frame);
     }
-    let addresses = word(bytes, IP + 12) + word(bytes, IP + 16);
-    let (length, protocol) = (half(bytes, IP + 2), IpProtocol(bytes[IP + 9]));
+    let addresses = load_u32_word(bytes, IP + 12) + load_u32_word(bytes, IP + 16);
+    let (length, protocol) = (load_u16_word(bytes, IP + 2), IpProtocol(bytes[IP + 9]));
     let differs = |protocol, offset: u16| {
-        let field = half(bytes, OVER_V4 + usize::from(offset));
-        differs(field, addresses, protocol, length, ipv4::HEADER_BYTES)
+        let field = load_u16_word(bytes, OVER_V4 + usize::from(offset));
+        differs_from_pseudo_header_sum(field, addresses, protocol, length, ipv4::HEADER_BYTES)
     };
     if protocol == IpProtocol::TCP {
         return differs(IpProtocol::TCP, tcp::CHECKSUM_OFFSET);
     }
-    second();
+    hint_second_choice();
     protocol == IpProtocol::UDP && differs(IpProtocol::UDP, udp::CHECKSUM_OFFSET)
 }
 
 #[inline(never)]
 fn rules_out_v6(frame: &[u8]) -> bool {
     let Some(bytes) = frame.first_chunk::<V6_BYTES>() else { return false };
-    if half(bytes, IP - 2) != of_type(EtherType::IPV6) {
+    if load_u16_word(bytes, IP - 2) != ether_type_word(EtherType::IPV6) {
         return false;
     }
-    let addresses: u64 = (IP + 8..OVER_V6).step_by(4).map(|at| word(bytes, at)).sum();
-    let length = half(bytes, IP + 4);
+    let addresses: u64 = (IP + 8..OVER_V6).step_by(4).map(|at| load_u32_word(bytes, at)).sum();
+    let length = load_u16_word(bytes, IP + 4);
     let differs = |protocol, offset: u16| {
-        differs(half(bytes, OVER_V6 + usize::from(offset)), addresses, protocol, length, 0)
+        differs_from_pseudo_header_sum(
+            load_u16_word(bytes, OVER_V6 + usize::from(offset)),
+            addresses,
+            protocol,
+            length,
+            0,
+        )
     };
     match IpProtocol(bytes[IP + 6]) {
         IpProtocol::TCP => differs(IpProtocol::TCP, tcp::CHECKSUM_OFFSET),
@@ -58,7 +64,7 @@ fn rules_out_v6(frame: &[u8]) -> bool {
 
 /// Tells the compiler which of two usual protocols comes first.
 #[cold]
-const fn second() {}
+const fn hint_second_choice() {}
 
 /// Whether a field differs from the sum of the addresses, the protocol, and a length less `header_bytes`.
 ///
@@ -67,7 +73,13 @@ const fn second() {}
 /// multiple of 2^16 - 1; for the same reason a word of 32 bits is the sum of its halves, so the constants go
 /// into the upper half of the negated field.
 #[inline(always)]
-fn differs(field: u32, addresses: u64, protocol: IpProtocol, length: u32, header_bytes: usize) -> bool {
+fn differs_from_pseudo_header_sum(
+    field: u32,
+    addresses: u64,
+    protocol: IpProtocol,
+    length: u32,
+    header_bytes: usize,
+) -> bool {
     let swapped = |number: u8| u32::from(u16::from_ne_bytes([0, number]));
     let constants = (swapped(protocol.0) + 0xffff - swapped(header_bytes as u8)) % 0xffff;
     // No overflow: the upper half is less than 0xffff.
@@ -75,16 +87,16 @@ fn differs(field: u32, addresses: u64, protocol: IpProtocol, length: u32, header
     !(addresses + u64::from(rest)).is_multiple_of(0xffff)
 }
 
-const fn of_type(EtherType(number): EtherType) -> u32 {
+const fn ether_type_word(EtherType(number): EtherType) -> u32 {
     number.to_be() as u32
 }
 
 #[inline(always)]
-fn half<const N: usize>(header: &[u8; N], at: usize) -> u32 {
+fn load_u16_word<const N: usize>(header: &[u8; N], at: usize) -> u32 {
     u32::from(u16::from_ne_bytes(*header[at..].first_chunk().expect("inside")))
 }
 
 #[inline(always)]
-fn word<const N: usize>(header: &[u8; N], at: usize) -> u64 {
+fn load_u32_word<const N: usize>(header: &[u8; N], at: usize) -> u64 {
     u64::from(u32::from_ne_bytes(*header[at..].first_chunk().expect("inside")))
 }

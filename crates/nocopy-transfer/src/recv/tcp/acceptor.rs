@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::control::{Control, Incoming};
-use crate::transfer::stream::Message;
+use crate::control::{ControlConnection, ControlReceiveResult};
+use crate::transfer::stream::ControlMessage;
 
 /// The most connections accepted at a time, or waiting; the one that has waited longest is closed first.
 const WAITING_MAX: usize = 256;
@@ -25,16 +25,16 @@ pub(super) struct Acceptor {
 
 #[derive(Debug)]
 struct PendingConnection {
-    control: Control,
+    control: ControlConnection,
     from: SocketAddr,
     since: Instant,
 }
 
 #[derive(Debug)]
 pub(super) struct FirstMessage {
-    pub control: Control,
+    pub control: ControlConnection,
     pub from: SocketAddr,
-    pub message: Message,
+    pub message: ControlMessage,
 }
 
 impl Acceptor {
@@ -56,7 +56,7 @@ impl Acceptor {
             let Some((stream, from)) = self.accept_next() else { break };
             match may_send(from) {
                 true => accepted.push((stream, from)),
-                false => self.count_foreign(),
+                false => self.count_foreign_connection(),
             }
         }
         accepted
@@ -73,13 +73,13 @@ impl Acceptor {
         accepted.ok()
     }
 
-    pub(super) fn accept_waiting(&mut self, may_send: impl Fn(SocketAddr) -> bool) {
+    pub(super) fn accept_and_hold(&mut self, may_send: impl Fn(SocketAddr) -> bool) {
         for (stream, from) in self.accept(may_send) {
             if self.waiting.len() == WAITING_MAX {
                 self.waiting.remove(0);
                 self.foreign += 1;
             }
-            match Control::new(stream) {
+            match ControlConnection::new(stream) {
                 Ok(control) => self.waiting.push(PendingConnection { control, from, since: Instant::now() }),
                 Err(_) => self.foreign += 1,
             }
@@ -87,26 +87,30 @@ impl Acceptor {
     }
 
     /// Connections whose first message has arrived.
-    pub(super) fn first_messages(&mut self) -> Vec<FirstMessage> {
+    pub(super) fn take_first_messages(&mut self) -> Vec<FirstMessage> {
         let mut first_messages = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.control.receive() {
-                Incoming::Nothing if waiting.since.elapsed() < self.timeout => self.waiting.push(waiting),
-                Incoming::Message(Ok(message)) => {
+                ControlReceiveResult::Nothing if waiting.since.elapsed() < self.timeout => {
+                    self.waiting.push(waiting)
+                }
+                ControlReceiveResult::Message(Ok(message)) => {
                     let PendingConnection { control, from, .. } = waiting;
                     first_messages.push(FirstMessage { control, from, message });
                 }
-                Incoming::Nothing | Incoming::Message(Err(_)) | Incoming::End => self.foreign += 1,
+                ControlReceiveResult::Nothing
+                | ControlReceiveResult::Message(Err(_))
+                | ControlReceiveResult::End => self.foreign += 1,
             }
         }
         first_messages
     }
 
-    pub(super) fn count_foreign(&mut self) {
+    pub(super) fn count_foreign_connection(&mut self) {
         self.foreign += 1;
     }
 
-    pub(super) fn foreign(&self) -> u64 {
+    pub(super) fn foreign_connections(&self) -> u64 {
         self.foreign
     }
 }
@@ -131,7 +135,7 @@ mod tests {
         let mut acceptor = Acceptor::new(listener, Duration::MAX);
         let waiting: Vec<_> = (0..WAITING_MAX + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
         assert_eq!(acceptor.accept(|_| true).len(), WAITING_MAX);
-        assert_eq!((acceptor.accept(|_| false).len(), acceptor.foreign()), (0, 3));
+        assert_eq!((acceptor.accept(|_| false).len(), acceptor.foreign_connections()), (0, 3));
         drop(waiting);
     }
 }

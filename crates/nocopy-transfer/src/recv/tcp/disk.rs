@@ -6,24 +6,24 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 use nocopy_report::CommandEnd;
 
-use super::sink::Sink;
+use super::sink::SharedOutput;
 use crate::Failure;
 
 #[derive(Debug, Default)]
-pub(super) enum Disk<'scope> {
+pub(super) enum DiskSync<'scope> {
     #[default]
     Idle,
     Waiting(ScopedJoinHandle<'scope, Result<(), Failure>>),
     Done,
 }
 
-impl<'scope> Disk<'scope> {
+impl<'scope> DiskSync<'scope> {
     /// Whether it has all that was written; begins to wait for that. After a failure, or when interrupted, it
     /// does not wait. Errors: the bytes could not be written to the disk.
-    pub(super) fn is_synced<'a: 'scope>(
+    pub(super) fn start_or_check_sync<'a: 'scope>(
         &mut self,
         scope: &'scope Scope<'scope, '_>,
-        sink: Option<&'a Sink>,
+        sink: Option<&'a SharedOutput>,
         ended: CommandEnd,
     ) -> Result<bool, Failure> {
         let Some(sink) = sink.filter(|_| !matches!(ended, CommandEnd::Failed | CommandEnd::Interrupted))

@@ -21,16 +21,16 @@ use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::Endpoint;
 use crate::failure::CommandError;
-use nocopy_report::address::{Attempts, bind_tcp, is_of_another_host};
+use nocopy_report::address::{FailedAttempts, bind_tcp, is_address_not_local};
 use nocopy_report::{Interrupt, Outcome, capability, print};
-use reception::Reception;
-use sink::Sink;
+use reception::TcpReceiveCommand;
+use sink::SharedOutput;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{address}: no address to receive at{cause}; name an address of this host, or leave it out", cause = ErrorCause(.source))]
     Resolve { address: Endpoint, source: io::Error },
-    #[error("{address}: cannot receive{cause}; {}", advice(source), cause = ErrorCause(.source))]
+    #[error("{address}: cannot receive{cause}; {}", listen_advice(source), cause = ErrorCause(.source))]
     Listen { address: Endpoint, source: io::Error },
     #[error(
         "{from}: cannot prepare a connection{cause}; ask for less at a time with --receive, free memory, or raise 'ulimit -n'", cause = ErrorCause(.source))]
@@ -44,7 +44,7 @@ pub(super) enum Error {
 impl CommandError for Error {}
 
 /// Advice if it is not possible to listen at the address.
-fn advice(error: &io::Error) -> &'static str {
+fn listen_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             "another program uses it; name another port, or port 0 for any that is free"
@@ -64,13 +64,14 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let sink = arguments
         .output
         .as_deref()
-        .map(|path| Sink::open(path, arguments.making(), &interrupt))
+        .map(|path| SharedOutput::open(path, arguments.create_options(), &interrupt))
         .transpose()?;
     let listener = socket.listen(arguments)?;
     let address = listener.local_addr().map_err(Error::Address)?;
-    super::announce(arguments, address);
-    let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
-    print::finish(&summary, arguments.json, failure)
+    super::print_address(arguments, address);
+    let (summary, failure) =
+        TcpReceiveCommand::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
+    print::print_summary(&summary, arguments.json, failure)
 }
 
 /// A socket that is bound and does not listen yet.
@@ -86,18 +87,18 @@ impl BoundSocket {
         let own = arguments.address();
         let addresses = own.local_addrs();
         let addresses = addresses.map_err(|source| Error::Resolve { address: own.clone(), source })?;
-        let mut failed = Attempts::default();
+        let mut failed = FailedAttempts::default();
         for address in addresses {
-            match Self::at(address, arguments.buffer) {
+            match Self::bind_address(address, arguments.buffer) {
                 Ok(bound) => return Ok(bound),
-                Err(source) if is_of_another_host(&source) => failed.record(address, source),
+                Err(source) if is_address_not_local(&source) => failed.record(address, source),
                 Err(source) => return Err(Error::Listen { address: own.clone(), source }),
             }
         }
         Err(Error::Listen { address: own.clone(), source: failed.into_error() })
     }
 
-    fn at(address: SocketAddr, buffer: Option<u64>) -> io::Result<Self> {
+    fn bind_address(address: SocketAddr, buffer: Option<u64>) -> io::Result<Self> {
         let socket = bind_tcp(address)?;
         ioctl_fionbio(&socket, true)?;
         if let Some(bytes) = buffer {

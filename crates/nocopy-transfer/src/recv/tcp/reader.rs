@@ -9,7 +9,7 @@ use nocopy::tcp::{ReceiveMethod, Stream};
 /// One buffer is written while the next is filled.
 const BUFFERS: u32 = 2;
 
-pub(super) fn open(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Result<Stream> {
+pub(super) fn open_stream(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Result<Stream> {
     let mut builder = Stream::builder();
     if let Some(method) = method {
         builder = builder.receive_method(method);
@@ -21,7 +21,7 @@ pub(super) fn open(stream: TcpStream, method: Option<ReceiveMethod>) -> io::Resu
 }
 
 /// The method used and why, in lines; and if pages were to be mapped, why some were not.
-pub(super) fn explanation(stream: &mut Stream) -> Vec<String> {
+pub(super) fn explanation_lines(stream: &mut Stream) -> Vec<String> {
     let text = stream.receiver().explain().to_string();
     text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use nocopy::Ledger;
 use serde::Serialize;
 
-use super::worker::{EndReason, WorkerEnd};
-use crate::ledger::LedgerResult;
-use crate::processor::{ProcessorUse, StartTime};
-use crate::recv::plain;
-use crate::streams::{StreamRow, rows_of_streams};
+use super::worker::{StreamEndReason, WorkerResult};
+use crate::ledger::LedgerSummary;
+use crate::processor::{ProcessorTimeSnapshot, ProcessorUse};
+use crate::recv::canonical_address;
+use crate::streams::{StreamRow, stream_table_rows};
 use crate::transfer::stream::RunCounts;
-use nocopy_report::quantity::{in_time, short};
-use nocopy_report::summary::indented;
+use nocopy_report::quantity::{in_time_suffix, short_number};
+use nocopy_report::summary::indented_lines;
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
@@ -37,7 +37,7 @@ pub(super) struct Summary {
     #[serde(flatten)]
     run_counts: Option<RunCounts>,
     foreign: u64,
-    evidence: LedgerResult,
+    evidence: LedgerSummary,
     /// The methods used, and why, in lines.
     explanation: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,11 +75,11 @@ impl Summary {
         }
     }
 
-    pub(super) fn of_run(
+    pub(super) fn from_run(
         address: SocketAddr,
         from: SocketAddr,
         ended: CommandEnd,
-        ends: &[WorkerEnd],
+        ends: &[WorkerResult],
         (foreign, output): (u64, Option<String>),
     ) -> Self {
         let bytes = ends.iter().map(|end| end.count.bytes).sum();
@@ -93,13 +93,13 @@ impl Summary {
         });
         Self {
             explanation: explanation.collect(),
-            sender: Some(plain(from)),
-            cause: ends.iter().find_map(cause),
+            sender: Some(canonical_address(from)),
+            cause: ends.iter().find_map(stream_error_text),
             bytes,
             seconds,
             bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
             streams: ends.iter().map(StreamRow::from).collect(),
-            evidence: LedgerResult::together(ends.iter().map(|end| end.ledger)),
+            evidence: LedgerSummary::from_ledgers(ends.iter().map(|end| end.ledger)),
             ..Self::without_sender(address, ended, foreign, output)
         }
     }
@@ -108,8 +108,8 @@ impl Summary {
         Self { total: run_counts.and_then(|run_counts| run_counts.total), run_counts, has_checksums, ..self }
     }
 
-    pub(super) fn with_processor_use(self, start: StartTime) -> Self {
-        Self { processor: Some(start.used(0)), ..self }
+    pub(super) fn with_processor_use(self, start: ProcessorTimeSnapshot) -> Self {
+        Self { processor: Some(start.usage_since(0)), ..self }
     }
 }
 
@@ -120,7 +120,7 @@ impl nocopy_report::Summary for Summary {
     /// sender connected.
     fn outcome(&self) -> Outcome {
         let broken = matches!(self.ended, CommandEnd::Disconnected | CommandEnd::Timeout);
-        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
+        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.is_successful());
         if broken || bad || self.sender.is_none() { Outcome::Negative } else { Outcome::Positive }
     }
 
@@ -135,10 +135,10 @@ impl nocopy_report::Summary for Summary {
             self.sender.map_or_else(|| "no sender".to_owned(), |sender| format!("from tcp://{sender}"));
         let mut rows = vec![
             (format!("tcp://{}", self.address), format!("{from}{end}")),
-            ("bytes".to_owned(), format!("{}{}", self.bytes, in_time(self.seconds))),
+            ("bytes".to_owned(), format!("{}{}", self.bytes, in_time_suffix(self.seconds))),
         ];
         rows.extend(self.cause.iter().map(|cause| ("cause".to_owned(), cause.clone())));
-        rows.extend(rows_of_streams(&self.streams));
+        rows.extend(stream_table_rows(&self.streams));
         match &self.run_counts {
             Some(run_counts) => rows.extend(run_counts.rows(self.has_checksums)),
             None if self.sender.is_some() => {
@@ -149,35 +149,39 @@ impl nocopy_report::Summary for Summary {
             }
             None => {}
         }
-        rows.extend(self.bits_per_second.map(|bits| ("rate".to_owned(), format!("{}bit/s", short(bits)))));
+        rows.extend(
+            self.bits_per_second.map(|bits| ("rate".to_owned(), format!("{}bit/s", short_number(bits)))),
+        );
         if self.foreign > 0 {
             let text = "connections of other programs, senders or runs, closed (a program without nocopy's header: --raw)";
             rows.push(("foreign".into(), format!("{}: {text}", self.foreign)));
         }
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
-        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.description())));
         rows.into()
     }
 
     fn details(&self) -> String {
-        indented(&self.explanation)
+        indented_lines(&self.explanation)
     }
 }
 
 /// The time is that from the first byte to the last.
-impl From<&WorkerEnd> for StreamRow {
-    fn from(end: &WorkerEnd) -> Self {
+impl From<&WorkerResult> for StreamRow {
+    fn from(end: &WorkerResult) -> Self {
         let seconds = end.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         Self { number: end.number, offset: Some(end.offset), bytes: end.count.bytes, seconds }
     }
 }
 
 /// What was wrong with a connection.
-fn cause(end: &WorkerEnd) -> Option<String> {
+fn stream_error_text(end: &WorkerResult) -> Option<String> {
     match &end.reason {
-        EndReason::Broken(error) => Some(format!("stream {}: {error}", end.number)),
-        EndReason::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
-        EndReason::End | EndReason::Stopped | EndReason::Failed(_) => None,
+        StreamEndReason::Broken(error) => Some(format!("stream {}: {error}", end.number)),
+        StreamEndReason::TooMuch => {
+            Some(format!("stream {}: more came than the sender had announced", end.number))
+        }
+        StreamEndReason::End | StreamEndReason::Stopped | StreamEndReason::Failed(_) => None,
     }
 }

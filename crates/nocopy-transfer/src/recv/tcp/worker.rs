@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
 use super::reader;
-use super::sink::Sink;
+use super::sink::SharedOutput;
 use crate::Failure;
-use crate::transfer::stream::Count;
+use crate::transfer::stream::ByteCount;
 
 /// The longest wait for bytes: the user may interrupt after it.
 const WAIT: Duration = Duration::from_millis(50);
@@ -25,13 +25,13 @@ pub(super) struct Worker<'a> {
     pub offset: u64,
     /// The expected length, if known.
     pub length: Option<u64>,
-    pub count: Count,
-    pub sink: Option<&'a Sink>,
+    pub count: ByteCount,
+    pub sink: Option<&'a SharedOutput>,
 }
 
 /// State shared with the waiting thread, for all streams.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct SharedProgress {
     pub stop: AtomicBool,
     pub bytes: AtomicU64,
     /// The number of streams that are writing now; while there are any, the sender does not count as silent.
@@ -39,29 +39,34 @@ pub(super) struct Progress {
 }
 
 #[derive(Debug)]
-pub(super) struct WorkerEnd {
+pub(super) struct WorkerResult {
     pub number: u32,
     pub offset: u64,
-    pub count: Count,
+    pub count: ByteCount,
     /// When its first and last bytes arrived, since the start.
     pub times: Option<(Duration, Duration)>,
-    pub reason: EndReason,
+    pub reason: StreamEndReason,
     pub ledger: nocopy::Ledger,
     pub explanation: Vec<String>,
     /// The connection, which stays open until the sender knows why it is no longer read.
     _stream: Option<Stream>,
 }
 
-impl WorkerEnd {
+impl WorkerResult {
     /// The result of a stream that could not be read at all.
-    pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
+    pub(super) fn failed_before_reading(
+        number: u32,
+        offset: u64,
+        count: ByteCount,
+        failure: Failure,
+    ) -> Self {
         let (ledger, explanation) = (nocopy::Ledger::default(), Vec::new());
         Self {
             number,
             offset,
             count,
             times: None,
-            reason: EndReason::Failed(failure),
+            reason: StreamEndReason::Failed(failure),
             ledger,
             explanation,
             _stream: None,
@@ -70,7 +75,7 @@ impl WorkerEnd {
 }
 
 #[derive(Debug)]
-pub(super) enum EndReason {
+pub(super) enum StreamEndReason {
     End,
     Stopped,
     Broken(io::Error),
@@ -80,44 +85,44 @@ pub(super) enum EndReason {
 }
 
 impl Worker<'_> {
-    pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> WorkerEnd {
+    pub(super) fn run(mut self, start: Instant, progress: &Arc<SharedProgress>) -> WorkerResult {
         let mut times = None;
         let reason = self.receive_all(start, progress, &mut times);
         let Self { number, mut stream, offset, count, .. } = self;
-        let (ledger, explanation) = (stream.receiver().ledger(), reader::explanation(&mut stream));
-        WorkerEnd { number, offset, count, times, reason, ledger, explanation, _stream: Some(stream) }
+        let (ledger, explanation) = (stream.receiver().ledger(), reader::explanation_lines(&mut stream));
+        WorkerResult { number, offset, count, times, reason, ledger, explanation, _stream: Some(stream) }
     }
 
     fn receive_all(
         &mut self,
         start: Instant,
-        progress: &Progress,
+        progress: &SharedProgress,
         times: &mut Option<(Duration, Duration)>,
-    ) -> EndReason {
+    ) -> StreamEndReason {
         // Relaxed, here and below: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
             let chunk = match self.stream.receiver().receive_timeout(WAIT) {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) if self.stream.receiver().is_finished() => return EndReason::End,
+                Ok(None) if self.stream.receiver().is_finished() => return StreamEndReason::End,
                 Ok(None) => continue,
-                Err(error) => return EndReason::Broken(error),
+                Err(error) => return StreamEndReason::Broken(error),
             };
             let now = start.elapsed();
             *times = Some((times.map_or(now, |(first, _)| first), now));
             if self.length.is_some_and(|length| chunk.len() as u64 > length - self.count.bytes) {
-                return EndReason::TooMuch;
+                return StreamEndReason::TooMuch;
             }
             if let Err(failure) = self.store(&chunk, progress) {
-                return EndReason::Failed(failure);
+                return StreamEndReason::Failed(failure);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             self.stream.receiver().recycle(chunk);
         }
-        EndReason::Stopped
+        StreamEndReason::Stopped
     }
 
     /// Writes and counts received bytes: all, unless it is asked to stop.
-    fn store(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
+    fn store(&mut self, chunk: &Chunk, progress: &SharedProgress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
         if self.count.crc32c.is_some() && mapped.len() > 0 {
             // A sender on this host may change the pages. The checksum is made of a copy, so it is that of
@@ -140,14 +145,14 @@ impl Worker<'_> {
     }
 
     /// Writes and counts bytes that cannot change during this; returns whether all were written.
-    fn store_copied(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
+    fn store_copied(&mut self, bytes: &[u8], progress: &SharedProgress) -> Result<bool, Failure> {
         let written = self.write(bytes.into(), progress)?;
         self.count.add(&bytes[..written]);
         Ok(written == bytes.len())
     }
 
     /// Returns how many bytes were written: fewer only if it is asked to stop.
-    fn write(&self, bytes: MappedBytes<'_>, progress: &Progress) -> Result<usize, Failure> {
+    fn write(&self, bytes: MappedBytes<'_>, progress: &SharedProgress) -> Result<usize, Failure> {
         let Some(sink) = self.sink else { return Ok(bytes.len()) };
         progress.writing.fetch_add(1, Ordering::Relaxed);
         let written = sink.write(self.offset + self.count.bytes, bytes, &progress.stop);

@@ -19,13 +19,13 @@ use crate::Failure;
 use crate::arguments::RecvArguments;
 use crate::endpoint::Endpoint;
 use crate::failure::CommandError;
-use nocopy_report::address::{Attempts, is_of_another_host};
+use nocopy_report::address::{FailedAttempts, is_address_not_local};
 use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
-use output::Output;
+use output::DatagramOutput;
 use summary::Summary;
-use tally::{DatagramKind, Tally};
+use tally::{DatagramAction, Tally};
 
 /// The longest wait for datagrams: after it the live line is updated, and the user may interrupt.
 const WAIT: Duration = Duration::from_millis(20);
@@ -61,32 +61,32 @@ pub(super) enum Error {
 impl CommandError for Error {}
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
-    let socket = bind(arguments)?;
+    let socket = bind_socket(arguments)?;
     capability::drop_all_but(capability::NONE)?;
     // With the user's own rights only. An existing file is kept if nothing can be received.
     let output = arguments
         .output
         .as_deref()
-        .map(|path| Output::open(path, arguments.making(), &interrupt))
+        .map(|path| DatagramOutput::open(path, arguments.create_options(), &interrupt))
         .transpose()?;
     let address = socket.local_address().map_err(Error::Address)?;
-    super::announce(arguments, address);
-    let mut reception = Reception::new(arguments, socket, output, interrupt);
+    super::print_address(arguments, address);
+    let mut reception = UdpReceiveCommand::new(arguments, socket, output, interrupt);
     let failure = reception.run().err();
     let summary = reception.summary(address, failure.is_some());
-    print::finish(&summary, arguments.json, failure)
+    print::print_summary(&summary, arguments.json, failure)
 }
 
 /// At the first address of the host that this machine has.
-fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
+fn bind_socket(arguments: &RecvArguments) -> Result<Socket, Failure> {
     let own = arguments.address();
     let addresses = own.local_addrs();
     let addresses = addresses.map_err(|source| Error::Resolve { address: own.clone(), source })?;
-    let mut failed = Attempts::default();
+    let mut failed = FailedAttempts::default();
     for address in &addresses {
         let builder = Socket::builder().receive_buffer(arguments.buffer.unwrap_or(BUFFER_BYTES) as usize);
         if address.ip().is_multicast() {
-            return join(builder.reuse_address(true), *address, arguments);
+            return join_group(builder.reuse_address(true), *address, arguments);
         }
         if arguments.datagrams.interface.is_some() {
             return Err(Error::NeedlessInterface.into());
@@ -95,7 +95,7 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
         match builder.local_addresses(address.ip().is_unspecified()).bind(*address) {
             Ok(socket) => return Ok(socket),
             Err(OpenError::Bind { source, .. } | OpenError::Socket(source))
-                if addresses.len() > 1 && is_of_another_host(&source) =>
+                if addresses.len() > 1 && is_address_not_local(&source) =>
             {
                 failed.record(*address, source);
             }
@@ -106,13 +106,13 @@ fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
 }
 
 /// Receives from a group, possibly together with others on this host.
-fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {
+fn join_group(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {
     if !arguments.raw {
         return Err(Error::Group { to: group }.into());
     }
     let interface = arguments.datagrams.interface.as_deref();
     let index = match (interface, group) {
-        (Some(name), _) => Interface::find(name).map_err(Failure::lookup(name))?.index,
+        (Some(name), _) => Interface::find(name).map_err(Failure::from_interface_lookup(name))?.index,
         (None, SocketAddr::V6(group)) => group.scope_id(),
         (None, SocketAddr::V4(_)) => 0,
     };
@@ -127,11 +127,11 @@ fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Resul
     Ok(builder.bind(own).map_err(Error::Open)?)
 }
 
-struct Reception<'a> {
+struct UdpReceiveCommand<'a> {
     arguments: &'a RecvArguments,
     sender: Sender,
     receiver: Receiver,
-    output: Option<Output>,
+    output: Option<DatagramOutput>,
     interrupt: Interrupt,
     tally: Tally,
     start: Instant,
@@ -141,17 +141,17 @@ struct Reception<'a> {
     probed_address: Option<LocalAddress>,
 }
 
-impl<'a> Reception<'a> {
+impl<'a> UdpReceiveCommand<'a> {
     fn new(
         arguments: &'a RecvArguments,
         socket: Socket,
-        output: Option<Output>,
+        output: Option<DatagramOutput>,
         interrupt: Interrupt,
     ) -> Self {
         let (receiver, sender) = socket.split();
         let tally = match arguments.raw {
-            true => Tally::raw(arguments.datagrams.count, arguments.idle),
-            false => Tally::of_runs(
+            true => Tally::without_headers(arguments.datagrams.count, arguments.idle),
+            false => Tally::with_headers(
                 arguments.datagrams.count,
                 arguments.idle.unwrap_or(super::IDLE),
                 arguments.verify,
@@ -173,12 +173,12 @@ impl<'a> Reception<'a> {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        let mut live = Live::new();
+        let mut live = LiveStatus::new();
         let received = self.receive_all(&mut live);
         if received.is_err() {
             // The sender is informed in order, although nothing is written any more.
             self.ended = Some(CommandEnd::Failed);
-            self.close();
+            self.finish_counting();
             let output = self.output.take();
             let _ = self.receive_all(&mut live); // the first failure is the one to tell
             self.output = output;
@@ -186,24 +186,24 @@ impl<'a> Reception<'a> {
         drop(live);
         // Who interrupts it does not want to wait for the disk.
         let is_complete = received.is_ok() && self.ended != Some(CommandEnd::Interrupted);
-        let finish = if is_complete { Output::finish } else { Output::flush_pending };
+        let finish = if is_complete { DatagramOutput::finish } else { DatagramOutput::flush_pending };
         let written = self.output.as_mut().map_or(Ok(()), finish);
         received.and(written.map_err(Failure::from))
     }
 
-    fn receive_all(&mut self, live: &mut Live) -> Result<(), Failure> {
+    fn receive_all(&mut self, live: &mut LiveStatus) -> Result<(), Failure> {
         loop {
             let elapsed = self.start.elapsed();
             if self.ended.is_none()
                 && let Some(ended) = self.reason_to_end(elapsed)
             {
                 self.ended = Some(ended);
-                self.close();
+                self.finish_counting();
             }
             self.receive()?;
             // Everything that had arrived was read: if the receiver itself stalled, the sender does not count
             // as silent.
-            if let Some(ended) = self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
+            if let Some(ended) = self.tally.reason_to_end(elapsed.as_nanos() as u64, self.ended.is_some()) {
                 self.ended.get_or_insert(ended);
                 return Ok(());
             }
@@ -214,7 +214,7 @@ impl<'a> Reception<'a> {
     fn reason_to_end(&self, elapsed: Duration) -> Option<CommandEnd> {
         if self.interrupt.was_interrupted() {
             Some(CommandEnd::Interrupted)
-        } else if self.tally.is_enough() {
+        } else if self.tally.has_reached_count() {
             Some(CommandEnd::Count)
         } else {
             self.arguments
@@ -229,7 +229,7 @@ impl<'a> Reception<'a> {
             self;
         if drops_read_at.elapsed() >= DROPS_INTERVAL {
             *drops_read_at = Instant::now();
-            record_drops(tally, receiver);
+            record_kernel_drops(tally, receiver);
         }
         let runs = receiver.receive_timeout(WAIT).map_err(Error::Receive)?.into_runs();
         let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
@@ -238,13 +238,13 @@ impl<'a> Reception<'a> {
         let each = runs.iter().flat_map(|run| run.datagrams().map(move |bytes| (run, bytes)));
         for (run, bytes) in each {
             let from = run.from();
-            if !arguments.may_send(from) {
+            if !arguments.is_sender_allowed(from) {
                 tally.count_rejected();
                 continue;
             }
-            match tally.handle(from, bytes, now_ns) {
-                DatagramKind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
-                DatagramKind::Report(report) => {
+            match tally.handle_datagram(from, bytes, now_ns) {
+                DatagramAction::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
+                DatagramAction::Report(report) => {
                     *probed_address = run.local();
                     send_report(sender, from, *probed_address, &report);
                 }
@@ -259,10 +259,10 @@ impl<'a> Reception<'a> {
     }
 
     /// Stops counting, and informs the sender.
-    fn close(&mut self) {
-        record_drops(&mut self.tally, &mut self.receiver);
+    fn finish_counting(&mut self) {
+        record_kernel_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        if let Some((to, report)) = self.tally.close(now_ns) {
+        if let Some((to, report)) = self.tally.stop_counting(now_ns) {
             send_report(&mut self.sender, to, self.probed_address, &report);
         }
     }
@@ -270,31 +270,36 @@ impl<'a> Reception<'a> {
     fn summary(&mut self, address: SocketAddr, failed: bool) -> Summary {
         let ended = if failed { CommandEnd::Failed } else { self.ended.unwrap_or(CommandEnd::Done) };
         let evidence = self.receiver.ledger().into();
-        let left_out = self.output.as_ref().is_some_and(Output::has_left_out);
-        let summary = self.tally.summary(address, ended, evidence, self.output.as_ref().map(Output::words));
+        let left_out = self.output.as_ref().is_some_and(DatagramOutput::has_missing_pieces);
+        let summary = self.tally.summary(
+            address,
+            ended,
+            evidence,
+            self.output.as_ref().map(DatagramOutput::description),
+        );
         Summary { left_out, ..summary }
     }
 }
 
 /// Sends a report; if it is lost, the sender sends another probe.
 fn send_report(sender: &mut Sender, to: SocketAddr, probed_address: Option<LocalAddress>, report: &[u8]) {
-    let _ = crate::answer::answer(sender, report, to, probed_address);
+    let _ = crate::answer::send_answer(sender, report, to, probed_address);
 }
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.
-fn record_drops(tally: &mut Tally, receiver: &mut Receiver) {
+fn record_kernel_drops(tally: &mut Tally, receiver: &mut Receiver) {
     if let Ok(stats) = receiver.stats() {
         tally.record_kernel_drops(stats["sk_drops"]);
     }
 }
 
-struct Live {
+struct LiveStatus {
     line: LiveLine,
     datagrams: u64,
     bytes: u64,
 }
 
-impl Live {
+impl LiveStatus {
     fn new() -> Self {
         Self { line: LiveLine::default(), datagrams: 0, bytes: 0 }
     }
@@ -302,7 +307,7 @@ impl Live {
     fn update(&mut self, tally: &Tally) {
         let Self { line, datagrams, bytes } = self;
         line.update(Instant::now(), |since| {
-            let a_second = |count: u64| short(count as f64 / since.as_secs_f64());
+            let a_second = |count: u64| short_number(count as f64 / since.as_secs_f64());
             let text = format!(
                 "{} datagrams, {} datagrams/s, {}bit/s{}",
                 tally.datagrams(),

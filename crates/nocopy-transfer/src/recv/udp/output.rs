@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IoSlice};
 use std::path::{Path, PathBuf};
 
 use super::reorder_buffer::ReorderBuffer;
-use crate::recv::output::{self, InterruptibleWriter, sync, write_all_at};
+use crate::recv::output::{self, InterruptibleWriter, sync_to_disk, write_all_at};
 use nocopy_report::output_file::{CreateOptions, OutputFile};
 use nocopy_report::{Failure, Interrupt};
 
@@ -21,7 +21,7 @@ const DISK_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct DatagramOutput {
     path: PathBuf,
     mode: WriteMode,
     written_bytes: u64,
@@ -40,14 +40,14 @@ enum WriteMode {
     InOrder(ReorderBuffer<BufWriter<InterruptibleWriter>>),
 }
 
-impl Output {
+impl DatagramOutput {
     /// Opens a file, or standard output for `-`.
     pub(super) fn open(path: &Path, making: CreateOptions, interrupt: &Interrupt) -> Result<Self, Failure> {
-        let OutputFile { path, file, has_places, may_wait } = output::open(path, making, interrupt)?;
+        let OutputFile { path, file, is_seekable, may_block } = output::open_output(path, making, interrupt)?;
         let in_order = |file| {
-            BufWriter::with_capacity(256 << 10, InterruptibleWriter::new(file, may_wait, interrupt.clone()))
+            BufWriter::with_capacity(256 << 10, InterruptibleWriter::new(file, may_block, interrupt.clone()))
         };
-        let mode = match has_places {
+        let mode = match is_seekable {
             true => WriteMode::Placed(file),
             false => WriteMode::InOrder(ReorderBuffer::new(in_order(file))),
         };
@@ -56,7 +56,7 @@ impl Output {
 
     pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
         if let WriteMode::Placed(_) = self.mode {
-            pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));
+            pieces.retain(|(offset, bytes)| self.claim_disk_space(*offset, bytes.len() as u64));
         }
         let received: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let done = match &mut self.mode {
@@ -73,7 +73,7 @@ impl Output {
     }
 
     /// Whether a piece may be written; counts its disk space, or that it is left out.
-    fn may_use_disk(&mut self, offset: u64, bytes: u64) -> bool {
+    fn claim_disk_space(&mut self, offset: u64, bytes: u64) -> bool {
         if bytes == 0 {
             return true;
         }
@@ -102,25 +102,25 @@ impl Output {
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.flush_pending()?;
         match &self.mode {
-            WriteMode::Placed(file) => sync(&self.path, file),
-            WriteMode::InOrder(order) => sync(&self.path, order.output().get_ref().file()),
+            WriteMode::Placed(file) => sync_to_disk(&self.path, file),
+            WriteMode::InOrder(order) => sync_to_disk(&self.path, order.output().get_ref().file()),
         }
     }
 
     /// Whether pieces are missing in the output, although all may have arrived.
-    pub(super) fn has_left_out(&self) -> bool {
+    pub(super) fn has_missing_pieces(&self) -> bool {
         let skipped = match &self.mode {
             WriteMode::Placed(_) => 0,
-            WriteMode::InOrder(order) => order.gaps().0,
+            WriteMode::InOrder(order) => order.skipped_and_late_bytes().0,
         };
         self.left_out_bytes > 0 || skipped > 0
     }
 
     fn failure(&self, source: io::Error) -> Failure {
-        output::failure(&self.path, source)
+        output::output_failure(&self.path, source)
     }
 
-    pub(super) fn words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let (path, bytes) = (self.path.display(), self.written_bytes);
         match &self.mode {
             WriteMode::Placed(_) => {
@@ -133,7 +133,7 @@ impl Output {
                 format!("{path}: {bytes} bytes, each where it belongs; what did not come is a hole{left_out}")
             }
             WriteMode::InOrder(order) => {
-                let (left_out, too_late) = order.gaps();
+                let (left_out, too_late) = order.skipped_and_late_bytes();
                 format!(
                     "{path}: {} bytes in order, {left_out} left out, {too_late} came too late",
                     bytes.saturating_sub(too_late) // of a write that failed only these are counted
@@ -171,9 +171,9 @@ mod tests {
 
     use super::*;
 
-    fn open(path: &Path) -> Result<Output, Failure> {
+    fn open_output(path: &Path) -> Result<DatagramOutput, Failure> {
         let making = CreateOptions { force: false, permissions: None };
-        Output::open(path, making, &Interrupt::catch().unwrap())
+        DatagramOutput::open(path, making, &Interrupt::catch().unwrap())
     }
 
     /// A pipe cannot take them any more: the stream in it is not whole.
@@ -182,7 +182,7 @@ mod tests {
         let file = File::options().write(true).open("/dev/null").unwrap();
         let file = InterruptibleWriter::new(file, false, Interrupt::catch().unwrap());
         let mode = WriteMode::InOrder(ReorderBuffer::new(BufWriter::new(file)));
-        let mut output = Output {
+        let mut output = DatagramOutput {
             path: "-".into(),
             mode,
             written_bytes: 0,
@@ -191,16 +191,16 @@ mod tests {
             last_block: 0,
         };
         output.write(vec![(0, b"ab"), (4, b"ef")]).unwrap();
-        assert!(!output.has_left_out());
+        assert!(!output.has_missing_pieces());
         output.flush_pending().unwrap();
         output.write(vec![(2, b"cd")]).unwrap();
-        assert!(output.has_left_out(), "{}", output.words());
+        assert!(output.has_missing_pieces(), "{}", output.description());
     }
 
     #[test]
     fn bytes_in_distant_blocks_do_not_fill_the_disk() {
         let path = std::env::temp_dir().join(format!("nocopy-output-apart-{}", std::process::id()));
-        let mut output = open(&path).unwrap();
+        let mut output = open_output(&path).unwrap();
         let pieces = 100_000;
         for block in 0..pieces / 1000 {
             output
@@ -212,7 +212,11 @@ mod tests {
         assert_eq!(output.written_bytes + output.left_out_bytes, pieces + 3);
         let disk_max = DISK_BYTES + DISK_RATIO * (pieces + 3);
         assert!(512 * metadata.blocks() <= disk_max + BLOCK_BYTES, "{metadata:?}");
-        assert!(output.has_left_out() && output.words().contains("left out"), "{}", output.words());
+        assert!(
+            output.has_missing_pieces() && output.description().contains("left out"),
+            "{}",
+            output.description()
+        );
         // After each growth of the stream, whole pieces may be written again.
         let left_out = output.left_out_bytes;
         (0..1000).for_each(|place| output.write(vec![((1 << 40) + 1400 * place, &[b'x'; 1400])]).unwrap());
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn a_gap_of_any_length_loses_no_bytes() {
         let path = std::env::temp_dir().join(format!("nocopy-output-gap-{}", std::process::id()));
-        let mut output = open(&path).unwrap();
+        let mut output = open_output(&path).unwrap();
         for start in [0, 1 << 32, 1 << 40] {
             output.write((0..1000).map(|place| (start + 1400 * place, &[b'x'; 1400][..])).collect()).unwrap();
         }
@@ -234,8 +238,8 @@ mod tests {
     #[test]
     fn pieces_are_written_at_their_offsets() {
         let path = std::env::temp_dir().join(format!("nocopy-output-{}", std::process::id()));
-        let mut output = open(&path).unwrap();
-        assert!(matches!(open(&path), Err(Failure::Exists { .. })));
+        let mut output = open_output(&path).unwrap();
+        assert!(matches!(open_output(&path), Err(Failure::Exists { .. })));
         let many: Vec<(u64, &[u8])> = (0..3000).map(|place| (20 + place, &b"x"[..])).collect();
         output.write(vec![(4, b"ef"), (6, b"gh"), (0, b"ab"), (10, b"")]).unwrap();
         output.write(many).unwrap();
@@ -244,6 +248,6 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(written[..20], *b"ab\0\0efgh\0\0\0\0\0\0\0\0\0\0\0\0");
         assert!(written.len() == 3020 && written[20..].iter().all(|byte| *byte == b'x'));
-        assert!(output.words().contains("3006 bytes"), "{}", output.words());
+        assert!(output.description().contains("3006 bytes"), "{}", output.description());
     }
 }

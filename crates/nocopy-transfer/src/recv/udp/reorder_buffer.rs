@@ -33,41 +33,42 @@ impl<W: Write> ReorderBuffer<W> {
             return Ok(());
         }
         if offset > self.next {
-            self.pending_bytes += cost(bytes);
+            self.pending_bytes += piece_memory_bytes(bytes);
             if let Some(replaced) = self.pending.insert(offset, bytes.to_vec()) {
-                self.pending_bytes -= cost(&replaced); // only from a sender that sends a place twice
+                // Only from a sender that sends a place twice.
+                self.pending_bytes -= piece_memory_bytes(&replaced);
             }
             while self.pending_bytes > PENDING_BYTES_MAX {
-                self.skip()?;
+                self.skip_gap()?;
             }
             return Ok(());
         }
         self.output.write_all(bytes)?;
         self.next += bytes.len() as u64;
-        self.write_next()
+        self.write_contiguous()
     }
 
     /// Passes on held-back pieces, because the missing ones will not arrive.
     pub(super) fn flush_pending(&mut self) -> io::Result<()> {
         while !self.pending.is_empty() {
-            self.skip()?;
+            self.skip_gap()?;
         }
         self.output.flush()
     }
 
     /// Skips the gap before the first held-back piece.
-    fn skip(&mut self) -> io::Result<()> {
+    fn skip_gap(&mut self) -> io::Result<()> {
         if let Some(first) = self.pending.keys().next() {
             self.left_out += first.saturating_sub(self.next);
             self.next = *first;
         }
-        self.write_next()
+        self.write_contiguous()
     }
 
-    fn write_next(&mut self) -> io::Result<()> {
+    fn write_contiguous(&mut self) -> io::Result<()> {
         while let Some(first) = self.pending.first_entry().filter(|first| *first.key() <= self.next) {
             let (offset, bytes) = first.remove_entry();
-            self.pending_bytes -= cost(&bytes);
+            self.pending_bytes -= piece_memory_bytes(&bytes);
             if offset < self.next {
                 self.too_late += bytes.len() as u64; // only from a sender that sends a place twice
                 continue;
@@ -79,13 +80,13 @@ impl<W: Write> ReorderBuffer<W> {
     }
 
     /// Bytes that are known to have been skipped, and bytes that arrived too late.
-    pub(super) fn gaps(&self) -> (u64, u64) {
+    pub(super) fn skipped_and_late_bytes(&self) -> (u64, u64) {
         (self.left_out, self.too_late)
     }
 }
 
 /// The memory of a piece: for small ones mostly overhead.
-fn cost(bytes: &[u8]) -> usize {
+fn piece_memory_bytes(bytes: &[u8]) -> usize {
     bytes.len() + 64
 }
 
@@ -106,7 +107,7 @@ mod tests {
         buffer.push(8, b"ij").unwrap();
         buffer.flush_pending().unwrap();
         buffer.push(6, b"gh").unwrap();
-        assert_eq!((&buffer.output[..], buffer.gaps()), (&b"abcdefij"[..], (2, 2)));
+        assert_eq!((&buffer.output[..], buffer.skipped_and_late_bytes()), (&b"abcdefij"[..], (2, 2)));
     }
 
     #[test]
@@ -120,7 +121,7 @@ mod tests {
             );
         }
         buffer.flush_pending().unwrap();
-        assert_eq!((buffer.output.len(), buffer.gaps()), (2_999_000, (1000, 0)));
+        assert_eq!((buffer.output.len(), buffer.skipped_and_late_bytes()), (2_999_000, (1000, 0)));
     }
 
     proptest! {
@@ -139,7 +140,8 @@ mod tests {
             for (offset, length) in pieces {
                 buffer.push(offset as u64, &stream[offset..offset + length]).unwrap();
             }
-            prop_assert_eq!((&buffer.output, buffer.gaps(), buffer.pending_bytes), (&stream, (0, 0), 0));
+            let found = (&buffer.output, buffer.skipped_and_late_bytes(), buffer.pending_bytes);
+            prop_assert_eq!(found, (&stream, (0, 0), 0));
         }
     }
 }

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use crate::ledger::LedgerResult;
+use crate::ledger::LedgerSummary;
 use crate::processor::ProcessorUse;
 use crate::transfer::RunRow;
-use nocopy_report::quantity::{in_time, short};
+use nocopy_report::quantity::{in_time_suffix, short_number};
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
@@ -31,7 +31,7 @@ pub(super) struct Summary {
     /// Datagrams of other programs, senders or runs.
     pub foreign: u64,
     pub kernel_dropped: u64,
-    pub evidence: LedgerResult,
+    pub evidence: LedgerSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ impl nocopy_report::Summary for Summary {
             (format!("udp://{}", self.address), format!("{from}{end}")),
             (
                 "datagrams".to_owned(),
-                format!("{}, {} bytes{}", self.datagrams, self.bytes, in_time(self.seconds)),
+                format!("{}, {} bytes{}", self.datagrams, self.bytes, in_time_suffix(self.seconds)),
             ),
         ];
         match &self.run.run_counts {
@@ -78,7 +78,10 @@ impl nocopy_report::Summary for Summary {
             None => {}
         }
         if let (Some(datagrams), Some(bits)) = (self.datagrams_per_second, self.bits_per_second) {
-            rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(datagrams), short(bits))));
+            rows.push((
+                "rate".into(),
+                format!("{} datagrams/s, {}bit/s", short_number(datagrams), short_number(bits)),
+            ));
         }
         if self.foreign > 0 {
             let text =
@@ -93,7 +96,7 @@ impl nocopy_report::Summary for Summary {
         }
         rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
         rows.push(("evidence".into(), self.evidence.words.clone()));
-        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.description())));
         rows.into()
     }
 }

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::summary::Summary;
-use crate::ledger::LedgerResult;
+use crate::ledger::LedgerSummary;
 use crate::processor;
-use crate::recv::plain;
-use crate::transfer::{CONTROL_BYTES, HandleResult, ReceiverPhase, ReceiverRun, RunRow};
+use crate::recv::canonical_address;
+use crate::transfer::{CONTROL_BYTES, HandledDatagram, ReceiverPhase, ReceiverRun, RunRow};
 use nocopy_report::CommandEnd;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Tally {
     kernel_dropped: u64,
     /// Datagrams from addresses that may not send.
     rejected: u64,
-    start: Option<processor::StartTime>,
+    start: Option<processor::ProcessorTimeSnapshot>,
     closed: bool,
     /// The report by which the sender stops.
     last_report: Option<LastReport>,
@@ -33,18 +33,18 @@ pub(super) struct Tally {
 
 type LastReport = (SocketAddr, [u8; CONTROL_BYTES]);
 
-pub(super) enum DatagramKind<'a> {
+pub(super) enum DatagramAction<'a> {
     Piece(u64, &'a [u8]),
     Report([u8; CONTROL_BYTES]),
     Nothing,
 }
 
 impl Tally {
-    pub(super) fn raw(count: Option<u64>, idle: Option<Duration>) -> Self {
+    pub(super) fn without_headers(count: Option<u64>, idle: Option<Duration>) -> Self {
         Self::new(None, count, idle)
     }
 
-    pub(super) fn of_runs(count: Option<u64>, idle: Duration, verify: bool) -> Self {
+    pub(super) fn with_headers(count: Option<u64>, idle: Duration, verify: bool) -> Self {
         Self::new(Some(ReceiverRun::new(verify, idle)), count, None)
     }
 
@@ -66,11 +66,16 @@ impl Tally {
         }
     }
 
-    pub(super) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> DatagramKind<'a> {
+    pub(super) fn handle_datagram<'a>(
+        &mut self,
+        from: SocketAddr,
+        bytes: &'a [u8],
+        now_ns: u64,
+    ) -> DatagramAction<'a> {
         let kind = self.classify(from, bytes, now_ns);
-        if self.is_enough() && !self.closed {
+        if self.has_reached_count() && !self.closed {
             // Checked at once: the next datagram of the batch could exceed the count.
-            self.last_report = self.close(now_ns);
+            self.last_report = self.stop_counting(now_ns);
         }
         kind
     }
@@ -80,27 +85,27 @@ impl Tally {
         self.rejected += 1;
     }
 
-    fn classify<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> DatagramKind<'a> {
+    fn classify<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> DatagramAction<'a> {
         if self.closed && self.run.is_none() {
-            return DatagramKind::Nothing;
+            return DatagramAction::Nothing;
         }
-        self.start.get_or_insert_with(processor::StartTime::now);
+        self.start.get_or_insert_with(processor::ProcessorTimeSnapshot::now);
         let Some(run) = &mut self.run else {
             let offset = self.bytes;
-            self.count_one(from, bytes, now_ns);
-            return DatagramKind::Piece(offset, bytes);
+            self.count_datagram(from, bytes, now_ns);
+            return DatagramAction::Piece(offset, bytes);
         };
-        match run.handle(from, bytes, now_ns) {
-            HandleResult::Data(data) => {
-                self.count_one(from, bytes, now_ns);
-                DatagramKind::Piece(data.offset, data.bytes)
+        match run.handle_datagram(from, bytes, now_ns) {
+            HandledDatagram::Data(data) => {
+                self.count_datagram(from, bytes, now_ns);
+                DatagramAction::Piece(data.offset, data.bytes)
             }
-            HandleResult::Report(report) => DatagramKind::Report(report),
-            HandleResult::Nothing => DatagramKind::Nothing,
+            HandledDatagram::Report(report) => DatagramAction::Report(report),
+            HandledDatagram::Nothing => DatagramAction::Nothing,
         }
     }
 
-    fn count_one(&mut self, from: SocketAddr, bytes: &[u8], now_ns: u64) {
+    fn count_datagram(&mut self, from: SocketAddr, bytes: &[u8], now_ns: u64) {
         self.datagrams += 1;
         self.bytes += bytes.len() as u64;
         self.last_bytes = bytes.len() as u64;
@@ -108,18 +113,18 @@ impl Tally {
         self.times_ns = Some((self.times_ns.map_or(now_ns, |(first_ns, _)| first_ns), now_ns));
     }
 
-    pub(super) fn is_enough(&self) -> bool {
+    pub(super) fn has_reached_count(&self) -> bool {
         self.count.is_some_and(|count| self.datagrams >= count)
     }
 
     /// Stops counting. Returns the last report and its receiver.
-    pub(super) fn close(&mut self, now_ns: u64) -> Option<LastReport> {
+    pub(super) fn stop_counting(&mut self, now_ns: u64) -> Option<LastReport> {
         self.closed = true;
-        self.last_report.take().or_else(|| self.run.as_mut()?.close(now_ns))
+        self.last_report.take().or_else(|| self.run.as_mut()?.stop_counting(now_ns))
     }
 
     /// The reason to end, if any; `ended`: end the counting in any case.
-    pub(super) fn is_over(&self, now_ns: u64, ended: bool) -> Option<CommandEnd> {
+    pub(super) fn reason_to_end(&self, now_ns: u64, ended: bool) -> Option<CommandEnd> {
         match self.run.as_ref().map(|run| run.phase(now_ns)) {
             Some(ReceiverPhase::Over) => Some(CommandEnd::Done),
             Some(ReceiverPhase::Silent) => Some(CommandEnd::Timeout),
@@ -150,14 +155,14 @@ impl Tally {
     }
 
     pub(super) fn lost(&self) -> Option<u64> {
-        self.run.as_ref()?.run_counts().map(|run_counts| run_counts.lost())
+        self.run.as_ref()?.run_counts().map(|run_counts| run_counts.lost_datagrams())
     }
 
     pub(super) fn summary(
         &self,
         address: SocketAddr,
         ended: CommandEnd,
-        evidence: LedgerResult,
+        evidence: LedgerSummary,
         output: Option<String>,
     ) -> Summary {
         let run = self.run.as_ref();
@@ -168,7 +173,7 @@ impl Tally {
         let a_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         Summary {
             address,
-            sender: run.and_then(ReceiverRun::peer).or(self.from).map(plain),
+            sender: run.and_then(ReceiverRun::peer).or(self.from).map(canonical_address),
             ended,
             datagrams: self.datagrams,
             bytes: self.bytes,
@@ -176,11 +181,11 @@ impl Tally {
             datagrams_per_second: a_second(self.datagrams.saturating_sub(1)),
             bits_per_second: a_second(8 * (self.bytes - self.last_bytes)),
             run: RunRow::new(run_counts.and_then(|run_counts| run_counts.sent), run_counts, has_checksums),
-            foreign: self.rejected + self.run.as_ref().map_or(0, ReceiverRun::foreign),
+            foreign: self.rejected + self.run.as_ref().map_or(0, ReceiverRun::foreign_datagrams),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,
-            processor: self.start.map(|start| start.used(self.datagrams)),
+            processor: self.start.map(|start| start.usage_since(self.datagrams)),
             left_out: false,
         }
     }

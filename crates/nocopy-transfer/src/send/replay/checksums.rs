@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nocopy_proto::wire::checksum::Sum;
+use nocopy_proto::wire::checksum::OnesComplementSum;
 use nocopy_proto::wire::ethernet::EtherType;
 use nocopy_proto::wire::{ipv4, ipv6};
 use nocopy_proto::{IpAddresses, IpProtocol};
@@ -10,7 +10,7 @@ use nocopy_proto::{IpAddresses, IpProtocol};
 const PPPOE_SESSION: u16 = 0x8864;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Correction {
+pub(super) enum ChecksumCorrection {
     /// All are right, or there are none.
     None,
     Made,
@@ -19,16 +19,16 @@ pub(super) enum Correction {
 }
 
 /// Corrects what is wrong. A UDP checksum of 0 means that there is none, and stays.
-pub(super) fn correct(frame: &mut [u8]) -> Correction {
-    match network_layer(frame) {
+pub(super) fn correct_checksums(frame: &mut [u8]) -> ChecksumCorrection {
+    match find_network_layer(frame) {
         Some((EtherType::IPV4, at)) => correct_ipv4(frame, at),
         Some((EtherType::IPV6, at)) => correct_ipv6(frame, at),
-        _ => Correction::None,
+        _ => ChecksumCorrection::None,
     }
 }
 
 /// The type of a frame, and where its payload begins: after tags, and after the header of a PPPoE session.
-fn network_layer(frame: &[u8]) -> Option<(EtherType, usize)> {
+fn find_network_layer(frame: &[u8]) -> Option<(EtherType, usize)> {
     let number = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let mut at = 12;
     while EtherType(number(at)?).is_vlan() {
@@ -44,10 +44,10 @@ fn network_layer(frame: &[u8]) -> Option<(EtherType, usize)> {
     }
 }
 
-fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
-    let Ok(packet) = ipv4::Packet::parse_cut(&frame[at..]) else { return Correction::Impossible };
+fn correct_ipv4(frame: &mut [u8], at: usize) -> ChecksumCorrection {
+    let Ok(packet) = ipv4::Packet::parse_cut(&frame[at..]) else { return ChecksumCorrection::Impossible };
     let (header_bytes, total_bytes) = (packet.header_bytes(), packet.total_bytes().map(usize::from));
-    let Some(total_bytes) = total_bytes else { return Correction::Impossible };
+    let Some(total_bytes) = total_bytes else { return ChecksumCorrection::Impossible };
     let protocol = packet.protocol();
     let addresses = match protocol {
         IpProtocol::TCP | IpProtocol::UDP => packet
@@ -57,81 +57,81 @@ fn correct_ipv4(frame: &mut [u8], at: usize) -> Correction {
     };
     let (is_fragment, is_right) = (packet.fragmentation().is_fragment(), packet.checksum_is_valid());
     let header = if is_right {
-        Correction::None
+        ChecksumCorrection::None
     } else {
-        complete(&mut frame[at..at + header_bytes], 10, Sum::new());
-        Correction::Made
+        write_checksum(&mut frame[at..at + header_bytes], 10, OnesComplementSum::new());
+        ChecksumCorrection::Made
     };
     if is_fragment {
         return header;
     }
     let place = at + header_bytes..at + total_bytes;
     let upper = match addresses {
-        Some(addresses) if place.end <= frame.len() => correct_upper(frame, place, protocol, addresses),
-        _ => Correction::Impossible,
+        Some(addresses) if place.end <= frame.len() => correct_upper_layer(frame, place, protocol, addresses),
+        _ => ChecksumCorrection::Impossible,
     };
-    if upper == Correction::None { header } else { upper }
+    if upper == ChecksumCorrection::None { header } else { upper }
 }
 
-fn correct_ipv6(frame: &mut [u8], at: usize) -> Correction {
-    let Ok(packet) = ipv6::Packet::parse(&frame[at..]) else { return Correction::Impossible };
-    let Ok(upper) = packet.upper_layer() else { return Correction::Impossible };
+fn correct_ipv6(frame: &mut [u8], at: usize) -> ChecksumCorrection {
+    let Ok(packet) = ipv6::Packet::parse(&frame[at..]) else { return ChecksumCorrection::Impossible };
+    let Ok(upper) = packet.upper_layer() else { return ChecksumCorrection::Impossible };
     if upper.fragmentation().is_some_and(|part| part.offset_bytes > 0 || part.more_fragments) {
-        return Correction::None;
+        return ChecksumCorrection::None;
     }
     let destination = packet.payload_bytes().and_then(|_| upper.final_destination(packet.destination()));
-    let Some(destination) = destination else { return Correction::Impossible };
+    let Some(destination) = destination else { return ChecksumCorrection::Impossible };
     let addresses = IpAddresses::V6 { source: packet.source(), destination };
     let end = at + ipv6::HEADER_BYTES + packet.payload().len();
     let (protocol, bytes) = (upper.protocol(), upper.payload().len());
-    correct_upper(frame, end - bytes..end, protocol, addresses)
+    correct_upper_layer(frame, end - bytes..end, protocol, addresses)
 }
 
-fn correct_upper(
+fn correct_upper_layer(
     frame: &mut [u8],
     mut place: Range<usize>,
     protocol: IpProtocol,
     addresses: IpAddresses,
-) -> Correction {
+) -> ChecksumCorrection {
     let is_ipv4 = matches!(addresses, IpAddresses::V4 { .. });
     let (at, bytes_min) = match protocol {
         IpProtocol::ICMP if is_ipv4 => (2, 4),
         IpProtocol::ICMPV6 if !is_ipv4 => (2, 4),
         IpProtocol::TCP => (16, 20),
         IpProtocol::UDP => (6, 8),
-        _ => return Correction::None,
+        _ => return ChecksumCorrection::None,
     };
     if place.len() < bytes_min {
-        return Correction::Impossible;
+        return ChecksumCorrection::Impossible;
     }
     if protocol == IpProtocol::UDP {
         let [.., high, low, a, b] = frame[place.start..place.start + 8] else { unreachable!("8 bytes") };
         let bytes = usize::from(u16::from_be_bytes([high, low]));
         if [a, b] == [0, 0] {
-            return Correction::None;
+            return ChecksumCorrection::None;
         }
         if !(8..=place.len()).contains(&bytes) {
-            return Correction::Impossible;
+            return ChecksumCorrection::Impossible;
         }
         place.end = place.start + bytes;
     }
     let pseudo_header = match protocol {
-        IpProtocol::ICMP => Sum::new(),
+        IpProtocol::ICMP => OnesComplementSum::new(),
         _ => addresses.pseudo_header_sum(protocol, place.len() as u32),
     };
     let segment = &mut frame[place];
     if pseudo_header.with(segment).is_valid() {
-        return Correction::None;
+        return ChecksumCorrection::None;
     }
-    complete(segment, at, pseudo_header);
+    write_checksum(segment, at, pseudo_header);
     if protocol == IpProtocol::UDP && segment[6..8] == [0, 0] {
         segment[6..8].fill(0xff);
     }
-    Correction::Made
+    ChecksumCorrection::Made
 }
 
 /// Writes the checksum of `bytes` into their field at `at`.
-fn complete(bytes: &mut [u8], at: usize, pseudo_header: Sum) {
+fn write_checksum(bytes: &mut [u8], at: usize, pseudo_header: OnesComplementSum) {
     bytes[at..at + 2].fill(0);
     let checksum = pseudo_header.with(bytes).checksum();
     bytes[at..at + 2].copy_from_slice(&checksum.to_be_bytes());

@@ -24,7 +24,7 @@ impl<R> CompressedInput<R> {
         &mut self.input
     }
 
-    pub(super) fn begin_search(&mut self) {
+    pub(super) fn reset_read_budget(&mut self) {
         self.remaining_bytes = COMPRESSED_BYTES_MAX;
     }
 }

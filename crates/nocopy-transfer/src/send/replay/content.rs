@@ -5,30 +5,30 @@ use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 use flate2::bufread::GzDecoder;
 
 use super::compressed::CompressedInput;
-use super::window::Window;
-use super::zstd::Zstd;
+use super::window::PeekReader;
+use super::zstd::ZstdReader;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 #[derive(Debug)]
-pub(super) enum Content<R> {
+pub(super) enum DecompressedInput<R> {
     Plain(R),
-    Gzip(Box<Gzip<R>>),
-    Zstd(Box<Zstd<R>>),
+    Gzip(Box<GzipReader<R>>),
+    Zstd(Box<ZstdReader<R>>),
 }
 
-impl<R: Read> Content<R> {
+impl<R: Read> DecompressedInput<R> {
     /// Recognizes the compression by the first bytes.
-    pub(super) fn open(input: R) -> io::Result<Window<Self>> {
-        let mut file = Window::new(input);
+    pub(super) fn open(input: R) -> io::Result<PeekReader<Self>> {
+        let mut file = PeekReader::new(input);
         let begin = file.peek(4)?;
         Ok(if begin.starts_with(&GZIP) {
-            let member = Some(GzDecoder::new(file.map(CompressedInput::new)));
-            Window::new(Self::Gzip(Box::new(Gzip { member })))
-        } else if Zstd::<R>::has_magic(begin) {
-            Window::new(Self::Zstd(Box::new(Zstd::new(file.map(CompressedInput::new)))))
+            let member = Some(GzDecoder::new(file.map_input(CompressedInput::new)));
+            PeekReader::new(Self::Gzip(Box::new(GzipReader { member })))
+        } else if ZstdReader::<R>::has_magic(begin) {
+            PeekReader::new(Self::Zstd(Box::new(ZstdReader::new(file.map_input(CompressedInput::new)))))
         } else {
-            file.map(Self::Plain)
+            file.map_input(Self::Plain)
         })
     }
 
@@ -43,19 +43,19 @@ impl<R: Read> Content<R> {
     pub(super) fn input(&mut self) -> &mut R {
         match self {
             Self::Plain(input) => input,
-            Self::Gzip(gzip) => gzip.packed().input_mut().input(),
-            Self::Zstd(zstd) => zstd.packed().input_mut().input(),
+            Self::Gzip(gzip) => gzip.compressed_reader().input_mut().input(),
+            Self::Zstd(zstd) => zstd.compressed_reader().input_mut().input(),
         }
     }
 }
 
-impl<R: Read + Seek> Content<R> {
+impl<R: Read + Seek> DecompressedInput<R> {
     pub(super) fn rewind(&mut self, begin: u64) -> io::Result<()> {
         self.input().seek(SeekFrom::Start(begin))?;
         match self {
             Self::Plain(_) => {}
             Self::Gzip(gzip) => {
-                gzip.packed().restart();
+                gzip.compressed_reader().restart();
                 gzip.begin_member();
             }
             Self::Zstd(zstd) => zstd.restart(),
@@ -64,7 +64,7 @@ impl<R: Read + Seek> Content<R> {
     }
 }
 
-impl<R: Read> Read for Content<R> {
+impl<R: Read> Read for DecompressedInput<R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(input) => input.read(target),
@@ -77,17 +77,17 @@ impl<R: Read> Read for Content<R> {
 /// A file of one or several members (RFC 1952, section 2.2), possibly filled up with zeros, as on tapes. Its
 /// memory is a window of 32 KiB.
 #[derive(Debug)]
-pub(super) struct Gzip<R> {
+pub(super) struct GzipReader<R> {
     /// The current member; `None` only while the next one is begun.
-    member: Option<GzDecoder<Window<CompressedInput<R>>>>,
+    member: Option<GzDecoder<PeekReader<CompressedInput<R>>>>,
 }
 
-impl<R: Read> Gzip<R> {
-    fn member(&mut self) -> &mut GzDecoder<Window<CompressedInput<R>>> {
+impl<R: Read> GzipReader<R> {
+    fn member(&mut self) -> &mut GzDecoder<PeekReader<CompressedInput<R>>> {
         self.member.as_mut().expect("no member is begun")
     }
 
-    fn packed(&mut self) -> &mut Window<CompressedInput<R>> {
+    fn compressed_reader(&mut self) -> &mut PeekReader<CompressedInput<R>> {
         self.member().get_mut()
     }
 
@@ -96,24 +96,24 @@ impl<R: Read> Gzip<R> {
     }
 
     /// Whether another member follows.
-    fn is_continued(&mut self) -> io::Result<bool> {
+    fn has_next_member(&mut self) -> io::Result<bool> {
         loop {
-            match self.packed().fill_buf()? {
+            match self.compressed_reader().fill_buf()? {
                 [] => return Ok(false),
                 [first, ..] if *first == GZIP[0] => return Ok(true),
-                [0, ..] => self.packed().skip(1),
+                [0, ..] => self.compressed_reader().skip(1),
                 _ => return Err(ErrorKind::InvalidData.into()),
             }
         }
     }
 }
 
-impl<R: Read> Read for Gzip<R> {
+impl<R: Read> Read for GzipReader<R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        self.packed().input_mut().begin_search();
+        self.compressed_reader().input_mut().reset_read_budget();
         loop {
             let count = self.member().read(target)?;
-            if count > 0 || target.is_empty() || !self.is_continued()? {
+            if count > 0 || target.is_empty() || !self.has_next_member()? {
                 return Ok(count);
             }
             self.begin_member();

@@ -4,10 +4,10 @@ use nocopy_proto::errno::ErrorCause;
 use nocopy_report::input_advice;
 use std::io::{self, ErrorKind};
 
-use super::framing::name_of;
+use super::framing::link_type_name;
 
 #[derive(Debug, thiserror::Error)]
-pub(in crate::send) enum Damage {
+pub(in crate::send) enum CaptureError {
     #[error("it cannot be read{cause}; {}", input_advice(.0), cause = ErrorCause(.0))]
     Read(#[source] io::Error),
     #[error(
@@ -20,7 +20,7 @@ pub(in crate::send) enum Damage {
     Empty,
     #[error("it holds no packets; record it again")]
     NoPackets,
-    #[error("it is no capture file (it begins with {}){}", hex(.0), advice(.0))]
+    #[error("it is no capture file (it begins with {}){}", hex_bytes(.0), file_kind_advice(.0))]
     NotACapture(Vec<u8>),
     #[error(
         "it is of version {major} of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
@@ -28,7 +28,7 @@ pub(in crate::send) enum Damage {
     Version { major: u16 },
     #[error(
         "its packets are of link type {_0}{name}, and an Ethernet interface cannot send them; record on an Ethernet interface",
-        name = name_of(*_0).map(|name| format!(" ({name})")).unwrap_or_default()
+        name = link_type_name(*_0).map(|name| format!(" ({name})")).unwrap_or_default()
     )]
     LinkType(u16),
     #[error(
@@ -49,17 +49,17 @@ pub(in crate::send) enum Damage {
     Corrupt { packet: u64, byte: u64, what: &'static str },
     #[error(
         "packet {packet} (byte {byte} of the decompressed data): its {compression} data {words}; decompress it with '{compression} -dc' to see more",
-        words = compressed(.source)
+        words = decompression_problem(.source)
     )]
     Compressed { packet: u64, byte: u64, compression: &'static str, source: io::Error },
 }
 
-impl Damage {
+impl CaptureError {
     /// As many of a file's first bytes as tell what it is.
     pub(super) const BEGIN_BYTES: usize = 8;
 
     /// For an error while packet `place.0` was read, at byte `place.1`.
-    pub(super) fn of_reading(
+    pub(super) fn from_read_error(
         source: io::Error,
         compression: Option<&'static str>,
         (packet, byte): (u64, u64),
@@ -75,17 +75,17 @@ impl Damage {
     }
 }
 
-impl From<io::Error> for Damage {
+impl From<io::Error> for CaptureError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::WouldBlock => Damage::Silence,
-            _ => Damage::Read(error),
+            ErrorKind::WouldBlock => CaptureError::Silence,
+            _ => CaptureError::Read(error),
         }
     }
 }
 
 /// What is wrong with compressed data.
-fn compressed(error: &io::Error) -> &'static str {
+fn decompression_problem(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::UnexpectedEof => "end too early",
         ErrorKind::FileTooLarge => "need more than 128 MiB of memory (a window)",
@@ -94,13 +94,13 @@ fn compressed(error: &io::Error) -> &'static str {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn hex_bytes(bytes: &[u8]) -> String {
     let pairs: Vec<_> = bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     pairs.join(" ")
 }
 
 /// What to do with a file of another kind.
-fn advice(begin: &[u8]) -> &'static str {
+fn file_kind_advice(begin: &[u8]) -> &'static str {
     match begin {
         [0xfd, b'7', b'z', b'X', b'Z', ..] => "; it is compressed with xz; decompress it with 'xz -dc'",
         [b'B', b'Z', b'h', ..] => "; it is compressed with bzip2; decompress it with 'bzip2 -dc'",

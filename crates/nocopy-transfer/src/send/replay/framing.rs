@@ -37,7 +37,7 @@ pub(super) struct Framing {
 
 /// Why a packet is no Ethernet frame, and cannot become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Unsendable {
+pub(super) enum UnsendableCause {
     LinkType(u16),
     /// It is of a protocol that has no EtherType.
     NoEtherType,
@@ -46,7 +46,7 @@ pub(super) enum Unsendable {
 }
 
 /// Whether packets of a link type can become frames.
-pub(super) fn is_possible(link_type: u16) -> bool {
+pub(super) fn is_supported_link_type(link_type: u16) -> bool {
     let with_header = [NULL, LOOP, IPV4, IPV6, LINUX_SLL, LINUX_SLL2];
     link_type == ETHERNET || with_header.contains(&link_type) || RAW_IP.contains(&link_type)
 }
@@ -54,22 +54,30 @@ pub(super) fn is_possible(link_type: u16) -> bool {
 impl Framing {
     /// What has to be done with a packet of a link type.
     #[inline]
-    pub(super) fn of(link_type: u16, packet: &[u8], addresses: &MacAddresses) -> Result<Self, Unsendable> {
+    pub(super) fn for_packet(
+        link_type: u16,
+        packet: &[u8],
+        addresses: &MacAddresses,
+    ) -> Result<Self, UnsendableCause> {
         match link_type {
             ETHERNET => Ok(Self { header: None, skip: 0 }),
-            other => Self::with_header(other, packet, addresses),
+            other => Self::with_new_header(other, packet, addresses),
         }
     }
 
-    fn with_header(link_type: u16, packet: &[u8], addresses: &MacAddresses) -> Result<Self, Unsendable> {
+    fn with_new_header(
+        link_type: u16,
+        packet: &[u8],
+        addresses: &MacAddresses,
+    ) -> Result<Self, UnsendableCause> {
         let (skip, ether_type, sender) = match link_type {
-            NULL | LOOP => (4, of_family(packet)?, None),
+            NULL | LOOP => (4, ether_type_of_family(packet)?, None),
             IPV4 => (0, EtherType::IPV4, None),
             IPV6 => (0, EtherType::IPV6, None),
-            raw if RAW_IP.contains(&raw) => (0, of_version(packet)?, None),
-            LINUX_SLL => (16, of_cooked(packet, 16, (14, 2))?, sender(packet, 5, 6)),
-            LINUX_SLL2 => (20, of_cooked(packet, 20, (0, 8))?, sender(packet, 11, 12)),
-            other => return Err(Unsendable::LinkType(other)),
+            raw if RAW_IP.contains(&raw) => (0, ether_type_of_ip_version(packet)?, None),
+            LINUX_SLL => (16, ether_type_of_cooked(packet, 16, (14, 2))?, sender_address(packet, 5, 6)),
+            LINUX_SLL2 => (20, ether_type_of_cooked(packet, 20, (0, 8))?, sender_address(packet, 11, 12)),
+            other => return Err(UnsendableCause::LinkType(other)),
         };
         let header = Repr {
             destination: addresses.destination.unwrap_or(addresses.absent),
@@ -80,7 +88,7 @@ impl Framing {
     }
 
     /// The length of the frame.
-    pub(super) fn bytes(&self, packet: &[u8]) -> usize {
+    pub(super) fn frame_bytes(&self, packet: &[u8]) -> usize {
         let header_bytes = if self.header.is_some() { HEADER_BYTES } else { 0 };
         header_bytes + packet.len() - self.skip
     }
@@ -114,27 +122,31 @@ impl Framing {
 
 /// The address family in front of a packet, of the system that recorded it, in the byte order of that system
 /// or of networks.
-fn of_family(packet: &[u8]) -> Result<EtherType, Unsendable> {
-    let family = *packet.first_chunk().ok_or(Unsendable::TooShort)?;
+fn ether_type_of_family(packet: &[u8]) -> Result<EtherType, UnsendableCause> {
+    let family = *packet.first_chunk().ok_or(UnsendableCause::TooShort)?;
     match u32::from_le_bytes(family).min(u32::from_be_bytes(family)) {
         2 => Ok(EtherType::IPV4),
         // Linux; Windows; NetBSD and OpenBSD; FreeBSD; Darwin.
         10 | 23 | 24 | 28 | 30 => Ok(EtherType::IPV6),
-        _ => Err(Unsendable::NoEtherType),
+        _ => Err(UnsendableCause::NoEtherType),
     }
 }
 
-fn of_version(packet: &[u8]) -> Result<EtherType, Unsendable> {
-    match packet.first().ok_or(Unsendable::TooShort)? >> 4 {
+fn ether_type_of_ip_version(packet: &[u8]) -> Result<EtherType, UnsendableCause> {
+    match packet.first().ok_or(UnsendableCause::TooShort)? >> 4 {
         4 => Ok(EtherType::IPV4),
         6 => Ok(EtherType::IPV6),
-        _ => Err(Unsendable::NoEtherType),
+        _ => Err(UnsendableCause::NoEtherType),
     }
 }
 
 /// The protocol of a packet with one of Linux' headers, from where that has the protocol and the kind of
 /// hardware.
-fn of_cooked(packet: &[u8], header_bytes: usize, at: (usize, usize)) -> Result<EtherType, Unsendable> {
+fn ether_type_of_cooked(
+    packet: &[u8],
+    header_bytes: usize,
+    at: (usize, usize),
+) -> Result<EtherType, UnsendableCause> {
     // Those whose protocol is no EtherType: libpcap, pcap/sll.h.
     const FRAME_RELAY: u16 = 770;
     const IEEE_802_11: [u16; 3] = [801, 802, 803];
@@ -145,35 +157,35 @@ fn of_cooked(packet: &[u8], header_bytes: usize, at: (usize, usize)) -> Result<E
     let field = |at: usize| Some(u16::from_be_bytes(*packet.get(at..)?.first_chunk()?));
     let (Some(protocol), Some(hardware), true) = (field(at.0), field(at.1), packet.len() >= header_bytes)
     else {
-        return Err(Unsendable::TooShort);
+        return Err(UnsendableCause::TooShort);
     };
     let is_other = [FRAME_RELAY, NETLINK].contains(&hardware) || IEEE_802_11.contains(&hardware);
     match protocol {
-        _ if is_other => Err(Unsendable::NoEtherType),
+        _ if is_other => Err(UnsendableCause::NoEtherType),
         TYPE_MIN.. => Ok(EtherType(protocol)),
         NOVELL_802_3 | LLC => u16::try_from(packet.len() - header_bytes)
             .ok()
             .filter(|bytes| *bytes < TYPE_MIN)
             .map(EtherType)
-            .ok_or(Unsendable::NoEtherType),
-        _ => Err(Unsendable::NoEtherType),
+            .ok_or(UnsendableCause::NoEtherType),
+        _ => Err(UnsendableCause::NoEtherType),
     }
 }
 
 /// The link-layer address of the sender, if it can be a station's; its length is at `length_at`.
-fn sender(packet: &[u8], length_at: usize, at: usize) -> Option<MacAddress> {
+fn sender_address(packet: &[u8], length_at: usize, at: usize) -> Option<MacAddress> {
     let address = MacAddress(*packet.get(at..)?.first_chunk()?);
     let is_station = packet[length_at] == 6 && !address.is_multicast();
     (is_station && address != MacAddress::UNSPECIFIED).then_some(address)
 }
 
-impl Unsendable {
+impl UnsendableCause {
     /// Its name among the counts of packets that were not sent.
     pub(super) fn name(self) -> String {
         match self {
             Self::TooShort => "too_short".into(),
             Self::NoEtherType => "no_ethertype".into(),
-            Self::LinkType(number) => match name_of(number) {
+            Self::LinkType(number) => match link_type_name(number) {
                 Some(name) => format!("link_type_{name}"),
                 None => format!("link_type_{number}"),
             },
@@ -182,7 +194,7 @@ impl Unsendable {
 }
 
 /// The names of link types that are recorded where Ethernet is, too, or are often found in files.
-pub(super) fn name_of(link_type: u16) -> Option<&'static str> {
+pub(super) fn link_type_name(link_type: u16) -> Option<&'static str> {
     Some(match link_type {
         6 => "ieee802_5",
         9 => "ppp",

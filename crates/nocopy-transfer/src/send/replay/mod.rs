@@ -24,9 +24,9 @@ mod zstd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use checksums::Correction;
-use clock::Skipped;
-use damage::Damage;
+use checksums::ChecksumCorrection;
+use clock::SkippedTime;
+use damage::CaptureError;
 use serde::Serialize;
 
 pub(super) use framing::MacAddresses;
@@ -34,39 +34,39 @@ pub(super) use playback::PlaybackSettings;
 
 use super::error::Error;
 use super::input::Input;
-use super::source::{Source, SourceState};
+use super::source::{PacketSource, PeekResult};
 use crate::Failure;
-use crate::arguments::Rounds;
+use crate::arguments::RepeatCount;
 use nocopy_report::Interrupt;
-use nocopy_report::input_file::name;
+use nocopy_report::input_file::display_name;
 use playback::Playback;
 
 /// The longest gap that is kept if no other is asked for.
 pub(super) const GAP_MAX: Duration = Duration::from_secs(5);
 
-pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
+pub(super) fn open_replay_input(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
     Input::open(path, interrupt)
-        .map_err(|source| Error::Replay { path: name(path), source: Damage::Read(source) })
+        .map_err(|source| Error::Replay { path: display_name(path), source: CaptureError::Read(source) })
 }
 
 #[derive(Debug)]
-pub(super) struct Replay {
+pub(super) struct ReplaySource {
     path: PathBuf,
     playback: Playback<Input>,
     /// Of the current packet, once it is written.
-    correction: Correction,
-    corrections: Corrections,
+    correction: ChecksumCorrection,
+    corrections: CorrectionCounters,
 }
 
 /// Packets by what became of their checksums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Corrections {
+pub(super) struct CorrectionCounters {
     pub made: u64,
     /// They were not complete, and sent as they are.
     pub impossible: u64,
 }
 
-impl Replay {
+impl ReplaySource {
     /// Reads the first packet of an open file.
     pub(super) fn new(
         path: &Path,
@@ -75,25 +75,25 @@ impl Replay {
         interrupt: &Interrupt,
     ) -> Result<Self, Error> {
         let mut playback = Playback::new(input, settings, || interrupt.was_interrupted())
-            .map_err(|source| Error::Replay { path: name(path), source })?;
+            .map_err(|source| Error::Replay { path: display_name(path), source })?;
         playback.input().stop_waiting();
-        let (correction, corrections) = (Correction::None, Corrections::default());
-        Ok(Self { path: name(path), playback, correction, corrections })
+        let (correction, corrections) = (ChecksumCorrection::None, CorrectionCounters::default());
+        Ok(Self { path: display_name(path), playback, correction, corrections })
     }
 
     /// Packets that were sent, and truncated when they were recorded.
-    pub(super) fn truncated(&self) -> u64 {
-        self.playback.truncated()
+    pub(super) fn truncated_packets(&self) -> u64 {
+        self.playback.truncated_packets()
     }
 
     /// `None` if checksums are sent as recorded.
-    pub(super) fn corrections(&self) -> Option<Corrections> {
+    pub(super) fn corrections(&self) -> Option<CorrectionCounters> {
         self.playback.settings().fix_checksums.then_some(self.corrections)
     }
 
     /// Packets that are no Ethernet frames and cannot become such, by cause.
-    pub(super) fn unsendable(&self) -> impl Iterator<Item = (String, u64)> {
-        self.playback.unsendable().iter().map(|(cause, count)| (cause.name(), *count))
+    pub(super) fn unsendable_by_cause(&self) -> impl Iterator<Item = (String, u64)> {
+        self.playback.unsendable_by_cause().iter().map(|(cause, count)| (cause.name(), *count))
     }
 
     /// How often the file was sent completely. Checks whether it ends after the last packet sent; errors
@@ -103,19 +103,20 @@ impl Replay {
         self.playback.rounds_done()
     }
 
-    pub(super) fn row(&mut self, is_timed: bool) -> ReplayRow {
+    pub(super) fn report_row(&mut self, is_timed: bool) -> ReplayRow {
         let PlaybackSettings { rounds, gap_max, .. } = *self.playback.settings();
-        let Skipped { gaps, ns, steps_back } = self.playback.clock().skipped();
-        let times = TimesRow { gaps_shortened: gaps, skipped_seconds: ns as f64 / 1e9, steps_back, gap_max };
+        let SkippedTime { gaps, ns, steps_back } = self.playback.clock().skipped();
+        let times =
+            SkippedTimeRow { gaps_shortened: gaps, skipped_seconds: ns as f64 / 1e9, steps_back, gap_max };
         ReplayRow {
             file: self.path.display().to_string(),
             format: self.playback.capture().format(),
             compression: self.playback.capture().compression(),
             rounds: self.rounds_done(),
-            forever: rounds == Rounds::Forever,
-            truncated: self.truncated(),
+            forever: rounds == RepeatCount::Forever,
+            truncated: self.truncated_packets(),
             times: is_timed.then_some(times),
-            checksums: self.corrections().map(|Corrections { made, impossible }| ChecksumsRow {
+            checksums: self.corrections().map(|CorrectionCounters { made, impossible }| ChecksumsRow {
                 checksums_fixed: made,
                 checksums_not_fixed: impossible,
             }),
@@ -138,7 +139,7 @@ pub(super) struct ReplayRow {
     pub truncated: u64,
     /// With the recorded times.
     #[serde(flatten)]
-    pub times: Option<TimesRow>,
+    pub times: Option<SkippedTimeRow>,
     /// With --fix-checksums.
     #[serde(flatten)]
     pub checksums: Option<ChecksumsRow>,
@@ -146,7 +147,7 @@ pub(super) struct ReplayRow {
 
 /// Recorded time that was not waited for.
 #[derive(Debug, Serialize)]
-pub(super) struct TimesRow {
+pub(super) struct SkippedTimeRow {
     pub gaps_shortened: u64,
     pub skipped_seconds: f64,
     pub steps_back: u64,
@@ -162,8 +163,8 @@ pub(super) struct ChecksumsRow {
     pub checksums_not_fixed: u64,
 }
 
-impl Source for Replay {
-    fn peek(&mut self) -> Result<SourceState, Failure> {
+impl PacketSource for ReplaySource {
+    fn peek(&mut self) -> Result<PeekResult, Failure> {
         match self.playback.peek() {
             Ok(ahead) => Ok(ahead),
             Err(source) => Err(Error::Replay { path: self.path.clone(), source }.into()),
@@ -174,21 +175,25 @@ impl Source for Replay {
         self.playback.write(buffer);
         if self.playback.settings().fix_checksums {
             let is_truncated = self.playback.is_truncated();
-            self.correction = if is_truncated { Correction::Impossible } else { checksums::correct(buffer) };
+            self.correction = if is_truncated {
+                ChecksumCorrection::Impossible
+            } else {
+                checksums::correct_checksums(buffer)
+            };
         }
     }
 
     fn advance(&mut self) {
-        match std::mem::replace(&mut self.correction, Correction::None) {
-            Correction::None => {}
-            Correction::Made => self.corrections.made += 1,
-            Correction::Impossible => self.corrections.impossible += 1,
+        match std::mem::replace(&mut self.correction, ChecksumCorrection::None) {
+            ChecksumCorrection::None => {}
+            ChecksumCorrection::Made => self.corrections.made += 1,
+            ChecksumCorrection::Impossible => self.corrections.impossible += 1,
         }
         self.playback.advance();
     }
 
     fn skip(&mut self) {
-        self.correction = Correction::None;
+        self.correction = ChecksumCorrection::None;
         self.playback.skip();
     }
 }

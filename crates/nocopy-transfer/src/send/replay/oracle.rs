@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use nocopy_proto::MacAddress;
 
-use super::checksums::{self, Correction};
+use super::checksums::{self, ChecksumCorrection};
 use super::playback::{Playback, PlaybackSettings};
 use super::{GAP_MAX, MacAddresses};
-use crate::arguments::Rounds;
-use crate::send::source::SourceState;
+use crate::arguments::RepeatCount;
+use crate::send::source::PeekResult;
 
 /// The most packets to look at: a short file may hold many.
 const PACKETS_MAX: u64 = 10_000;
@@ -27,18 +27,18 @@ pub fn check_file(bytes: &[u8]) {
         absent: MacAddress([6; 6]),
     };
     let settings =
-        PlaybackSettings { rounds: Rounds::Times(2), gap_max: GAP_MAX, addresses, fix_checksums: true };
+        PlaybackSettings { rounds: RepeatCount::Times(2), gap_max: GAP_MAX, addresses, fix_checksums: true };
     let Ok(mut playback) = Playback::new(Cursor::new(bytes), settings, || false) else { return };
     let (mut before_ns, mut packets) = (0, 0);
-    while let Ok(ahead @ (SourceState::Packet(_) | SourceState::Silence)) = playback.peek() {
-        if let SourceState::Packet(upcoming) = ahead {
+    while let Ok(ahead @ (PeekResult::Packet(_) | PeekResult::Silence)) = playback.peek() {
+        if let PeekResult::Packet(upcoming) = ahead {
             let gap_ns = upcoming.recorded_ns.checked_sub(before_ns).expect("times do not step back");
             assert!(Duration::from_nanos(gap_ns) <= GAP_MAX, "{gap_ns} ns");
             before_ns = upcoming.recorded_ns;
             let mut frame = vec![0; upcoming.bytes];
             playback.write(&mut frame);
-            checksums::correct(&mut frame);
-            assert_ne!(checksums::correct(&mut frame), Correction::Made, "twice");
+            checksums::correct_checksums(&mut frame);
+            assert_ne!(checksums::correct_checksums(&mut frame), ChecksumCorrection::Made, "twice");
             playback.advance();
         }
         packets += 1;

@@ -1,7 +1,7 @@
 //! The pcap format (draft-ietf-opsawg-pcap) and its relatives, as libpcap and Wireshark read them.
 
 use super::byte_order::ByteOrder;
-use super::damage::Damage;
+use super::damage::CaptureError;
 
 pub(super) const HEADER_BYTES: usize = 24;
 
@@ -26,12 +26,12 @@ const IXIA_BYTES: usize = 4;
 const VERSION_OF_DG_UX: u16 = 543;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pcap {
+pub(super) struct PcapHeader {
     order: ByteOrder,
     pub(super) header_bytes: usize,
     pub(super) record_bytes: usize,
     magic: u32,
-    lengths: Lengths,
+    lengths: RecordLengthOrder,
     ns_per_fraction: u32,
     pub(super) link_type: u16,
     pub(super) fcs_bytes: u32,
@@ -39,7 +39,7 @@ pub(super) struct Pcap {
 
 /// The order of a record's two lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lengths {
+enum RecordLengthOrder {
     RecordedFirst,
     /// Before version 2.3.
     WireFirst,
@@ -48,15 +48,15 @@ enum Lengths {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct PcapRecord {
     pub(super) time_ns: i128,
     pub(super) bytes: u32,
     pub(super) wire_bytes: u32,
 }
 
-impl Pcap {
+impl PcapHeader {
     /// The header of a file; `None` if the magic number is another one.
-    pub(super) fn parse(header: &[u8; HEADER_BYTES]) -> Result<Option<Self>, Damage> {
+    pub(super) fn parse(header: &[u8; HEADER_BYTES]) -> Result<Option<Self>, CaptureError> {
         let Some((order, magic)) = [false, true].into_iter().find_map(|is_big_endian| {
             let order = ByteOrder { is_big_endian };
             let magic = order.u32(header);
@@ -67,13 +67,13 @@ impl Pcap {
         };
         let (major, minor) = (order.u16(&header[4..]), order.u16(&header[6..]));
         let lengths = match (major, minor) {
-            (2, ..3) | (VERSION_OF_DG_UX, 0) => Lengths::WireFirst,
-            (2, 3) => Lengths::Either,
-            (2, _) => Lengths::RecordedFirst,
-            _ => return Err(Damage::Version { major }),
+            (2, ..3) | (VERSION_OF_DG_UX, 0) => RecordLengthOrder::WireFirst,
+            (2, 3) => RecordLengthOrder::Either,
+            (2, _) => RecordLengthOrder::RecordedFirst,
+            _ => return Err(CaptureError::Version { major }),
         };
         let network = order.u32(&header[20..]);
-        let of_aix = if (major, minor) == (2, 2) { link_type_of_aix(network) } else { None };
+        let of_aix = if (major, minor) == (2, 2) { link_type_from_aix(network) } else { None };
         let is_in_nanoseconds = [NANOSECONDS, NAVTEL_NANOSECONDS].contains(&magic) || of_aix.is_some();
         Ok(Some(Self {
             order,
@@ -83,57 +83,57 @@ impl Pcap {
             lengths,
             ns_per_fraction: if is_in_nanoseconds { 1 } else { 1000 },
             link_type: of_aix.unwrap_or(network as u16),
-            fcs_bytes: fcs_of_file(network),
+            fcs_bytes: fcs_bytes_of_file(network),
         }))
     }
 
     /// The format with the header of records that makes sense of the bytes after the file's header: the usual
     /// one, if it may.
-    pub(super) fn with_records(self, begin: &[u8]) -> Self {
+    pub(super) fn with_detected_record_header(self, begin: &[u8]) -> Self {
         let candidates: &[usize] = match self.magic {
             MICROSECONDS => &RECORD_BYTES,
             PATCHED => &PATCHED_RECORD_BYTES,
             _ => &[],
         };
         let formats = candidates.iter().map(|&record_bytes| Self { record_bytes, ..self });
-        let fitting = formats.clone().find(|format| format.fits(begin) == Some(true));
-        match self.fits(begin) {
+        let fitting = formats.clone().find(|format| format.matches_record(begin) == Some(true));
+        match self.matches_record(begin) {
             Some(false) => fitting.unwrap_or(self),
             _ => self,
         }
     }
 
     /// The lengths and the time in a record's header.
-    pub(super) fn record(&self, header: &[u8]) -> Record {
+    pub(super) fn parse_record(&self, header: &[u8]) -> PcapRecord {
         let word = |number: usize| self.order.u32(&header[4 * number..]);
         let [first, second] = [word(2), word(3)];
         let is_swapped = match self.lengths {
-            Lengths::RecordedFirst => false,
-            Lengths::WireFirst => true,
-            Lengths::Either => first > second,
+            RecordLengthOrder::RecordedFirst => false,
+            RecordLengthOrder::WireFirst => true,
+            RecordLengthOrder::Either => first > second,
         };
         let (bytes, wire_bytes) = if is_swapped { (second, first) } else { (first, second) };
         let fraction_ns = i128::from(word(1)) * i128::from(self.ns_per_fraction);
-        Record { time_ns: i128::from(word(0)) * 1_000_000_000 + fraction_ns, bytes, wire_bytes }
+        PcapRecord { time_ns: i128::from(word(0)) * 1_000_000_000 + fraction_ns, bytes, wire_bytes }
     }
 
     /// Whether the headers of two records make sense; `None` if there are not so many bytes.
-    fn fits(&self, begin: &[u8]) -> Option<bool> {
+    fn matches_record(&self, begin: &[u8]) -> Option<bool> {
         let makes_sense = |header: &[u8]| {
-            let Record { bytes, wire_bytes, .. } = self.record(header);
+            let PcapRecord { bytes, wire_bytes, .. } = self.parse_record(header);
             bytes <= PACKET_BYTES_MAX && bytes <= wire_bytes && self.order.u32(&header[4..]) < 1_000_000
         };
         let first = begin.get(..self.record_bytes)?;
         if !makes_sense(first) {
             return Some(false);
         }
-        let second = begin.get(self.record_bytes + self.record(first).bytes as usize..)?;
+        let second = begin.get(self.record_bytes + self.parse_record(first).bytes as usize..)?;
         second.get(..self.record_bytes).map(makes_sense)
     }
 }
 
 /// AIX uses numbers of `net/if_types.h`, and nanoseconds.
-fn link_type_of_aix(interface_type: u32) -> Option<u16> {
+fn link_type_from_aix(interface_type: u32) -> Option<u16> {
     match interface_type {
         6 => Some(1),
         9 => Some(6),
@@ -145,7 +145,7 @@ fn link_type_of_aix(interface_type: u32) -> Option<u16> {
 
 /// The upper half of a file's link type: the length of the check sequence in units of 16 bits, if a bit marks
 /// it as known.
-fn fcs_of_file(link_type: u32) -> u32 {
+fn fcs_bytes_of_file(link_type: u32) -> u32 {
     const IS_KNOWN: u32 = 1 << 26;
     if link_type & IS_KNOWN == 0 { 0 } else { 2 * (link_type >> 28) }
 }

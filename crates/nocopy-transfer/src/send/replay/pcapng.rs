@@ -29,13 +29,13 @@ const INTERFACE_OFFSET: u16 = 14;
 const PACKET_FLAGS: u16 = 2;
 
 #[derive(Debug)]
-pub(super) struct Section {
+pub(super) struct PcapngSection {
     order: ByteOrder,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<RecordedInterface>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Interface {
+struct RecordedInterface {
     link_type: u16,
     snap_bytes: u32,
     /// As in option if_tsresol.
@@ -46,7 +46,7 @@ struct Interface {
 
 /// A packet in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BlockPacket {
+pub(super) struct PcapngPacket {
     pub(super) range: Range<usize>,
     pub(super) wire_bytes: u32,
     /// Since 1970; `None` if not recorded.
@@ -55,7 +55,7 @@ pub(super) struct BlockPacket {
     pub(super) fcs_bytes: u32,
 }
 
-impl Section {
+impl PcapngSection {
     /// A section that no block was read of.
     pub(super) fn empty(order: ByteOrder) -> Self {
         Self { order, interfaces: Vec::new() }
@@ -66,15 +66,15 @@ impl Section {
     }
 
     /// The byte order of a section, from the word after its header's type and length.
-    pub(super) fn order_of(word: &[u8]) -> Option<ByteOrder> {
+    pub(super) fn parse_byte_order(word: &[u8]) -> Option<ByteOrder> {
         [false, true]
             .map(|is_big_endian| ByteOrder { is_big_endian })
             .into_iter()
             .find(|order| order.u32(word) == BYTE_ORDER)
     }
 
-    pub(super) fn begin(block: &[u8]) -> Result<Self, &'static str> {
-        match block.get(8..24).and_then(|header| Some((header, Self::order_of(header)?))) {
+    pub(super) fn parse_section_header(block: &[u8]) -> Result<Self, &'static str> {
+        match block.get(8..24).and_then(|header| Some((header, Self::parse_byte_order(header)?))) {
             Some((header, order)) if order.u16(&header[4..]) == 1 => Ok(Self::empty(order)),
             Some(_) => Err("its section is of another version than 1"),
             None => Err("the header of a section makes no sense"),
@@ -90,14 +90,14 @@ impl Section {
         if self.interfaces.len() == INTERFACES_MAX {
             return Err("its section describes more than 65536 interfaces");
         }
-        let mut interface = Interface {
+        let mut interface = RecordedInterface {
             link_type: order.u16(&block[8..]),
             snap_bytes: order.u32(&block[12..]),
             resolution: 6,
             offset_s: 0,
             fcs_bytes: 0,
         };
-        for (code, value) in options(order, &block[OPTIONS_AT..block.len() - 4]) {
+        for (code, value) in parse_options(order, &block[OPTIONS_AT..block.len() - 4]) {
             match (code, value) {
                 (INTERFACE_RESOLUTION, [resolution, ..]) => interface.resolution = *resolution,
                 (INTERFACE_OFFSET, [_, _, _, _, _, _, _, _, ..]) => interface.offset_s = order.i64(value),
@@ -112,15 +112,15 @@ impl Section {
     }
 
     /// The packet in a block; `None` if its type is another one.
-    pub(super) fn packet(&self, kind: u32, block: &[u8]) -> Result<Option<BlockPacket>, &'static str> {
+    pub(super) fn parse_packet(&self, kind: u32, block: &[u8]) -> Result<Option<PcapngPacket>, &'static str> {
         match kind {
-            ENHANCED_PACKET | PACKET => self.timed_packet(kind, block).map(Some),
-            SIMPLE_PACKET => self.simple_packet(block).map(Some),
+            ENHANCED_PACKET | PACKET => self.parse_timed_packet(kind, block).map(Some),
+            SIMPLE_PACKET => self.parse_simple_packet(block).map(Some),
             _ => Ok(None),
         }
     }
 
-    fn timed_packet(&self, kind: u32, block: &[u8]) -> Result<BlockPacket, &'static str> {
+    fn parse_timed_packet(&self, kind: u32, block: &[u8]) -> Result<PcapngPacket, &'static str> {
         const DATA_AT: usize = 28;
         let order = self.order;
         if block.len() < DATA_AT + 4 {
@@ -132,20 +132,20 @@ impl Section {
         let interface = self.interface(interface)?;
         let ticks = u64::from(word(1)) << 32 | u64::from(word(2));
         let (bytes, wire_bytes) = (word(3), word(4));
-        let range = location(block, DATA_AT, bytes)?;
+        let range = packet_range(block, DATA_AT, bytes)?;
         let options_at = range.end.next_multiple_of(4).min(block.len() - 4);
-        let flags = options(order, &block[options_at..block.len() - 4])
+        let flags = parse_options(order, &block[options_at..block.len() - 4])
             .find_map(|(code, value)| (code == PACKET_FLAGS && value.len() >= 4).then(|| order.u32(value)));
-        Ok(BlockPacket {
+        Ok(PcapngPacket {
             range,
             wire_bytes,
             time_ns: Some(interface.time_ns(ticks)),
             link_type: interface.link_type,
-            fcs_bytes: flags.and_then(fcs_of_packet).unwrap_or(interface.fcs_bytes),
+            fcs_bytes: flags.and_then(fcs_bytes_of_packet).unwrap_or(interface.fcs_bytes),
         })
     }
 
-    fn simple_packet(&self, block: &[u8]) -> Result<BlockPacket, &'static str> {
+    fn parse_simple_packet(&self, block: &[u8]) -> Result<PcapngPacket, &'static str> {
         const DATA_AT: usize = 12;
         if block.len() < DATA_AT + 4 {
             return Err("its block makes no sense");
@@ -153,8 +153,8 @@ impl Section {
         let interface = self.interface(0)?;
         let wire_bytes = self.order.u32(&block[8..]);
         let snap_bytes = if interface.snap_bytes == 0 { u32::MAX } else { interface.snap_bytes };
-        Ok(BlockPacket {
-            range: location(block, DATA_AT, wire_bytes.min(snap_bytes))?,
+        Ok(PcapngPacket {
+            range: packet_range(block, DATA_AT, wire_bytes.min(snap_bytes))?,
             wire_bytes,
             time_ns: None,
             link_type: interface.link_type,
@@ -162,12 +162,12 @@ impl Section {
         })
     }
 
-    fn interface(&self, number: u32) -> Result<Interface, &'static str> {
+    fn interface(&self, number: u32) -> Result<RecordedInterface, &'static str> {
         self.interfaces.get(number as usize).copied().ok_or("it is from an interface that was not described")
     }
 }
 
-impl Interface {
+impl RecordedInterface {
     /// Section 4.2 of the draft, option if_tsresol: a power of 10, or of 2 if the highest bit is set.
     fn time_ns(&self, ticks: u64) -> i128 {
         let (ticks, exponent) = (i128::from(ticks), u32::from(self.resolution & 0x7f));
@@ -181,13 +181,13 @@ impl Interface {
 }
 
 /// Where a packet of that many bytes is in its block.
-fn location(block: &[u8], at: usize, bytes: u32) -> Result<Range<usize>, &'static str> {
+fn packet_range(block: &[u8], at: usize, bytes: u32) -> Result<Range<usize>, &'static str> {
     let bytes = bytes as usize;
     if bytes > block.len() - 4 - at { Err("it is longer than its block") } else { Ok(at..at + bytes) }
 }
 
 /// The options of a block, up to the end or the first one that is longer than the rest.
-fn options(order: ByteOrder, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+fn parse_options(order: ByteOrder, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (header, rest) = bytes.split_first_chunk::<4>()?;
         let (code, value_bytes) = (order.u16(header), usize::from(order.u16(&header[2..])));
@@ -198,7 +198,7 @@ fn options(order: ByteOrder, mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u
 }
 
 /// Option epb_flags, bits 5 to 8: the length in bytes, for packets that differ from others of the interface.
-fn fcs_of_packet(flags: u32) -> Option<u32> {
+fn fcs_bytes_of_packet(flags: u32) -> Option<u32> {
     let fcs_bytes = flags >> 5 & 0xf;
     (fcs_bytes > 0).then_some(fcs_bytes)
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
-use super::capture::{Capture, SEARCHED_BYTES_MAX};
-use super::clock::Clock;
-use super::damage::Damage;
-use super::framing::{Framing, MacAddresses, Unsendable};
-use crate::arguments::Rounds;
-use crate::send::source::{NextPacket, SourceState};
+use super::capture::{CaptureReader, SEARCHED_BYTES_MAX};
+use super::clock::ReplayClock;
+use super::damage::CaptureError;
+use super::framing::{Framing, MacAddresses, UnsendableCause};
+use crate::arguments::RepeatCount;
+use crate::send::source::{NextPacket, PeekResult};
 
 /// What is done with the packets of a file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::send) struct PlaybackSettings {
-    pub rounds: Rounds,
+    pub rounds: RepeatCount,
     /// The longest gap between two packets that is kept.
     pub gap_max: Duration,
     pub addresses: MacAddresses,
@@ -30,18 +30,18 @@ struct CurrentPacket {
 
 #[derive(Debug)]
 pub(super) struct Playback<R> {
-    capture: Capture<R>,
+    capture: CaptureReader<R>,
     /// Where each round begins in the input; 0 if there is only one.
     begin: u64,
     settings: PlaybackSettings,
     rounds_done: u64,
     current: Option<CurrentPacket>,
     ended: bool,
-    clock: Clock,
+    clock: ReplayClock,
     /// Packets of this round that can be sent.
     sendable: u64,
     truncated: u64,
-    unsendable: BTreeMap<Unsendable, u64>,
+    unsendable: BTreeMap<UnsendableCause, u64>,
 }
 
 impl<R: Read + Seek> Playback<R> {
@@ -50,58 +50,58 @@ impl<R: Read + Seek> Playback<R> {
         mut input: R,
         settings: PlaybackSettings,
         is_interrupted: impl Fn() -> bool,
-    ) -> Result<Self, Damage> {
+    ) -> Result<Self, CaptureError> {
         let begin = match settings.rounds {
-            Rounds::Times(1) => 0, // a pipe has no position
-            _ => input.stream_position().map_err(Damage::Rewind)?,
+            RepeatCount::Times(1) => 0, // a pipe has no position
+            _ => input.stream_position().map_err(CaptureError::Rewind)?,
         };
         let mut playback = Self {
-            capture: Capture::open(input)?,
+            capture: CaptureReader::open(input)?,
             begin,
             settings,
             rounds_done: 0,
             current: None,
             ended: false,
-            clock: Clock::new(settings.gap_max),
+            clock: ReplayClock::new(settings.gap_max),
             sendable: 0,
             truncated: 0,
             unsendable: BTreeMap::new(),
         };
         loop {
             match playback.peek()? {
-                SourceState::Packet(_) => return Ok(playback),
-                SourceState::Silence if is_interrupted() => return Err(Damage::Silence),
-                SourceState::Silence => {}
-                SourceState::End => return Err(playback.nothing()),
+                PeekResult::Packet(_) => return Ok(playback),
+                PeekResult::Silence if is_interrupted() => return Err(CaptureError::Silence),
+                PeekResult::Silence => {}
+                PeekResult::End => return Err(playback.nothing_to_send_error()),
             }
         }
     }
 
     /// Why there is nothing to send.
-    fn nothing(&self) -> Damage {
+    fn nothing_to_send_error(&self) -> CaptureError {
         if self.unsendable.is_empty() {
-            return Damage::NoPackets;
+            return CaptureError::NoPackets;
         }
         let counts: Vec<_> =
             self.unsendable.iter().map(|(cause, count)| format!("{} {count}", cause.name())).collect();
-        Damage::Unsendable { packets: self.unsendable.values().sum(), counts: counts.join(", ") }
+        CaptureError::Unsendable { packets: self.unsendable.values().sum(), counts: counts.join(", ") }
     }
 
-    pub(super) fn peek(&mut self) -> Result<SourceState, Damage> {
+    pub(super) fn peek(&mut self) -> Result<PeekResult, CaptureError> {
         let mut begin = None;
         while self.current.is_none() {
             if self.ended {
-                return Ok(SourceState::End);
+                return Ok(PeekResult::End);
             }
-            match self.read() {
+            match self.read_packet() {
                 Ok(true) => begin = None, // also of a new round
                 Ok(false) => {
                     let at = self.capture.offset();
                     if at - *begin.get_or_insert(at) >= SEARCHED_BYTES_MAX {
-                        return Ok(SourceState::Silence);
+                        return Ok(PeekResult::Silence);
                     }
                 }
-                Err(Damage::Silence) => return Ok(SourceState::Silence),
+                Err(CaptureError::Silence) => return Ok(PeekResult::Silence),
                 Err(damage) => {
                     self.ended = true;
                     return Err(damage);
@@ -110,14 +110,14 @@ impl<R: Read + Seek> Playback<R> {
         }
         let Some(CurrentPacket { framing, .. }) = self.current else { unreachable!("read above") };
         let packet = self.capture.packet();
-        let (bytes, tagged) = (framing.bytes(packet), framing.is_tagged(packet));
-        Ok(SourceState::Packet(NextPacket { bytes, tagged, recorded_ns: self.clock.now_ns() }))
+        let (bytes, tagged) = (framing.frame_bytes(packet), framing.is_tagged(packet));
+        Ok(PeekResult::Packet(NextPacket { bytes, tagged, recorded_ns: self.clock.now_ns() }))
     }
 
     /// Reads the next packet, or begins the next round; `false` if the packet cannot be sent.
-    fn read(&mut self) -> Result<bool, Damage> {
-        let Some(recorded) = self.capture.next()? else { return self.begin_round().map(|()| true) };
-        match Framing::of(recorded.link_type, self.capture.packet(), &self.settings.addresses) {
+    fn read_packet(&mut self) -> Result<bool, CaptureError> {
+        let Some(recorded) = self.capture.next_packet()? else { return self.begin_round().map(|()| true) };
+        match Framing::for_packet(recorded.link_type, self.capture.packet(), &self.settings.addresses) {
             Ok(framing) => {
                 self.clock.advance(recorded.time_ns);
                 self.sendable += 1;
@@ -151,16 +151,16 @@ impl<R: Read + Seek> Playback<R> {
     /// As [`advance`](Self::advance), past a packet that is not sent.
     pub(super) fn skip(&mut self) {
         if self.current.take().is_some() {
-            self.clock.is_past();
+            self.clock.finish_packet();
         }
     }
 
     /// The next round begins when the last packet of the previous one was sent.
-    fn begin_round(&mut self) -> Result<(), Damage> {
+    fn begin_round(&mut self) -> Result<(), CaptureError> {
         self.rounds_done += 1;
         let more = match self.settings.rounds {
-            Rounds::Times(times) => self.rounds_done < times,
-            Rounds::Forever => true,
+            RepeatCount::Times(times) => self.rounds_done < times,
+            RepeatCount::Forever => true,
         };
         // A round without a packet would be repeated for ever.
         self.ended = !more || self.sendable == 0;
@@ -172,7 +172,7 @@ impl<R: Read + Seek> Playback<R> {
         Ok(())
     }
 
-    pub(super) fn capture(&self) -> &Capture<R> {
+    pub(super) fn capture(&self) -> &CaptureReader<R> {
         &self.capture
     }
 
@@ -184,7 +184,7 @@ impl<R: Read + Seek> Playback<R> {
         &self.settings
     }
 
-    pub(super) fn clock(&self) -> &Clock {
+    pub(super) fn clock(&self) -> &ReplayClock {
         &self.clock
     }
 
@@ -192,11 +192,11 @@ impl<R: Read + Seek> Playback<R> {
         self.rounds_done
     }
 
-    pub(super) fn truncated(&self) -> u64 {
+    pub(super) fn truncated_packets(&self) -> u64 {
         self.truncated
     }
 
-    pub(super) fn unsendable(&self) -> &BTreeMap<Unsendable, u64> {
+    pub(super) fn unsendable_by_cause(&self) -> &BTreeMap<UnsendableCause, u64> {
         &self.unsendable
     }
 }

@@ -6,9 +6,13 @@ mod recording;
 use std::io::{self, Cursor, Read, Seek};
 
 use proptest::prelude::*;
-use recording::{ETHERNET, Interface, Order, Packet, block, enhanced, interface, pcap, pcapng, section};
+use recording::{
+    ByteOrder as Order, ETHERNET, RecordedPacket as Packet, WrittenInterface as Interface,
+    enhanced_packet as enhanced, interface_description as interface, pcap_file as pcap,
+    pcapng_block as block, pcapng_file as pcapng, section_header as section,
+};
 
-use super::capture::{Capture, RecordedPacket};
+use super::capture::{CaptureReader, RecordedPacket};
 use super::framing::MacAddresses;
 use super::*;
 use nocopy_proto::MacAddress;
@@ -29,12 +33,12 @@ const ADDRESSES: MacAddresses = MacAddresses {
     absent: MacAddress([2, 0, 0, 0, 0, 0x22]),
 };
 
-fn playback<R: Read + Seek>(input: R, rounds: Rounds) -> Result<Playback<R>, Damage> {
+fn open_playback<R: Read + Seek>(input: R, rounds: RepeatCount) -> Result<Playback<R>, CaptureError> {
     let settings = PlaybackSettings { rounds, gap_max: GAP_MAX, addresses: ADDRESSES, fix_checksums: false };
     Playback::new(input, settings, || true)
 }
 
-fn packets(count: u64) -> Vec<Packet> {
+fn test_packets(count: u64) -> Vec<Packet> {
     let bytes = |number: u64| (0..60 + number * 97 % 1400).map(|place| (number + place) as u8).collect();
     (0..count)
         .map(|number| Packet::new(1_700_000_000 * SECOND_NS + number * 1_234_567, bytes(number)))
@@ -42,14 +46,14 @@ fn packets(count: u64) -> Vec<Packet> {
 }
 
 /// All packets of a file, and the damage after them.
-fn read(file: &[u8]) -> (Vec<(RecordedPacket, Vec<u8>)>, Option<Damage>) {
+fn read_all_packets(file: &[u8]) -> (Vec<(RecordedPacket, Vec<u8>)>, Option<CaptureError>) {
     let mut all = Vec::new();
-    let mut capture = match Capture::open(file) {
+    let mut capture = match CaptureReader::open(file) {
         Ok(capture) => capture,
         Err(damage) => return (all, Some(damage)),
     };
     loop {
-        match capture.next() {
+        match capture.next_packet() {
             Ok(Some(recorded)) => all.push((recorded, capture.packet().to_vec())),
             Ok(None) => return (all, None),
             Err(damage) => return (all, Some(damage)),
@@ -59,11 +63,11 @@ fn read(file: &[u8]) -> (Vec<(RecordedPacket, Vec<u8>)>, Option<Damage>) {
 
 /// The damage, as it is printed.
 fn error_text(file: &[u8]) -> String {
-    read(file).1.expect("damage").to_string()
+    read_all_packets(file).1.expect("damage").to_string()
 }
 
-fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
-    let (found, damage) = read(file);
+fn assert_file_yields_packets(file: &[u8], expected: &[Packet], ns_of_time: u64) {
+    let (found, damage) = read_all_packets(file);
     assert!(damage.is_none(), "{damage:?}");
     let expected: Vec<_> = expected
         .iter()
@@ -77,21 +81,21 @@ fn assert_reads(file: &[u8], expected: &[Packet], ns_of_time: u64) {
 
 #[test]
 fn every_file_format_is_read() {
-    let mut packets = packets(300);
+    let mut packets = test_packets(300);
     packets[7].cut_bytes = 100;
     for big_endian in [false, true] {
-        assert_reads(&pcap(big_endian, false, 1, &packets), &packets, 1000);
-        assert_reads(&pcap(big_endian, true, 1, &packets), &packets, 1);
+        assert_file_yields_packets(&pcap(big_endian, false, 1, &packets), &packets, 1000);
+        assert_file_yields_packets(&pcap(big_endian, true, 1, &packets), &packets, 1);
         packets.iter_mut().zip(0..).for_each(|(packet, number)| packet.interface = number % 2);
-        assert_reads(&pcapng(big_endian, &[ETHERNET, ETHERNET], &packets), &packets, 1);
+        assert_file_yields_packets(&pcapng(big_endian, &[ETHERNET, ETHERNET], &packets), &packets, 1);
     }
 }
 
 #[test]
-fn sections_have_a_byte_order_and_interfaces_of_their_own() {
-    let packets = packets(2);
+fn each_section_has_its_own_byte_order_and_interfaces() {
+    let packets = test_packets(2);
     let file = [pcapng(true, &[ETHERNET], &packets[..1]), pcapng(false, &[ETHERNET], &packets[1..])].concat();
-    assert_reads(&file, &packets, 1);
+    assert_file_yields_packets(&file, &packets, 1);
     let strange = Packet { interface: 1, ..packets[1].clone() };
     let file = [pcapng(true, &[ETHERNET; 2], &packets[..1]), pcapng(false, &[ETHERNET], &[strange])].concat();
     assert_eq!(
@@ -102,7 +106,7 @@ fn sections_have_a_byte_order_and_interfaces_of_their_own() {
 
 #[test]
 fn times_are_in_the_units_of_the_interface() {
-    let packet = packets(1).remove(0);
+    let packet = test_packets(1).remove(0);
     for big_endian in [false, true] {
         let order = Order { big_endian };
         for (resolution, offset_s, ticks, time_ns) in [
@@ -118,7 +122,7 @@ fn times_are_in_the_units_of_the_interface() {
         ] {
             let one = Interface { resolution, offset_s, ..ETHERNET };
             let file = [section(order), interface(order, one), enhanced(order, 0, ticks, &packet)].concat();
-            assert_eq!(read(&file).0[0].0.time_ns, Some(time_ns), "{resolution:?} {offset_s:?}");
+            assert_eq!(read_all_packets(&file).0[0].0.time_ns, Some(time_ns), "{resolution:?} {offset_s:?}");
         }
     }
 }
@@ -130,13 +134,13 @@ fn simple_packets_have_no_time_and_no_interface_of_their_own() {
     let head = [section(order), interface(order, ETHERNET)].concat();
     let file = [&head[..], &simple(61, &[7; 61])].concat();
     assert_eq!(
-        read(&file).0,
+        read_all_packets(&file).0,
         [(RecordedPacket { time_ns: None, truncated: false, link_type: 1 }, vec![7; 61])]
     );
     let longer = [&head[..], &simple(65, &[7; 61])].concat();
-    assert!(matches!(read(&longer).1, Some(Damage::Corrupt { packet: 1, .. })));
+    assert!(matches!(read_all_packets(&longer).1, Some(CaptureError::Corrupt { packet: 1, .. })));
     let of_none = [section(order), simple(61, &[7; 61])].concat();
-    assert!(matches!(read(&of_none).1, Some(Damage::Corrupt { packet: 1, .. })));
+    assert!(matches!(read_all_packets(&of_none).1, Some(CaptureError::Corrupt { packet: 1, .. })));
 }
 
 /// Wherever a file declares it, and also if a part or all of it was cut off.
@@ -155,7 +159,7 @@ fn frame_check_sequences_are_left_out() {
         };
         let simple = block(order, 3, &[&order.u32(64)[..], &[7; 64]].concat());
         let kept = |file: Vec<u8>| -> Vec<_> {
-            let (found, damage) = read(&file);
+            let (found, damage) = read_all_packets(&file);
             assert!(damage.is_none(), "{damage:?}");
             found.iter().map(|(recorded, bytes)| (bytes.len(), recorded.truncated)).collect()
         };
@@ -174,7 +178,7 @@ fn frame_check_sequences_are_left_out() {
 
 #[test]
 fn recordings_of_other_links_are_refused() {
-    let packets = packets(1);
+    let packets = test_packets(1);
     assert_eq!(error_text(b""), "it is empty; record it again");
     for (file, begin) in [(&b"\x7fELF and so on, and on, and on"[..], "7f 45 4c 46"), (b"abc", "61 62 63")] {
         assert_eq!(
@@ -203,61 +207,61 @@ fn recordings_of_other_links_are_refused() {
         "it is of version 3 of pcap, and only version 2 is known; convert it with 'editcap -F pcap'"
     );
     for file in [pcap(false, false, 1, &[]), pcapng(false, &[ETHERNET], &[])] {
-        let damage = playback(Cursor::new(&file), Rounds::Forever).unwrap_err();
+        let damage = open_playback(Cursor::new(&file), RepeatCount::Forever).unwrap_err();
         assert_eq!(damage.to_string(), "it holds no packets; record it again");
     }
 }
 
 /// A pipe from which nothing can be read yet.
 #[derive(Debug)]
-struct Pipe;
+struct SilentPipe;
 
-impl Read for Pipe {
+impl Read for SilentPipe {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
-impl Seek for Pipe {
+impl Seek for SilentPipe {
     fn seek(&mut self, _: io::SeekFrom) -> io::Result<u64> {
         Err(io::Error::from_raw_os_error(libc::ESPIPE))
     }
 }
 
 #[test]
-fn silent_and_repeated_pipes_are_refused() {
+fn pipes_without_data_and_repeated_pipes_are_refused() {
     for (rounds, expected) in [
         (
-            Rounds::Times(1),
+            RepeatCount::Times(1),
             "no packet was read before the interrupt, so nothing was sent; start the program that writes to it, if it is a pipe",
         ),
         (
-            Rounds::Times(2),
+            RepeatCount::Times(2),
             "it cannot be read twice (ESPIPE); illegal seek; leave out --loop, or name a file",
         ),
     ] {
-        assert_eq!(playback(Pipe, rounds).unwrap_err().to_string(), expected);
+        assert_eq!(open_playback(SilentPipe, rounds).unwrap_err().to_string(), expected);
     }
 }
 
 /// The packets before the end are read, and the error names the place.
 #[test]
-fn a_file_may_end_anywhere() {
-    let packets = packets(3);
+fn truncated_captures_yield_the_packets_before_the_end() {
+    let packets = test_packets(3);
     for (file, head) in [(pcap(true, true, 1, &packets), 24), (pcapng(false, &[ETHERNET], &packets), 28)] {
-        let whole = read(&file).0;
+        let whole = read_all_packets(&file).0;
         let cut = error_text(&file[..file.len() - 1]);
         assert!(cut.starts_with("it ends inside packet 3 (byte ") && cut.ends_with("), 1 bytes short; the program that wrote it was stopped; the packets before are complete ('editcap' can save them)"), "{cut}");
         for bytes in 1..file.len() {
-            let (found, damage) = read(&file[..bytes]);
+            let (found, damage) = read_all_packets(&file[..bytes]);
             assert_eq!(found, whole[..found.len()], "{bytes}");
             match damage {
                 None => assert!(bytes >= head && found.len() < 3),
-                Some(Damage::Truncated { packet, byte, bytes_missing }) => {
+                Some(CaptureError::Truncated { packet, byte, bytes_missing }) => {
                     assert!(byte < bytes as u64 && bytes_missing > 0);
                     assert_eq!(packet, found.len() as u64 + 1, "{bytes}");
                 }
-                Some(Damage::NotACapture(_)) => assert!(bytes < 4),
+                Some(CaptureError::NotACapture(_)) => assert!(bytes < 4),
                 Some(other) => panic!("{bytes}: {other}"),
             }
         }
@@ -265,8 +269,8 @@ fn a_file_may_end_anywhere() {
 }
 
 #[test]
-fn huge_claimed_lengths_are_refused_without_memory() {
-    let packets = packets(2);
+fn huge_claimed_lengths_are_refused_without_allocating() {
+    let packets = test_packets(2);
     let mut file = pcap(false, false, 1, &packets);
     let second = 24 + 16 + packets[0].bytes.len();
     file[second + 8..second + 12].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -276,44 +280,45 @@ fn huge_claimed_lengths_are_refused_without_memory() {
             "packet 2 (byte {second}) claims 4294967295 bytes, more than 262144; the file is damaged there; the packets before are complete ('editcap' can save them)"
         )
     );
-    assert_eq!(read(&file).0.len(), 1);
+    assert_eq!(read_all_packets(&file).0.len(), 1);
     let mut file = pcapng(true, &[ETHERNET], &packets);
     let block = 28 + 32;
     file[block + 4..block + 8].copy_from_slice(&0xffff_fffc_u32.to_be_bytes());
-    assert!(matches!(read(&file).1, Some(Damage::Claim { packet: 1, .. })));
+    assert!(matches!(read_all_packets(&file).1, Some(CaptureError::Claim { packet: 1, .. })));
 }
 
 #[test]
 fn endless_interface_descriptions_are_refused() {
-    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let (order, packets) = (Order { big_endian: false }, test_packets(1));
     let described = |count: usize| [section(order), interface(order, ETHERNET).repeat(count)].concat();
     let packet = || enhanced(order, 65_535, 0, &packets[0]);
-    let (found, damage) = read(&[described(65_536), packet()].concat());
+    let (found, damage) = read_all_packets(&[described(65_536), packet()].concat());
     assert_eq!((found.len(), damage.is_none()), (1, true), "{damage:?}");
-    let damage = read(&[described(65_537), packet()].concat()).1.unwrap();
+    let damage = read_all_packets(&[described(65_537), packet()].concat()).1.unwrap();
     assert!(damage.to_string().contains("more than 65536 interfaces"), "{damage}");
     // As many in each section.
-    let damage = read(&[described(65_536), described(65_536), packet()].concat()).1;
+    let damage = read_all_packets(&[described(65_536), described(65_536), packet()].concat()).1;
     assert!(damage.is_none(), "{damage:?}");
 }
 
 #[test]
 fn long_blocks_are_read_and_longer_ones_refused() {
-    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let (order, packets) = (Order { big_endian: false }, test_packets(1));
     let head = || [section(order), interface(order, ETHERNET)].concat();
     let packet = enhanced(order, 0, 0, &packets[0]);
     let empty = vec![0; 2 << 20];
     for kind in [0xbad, 1, 6] {
-        let (found, damage) = read(&[head(), block(order, kind, &empty), packet.clone()].concat());
+        let (found, damage) =
+            read_all_packets(&[head(), block(order, kind, &empty), packet.clone()].concat());
         assert_eq!((found.len(), damage.is_none()), (1 + usize::from(kind == 6), true), "{kind} {damage:?}");
     }
-    let damage = read(&[head(), block(order, 0xbad, &vec![0; 16 << 20]), packet].concat()).1;
-    assert!(matches!(damage, Some(Damage::Claim { bytes_max: 0x0100_0000, .. })), "{damage:?}");
+    let damage = read_all_packets(&[head(), block(order, 0xbad, &vec![0; 16 << 20]), packet].concat()).1;
+    assert!(matches!(damage, Some(CaptureError::Claim { bytes_max: 0x0100_0000, .. })), "{damage:?}");
 }
 
 #[test]
 fn blocks_that_contradict_themselves_are_refused() {
-    let packets = packets(1);
+    let packets = test_packets(1);
     let file = pcapng(false, &[ETHERNET], &packets);
     let custom = 28 + 32;
     for (place, value, words) in [
@@ -325,16 +330,16 @@ fn blocks_that_contradict_themselves_are_refused() {
     ] {
         let mut damaged = file.clone();
         damaged[place..place + 4].copy_from_slice(&value.to_le_bytes());
-        let (found, damage) = read(&damaged);
+        let (found, damage) = read_all_packets(&damaged);
         let damage = damage.expect("damaged").to_string();
         assert!(found.is_empty() && damage.contains(words) && damage.contains("packet 1 (byte "), "{damage}");
     }
 }
 
 /// Packets of a playback, as their lengths and times.
-fn packets_of(mut playback: Playback<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
+fn lengths_and_times(mut playback: Playback<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
     let mut all = Vec::new();
-    while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
+    while let PeekResult::Packet(upcoming) = playback.peek().unwrap() {
         if all.len() == count {
             break;
         }
@@ -348,18 +353,18 @@ fn packets_of(mut playback: Playback<Cursor<Vec<u8>>>, count: usize) -> Vec<(usi
 fn rounds_follow_each_other_on_one_time_scale() {
     let at = |time_ns, bytes| Packet::new(SECOND_NS + time_ns, vec![0; bytes]);
     let file = pcap(false, true, 1, &[at(0, 60), at(500, 61), at(300, 62), at(900, 63)]);
-    let playback = |rounds| playback(Cursor::new(file.clone()), rounds).unwrap();
+    let playback = |rounds| open_playback(Cursor::new(file.clone()), rounds).unwrap();
     let once = [(60, 0), (61, 500), (62, 500), (63, 900)];
     assert_eq!(
-        packets_of(playback(Rounds::Times(1)), 99),
+        lengths_and_times(playback(RepeatCount::Times(1)), 99),
         once,
         "what was recorded out of order is not sent late"
     );
     let again = once.map(|(bytes, time_ns)| (bytes, time_ns + 900));
-    assert_eq!(packets_of(playback(Rounds::Times(2)), 99), [once, again].concat());
-    assert_eq!(packets_of(playback(Rounds::Forever), 10_000).len(), 10_000);
-    let mut playback = playback(Rounds::Times(3));
-    while playback.peek().unwrap() != SourceState::End {
+    assert_eq!(lengths_and_times(playback(RepeatCount::Times(2)), 99), [once, again].concat());
+    assert_eq!(lengths_and_times(playback(RepeatCount::Forever), 10_000).len(), 10_000);
+    let mut playback = playback(RepeatCount::Times(3));
+    while playback.peek().unwrap() != PeekResult::End {
         playback.advance();
     }
     assert_eq!(playback.rounds_done(), 3);
@@ -367,17 +372,17 @@ fn rounds_follow_each_other_on_one_time_scale() {
 
 /// Standard input may be a file that another program has read a part of.
 #[test]
-fn every_round_begins_where_the_input_was() {
-    let packets = packets(40);
+fn every_round_begins_at_the_initial_input_offset() {
+    let packets = test_packets(40);
     let file = pcapng(false, &[ETHERNET], &packets);
     for content in [file.clone(), compressed::gzip(&file), compressed::zstd(&file)] {
         for head in [&b"what another program has read"[..], &pcap(true, false, 1, &packets[..3])] {
             for rounds in [1, 3] {
                 let mut input = Cursor::new([head, &content].concat());
                 input.set_position(head.len() as u64);
-                let mut playback = playback(input, Rounds::Times(rounds)).unwrap();
+                let mut playback = open_playback(input, RepeatCount::Times(rounds)).unwrap();
                 let mut lengths = Vec::new();
-                while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
+                while let PeekResult::Packet(upcoming) = playback.peek().unwrap() {
                     lengths.push(upcoming.bytes);
                     playback.advance();
                 }
@@ -398,7 +403,7 @@ proptest! {
         kind in 0..6_usize, count in 0..4_u64, tail in proptest::collection::vec(any::<u8>(), 0..200),
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
     ) {
-        let (packets, big_endian) = (packets(count), kind % 2 == 0);
+        let (packets, big_endian) = (test_packets(count), kind % 2 == 0);
         let mut file = match kind / 2 {
             0 => pcap(big_endian, false, 1, &packets),
             1 => pcapng(big_endian, &[ETHERNET], &packets),
@@ -411,7 +416,7 @@ proptest! {
                 file[place] = value;
             }
         }
-        let (found, _) = read(&file);
+        let (found, _) = read_all_packets(&file);
         prop_assert!(found.iter().map(|(_, bytes)| bytes.len() + 16).sum::<usize>() <= file.len());
         oracle::check_file(&file);
         oracle::check_file(&compressed::gzip(&file));

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 const BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
-pub(super) struct Window<R> {
+pub(super) struct PeekReader<R> {
     input: R,
     buffer: Vec<u8>,
     /// The unread part of the buffer.
@@ -15,15 +15,15 @@ pub(super) struct Window<R> {
     offset: u64,
 }
 
-impl<R: Read> Window<R> {
+impl<R: Read> PeekReader<R> {
     pub(super) fn new(input: R) -> Self {
         Self { input, buffer: vec![0; BYTES], start: 0, end: 0, offset: 0 }
     }
 
     /// The same bytes, read on from what `wrap` makes of the input.
-    pub(super) fn map<S>(self, wrap: impl FnOnce(R) -> S) -> Window<S> {
+    pub(super) fn map_input<S>(self, wrap: impl FnOnce(R) -> S) -> PeekReader<S> {
         let Self { input, buffer, start, end, offset } = self;
-        Window { input: wrap(input), buffer, start, end, offset }
+        PeekReader { input: wrap(input), buffer, start, end, offset }
     }
 
     pub(super) fn offset(&self) -> u64 {
@@ -39,12 +39,12 @@ impl<R: Read> Window<R> {
     }
 
     /// A part of the bytes of the last `peek`.
-    pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
+    pub(super) fn peeked_part(&self, from: usize, bytes: usize) -> &[u8] {
         &self.buffer[self.start + from..][..bytes]
     }
 
     /// The next bytes that are in memory.
-    pub(super) fn present(&self) -> &[u8] {
+    pub(super) fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
@@ -87,7 +87,7 @@ impl<R: Read> Window<R> {
     }
 }
 
-impl<R: Read> Read for Window<R> {
+impl<R: Read> Read for PeekReader<R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let count = self.fill_buf()?.read(target)?;
         self.skip(count);
@@ -95,12 +95,12 @@ impl<R: Read> Read for Window<R> {
     }
 }
 
-impl<R: Read> BufRead for Window<R> {
+impl<R: Read> BufRead for PeekReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.start == self.end {
             self.read_more(1)?; // 0 at the end
         }
-        Ok(self.present())
+        Ok(self.buffered())
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -113,9 +113,9 @@ mod tests {
     use super::*;
 
     /// Returns a few bytes per call, as a pipe may.
-    struct Trickle(Vec<u8>);
+    struct TrickleReader(Vec<u8>);
 
-    impl Read for Trickle {
+    impl Read for TrickleReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let count = self.0.len().min(buffer.len()).min(7000);
             buffer[..count].copy_from_slice(&self.0[..count]);
@@ -128,12 +128,12 @@ mod tests {
     fn every_byte_is_read_in_order_whatever_is_peeked() {
         let file: Vec<u8> =
             (0..3_000_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let mut window = Window::new(Trickle(file.clone()));
+        let mut window = PeekReader::new(TrickleReader(file.clone()));
         let mut offset = 0;
         for bytes in [1, 100_000, BYTES - 3, 7, 900_000, 0, 1_000_000].into_iter().chain([65_000; 20]) {
             let expected = &file[offset..file.len().min(offset + bytes)];
             assert_eq!(window.peek(bytes).unwrap(), expected);
-            assert_eq!((window.part(0, expected.len()), window.offset()), (expected, offset as u64));
+            assert_eq!((window.peeked_part(0, expected.len()), window.offset()), (expected, offset as u64));
             window.skip(expected.len());
             offset += expected.len();
         }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn memory_grows_with_the_bytes_read() {
-        let mut window = Window::new(&[1, 2, 3][..]);
+        let mut window = PeekReader::new(&[1, 2, 3][..]);
         assert_eq!(window.peek(usize::MAX / 4).unwrap(), [1, 2, 3]);
         assert_eq!(window.buffer.len(), BYTES);
     }

@@ -10,7 +10,7 @@ use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::compressed::CompressedInput;
-use super::window::Window;
+use super::window::PeekReader;
 
 /// The longest window that 'zstd -d' accepts without being asked to.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
@@ -30,8 +30,8 @@ const SKIPPABLE: u32 = 0x184d_2a50;
 /// cut off.
 const END: [u8; BLOCK_HEADER_BYTES + 4] = [1, 0, 0, 0, 0, 0, 0];
 
-pub(super) struct Zstd<R> {
-    packed: Window<CompressedInput<R>>,
+pub(super) struct ZstdReader<R> {
+    packed: PeekReader<CompressedInput<R>>,
     frame: Option<FrameDecoder>,
     /// The length of the checksum at the end of the frame.
     sum_bytes: usize,
@@ -41,8 +41,8 @@ pub(super) struct Zstd<R> {
     failed: Option<ErrorKind>,
 }
 
-impl<R: Read> Zstd<R> {
-    pub(super) fn new(packed: Window<CompressedInput<R>>) -> Self {
+impl<R: Read> ZstdReader<R> {
+    pub(super) fn new(packed: PeekReader<CompressedInput<R>>) -> Self {
         Self { packed, frame: None, sum_bytes: 0, skipped_bytes: 0, failed: None }
     }
 
@@ -53,7 +53,7 @@ impl<R: Read> Zstd<R> {
         })
     }
 
-    pub(super) fn packed(&mut self) -> &mut Window<CompressedInput<R>> {
+    pub(super) fn compressed_reader(&mut self) -> &mut PeekReader<CompressedInput<R>> {
         &mut self.packed
     }
 
@@ -91,7 +91,7 @@ impl<R: Read> Zstd<R> {
         frame.set_max_window_size(WINDOW_BYTES_MAX);
         rest = header;
         let is_cut = header.len() < FRAME_HEADER_BYTES_MAX && magic == FRAME;
-        frame.reset(&mut rest).map_err(|error| match failure(error) {
+        frame.reset(&mut rest).map_err(|error| match decoder_io_error(error) {
             error if is_cut && error.kind() == ErrorKind::InvalidData => ErrorKind::UnexpectedEof.into(),
             error => error,
         })?;
@@ -122,7 +122,7 @@ impl<R: Read> Zstd<R> {
             self.failed = Some(ErrorKind::UnexpectedEof);
             block = &END;
         }
-        frame.decode_blocks(block, BlockDecodingStrategy::UptoBlocks(1)).map_err(failure)?;
+        frame.decode_blocks(block, BlockDecodingStrategy::UptoBlocks(1)).map_err(decoder_io_error)?;
         if self.failed.is_none() {
             self.packed.skip(bytes);
         }
@@ -158,12 +158,12 @@ impl<R: Read> Zstd<R> {
     }
 }
 
-impl<R: Read> Read for Zstd<R> {
+impl<R: Read> Read for ZstdReader<R> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if let (Some(kind), None) = (self.failed, &self.frame) {
             return Err(kind.into());
         }
-        self.packed.input_mut().begin_search();
+        self.packed.input_mut().reset_read_budget();
         let read = self.unpack(target);
         if let Err(error) = &read
             && error.kind() != ErrorKind::WouldBlock
@@ -174,7 +174,7 @@ impl<R: Read> Read for Zstd<R> {
     }
 }
 
-fn failure(error: FrameDecoderError) -> io::Error {
+fn decoder_io_error(error: FrameDecoderError) -> io::Error {
     let kind = match error {
         FrameDecoderError::WindowSizeTooBig { .. } => ErrorKind::FileTooLarge,
         FrameDecoderError::DictNotProvided { .. } => ErrorKind::NotFound,
@@ -183,8 +183,8 @@ fn failure(error: FrameDecoderError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-impl<R: fmt::Debug> fmt::Debug for Zstd<R> {
+impl<R: fmt::Debug> fmt::Debug for ZstdReader<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Zstd").field("packed", &self.packed).finish_non_exhaustive()
+        f.debug_struct("ZstdReader").field("packed", &self.packed).finish_non_exhaustive()
     }
 }

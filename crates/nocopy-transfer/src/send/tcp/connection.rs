@@ -79,14 +79,14 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
+    pub(super) fn send_published_range(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
         let queued_bytes = range.end - range.start;
         self.socket.sender().send_published(bytes, range)?;
         self.queued_bytes += queued_bytes;
         Ok(())
     }
 
-    pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
+    pub(super) fn send_file_range(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
         let queued_bytes = range.end - range.start;
         let queued = self.socket.sender().send_file(Arc::clone(file), range);
         queued.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
@@ -96,7 +96,7 @@ impl Connection {
 
     /// Hands over queued data, if necessary after waiting for room. Returns `false` if some data is left.
     /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
-    pub(super) fn advance(&mut self) -> io::Result<bool> {
+    pub(super) fn flush_queued(&mut self) -> io::Result<bool> {
         self.waiting_bytes = 0;
         self.socket.sender().flush_timeout(WAIT)
     }
@@ -120,7 +120,7 @@ impl Connection {
 
     /// Reads from the other end until it has closed, too, or time is over, because closing a connection with
     /// unread bytes resets it.
-    pub(super) fn await_end(&mut self, patience: Duration) {
+    pub(super) fn await_peer_close(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let receiver = self.socket.receiver();
         while !receiver.is_finished() && Instant::now() < end {
@@ -134,7 +134,7 @@ impl Connection {
     }
 
     /// The connection's counts, once the other end has acknowledged everything or the time is over.
-    pub(super) fn report(&mut self, patience: Duration) -> ConnectionReport {
+    pub(super) fn await_report(&mut self, patience: Duration) -> ConnectionReport {
         let sender: &mut Sender = self.socket.sender();
         // Errors of the connection were reported before.
         let _ = sender.drain(patience);

@@ -55,7 +55,7 @@ pub(super) enum Error {
         port = .to.port()
     )]
     NoAnswer { to: SocketAddr, said: &'static str },
-    #[error("{to}: refused by the receiver; {}", words(*.why))]
+    #[error("{to}: refused by the receiver; {}", refusal_text(*.why))]
     Refused { to: SocketAddr, why: Refusal },
     #[error("{to}: cannot prepare the connection{cause}; free memory, or raise 'ulimit -n'", cause = ErrorCause(.source))]
     Prepare { to: SocketAddr, source: io::Error },
@@ -63,7 +63,7 @@ pub(super) enum Error {
 
 impl CommandError for Error {}
 
-fn words(why: Refusal) -> &'static str {
+fn refusal_text(why: Refusal) -> &'static str {
     match why {
         Refusal::Busy => "it serves another sender; try again when that is done, or start another receiver",
         Refusal::NoRanges => {
@@ -78,7 +78,7 @@ mod tests {
 
     /// The receiver would have to close a connection just when it was accepted.
     #[test]
-    fn rare_errors_have_the_usual_form() {
+    fn rare_errors_print_cause_and_remedy() {
         let (to, source) =
             (SocketAddr::from(([10, 0, 0, 1], 9)), io::Error::from_raw_os_error(libc::ECONNRESET));
         assert_eq!(

@@ -19,15 +19,15 @@ use super::PATIENCE;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
 use crate::streams::LiveBytes;
-use crate::transfer::stream::{ControlState, Count, Head, SenderControl};
+use crate::transfer::stream::{ByteCount, ControlState, SenderControl, StreamHead};
 use crate::{Failure, processor};
 use connection::Connection;
 use error::Error;
 use nocopy_report::{CommandEnd, Interrupt, Outcome, capability, print};
-use plan::Plan;
-use session::Session;
+use plan::SendPlan;
+use session::ControlSession;
 use summary::Summary;
-use worker::{Progress, Worker, WorkerEnd};
+use worker::{SharedProgress, Worker, WorkerResult};
 
 /// How long to wait for streams before other checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -38,17 +38,17 @@ pub(super) fn run(
     interrupt: Interrupt,
 ) -> Result<Outcome, Failure> {
     // Files are opened with the rights of the user, before capabilities are dropped.
-    let plan = Plan::new(arguments)?;
-    capability::drop_all_but(plan.needs())?;
+    let plan = SendPlan::new(arguments)?;
+    capability::drop_all_but(plan.needed_capabilities())?;
     let addresses = target
-        .resolve(arguments.family())
+        .resolve(arguments.address_family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let mut transmission = Transmission { target, addresses, arguments, plan, interrupt, session: None };
-    let workers = transmission.open()?;
+    let mut transmission = TcpSendCommand { target, addresses, arguments, plan, interrupt, session: None };
+    let workers = transmission.open_connections()?;
     capability::drop_all_but(capability::NONE)?;
-    let start = processor::StartTime::now();
+    let start = processor::ProcessorTimeSnapshot::now();
     let (mut ends, ended) = match workers {
-        Some(workers) => transmission.send(workers),
+        Some(workers) => transmission.send_on_all_streams(workers),
         None => (Vec::new(), CommandEnd::Interrupted),
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
@@ -56,48 +56,50 @@ pub(super) fn run(
     let failure = failure.or_else(|| transmission.plan.check_length().err().map(Failure::from));
     let ended = if failure.is_some() { CommandEnd::Failed } else { ended };
     let summary = transmission.summary(&ends, ended, start);
-    print::finish(&summary, arguments.json, failure)
+    print::print_summary(&summary, arguments.json, failure)
 }
 
-struct Transmission<'a> {
+struct TcpSendCommand<'a> {
     target: &'a Endpoint,
     /// Those of the target; from the first connection on only its address.
     addresses: Vec<SocketAddr>,
     arguments: &'a SendArguments,
-    plan: Plan,
+    plan: SendPlan,
     interrupt: Interrupt,
     /// `None` with `--raw`: no receiver reports.
-    session: Option<Session>,
+    session: Option<ControlSession>,
 }
 
-impl Transmission<'_> {
+impl TcpSendCommand<'_> {
     /// Opens all connections. `None`: the user interrupted it.
-    fn open(&mut self) -> Result<Option<Vec<Worker>>, Error> {
+    fn open_connections(&mut self) -> Result<Option<Vec<Worker>>, Error> {
         if let Some(name) = &self.arguments.stream.congestion {
-            connect::check_congestion(name, self.to())?;
+            connect::check_congestion(name, self.target_address())?;
         }
-        let run = super::run_number().map_err(Error::Random)?;
+        let run = super::random_run_number().map_err(Error::Random)?;
         if !self.arguments.host.raw {
             let Some(stream) = self.connect()? else { return Ok(None) };
-            let patience = self.arguments.host.patience();
+            let patience = self.arguments.host.connect_timeout_or_default();
             let sender_control = SenderControl::new(
                 run,
-                self.plan.streams(),
+                self.plan.stream_count(),
                 self.plan.total,
                 self.arguments.host.verify,
                 patience,
             );
-            let session = Session::new(stream, self.to(), sender_control).map_err(self.unprepared())?;
-            if !self.session.insert(session).begin(&self.interrupt)? {
+            let session = ControlSession::new(stream, self.target_address(), sender_control)
+                .map_err(self.prepare_error())?;
+            if !self.session.insert(session).await_receiver(&self.interrupt)? {
                 return Ok(None);
             }
         }
-        (0..self.plan.streams()).map(|number| self.open_worker(run, number)).collect()
+        (0..self.plan.stream_count()).map(|number| self.open_worker(run, number)).collect()
     }
 
     fn connect(&mut self) -> Result<Option<TcpStream>, Error> {
         let congestion = self.arguments.stream.congestion.as_deref();
-        let (to, patience) = ((self.target, &*self.addresses), self.arguments.host.patience());
+        let (to, patience) =
+            ((self.target, &*self.addresses), self.arguments.host.connect_timeout_or_default());
         let connected = connect::connect(to, patience, congestion, &self.interrupt)?;
         Ok(connected.map(|(stream, to)| {
             self.addresses = vec![to];
@@ -105,12 +107,12 @@ impl Transmission<'_> {
         }))
     }
 
-    fn to(&self) -> SocketAddr {
+    fn target_address(&self) -> SocketAddr {
         self.addresses[0] // there is at least one
     }
 
-    fn unprepared(&self) -> impl Fn(io::Error) -> Error + use<> {
-        let to = self.to();
+    fn prepare_error(&self) -> impl Fn(io::Error) -> Error + use<> {
+        let to = self.target_address();
         move |source| Error::Prepare { to, source }
     }
 
@@ -122,41 +124,44 @@ impl Transmission<'_> {
                 Some(range) => (range.start, Some(range.end - range.start)),
                 None => (0, None),
             };
-            let head = Head { run, number, streams: self.plan.streams(), offset, length };
+            let head = StreamHead { run, number, streams: self.plan.stream_count(), offset, length };
             // The kernel always has room for so few bytes.
-            stream.write_all(&head.emit()).map_err(|source| Error::Broken { to: self.to(), source })?;
+            stream
+                .write_all(&head.emit())
+                .map_err(|source| Error::Broken { to: self.target_address(), source })?;
         }
         let piece_bytes = self.plan.piece_bytes as usize;
-        let (piece, pieces_apart) = self.plan.pieces(number);
+        let (piece, pieces_apart) = self.plan.first_piece_and_step(number);
         Ok(Some(Worker {
             number,
-            content: self.plan.content(),
+            content: self.plan.worker_source(),
             path: self.plan.path(),
             range,
             piece_bytes,
             piece,
             pieces_apart,
-            schedule: self.plan.schedule(),
-            count: Count::empty(self.has_checksums()),
+            schedule: self.plan.stream_schedule(),
+            count: ByteCount::empty(self.has_checksums()),
             connection: Connection::new(stream, self.plan.method, piece_bytes)
-                .map_err(|source| Error::Open { to: self.to(), source })?,
+                .map_err(|source| Error::Open { to: self.target_address(), source })?,
             read: Vec::new(),
         }))
     }
 
     fn has_checksums(&self) -> bool {
-        self.session.as_ref().is_some_and(Session::has_checksums)
+        self.session.as_ref().is_some_and(ControlSession::has_checksums)
     }
 
     /// Sends on all streams at once, and waits until the receiver's counts are known.
-    fn send(&mut self, workers: Vec<Worker>) -> (Vec<WorkerEnd>, CommandEnd) {
-        let progress = Progress::default();
+    fn send_on_all_streams(&mut self, workers: Vec<Worker>) -> (Vec<WorkerResult>, CommandEnd) {
+        let progress = SharedProgress::default();
         let start = Instant::now();
         let (mut ends, reason) = thread::scope(|scope| {
             let progress = &progress;
             let spawn = |worker: Worker| scope.spawn(move || worker.run(start, progress));
             let running: Vec<_> = workers.into_iter().map(spawn).collect();
-            let reason = self.watch(progress, || running.iter().all(thread::ScopedJoinHandle::is_finished));
+            let reason =
+                self.watch_streams(progress, || running.iter().all(thread::ScopedJoinHandle::is_finished));
             let ends = running.into_iter().map(|worker| match worker.join() {
                 Ok(end) => end,
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -168,22 +173,26 @@ impl Transmission<'_> {
             Some(ended) => ended,
             None => CommandEnd::Done,
         };
-        let ended = self.settle(ended, &mut ends);
+        let ended = self.exchange_final_counts(ended, &mut ends);
         (ends, ended)
     }
 
     /// Waits for all streams, and stops them early if there is a reason, which it returns.
-    fn watch(&mut self, progress: &Progress, are_done: impl Fn() -> bool) -> Option<CommandEnd> {
+    fn watch_streams(
+        &mut self,
+        progress: &SharedProgress,
+        are_done: impl Fn() -> bool,
+    ) -> Option<CommandEnd> {
         let mut live = LiveBytes::new(" handed over");
         let mut reason = None;
         while !are_done() {
             let bytes = progress.bytes.load(Ordering::Relaxed);
             match &mut self.session {
-                Some(session) => session.exchange(bytes),
+                Some(session) => session.exchange_messages(bytes),
                 None => thread::sleep(POLL_INTERVAL),
             }
             live.update(bytes);
-            let state = self.session.as_ref().map_or(ControlState::Running, Session::state);
+            let state = self.session.as_ref().map_or(ControlState::Running, ControlSession::state);
             let now = match state {
                 ControlState::EndedEarly => Some(CommandEnd::ByReceiver),
                 ControlState::Running if self.interrupt.was_interrupted() => Some(CommandEnd::Interrupted),
@@ -201,7 +210,7 @@ impl Transmission<'_> {
     }
 
     /// The final exchange, after all streams have ended.
-    fn settle(&mut self, mut ended: CommandEnd, ends: &mut [WorkerEnd]) -> CommandEnd {
+    fn exchange_final_counts(&mut self, mut ended: CommandEnd, ends: &mut [WorkerResult]) -> CommandEnd {
         let is_broken = ends.iter().any(|end| end.connection_error.is_some());
         match &mut self.session {
             Some(session) => {
@@ -209,33 +218,41 @@ impl Transmission<'_> {
                     session.await_end();
                 }
                 let sent = ends.iter().map(|end| end.count);
-                let sent = sent.reduce(Count::then).unwrap_or_default();
+                let sent = sent.reduce(ByteCount::append).unwrap_or_default();
                 match session.state() {
                     ControlState::EndedEarly => {
                         ended = if ended == CommandEnd::Done { CommandEnd::ByReceiver } else { ended };
                         session.finish(sent, &self.interrupt);
                     }
                     // A stream that failed, although the receiver still works.
-                    ControlState::Running if is_broken => ended = ended.but(CommandEnd::Disconnected),
+                    ControlState::Running if is_broken => {
+                        ended = ended.unless_failed(CommandEnd::Disconnected)
+                    }
                     ControlState::Running => session.finish(sent, &self.interrupt),
-                    _ => ended = ended.but(CommandEnd::Disconnected),
+                    _ => ended = ended.unless_failed(CommandEnd::Disconnected),
                 }
                 if !matches!(session.state(), ControlState::Agreed) {
-                    ended = ended.but(CommandEnd::Disconnected);
+                    ended = ended.unless_failed(CommandEnd::Disconnected);
                 }
             }
-            None if is_broken => ended = ended.but(CommandEnd::Disconnected),
-            None => ends.iter_mut().for_each(|end| end.connection.await_end(PATIENCE)),
+            None if is_broken => ended = ended.unless_failed(CommandEnd::Disconnected),
+            None => ends.iter_mut().for_each(|end| end.connection.await_peer_close(PATIENCE)),
         }
         let start = Instant::now();
-        ends.iter_mut().for_each(|end| end.close(PATIENCE.saturating_sub(start.elapsed()))); // together
+        // Together.
+        ends.iter_mut().for_each(|end| end.close_connection(PATIENCE.saturating_sub(start.elapsed())));
         ended
     }
 
-    fn summary(&self, ends: &[WorkerEnd], ended: CommandEnd, start: processor::StartTime) -> Summary {
-        let state = self.session.as_ref().map(Session::state);
-        let run_counts = self.session.as_ref().map(Session::run_counts);
-        Summary::new(self.arguments, (self.target, self.to()), &self.plan, ends, ended, state)
+    fn summary(
+        &self,
+        ends: &[WorkerResult],
+        ended: CommandEnd,
+        start: processor::ProcessorTimeSnapshot,
+    ) -> Summary {
+        let state = self.session.as_ref().map(ControlSession::state);
+        let run_counts = self.session.as_ref().map(ControlSession::run_counts);
+        Summary::new(self.arguments, (self.target, self.target_address()), &self.plan, ends, ended, state)
             .with_run_counts(run_counts, self.has_checksums())
             .with_processor_use(start)
     }

@@ -10,14 +10,14 @@ use nocopy::tcp::{Method, Published};
 use rustix::thread::CapabilitySet;
 
 use super::Error;
-use super::worker::{Content, FileMethod};
+use super::worker::{FileSendMethod, WorkerSource};
 use crate::Failure;
-use crate::arguments::{HostArguments, MethodName, SendArguments};
+use crate::arguments::{HostArguments, SendArguments, SendMethodArgument};
 use crate::send::input::Input;
 use crate::send::pacer::Pace;
-use crate::send::pattern::Pattern;
-use crate::send::queue::{Goal, Schedule};
-use crate::transfer::stream::split;
+use crate::send::pattern::PayloadPattern;
+use crate::send::queue::{Schedule, SendLimits};
+use crate::transfer::stream::split_into_ranges;
 use nocopy_report::capability;
 use nocopy_report::input_file::{self, shrunk_error};
 use nocopy_report::quantity::Rate;
@@ -35,15 +35,15 @@ const PIECES_A_SECOND: f64 = 100.0;
 const PIECE_BYTES_MIN: u64 = 1400;
 
 #[derive(Debug)]
-pub(super) struct Plan {
-    source: Source,
+pub(super) struct SendPlan {
+    source: SendSource,
     path: PathBuf,
     pub piece_bytes: u64,
     /// One for each stream, if its end is known.
     pub ranges: Vec<Option<Range<u64>>>,
     pub total: Option<u64>,
     pub pace: Pace,
-    pub goal: Goal,
+    pub goal: SendLimits,
     /// Whether the run ends without a count: by a time, or at the end of the input.
     pub has_end: bool,
     /// The method for buffers; `None`: measured.
@@ -51,37 +51,37 @@ pub(super) struct Plan {
 }
 
 #[derive(Debug)]
-enum Source {
-    Pattern(Arc<Pattern>),
-    Published(Arc<Pattern>, Published),
+enum SendSource {
+    Pattern(Arc<PayloadPattern>),
+    Published(Arc<PayloadPattern>, Published),
     /// A file, and its length.
-    File(Arc<File>, u64, FileMethod),
+    File(Arc<File>, u64, FileSendMethod),
     /// The input, until its stream takes it.
     Input(Option<Input>),
 }
 
-impl Plan {
+impl SendPlan {
     pub(super) fn new(arguments: &SendArguments) -> Result<Self, Failure> {
         let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
-        let method = method(arguments.host.method);
+        let method = library_method(arguments.host.method);
         let piece_bytes = piece_bytes(arguments)?;
-        let (source, path) = open(&arguments.host, piece_bytes)?;
+        let (source, path) = open_source(&arguments.host, piece_bytes)?;
         let streams = arguments.stream.streams;
-        if streams > 1 && matches!(source, Source::Input(_)) {
+        if streams > 1 && matches!(source, SendSource::Input(_)) {
             return Err(Error::OneStream.into());
         }
         let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
         let total = match &source {
-            Source::Pattern(_) | Source::Published(..) => counted,
-            Source::File(_, length, _) => Some(counted.map_or(*length, |counted| counted.min(*length))),
-            Source::Input(_) => None,
+            SendSource::Pattern(_) | SendSource::Published(..) => counted,
+            SendSource::File(_, length, _) => Some(counted.map_or(*length, |counted| counted.min(*length))),
+            SendSource::Input(_) => None,
         };
         let ranges = match total {
-            Some(total) => split(total, piece_bytes, streams).into_iter().map(Some).collect(),
+            Some(total) => split_into_ranges(total, piece_bytes, streams).into_iter().map(Some).collect(),
             None => vec![None; streams as usize],
         };
-        let has_end =
-            arguments.duration.is_some() || !matches!(source, Source::Pattern(_) | Source::Published(..));
+        let has_end = arguments.duration.is_some()
+            || !matches!(source, SendSource::Pattern(_) | SendSource::Published(..));
         Ok(Self {
             source,
             path,
@@ -89,18 +89,18 @@ impl Plan {
             ranges,
             total,
             pace,
-            goal: Goal::of(arguments),
+            goal: SendLimits::from_arguments(arguments),
             has_end,
             method,
         })
     }
 
     /// Capabilities for opening: only with `CAP_IPC_LOCK` may a ring register memory beyond the limit.
-    pub(super) fn needs(&self) -> CapabilitySet {
+    pub(super) fn needed_capabilities(&self) -> CapabilitySet {
         if self.method.is_some() { CapabilitySet::IPC_LOCK } else { capability::NONE }
     }
 
-    pub(super) fn streams(&self) -> u32 {
+    pub(super) fn stream_count(&self) -> u32 {
         self.ranges.len() as u32 // from 1 to 64
     }
 
@@ -111,46 +111,46 @@ impl Plan {
     /// Errors: the file became shorter than what was to be sent. Bytes that were sent by reference may have
     /// become zeros.
     pub(super) fn check_length(&self) -> Result<(), Error> {
-        let Source::File(file, ..) = &self.source else { return Ok(()) };
+        let SendSource::File(file, ..) = &self.source else { return Ok(()) };
         let length = file.metadata().map(|about| about.len());
         match length {
             Ok(length) if self.total.is_some_and(|total| length < total) => {
-                Err(self.unreadable(shrunk_error()))
+                Err(self.input_error(shrunk_error()))
             }
             Ok(_) => Ok(()),
-            Err(source) => Err(self.unreadable(source)),
+            Err(source) => Err(self.input_error(source)),
         }
     }
 
-    fn unreadable(&self, source: io::Error) -> Error {
+    fn input_error(&self, source: io::Error) -> Error {
         Error::Input { path: self.path(), source }
     }
 
-    pub(super) fn content(&mut self) -> Content {
+    pub(super) fn worker_source(&mut self) -> WorkerSource {
         match &mut self.source {
-            Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
-            Source::Published(pattern, published) => {
-                Content::Published(Arc::clone(pattern), published.clone())
+            SendSource::Pattern(pattern) => WorkerSource::Pattern(Arc::clone(pattern)),
+            SendSource::Published(pattern, published) => {
+                WorkerSource::Published(Arc::clone(pattern), published.clone())
             }
-            Source::File(file, _, method) => Content::File(Arc::clone(file), *method),
-            Source::Input(input) => match input.take() {
-                Some(input) => Content::Input(input),
+            SendSource::File(file, _, method) => WorkerSource::File(Arc::clone(file), *method),
+            SendSource::Input(input) => match input.take() {
+                Some(input) => WorkerSource::Input(input),
                 None => unreachable!("an input has one stream"),
             },
         }
     }
 
     /// The number of a stream's first piece, and the distance to the next.
-    pub(super) fn pieces(&self, number: u32) -> (u64, u64) {
+    pub(super) fn first_piece_and_step(&self, number: u32) -> (u64, u64) {
         match &self.ranges[number as usize] {
             Some(range) => (range.start / self.piece_bytes, 1),
-            None => (u64::from(number), u64::from(self.streams())),
+            None => (u64::from(number), u64::from(self.stream_count())),
         }
     }
 
     /// A stream's part of rate and count.
-    pub(super) fn schedule(&self) -> Schedule {
-        let part = |rate: f64| rate / f64::from(self.streams());
+    pub(super) fn stream_schedule(&self) -> Schedule {
+        let part = |rate: f64| rate / f64::from(self.stream_count());
         let pace = match self.pace {
             Pace::Rate(Rate::Packets(rate)) => Pace::Rate(Rate::Packets(part(rate))),
             Pace::Rate(Rate::Bits(rate)) => Pace::Rate(Rate::Bits(part(rate))),
@@ -158,19 +158,19 @@ impl Plan {
         };
         // If the bytes are known, they are counted.
         let packets = if self.total.is_some() { None } else { self.goal.packets };
-        Schedule::new(pace, Goal { packets, ..self.goal })
+        Schedule::new(pace, SendLimits { packets, ..self.goal })
     }
 }
 
 /// The protocol's limit (no file is longer).
 const BYTES_MAX: u64 = (1 << 62) - 1;
 
-fn method(name: MethodName) -> Option<Method> {
+fn library_method(name: SendMethodArgument) -> Option<Method> {
     match name {
-        MethodName::Auto | MethodName::Sendfile | MethodName::Published => None,
-        MethodName::Plain => Some(Method::Plain),
-        MethodName::Zerocopy => Some(Method::ZeroCopy),
-        MethodName::UringZerocopy => Some(Method::UringZeroCopy),
+        SendMethodArgument::Auto | SendMethodArgument::Sendfile | SendMethodArgument::Published => None,
+        SendMethodArgument::Plain => Some(Method::Plain),
+        SendMethodArgument::Zerocopy => Some(Method::ZeroCopy),
+        SendMethodArgument::UringZerocopy => Some(Method::UringZeroCopy),
         _ => unreachable!("clap requires a UDP target"),
     }
 }
@@ -181,7 +181,7 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
         (None, Some(Rate::Bits(bits))) => {
             ((bits / 8.0 / PIECES_A_SECOND) as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES)
         }
-        (None, _) if is_referred(&arguments.host) => REFERRED_BYTES,
+        (None, _) if is_file_sent_by_reference(&arguments.host) => REFERRED_BYTES,
         (None, _) => PIECE_BYTES,
     };
     match bytes {
@@ -191,55 +191,57 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
 }
 
 /// Whether a file is sent by reference.
-fn is_referred(arguments: &HostArguments) -> bool {
-    arguments.file.is_some() && matches!(arguments.method, MethodName::Auto | MethodName::Sendfile)
+fn is_file_sent_by_reference(arguments: &HostArguments) -> bool {
+    arguments.file.is_some()
+        && matches!(arguments.method, SendMethodArgument::Auto | SendMethodArgument::Sendfile)
 }
 
-fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
+fn open_source(arguments: &HostArguments, piece_bytes: u64) -> Result<(SendSource, PathBuf), Failure> {
     let (source, path) = match &arguments.file {
-        Some(path) if !input_file::is_standard(path) => {
+        Some(path) if !input_file::is_standard_stream(path) => {
             let failed = |source| Error::Input { path: path.clone(), source };
             (open_file(path, arguments.method).map_err(failed)?, path.clone())
         }
         None if !arguments.stdin => {
-            let pattern = Arc::new(Pattern::new(piece_bytes as usize));
+            let pattern = Arc::new(PayloadPattern::new(piece_bytes as usize));
             let source = match arguments.method {
-                MethodName::Published => {
+                SendMethodArgument::Published => {
                     let bytes = pattern.bytes();
                     let published = Published::written(bytes.len(), |memory| memory.copy_from_slice(bytes))
                         .map_err(Error::Publish)?;
-                    Source::Published(pattern, published)
+                    SendSource::Published(pattern, published)
                 }
-                _ => Source::Pattern(pattern),
+                _ => SendSource::Pattern(pattern),
             };
             (source, PathBuf::new())
         }
         _ => {
-            let path = input_file::name(Path::new("-"));
+            let path = input_file::display_name(Path::new("-"));
             let input = Input::open_without_waiting(Path::new("-"));
             let input = input.map_err(|source| Error::Input { path: path.clone(), source })?;
-            (Source::Input(Some(input)), path)
+            (SendSource::Input(Some(input)), path)
         }
     };
     match (arguments.method, &source) {
-        (MethodName::Sendfile, Source::File(..)) | (MethodName::Published, Source::Published(..)) => {}
-        (MethodName::Sendfile, _) => return Err(Error::NotAFile.into()),
-        (MethodName::Published, _) => return Err(Error::NotAPattern.into()),
+        (SendMethodArgument::Sendfile, SendSource::File(..))
+        | (SendMethodArgument::Published, SendSource::Published(..)) => {}
+        (SendMethodArgument::Sendfile, _) => return Err(Error::NotAFile.into()),
+        (SendMethodArgument::Published, _) => return Err(Error::NotAPattern.into()),
         _ => {}
     }
     Ok((source, path))
 }
 
-fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
+fn open_file(path: &Path, method: SendMethodArgument) -> io::Result<SendSource> {
     let input = Input::open_without_waiting(path)?;
     Ok(match input.into_file() {
         Ok((file, bytes)) => {
             let method = match method {
-                MethodName::Auto | MethodName::Sendfile => FileMethod::Refer,
-                _ => FileMethod::Read,
+                SendMethodArgument::Auto | SendMethodArgument::Sendfile => FileSendMethod::Refer,
+                _ => FileSendMethod::Read,
             };
-            Source::File(Arc::new(file), bytes, method)
+            SendSource::File(Arc::new(file), bytes, method)
         }
-        Err(pipe) => Source::Input(Some(pipe)),
+        Err(pipe) => SendSource::Input(Some(pipe)),
     })
 }

@@ -8,8 +8,8 @@ use nocopy::integration::{Wakeup, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
-use crate::control::{Control, Incoming};
-use crate::transfer::stream::{ControlState, Count, RunCounts, SenderControl};
+use crate::control::{ControlConnection, ControlReceiveResult};
+use crate::transfer::stream::{ByteCount, ControlState, RunCounts, SenderControl};
 use nocopy_report::Interrupt;
 
 /// How long to wait for a report before other checks.
@@ -22,17 +22,23 @@ const MESSAGES_MAX: u32 = 64;
 const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Session {
-    control: Control,
+pub(super) struct ControlSession {
+    control: ControlConnection,
     sender_control: SenderControl,
     to: SocketAddr,
     start: Instant,
     is_open: bool,
 }
 
-impl Session {
+impl ControlSession {
     pub(super) fn new(stream: TcpStream, to: SocketAddr, sender_control: SenderControl) -> io::Result<Self> {
-        Ok(Self { control: Control::new(stream)?, sender_control, to, start: Instant::now(), is_open: true })
+        Ok(Self {
+            control: ControlConnection::new(stream)?,
+            sender_control,
+            to,
+            start: Instant::now(),
+            is_open: true,
+        })
     }
 
     fn now_ns(&self) -> u64 {
@@ -52,10 +58,10 @@ impl Session {
     }
 
     /// Waits until the receiver reports. `false`: the user interrupted it.
-    pub(super) fn begin(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
+    pub(super) fn await_receiver(&mut self, interrupt: &Interrupt) -> Result<bool, Error> {
         let to = self.to;
         loop {
-            self.exchange(0);
+            self.exchange_messages(0);
             match self.state() {
                 ControlState::Connecting if interrupt.was_interrupted() => return Ok(false),
                 ControlState::Connecting => {}
@@ -72,7 +78,7 @@ impl Session {
     }
 
     /// Sends a probe when one is due, and reads reports that arrive within a short time.
-    pub(super) fn exchange(&mut self, sent_bytes: u64) {
+    pub(super) fn exchange_messages(&mut self, sent_bytes: u64) {
         self.send_probe(sent_bytes);
         if !self.is_open {
             std::thread::sleep(POLL_INTERVAL);
@@ -87,7 +93,7 @@ impl Session {
 
     fn send_probe(&mut self, sent_bytes: u64) {
         let now_ns = self.now_ns();
-        if self.control.is_clear()
+        if self.control.has_sent_all()
             && let Some(message) = self.sender_control.next_probe(sent_bytes, now_ns)
         {
             self.control.send(&message);
@@ -98,10 +104,10 @@ impl Session {
         let now_ns = self.now_ns();
         for _ in 0..MESSAGES_MAX {
             match self.control.receive() {
-                Incoming::Message(message) => self.sender_control.handle(message, now_ns),
-                Incoming::Nothing => return,
-                Incoming::End => {
-                    self.sender_control.end();
+                ControlReceiveResult::Message(message) => self.sender_control.handle_message(message, now_ns),
+                ControlReceiveResult::Nothing => return,
+                ControlReceiveResult::End => {
+                    self.sender_control.record_connection_end();
                     self.is_open = false;
                     return;
                 }
@@ -113,16 +119,16 @@ impl Session {
     pub(super) fn await_end(&mut self) {
         let start = Instant::now();
         while self.state() == ControlState::Running && start.elapsed() < LAST_REPORT_TIMEOUT {
-            self.exchange(0);
+            self.exchange_messages(0);
         }
     }
 
     /// Reports that all was sent, and waits until the receiver's counts are known.
-    pub(super) fn finish(&mut self, sent: Count, interrupt: &Interrupt) {
+    pub(super) fn finish(&mut self, sent: ByteCount, interrupt: &Interrupt) {
         self.sender_control.finish(sent);
         let was_interrupted = interrupt.was_interrupted();
         while self.state() == ControlState::Finishing && (was_interrupted || !interrupt.was_interrupted()) {
-            self.exchange(0);
+            self.exchange_messages(0);
         }
         self.send_probe(0); // with the acknowledgement
     }

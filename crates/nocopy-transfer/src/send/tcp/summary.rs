@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::plan::Plan;
-use super::worker::WorkerEnd;
+use super::plan::SendPlan;
+use super::worker::WorkerResult;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
-use crate::ledger::LedgerResult;
-use crate::processor::{ProcessorUse, StartTime};
+use crate::ledger::LedgerSummary;
+use crate::processor::{ProcessorTimeSnapshot, ProcessorUse};
 use crate::send::queue::Schedule;
-use crate::send::summary::{Rates, Unit};
-use crate::send::table::behind;
-use crate::streams::{StreamRow, rows_of_streams};
+use crate::send::summary::{CountedUnit, Rates};
+use crate::send::table::behind_row;
+use crate::streams::{StreamRow, stream_table_rows};
 use crate::transfer::stream::{ControlState, RunCounts};
-use nocopy_report::quantity::{in_time, short};
-use nocopy_report::summary::indented;
+use nocopy_report::quantity::{in_time_suffix, short_number};
+use nocopy_report::summary::indented_lines;
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
@@ -48,7 +48,7 @@ pub(super) struct Summary {
     /// Without `--raw`: the counts of both ends.
     #[serde(flatten)]
     run_counts: Option<RunCounts>,
-    evidence: LedgerResult,
+    evidence: LedgerSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<ProcessorUse>,
     #[serde(skip)]
@@ -66,14 +66,14 @@ impl Summary {
     pub(super) fn new(
         arguments: &SendArguments,
         (target, address): (&Endpoint, SocketAddr),
-        plan: &Plan,
-        ends: &[WorkerEnd],
+        plan: &SendPlan,
+        ends: &[WorkerResult],
         ended: CommandEnd,
         state: Option<ControlState>,
     ) -> Self {
         let duration = ends.iter().map(|end| end.duration).max().unwrap_or_default();
-        let schedule = together(plan, ends);
-        let mut rates = Rates::new(Unit::Pieces, &schedule, plan.pace, duration);
+        let schedule = merge_schedules(plan, ends);
+        let mut rates = Rates::new(CountedUnit::Pieces, &schedule, plan.pace, duration);
         if rates.requested.units_per_second.is_none() {
             rates.units_per_second = None; // pieces are not visible on the wire
         }
@@ -89,13 +89,13 @@ impl Summary {
             congestion: arguments.stream.congestion.clone(),
             explanation: explanation.collect(),
             ended,
-            cause: (ended == CommandEnd::Disconnected).then(|| cause(state, ends)),
+            cause: (ended == CommandEnd::Disconnected).then(|| disconnect_cause(state, ends)),
             total: plan.total,
             bytes: schedule.tally.bytes,
             seconds: duration.as_secs_f64(),
             rates,
             streams: ends.iter().map(StreamRow::from).collect(),
-            evidence: LedgerResult::together(reports().map(|(_, connection)| connection.ledger)),
+            evidence: LedgerSummary::from_ledgers(reports().map(|(_, connection)| connection.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
             has_end: plan.has_end,
@@ -109,8 +109,8 @@ impl Summary {
         Self { run_counts, has_checksums, ..self }
     }
 
-    pub(super) fn with_processor_use(self, start: StartTime) -> Self {
-        Self { processor: Some(start.used(0)), ..self }
+    pub(super) fn with_processor_use(self, start: ProcessorTimeSnapshot) -> Self {
+        Self { processor: Some(start.usage_since(0)), ..self }
     }
 }
 
@@ -124,9 +124,9 @@ impl nocopy_report::Summary for Summary {
             self.ended != CommandEnd::Done && self.has_end && self.rates.requested.units.is_none();
         let less = self.total.is_some_and(|total| self.bytes < total);
         // A file may end before the count.
-        let missed = self.total.is_none() && self.rates.are_missed(self.pieces)
+        let missed = self.total.is_none() && self.rates.are_goals_missed(self.pieces)
             || self.rates.requested.seconds.is_some() && self.rates.rate_reached == Some(false);
-        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.are_good());
+        let bad = self.run_counts.is_some_and(|run_counts| !run_counts.is_successful());
         match !self.is_connected
             || end_early
             || less
@@ -148,40 +148,40 @@ impl nocopy_report::Summary for Summary {
         let congestion = self.congestion.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
         let mut rows = vec![
             (self.target.clone(), format!("at {}, method {}{congestion}", self.address, self.method)),
-            ("sent".to_owned(), format!("{} bytes{of}{}{end}", self.bytes, in_time(self.seconds))),
+            ("sent".to_owned(), format!("{} bytes{of}{}{end}", self.bytes, in_time_suffix(self.seconds))),
         ];
         rows.extend(self.cause.iter().map(|cause| ("cause".to_owned(), cause.clone())));
-        rows.extend(rows_of_streams(&self.streams));
+        rows.extend(stream_table_rows(&self.streams));
         match &self.run_counts {
             _ if !self.is_connected => rows.push(("received".into(), NOT_CONNECTED.into())),
             None => rows
                 .push(("received".into(), "not known: without nocopy's header nothing is reported".into())),
             Some(run_counts) => rows.extend(run_counts.rows(self.has_checksums)),
         }
-        let rate = self.rates.bits_per_second.map(|bits| format!("{}bit/s", short(bits)));
+        let rate = self.rates.bits_per_second.map(|bits| format!("{}bit/s", short_number(bits)));
         rows.push(("rate".into(), rate.unwrap_or_else(|| "none: too few bytes".into())));
-        rows.extend(behind(&self.rates));
+        rows.extend(behind_row(&self.rates));
         rows.push(("evidence".into(), self.evidence.words.clone()));
-        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.description())));
         rows.into()
     }
 
     fn details(&self) -> String {
-        indented(&self.explanation)
+        indented_lines(&self.explanation)
     }
 }
 
 /// The time is that until its last piece was handed over.
-impl From<&WorkerEnd> for StreamRow {
-    fn from(end: &WorkerEnd) -> Self {
-        let WorkerEnd { number, offset, count, duration, .. } = end;
+impl From<&WorkerResult> for StreamRow {
+    fn from(end: &WorkerResult) -> Self {
+        let WorkerResult { number, offset, count, duration, .. } = end;
         Self { number: *number, offset: *offset, bytes: count.bytes, seconds: duration.as_secs_f64() }
     }
 }
 
-fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
+fn merge_schedules(plan: &SendPlan, ends: &[WorkerResult]) -> Schedule {
     let latest = ends.iter().map(|end| &end.schedule).max_by_key(|schedule| schedule.pacer.skipped_ns());
-    let mut whole = latest.cloned().unwrap_or_else(|| plan.schedule());
+    let mut whole = latest.cloned().unwrap_or_else(|| plan.stream_schedule());
     whole.goal = plan.goal;
     whole.tally = Default::default();
     for tally in ends.iter().map(|end| end.schedule.tally) {
@@ -193,7 +193,7 @@ fn together(plan: &Plan, ends: &[WorkerEnd]) -> Schedule {
 }
 
 /// Why the run was disconnected.
-fn cause(state: Option<ControlState>, ends: &[WorkerEnd]) -> String {
+fn disconnect_cause(state: Option<ControlState>, ends: &[WorkerResult]) -> String {
     let broken = ends.iter().find_map(|end| end.connection_error.as_ref());
     match (state, broken) {
         (Some(ControlState::Silent), _) => {

@@ -15,23 +15,23 @@ use super::Error;
 use super::connection::{Connection, ConnectionReport};
 use crate::Failure;
 use crate::send::input::Input;
-use crate::send::pattern::Pattern;
+use crate::send::pattern::PayloadPattern;
 use crate::send::queue::{Schedule, SendStep};
 use crate::send::{PATIENCE, pause};
-use crate::transfer::stream::Count;
+use crate::transfer::stream::ByteCount;
 use nocopy_report::input_file::shrunk_error;
 
 #[derive(Debug)]
-pub(super) enum Content {
-    Pattern(Arc<Pattern>),
+pub(super) enum WorkerSource {
+    Pattern(Arc<PayloadPattern>),
     /// A pattern, by reference to published pages.
-    Published(Arc<Pattern>, Published),
-    File(Arc<File>, FileMethod),
+    Published(Arc<PayloadPattern>, Published),
+    File(Arc<File>, FileSendMethod),
     Input(Input),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileMethod {
+pub(super) enum FileSendMethod {
     Read,
     Refer,
 }
@@ -40,7 +40,7 @@ pub(super) enum FileMethod {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub number: u32,
-    pub content: Content,
+    pub content: WorkerSource,
     /// For error messages.
     pub path: PathBuf,
     /// The stream's range in the data, if it has an end.
@@ -50,7 +50,7 @@ pub(super) struct Worker {
     pub piece: u64,
     pub pieces_apart: u64,
     pub schedule: Schedule,
-    pub count: Count,
+    pub count: ByteCount,
     pub connection: Connection,
     /// Bytes of a file read only for the checksum.
     pub read: Vec<u8>,
@@ -65,7 +65,7 @@ enum FillResult {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct SharedProgress {
     pub stop: AtomicBool,
     /// The other end reads no more, so waiting is useless.
     pub is_abandoned: AtomicBool,
@@ -73,14 +73,14 @@ pub(super) struct Progress {
 }
 
 #[derive(Debug)]
-pub(super) struct WorkerEnd {
+pub(super) struct WorkerResult {
     pub number: u32,
     pub offset: Option<u64>,
-    pub count: Count,
+    pub count: ByteCount,
     pub schedule: Schedule,
     /// Time until the last piece was handed over.
     pub duration: Duration,
-    /// Once [it is closed](Self::close).
+    /// Once [it is closed](Self::close_connection).
     pub report: Option<ConnectionReport>,
     pub connection_error: Option<io::Error>,
     pub failure: Option<Failure>,
@@ -88,14 +88,14 @@ pub(super) struct WorkerEnd {
     pub connection: Connection,
 }
 
-impl WorkerEnd {
+impl WorkerResult {
     /// Closes the connection, when nothing more has to be reported about it.
-    pub(super) fn close(&mut self, patience: Duration) {
-        self.report = Some(self.connection.report(patience));
+    pub(super) fn close_connection(&mut self, patience: Duration) {
+        self.report = Some(self.connection.await_report(patience));
     }
 }
 
-enum Stop {
+enum StopReason {
     /// The other end does not accept it.
     Connection(io::Error),
     Failure(Failure),
@@ -103,14 +103,14 @@ enum Stop {
 
 impl Worker {
     /// Sends until all was sent, or it is asked to stop.
-    pub(super) fn run(mut self, start: Instant, progress: &Progress) -> WorkerEnd {
+    pub(super) fn run(mut self, start: Instant, progress: &SharedProgress) -> WorkerResult {
         let mut duration = Duration::ZERO;
         let sent = self.send_all(start, progress, &mut duration);
         let (connection_error, failure) =
             match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
                 Ok(()) => (None, None),
-                Err(Stop::Connection(error)) => (Some(error), None),
-                Err(Stop::Failure(failure)) => {
+                Err(StopReason::Connection(error)) => (Some(error), None),
+                Err(StopReason::Failure(failure)) => {
                     // The receiver need not wait for a file that cannot be read. Where that is the next in
                     // the queue, nothing is handed over any more.
                     if self.finish(start, progress, &mut duration).is_err() {
@@ -120,7 +120,7 @@ impl Worker {
                 }
             };
         self.uncount_unsent();
-        WorkerEnd {
+        WorkerResult {
             number: self.number,
             offset: self.range.as_ref().map(|range| range.start),
             count: self.count,
@@ -138,17 +138,22 @@ impl Worker {
         let unsent = self.connection.unsent_bytes().min(self.count.bytes);
         if unsent > 0 {
             // The checksum includes more than was sent.
-            self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };
+            self.count = ByteCount { bytes: self.count.bytes - unsent, crc32c: None };
             self.schedule.tally.bytes = self.count.bytes;
         }
     }
 
-    fn send_all(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
+    fn send_all(
+        &mut self,
+        start: Instant,
+        progress: &SharedProgress,
+        duration: &mut Duration,
+    ) -> Result<(), StopReason> {
         let mut now = start.elapsed();
         // Relaxed: no other memory depends on it.
         while !progress.stop.load(Ordering::Relaxed) {
             let before = self.count.bytes;
-            let step = self.step(now.as_nanos() as u64)?; // ns of 584 years
+            let step = self.send_piece(now.as_nanos() as u64)?; // ns of 584 years
             now = start.elapsed();
             if self.count.bytes > before {
                 *duration = now;
@@ -158,16 +163,18 @@ impl Worker {
                 continue;
             }
             // Data is flushed before waiting for anything else.
-            if !self.connection.advance().map_err(|error| self.stop(error))? {
+            if !self.connection.flush_queued().map_err(|error| self.send_error(error))? {
                 now = start.elapsed();
                 continue;
             }
             match step {
                 // The connection waits for room.
                 SendStep::Sent | SendStep::NoRoom => {}
-                SendStep::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
-                SendStep::Batch => pause::for_a_batch(),
-                SendStep::Silence => pause::for_input(),
+                SendStep::Early { due_ns } => {
+                    pause::sleep_toward_deadline(start + Duration::from_nanos(due_ns))
+                }
+                SendStep::Batch => pause::sleep_for_batch(),
+                SendStep::Silence => pause::sleep_for_input(),
                 SendStep::Done => return Ok(()),
             }
             now = start.elapsed();
@@ -176,19 +183,24 @@ impl Worker {
     }
 
     /// Hands over the rest, unless the other end does not accept it, and ends the stream.
-    fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
+    fn finish(
+        &mut self,
+        start: Instant,
+        progress: &SharedProgress,
+        duration: &mut Duration,
+    ) -> Result<(), StopReason> {
         let asked = Instant::now();
-        while !self.connection.advance().map_err(|error| self.stop(error))? {
+        while !self.connection.flush_queued().map_err(|error| self.send_error(error))? {
             // Relaxed: as above.
             if asked.elapsed() > PATIENCE || progress.is_abandoned.load(Ordering::Relaxed) {
-                return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
+                return Err(StopReason::Connection(io::ErrorKind::TimedOut.into()));
             }
             *duration = start.elapsed();
         }
-        self.connection.finish().map_err(Stop::Connection)
+        self.connection.finish().map_err(StopReason::Connection)
     }
 
-    fn step(&mut self, now_ns: u64) -> Result<SendStep, Stop> {
+    fn send_piece(&mut self, now_ns: u64) -> Result<SendStep, StopReason> {
         let bytes = match &self.range {
             Some(range) => (range.end - range.start - self.count.bytes).min(self.piece_bytes as u64) as usize,
             None => self.piece_bytes,
@@ -199,11 +211,11 @@ impl Worker {
         if let Some(step) = self.schedule.reason_to_stop(0, now_ns) {
             return Ok(step);
         }
-        let filled = self.fill(bytes)?;
+        let filled = self.queue_next_piece(bytes)?;
         match filled {
-            FillResult::Piece(bytes) => self.schedule.sent(bytes, 1),
+            FillResult::Piece(bytes) => self.schedule.record_sent(bytes, 1),
             FillResult::End => return Ok(SendStep::Done),
-            FillResult::NoRoom | FillResult::Nothing if self.schedule.is_late(now_ns) => {
+            FillResult::NoRoom | FillResult::Nothing if self.schedule.is_past_duration(now_ns) => {
                 return Ok(SendStep::Done);
             }
             FillResult::NoRoom => return Ok(SendStep::NoRoom),
@@ -214,40 +226,40 @@ impl Worker {
     }
 
     /// Takes the next piece, of at most that many bytes, counts it, and queues it.
-    fn fill(&mut self, bytes: usize) -> Result<FillResult, Stop> {
+    fn queue_next_piece(&mut self, bytes: usize) -> Result<FillResult, StopReason> {
         let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
         match &self.content {
-            Content::File(file, FileMethod::Refer) => {
+            WorkerSource::File(file, FileSendMethod::Refer) => {
                 let file = Arc::clone(file);
                 return self.refer_file(&file, offset, bytes);
             }
-            Content::Published(pattern, published) => {
-                let (range, published) = (pattern.range(bytes, self.piece), published.clone());
+            WorkerSource::Published(pattern, published) => {
+                let (range, published) = (pattern.payload_range(bytes, self.piece), published.clone());
                 return self.refer_published(&published, range);
             }
             _ => {}
         }
-        let Some(mut buffer) = self.connection.buffer().map_err(|error| self.stop(error))? else {
+        let Some(mut buffer) = self.connection.buffer().map_err(|error| self.send_error(error))? else {
             return Ok(FillResult::NoRoom);
         };
         buffer.resize(bytes);
         let room = buffer.as_mut().unwrap_or_default();
         let read = match &mut self.content {
-            Content::Pattern(pattern) | Content::Published(pattern, _) => {
+            WorkerSource::Pattern(pattern) | WorkerSource::Published(pattern, _) => {
                 pattern.write(room, self.piece);
                 Ok(bytes)
             }
-            Content::File(file, _) => match file.read_at(room, offset) {
+            WorkerSource::File(file, _) => match file.read_at(room, offset) {
                 Ok(0) => Err(shrunk_error()),
                 read => read,
             },
-            Content::Input(input) => input.read(room),
+            WorkerSource::Input(input) => input.read(room),
         };
         match read {
             Ok(bytes @ 1..) => {
                 self.count.add(&room[..bytes]);
                 buffer.resize(bytes);
-                self.connection.send(buffer).map_err(|error| self.stop(error))?;
+                self.connection.send(buffer).map_err(|error| self.send_error(error))?;
                 return Ok(FillResult::Piece(bytes));
             }
             Ok(0) => self.connection.recycle(buffer),
@@ -255,56 +267,60 @@ impl Worker {
                 self.connection.recycle(buffer);
                 return Ok(FillResult::Nothing);
             }
-            Err(error) => return Err(self.unreadable(error)),
+            Err(error) => return Err(self.input_error(error)),
         }
         Ok(FillResult::End)
     }
 
     /// Sends a range of a file by reference, and reads it for the checksum if one is requested.
-    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<FillResult, Stop> {
-        if !self.connection.advance().map_err(|error| self.stop(error))? {
+    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<FillResult, StopReason> {
+        if !self.connection.flush_queued().map_err(|error| self.send_error(error))? {
             return Ok(FillResult::NoRoom);
         }
         if self.count.crc32c.is_some() {
             self.read.resize(bytes, 0);
-            file.read_exact_at(&mut self.read, offset).map_err(|error| self.stop_reading(error))?;
+            file.read_exact_at(&mut self.read, offset).map_err(|error| self.read_error(error))?;
         }
-        let referred = self.connection.refer_file(file, offset..offset + bytes as u64);
-        referred.map_err(|error| self.stop(error))?;
+        let referred = self.connection.send_file_range(file, offset..offset + bytes as u64);
+        referred.map_err(|error| self.send_error(error))?;
         match self.count.crc32c {
             Some(_) => self.count.add(&self.read),
             None => self.count.bytes += bytes as u64,
         }
-        self.connection.advance().map_err(|error| self.stop(error))?;
+        self.connection.flush_queued().map_err(|error| self.send_error(error))?;
         Ok(FillResult::Piece(bytes))
     }
 
-    fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<FillResult, Stop> {
-        if !self.connection.advance().map_err(|error| self.stop(error))? {
+    fn refer_published(
+        &mut self,
+        published: &Published,
+        range: Range<usize>,
+    ) -> Result<FillResult, StopReason> {
+        if !self.connection.flush_queued().map_err(|error| self.send_error(error))? {
             return Ok(FillResult::NoRoom);
         }
-        let referred = self.connection.refer_published(published, range.start as u64..range.end as u64);
-        referred.map_err(|error| self.stop(error))?;
+        let referred = self.connection.send_published_range(published, range.start as u64..range.end as u64);
+        referred.map_err(|error| self.send_error(error))?;
         self.count.add(&published[range.clone()]);
-        self.connection.advance().map_err(|error| self.stop(error))?;
+        self.connection.flush_queued().map_err(|error| self.send_error(error))?;
         Ok(FillResult::Piece(range.len()))
     }
 
     /// The reason if the kernel did not accept a piece.
-    fn stop(&self, error: io::Error) -> Stop {
+    fn send_error(&self, error: io::Error) -> StopReason {
         match error.kind() {
             // The error is of the file, not of the connection.
-            io::ErrorKind::UnexpectedEof => self.unreadable(shrunk_error()),
-            _ => Stop::Connection(error),
+            io::ErrorKind::UnexpectedEof => self.input_error(shrunk_error()),
+            _ => StopReason::Connection(error),
         }
     }
 
-    fn stop_reading(&self, error: io::Error) -> Stop {
+    fn read_error(&self, error: io::Error) -> StopReason {
         let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
-        self.unreadable(if is_short { shrunk_error() } else { error })
+        self.input_error(if is_short { shrunk_error() } else { error })
     }
 
-    fn unreadable(&self, source: io::Error) -> Stop {
-        Stop::Failure(Error::Input { path: self.path.clone(), source }.into())
+    fn input_error(&self, source: io::Error) -> StopReason {
+        StopReason::Failure(Error::Input { path: self.path.clone(), source }.into())
     }
 }

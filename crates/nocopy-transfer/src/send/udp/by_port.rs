@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use nocopy::udp::{Method, Receiver, Sender, Socket};
 use nocopy::{Buffer, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
-use nocopy_proto::errno::{Counts, is_down, is_passing};
+use nocopy_proto::errno::{ErrorCounts, is_interface_down, is_transient};
 
 use super::payload::FillResult;
-use super::transport::{SendResult, Transport, TransportReport, is_continuable, refused};
+use super::transport::{SendResult, Transport, TransportReport, is_recoverable, refused_counts};
 use super::writer::DatagramWriter;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
@@ -32,23 +32,23 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 const NO_ROOM: Duration = Duration::from_micros(20);
 
 #[derive(Debug)]
-pub(super) struct ByPort {
+pub(super) struct PortTransport {
     interface: String,
     to: SocketAddr,
     sender: Sender,
     receiver: Receiver,
     evidence: Evidence,
-    memory: Memory,
+    memory: DatagramMemory,
     /// Whether the port has sent something, so that it worked.
     has_sent: bool,
     /// Datagrams that the port had no room for.
-    no_room: Counts,
+    no_room: ErrorCounts,
     /// Probes to the receiver that the kernel refused.
-    probes_refused: Counts,
+    probes_refused: ErrorCounts,
 }
 
 /// Why a copied datagram is lost.
-enum Unsent {
+enum UnsentReason {
     /// The sender has counted it.
     Refused(io::Error),
     /// The port has had no room for some time.
@@ -56,7 +56,7 @@ enum Unsent {
 }
 
 #[derive(Debug)]
-enum Memory {
+enum DatagramMemory {
     Frames(Vec<Buffer>),
     /// Memory of this program, copied into frames.
     Own {
@@ -65,7 +65,7 @@ enum Memory {
     },
 }
 
-impl ByPort {
+impl PortTransport {
     /// For datagrams of up to that many bytes; copies them if requested, or if they are longer than a frame.
     pub(super) fn open(
         interface: &Interface,
@@ -88,10 +88,10 @@ impl ByPort {
             .frame_count(RX_RING, TX_RING);
         let (receiver, mut sender) = Socket::builder().port(port).method(Method::Xdp).bind(local)?.split();
         let evidence = sender.explain().evidence;
-        let room_bytes = frames(&mut sender).next().map_or(0, |frame| frame.capacity());
+        let room_bytes = all_free_frames(&mut sender).next().map_or(0, |frame| frame.capacity());
         let memory = match copied || datagram_bytes > room_bytes {
-            true => Memory::Own { buffer: vec![0; BATCH_BYTES], asked: copied },
-            false => Memory::Frames(Vec::new()),
+            true => DatagramMemory::Own { buffer: vec![0; BATCH_BYTES], asked: copied },
+            false => DatagramMemory::Frames(Vec::new()),
         };
         Ok(Self {
             interface: name.clone(),
@@ -101,8 +101,8 @@ impl ByPort {
             evidence,
             memory,
             has_sent: false,
-            no_room: Counts::default(),
-            probes_refused: Counts::default(),
+            no_room: ErrorCounts::default(),
+            probes_refused: ErrorCounts::default(),
         })
     }
 
@@ -114,23 +114,23 @@ impl ByPort {
             Ok(true) => self.has_sent = true,
             Ok(false) if self.has_sent => return Ok(Some(io::Error::from_raw_os_error(libc::ENOBUFS))),
             Ok(false) => return Err(Error::NoRoom { interface: self.interface.clone() }),
-            Err(error) if self.has_sent && is_passing(&error) => return Ok(Some(error)),
+            Err(error) if self.has_sent && is_transient(&error) => return Ok(Some(error)),
             Err(error) => return Err(Error::Port(error)),
         }
         Ok(None)
     }
 
-    fn frames(&mut self, count: usize) -> Vec<Buffer> {
-        let Memory::Frames(home) = &mut self.memory else { return Vec::new() };
+    fn take_frames(&mut self, count: usize) -> Vec<Buffer> {
+        let DatagramMemory::Frames(home) = &mut self.memory else { return Vec::new() };
         let mut frames = std::mem::take(home);
         self.sender.reap();
-        frames.extend(self::frames(&mut self.sender).take(count.saturating_sub(frames.len())));
+        frames.extend(self::all_free_frames(&mut self.sender).take(count.saturating_sub(frames.len())));
         frames
     }
 
     fn send_in_frames(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
         let datagram_bytes = writer.shape.datagram_bytes;
-        let mut frames = self.frames(count);
+        let mut frames = self.take_frames(count);
         if frames.is_empty() {
             return Ok(SendResult::NoRoom);
         }
@@ -140,9 +140,9 @@ impl ByPort {
         });
         let sent = match writer.fill(places)? {
             FillResult::Bytes(bytes) => {
-                for (frame, length) in frames.iter_mut().zip(writer.shape.lengths(bytes)) {
+                for (frame, length) in frames.iter_mut().zip(writer.shape.datagram_lengths(bytes)) {
                     frame.resize(length);
-                    frame.as_mut().into_iter().for_each(|datagram| writer.seal(datagram));
+                    frame.as_mut().into_iter().for_each(|datagram| writer.complete_datagram(datagram));
                 }
                 for frame in frames.drain(..bytes.div_ceil(datagram_bytes)) {
                     let sent = self.sender.send(frame, self.to);
@@ -153,7 +153,7 @@ impl ByPort {
             FillResult::End => SendResult::End,
             FillResult::Nothing => SendResult::Nothing,
         };
-        self.memory = Memory::Frames(frames);
+        self.memory = DatagramMemory::Frames(frames);
         self.flush().map(|_| sent)
     }
 
@@ -175,8 +175,8 @@ impl ByPort {
             FillResult::Nothing => return Ok(SendResult::Nothing),
         };
         for datagram in buffer[..bytes].chunks_mut(datagram_bytes) {
-            writer.seal(datagram);
-            if let Some(Unsent::NoRoom(error)) = self.send_copied(datagram)? {
+            writer.complete_datagram(datagram);
+            if let Some(UnsentReason::NoRoom(error)) = self.send_copied(datagram)? {
                 self.no_room.add(&error, 1);
             }
         }
@@ -184,21 +184,21 @@ impl ByPort {
     }
 
     /// Copies a datagram into frames. `Some`: it is lost.
-    fn send_copied(&mut self, datagram: &[u8]) -> Result<Option<Unsent>, Error> {
+    fn send_copied(&mut self, datagram: &[u8]) -> Result<Option<UnsentReason>, Error> {
         let start = Instant::now();
         loop {
             match self.sender.send_copy(datagram, self.to) {
                 Ok(()) => return Ok(None),
                 Err(Reason::Full) => {}
-                Err(Reason::System(error)) if self.has_sent && is_passing(&error) => {
-                    return Ok(Some(Unsent::Refused(error)));
+                Err(Reason::System(error)) if self.has_sent && is_transient(&error) => {
+                    return Ok(Some(UnsentReason::Refused(error)));
                 }
                 Err(reason) => return Err(Error::NotOverPort { to: self.to, reason }),
             }
             let unsent = self.flush()?;
-            if unsent.as_ref().is_some_and(is_down) || start.elapsed() >= PATIENCE {
+            if unsent.as_ref().is_some_and(is_interface_down) || start.elapsed() >= PATIENCE {
                 let no_room = || Error::NoRoom { interface: self.interface.clone() };
-                return unsent.map(Unsent::NoRoom).map(Some).ok_or_else(no_room);
+                return unsent.map(UnsentReason::NoRoom).map(Some).ok_or_else(no_room);
             }
             self.sender.reap();
             sleep(NO_ROOM);
@@ -206,23 +206,25 @@ impl ByPort {
     }
 }
 
-fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
+fn all_free_frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
     std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }
 
-impl Transport for ByPort {
+impl Transport for PortTransport {
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
-        let Memory::Own { buffer, .. } = &mut self.memory else { return self.send_in_frames(writer, count) };
+        let DatagramMemory::Own { buffer, .. } = &mut self.memory else {
+            return self.send_in_frames(writer, count);
+        };
         let mut taken = std::mem::take(buffer);
         let sent = self.send_all_copied(writer, count, &mut taken);
-        if let Memory::Own { buffer, .. } = &mut self.memory {
+        if let DatagramMemory::Own { buffer, .. } = &mut self.memory {
             *buffer = taken;
         }
         sent
     }
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        if let Some(Unsent::Refused(error)) = self.send_copied(datagram)? {
+        if let Some(UnsentReason::Refused(error)) = self.send_copied(datagram)? {
             self.probes_refused.add(&error, 1);
         }
         self.flush().map(drop)
@@ -236,7 +238,7 @@ impl Transport for ByPort {
         let batch = match batch {
             Ok(batch) => batch,
             // Nothing is received until the interface is up again.
-            Err(error) if is_down(&error) => {
+            Err(error) if is_interface_down(&error) => {
                 sleep(patience);
                 return Ok(());
             }
@@ -258,16 +260,16 @@ impl Transport for ByPort {
 
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
         match self.sender.drain(patience) {
-            Err(error) if !is_continuable(&self.sender, &error) => Err(Error::Port(error)),
+            Err(error) if !is_recoverable(&self.sender, &error) => Err(Error::Port(error)),
             _ => Ok(()),
         }
     }
 
     fn report(&mut self) -> TransportReport {
         let memory = match &self.memory {
-            Memory::Frames(_) => "datagrams written in frames",
-            Memory::Own { asked: true, .. } => "datagrams copied into frames",
-            Memory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
+            DatagramMemory::Frames(_) => "datagrams written in frames",
+            DatagramMemory::Own { asked: true, .. } => "datagrams copied into frames",
+            DatagramMemory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
         };
         let sent = self.sender.stats().unwrap_or_default();
         let mut explanation = vec![format!(
@@ -280,11 +282,11 @@ impl Transport for ByPort {
                 .filter(|counter| counter.value > 0 && !counter.name.ends_with("_bytes"))
                 .map(|counter| format!("{} {}: {}", counter.name, counter.value, counter.meaning)),
         );
-        let mut refused = refused(&sent, &self.probes_refused);
+        let mut refused = refused_counts(&sent, &self.probes_refused);
         let by_port = ["tx_dropped", "tx_invalid_descs", "still_queued"].into_iter();
         let by_port = by_port.filter_map(|name| Some((name.to_owned(), sent.get(name)?)));
         for (cause, count) in
-            self.no_room.by_name().into_iter().chain(by_port).filter(|(_, count)| *count > 0)
+            self.no_room.counts_by_name().into_iter().chain(by_port).filter(|(_, count)| *count > 0)
         {
             *refused.entry(cause).or_default() += count;
         }

@@ -5,24 +5,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, Sender, Socket};
-use nocopy_proto::errno::{Counts, number};
+use nocopy_proto::errno::{ErrorCounts, errno_number};
 
 use super::Error;
 use super::payload::FillResult;
-use super::transport::{SendResult, Transport, TransportReport, is_continuable, refused};
+use super::transport::{SendResult, Transport, TransportReport, is_recoverable, refused_counts};
 use super::writer::DatagramWriter;
-use crate::attempts::any;
-use crate::source::await_address;
+use crate::attempts::wildcard_address;
+use crate::source::await_source_address;
 
 #[derive(Debug)]
-pub(super) struct BySocket {
+pub(super) struct SocketTransport {
     /// Connected to the receiver.
     socket: Socket,
     /// Probes to the receiver that the kernel refused.
-    probes_refused: Counts,
+    probes_refused: ErrorCounts,
 }
 
-impl BySocket {
+impl SocketTransport {
     /// Opens a socket with the given or the measured method; for groups, on the interface with this index.
     pub(super) fn open(
         to: SocketAddr,
@@ -36,14 +36,14 @@ impl BySocket {
         if let Some(index) = interface {
             builder = builder.multicast(index, 1);
         }
-        await_address(to);
-        let mut socket = builder.bind((any(to), 0).into())?;
+        await_source_address(to);
+        let mut socket = builder.bind((wildcard_address(to), 0).into())?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
-        Ok(Self { socket, probes_refused: Counts::default() })
+        Ok(Self { socket, probes_refused: ErrorCounts::default() })
     }
 }
 
-impl Transport for BySocket {
+impl Transport for SocketTransport {
     fn send(&mut self, writer: &mut DatagramWriter<'_>, count: usize) -> Result<SendResult, Error> {
         let sender = self.socket.sender();
         let Some(mut buffer) = sender.buffer() else {
@@ -64,11 +64,11 @@ impl Transport for BySocket {
             .as_mut()
             .unwrap_or_default()
             .chunks_mut(datagram_bytes)
-            .for_each(|datagram| writer.seal(datagram));
+            .for_each(|datagram| writer.complete_datagram(datagram));
         let message = Message::segments(buffer, datagram_bytes);
         sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
         match sender.flush() {
-            Err(error) if !is_forgiven(sender, &error) => Err(Error::Refused(error)),
+            Err(error) if !is_send_error_ignored(sender, &error) => Err(Error::Refused(error)),
             _ => Ok(SendResult::Sent),
         }
     }
@@ -78,7 +78,7 @@ impl Transport for BySocket {
         let Err(reason) = socket.sender().send_copy(datagram, None) else { return Ok(()) };
         let error = io::Error::from(reason);
         probes_refused.add(&error, 1);
-        if is_forgiven(socket.sender(), &error) { Ok(()) } else { Err(Error::Refused(error)) }
+        if is_send_error_ignored(socket.sender(), &error) { Ok(()) } else { Err(Error::Refused(error)) }
     }
 
     fn receive(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
@@ -94,14 +94,14 @@ impl Transport for BySocket {
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
         let sender = self.socket.sender();
         match sender.drain(patience) {
-            Err(error) if !is_forgiven(sender, &error) => Err(Error::Refused(error)),
+            Err(error) if !is_send_error_ignored(sender, &error) => Err(Error::Refused(error)),
             _ => Ok(()),
         }
     }
 
     fn report(&mut self) -> TransportReport {
         let sender = self.socket.sender();
-        let refused = refused(&sender.stats().unwrap_or_default(), &self.probes_refused);
+        let refused = refused_counts(&sender.stats().unwrap_or_default(), &self.probes_refused);
         TransportReport {
             explanation: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
             refused,
@@ -111,6 +111,6 @@ impl Transport for BySocket {
 }
 
 /// A full queue is no error even at first: it has room again later.
-fn is_forgiven(sender: &Sender, error: &io::Error) -> bool {
-    matches!(number(error), Some(libc::ENOBUFS | libc::ENOMEM)) || is_continuable(sender, error)
+fn is_send_error_ignored(sender: &Sender, error: &io::Error) -> bool {
+    matches!(errno_number(error), Some(libc::ENOBUFS | libc::ENOMEM)) || is_recoverable(sender, error)
 }

@@ -10,12 +10,12 @@ pub(super) struct InterfaceDrops(BTreeMap<String, u64>);
 
 impl InterfaceDrops {
     /// Nothing if the kernel does not tell.
-    pub(super) fn now() -> Self {
+    pub(super) fn read() -> Self {
         Self::parse(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
     }
 
     /// A line for each interface that has dropped packets since `before`.
-    pub(super) fn since(self, before: &Self) -> Vec<String> {
+    pub(super) fn increases_since(self, before: &Self) -> Vec<String> {
         let more = self.0.into_iter().filter_map(|(name, count)| {
             let more = count.saturating_sub(*before.0.get(&name)?);
             (more > 0).then_some((name, more))
@@ -56,9 +56,9 @@ Inter-|   Receive                                                |  Transmit
         assert_eq!(before, InterfaceDrops([("lo".into(), 12), ("nc0".into(), 7)].into()));
         let after =
             InterfaceDrops::parse(&BEFORE.replace("7    0     0       0          0\n", "41 0 0 0 0\n"));
-        let said = after.since(&before);
+        let said = after.increases_since(&before);
         assert!(said.len() == 1 && said[0].starts_with("nc0 dropped 34 packets"), "{said:?}");
-        assert_eq!(InterfaceDrops::parse(BEFORE).since(&before), [] as [String; 0]);
-        assert!(!InterfaceDrops::now().0.is_empty());
+        assert_eq!(InterfaceDrops::parse(BEFORE).increases_since(&before), [] as [String; 0]);
+        assert!(!InterfaceDrops::read().0.is_empty());
     }
 }

@@ -83,7 +83,7 @@ mod tests {
 
     /// Of receivers that die and routes that vanish at a bad moment, and queues that stay full for seconds.
     #[test]
-    fn rare_errors_have_the_usual_form() {
+    fn rare_errors_print_cause_and_remedy() {
         let to = SocketAddr::from(([10, 0, 0, 1], 9));
         for (error, expected) in [
             (

@@ -3,11 +3,11 @@
 use std::io::{self, IoSliceMut, Read};
 
 use crate::send::input::Input;
-use crate::send::pattern::Pattern;
+use crate::send::pattern::PayloadPattern;
 
 /// The layout of datagrams: all of one length but the last, with room for a header in front of each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct DatagramLayout {
     pub header_bytes: usize,
     pub datagram_bytes: usize,
 }
@@ -23,18 +23,18 @@ pub(super) enum FillResult {
 }
 
 #[derive(Debug)]
-pub(super) enum Payload {
-    Pattern(Pattern),
+pub(super) enum PayloadSource {
+    Pattern(PayloadPattern),
     Stream(Input),
 }
 
-impl Payload {
+impl PayloadSource {
     /// Fills `places`, each as long as a datagram, with the payload of the next datagrams; the first one has
     /// `number`.
     pub(super) fn fill<'p>(
         &mut self,
         buffers: impl Iterator<Item = &'p mut [u8]>,
-        shape: Shape,
+        shape: DatagramLayout,
         number: u64,
     ) -> io::Result<FillResult> {
         match self {
@@ -46,9 +46,9 @@ impl Payload {
                 }
                 Ok(FillResult::Bytes(bytes))
             }
-            Self::Stream(input) => match read(input, buffers, shape) {
+            Self::Stream(input) => match read_payloads(input, buffers, shape) {
                 Ok(0) => Ok(FillResult::End),
-                Ok(bytes) => Ok(FillResult::Bytes(shape.length_around(bytes))),
+                Ok(bytes) => Ok(FillResult::Bytes(shape.datagram_bytes_for(bytes))),
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
@@ -61,19 +61,19 @@ impl Payload {
 }
 
 /// Fills the payload areas of all datagrams by one vectored read; their header areas stay untouched.
-fn read<'p>(
+fn read_payloads<'p>(
     input: &mut impl Read,
     buffers: impl Iterator<Item = &'p mut [u8]>,
-    shape: Shape,
+    shape: DatagramLayout,
 ) -> io::Result<usize> {
     let mut slices: Vec<_> =
         buffers.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
     input.read_vectored(&mut slices)
 }
 
-impl Shape {
+impl DatagramLayout {
     /// The length of datagrams with that many bytes of payload.
-    fn length_around(self, bytes: usize) -> usize {
+    fn datagram_bytes_for(self, bytes: usize) -> usize {
         let payload_bytes = self.datagram_bytes - self.header_bytes;
         let rest = match bytes % payload_bytes {
             0 => 0,
@@ -82,7 +82,7 @@ impl Shape {
         bytes / payload_bytes * self.datagram_bytes + rest
     }
 
-    pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn datagram_lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
         (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
     }
 }
@@ -91,10 +91,10 @@ impl Shape {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { header_bytes: 2, datagram_bytes: 5 };
+    const SHAPE: DatagramLayout = DatagramLayout { header_bytes: 2, datagram_bytes: 5 };
 
     #[test]
-    fn a_stream_is_cut_between_headers() {
+    fn a_stream_is_split_into_datagrams_behind_headers() {
         for (stream, expected) in [
             (&b"abcdefg"[..], &b"--abc--def--g"[..]),
             (b"abcdef", b"--abc--def"),
@@ -102,18 +102,18 @@ mod tests {
             (b"abcdefghijkl", b"--abc--def--ghi"),
         ] {
             let mut buffer = *b"---------------";
-            let bytes = read(&mut &stream[..], buffer.chunks_mut(5), SHAPE).unwrap();
-            let bytes = SHAPE.length_around(bytes);
+            let bytes = read_payloads(&mut &stream[..], buffer.chunks_mut(5), SHAPE).unwrap();
+            let bytes = SHAPE.datagram_bytes_for(bytes);
             assert_eq!(&buffer[..bytes], expected);
             let lengths: Vec<_> = expected.chunks(5).map(<[u8]>::len).collect();
-            assert_eq!(SHAPE.lengths(bytes).collect::<Vec<_>>(), lengths);
+            assert_eq!(SHAPE.datagram_lengths(bytes).collect::<Vec<_>>(), lengths);
         }
-        assert_eq!(Shape { header_bytes: 0, datagram_bytes: 5 }.length_around(11), 11);
+        assert_eq!(DatagramLayout { header_bytes: 0, datagram_bytes: 5 }.datagram_bytes_for(11), 11);
     }
 
     #[test]
-    fn patterns_are_equal_only_for_equal_numbers() {
-        let mut payload = Payload::Pattern(Pattern::new(3));
+    fn payload_patterns_depend_on_the_datagram_number() {
+        let mut payload = PayloadSource::Pattern(PayloadPattern::new(3));
         let mut fill = |number| {
             let mut buffer = [0; 10];
             assert_eq!(payload.fill(buffer.chunks_mut(5), SHAPE, number).unwrap(), FillResult::Bytes(10));

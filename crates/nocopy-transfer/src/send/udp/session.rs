@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::transport::Transport;
 use crate::transfer::{SenderRun, SenderState};
-use nocopy_proto::errno::Counts;
+use nocopy_proto::errno::ErrorCounts;
 use nocopy_report::Interrupt;
 use nocopy_report::live::LiveLine;
 
@@ -22,14 +22,14 @@ const REFUSED: &str = "port unreachable";
 const NO_REPORT: &str = "nothing comes back";
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct UdpSendSession {
     pub transport: Box<dyn Transport>,
     /// `None` if datagrams have no header, so that no receiver reports.
     pub run: Option<SenderRun>,
     to: SocketAddr,
     start: Instant,
     /// Errors reported by the network.
-    pub errors: Counts,
+    pub errors: ErrorCounts,
     /// Whether the receiver's port was closed when it was last heard of.
     refused: bool,
     /// Without a header: how often the network was polled since the first datagram, up to
@@ -37,20 +37,20 @@ pub(super) struct Session {
     polls: u32,
 }
 
-impl Session {
+impl UdpSendSession {
     pub(super) fn new(transport: Box<dyn Transport>, to: SocketAddr, run: Option<SenderRun>) -> Self {
         Self {
             transport,
             run,
             to,
             start: Instant::now(),
-            errors: Counts::default(),
+            errors: ErrorCounts::default(),
             refused: false,
             polls: 0,
         }
     }
 
-    pub(super) fn parts(&mut self) -> (&mut dyn Transport, Option<&mut SenderRun>) {
+    pub(super) fn transport_and_run(&mut self) -> (&mut dyn Transport, Option<&mut SenderRun>) {
         (&mut *self.transport, self.run.as_mut())
     }
 
@@ -79,28 +79,28 @@ impl Session {
             self.send_probe()?;
             self.receive_reports(POLL_INTERVAL)?;
             if self.refused && !retries {
-                return Err(self.no_receiver());
+                return Err(self.no_receiver_error());
             }
         }
         match self.state() {
-            SenderState::Silent => Err(self.no_receiver()),
+            SenderState::Silent => Err(self.no_receiver_error()),
             _ => {
                 // Errors for probes that came too early.
                 self.refused = false;
-                self.errors = Counts::default();
+                self.errors = ErrorCounts::default();
                 Ok(true)
             }
         }
     }
 
-    fn no_receiver(&self) -> Error {
+    fn no_receiver_error(&self) -> Error {
         let said = if self.refused { REFUSED } else { NO_REPORT }.into();
         Error::NoReceiver { to: self.to.to_string(), port: self.to.port(), said, is_refused: self.refused }
     }
 
     /// Sends a probe when one is due, and handles received reports, while data is sent. A receiver that is
     /// gone may be started again.
-    pub(super) fn exchange(&mut self, has_sent: bool) -> Result<(), Error> {
+    pub(super) fn exchange_reports(&mut self, has_sent: bool) -> Result<(), Error> {
         self.send_probe()?;
         self.receive_reports(Duration::ZERO)?;
         if self.run.is_none() && has_sent && self.polls < FIRST_POLLS {
@@ -123,10 +123,10 @@ impl Session {
             run.finish(now_ns);
         }
         while self.state() == SenderState::Finishing {
-            self.exchange(true)?;
+            self.exchange_reports(true)?;
             self.receive_reports(POLL_INTERVAL)?;
         }
-        self.exchange(true) // with the acknowledgement
+        self.exchange_reports(true) // with the acknowledgement
     }
 
     fn send_probe(&mut self) -> Result<(), Error> {
@@ -143,7 +143,7 @@ impl Session {
             let refused = &mut self.refused;
             self.transport.receive(patience, &mut |datagram| {
                 *refused = false;
-                run.handle(datagram, now_ns);
+                run.handle_datagram(datagram, now_ns);
             })?;
         }
         for error in self.transport.network_errors() {

@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::payload::Payload;
+use super::payload::PayloadSource;
 use super::transmitter::DatagramTransmitter;
 use super::transport::TransportReport;
 use crate::arguments::SendArguments;
-use crate::ledger::LedgerResult;
+use crate::ledger::LedgerSummary;
 use crate::processor::ProcessorUse;
 use crate::send::pacer::Pace;
-use crate::send::run::Run;
-use crate::send::summary::{Rates, Unit};
-use crate::send::table::{behind, rate, requested};
+use crate::send::run::SendRunResult;
+use crate::send::summary::{CountedUnit, Rates};
+use crate::send::table::{behind_row, rate_text, requested_rate_text};
 use crate::transfer::RunRow;
 use nocopy_report::quantity;
-use nocopy_report::summary::indented;
+use nocopy_report::summary::indented_lines;
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 
@@ -41,7 +41,7 @@ pub(super) struct Summary {
     refused_by: BTreeMap<String, u64>,
     #[serde(flatten)]
     run: RunRow,
-    evidence: LedgerResult,
+    evidence: LedgerSummary,
     /// Errors reported by the network, and how often, by name and for people.
     errors: BTreeMap<String, u64>,
     #[serde(skip)]
@@ -57,7 +57,7 @@ impl Summary {
         arguments: &SendArguments,
         (target, address): (String, SocketAddr),
         transmitter: &mut DatagramTransmitter,
-        (pace, run, ended): (Pace, &Run, CommandEnd),
+        (pace, run, ended): (Pace, &SendRunResult, CommandEnd),
         processor: ProcessorUse,
     ) -> Self {
         let tally = transmitter.schedule.tally;
@@ -74,20 +74,20 @@ impl Summary {
             datagrams: tally.packets,
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
-            rates: Rates::new(Unit::Datagrams, &transmitter.schedule, pace, run.duration),
+            rates: Rates::new(CountedUnit::Datagrams, &transmitter.schedule, pace, run.duration),
             refused: refused.values().sum(),
             refused_by: refused,
-            run: RunRow::new(sender_run.map(|run| run.sent()), run_counts, has_checksums),
+            run: RunRow::new(sender_run.map(|run| run.sent_counts()), run_counts, has_checksums),
             evidence: ledger.into(),
-            errors: transmitter.session.errors.by_name(),
-            errors_by_meaning: transmitter.session.errors.by_meaning(),
+            errors: transmitter.session.errors.counts_by_name(),
+            errors_by_meaning: transmitter.session.errors.counts_by_description(),
             processor,
-            has_end: matches!(transmitter.payload, Payload::Stream(_)) || arguments.duration.is_some(),
+            has_end: matches!(transmitter.payload, PayloadSource::Stream(_)) || arguments.duration.is_some(),
         }
     }
 
     /// With more lines about how datagrams were sent.
-    pub(super) fn with_lines(mut self, lines: Vec<String>) -> Self {
+    pub(super) fn with_explanation_lines(mut self, lines: Vec<String>) -> Self {
         self.explanation.extend(lines);
         self
     }
@@ -105,7 +105,7 @@ impl nocopy_report::Summary for Summary {
         // With headers, the receiver's count of what is lost includes these.
         let lost_here = self.run.sent.is_none() && (self.refused > 0 || !self.errors.is_empty());
         let lost = lost_here || self.run.has_lost();
-        if cut_short || self.rates.are_missed(self.datagrams) || unknown || lost {
+        if cut_short || self.rates.are_goals_missed(self.datagrams) || unknown || lost {
             Outcome::Negative
         } else {
             Outcome::Positive
@@ -117,7 +117,7 @@ impl nocopy_report::Summary for Summary {
             "{} datagrams, {} bytes{}{}",
             self.datagrams,
             self.bytes,
-            quantity::in_time(self.seconds),
+            quantity::in_time_suffix(self.seconds),
             self.ended.words()
         );
         let mut rows = vec![
@@ -132,9 +132,11 @@ impl nocopy_report::Summary for Summary {
             }
             (Some(_), Some(run_counts)) => rows.extend(run_counts.rows(self.run.has_checksums)),
         }
-        rows.push(("rate".into(), rate(&self.rates)));
-        rows.extend(requested(&self.rates, "datagrams").map(|words| ("requested".to_owned(), words)));
-        rows.extend(behind(&self.rates));
+        rows.push(("rate".into(), rate_text(&self.rates)));
+        rows.extend(
+            requested_rate_text(&self.rates, "datagrams").map(|words| ("requested".to_owned(), words)),
+        );
+        rows.extend(behind_row(&self.rates));
         if self.refused > 0 {
             let causes: Vec<_> =
                 self.refused_by.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
@@ -148,11 +150,11 @@ impl nocopy_report::Summary for Summary {
         let errors = self.errors_by_meaning.iter();
         rows.extend(errors.map(|(error, count)| ("network".into(), format!("{count} times: {error}"))));
         rows.push(("evidence".into(), self.evidence.words.clone()));
-        rows.push(("processor".into(), self.processor.words()));
+        rows.push(("processor".into(), self.processor.description()));
         rows.into()
     }
 
     fn details(&self) -> String {
-        indented(&self.explanation)
+        indented_lines(&self.explanation)
     }
 }

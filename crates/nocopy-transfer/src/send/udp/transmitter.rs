@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::Error;
-use super::payload::{Payload, Shape};
-use super::session::Session;
+use super::payload::{DatagramLayout, PayloadSource};
+use super::session::UdpSendSession;
 use super::transport::SendResult;
 use super::writer::DatagramWriter;
 use crate::Failure;
@@ -16,22 +16,22 @@ const POLL_NS: u64 = 5_000_000;
 
 #[derive(Debug)]
 pub(super) struct DatagramTransmitter {
-    pub session: Session,
+    pub session: UdpSendSession,
     pub schedule: Schedule,
-    pub payload: Payload,
+    pub payload: PayloadSource,
     /// For error messages.
     pub path: PathBuf,
-    pub shape: Shape,
+    pub shape: DatagramLayout,
     /// The most datagrams at a time.
     pub batch: usize,
     pub poll_ns: u64,
 }
 
 impl Transmitter for DatagramTransmitter {
-    fn step(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
+    fn send_due_batch(&mut self, now_ns: u64) -> Result<SendStep, Failure> {
         if now_ns >= self.poll_ns {
             self.poll_ns = now_ns + POLL_NS;
-            self.session.exchange(self.schedule.tally.packets > 0)?;
+            self.session.exchange_reports(self.schedule.tally.packets > 0)?;
             if self.session.is_ended_by_receiver() {
                 return Ok(SendStep::Done);
             }
@@ -46,19 +46,19 @@ impl Transmitter for DatagramTransmitter {
 
 impl DatagramTransmitter {
     fn send(&mut self, now_ns: u64) -> Result<SendStep, Error> {
-        let count = match self.due(now_ns) {
+        let count = match self.due_count(now_ns) {
             (0, step) => return Ok(step),
             (count, _) => count,
         };
         let Self { session, schedule, payload, shape, path, .. } = self;
-        let (transport, run) = session.parts();
+        let (transport, run) = session.transport_and_run();
         let mut writer = DatagramWriter { payload, path, shape: *shape, run, schedule };
         let result = transport.send(&mut writer, count)?;
         let is_over = match result {
             SendResult::Sent => return Ok(SendStep::Sent),
             SendResult::End => true,
             SendResult::NoRoom => schedule.is_over(now_ns),
-            SendResult::Nothing => schedule.is_late(now_ns),
+            SendResult::Nothing => schedule.is_past_duration(now_ns),
         };
         Ok(match result {
             _ if is_over => SendStep::Done,
@@ -68,13 +68,13 @@ impl DatagramTransmitter {
     }
 
     /// How many datagrams may be sent now, at most one buffer of them; or the reason to wait.
-    fn due(&self, now_ns: u64) -> (usize, SendStep) {
+    fn due_count(&self, now_ns: u64) -> (usize, SendStep) {
         let mut trial = self.schedule.clone();
         for count in 0..self.batch {
             if let Some(step) = trial.reason_to_stop(0, now_ns) {
                 return (count, step);
             }
-            trial.sent(self.shape.datagram_bytes, 1);
+            trial.record_sent(self.shape.datagram_bytes, 1);
         }
         (self.batch, SendStep::Sent)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy::udp::Sender;
 use nocopy::{Ledger, Stats};
-use nocopy_proto::errno::{Counts, is_passing};
+use nocopy_proto::errno::{ErrorCounts, is_transient};
 
 use super::Error;
 use super::writer::DatagramWriter;
@@ -35,13 +35,13 @@ pub(super) trait Transport: Debug {
 
 /// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been
 /// sent: until then an error says what is wrong with the target.
-pub(super) fn is_continuable(sender: &Sender, error: &io::Error) -> bool {
-    is_passing(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
+pub(super) fn is_recoverable(sender: &Sender, error: &io::Error) -> bool {
+    is_transient(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
 }
 
 /// The datagrams that the kernel refused, by its error, except probes.
-pub(super) fn refused(stats: &Stats, probes: &Counts) -> BTreeMap<String, u64> {
-    let probes = probes.by_name();
+pub(super) fn refused_counts(stats: &Stats, probes: &ErrorCounts) -> BTreeMap<String, u64> {
+    let probes = probes.counts_by_name();
     let by_error = stats.into_iter().filter_map(|counter| {
         let error = counter.name.strip_prefix("refused_")?;
         let count = counter.value.saturating_sub(probes.get(error).copied().unwrap_or(0));

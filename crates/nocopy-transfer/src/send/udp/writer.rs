@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use super::Error;
-use super::payload::{FillResult, Payload, Shape};
+use super::payload::{DatagramLayout, FillResult, PayloadSource};
 use crate::send::queue::Schedule;
 use crate::transfer::SenderRun;
 
 /// Fills and counts datagrams that are due.
 #[derive(Debug)]
 pub(super) struct DatagramWriter<'a> {
-    pub payload: &'a mut Payload,
+    pub payload: &'a mut PayloadSource,
     /// For error messages.
     pub path: &'a Path,
-    pub shape: Shape,
+    pub shape: DatagramLayout,
     /// Writes headers, if there are any.
     pub run: Option<&'a mut SenderRun>,
     pub schedule: &'a mut Schedule,
@@ -30,10 +30,10 @@ impl DatagramWriter<'_> {
     }
 
     /// Completes the next datagram, which is about to be handed over, and counts it.
-    pub(super) fn seal(&mut self, datagram: &mut [u8]) {
+    pub(super) fn complete_datagram(&mut self, datagram: &mut [u8]) {
         if let Some(run) = &mut self.run {
-            run.seal(datagram);
+            run.write_header(datagram);
         }
-        self.schedule.sent(datagram.len(), 1);
+        self.schedule.record_sent(datagram.len(), 1);
     }
 }

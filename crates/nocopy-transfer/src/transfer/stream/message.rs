@@ -11,30 +11,30 @@
 
 use serde::{Serialize, Serializer};
 
-use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, Control, Packet, PacketKind};
+use super::super::wire::{CHECKSUM_COUNT, CONTROL_BYTES, COUNTS, ControlPacket, Packet, PacketKind};
 
 pub(super) const STREAMS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Count {
+pub(crate) struct ByteCount {
     pub bytes: u64,
     /// For all bytes, in the order of the streams; `None` without checksums.
-    #[serde(serialize_with = "hex", skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "serialize_hex", skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<u32>,
 }
 
 #[allow(clippy::ref_option, reason = "as serde calls it")]
-fn hex<S: Serializer>(value: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_hex<S: Serializer>(value: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(&format_args!("{value:08x}")),
         None => serializer.serialize_none(),
     }
 }
 
-impl Count {
+impl ByteCount {
     /// Appends the count of following bytes.
     #[must_use]
-    pub(crate) fn then(self, behind: Self) -> Self {
+    pub(crate) fn append(self, behind: Self) -> Self {
         let crc32c = self.crc32c.zip(behind.crc32c);
         Self {
             bytes: self.bytes.saturating_add(behind.bytes),
@@ -57,7 +57,7 @@ impl Count {
 
 /// The beginning of a connection for data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct StreamHead {
     pub run: u64,
     /// Below `streams`.
     pub number: u32,
@@ -73,7 +73,7 @@ pub(crate) struct Probe {
     pub streams: u32,
     /// The number of bytes in total, if it is known from the beginning.
     pub total: Option<u64>,
-    pub sent: Count,
+    pub sent: ByteCount,
     pub last: bool,
     pub acknowledgement: bool,
     pub verify: bool,
@@ -91,111 +91,114 @@ pub(crate) enum Refusal {
 pub(crate) struct Report {
     pub run: u64,
     pub refusal: Option<Refusal>,
-    pub received: Count,
+    pub received: ByteCount,
     pub last: bool,
     pub verify: bool,
 }
 
-pub(crate) fn refuse(probe: &Probe, why: Refusal) -> [u8; CONTROL_BYTES] {
-    let received = Count::default();
+pub(crate) fn refusal_message(probe: &Probe, why: Refusal) -> [u8; CONTROL_BYTES] {
+    let received = ByteCount::default();
     Report { run: probe.run, refusal: Some(why), received, last: true, verify: false }.emit()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Message {
-    Head(Head),
+pub(crate) enum ControlMessage {
+    Head(StreamHead),
     Probe(Probe),
     Report(Report),
 }
 
 /// Bytes are no message: of another program or version, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedMessage;
 
-impl Message {
-    pub(crate) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Self, Malformed> {
+impl ControlMessage {
+    pub(crate) fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Self, MalformedMessage> {
         match Packet::parse(bytes) {
-            Ok(Packet::Control(control)) => Self::of(&control).ok_or(Malformed),
-            _ => Err(Malformed),
+            Ok(Packet::Control(control)) => Self::from_control(&control).ok_or(MalformedMessage),
+            _ => Err(MalformedMessage),
         }
     }
 
-    fn of(control: &Control) -> Option<Self> {
+    fn from_control(control: &ControlPacket) -> Option<Self> {
         match control.kind {
-            PacketKind::Head => Head::of(control).map(Self::Head),
-            PacketKind::Probe => Probe::of(control).map(Self::Probe),
-            PacketKind::Report => Report::of(control).map(Self::Report),
+            PacketKind::Head => StreamHead::from_control(control).map(Self::Head),
+            PacketKind::Probe => Probe::from_control(control).map(Self::Probe),
+            PacketKind::Report => Report::from_control(control).map(Self::Report),
             PacketKind::Data => None,
         }
     }
 }
 
 /// A number of bytes that is 0 if unknown.
-fn known(bytes: u64, is_known: bool) -> Option<Option<u64>> {
+fn parse_optional_bytes(bytes: u64, is_known: bool) -> Option<Option<u64>> {
     (is_known || bytes == 0).then_some(is_known.then_some(bytes))
 }
 
 /// The number of streams, if it is allowed.
-fn streams(count: u64) -> Option<u32> {
+fn parse_stream_count(count: u64) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=STREAMS_MAX).contains(count))
 }
 
-impl Count {
+impl ByteCount {
     /// With a checksum only if the flag is set.
-    fn of(control: &Control) -> Option<Self> {
+    fn from_control(control: &ControlPacket) -> Option<Self> {
         let checksum = u32::try_from(control.counts[CHECKSUM_COUNT]).ok()?;
-        let is_sound = (control.verify || checksum == 0) && control.is_zero_from(CHECKSUM_COUNT + 1);
+        let is_sound = (control.verify || checksum == 0) && control.has_zero_counts_from(CHECKSUM_COUNT + 1);
         is_sound.then_some(Self { bytes: control.counts[1], crc32c: control.verify.then_some(checksum) })
     }
 
-    fn counts(self, streams: u32) -> [u64; COUNTS] {
+    fn to_counts(self, streams: u32) -> [u64; COUNTS] {
         [streams.into(), self.bytes, self.crc32c.unwrap_or(0).into(), 0, 0, 0, 0, 0]
     }
 }
 
-impl Head {
-    fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, offset, has_length, counts, .. } = *control;
-        let (streams, length) = (streams(counts[0])?, known(counts[1], has_length)?);
-        let is_sound = number < streams.into() && control.is_zero_from(2);
+impl StreamHead {
+    fn from_control(control: &ControlPacket) -> Option<Self> {
+        let ControlPacket { run, number, offset, has_length, counts, .. } = *control;
+        let (streams, length) =
+            (parse_stream_count(counts[0])?, parse_optional_bytes(counts[1], has_length)?);
+        let is_sound = number < streams.into() && control.has_zero_counts_from(2);
         is_sound.then_some(Self { run, number: number as u32, streams, offset, length })
     }
 
     pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, number, streams, offset, length } = *self;
-        let counts = Count { bytes: length.unwrap_or(0), crc32c: None }.counts(streams);
+        let counts = ByteCount { bytes: length.unwrap_or(0), crc32c: None }.to_counts(streams);
         let (number, has_length) = (number.into(), length.is_some());
-        Control { number, offset, has_length, counts, ..Control::new(PacketKind::Head, run) }.emit()
+        ControlPacket { number, offset, has_length, counts, ..ControlPacket::new(PacketKind::Head, run) }
+            .emit()
     }
 }
 
 impl Probe {
-    fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, offset, last, acknowledgement, verify, has_length, counts, .. } = *control;
-        let (streams, total) = (streams(counts[0])?, known(offset, has_length)?);
-        let sent = Count::of(control)?;
+    fn from_control(control: &ControlPacket) -> Option<Self> {
+        let ControlPacket { run, number, offset, last, acknowledgement, verify, has_length, counts, .. } =
+            *control;
+        let (streams, total) = (parse_stream_count(counts[0])?, parse_optional_bytes(offset, has_length)?);
+        let sent = ByteCount::from_control(control)?;
         (number == 0).then_some(Self { run, streams, total, sent, last, acknowledgement, verify })
     }
 
     pub(crate) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let Self { run, streams, total, sent, last, acknowledgement, verify } = *self;
         let (offset, has_length) = (total.unwrap_or(0), total.is_some());
-        let counts = sent.counts(streams);
-        let probe = Control::new(PacketKind::Probe, run);
-        Control { offset, has_length, last, acknowledgement, verify, counts, ..probe }.emit()
+        let counts = sent.to_counts(streams);
+        let probe = ControlPacket::new(PacketKind::Probe, run);
+        ControlPacket { offset, has_length, last, acknowledgement, verify, counts, ..probe }.emit()
     }
 }
 
 impl Report {
-    fn of(control: &Control) -> Option<Self> {
-        let Control { run, number, offset, last, verify, counts, .. } = *control;
+    fn from_control(control: &ControlPacket) -> Option<Self> {
+        let ControlPacket { run, number, offset, last, verify, counts, .. } = *control;
         let refusal = match number {
             0 => None,
             1 => Some(Refusal::Busy),
             2 => Some(Refusal::NoRanges),
             _ => return None,
         };
-        let received = Count::of(control)?;
+        let received = ByteCount::from_control(control)?;
         (offset == 0 && counts[0] == 0).then_some(Self { run, refusal, received, last, verify })
     }
 
@@ -206,8 +209,8 @@ impl Report {
             Some(Refusal::Busy) => 1,
             Some(Refusal::NoRanges) => 2,
         };
-        let counts = received.counts(0);
-        Control { number, last, verify, counts, ..Control::new(PacketKind::Report, run) }.emit()
+        let counts = received.to_counts(0);
+        ControlPacket { number, last, verify, counts, ..ControlPacket::new(PacketKind::Report, run) }.emit()
     }
 }
 
@@ -223,16 +226,19 @@ impl MessageBuffer {
     }
 
     /// Where the next bytes of the message are to be written.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn unfilled(&mut self) -> &mut [u8] {
         &mut self.message[self.filled..]
     }
 
-    /// Notes that bytes were written to the [room](Self::room). Returns the message, if it is complete.
-    pub(crate) fn filled(&mut self, bytes: usize) -> Option<Result<Message, Malformed>> {
+    /// Notes that bytes were written to the [room](Self::unfilled). Returns the message, if it is complete.
+    pub(crate) fn advance_filled(
+        &mut self,
+        bytes: usize,
+    ) -> Option<Result<ControlMessage, MalformedMessage>> {
         self.filled = (self.filled + bytes).min(CONTROL_BYTES);
         (self.filled == CONTROL_BYTES).then(|| {
             self.filled = 0;
-            Message::parse(&self.message)
+            ControlMessage::parse(&self.message)
         })
     }
 }
@@ -241,49 +247,51 @@ impl MessageBuffer {
 pub(super) mod tests {
     use proptest::prelude::*;
 
-    use super::super::super::wire::{NUMBER_MAX, tests::resealed};
+    use super::super::super::wire::{NUMBER_MAX, tests::with_new_checksum};
     use super::*;
 
     /// Parses bytes, which must have the length of a message.
-    pub(in crate::transfer::stream) fn read(bytes: &[u8]) -> Result<Message, Malformed> {
-        Message::parse(bytes.try_into().unwrap())
+    pub(in crate::transfer::stream) fn parse_message(
+        bytes: &[u8],
+    ) -> Result<ControlMessage, MalformedMessage> {
+        ControlMessage::parse(bytes.try_into().unwrap())
     }
 
     #[test]
     fn impossible_messages_are_malformed() {
-        let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
+        let head = StreamHead { run: 1, number: 0, streams: 1, offset: 0, length: None };
         for wrong in [
-            Head { number: 1, ..head },
-            Head { streams: 0, ..head },
-            Head { streams: STREAMS_MAX + 1, ..head },
-            Head { offset: NUMBER_MAX, ..head },
-            Head { length: Some(NUMBER_MAX), ..head },
+            StreamHead { number: 1, ..head },
+            StreamHead { streams: 0, ..head },
+            StreamHead { streams: STREAMS_MAX + 1, ..head },
+            StreamHead { offset: NUMBER_MAX, ..head },
+            StreamHead { length: Some(NUMBER_MAX), ..head },
         ] {
-            assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
+            assert_eq!(parse_message(&wrong.emit()), Err(MalformedMessage), "{wrong:?}");
         }
         let one_stream = [1, 0, 0, 0, 0, 0, 0, 0];
-        let head = Control { counts: one_stream, ..Control::new(PacketKind::Head, 1) };
-        let probe = Control { counts: one_stream, ..Control::new(PacketKind::Probe, 1) };
-        let report = Control::new(PacketKind::Report, 1);
+        let head = ControlPacket { counts: one_stream, ..ControlPacket::new(PacketKind::Head, 1) };
+        let probe = ControlPacket { counts: one_stream, ..ControlPacket::new(PacketKind::Probe, 1) };
+        let report = ControlPacket::new(PacketKind::Report, 1);
         for wrong in [
-            Control { counts: [1, 7, 0, 0, 0, 0, 0, 0], ..head },
-            Control { counts: [1, 0, 1, 0, 0, 0, 0, 0], ..head },
-            Control { counts: [1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0], ..head },
-            Control { number: 1, ..probe },
-            Control { offset: 7, ..probe },
-            Control { counts: [0; COUNTS], ..probe },
-            Control { counts: [1, 0, 5, 0, 0, 0, 0, 0], ..probe },
-            Control { counts: [1, 0, 1 << 32, 0, 0, 0, 0, 0], verify: true, ..probe },
-            Control { counts: [1, 0, 0, 0, 0, 0, 0, 1], ..probe },
-            Control { number: 3, ..report },
-            Control { offset: 1, ..report },
-            Control { counts: one_stream, ..report },
-            Control { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..report },
+            ControlPacket { counts: [1, 7, 0, 0, 0, 0, 0, 0], ..head },
+            ControlPacket { counts: [1, 0, 1, 0, 0, 0, 0, 0], ..head },
+            ControlPacket { counts: [1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0], ..head },
+            ControlPacket { number: 1, ..probe },
+            ControlPacket { offset: 7, ..probe },
+            ControlPacket { counts: [0; COUNTS], ..probe },
+            ControlPacket { counts: [1, 0, 5, 0, 0, 0, 0, 0], ..probe },
+            ControlPacket { counts: [1, 0, 1 << 32, 0, 0, 0, 0, 0], verify: true, ..probe },
+            ControlPacket { counts: [1, 0, 0, 0, 0, 0, 0, 1], ..probe },
+            ControlPacket { number: 3, ..report },
+            ControlPacket { offset: 1, ..report },
+            ControlPacket { counts: one_stream, ..report },
+            ControlPacket { counts: [0, 0, 0, 1, 0, 0, 0, 0], ..report },
         ] {
-            assert_eq!(read(&wrong.emit()), Err(Malformed), "{wrong:?}");
+            assert_eq!(parse_message(&wrong.emit()), Err(MalformedMessage), "{wrong:?}");
         }
         for sound in [head, probe, report] {
-            assert!(read(&sound.emit()).is_ok(), "{sound:?}");
+            assert!(parse_message(&sound.emit()).is_ok(), "{sound:?}");
         }
     }
 
@@ -292,19 +300,19 @@ pub(super) mod tests {
         let bytes = b"123456789";
         for split in 0..=bytes.len() {
             let [first, second] = [&bytes[..split], &bytes[split..]].map(|part| {
-                let mut count = Count::empty(true);
+                let mut count = ByteCount::empty(true);
                 count.add(part);
                 count
             });
-            let whole = first.then(second);
+            let whole = first.append(second);
             assert_eq!(
                 (whole.bytes, whole.crc32c),
                 (9, Some(0xe306_9283)),
                 "RFC 3720's polynomial, at {split}"
             );
-            assert_eq!(first.then(Count::empty(false)).crc32c, None);
+            assert_eq!(first.append(ByteCount::empty(false)).crc32c, None);
         }
-        let json = serde_json::to_string(&Count { bytes: 1, crc32c: Some(10) }).unwrap();
+        let json = serde_json::to_string(&ByteCount { bytes: 1, crc32c: Some(10) }).unwrap();
         assert_eq!(json, r#"{"bytes":1,"crc32c":"0000000a"}"#);
     }
 
@@ -320,16 +328,16 @@ pub(super) mod tests {
                 message[5] %= 4;
                 (message[6], message[7]) = (0, (message[7] % 32) | 1);
                 message[36..40].copy_from_slice(&[0, 0, 0, 64]);
-                message = resealed(&message);
+                message = with_new_checksum(&message);
             }
             let mut buffer = MessageBuffer::new();
             let mut read_once = None;
             for piece in message.chunks(pieces) {
-                buffer.room()[..piece.len()].copy_from_slice(piece);
+                buffer.unfilled()[..piece.len()].copy_from_slice(piece);
                 prop_assert!(read_once.is_none());
-                read_once = buffer.filled(piece.len());
+                read_once = buffer.advance_filled(piece.len());
             }
-            prop_assert_eq!(read_once, Some(read(&message)));
+            prop_assert_eq!(read_once, Some(parse_message(&message)));
         }
 
         #[test]
@@ -337,14 +345,14 @@ pub(super) mod tests {
             run: u64, number in 0..STREAMS_MAX, offset in 0..NUMBER_MAX, total in proptest::option::of(0..NUMBER_MAX),
             bytes in 0..NUMBER_MAX, crc in proptest::option::of(any::<u32>()), last: bool, acknowledgement: bool,
         ) {
-            let head = Head { run, number, streams: STREAMS_MAX, offset, length: total };
-            prop_assert_eq!(read(&head.emit()), Ok(Message::Head(head)));
-            let (count, verify) = (Count { bytes, crc32c: crc }, crc.is_some());
+            let head = StreamHead { run, number, streams: STREAMS_MAX, offset, length: total };
+            prop_assert_eq!(parse_message(&head.emit()), Ok(ControlMessage::Head(head)));
+            let (count, verify) = (ByteCount { bytes, crc32c: crc }, crc.is_some());
             let probe = Probe { run, streams: number + 1, total, sent: count, last, acknowledgement, verify };
-            prop_assert_eq!(read(&probe.emit()), Ok(Message::Probe(probe)));
+            prop_assert_eq!(parse_message(&probe.emit()), Ok(ControlMessage::Probe(probe)));
             for refusal in [None, Some(Refusal::Busy), Some(Refusal::NoRanges)] {
                 let report = Report { run, refusal, received: count, last, verify };
-                prop_assert_eq!(read(&report.emit()), Ok(Message::Report(report)));
+                prop_assert_eq!(parse_message(&report.emit()), Ok(ControlMessage::Report(report)));
             }
         }
     }

@@ -16,8 +16,10 @@ mod receiver_control;
 mod report;
 mod sender_control;
 
-pub(crate) use message::{Count, Head, Malformed, Message, MessageBuffer, Refusal, refuse};
-pub(crate) use ranges::{StreamRanges, split};
+pub(crate) use message::{
+    ByteCount, ControlMessage, MalformedMessage, MessageBuffer, Refusal, StreamHead, refusal_message,
+};
+pub(crate) use ranges::{StreamRanges, split_into_ranges};
 pub(crate) use receiver_control::ReceiverControl;
 pub(crate) use report::RunCounts;
 pub(crate) use sender_control::{ControlState, SenderControl};

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::message::Head;
+use super::message::StreamHead;
 
 /// Divides the bytes into a range for each stream, as equal as whole pieces allow. Each range has at least a
 /// piece, so there may be fewer ranges. Without bytes there is one empty range.
-pub(crate) fn split(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>> {
+pub(crate) fn split_into_ranges(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>> {
     let piece_bytes = piece_bytes.max(1);
     let pieces = total.div_ceil(piece_bytes);
     let streams = u64::from(streams).min(pieces).max(1);
@@ -31,7 +31,7 @@ impl StreamRanges {
     }
 
     /// Whether a connection is a stream of this run, with a new number, and without overlap.
-    pub(crate) fn claim(&mut self, head: &Head) -> bool {
+    pub(crate) fn claim_range(&mut self, head: &StreamHead) -> bool {
         let Self { run, total, claimed } = self;
         let end = match (*total, head.length) {
             (Some(total), Some(length)) => Some(head.offset + length).filter(|end| *end <= total), // both below 2^62
@@ -57,12 +57,12 @@ impl StreamRanges {
         }
     }
 
-    pub(crate) fn claimed(&self) -> usize {
+    pub(crate) fn claimed_count(&self) -> usize {
         self.claimed.iter().flatten().count()
     }
 
     pub(crate) fn are_all_claimed(&self) -> bool {
-        self.claimed() == self.claimed.len()
+        self.claimed_count() == self.claimed.len()
     }
 }
 
@@ -74,34 +74,37 @@ mod tests {
 
     #[test]
     fn ranges_are_whole_pieces_except_the_last() {
-        assert_eq!(split(0, 10, 4), vec![0..0; 1]);
-        assert_eq!(split(25, 10, 2), [0..20, 20..25]);
-        assert_eq!(split(5, 10, 64), vec![0..5; 1]);
-        assert_eq!(split(40, 10, 3), [0..20, 20..30, 30..40]);
+        assert_eq!(split_into_ranges(0, 10, 4), vec![0..0; 1]);
+        assert_eq!(split_into_ranges(25, 10, 2), [0..20, 20..25]);
+        assert_eq!(split_into_ranges(5, 10, 64), vec![0..5; 1]);
+        assert_eq!(split_into_ranges(40, 10, 3), [0..20, 20..30, 30..40]);
     }
 
     #[test]
     fn overlapping_ranges_are_refused() {
         let mut claims = StreamRanges::new(7, 3, Some(100));
-        let head = Head { run: 7, number: 1, streams: 3, offset: 40, length: Some(20) };
+        let head = StreamHead { run: 7, number: 1, streams: 3, offset: 40, length: Some(20) };
         for wrong in [
-            Head { run: 8, ..head },
-            Head { streams: 2, ..head },
-            Head { offset: 90, ..head },
-            Head { length: None, ..head },
+            StreamHead { run: 8, ..head },
+            StreamHead { streams: 2, ..head },
+            StreamHead { offset: 90, ..head },
+            StreamHead { length: None, ..head },
         ] {
-            assert!(!claims.claim(&wrong), "{wrong:?}");
+            assert!(!claims.claim_range(&wrong), "{wrong:?}");
         }
-        assert!(claims.claim(&head) && !claims.claim(&head), "once");
-        assert!(!claims.claim(&Head { number: 0, offset: 30, ..head }), "into the next");
-        assert!(!claims.claim(&Head { number: 2, offset: 50, ..head }), "into the one before");
-        assert!(claims.claim(&Head { number: 0, offset: 0, length: Some(40), ..head }));
+        assert!(claims.claim_range(&head) && !claims.claim_range(&head), "once");
+        assert!(!claims.claim_range(&StreamHead { number: 0, offset: 30, ..head }), "into the next");
+        assert!(!claims.claim_range(&StreamHead { number: 2, offset: 50, ..head }), "into the one before");
+        assert!(claims.claim_range(&StreamHead { number: 0, offset: 0, length: Some(40), ..head }));
         assert!(!claims.are_all_claimed());
-        assert!(claims.claim(&Head { number: 2, offset: 60, length: Some(40), ..head }));
+        assert!(claims.claim_range(&StreamHead { number: 2, offset: 60, length: Some(40), ..head }));
         assert!(claims.are_all_claimed());
         let mut without_offsets = StreamRanges::new(7, 1, None);
-        let open = Head { run: 7, number: 0, streams: 1, offset: 0, length: None };
-        assert!(!without_offsets.claim(&Head { offset: 1, ..open }) && without_offsets.claim(&open));
+        let open = StreamHead { run: 7, number: 0, streams: 1, offset: 0, length: None };
+        assert!(
+            !without_offsets.claim_range(&StreamHead { offset: 1, ..open })
+                && without_offsets.claim_range(&open)
+        );
     }
 
     proptest! {
@@ -110,7 +113,7 @@ mod tests {
         fn ranges_cover_every_byte_once(
             total in 0..1_u64 << 50, piece in 1..1_u64 << 30, streams in 1..=64_u32,
         ) {
-            let ranges = split(total, piece, streams);
+            let ranges = split_into_ranges(total, piece, streams);
             prop_assert!((1..=streams as usize).contains(&ranges.len()));
             prop_assert_eq!((ranges[0].start, ranges[ranges.len() - 1].end), (0, total));
             let mut claims = StreamRanges::new(1, ranges.len() as u32, Some(total));
@@ -118,8 +121,9 @@ mod tests {
                 let next = ranges.get(number + 1).map_or(total, |next| next.start);
                 prop_assert!(range.end == next && range.start % piece == 0);
                 let (number, length) = (number as u32, Some(range.end - range.start));
-                let head = Head { run: 1, number, streams: ranges.len() as u32, offset: range.start, length };
-                prop_assert!(claims.claim(&head));
+                let (streams, offset) = (ranges.len() as u32, range.start);
+                let head = StreamHead { run: 1, number, streams, offset, length };
+                prop_assert!(claims.claim_range(&head));
             }
             prop_assert!(claims.are_all_claimed());
         }

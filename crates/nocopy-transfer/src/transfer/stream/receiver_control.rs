@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::wire::CONTROL_BYTES;
-use super::message::{Count, Malformed, Message, Probe, Report};
+use super::message::{ByteCount, ControlMessage, MalformedMessage, Probe, Report};
 use super::report::RunCounts;
 
 /// How long to wait for the acknowledgement, which need not arrive.
@@ -18,11 +18,11 @@ pub(crate) struct ReceiverControl {
     probe_ns: u64,
     must_report: bool,
     /// The sender's total, once it has reported it.
-    sent: Option<Count>,
+    sent: Option<ByteCount>,
     /// Whether everything was counted up to the sender's end.
     is_whole: bool,
     /// The last report, and when it was given.
-    last: Option<(Count, u64)>,
+    last: Option<(ByteCount, u64)>,
     /// No more messages will arrive: an acknowledgement, the end of the connection, or a malformed message
     /// came.
     is_over: bool,
@@ -43,7 +43,7 @@ impl ReceiverControl {
             last: None,
             is_over: false,
         };
-        control.handle(Ok(Message::Probe(*probe)), now_ns);
+        control.handle_message(Ok(ControlMessage::Probe(*probe)), now_ns);
         control
     }
 
@@ -51,9 +51,9 @@ impl ReceiverControl {
         self.verify
     }
 
-    pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
+    pub(crate) fn handle_message(&mut self, message: Result<ControlMessage, MalformedMessage>, now_ns: u64) {
         match message {
-            Ok(Message::Probe(probe)) if probe.run == self.run => {
+            Ok(ControlMessage::Probe(probe)) if probe.run == self.run => {
                 self.probe_ns = now_ns;
                 self.must_report = !probe.acknowledgement;
                 self.is_over |= probe.acknowledgement;
@@ -65,18 +65,18 @@ impl ReceiverControl {
         }
     }
 
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn record_connection_end(&mut self) {
         self.is_over = true;
     }
 
     /// The report to be sent now, if there is one; `received_bytes` so far.
-    pub(crate) fn report(&mut self, received_bytes: u64) -> Option<[u8; CONTROL_BYTES]> {
+    pub(crate) fn next_report(&mut self, received_bytes: u64) -> Option<[u8; CONTROL_BYTES]> {
         if !std::mem::take(&mut self.must_report) {
             return None;
         }
         let (received, last) = match self.last {
             Some((received, _)) => (received, true),
-            None => (Count { bytes: received_bytes, crc32c: None }, false),
+            None => (ByteCount { bytes: received_bytes, crc32c: None }, false),
         };
         // Before the last report the flag asks for checksums; in the last report it announces one.
         let verify = if last { received.crc32c.is_some() } else { self.verify };
@@ -84,7 +84,7 @@ impl ReceiverControl {
     }
 
     /// Stops counting. `received` counts everything up to the streams' ends, or up to the receiver's limit.
-    pub(crate) fn close(&mut self, received: Count, is_whole: bool, now_ns: u64) {
+    pub(crate) fn stop_counting(&mut self, received: ByteCount, is_whole: bool, now_ns: u64) {
         if self.last.is_none() {
             (self.last, self.is_whole, self.must_report) = (Some((received, now_ns)), is_whole, true);
         }
@@ -124,7 +124,7 @@ impl ReceiverControl {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::tests::read;
+    use super::super::message::tests::parse_message;
     use super::*;
     use crate::transfer::stream::{ControlState, SenderControl};
 
@@ -132,8 +132,8 @@ mod tests {
     const SECOND_NS: u64 = 1_000_000_000;
 
     fn first_probe(sender_control: &mut SenderControl) -> Probe {
-        match read(&sender_control.next_probe(0, 0).unwrap()) {
-            Ok(Message::Probe(probe)) => probe,
+        match parse_message(&sender_control.next_probe(0, 0).unwrap()) {
+            Ok(ControlMessage::Probe(probe)) => probe,
             other => panic!("{other:?}"),
         }
     }
@@ -143,42 +143,45 @@ mod tests {
         for (theirs, ours) in [(true, false), (false, true), (false, false)] {
             let mut sender_control = SenderControl::new(7, 2, Some(9), theirs, IDLE);
             let mut receiver_control = ReceiverControl::new(&first_probe(&mut sender_control), ours, IDLE, 0);
-            let count = Count { bytes: 9, crc32c: (theirs || ours).then_some(5) };
-            sender_control.handle(read(&receiver_control.report(0).unwrap()), 1);
-            assert!(receiver_control.report(0).is_none(), "one report for each probe");
+            let count = ByteCount { bytes: 9, crc32c: (theirs || ours).then_some(5) };
+            sender_control.handle_message(parse_message(&receiver_control.next_report(0).unwrap()), 1);
+            assert!(receiver_control.next_report(0).is_none(), "one report for each probe");
             assert_eq!(
                 (sender_control.has_checksums(), receiver_control.has_checksums()),
                 (theirs || ours, theirs || ours)
             );
             sender_control.finish(count);
-            receiver_control.handle(read(&sender_control.next_probe(9, SECOND_NS).unwrap()), SECOND_NS);
+            receiver_control
+                .handle_message(parse_message(&sender_control.next_probe(9, SECOND_NS).unwrap()), SECOND_NS);
             assert!(receiver_control.is_all_sent() && !receiver_control.is_over(SECOND_NS));
-            receiver_control.close(count, true, SECOND_NS);
-            sender_control.handle(read(&receiver_control.report(3).unwrap()), SECOND_NS);
+            receiver_control.stop_counting(count, true, SECOND_NS);
+            sender_control
+                .handle_message(parse_message(&receiver_control.next_report(3).unwrap()), SECOND_NS);
             assert_eq!(sender_control.state(SECOND_NS), ControlState::Agreed);
-            receiver_control.handle(read(&sender_control.next_probe(9, SECOND_NS).unwrap()), SECOND_NS);
+            receiver_control
+                .handle_message(parse_message(&sender_control.next_probe(9, SECOND_NS).unwrap()), SECOND_NS);
             assert!(
                 receiver_control.is_over(SECOND_NS)
                     && !receiver_control.has_disconnected()
-                    && receiver_control.report(9).is_none()
+                    && receiver_control.next_report(9).is_none()
             );
             assert_eq!(sender_control.run_counts(), receiver_control.run_counts());
         }
     }
 
     #[test]
-    fn a_sender_that_closes_without_an_end_has_broken_off() {
+    fn a_sender_that_closes_before_its_end_counts_as_disconnected() {
         let mut sender_control = SenderControl::new(7, 1, None, false, IDLE);
         let probe = first_probe(&mut sender_control);
         let new_control = || ReceiverControl::new(&probe, false, IDLE, 0);
         assert!(!new_control().is_silent(9 * SECOND_NS) && new_control().is_silent(11 * SECOND_NS));
         let mut receiver_control = new_control();
-        receiver_control.end();
+        receiver_control.record_connection_end();
         assert!(receiver_control.has_disconnected() && !receiver_control.run_counts().is_final);
         let other_run = Probe { run: 8, ..probe };
-        for message in [Err(Malformed), Ok(Message::Probe(other_run))] {
+        for message in [Err(MalformedMessage), Ok(ControlMessage::Probe(other_run))] {
             let mut receiver_control = new_control();
-            receiver_control.handle(message, 1);
+            receiver_control.handle_message(message, 1);
             assert!(receiver_control.has_disconnected());
         }
     }
@@ -188,11 +191,11 @@ mod tests {
     fn closing_early_informs_the_sender_for_a_limited_time() {
         let mut sender_control = SenderControl::new(7, 1, None, false, IDLE);
         let mut receiver_control = ReceiverControl::new(&first_probe(&mut sender_control), false, IDLE, 0);
-        sender_control.handle(read(&receiver_control.report(0).unwrap()), 0);
-        receiver_control.close(Count { bytes: 4, crc32c: None }, false, SECOND_NS);
-        sender_control.handle(read(&receiver_control.report(4).unwrap()), SECOND_NS);
+        sender_control.handle_message(parse_message(&receiver_control.next_report(0).unwrap()), 0);
+        receiver_control.stop_counting(ByteCount { bytes: 4, crc32c: None }, false, SECOND_NS);
+        sender_control.handle_message(parse_message(&receiver_control.next_report(4).unwrap()), SECOND_NS);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::EndedEarly);
-        assert!(receiver_control.report(4).is_none() && !receiver_control.is_over(SECOND_NS));
+        assert!(receiver_control.next_report(4).is_none() && !receiver_control.is_over(SECOND_NS));
         assert!(receiver_control.is_over(3 * SECOND_NS) && !receiver_control.is_silent(99 * SECOND_NS));
         assert!(!receiver_control.run_counts().is_whole);
     }

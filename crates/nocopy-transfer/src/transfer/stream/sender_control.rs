@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::wire::CONTROL_BYTES;
-use super::message::{Count, Malformed, Message, Probe, Refusal, Report};
+use super::message::{ByteCount, ControlMessage, MalformedMessage, Probe, Refusal, Report};
 use super::report::RunCounts;
 
 /// Between two probes: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
@@ -52,7 +52,7 @@ impl SenderControl {
         verify: bool,
         connect_timeout: Duration,
     ) -> Self {
-        let sent = Count::empty(verify);
+        let sent = ByteCount::empty(verify);
         let probe = Probe { run, streams, total, sent, last: false, acknowledgement: false, verify };
         let connect_timeout_ns = u64::try_from(connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -100,7 +100,7 @@ impl SenderControl {
     }
 
     /// Everything was sent. A receiver that ended early only gets an acknowledgement.
-    pub(crate) fn finish(&mut self, sent: Count) {
+    pub(crate) fn finish(&mut self, sent: ByteCount) {
         self.is_early = self.report.is_some_and(|report| report.last);
         self.probe.last = true;
         self.probe.verify = sent.crc32c.is_some();
@@ -108,9 +108,9 @@ impl SenderControl {
         self.probe_ns = None;
     }
 
-    pub(crate) fn handle(&mut self, message: Result<Message, Malformed>, now_ns: u64) {
+    pub(crate) fn handle_message(&mut self, message: Result<ControlMessage, MalformedMessage>, now_ns: u64) {
         match message {
-            Ok(Message::Report(mut report)) if report.run == self.probe.run => {
+            Ok(ControlMessage::Report(mut report)) if report.run == self.probe.run => {
                 if !report.last {
                     report.received.crc32c = None; // it is not over
                 }
@@ -124,7 +124,7 @@ impl SenderControl {
         }
     }
 
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn record_connection_end(&mut self) {
         self.broken = self.broken.or(Some(ControlState::Gone));
     }
 
@@ -152,9 +152,9 @@ mod tests {
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn report(bytes: u64, last: bool) -> Result<Message, Malformed> {
-        let received = Count { bytes, crc32c: None };
-        Ok(Message::Report(Report { run: 7, refusal: None, received, last, verify: false }))
+    fn report_message(bytes: u64, last: bool) -> Result<ControlMessage, MalformedMessage> {
+        let received = ByteCount { bytes, crc32c: None };
+        Ok(ControlMessage::Report(Report { run: 7, refusal: None, received, last, verify: false }))
     }
 
     fn running_control() -> SenderControl {
@@ -165,7 +165,7 @@ mod tests {
                 && sender_control.next_probe(0, 1).is_none()
                 && sender_control.next_probe(0, INTERVAL_NS).is_some()
         );
-        sender_control.handle(report(0, false), SECOND_NS);
+        sender_control.handle_message(report_message(0, false), SECOND_NS);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Running);
         sender_control
     }
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn a_run_ends_after_the_last_messages_of_both_ends() {
         let mut sender_control = running_control();
-        sender_control.finish(Count { bytes: 9, crc32c: None });
+        sender_control.finish(ByteCount { bytes: 9, crc32c: None });
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Finishing);
         assert!(sender_control.next_probe(0, SECOND_NS).is_some(), "at once");
-        sender_control.handle(report(8, false), SECOND_NS);
+        sender_control.handle_message(report_message(8, false), SECOND_NS);
         assert_eq!(sender_control.state(2 * SECOND_NS), ControlState::Finishing);
-        sender_control.handle(report(9, true), SECOND_NS);
-        sender_control.handle(report(5, false), SECOND_NS);
-        sender_control.end();
+        sender_control.handle_message(report_message(9, true), SECOND_NS);
+        sender_control.handle_message(report_message(5, false), SECOND_NS);
+        sender_control.record_connection_end();
         assert_eq!(sender_control.state(100 * SECOND_NS), ControlState::Agreed, "for ever");
         assert!(
             sender_control.next_probe(0, SECOND_NS).is_some()
@@ -198,27 +198,29 @@ mod tests {
         assert_eq!(fresh().state(6 * SECOND_NS), ControlState::Silent);
         assert_eq!(running_control().state(12 * SECOND_NS), ControlState::Silent);
         let mut sender_control = running_control();
-        sender_control.end();
+        sender_control.record_connection_end();
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Gone);
         let of_another =
-            Report { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
-        for message in [Err(Malformed), Ok(Message::Report(of_another))] {
+            Report { run: 8, refusal: None, received: ByteCount::default(), last: true, verify: false };
+        for message in [Err(MalformedMessage), Ok(ControlMessage::Report(of_another))] {
             let mut sender_control = running_control();
-            sender_control.handle(message, SECOND_NS);
+            sender_control.handle_message(message, SECOND_NS);
             assert_eq!(sender_control.state(SECOND_NS), ControlState::Malformed);
         }
         let mut sender_control = fresh();
-        sender_control
-            .handle(Ok(Message::Report(Report { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);
+        sender_control.handle_message(
+            Ok(ControlMessage::Report(Report { run: 7, refusal: Some(Refusal::Busy), ..of_another })),
+            0,
+        );
         assert_eq!(sender_control.state(0), ControlState::Refused(Refusal::Busy));
     }
 
     #[test]
-    fn an_early_end_by_the_receiver_is_not_compared() {
+    fn counts_are_not_compared_after_an_early_end_by_the_receiver() {
         let mut sender_control = running_control();
-        sender_control.handle(report(5, true), SECOND_NS);
+        sender_control.handle_message(report_message(5, true), SECOND_NS);
         assert_eq!(sender_control.state(SECOND_NS), ControlState::EndedEarly);
-        sender_control.finish(Count { bytes: 9, crc32c: Some(1) });
+        sender_control.finish(ByteCount { bytes: 9, crc32c: Some(1) });
         assert_eq!(sender_control.state(SECOND_NS), ControlState::Agreed);
         let run_counts = sender_control.run_counts();
         assert!(run_counts.is_final && !run_counts.is_whole);

@@ -7,25 +7,25 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use super::{Check, CheckDirectory, CheckResult, errno, pattern};
+use super::{CheckDirectory, CheckResult, FilesystemCheck, errno_of_result, random_pattern};
 use crate::guest::nfs::NOBODY;
 
-pub(super) const ALL: &[Check] = &[
-    Check { name: "attributes are as they were set", run: attributes },
-    Check { name: "times follow changes", run: times },
-    Check { name: "bytes are read as they were written", run: bytes },
-    Check { name: "holes are zeros", run: holes },
-    Check { name: "files go on past 4 GiB", run: past_4_gib },
-    Check { name: "what is appended goes to the end", run: appended },
-    Check { name: "a file that is cut ends there", run: cut },
+pub(super) const ALL: &[FilesystemCheck] = &[
+    FilesystemCheck { name: "attributes are as they were set", run: check_attributes },
+    FilesystemCheck { name: "times follow changes", run: check_times },
+    FilesystemCheck { name: "bytes are read as they were written", run: check_bytes },
+    FilesystemCheck { name: "holes are zeros", run: check_holes },
+    FilesystemCheck { name: "files go on past 4 GiB", run: check_past_4_gib },
+    FilesystemCheck { name: "what is appended goes to the end", run: check_appends },
+    FilesystemCheck { name: "a file that is cut ends there", run: check_truncation },
 ];
 
 const GIB: u64 = 1 << 30;
 
-fn attributes(directory: &CheckDirectory) -> CheckResult {
+fn check_attributes(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     fs::write(&path, "1234567")?;
-    for _ in 0..directory.times(3) {
+    for _ in 0..directory.repetitions(3) {
         for mode in [0o000, 0o400, 0o644, 0o777, 0o1600, 0o666] {
             fs::set_permissions(&path, Permissions::from_mode(mode))?;
             let about = fs::metadata(&path)?;
@@ -42,21 +42,21 @@ fn attributes(directory: &CheckDirectory) -> CheckResult {
         }
     }
     chown(&path, Some(NOBODY), Some(NOBODY))?;
-    assert_eq!(errno(chown(&path, Some(0), None)), Some(Errno::PERM), "given to root");
+    assert_eq!(errno_of_result(chown(&path, Some(0), None)), Some(Errno::PERM), "given to root");
     assert_eq!((fs::metadata(&path)?.uid(), fs::metadata(&path)?.gid()), (NOBODY, NOBODY));
     fs::create_dir(directory.path("directory"))?;
     fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o2711))?;
     assert_eq!(fs::metadata(directory.path("directory"))?.mode() & 0o7777, 0o2711);
     // Without its permission a file is not opened, and a directory not entered.
     fs::set_permissions(&path, Permissions::from_mode(0o000))?;
-    assert_eq!(errno(fs::read(&path)), Some(Errno::ACCESS));
+    assert_eq!(errno_of_result(fs::read(&path)), Some(Errno::ACCESS));
     fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o000))?;
-    assert_eq!(errno(fs::write(directory.path("directory/new"), "")), Some(Errno::ACCESS));
+    assert_eq!(errno_of_result(fs::write(directory.path("directory/new"), "")), Some(Errno::ACCESS));
     Ok(fs::set_permissions(directory.path("directory"), Permissions::from_mode(0o700))?)
 }
 
 /// A change updates the times that it should, and no others.
-fn times(directory: &CheckDirectory) -> CheckResult {
+fn check_times(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     fs::write(&path, "old")?;
     let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -83,10 +83,10 @@ fn times(directory: &CheckDirectory) -> CheckResult {
 }
 
 /// In pieces of several lengths, in order and not, and overwritten in the middle.
-fn bytes(directory: &CheckDirectory) -> CheckResult {
+fn check_bytes(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     let total = if directory.is_long { (8 << 20) + 13 } else { (1 << 20) + 13 };
-    let expected = pattern(1, total);
+    let expected = random_pattern(1, total);
     for piece in [8192, 65_537, 1 << 20] {
         let mut file = File::create(&path)?;
         assert_eq!(fs::metadata(&path)?.len(), 0, "a file that was opened to be written anew");
@@ -98,7 +98,7 @@ fn bytes(directory: &CheckDirectory) -> CheckResult {
     let mut expected = expected;
     let file = OpenOptions::new().read(true).write(true).open(&path)?;
     for at in [0, 4095, 8193, total / 2, total - 100] {
-        let piece = pattern(at as u64, 100);
+        let piece = random_pattern(at as u64, 100);
         file.write_all_at(&piece, at as u64)?;
         expected[at..at + 100].copy_from_slice(&piece);
     }
@@ -113,12 +113,12 @@ fn bytes(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn holes(directory: &CheckDirectory) -> CheckResult {
+fn check_holes(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     let mut expected = Vec::new();
     for (number, at) in [5, 4096, 70_000, 300_001].into_iter().enumerate() {
-        let piece = pattern(number as u64, 1000);
+        let piece = random_pattern(number as u64, 1000);
         file.write_all_at(&piece, at as u64)?;
         expected.resize(expected.len().max(at), 0);
         expected.truncate(at);
@@ -132,13 +132,13 @@ fn holes(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn past_4_gib(directory: &CheckDirectory) -> CheckResult {
+fn check_past_4_gib(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     let places = [2 * GIB - 3, 4 * GIB - 5, 9 * GIB + 1];
     for at in places {
         file.seek(SeekFrom::Start(at))?;
-        file.write_all(&pattern(at, 11))?;
+        file.write_all(&random_pattern(at, 11))?;
     }
     file.sync_all()?;
     assert_eq!(fs::metadata(&path)?.len(), places[2] + 11);
@@ -148,17 +148,17 @@ fn past_4_gib(directory: &CheckDirectory) -> CheckResult {
         let mut found = [0; 12];
         file.seek(SeekFrom::Start(at - 1))?;
         file.read_exact(&mut found)?;
-        assert!(found[0] == 0 && found[1..] == pattern(at, 11), "at {at}: {found:?}");
+        assert!(found[0] == 0 && found[1..] == random_pattern(at, 11), "at {at}: {found:?}");
     }
     Ok(())
 }
 
 /// Appends through two descriptors in turn.
-fn appended(directory: &CheckDirectory) -> CheckResult {
+fn check_appends(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("log");
     let open = || OpenOptions::new().append(true).create(true).open(&path);
     let (mut both, mut expected) = ([open()?, open()?], Vec::new());
-    for number in 0..directory.times(20) {
+    for number in 0..directory.repetitions(20) {
         let line = format!("line {number} of {}\n", number % 3);
         both[number % 2].write_all(line.as_bytes())?;
         expected.extend(line.into_bytes());
@@ -167,9 +167,9 @@ fn appended(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn cut(directory: &CheckDirectory) -> CheckResult {
+fn check_truncation(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
-    let mut expected = pattern(3, 200_000);
+    let mut expected = random_pattern(3, 200_000);
     fs::write(&path, &expected)?;
     let file = OpenOptions::new().read(true).write(true).open(&path)?;
     for bytes in [150_001, 4096, 100_000, 4095, 0, 3, 12_289] {

@@ -24,12 +24,12 @@ use crate::failure::Failure;
 
 /// One expectation of programs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Check {
+pub(crate) struct FilesystemCheck {
     pub(crate) name: &'static str,
     run: fn(&CheckDirectory) -> CheckResult,
 }
 
-pub(crate) fn all() -> impl Iterator<Item = Check> {
+pub(crate) fn all_checks() -> impl Iterator<Item = FilesystemCheck> {
     [names::ALL, contents::ALL, open_files::ALL, random::ALL].into_iter().flatten().copied()
 }
 
@@ -49,12 +49,12 @@ impl CheckDirectory {
         self.here.join(name)
     }
 
-    fn path_there(&self, name: &str) -> PathBuf {
+    fn path_at_other_client(&self, name: &str) -> PathBuf {
         self.there.join(name)
     }
 
     /// Repetitions; ten times as many when there is time.
-    fn times(&self, times: usize) -> usize {
+    fn repetitions(&self, times: usize) -> usize {
         if self.is_long { 10 * times } else { times }
     }
 }
@@ -66,7 +66,7 @@ pub(crate) struct CheckFailure(String);
 type CheckResult = Result<(), CheckFailure>;
 
 impl CheckFailure {
-    fn of(Failure(why): Failure) -> Self {
+    fn from_failure(Failure(why): Failure) -> Self {
         Self(why)
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct SharedDirectory {
 
 impl SharedDirectory {
     /// The check; returns the reason if a result is not as expected.
-    pub(crate) fn failure_of(&self, check: Check, is_long: bool, seed: u64) -> Option<String> {
+    pub(crate) fn run_check(&self, check: FilesystemCheck, is_long: bool, seed: u64) -> Option<String> {
         let directory = CheckDirectory {
             here: self.here.join(check.name),
             there: self.there.join(check.name),
@@ -99,9 +99,9 @@ impl SharedDirectory {
         let run = || {
             fs::create_dir(&directory.here)?;
             (check.run)(&directory)?;
-            remove_all(&directory.here).map_err(CheckFailure::of)
+            remove_all(&directory.here).map_err(CheckFailure::from_failure)
         };
-        match as_unprivileged_user(run) {
+        match run_as_unprivileged_user(run) {
             Ok(Ok(())) => None,
             Ok(Err(CheckFailure(why))) | Err(why) => Some(why),
         }
@@ -127,12 +127,12 @@ pub(crate) fn make_for_unprivileged_user(path: &Path) -> Result<(), Failure> {
 
 /// Runs a closure on a thread of the user without privileges, which also applies to all that it starts;
 /// returns the message of a panic.
-pub(crate) fn as_unprivileged_user<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
-    as_user(NOBODY, run)
+pub(crate) fn run_as_unprivileged_user<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+    run_as_user(NOBODY, run)
 }
 
 /// As another user, with a group of the same number and no others.
-pub(crate) fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(crate) fn run_as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> Result<T, String> {
     let powerless = || {
         set_thread_groups(&[])
             .and_then(|()| set_thread_gid(Gid::from_raw(user)))
@@ -151,12 +151,12 @@ pub(crate) fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> Res
     })
 }
 
-pub(crate) fn errno<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
+pub(crate) fn errno_of_result<T>(done: io::Result<T>) -> Option<rustix::io::Errno> {
     done.err().and_then(|error| rustix::io::Errno::from_io_error(&error))
 }
 
 /// Bytes of a file from an offset on; fewer at its end.
-pub(crate) fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let (mut found, mut filled) = (vec![0; bytes], 0);
     while filled < bytes {
         match file.read_at(&mut found[filled..], at + filled as u64)? {
@@ -169,7 +169,7 @@ pub(crate) fn piece(file: &File, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Bytes that differ by their place and by `seed`.
-pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn random_pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     std::iter::repeat_with(|| random.u8(..)).take(bytes).collect()
 }

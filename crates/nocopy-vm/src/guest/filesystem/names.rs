@@ -10,32 +10,32 @@ use std::thread;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 
-use super::{Check, CheckDirectory, CheckFailure, CheckResult, errno};
+use super::{CheckDirectory, CheckFailure, CheckResult, FilesystemCheck, errno_of_result};
 
-pub(super) const ALL: &[Check] = &[
-    Check { name: "trees are made and removed", run: trees },
-    Check { name: "names are found or not", run: lookups },
-    Check { name: "a directory is listed while names go", run: listing },
-    Check { name: "links count and renaming replaces", run: links_and_renames },
-    Check { name: "renaming what cannot be is refused", run: refused_renames },
-    Check { name: "errors are those of a directory", run: refusals },
-    Check { name: "symbolic links keep their paths", run: symbolic_links },
-    Check { name: "what is repeated is done once each", run: repeated },
-    Check { name: "one of two makes a new file", run: exclusive },
-    Check { name: "free space is told", run: free_space },
+pub(super) const ALL: &[FilesystemCheck] = &[
+    FilesystemCheck { name: "trees are made and removed", run: check_trees },
+    FilesystemCheck { name: "names are found or not", run: check_lookups },
+    FilesystemCheck { name: "a directory is listed while names go", run: check_listing },
+    FilesystemCheck { name: "links count and renaming replaces", run: check_links_and_renames },
+    FilesystemCheck { name: "renaming what cannot be is refused", run: check_refused_renames },
+    FilesystemCheck { name: "errors are those of a directory", run: check_refused_operations },
+    FilesystemCheck { name: "symbolic links keep their paths", run: check_symbolic_links },
+    FilesystemCheck { name: "what is repeated is done once each", run: check_repeated_operations },
+    FilesystemCheck { name: "one of two makes a new file", run: check_exclusive_creation },
+    FilesystemCheck { name: "free space is told", run: check_free_space },
 ];
 
 /// Makes a tree, counts its entries, and removes it leaf by leaf.
-fn trees(directory: &CheckDirectory) -> CheckResult {
+fn check_trees(directory: &CheckDirectory) -> CheckResult {
     let levels = if directory.is_long { 5 } else { 3 };
-    let made = grow(&directory.path("tree"), levels)?;
-    let cut = cut(&directory.path("tree"))?;
+    let made = make_tree(&directory.path("tree"), levels)?;
+    let cut = remove_tree(&directory.path("tree"))?;
     assert_eq!(made, cut, "made and found");
     assert_eq!(fs::read_dir(&directory.here)?.count(), 0);
     Ok(())
 }
 
-fn grow(at: &Path, levels: usize) -> io::Result<usize> {
+fn make_tree(at: &Path, levels: usize) -> io::Result<usize> {
     fs::create_dir(at)?;
     let mut made = 1;
     for number in 0..4 {
@@ -43,16 +43,16 @@ fn grow(at: &Path, levels: usize) -> io::Result<usize> {
         made += 1;
     }
     for number in 0..if levels > 1 { 2 } else { 0 } {
-        made += grow(&at.join(format!("directory {number}")), levels - 1)?;
+        made += make_tree(&at.join(format!("directory {number}")), levels - 1)?;
     }
     Ok(made)
 }
 
-fn cut(at: &Path) -> io::Result<usize> {
+fn remove_tree(at: &Path) -> io::Result<usize> {
     let mut found = 1;
     for entry in fs::read_dir(at)?.collect::<io::Result<Vec<_>>>()? {
         if entry.file_type()?.is_dir() {
-            found += cut(&entry.path())?;
+            found += remove_tree(&entry.path())?;
         } else {
             fs::remove_file(entry.path())?;
             found += 1;
@@ -62,15 +62,15 @@ fn cut(at: &Path) -> io::Result<usize> {
     Ok(found)
 }
 
-fn lookups(directory: &CheckDirectory) -> CheckResult {
+fn check_lookups(directory: &CheckDirectory) -> CheckResult {
     fs::create_dir_all(directory.path("a/b"))?;
     File::create_new(directory.path("a/b/file"))?;
     let top = fs::metadata(&directory.here)?.ino();
-    for number in 0..directory.times(20) {
+    for number in 0..directory.repetitions(20) {
         assert_eq!(fs::metadata(directory.path("a/b/../.."))?.ino(), top, "the way up");
         assert!(fs::metadata(directory.path("a/b/file"))?.is_file());
         let missing = directory.path(&format!("a/b/missing {number}"));
-        assert_eq!(errno(fs::metadata(&missing)), Some(Errno::NOENT));
+        assert_eq!(errno_of_result(fs::metadata(&missing)), Some(Errno::NOENT));
         // What was missing a moment ago is there at once.
         File::create_new(&missing)?;
         assert!(fs::metadata(&missing)?.is_file());
@@ -82,8 +82,8 @@ fn lookups(directory: &CheckDirectory) -> CheckResult {
 
 /// Names that stay are listed once each, whatever else is removed meanwhile, and a new listing shows the
 /// names that are there then.
-fn listing(directory: &CheckDirectory) -> CheckResult {
-    let count = directory.times(120);
+fn check_listing(directory: &CheckDirectory) -> CheckResult {
+    let count = directory.repetitions(120);
     let name = |number: usize| format!("name {number}");
     (0..count).try_for_each(|number| File::create_new(directory.path(&name(number))).map(drop))?;
     let mut listed = Vec::new();
@@ -105,9 +105,9 @@ fn listing(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn links_and_renames(directory: &CheckDirectory) -> CheckResult {
+fn check_links_and_renames(directory: &CheckDirectory) -> CheckResult {
     let [one, two, three] = ["one", "two", "three"].map(|name| directory.path(name));
-    for round in 0..directory.times(6) {
+    for round in 0..directory.repetitions(6) {
         fs::write(&one, format!("round {round}"))?;
         let number = fs::metadata(&one)?.ino();
         fs::hard_link(&one, &two)?;
@@ -115,13 +115,13 @@ fn links_and_renames(directory: &CheckDirectory) -> CheckResult {
         for about in links {
             assert_eq!(about?, (number, 2), "a file with two names");
         }
-        assert_eq!(errno(fs::hard_link(&one, &two)), Some(Errno::EXIST));
+        assert_eq!(errno_of_result(fs::hard_link(&one, &two)), Some(Errno::EXIST));
         // Renaming one of two names of a file to the other does nothing, and both stay.
         fs::rename(&one, &two)?;
         assert_eq!(fs::metadata(&one)?.nlink(), 2);
         fs::write(&three, "is replaced")?;
         fs::rename(&one, &three)?;
-        assert_eq!(errno(fs::metadata(&one)), Some(Errno::NOENT));
+        assert_eq!(errno_of_result(fs::metadata(&one)), Some(Errno::NOENT));
         assert_eq!((fs::metadata(&three)?.ino(), fs::metadata(&three)?.nlink()), (number, 2));
         fs::remove_file(&two)?;
         assert_eq!(fs::metadata(&three)?.nlink(), 1);
@@ -132,7 +132,7 @@ fn links_and_renames(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn refused_renames(directory: &CheckDirectory) -> CheckResult {
+fn check_refused_renames(directory: &CheckDirectory) -> CheckResult {
     fs::create_dir_all(directory.path("full/below"))?;
     fs::create_dir(directory.path("empty"))?;
     fs::create_dir(directory.path("other"))?;
@@ -148,7 +148,7 @@ fn refused_renames(directory: &CheckDirectory) -> CheckResult {
     ];
     for (from, to, wanted) in tries {
         assert_eq!(
-            errno(fs::rename(directory.path(from), directory.path(to))),
+            errno_of_result(fs::rename(directory.path(from), directory.path(to))),
             Some(wanted),
             "{from} to {to}"
         );
@@ -167,7 +167,7 @@ fn refused_renames(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn refusals(directory: &CheckDirectory) -> CheckResult {
+fn check_refused_operations(directory: &CheckDirectory) -> CheckResult {
     fs::create_dir_all(directory.path("directory/below"))?;
     fs::write(directory.path("file"), "file")?;
     let long = "n".repeat(256);
@@ -189,14 +189,14 @@ fn refusals(directory: &CheckDirectory) -> CheckResult {
         ),
     ];
     for (what, done, wanted) in tries {
-        assert_eq!(errno(done), Some(wanted), "{what}");
+        assert_eq!(errno_of_result(done), Some(wanted), "{what}");
     }
     fs::write(directory.path(&long[1..]), "the longest name")?;
     assert_eq!(fs::read_to_string(directory.path(&long[1..]))?, "the longest name");
     Ok(())
 }
 
-fn symbolic_links(directory: &CheckDirectory) -> CheckResult {
+fn check_symbolic_links(directory: &CheckDirectory) -> CheckResult {
     for length in [1, 2, 59, 60, 61, 255, 256, 1000, 1023] {
         let (path, target) = (directory.path(&format!("link {length}")), "t/".repeat(512));
         let target = &target[..length];
@@ -211,16 +211,16 @@ fn symbolic_links(directory: &CheckDirectory) -> CheckResult {
     symlink("missing", directory.path("dangling"))?;
     symlink("loop", directory.path("loop"))?;
     assert_eq!(fs::read_to_string(directory.path("good"))?, "through a link");
-    assert_eq!(errno(fs::read(directory.path("dangling"))), Some(Errno::NOENT));
-    assert_eq!(errno(fs::read(directory.path("loop"))), Some(Errno::LOOP));
+    assert_eq!(errno_of_result(fs::read(directory.path("dangling"))), Some(Errno::NOENT));
+    assert_eq!(errno_of_result(fs::read(directory.path("loop"))), Some(Errno::LOOP));
     fs::write(directory.path("dangling"), "made through it")?;
     assert_eq!(fs::read_to_string(directory.path("missing"))?, "made through it");
     Ok(())
 }
 
 /// What fails when it is done a second time, again and again, by two threads with names of their own.
-fn repeated(directory: &CheckDirectory) -> CheckResult {
-    let rounds = directory.times(10);
+fn check_repeated_operations(directory: &CheckDirectory) -> CheckResult {
+    let rounds = directory.repetitions(10);
     let work = |number: usize| {
         let path = |name: &str| directory.path(&format!("{name} {number}"));
         for _ in 0..rounds {
@@ -246,12 +246,13 @@ fn repeated(directory: &CheckDirectory) -> CheckResult {
 }
 
 /// If two clients make the same new file, one succeeds, and the other gets EEXIST.
-fn exclusive(directory: &CheckDirectory) -> CheckResult {
-    for round in 0..directory.times(10) {
+fn check_exclusive_creation(directory: &CheckDirectory) -> CheckResult {
+    for round in 0..directory.repetitions(10) {
         let name = format!("lock {round}");
-        let paths = [directory.path(&name), directory.path_there(&name)];
+        let paths = [directory.path(&name), directory.path_at_other_client(&name)];
         let made = thread::scope(|scope| {
-            let both = [&paths[0], &paths[1]].map(|path| scope.spawn(move || errno(File::create_new(path))));
+            let both = [&paths[0], &paths[1]]
+                .map(|path| scope.spawn(move || errno_of_result(File::create_new(path))));
             both.map(|thread| thread.join().expect("it asserts nothing"))
         });
         let one_did = matches!(made, [None, Some(Errno::EXIST)] | [Some(Errno::EXIST), None]);
@@ -260,7 +261,7 @@ fn exclusive(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn free_space(directory: &CheckDirectory) -> CheckResult {
+fn check_free_space(directory: &CheckDirectory) -> CheckResult {
     let about = statvfs(&directory.here)?;
     let (blocks, free, available) = (about.f_blocks, about.f_bfree, about.f_bavail);
     assert!(

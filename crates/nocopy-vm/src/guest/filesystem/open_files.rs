@@ -7,16 +7,22 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::{Check, CheckDirectory, CheckFailure, CheckResult, errno, pattern};
+use super::{CheckDirectory, CheckFailure, CheckResult, FilesystemCheck, errno_of_result, random_pattern};
 use crate::guest::patience::wait_until;
 
-pub(super) const ALL: &[Check] = &[
-    Check { name: "a removed file is open until it is closed", run: removed },
-    Check { name: "a file that was replaced is open still", run: replaced },
-    Check { name: "an open file needs no permission any more", run: permissions_gone },
-    Check { name: "an open file goes where its name goes", run: renamed },
-    Check { name: "what was closed is seen by who opens it", run: closed_then_opened },
-    Check { name: "a replaced file is seen by who opens it", run: replaced_there },
+pub(super) const ALL: &[FilesystemCheck] = &[
+    FilesystemCheck { name: "a removed file is open until it is closed", run: check_removed_file },
+    FilesystemCheck { name: "a file that was replaced is open still", run: check_replaced_file },
+    FilesystemCheck {
+        name: "an open file needs no permission any more",
+        run: check_file_without_permissions,
+    },
+    FilesystemCheck { name: "an open file goes where its name goes", run: check_renamed_file },
+    FilesystemCheck { name: "what was closed is seen by who opens it", run: check_close_to_open_consistency },
+    FilesystemCheck {
+        name: "a replaced file is seen by who opens it",
+        run: check_file_replaced_by_other_client,
+    },
 ];
 
 fn open_new(path: &Path) -> std::io::Result<File> {
@@ -24,8 +30,8 @@ fn open_new(path: &Path) -> std::io::Result<File> {
 }
 
 /// Writes at the end of a file, and reads all of it.
-fn goes_on(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
-    let piece = pattern(expected.len() as u64, 10_000);
+fn append_and_reread(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
+    let piece = random_pattern(expected.len() as u64, 10_000);
     file.write_all_at(&piece, expected.len() as u64)?;
     expected.extend(piece);
     file.sync_all()?;
@@ -36,47 +42,47 @@ fn goes_on(file: &mut File, expected: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn removed(directory: &CheckDirectory) -> CheckResult {
+fn check_removed_file(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
-    for _ in 0..directory.times(2) {
+    for _ in 0..directory.repetitions(2) {
         let (mut file, mut expected) = (open_new(&path)?, Vec::new());
-        goes_on(&mut file, &mut expected)?;
+        append_and_reread(&mut file, &mut expected)?;
         fs::remove_file(&path)?;
-        assert_eq!(errno(fs::metadata(&path)), Some(Errno::NOENT));
-        goes_on(&mut file, &mut expected)?;
+        assert_eq!(errno_of_result(fs::metadata(&path)), Some(Errno::NOENT));
+        append_and_reread(&mut file, &mut expected)?;
         // A new file of the same name is a different file.
         fs::write(&path, "another")?;
-        goes_on(&mut file, &mut expected)?;
+        append_and_reread(&mut file, &mut expected)?;
         assert_eq!(fs::read_to_string(&path)?, "another");
         fs::remove_file(&path)?;
         drop(file);
         // A client renames a file that is open, and removes it soon after it is closed.
         wait_until("no name is left", || Ok(fs::read_dir(&directory.here)?.count() == 0))
-            .map_err(CheckFailure::of)?;
+            .map_err(CheckFailure::from_failure)?;
     }
     Ok(())
 }
 
-fn replaced(directory: &CheckDirectory) -> CheckResult {
+fn check_replaced_file(directory: &CheckDirectory) -> CheckResult {
     let (path, new) = (directory.path("file"), directory.path("new"));
-    for _ in 0..directory.times(2) {
+    for _ in 0..directory.repetitions(2) {
         let (mut file, mut expected) = (open_new(&path)?, Vec::new());
-        goes_on(&mut file, &mut expected)?;
+        append_and_reread(&mut file, &mut expected)?;
         fs::write(&new, "the new one")?;
         fs::rename(&new, &path)?;
-        goes_on(&mut file, &mut expected)?;
+        append_and_reread(&mut file, &mut expected)?;
         assert_eq!(fs::read_to_string(&path)?, "the new one");
         fs::remove_file(&path)?;
     }
     Ok(())
 }
 
-fn permissions_gone(directory: &CheckDirectory) -> CheckResult {
+fn check_file_without_permissions(directory: &CheckDirectory) -> CheckResult {
     let path = directory.path("file");
     let (mut file, mut expected) = (open_new(&path)?, Vec::new());
     for mode in [0o000, 0o400, 0o200] {
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
-        goes_on(&mut file, &mut expected)?;
+        append_and_reread(&mut file, &mut expected)?;
         assert_eq!(fs::metadata(&path)?.mode() & 0o7777, mode);
     }
     // It may be made so, as 'git' and 'cp' do.
@@ -86,30 +92,30 @@ fn permissions_gone(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn renamed(directory: &CheckDirectory) -> CheckResult {
+fn check_renamed_file(directory: &CheckDirectory) -> CheckResult {
     fs::create_dir_all(directory.path("one/below"))?;
     fs::create_dir(directory.path("two"))?;
     let (mut file, mut expected) = (open_new(&directory.path("one/below/file"))?, Vec::new());
-    goes_on(&mut file, &mut expected)?;
+    append_and_reread(&mut file, &mut expected)?;
     fs::rename(directory.path("one/below/file"), directory.path("two/file"))?;
-    goes_on(&mut file, &mut expected)?;
+    append_and_reread(&mut file, &mut expected)?;
     fs::rename(directory.path("two"), directory.path("one/below/two"))?;
-    goes_on(&mut file, &mut expected)?;
+    append_and_reread(&mut file, &mut expected)?;
     assert!(fs::read(directory.path("one/below/two/file"))? == expected);
     // The directory above it is moved, too.
     fs::rename(directory.path("one"), directory.path("three"))?;
-    goes_on(&mut file, &mut expected)?;
+    append_and_reread(&mut file, &mut expected)?;
     assert!(fs::read(directory.path("three/below/two/file"))? == expected);
     Ok(())
 }
 
 /// A client that opens a file after another has written and closed it reads the written data, in both
 /// directions.
-fn closed_then_opened(directory: &CheckDirectory) -> CheckResult {
-    let paths = [directory.path("file"), directory.path_there("file")];
+fn check_close_to_open_consistency(directory: &CheckDirectory) -> CheckResult {
+    let paths = [directory.path("file"), directory.path_at_other_client("file")];
     fs::write(&paths[0], "")?;
-    for round in 0..directory.times(8) {
-        let expected = pattern(round as u64, 1 + 5000 * (round % 4));
+    for round in 0..directory.repetitions(8) {
+        let expected = random_pattern(round as u64, 1 + 5000 * (round % 4));
         fs::write(&paths[round % 2], &expected)?;
         for (number, path) in paths.iter().enumerate() {
             let found = fs::read(path)?;
@@ -125,10 +131,10 @@ fn closed_then_opened(directory: &CheckDirectory) -> CheckResult {
     Ok(())
 }
 
-fn replaced_there(directory: &CheckDirectory) -> CheckResult {
-    let paths = [directory.path("file"), directory.path_there("file")];
+fn check_file_replaced_by_other_client(directory: &CheckDirectory) -> CheckResult {
+    let paths = [directory.path("file"), directory.path_at_other_client("file")];
     fs::write(&paths[0], "first")?;
-    for round in 0..directory.times(6) {
+    for round in 0..directory.repetitions(6) {
         let (writer, reader) = (round % 2, 1 - round % 2);
         let expected = format!("round {round}");
         let new = paths[writer].with_file_name(format!("new {round}"));

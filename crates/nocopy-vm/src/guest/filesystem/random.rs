@@ -7,22 +7,24 @@ use std::os::unix::fs::FileExt;
 
 use fastrand::Rng;
 
-use super::{Check, CheckDirectory, CheckFailure, CheckResult, pattern, piece};
+use super::{CheckDirectory, CheckFailure, CheckResult, FilesystemCheck, random_pattern, read_piece};
 
-pub(super) const ALL: &[Check] =
-    &[Check { name: "random operations leave the bytes they should", run: operations }];
+pub(super) const ALL: &[FilesystemCheck] = &[FilesystemCheck {
+    name: "random operations leave the bytes they should",
+    run: check_random_operations,
+}];
 
 /// The longest that the file gets, and the longest operation.
 const FILE_BYTES_MAX: usize = 256 << 10;
 const BYTES_MAX: usize = 48 << 10;
 const OPERATIONS: usize = 150;
 
-fn operations(directory: &CheckDirectory) -> CheckResult {
+fn check_random_operations(directory: &CheckDirectory) -> CheckResult {
     let count = if directory.is_long { 40 * OPERATIONS } else { OPERATIONS };
     let mut random = Rng::with_seed(directory.seed);
     let mut file = RandomOperations::new(directory)?;
     for number in 0..count {
-        let what = file.step(&mut random).map_err(|CheckFailure(why)| {
+        let what = file.run_random_operation(&mut random).map_err(|CheckFailure(why)| {
             CheckFailure(format!("operation {number} of --seed {}: {why}", directory.seed))
         })?;
         file.log.push(what);
@@ -43,22 +45,22 @@ impl<'a> RandomOperations<'a> {
     fn new(directory: &'a CheckDirectory) -> Result<Self, CheckFailure> {
         let name = "file".to_owned();
         let first = OpenOptions::new().read(true).write(true).create_new(true).open(directory.path(&name))?;
-        let second = open(directory, &name)?;
+        let second = open_read_write(directory, &name)?;
         Ok(Self { directory, name, open: [first, second], expected: Vec::new(), log: Vec::new() })
     }
 
-    fn step(&mut self, random: &mut Rng) -> Result<String, CheckFailure> {
+    fn run_random_operation(&mut self, random: &mut Rng) -> Result<String, CheckFailure> {
         let which = random.usize(..2);
         let (at, bytes) = (random.usize(..FILE_BYTES_MAX - BYTES_MAX), random.usize(1..=BYTES_MAX));
         Ok(match random.u32(..20) {
             0..7 => {
-                let piece = pattern(random.u64(..), bytes);
+                let piece = random_pattern(random.u64(..), bytes);
                 self.open[which].write_all_at(&piece, at as u64)?;
-                self.expect_bytes(at, &piece);
+                self.record_expected_bytes(at, &piece);
                 format!("write {bytes} at {at} by {which}")
             }
             7..12 => {
-                self.read(which, at, bytes)?;
+                self.check_read(which, at, bytes)?;
                 format!("read {bytes} at {at} by {which}")
             }
             12 => {
@@ -67,14 +69,14 @@ impl<'a> RandomOperations<'a> {
                 format!("cut to {at} by {which}")
             }
             13 => {
-                let piece = pattern(
+                let piece = random_pattern(
                     random.u64(..),
                     bytes.min(FILE_BYTES_MAX - self.expected.len().min(FILE_BYTES_MAX)),
                 );
                 self.open[which].seek(SeekFrom::End(0))?;
                 self.open[which].write_all(&piece)?;
                 let end = self.expected.len();
-                self.expect_bytes(end, &piece);
+                self.record_expected_bytes(end, &piece);
                 format!("write {} at the end by {which}", piece.len())
             }
             14 => {
@@ -86,7 +88,7 @@ impl<'a> RandomOperations<'a> {
                 format!("sync by {which}")
             }
             15 => {
-                self.open[which] = open(self.directory, &self.name)?;
+                self.open[which] = open_read_write(self.directory, &self.name)?;
                 format!("reopen {which}")
             }
             16 => {
@@ -100,24 +102,24 @@ impl<'a> RandomOperations<'a> {
                 "look from everywhere".to_owned()
             }
             _ => {
-                self.write_there(at, &pattern(random.u64(..), bytes))?;
+                self.write_by_other_client(at, &random_pattern(random.u64(..), bytes))?;
                 format!("write {bytes} at {at} by the other client")
             }
         })
     }
 
-    fn expect_bytes(&mut self, at: usize, piece: &[u8]) {
+    fn record_expected_bytes(&mut self, at: usize, piece: &[u8]) {
         self.expected.resize(self.expected.len().max(at + piece.len()), 0);
         self.expected[at..at + piece.len()].copy_from_slice(piece);
     }
 
-    fn read(&self, which: usize, at: usize, bytes: usize) -> Result<(), CheckFailure> {
-        let found = piece(&self.open[which], at as u64, bytes)?;
+    fn check_read(&self, which: usize, at: usize, bytes: usize) -> Result<(), CheckFailure> {
+        let found = read_piece(&self.open[which], at as u64, bytes)?;
         let end = self.expected.len().min(at + bytes);
-        self.same(&found, self.expected.get(at..end).unwrap_or_default(), at)
+        self.compare_bytes(&found, self.expected.get(at..end).unwrap_or_default(), at)
     }
 
-    fn same(&self, found: &[u8], expected: &[u8], from: usize) -> Result<(), CheckFailure> {
+    fn compare_bytes(&self, found: &[u8], expected: &[u8], from: usize) -> Result<(), CheckFailure> {
         if found == expected {
             return Ok(());
         }
@@ -134,7 +136,7 @@ impl<'a> RandomOperations<'a> {
 
     /// What a client wrote others see when it has closed the file and they open it: so both descriptors are
     /// opened anew.
-    fn sync_all(&mut self) -> Result<(), CheckFailure> {
+    fn sync_both_descriptors(&mut self) -> Result<(), CheckFailure> {
         for file in &self.open {
             file.sync_all()?;
         }
@@ -142,25 +144,26 @@ impl<'a> RandomOperations<'a> {
     }
 
     fn check_everywhere(&mut self) -> CheckResult {
-        self.sync_all()?;
-        for path in [self.directory.path(&self.name), self.directory.path_there(&self.name)] {
-            self.same(&fs::read(path)?, &self.expected, 0)?;
+        self.sync_both_descriptors()?;
+        for path in [self.directory.path(&self.name), self.directory.path_at_other_client(&self.name)] {
+            self.compare_bytes(&fs::read(path)?, &self.expected, 0)?;
         }
         Ok(())
     }
 
-    fn write_there(&mut self, at: usize, piece: &[u8]) -> CheckResult {
-        self.sync_all()?;
-        let there = OpenOptions::new().write(true).open(self.directory.path_there(&self.name))?;
+    fn write_by_other_client(&mut self, at: usize, piece: &[u8]) -> CheckResult {
+        self.sync_both_descriptors()?;
+        let there = OpenOptions::new().write(true).open(self.directory.path_at_other_client(&self.name))?;
         there.write_all_at(piece, at as u64)?;
         there.sync_all()?;
         drop(there);
-        self.expect_bytes(at, piece);
-        self.open = [open(self.directory, &self.name)?, open(self.directory, &self.name)?];
+        self.record_expected_bytes(at, piece);
+        self.open =
+            [open_read_write(self.directory, &self.name)?, open_read_write(self.directory, &self.name)?];
         Ok(())
     }
 }
 
-fn open(directory: &CheckDirectory, name: &str) -> std::io::Result<File> {
+fn open_read_write(directory: &CheckDirectory, name: &str) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).open(directory.path(name))
 }

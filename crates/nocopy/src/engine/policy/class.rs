@@ -1,8 +1,8 @@
 //! One class of sends: the method in use, what is known of the others, and when the next of them is compared.
 
 use super::kind::WorkKind;
-use super::pair::{Pair, PairProgress, epoch_calls};
-use super::{METHODS_MAX, Reason};
+use super::pair::{PairProgress, PairedComparison, epoch_calls};
+use super::{ExclusionReason, METHODS_MAX};
 
 /// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the
 /// sender. Two reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
@@ -68,12 +68,12 @@ pub(crate) enum ExclusionCause {
     /// Its calls failed, so that nothing could be measured.
     Unrecorded,
     /// It cannot be used at all.
-    RuledOut(Reason),
+    RuledOut(ExclusionReason),
 }
 
 /// What is known of a method beside the incumbent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Challenger {
+pub(super) struct RivalState {
     pub(super) why: ExclusionCause,
     /// Pairs compared with the incumbent, or the one before it.
     pub(super) pairs: u32,
@@ -91,7 +91,7 @@ pub(super) struct Challenger {
     copies: u8,
 }
 
-const UNTRIED: Challenger = Challenger {
+const UNTRIED: RivalState = RivalState {
     why: ExclusionCause::Untried,
     pairs: 0,
     log_ratio: 0.0,
@@ -103,18 +103,18 @@ const UNTRIED: Challenger = Challenger {
     copies: 0,
 };
 
-impl Challenger {
+impl RivalState {
     /// Its cost over the incumbent's.
-    pub(super) fn ratio(&self) -> f32 {
+    pub(super) fn cost_ratio(&self) -> f32 {
         self.log_ratio.exp()
     }
 
-    fn is_far(&self) -> bool {
+    fn is_clearly_different(&self) -> bool {
         self.log_ratio.abs() > FAR
     }
 
     /// Learns from a pair.
-    fn compare(&mut self, log_ratio: f32) {
+    fn add_pair(&mut self, log_ratio: f32) {
         let off = log_ratio - self.log_ratio;
         match self.pairs {
             0 => self.log_ratio = log_ratio,
@@ -146,7 +146,7 @@ pub(super) struct ClassContext<'a> {
     pub(super) order: &'a [u8],
     /// One bit per candidate, set if it is not ruled out; at least one candidate of `order` has it set.
     pub(super) available: u8,
-    pub(super) budget: &'a mut Budget,
+    pub(super) budget: &'a mut ExplorationBudget,
 }
 
 impl ClassContext<'_> {
@@ -154,7 +154,7 @@ impl ClassContext<'_> {
         self.available & (1 << method) != 0
     }
 
-    fn candidates(&self) -> impl Iterator<Item = u8> {
+    fn available_candidates(&self) -> impl Iterator<Item = u8> {
         self.order.iter().copied().filter(|&method| self.is_available(method))
     }
 }
@@ -162,7 +162,7 @@ impl ClassContext<'_> {
 /// What exploring may cost: an initial credit, then a share of the time spent sending. It is one budget for
 /// all classes, so exploring costs the same with a thousand peers as with one.
 #[derive(Debug, Clone)]
-pub(super) struct Budget {
+pub(super) struct ExplorationBudget {
     credit_ns: f64,
     /// The most that is saved: enough for the call that costs most.
     credit_ns_max: f64,
@@ -172,7 +172,7 @@ pub(super) struct Budget {
     pub(super) explored_ns: f64,
 }
 
-impl Budget {
+impl ExplorationBudget {
     /// Enough to find three methods that are 60 times as slow as GSO of 44 datagrams.
     const START_NS: f64 = 300e3;
     /// At least so many calls of the first method.
@@ -185,19 +185,19 @@ impl Budget {
         Self { credit_ns: Self::START_NS, credit_ns_max: Self::START_NS, sent_ns: 0.0, explored_ns: 0.0 }
     }
 
-    fn earn(&mut self, sent_ns: f64) {
+    fn add_credit(&mut self, sent_ns: f64) {
         self.sent_ns += sent_ns;
         self.credit_ns = (self.credit_ns + sent_ns * Self::SHARE).min(self.credit_ns_max);
     }
 
     /// Whether there is enough for a comparison that costs so much; if not, it is saved for.
-    fn allows(&mut self, excess_ns: f64) -> bool {
+    fn can_afford(&mut self, excess_ns: f64) -> bool {
         self.credit_ns_max = self.credit_ns_max.max(excess_ns);
         excess_ns <= 0.0 || self.credit_ns >= excess_ns
     }
 
     /// Gives credit for the first class, whose calls cost so much.
-    fn open(&mut self, call_ns: f64) {
+    fn grant_initial_credit(&mut self, call_ns: f64) {
         if self.sent_ns == 0.0 {
             let calls_ns = call_ns.min(Self::START_CALL_NS_MAX) * Self::START_CALLS;
             self.credit_ns_max = self.credit_ns_max.max(calls_ns);
@@ -206,7 +206,7 @@ impl Budget {
     }
 
     /// The debt is limited: a stall during a comparison must not prevent later ones.
-    fn pay(&mut self, ns: f64) {
+    fn charge(&mut self, ns: f64) {
         self.explored_ns += ns;
         self.credit_ns = (self.credit_ns - ns).max(-self.credit_ns_max);
     }
@@ -214,14 +214,14 @@ impl Budget {
 
 /// Costs of a unit in the calls of the incumbent measured last.
 #[derive(Debug, Clone, Default)]
-struct Samples {
+struct CostSamples {
     ns: [f32; SAMPLES],
     count: usize,
     /// The median when rivals were last made due.
     reference_ns: f32,
 }
 
-impl Samples {
+impl CostSamples {
     fn push(&mut self, ns: f32) {
         self.ns[self.count % SAMPLES] = ns;
         self.count = self.count.wrapping_add(1);
@@ -236,7 +236,7 @@ impl Samples {
 
     /// The factor by which the median is off the reference, if that is far: the median is the reference then.
     /// The first one is no change.
-    fn change(&mut self) -> Option<f32> {
+    fn reference_change(&mut self) -> Option<f32> {
         if !self.count.is_multiple_of(SAMPLES) {
             return None;
         }
@@ -251,7 +251,7 @@ impl Samples {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Class {
+pub(super) struct ClassState {
     pub(super) kind: WorkKind,
     quiet: u8,
     now: u8,
@@ -260,14 +260,14 @@ pub(super) struct Class {
     /// Distinguishes records of this epoch from late ones.
     epoch: u32,
     pub(super) incumbent: u8,
-    pair: Option<Pair>,
-    samples: Samples,
+    pair: Option<PairedComparison>,
+    samples: CostSamples,
     sent_ns: f64,
     pub(super) switches: u32,
-    pub(super) rivals: [Challenger; METHODS_MAX],
+    pub(super) rivals: [RivalState; METHODS_MAX],
 }
 
-impl Class {
+impl ClassState {
     /// A class without measurements that begins with `incumbent`. If that is `known` to be good for other
     /// destinations, measuring is not urgent: most peers are sent little.
     pub(super) fn new(kind: WorkKind, incumbent: u8, known: bool) -> Self {
@@ -279,7 +279,7 @@ impl Class {
             epoch: 0,
             incumbent,
             pair: None,
-            samples: Samples::default(),
+            samples: CostSamples::default(),
             sent_ns: 0.0,
             switches: 0,
             rivals: [UNTRIED; METHODS_MAX],
@@ -292,22 +292,22 @@ impl Class {
     }
 
     /// Takes out the calls that need not be measured: their method, and how many.
-    pub(super) fn take_quiet(&mut self) -> (u8, u8) {
+    pub(super) fn take_unmeasured_calls(&mut self) -> (u8, u8) {
         (self.now, std::mem::take(&mut self.quiet))
     }
 
     /// Returns those that were not made.
-    pub(super) fn return_quiet(&mut self, left: u8) {
+    pub(super) fn return_unmeasured_calls(&mut self, left: u8) {
         // No overflow: they were taken out of this class, and it gets new ones only when none are out.
         self.quiet += left;
     }
 
     /// The method of a call to be measured, and the epoch to record it for.
-    pub(super) fn measured(&mut self) -> (u8, u32) {
+    pub(super) fn start_measured_call(&mut self) -> (u8, u32) {
         self.unrecorded = self.unrecorded.saturating_add(1);
         if self.unrecorded > UNRECORDED_MAX {
             if let Some(challenger) = self.challenger() {
-                self.exclude(challenger, ExclusionCause::Unrecorded);
+                self.exclude_method(challenger, ExclusionCause::Unrecorded);
             }
             self.use_incumbent();
         }
@@ -323,24 +323,24 @@ impl Class {
             return;
         }
         self.unrecorded = 0;
-        terms.budget.open(ns);
-        terms.budget.pay(CLOCK_NS);
+        terms.budget.grant_initial_credit(ns);
+        terms.budget.charge(CLOCK_NS);
         let each_ns = (ns / units) as f32;
         if self.now == self.incumbent {
             self.samples.push(each_ns);
-            if let Some(factor) = self.samples.change() {
-                self.make_due(factor >= OTHER_ROUTE);
+            if let Some(factor) = self.samples.reference_change() {
+                self.make_rivals_due(factor >= OTHER_ROUTE);
             }
         }
         match self.pair.take() {
             Some(pair) => {
-                self.spend(terms, ns);
+                self.add_sent_time(terms, ns);
                 self.record_pair(terms, pair, ns, units);
             }
             // The median, so that a preempted call does not count for all of these.
             None => {
                 let typical_ns = self.samples.median().unwrap_or(each_ns);
-                self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(typical_ns) * units);
+                self.add_sent_time(terms, f64::from(SAMPLE_EVERY) * f64::from(typical_ns) * units);
             }
         }
         if self.pair.is_none() {
@@ -348,12 +348,12 @@ impl Class {
         }
     }
 
-    fn spend(&mut self, terms: &mut ClassContext<'_>, ns: f64) {
+    fn add_sent_time(&mut self, terms: &mut ClassContext<'_>, ns: f64) {
         self.sent_ns += ns;
-        terms.budget.earn(ns);
+        terms.budget.add_credit(ns);
     }
 
-    fn record_pair(&mut self, terms: &mut ClassContext<'_>, mut pair: Pair, ns: f64, units: f64) {
+    fn record_pair(&mut self, terms: &mut ClassContext<'_>, mut pair: PairedComparison, ns: f64, units: f64) {
         match pair.record(ns, units) {
             PairProgress::Same => self.pair = Some(pair),
             PairProgress::Turn => {
@@ -361,25 +361,25 @@ impl Class {
                 self.pair = Some(pair);
             }
             PairProgress::Done => {
-                let (log_ratio, excess_ns) = pair.result();
-                terms.budget.pay(excess_ns);
+                let (log_ratio, excess_ns) = pair.comparison_result();
+                terms.budget.charge(excess_ns);
                 self.use_incumbent();
-                self.conclude(pair.challenger, log_ratio, excess_ns);
+                self.conclude_pair(pair.challenger, log_ratio, excess_ns);
             }
         }
     }
 
     /// Learns from a complete pair: the challenger wins, goes on, or waits.
-    fn conclude(&mut self, challenger: u8, log_ratio: f32, excess_ns: f64) {
+    fn conclude_pair(&mut self, challenger: u8, log_ratio: f32, excess_ns: f64) {
         let (sent_ns, rival) = (self.sent_ns, &mut self.rivals[usize::from(challenger)]);
         if rival.why == ExclusionCause::Unrecorded {
             rival.doublings = 0;
         }
-        rival.compare(log_ratio);
+        rival.add_pair(log_ratio);
         if rival.score >= WON {
             // What was smoothed may be of an earlier mood of the machine.
             rival.log_ratio = rival.log_ratio.min(-MARGIN);
-            self.take_over(challenger);
+            self.make_incumbent(challenger);
         } else if rival.score == 0.0 && rival.pairs > 1 {
             let latest_ns = (excess_ns / RETRY_SHARE).clamp(RETRY_NS_MAX, RETRY_COSTLY_NS_MAX);
             rival.due_ns = sent_ns + (sent_ns / 4.0).clamp(RETRY_NS, latest_ns);
@@ -394,23 +394,24 @@ impl Class {
         let due = |one: &u8| *one != self.incumbent && rival(*one).due_ns <= self.sent_ns;
         let order = |one: u8| if rival(one).pairs == 0 { f32::NEG_INFINITY } else { rival(one).log_ratio };
         let by_order = |one: &u8, other: &u8| order(*one).total_cmp(&order(*other));
-        let Some(mut challenger) = terms.candidates().filter(due).min_by(by_order) else { return };
+        let Some(mut challenger) = terms.available_candidates().filter(due).min_by(by_order) else { return };
         let Some(each_ns) = self.samples.median() else { return };
         let call_ns = f64::from(each_ns) * units;
         let calls = |method: u8| {
-            let is_near = rival(method).pairs > 1 && !rival(method).is_far();
+            let is_near = rival(method).pairs > 1 && !rival(method).is_clearly_different();
             if is_near { epoch_calls(call_ns) } else { 1 }
         };
         let excess_ns = |method: u8| {
-            let excess = if rival(method).pairs == 0 { 1.0 } else { f64::from(rival(method).ratio()) - 1.0 };
+            let excess =
+                if rival(method).pairs == 0 { 1.0 } else { f64::from(rival(method).cost_ratio()) - 1.0 };
             f64::from(calls(method) + 1) * (call_ns * excess + 2.0 * CLOCK_NS)
         };
-        if !terms.budget.allows(excess_ns(challenger)) {
-            let free = terms.candidates().filter(due).filter(|&one| excess_ns(one) <= 0.0);
+        if !terms.budget.can_afford(excess_ns(challenger)) {
+            let free = terms.available_candidates().filter(due).filter(|&one| excess_ns(one) <= 0.0);
             let Some(other) = free.min_by(by_order) else { return };
             challenger = other;
         }
-        self.pair = Some(Pair::new(challenger, calls(challenger)));
+        self.pair = Some(PairedComparison::new(challenger, calls(challenger)));
         self.begin_epoch(self.incumbent);
     }
 
@@ -428,31 +429,31 @@ impl Class {
     }
 
     /// Makes `method` the incumbent, and measures what is known of the others from its cost.
-    fn take_over(&mut self, method: u8) {
-        let Challenger { log_ratio, pairs, .. } = self.rivals[usize::from(method)];
+    fn make_incumbent(&mut self, method: u8) {
+        let RivalState { log_ratio, pairs, .. } = self.rivals[usize::from(method)];
         let base = if pairs > 0 { log_ratio } else { 0.0 };
         for rival in &mut self.rivals {
             rival.log_ratio -= base;
             rival.score = 0.0;
         }
         let former = &mut self.rivals[usize::from(self.incumbent)];
-        *former = Challenger { why: ExclusionCause::NoBetter, log_ratio: -base, pairs, ..*former };
+        *former = RivalState { why: ExclusionCause::NoBetter, log_ratio: -base, pairs, ..*former };
         self.incumbent = method;
         self.switches = self.switches.wrapping_add(1);
-        self.samples = Samples::default();
+        self.samples = CostSamples::default();
         self.use_incumbent();
         self.quiet = 0;
     }
 
     /// Lets rivals be compared again, because the machine has changed, or `all`, because the route has: also
     /// those that are excluded.
-    fn make_due(&mut self, all: bool) {
+    fn make_rivals_due(&mut self, all: bool) {
         let due = self.rivals.iter_mut().filter(|rival| all || rival.doublings == 0);
         due.for_each(|rival| rival.due_ns = 0.0);
     }
 
     /// Makes a method that is copied, refused or not recorded wait.
-    fn exclude(&mut self, method: u8, why: ExclusionCause) {
+    fn exclude_method(&mut self, method: u8, why: ExclusionCause) {
         let rival = &mut self.rivals[usize::from(method)];
         // The shift is at most 16 (below).
         let wait_ns = RETRY_COPIED_NS * f64::from(1_u32 << rival.doublings);
@@ -462,7 +463,7 @@ impl Class {
     }
 
     /// A completion of a zero-copy send.
-    pub(super) fn completed(
+    pub(super) fn record_completion(
         &mut self,
         terms: &ClassContext<'_>,
         method: u8,
@@ -480,19 +481,19 @@ impl Class {
         }
         rival.copies = (rival.copies + 1).min(COPIES_MAX);
         if rival.copies == COPIES_MAX {
-            self.end_turn(terms, method);
+            self.stop_using(terms, method);
         }
     }
 
     /// Handles a refusal of a method where another may work, as if the send had been copied. The method is
     /// tried again after growing waits, because routes change.
-    pub(super) fn refused(&mut self, terms: &ClassContext<'_>, method: u8) {
+    pub(super) fn record_refusal(&mut self, terms: &ClassContext<'_>, method: u8) {
         self.rivals[usize::from(method)].copies = COPIES_MAX;
-        self.end_turn(terms, method);
+        self.stop_using(terms, method);
     }
 
     /// Removes a method whose sends are copied or refused.
-    fn end_turn(&mut self, terms: &ClassContext<'_>, method: u8) {
+    fn stop_using(&mut self, terms: &ClassContext<'_>, method: u8) {
         let challenges = self.challenger() == Some(method);
         let rival = &mut self.rivals[usize::from(method)];
         // The method was ruled out while this call was in progress: that must not double the wait.
@@ -503,32 +504,33 @@ impl Class {
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
-        } else if method == self.incumbent && !self.give_way(terms, ExclusionCause::Copied) {
+        } else if method == self.incumbent && !self.replace_incumbent(terms, ExclusionCause::Copied) {
             return;
         }
-        self.exclude(method, ExclusionCause::Copied);
+        self.exclude_method(method, ExclusionCause::Copied);
     }
 
-    pub(super) fn ruled_out(&mut self, terms: &ClassContext<'_>) {
+    pub(super) fn replace_ruled_out(&mut self, terms: &ClassContext<'_>) {
         if self.challenger().is_some_and(|challenger| !terms.is_available(challenger)) {
             self.use_incumbent();
         }
         if !terms.is_available(self.incumbent) {
             // A copying method is better than an unavailable one.
-            let _ = self.give_way(terms, ExclusionCause::Copied)
-                || self.give_way(terms, ExclusionCause::Unrecorded);
+            let _ = self.replace_incumbent(terms, ExclusionCause::Copied)
+                || self.replace_incumbent(terms, ExclusionCause::Unrecorded);
         }
     }
 
     /// Replaces the incumbent by the method that was cheapest when last compared, except those that are out
     /// because of `except`; false if there is none.
-    fn give_way(&mut self, terms: &ClassContext<'_>, except: ExclusionCause) -> bool {
+    fn replace_incumbent(&mut self, terms: &ClassContext<'_>, except: ExclusionCause) -> bool {
         let rival = |method: u8| &self.rivals[usize::from(method)];
-        let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).why != except);
+        let others =
+            terms.available_candidates().filter(|&one| one != self.incumbent && rival(one).why != except);
         let cost = |method: u8| if rival(method).pairs > 0 { rival(method).log_ratio } else { f32::MAX };
         let Some(next) = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b))) else { return false };
-        self.take_over(next);
-        self.make_due(false);
+        self.make_incumbent(next);
+        self.make_rivals_due(false);
         true
     }
 

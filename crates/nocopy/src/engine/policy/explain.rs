@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use nocopy_proto::quantity::time;
+use nocopy_proto::quantity::time_text;
 
-use super::class::{Class, ExclusionCause};
-use super::{Policy, Reason};
+use super::class::{ClassState, ExclusionCause};
+use super::{ExclusionReason, Policy};
 
 /// The unit of a policy's work, for the words of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum WorkUnit {
 }
 
 impl WorkUnit {
-    fn unit(self) -> &'static str {
+    fn unit_name(self) -> &'static str {
         match self {
             Self::Datagrams => "datagram",
             Self::Writes | Self::Reads | Self::Messages => "page",
@@ -33,7 +33,7 @@ impl WorkUnit {
 /// What a [`Policy`] chose, and why. Displays as text: a line for each class and for each method not chosen
 /// in it.
 #[derive(Debug, Clone)]
-pub(crate) struct Explanation<M> {
+pub(crate) struct PolicyExplanation<M> {
     pub matter: WorkUnit,
     /// The user chose the method.
     pub pinned: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Explanation<M> {
     /// The part of it spent on slower methods and on clock reads.
     pub explored: Duration,
     /// Methods that are ruled out, permanently or for some time.
-    pub ruled_out: Vec<(M, Reason)>,
+    pub ruled_out: Vec<(M, ExclusionReason)>,
     pub classes: Vec<ClassExplanation<M>>,
 }
 
@@ -62,11 +62,11 @@ pub(crate) struct ClassExplanation<M> {
     /// How often the method was changed.
     pub switches: u32,
     /// The other candidates.
-    pub others: Vec<Compared<M>>,
+    pub others: Vec<RivalExplanation<M>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Compared<M> {
+pub(crate) struct RivalExplanation<M> {
     /// The method.
     pub method: M,
     /// Why it is not used.
@@ -78,11 +78,11 @@ pub(crate) struct Compared<M> {
     pub held: Option<Duration>,
 }
 
-pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> Explanation<M> {
+pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> PolicyExplanation<M> {
     let candidates = &policy.candidates;
     let out = candidates.methods.iter().zip(candidates.out);
-    let classes = policy.table.iter().map(|(destination, class)| of_class(policy, destination, class));
-    Explanation {
+    let classes = policy.table.iter().map(|(destination, class)| explain_class(policy, destination, class));
+    PolicyExplanation {
         matter: policy.matter,
         pinned: policy.pinned,
         sent: Duration::from_nanos(policy.budget.sent_ns as u64),
@@ -92,27 +92,27 @@ pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> Explanation<M> {
     }
 }
 
-fn of_class<M: Copy + Eq>(
+fn explain_class<M: Copy + Eq>(
     policy: &Policy<M>,
     destination: Option<u32>,
-    class: &Class,
+    class: &ClassState,
 ) -> ClassExplanation<M> {
     let methods = &policy.candidates.methods;
-    let order = policy.candidates.order(class.kind).iter();
+    let order = policy.candidates.preference_order(class.kind).iter();
     let others = order.filter(|&&method| method != class.incumbent);
     ClassExplanation {
         matter: policy.matter,
         destination,
-        bytes: class.kind.bytes(),
-        count: class.kind.count(),
+        bytes: class.kind.bytes_range(),
+        count: class.kind.count_range(),
         method: methods[usize::from(class.incumbent)],
         cost_ns: class.cost_ns().map(f64::from),
         switches: class.switches,
-        others: others.map(|&method| compared(policy, class, method)).collect(),
+        others: others.map(|&method| explain_rival(policy, class, method)).collect(),
     }
 }
 
-fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Compared<M> {
+fn explain_rival<M: Copy + Eq>(policy: &Policy<M>, class: &ClassState, method: u8) -> RivalExplanation<M> {
     let methods = &policy.candidates.methods;
     let rival = &class.rivals[usize::from(method)];
     let out = policy.candidates.out[usize::from(method)].filter(|out| out.until_ns > policy.budget.sent_ns);
@@ -121,22 +121,22 @@ fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Comp
         None if class.challenger() == Some(method) => ExclusionCause::Challenging,
         None => rival.why,
     };
-    Compared {
+    RivalExplanation {
         method: methods[usize::from(method)],
         why,
-        ratio: (rival.pairs > 0).then(|| (f64::from(rival.ratio()), rival.pairs)),
+        ratio: (rival.pairs > 0).then(|| (f64::from(rival.cost_ratio()), rival.pairs)),
         held: Some(Duration::from_nanos(rival.held_ns as u64)).filter(|held| !held.is_zero()),
     }
 }
 
-impl<M: fmt::Display> fmt::Display for Explanation<M> {
+impl<M: fmt::Display> fmt::Display for PolicyExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chosen = if self.pinned { "chosen by the user" } else { "chosen by measurement" };
         f.write_str(chosen)?;
         if !self.sent.is_zero() {
             let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64();
             let activity = if self.matter == WorkUnit::Reads { "receiving" } else { "sending" };
-            let spent = time(self.sent.as_secs_f64());
+            let spent = time_text(self.sent.as_secs_f64());
             write!(f, "; exploring took {share:.2} % of {spent} spent {activity}")?;
         }
         for (method, reason) in &self.ruled_out {
@@ -149,26 +149,26 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
 impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.matter, self.destination) {
-            (WorkUnit::Writes, _) => write!(f, "writes of {} bytes", Range(self.bytes))?,
+            (WorkUnit::Writes, _) => write!(f, "writes of {} bytes", RangeText(self.bytes))?,
             (WorkUnit::Reads, _) => write!(f, "reads")?,
             (WorkUnit::Messages, destination) => {
                 match destination {
                     Some(destination) => write!(f, "peer {destination}")?,
                     None => write!(f, "other peers")?,
                 }
-                write!(f, ", messages of {} bytes", Range(self.bytes))?;
+                write!(f, ", messages of {} bytes", RangeText(self.bytes))?;
             }
             (WorkUnit::Datagrams, destination) => {
                 match destination {
                     Some(destination) => write!(f, "destination {destination}")?,
                     None => write!(f, "other destinations")?,
                 }
-                write!(f, ", {} bytes, {} a flush", Range(self.bytes), Range(self.count))?;
+                write!(f, ", {} bytes, {} a flush", RangeText(self.bytes), RangeText(self.count))?;
             }
         }
         write!(f, ": {}", self.method)?;
         if let Some(ns) = self.cost_ns {
-            write!(f, ", {ns:.0} ns a {}", self.matter.unit())?;
+            write!(f, ", {ns:.0} ns a {}", self.matter.unit_name())?;
         }
         match self.switches {
             0 => {}
@@ -179,14 +179,14 @@ impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
     }
 }
 
-impl<M: fmt::Display> fmt::Display for Compared<M> {
+impl<M: fmt::Display> fmt::Display for RivalExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.method, self.why)?;
         if let Some((ratio, pairs)) = self.ratio {
             let plural = if pairs == 1 { "" } else { "s" };
             write!(f, ", {ratio:.2} times the cost in {pairs} pair{plural}")?;
         }
-        self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {}", time(held.as_secs_f64())))
+        self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {}", time_text(held.as_secs_f64())))
     }
 }
 
@@ -205,7 +205,7 @@ impl fmt::Display for ExclusionCause {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ExclusionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(why) => write!(f, "{why}"),
@@ -214,9 +214,9 @@ impl fmt::Display for Reason {
     }
 }
 
-struct Range((u32, u32));
+struct RangeText((u32, u32));
 
-impl fmt::Display for Range {
+impl fmt::Display for RangeText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             (low, high) if low == high => write!(f, "{low}"),

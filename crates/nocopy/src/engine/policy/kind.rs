@@ -17,8 +17,8 @@ pub(super) const KINDS: usize = SIZES * BATCHES;
 pub(super) struct WorkKind(u8);
 
 impl WorkKind {
-    pub(super) fn of(bytes: u32, count: u32) -> Self {
-        Self((position(&SIZE_EDGES, bytes) * BATCHES + position(&BATCH_EDGES, count)) as u8)
+    pub(super) fn of_size_and_count(bytes: u32, count: u32) -> Self {
+        Self((bucket_index(&SIZE_EDGES, bytes) * BATCHES + bucket_index(&BATCH_EDGES, count)) as u8)
     }
 
     pub(super) fn index(self) -> usize {
@@ -30,26 +30,26 @@ impl WorkKind {
         self.index().is_multiple_of(BATCHES)
     }
 
-    pub(super) fn bytes(self) -> (u32, u32) {
-        range(&SIZE_EDGES, self.index() / BATCHES, 0)
+    pub(super) fn bytes_range(self) -> (u32, u32) {
+        bucket_range(&SIZE_EDGES, self.index() / BATCHES, 0)
     }
 
-    pub(super) fn count(self) -> (u32, u32) {
-        range(&BATCH_EDGES, self.index() % BATCHES, 1)
+    pub(super) fn count_range(self) -> (u32, u32) {
+        bucket_range(&BATCH_EDGES, self.index() % BATCHES, 1)
     }
 
     /// The kinds with the same size, for all batches.
-    pub(super) fn of_size(bytes: u32) -> impl Iterator<Item = Self> {
-        let first = Self::of(bytes, 1).0;
+    pub(super) fn all_of_size(bytes: u32) -> impl Iterator<Item = Self> {
+        let first = Self::of_size_and_count(bytes, 1).0;
         (first..first + BATCHES as u8).map(Self)
     }
 }
 
-fn position(edges: &[u32], value: u32) -> usize {
+fn bucket_index(edges: &[u32], value: u32) -> usize {
     edges.iter().map(|&edge| usize::from(value > edge)).sum()
 }
 
-fn range(edges: &[u32], position: usize, least: u32) -> (u32, u32) {
+fn bucket_range(edges: &[u32], position: usize, least: u32) -> (u32, u32) {
     let low = if position == 0 { least } else { edges[position - 1] + 1 };
     (low, edges.get(position).copied().unwrap_or(u32::MAX))
 }
@@ -62,13 +62,13 @@ mod tests {
     fn every_work_has_one_kind_that_contains_it() {
         for bytes in [0, 1, 128, 129, 1472, 1473, 65_536, 65_537, u32::MAX] {
             for count in [1, 2, 4, 5, 16, 17, u32::MAX] {
-                let kind = WorkKind::of(bytes, count);
-                assert!((kind.bytes().0..=kind.bytes().1).contains(&bytes), "{bytes}");
-                assert!((kind.count().0..=kind.count().1).contains(&count), "{count}");
+                let kind = WorkKind::of_size_and_count(bytes, count);
+                assert!((kind.bytes_range().0..=kind.bytes_range().1).contains(&bytes), "{bytes}");
+                assert!((kind.count_range().0..=kind.count_range().1).contains(&count), "{count}");
                 assert_eq!(kind.is_single(), count == 1);
-                assert!(WorkKind::of_size(bytes).any(|one| one == kind));
+                assert!(WorkKind::all_of_size(bytes).any(|one| one == kind));
             }
         }
-        assert_eq!(WorkKind::of(1400, 0), WorkKind::of(1400, 1));
+        assert_eq!(WorkKind::of_size_and_count(1400, 0), WorkKind::of_size_and_count(1400, 1));
     }
 }

@@ -40,11 +40,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use class::{Budget, ClassContext};
+use class::{ClassContext, ExplorationBudget};
 use kind::WorkKind;
-use table::Table;
+use table::ClassTable;
 
-pub(crate) use explain::{Explanation, WorkUnit};
+pub(crate) use explain::{PolicyExplanation, WorkUnit};
 
 pub(crate) const METHODS_MAX: usize = 8;
 
@@ -86,14 +86,14 @@ pub(crate) struct Choice<M> {
 
 impl<M> Choice<M> {
     /// A choice made without a policy: nothing is measured.
-    pub(crate) fn by_rule(method: M) -> Self {
+    pub(crate) fn unmeasured(method: M) -> Self {
         Self { method, measured: false, class: 0, epoch: 0 }
     }
 }
 
 /// Why a method cannot be used on this socket, whatever the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum ExclusionReason {
     /// Not available on this machine; the text is the fact and its cause ("io_uring is disabled by
     /// kernel.io_uring_disabled").
     Unavailable(&'static str),
@@ -104,7 +104,7 @@ pub(crate) enum Reason {
 
 #[derive(Debug, Clone, Copy)]
 struct Exclusion {
-    reason: Reason,
+    reason: ExclusionReason,
     /// Counted in time spent sending.
     until_ns: f64,
     doublings: u8,
@@ -117,9 +117,9 @@ struct Exclusion {
 #[derive(Debug)]
 pub(crate) struct Policy<M> {
     last: LastChoice,
-    table: Table,
+    table: ClassTable,
     candidates: Candidates<M>,
-    budget: Budget,
+    budget: ExplorationBudget,
     pinned: bool,
     matter: WorkUnit,
     /// The ordinary call, which copies, and sends a single unit of fewer bytes, without measuring.
@@ -142,7 +142,7 @@ impl LastChoice {
     fn none() -> Self {
         // No caller's: destinations are numbered from 0.
         let work = Work { destination: u32::MAX, bytes: 0, count: 0 };
-        Self { work, kind: WorkKind::of(0, 0), class: usize::MAX, method: 0, quiet: 0 }
+        Self { work, kind: WorkKind::of_size_and_count(0, 0), class: usize::MAX, method: 0, quiet: 0 }
     }
 }
 
@@ -167,17 +167,17 @@ impl<M: Copy + Eq> Policy<M> {
             singles: Vec::new(),
             out: [None; METHODS_MAX],
         };
-        candidates.order = candidates.add(methods);
+        candidates.order = candidates.add_methods(methods);
         candidates.singles = candidates.order.clone();
-        Self::among(candidates)
+        Self::with_candidates(candidates)
     }
 
     /// Other candidates for work of a single unit, in order of preference. The plain call should be first;
     /// methods that gain nothing from a single unit are best left out. Panics as [`new`](Self::new), where
     /// all methods of both lists count.
     #[must_use]
-    pub(crate) fn singles(mut self, methods: &[M]) -> Self {
-        self.candidates.singles = self.candidates.add(methods);
+    pub(crate) fn with_single_methods(mut self, methods: &[M]) -> Self {
+        self.candidates.singles = self.candidates.add_methods(methods);
         self
     }
 
@@ -186,12 +186,12 @@ impl<M: Copy + Eq> Policy<M> {
         Self { pinned: true, ..Self::new(&[method]) }
     }
 
-    fn among(candidates: Candidates<M>) -> Self {
+    fn with_candidates(candidates: Candidates<M>) -> Self {
         Self {
             last: LastChoice::none(),
-            table: Table::new(),
+            table: ClassTable::new(),
             candidates,
-            budget: Budget::new(),
+            budget: ExplorationBudget::new(),
             pinned: false,
             matter: WorkUnit::Datagrams,
             plain: None,
@@ -202,14 +202,14 @@ impl<M: Copy + Eq> Policy<M> {
     /// Has a single unit of fewer than `small_bytes` sent by `method`, an ordinary call, unless another
     /// method is pinned.
     #[must_use]
-    pub(crate) fn plain(mut self, method: M, small_bytes: u32) -> Self {
+    pub(crate) fn with_plain_call(mut self, method: M, small_bytes: u32) -> Self {
         self.plain = Some(method);
         self.small_bytes = if self.pinned { 0 } else { small_bytes };
         self
     }
 
     #[must_use]
-    pub(crate) fn about(mut self, matter: WorkUnit) -> Self {
+    pub(crate) fn with_work_unit(mut self, matter: WorkUnit) -> Self {
         self.matter = matter;
         self
     }
@@ -222,14 +222,14 @@ impl<M: Copy + Eq> Policy<M> {
         if self.is_small(work.count, work.bytes)
             && let Some(plain) = self.plain
         {
-            return Choice::by_rule(plain);
+            return Choice::unmeasured(plain);
         }
         if work != self.last.work {
-            self.turn_to(work);
+            self.switch_work(work);
         }
         if self.is_quiet() {
             self.last.quiet -= 1;
-            return self.candidates.unmeasured(self.last.method);
+            return self.candidates.unmeasured_choice(self.last.method);
         }
         self.choose_measured()
     }
@@ -242,18 +242,18 @@ impl<M: Copy + Eq> Policy<M> {
     /// Whether the next call for the last work need not be measured: then the method is known.
     #[inline]
     fn is_quiet(&mut self) -> bool {
-        self.last.quiet > 0 || self.take_quiet()
+        self.last.quiet > 0 || self.take_unmeasured_calls()
     }
 
-    fn take_quiet(&mut self) -> bool {
+    fn take_unmeasured_calls(&mut self) -> bool {
         let Some(class) = self.table.class(self.last.class) else { return false };
-        (self.last.method, self.last.quiet) = class.take_quiet();
+        (self.last.method, self.last.quiet) = class.take_unmeasured_calls();
         self.last.quiet > 0
     }
 
     /// Whether a single unit is sent by the plain call, so that its cost need not be measured.
     #[inline]
-    pub(crate) fn is_plain(&mut self, destination: u32, bytes: usize) -> bool {
+    pub(crate) fn uses_plain_call(&mut self, destination: u32, bytes: usize) -> bool {
         let work = Work { destination, bytes: bytes as u32, count: 1 };
         if self.is_small(1, work.bytes) {
             return true;
@@ -267,40 +267,40 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// The evidence for bytes that a copying method sent, `units` of that size at a time.
     #[inline]
-    pub(crate) fn copied(&self, units: u32, bytes: usize) -> Evidence {
+    pub(crate) fn copied_evidence(&self, units: u32, bytes: usize) -> Evidence {
         Evidence::Copied(match self.pinned {
             true => Cause::SocketCall,
-            false if self.is_small(units, size(bytes)) => Cause::BelowThreshold,
+            false if self.is_small(units, saturating_size(bytes)) => Cause::BelowThreshold,
             false => Cause::CopyingIsFaster,
         })
     }
 
     /// Finds the class of other work.
-    fn turn_to(&mut self, work: Work) {
-        self.return_quiet();
+    fn switch_work(&mut self, work: Work) {
+        self.return_unmeasured_calls();
         let last = &mut self.last;
         // Several destinations in turn are mostly sent the same.
         if (work.bytes, work.count) != (last.work.bytes, last.work.count) {
-            last.kind = WorkKind::of(work.bytes, work.count);
+            last.kind = WorkKind::of_size_and_count(work.bytes, work.count);
         }
         let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
-        let first = |kind, hint| candidates.first(kind, hint, sent_ns);
-        last.class = self.table.find(work.destination, last.kind, first);
+        let first = |kind, hint| candidates.first_method(kind, hint, sent_ns);
+        last.class = self.table.find_or_add(work.destination, last.kind, first);
         last.work = work;
     }
 
     fn choose_measured(&mut self) -> Choice<M> {
         let class = self.table.class(self.last.class).expect("found for the last work");
-        let (method, epoch) = class.measured();
+        let (method, epoch) = class.start_measured_call();
         let method = self.candidates.methods[usize::from(method)];
-        // The class fits in 16 bits (`Table::find`).
+        // The class fits in 16 bits (`ClassTable::find_or_add`).
         Choice { method, measured: true, class: self.last.class as u16, epoch }
     }
 
     /// Before a class changes, the calls that were taken out are returned to theirs.
-    fn return_quiet(&mut self) {
+    fn return_unmeasured_calls(&mut self) {
         if let (1.., Some(class)) = (self.last.quiet, self.table.class(self.last.class)) {
-            class.return_quiet(std::mem::take(&mut self.last.quiet));
+            class.return_unmeasured_calls(std::mem::take(&mut self.last.quiet));
         }
     }
 
@@ -312,24 +312,24 @@ impl<M: Copy + Eq> Policy<M> {
     /// whose record comes after another method's turn began, is ignored. Failed calls need not be recorded.
     pub(crate) fn record(&mut self, choice: Choice<M>, work: impl Into<Work>, cost: Duration) {
         let work = work.into();
-        self.return_quiet();
+        self.return_unmeasured_calls();
         let Some(class) = self.table.class(usize::from(choice.class)).filter(|_| choice.measured) else {
             return;
         };
         let kind = class.kind;
-        let mut terms = self.candidates.terms(kind, &mut self.budget);
+        let mut terms = self.candidates.class_context(kind, &mut self.budget);
         let ns = (cost.as_nanos() as f64).max(1.0);
         class.record(&mut terms, choice.epoch, ns, f64::from(work.count.max(1)));
         if class.is_settled() {
             let method = class.incumbent;
-            self.table.hint(kind, method);
+            self.table.set_hint(kind, method);
         }
     }
 
     /// Records the completion of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether
     /// the kernel copied after all, and how long after sending it came. Completions of sends before
     /// [`forget`](Self::forget) concern the old route and should not be recorded.
-    pub(crate) fn completed(
+    pub(crate) fn record_completion(
         &mut self,
         destination: u32,
         method: M,
@@ -337,58 +337,59 @@ impl<M: Copy + Eq> Policy<M> {
         copied: bool,
         after: Option<Duration>,
     ) {
-        self.return_quiet();
+        self.return_unmeasured_calls();
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         let held_ns = after.map(|after| after.as_nanos() as f32);
-        self.table.of_size(destination, bytes, |class| {
-            class.completed(&candidates.terms(class.kind, budget), method, copied, held_ns);
+        self.table.for_each_of_size(destination, bytes, |class| {
+            class.record_completion(&candidates.class_context(class.kind, budget), method, copied, held_ns);
         });
     }
 
     /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not
     /// used there until a wait is over that doubles each time.
-    pub(crate) fn refused(&mut self, destination: u32, method: M, bytes: u32) {
-        self.return_quiet();
+    pub(crate) fn record_refusal(&mut self, destination: u32, method: M, bytes: u32) {
+        self.return_unmeasured_calls();
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
-        self.table.of_size(destination, bytes, |class| {
-            class.refused(&candidates.terms(class.kind, budget), method);
+        self.table.for_each_of_size(destination, bytes, |class| {
+            class.record_refusal(&candidates.class_context(class.kind, budget), method);
         });
     }
 
     /// Rules `method` out for all destinations. False if some sends have no other method left; they then use
     /// the last candidate.
-    pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
-        self.return_quiet();
+    pub(crate) fn rule_out(&mut self, method: M, why: ExclusionReason) -> bool {
+        self.return_unmeasured_calls();
         let Some(method) = self.candidates.index(method) else { return true };
         self.candidates.rule_out(method, why, self.budget.sent_ns);
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         for class in self.table.classes() {
-            class.ruled_out(&candidates.terms(class.kind, budget));
+            class.replace_ruled_out(&candidates.class_context(class.kind, budget));
         }
         [&candidates.order, &candidates.singles]
             .iter()
-            .all(|order| candidates.allowed(order, budget.sent_ns) != 0)
+            .all(|order| candidates.allowed_methods(order, budget.sent_ns) != 0)
     }
 
     /// Rules a method out because it is not available on this machine, or for this socket.
-    pub(crate) fn unavailable(&mut self, method: M, why: &'static str) {
-        self.rule_out(method, Reason::Unavailable(why));
+    pub(crate) fn mark_unavailable(&mut self, method: M, why: &'static str) {
+        self.rule_out(method, ExclusionReason::Unavailable(why));
     }
 
     /// Rules a zero-copy method out for a while, because it met `ENOBUFS`, and no completion made room.
-    pub(crate) fn no_buffers(&mut self, method: M) {
-        self.rule_out(method, Reason::Temporary(NO_MEMORY));
+    pub(crate) fn rule_out_for_enobufs(&mut self, method: M) {
+        self.rule_out(method, ExclusionReason::Temporary(NO_MEMORY));
     }
 
-    /// Forgets everything learned, and temporary reasons. [Unavailable](Reason::Unavailable) methods stay so.
+    /// Forgets everything learned, and temporary reasons. [Unavailable](ExclusionReason::Unavailable) methods
+    /// stay so.
     pub(crate) fn forget_all(&mut self) {
         let mut candidates = self.candidates.clone();
         for out in &mut candidates.out {
             *out = out.filter(|out| out.until_ns.is_infinite());
         }
-        let fresh = Self::among(candidates);
+        let fresh = Self::with_candidates(candidates);
         (self.last, self.table, self.candidates, self.budget) =
             (fresh.last, fresh.table, fresh.candidates, fresh.budget);
     }
@@ -398,19 +399,19 @@ impl<M: Copy + Eq> Policy<M> {
         self.pinned
     }
 
-    pub(crate) fn explain(&self) -> Explanation<M> {
+    pub(crate) fn explain(&self) -> PolicyExplanation<M> {
         explain::explain(self)
     }
 }
 
 /// A length as the size of a [`Work`].
-pub(crate) fn size(bytes: usize) -> u32 {
+pub(crate) fn saturating_size(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl<M: Copy + Eq> Candidates<M> {
     /// The indices of methods, in their order; adds those that are new.
-    fn add(&mut self, methods: &[M]) -> Vec<u8> {
+    fn add_methods(&mut self, methods: &[M]) -> Vec<u8> {
         assert!(!methods.is_empty(), "a policy needs a method to choose");
         let mut index = |&method: &M| {
             self.index(method).unwrap_or_else(|| {
@@ -428,24 +429,24 @@ impl<M: Copy + Eq> Candidates<M> {
     }
 
     #[inline]
-    fn unmeasured(&self, method: u8) -> Choice<M> {
+    fn unmeasured_choice(&self, method: u8) -> Choice<M> {
         Choice { method: self.methods[usize::from(method)], measured: false, class: 0, epoch: 0 }
     }
 
-    fn order(&self, kind: WorkKind) -> &[u8] {
+    fn preference_order(&self, kind: WorkKind) -> &[u8] {
         if kind.is_single() { &self.singles } else { &self.order }
     }
 
     /// A bit for each of `order` that is not ruled out.
-    fn allowed(&self, order: &[u8], sent_ns: f64) -> u8 {
-        // There is a bit for each method: `add` allows no more than `METHODS_MAX`.
+    fn allowed_methods(&self, order: &[u8], sent_ns: f64) -> u8 {
+        // There is a bit for each method: `add_methods` allows no more than `METHODS_MAX`.
         let is_out = |method: u8| self.out[usize::from(method)].is_some_and(|out| out.until_ns > sent_ns);
         order.iter().filter(|&&method| !is_out(method)).fold(0, |bits, &method| bits | 1 << method)
     }
 
-    fn terms<'a>(&'a self, kind: WorkKind, budget: &'a mut Budget) -> ClassContext<'a> {
-        let order = self.order(kind);
-        let available = match self.allowed(order, budget.sent_ns) {
+    fn class_context<'a>(&'a self, kind: WorkKind, budget: &'a mut ExplorationBudget) -> ClassContext<'a> {
+        let order = self.preference_order(kind);
+        let available = match self.allowed_methods(order, budget.sent_ns) {
             0 => 1 << order[order.len() - 1],
             allowed => allowed,
         };
@@ -453,20 +454,22 @@ impl<M: Copy + Eq> Candidates<M> {
     }
 
     /// The method that a new class begins with.
-    fn first(&self, kind: WorkKind, hint: Option<u8>, sent_ns: f64) -> u8 {
-        let order = self.order(kind);
-        let allowed = self.allowed(order, sent_ns);
+    fn first_method(&self, kind: WorkKind, hint: Option<u8>, sent_ns: f64) -> u8 {
+        let order = self.preference_order(kind);
+        let allowed = self.allowed_methods(order, sent_ns);
         let is_allowed = |method: &u8| allowed & (1 << method) != 0;
         let preferred = || order.iter().copied().find(is_allowed);
         hint.filter(is_allowed).or_else(preferred).unwrap_or(order[order.len() - 1])
     }
 
-    fn rule_out(&mut self, method: u8, reason: Reason, sent_ns: f64) {
+    fn rule_out(&mut self, method: u8, reason: ExclusionReason, sent_ns: f64) {
         let out = &mut self.out[usize::from(method)];
         let doublings = out.map_or(0, |out| (out.doublings + 1).min(16));
         let wait_ns = match reason {
-            Reason::Unavailable(_) => f64::INFINITY,
-            Reason::Temporary(_) => (TEMPORARY_NS * f64::from(1_u32 << doublings)).min(TEMPORARY_NS_MAX),
+            ExclusionReason::Unavailable(_) => f64::INFINITY,
+            ExclusionReason::Temporary(_) => {
+                (TEMPORARY_NS * f64::from(1_u32 << doublings)).min(TEMPORARY_NS_MAX)
+            }
         };
         // A temporary reason does not shorten a longer wait.
         if out.is_none_or(|out| out.until_ns <= sent_ns + wait_ns) {

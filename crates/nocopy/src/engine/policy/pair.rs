@@ -18,20 +18,20 @@ pub(super) fn epoch_calls(call_ns: f64) -> u8 {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Cost {
+struct CostSum {
     ns: f64,
     units: f64,
 }
 
-impl AddAssign for Cost {
+impl AddAssign for CostSum {
     fn add_assign(&mut self, other: Self) {
         self.ns += other.ns;
         self.units += other.units;
     }
 }
 
-impl Cost {
-    fn each_ns(self) -> f64 {
+impl CostSum {
+    fn ns_per_unit(self) -> f64 {
         self.ns / self.units
     }
 }
@@ -48,25 +48,25 @@ pub(super) enum PairProgress {
 
 /// Two epochs. Each begins with a call that does not count, as it may reap completions of the other method.
 #[derive(Debug, Clone)]
-pub(super) struct Pair {
+pub(super) struct PairedComparison {
     pub(super) challenger: u8,
     calls: u8,
     left: u8,
-    incumbent: Option<Cost>,
-    epoch: Cost,
+    incumbent: Option<CostSum>,
+    epoch: CostSum,
     /// All calls of the challenger: the cost of trying it.
-    tried: Cost,
+    tried: CostSum,
 }
 
-impl Pair {
+impl PairedComparison {
     pub(super) fn new(challenger: u8, calls: u8) -> Self {
-        let nothing = Cost::default();
+        let nothing = CostSum::default();
         Self { challenger, calls, left: calls + 1, incumbent: None, epoch: nothing, tried: nothing }
     }
 
     /// Records the cost of a call; `ns` and `units` are above zero.
     pub(super) fn record(&mut self, ns: f64, units: f64) -> PairProgress {
-        let cost = Cost { ns, units };
+        let cost = CostSum { ns, units };
         if self.incumbent.is_some() {
             self.tried += cost;
         }
@@ -88,9 +88,9 @@ impl Pair {
 
     /// Of a complete pair: the natural logarithm of the challenger's cost over the incumbent's, and what
     /// trying it cost more.
-    pub(super) fn result(&self) -> (f32, f64) {
-        let incumbent_ns = self.incumbent.unwrap_or(self.epoch).each_ns();
+    pub(super) fn comparison_result(&self) -> (f32, f64) {
+        let incumbent_ns = self.incumbent.unwrap_or(self.epoch).ns_per_unit();
         let excess_ns = self.tried.ns - incumbent_ns * self.tried.units;
-        ((self.epoch.each_ns() / incumbent_ns).ln() as f32, excess_ns.max(0.0))
+        ((self.epoch.ns_per_unit() / incumbent_ns).ln() as f32, excess_ns.max(0.0))
     }
 }

@@ -6,13 +6,13 @@ use super::*;
 const METHODS: [u8; 5] = [0, 1, 2, 3, 4];
 
 /// Costs of each method in one mood: of a call, and of a unit, in ns.
-type Mood = [(f64, f64); 5];
+type CostRegime = [(f64, f64); 5];
 
-struct Machine {
+struct SimulatedMachine {
     random: u64,
     now_ns: f64,
     methods: usize,
-    moods: [Mood; 2],
+    moods: [CostRegime; 2],
     /// When the mood changes next, and how often it did.
     change_ns: f64,
     mood: usize,
@@ -33,7 +33,7 @@ const NOISE: f64 = 0.3;
 /// What the two reads of the clock cost that a measured call needs.
 const CLOCKS_NS: f64 = 50.0;
 
-impl Machine {
+impl SimulatedMachine {
     fn new(seed: u64) -> Self {
         let mut machine = Self {
             random: seed.wrapping_mul(7919).wrapping_add(1),
@@ -48,22 +48,30 @@ impl Machine {
             best_ns: 0.0,
             lost_ns: 0.0,
         };
-        machine.methods = 2 + machine.below(4);
-        machine.work.count = machine.below(64) as u32 + 1;
-        let (call, unit) = (machine.between(600.0, 4000.0), machine.between(30.0, 1000.0));
+        machine.methods = 2 + machine.random_below(4);
+        machine.work.count = machine.random_below(64) as u32 + 1;
+        let (call, unit) =
+            (machine.log_uniform_between(600.0, 4000.0), machine.log_uniform_between(30.0, 1000.0));
         let mut moods = machine.moods;
         for mood in &mut moods {
             for cost in mood.iter_mut() {
-                *cost = (call * machine.between(0.5, 4.0), unit * machine.between(0.3, 3.0));
+                *cost = (
+                    call * machine.log_uniform_between(0.5, 4.0),
+                    unit * machine.log_uniform_between(0.3, 3.0),
+                );
             }
         }
         machine.moods = moods;
-        machine.slow = (machine.below(machine.methods), machine.between(2.0, 6.0), machine.below(17) as u32);
-        machine.change_ns = machine.between(1e9, 4e9);
+        machine.slow = (
+            machine.random_below(machine.methods),
+            machine.log_uniform_between(2.0, 6.0),
+            machine.random_below(17) as u32,
+        );
+        machine.change_ns = machine.log_uniform_between(1e9, 4e9);
         machine
     }
 
-    fn uniform(&mut self) -> f64 {
+    fn next_uniform(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -71,55 +79,56 @@ impl Machine {
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        low * (high / low).powf(self.uniform())
+    fn log_uniform_between(&mut self, low: f64, high: f64) -> f64 {
+        low * (high / low).powf(self.next_uniform())
     }
 
-    fn below(&mut self, end: usize) -> usize {
-        (self.uniform() * end as f64) as usize
+    fn random_below(&mut self, end: usize) -> usize {
+        (self.next_uniform() * end as f64) as usize
     }
 
-    fn cost(&self, method: usize) -> f64 {
+    fn cost_ns(&self, method: usize) -> f64 {
         let (call, unit) = self.moods[self.mood][method];
         call + unit * f64::from(self.work.count)
     }
 
-    fn best(&self) -> f64 {
-        (0..self.methods).map(|one| self.cost(one)).fold(f64::INFINITY, f64::min)
+    fn best_cost_ns(&self) -> f64 {
+        (0..self.methods).map(|one| self.cost_ns(one)).fold(f64::INFINITY, f64::min)
     }
 
     fn run_until(&mut self, policy: &mut Policy<u8>, end_ns: f64) {
         while self.now_ns < end_ns {
-            self.call(policy);
+            self.simulate_call(policy);
         }
     }
 
     /// One call: the clock advances by its cost.
-    fn call(&mut self, policy: &mut Policy<u8>) {
+    fn simulate_call(&mut self, policy: &mut Policy<u8>) {
         if self.now_ns >= self.change_ns {
             self.mood ^= 1;
-            self.change_ns = self.now_ns + self.between(1e9, 4e9);
+            self.change_ns = self.now_ns + self.log_uniform_between(1e9, 4e9);
         }
         let choice = policy.choose(self.work);
         let method = usize::from(choice.method);
-        let mut fair = self.cost(method);
+        let mut fair = self.cost_ns(method);
         if method == self.slow.0 && self.calls[method] < self.slow.2 {
             fair *= self.slow.1;
         }
         self.calls[method] += 1;
-        let noise = 1.0 + NOISE * 12_f64.sqrt() * (self.uniform() - 0.5);
-        let stall = if self.uniform() < fair / 4e6 { self.between(20e3, 300e3) } else { 0.0 };
+        let noise = 1.0 + NOISE * 12_f64.sqrt() * (self.next_uniform() - 0.5);
+        let stall =
+            if self.next_uniform() < fair / 4e6 { self.log_uniform_between(20e3, 300e3) } else { 0.0 };
         let ns = fair * noise + stall;
         let clocks = if choice.measured { CLOCKS_NS } else { 0.0 };
         if choice.measured {
             policy.record(choice, self.work, Duration::from_nanos(ns as u64));
         }
-        self.best_ns += self.best();
-        self.lost_ns += fair - self.best() + clocks;
+        self.best_ns += self.best_cost_ns();
+        self.lost_ns += fair - self.best_cost_ns() + clocks;
         self.now_ns += ns + clocks;
     }
 
-    fn lost(&mut self) -> f64 {
+    fn take_lost_share(&mut self) -> f64 {
         let lost = self.lost_ns / self.best_ns;
         (self.lost_ns, self.best_ns) = (0.0, 0.0);
         lost
@@ -128,11 +137,11 @@ impl Machine {
 
 /// What share of the time was lost, of all machines.
 #[derive(Default)]
-struct Lost(Vec<f64>);
+struct LossShares(Vec<f64>);
 
-impl Lost {
+impl LossShares {
     /// Fails if the mean or the worst but a twentieth is above.
-    fn at_most(mut self, what: &str, mean_max: f64, most_max: f64) {
+    fn assert_at_most(mut self, what: &str, mean_max: f64, most_max: f64) {
         self.0.sort_by(f64::total_cmp);
         let mean = self.0.iter().sum::<f64>() / self.0.len() as f64;
         let most = self.0[self.0.len() * 95 / 100];
@@ -144,19 +153,19 @@ impl Lost {
 
 /// Time lost against always taking the cheapest method.
 #[test]
-fn choosing_costs_little_on_any_machine() {
-    let [mut first, mut all, mut afterwards, mut recovered] = [(); 4].map(|()| Lost::default());
+fn choosing_loses_little_time_on_simulated_machines() {
+    let [mut first, mut all, mut afterwards, mut recovered] = [(); 4].map(|()| LossShares::default());
     for seed in 0..MACHINES {
-        let mut machine = Machine::new(seed);
+        let mut machine = SimulatedMachine::new(seed);
         let mut policy = Policy::new(&METHODS[..machine.methods]);
-        (0..2000).for_each(|_| machine.call(&mut policy));
+        (0..2000).for_each(|_| machine.simulate_call(&mut policy));
         let early = (machine.lost_ns, machine.best_ns);
-        first.0.push(machine.lost());
+        first.0.push(machine.take_lost_share());
         if seed >= LONG {
             continue;
         }
         let before = policy.explain();
-        (2000..100_000).for_each(|_| machine.call(&mut policy));
+        (2000..100_000).for_each(|_| machine.simulate_call(&mut policy));
         all.0.push((machine.lost_ns + early.0) / (machine.best_ns + early.1));
         let after = policy.explain();
         let explored = after.explored - before.explored;
@@ -164,13 +173,13 @@ fn choosing_costs_little_on_any_machine() {
         for _ in 0..2 {
             machine.run_until(&mut policy, machine.change_ns);
             machine.run_until(&mut policy, machine.now_ns + 200e6);
-            machine.lost();
+            machine.take_lost_share();
             machine.run_until(&mut policy, machine.now_ns + 200e6);
-            recovered.0.push(machine.lost());
+            recovered.0.push(machine.take_lost_share());
         }
     }
-    first.at_most("the first 2,000 calls", 0.10, 0.40);
-    all.at_most("100,000 calls", 0.03, 0.07);
-    afterwards.at_most("explored after the first 2,000", 0.01, 0.01);
-    recovered.at_most("200 ms after a change of mood", 0.01, 0.03);
+    first.assert_at_most("the first 2,000 calls", 0.10, 0.40);
+    all.assert_at_most("100,000 calls", 0.03, 0.07);
+    afterwards.assert_at_most("explored after the first 2,000", 0.01, 0.01);
+    recovered.assert_at_most("200 ms after a change of mood", 0.01, 0.03);
 }

@@ -1,6 +1,6 @@
 //! The classes of each destination: a bounded table, without hashing.
 
-use super::class::Class;
+use super::class::ClassState;
 use super::kind::{KINDS, WorkKind};
 
 const DESTINATIONS_MAX: u32 = 256;
@@ -27,32 +27,32 @@ const OTHERS: usize = 0;
 /// [`WARMTH`] of them. So thousands of peers cost one look at a place each. Memory grows with use, up to 257
 /// places of 32 classes.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ClassTable {
     places: Vec<DestinationSlot>,
-    classes: Vec<Class>,
+    classes: Vec<ClassState>,
     /// The last choice for each kind, for any destination: a new class begins with it.
     hints: [Option<u8>; KINDS],
 }
 
-impl Table {
+impl ClassTable {
     pub(super) fn new() -> Self {
         Self { places: vec![EMPTY], classes: Vec::new(), hints: [None; KINDS] }
     }
 
     #[inline]
-    pub(super) fn class(&mut self, index: usize) -> Option<&mut Class> {
+    pub(super) fn class(&mut self, index: usize) -> Option<&mut ClassState> {
         self.classes.get_mut(index)
     }
 
     /// Finds the class of a send, or makes one whose first choice is the result of `first`, called with the
     /// last choice for this kind.
-    pub(super) fn find(
+    pub(super) fn find_or_add(
         &mut self,
         destination: u32,
         kind: WorkKind,
         first: impl Fn(WorkKind, Option<u8>) -> u8,
     ) -> usize {
-        let place = self.settle(destination, &first);
+        let place = self.claim_slot(destination, &first);
         let class = &mut self.places[place].classes[kind.index()];
         if let Some(index) = *class {
             return usize::from(index);
@@ -60,13 +60,13 @@ impl Table {
         let index = self.classes.len();
         *class = Some(u16::try_from(index).expect("257 places of 32 classes are fewer"));
         let hint = self.hints[kind.index()];
-        self.classes.push(Class::new(kind, first(kind, hint), hint.is_some()));
+        self.classes.push(ClassState::new(kind, first(kind, hint), hint.is_some()));
         index
     }
 
     /// The place that a destination's sends use.
-    fn settle(&mut self, destination: u32, first: &impl Fn(WorkKind, Option<u8>) -> u8) -> usize {
-        let index = place_of(destination);
+    fn claim_slot(&mut self, destination: u32, first: &impl Fn(WorkKind, Option<u8>) -> u8) -> usize {
+        let index = slot_index(destination);
         if index >= self.places.len() {
             self.places.resize(index + 1, EMPTY);
         }
@@ -80,11 +80,11 @@ impl Table {
             return OTHERS;
         }
         (place.owner, place.warmth) = (Some(destination), WARMTH);
-        self.clear(index, first);
+        self.reset_slot(index, first);
         index
     }
 
-    fn clear(&mut self, place: usize, first: &impl Fn(WorkKind, Option<u8>) -> u8) {
+    fn reset_slot(&mut self, place: usize, first: &impl Fn(WorkKind, Option<u8>) -> u8) {
         for index in self.places[place].classes.iter().flatten() {
             let class = &mut self.classes[usize::from(*index)];
             let hint = self.hints[class.kind.index()];
@@ -93,32 +93,37 @@ impl Table {
     }
 
     /// The entry of a destination, or the shared one.
-    fn known(&self, destination: u32) -> usize {
-        let index = place_of(destination);
+    fn slot_of(&self, destination: u32) -> usize {
+        let index = slot_index(destination);
         let owned = self.places.get(index).is_some_and(|place| place.owner == Some(destination));
         if owned { index } else { OTHERS }
     }
 
     /// Applies to the classes of a destination for work of a size.
-    pub(super) fn of_size(&mut self, destination: u32, bytes: u32, mut apply: impl FnMut(&mut Class)) {
-        let place = &self.places[self.known(destination)];
-        for kind in WorkKind::of_size(bytes) {
+    pub(super) fn for_each_of_size(
+        &mut self,
+        destination: u32,
+        bytes: u32,
+        mut apply: impl FnMut(&mut ClassState),
+    ) {
+        let place = &self.places[self.slot_of(destination)];
+        for kind in WorkKind::all_of_size(bytes) {
             if let Some(index) = place.classes[kind.index()] {
                 apply(&mut self.classes[usize::from(index)]);
             }
         }
     }
 
-    pub(super) fn hint(&mut self, kind: WorkKind, method: u8) {
+    pub(super) fn set_hint(&mut self, kind: WorkKind, method: u8) {
         self.hints[kind.index()] = Some(method);
     }
 
-    pub(super) fn classes(&mut self) -> impl Iterator<Item = &mut Class> {
+    pub(super) fn classes(&mut self) -> impl Iterator<Item = &mut ClassState> {
         self.classes.iter_mut()
     }
 
     /// All classes with their destination; `None` for the shared entry.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<u32>, &Class)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<u32>, &ClassState)> {
         self.places.iter().flat_map(move |place| {
             let classes = place.classes.iter().flatten();
             classes.map(move |&index| (place.owner, &self.classes[usize::from(index)]))
@@ -126,7 +131,7 @@ impl Table {
     }
 }
 
-fn place_of(destination: u32) -> usize {
+fn slot_index(destination: u32) -> usize {
     1 + (destination % DESTINATIONS_MAX) as usize
 }
 
@@ -135,22 +140,22 @@ mod tests {
     use super::super::kind::SIZE_EDGES;
     use super::*;
 
-    fn table_with(destinations: std::ops::Range<u32>) -> Table {
-        let mut table = Table::new();
+    fn table_with_destinations(destinations: std::ops::Range<u32>) -> ClassTable {
+        let mut table = ClassTable::new();
         for destination in destinations {
-            table.find(destination, WorkKind::of(1400, 44), |_, _| 0);
+            table.find_or_add(destination, WorkKind::of_size_and_count(1400, 44), |_, _| 0);
         }
         table
     }
 
     #[test]
     fn memory_is_bounded_by_slots_and_kinds() {
-        let mut table = Table::new();
+        let mut table = ClassTable::new();
         for destination in 0..5000 {
             for bytes in SIZE_EDGES {
                 for count in [1, 2, 5, 17] {
-                    table.find(destination, WorkKind::of(bytes + 1, count), |_, _| 0);
-                    table.find(destination, WorkKind::of(bytes, count), |_, _| 0);
+                    table.find_or_add(destination, WorkKind::of_size_and_count(bytes + 1, count), |_, _| 0);
+                    table.find_or_add(destination, WorkKind::of_size_and_count(bytes, count), |_, _| 0);
                 }
             }
         }
@@ -159,27 +164,27 @@ mod tests {
 
     #[test]
     fn a_silent_destination_loses_its_slot() {
-        let mut table = table_with(0..1);
-        let kind = WorkKind::of(1400, 44);
-        let first = table.find(0, kind, |_, _| 0);
-        let others = table.find(256, kind, |_, _| 0);
+        let mut table = table_with_destinations(0..1);
+        let kind = WorkKind::of_size_and_count(1400, 44);
+        let first = table.find_or_add(0, kind, |_, _| 0);
+        let others = table.find_or_add(256, kind, |_, _| 0);
         assert_ne!(first, others);
         // The first destination keeps its place while it is sent to now and then.
         for _ in 0..100 {
-            (0..10).for_each(|_| assert_eq!(table.find(256, kind, |_, _| 0), others));
-            assert_eq!(table.find(0, kind, |_, _| 0), first);
+            (0..10).for_each(|_| assert_eq!(table.find_or_add(256, kind, |_, _| 0), others));
+            assert_eq!(table.find_or_add(0, kind, |_, _| 0), first);
         }
-        let taken = (0..=WARMTH).position(|_| table.find(256, kind, |_, _| 0) == first);
+        let taken = (0..=WARMTH).position(|_| table.find_or_add(256, kind, |_, _| 0) == first);
         assert_eq!(taken, Some(usize::from(WARMTH) - 1));
-        assert_eq!(table.find(0, kind, |_, _| 0), others);
+        assert_eq!(table.find_or_add(0, kind, |_, _| 0), others);
     }
 
     #[test]
-    fn a_new_class_begins_with_the_last_choice() {
-        let mut table = table_with(0..1);
-        let kind = WorkKind::of(1400, 44);
-        table.hint(kind, 3);
-        let index = table.find(1, kind, |_, hint| hint.unwrap_or(0));
+    fn a_new_class_begins_with_the_last_method_of_its_kind() {
+        let mut table = table_with_destinations(0..1);
+        let kind = WorkKind::of_size_and_count(1400, 44);
+        table.set_hint(kind, 3);
+        let index = table.find_or_add(1, kind, |_, hint| hint.unwrap_or(0));
         assert_eq!(table.class(index).expect("just made").incumbent, 3);
     }
 }

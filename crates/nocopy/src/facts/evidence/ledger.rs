@@ -43,7 +43,7 @@ impl Ledger {
 
     /// Removes bytes that are counted elsewhere as copied, first from those counted as not copied, so that
     /// this number is never too high.
-    pub(crate) fn take_out(&mut self, mut bytes: u64) {
+    pub(crate) fn subtract_bytes(&mut self, mut bytes: u64) {
         let Self { zero_copy, unknown, copied, .. } = self;
         for part in [zero_copy, unknown].into_iter().chain(copied) {
             let less = bytes.min(*part);
@@ -142,12 +142,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_printed_in_their_declared_order() {
+    fn the_list_of_causes_is_in_declared_order() {
         assert!(Cause::ALL.iter().enumerate().all(|(place, cause)| *cause as usize == place));
     }
 
     #[test]
-    fn the_three_values_are_never_merged() {
+    fn zero_copy_copied_and_unknown_bytes_are_summed_separately() {
         let mut tally = Ledger::default();
         assert_eq!(tally.to_string(), "no bytes");
         tally.add(Evidence::ZeroCopy, 2, 20);

@@ -5,25 +5,25 @@ use nocopy_proto::errno::ErrorCause;
 use super::{Gate, GateState};
 use crate::sys::{capability, sockets};
 
-pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
+pub(super) fn capability_gates() -> impl Iterator<Item = Gate> {
     capability::PORT.iter().map(|(wanted, name)| {
-        let held = capability::holds(*wanted);
-        Gate::of(name, held, if held { "held" } else { "this process lacks it" })
-            .or_fix(format!("run as root, or {}", capability::GRANT))
+        let held = capability::holds_capability(*wanted);
+        Gate::from_condition(name, held, if held { "held" } else { "this process lacks it" })
+            .with_fix_unless_open(format!("run as root, or {}", capability::GRANT))
     })
 }
 
-pub(super) fn packet_sockets() -> Gate {
+pub(super) fn packet_socket_gate() -> Gate {
     const NAME: &str = "packet sockets";
-    match sockets::packet() {
+    match sockets::check_packet_socket() {
         Ok(()) => Gate::new(NAME, GateState::Open, "can be made: packet rings work on every interface"),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             Gate::new(NAME, GateState::Closed, "this process lacks CAP_NET_RAW")
-                .or_fix(format!("run as root, or {}", capability::GRANT))
+                .with_fix_unless_open(format!("run as root, or {}", capability::GRANT))
         }
         Err(error) => {
             Gate::new(NAME, GateState::Closed, format!("this kernel makes none{}", ErrorCause(&error)))
-                .or_fix("use a kernel built with CONFIG_PACKET")
+                .with_fix_unless_open("use a kernel built with CONFIG_PACKET")
         }
     }
 }

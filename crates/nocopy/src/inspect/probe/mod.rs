@@ -68,23 +68,23 @@ impl Gate {
         Self { name, state, found: found.into(), fix: None, command: None, needed: false }
     }
 
-    fn of(name: &'static str, open: bool, found: impl Into<String>) -> Self {
+    fn from_condition(name: &'static str, open: bool, found: impl Into<String>) -> Self {
         Self::new(name, if open { GateState::Open } else { GateState::Closed }, found)
     }
 
     /// The gate with a different name, and a different text if it is open.
-    fn named(self, name: &'static str, open: &str) -> Self {
+    fn with_name(self, name: &'static str, open: &str) -> Self {
         let found = if self.state == GateState::Open { open.to_owned() } else { self.found };
         Self { name, found, ..self }
     }
 
-    fn needed(mut self) -> Self {
+    fn mark_needed(mut self) -> Self {
         self.needed = true;
         self
     }
 
     /// Adds a remedy, unless the gate is open.
-    fn or_fix(mut self, fix: impl Into<String>) -> Self {
+    fn with_fix_unless_open(mut self, fix: impl Into<String>) -> Self {
         if self.state != GateState::Open {
             self.fix = Some(fix.into());
         }
@@ -92,9 +92,9 @@ impl Gate {
     }
 
     /// Adds the shell command that opens it, and a remark, unless the gate is open.
-    fn or_command(mut self, command: impl Into<String>, remark: &str) -> Self {
+    fn with_command_unless_open(mut self, command: impl Into<String>, remark: &str) -> Self {
         let command = command.into();
-        self = self.or_fix(format!("'{command}'{remark}"));
+        self = self.with_fix_unless_open(format!("'{command}'{remark}"));
         if self.state == GateState::Closed {
             self.command = Some(command);
         }
@@ -110,7 +110,7 @@ impl fmt::Display for Gate {
 }
 
 /// A name quoted as one word of a shell; the kernel allows almost any name for an interface.
-fn quoted(name: &str) -> Cow<'_, str> {
+fn shell_quoted(name: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     match name.chars().all(is_plain) {
         true => name.into(),
@@ -120,11 +120,15 @@ fn quoted(name: &str) -> Cow<'_, str> {
 
 /// Gates for every interface: the kernel, the rights of this process, memory.
 pub fn machine() -> Vec<Gate> {
-    let mut gates = vec![machine::kernel(), machine::af_xdp()];
-    gates.extend(capabilities::capabilities());
+    let mut gates = vec![machine::kernel_gate(), machine::af_xdp_gate()];
+    gates.extend(capabilities::capability_gates());
     // The last mode that a port tries, without AF_XDP.
-    gates.extend([capabilities::packet_sockets().needed(), machine::locked_memory(), machine::huge_pages()]);
-    gates.extend([sockets::option_memory(), sockets::io_uring(), sockets::uring_receive()]);
+    gates.extend([
+        capabilities::packet_socket_gate().mark_needed(),
+        machine::locked_memory_gate(),
+        machine::huge_page_gate(),
+    ]);
+    gates.extend([sockets::option_memory_gate(), sockets::io_uring_gate(), sockets::uring_receive_gate()]);
     gates
 }
 
@@ -141,13 +145,13 @@ pub struct Interface {
 
 impl Interface {
     /// The gates of the modes, the fastest first.
-    pub fn modes(&self) -> impl Iterator<Item = &Gate> {
+    pub fn mode_gates(&self) -> impl Iterator<Item = &Gate> {
         self.gates.iter().filter(|gate| LADDER.iter().any(|mode| mode.name() == gate.name))
     }
 
     /// The first mode that may work.
-    pub fn first_mode(&self) -> Option<&'static str> {
-        self.modes().find(|gate| gate.state != GateState::Closed).map(|gate| gate.name)
+    pub fn first_possible_mode(&self) -> Option<&'static str> {
+        self.mode_gates().find(|gate| gate.state != GateState::Closed).map(|gate| gate.name)
     }
 }
 
@@ -156,19 +160,22 @@ impl Interface {
 /// # Errors
 /// No such interface.
 pub fn interface(name: &str) -> Result<Interface, OpenError> {
-    let interface = Port::builder(name).look_up()?;
-    let mut gates = interface::flow(&interface).map(Gate::needed).to_vec();
-    gates.push(interface::driver(&interface));
-    gates.extend([queues::queues(&interface), queues::card_ring(&interface)]);
-    gates.extend([queues::interrupts(&interface), queues::node(&interface)]);
+    let interface = Port::builder(name).look_up_interface()?;
+    let mut gates = interface::receive_condition_gates(&interface).map(Gate::mark_needed).to_vec();
+    gates.push(interface::driver_gate(&interface));
+    gates.extend([queues::queue_gate(&interface), queues::receive_ring_gate(&interface)]);
+    gates.extend([queues::interrupt_gate(&interface), queues::numa_node_gate(&interface)]);
     let (splits, features) = (ethtool::header_split(name), XdpFeatures::of(interface.index));
     let split = splits.as_ref().ok().and_then(|split| split.on);
-    gates.extend([offloads::joining(&interface), offloads::joining_for_sockets(&interface)]);
-    gates.push(offloads::header_split(&interface, split));
-    gates.extend(metadata::metadata(&features));
-    gates.extend([sockets::zero_copy_send(&interface), sockets::zero_copy_receive(&interface, split)]);
-    gates.push(sockets::uring_receive_on(&interface, splits));
-    gates.extend(modes::modes(&interface, &features));
+    gates.extend([offloads::lro_gate(&interface), offloads::gro_gate(&interface)]);
+    gates.push(offloads::header_split_gate(&interface, split));
+    gates.extend(metadata::metadata_gates(&features));
+    gates.extend([
+        sockets::zero_copy_send_gate(&interface),
+        sockets::zero_copy_receive_gate(&interface, split),
+    ]);
+    gates.push(sockets::interface_uring_receive_gate(&interface, splits));
+    gates.extend(modes::mode_gates(&interface, &features));
     Ok(Interface { driver: interface.driver, receive_queues: interface.rx_queues, gates })
 }
 
@@ -177,8 +184,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_named_only_if_it_opens_a_gate() {
-        let gate = |state| Gate::new("up", state, "").or_command("ip link set dev a up", ", or wait");
+    fn a_fix_command_is_given_only_for_closed_gates() {
+        let gate =
+            |state| Gate::new("up", state, "").with_command_unless_open("ip link set dev a up", ", or wait");
         let closed = gate(GateState::Closed);
         assert_eq!(closed.fix.as_deref(), Some("'ip link set dev a up', or wait"));
         assert_eq!(closed.command.as_deref(), Some("ip link set dev a up"));
@@ -188,8 +196,8 @@ mod tests {
 
     #[test]
     fn interface_names_are_quoted_in_commands() {
-        assert_eq!(quoted("eth0.100@if7"), "eth0.100@if7");
-        assert_eq!(quoted("a;reboot"), "'a;reboot'");
-        assert_eq!(quoted("a'$(b)"), r"'a'\''$(b)'");
+        assert_eq!(shell_quoted("eth0.100@if7"), "eth0.100@if7");
+        assert_eq!(shell_quoted("a;reboot"), "'a;reboot'");
+        assert_eq!(shell_quoted("a'$(b)"), r"'a'\''$(b)'");
     }
 }

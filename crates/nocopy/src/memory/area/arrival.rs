@@ -3,8 +3,8 @@
 
 use std::mem::offset_of;
 
-use super::metadata::{Arrivals, Origin, SHIFT_BYTES_MAX};
-use super::note::{ANSWER_OLD_KERNEL, Hints, TimeNote, VLAN_KERNEL_MIN};
+use super::metadata::{ArrivalMetadataSource, PacketOrigin, SHIFT_BYTES_MAX};
+use super::note::{ANSWER_OLD_KERNEL, ArrivalTimeNote, VLAN_KERNEL_MIN, XdpHints};
 use super::view::prefetch;
 use super::{Frame, Packet};
 use crate::facts::metadata::{Arrival, Clock, Timestamp, Unsupported, VlanTag};
@@ -41,32 +41,36 @@ impl Packet<'_> {
             };
             // SAFETY: at this distance in front of the packet is its header, in a block that is ours as long
             // as the packet is borrowed.
-            let arrival = unsafe { packet::arrival(self.data.sub(header), header) };
+            let arrival = unsafe { packet::read_arrival(self.data.sub(header), header) };
             return match pool.metadata.arrivals {
-                Arrivals::Unknown(reason) => Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival },
-                Arrivals::Marked(_) | Arrivals::Timed(..) => arrival,
+                ArrivalMetadataSource::Unknown(reason) => {
+                    Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival }
+                }
+                ArrivalMetadataSource::Marked(_) | ArrivalMetadataSource::Timed(..) => arrival,
             };
         }
-        let absent = Arrival::incoming(Unsupported::Absent);
+        let absent = Arrival::unknown_but_incoming(Unsupported::Absent);
         match pool.metadata.arrivals {
-            Arrivals::Unknown(reason) => Arrival::incoming(reason),
-            Arrivals::Marked(mark) => self.hints(mark).map_or(absent, |hints| read(&hints)),
-            Arrivals::Timed(mark, reason) => {
+            ArrivalMetadataSource::Unknown(reason) => Arrival::unknown_but_incoming(reason),
+            ArrivalMetadataSource::Marked(mark) => {
+                self.read_hints(mark).map_or(absent, |hints| arrival_from_hints(&hints))
+            }
+            ArrivalMetadataSource::Timed(mark, reason) => {
                 // SAFETY: any bytes are a valid note.
-                let Some(note) = (unsafe { self.note::<TimeNote>() }) else { return absent };
+                let Some(note) = (unsafe { self.read_note::<ArrivalTimeNote>() }) else { return absent };
                 let timestamp = match note.mark == mark {
                     true => Ok(Timestamp { ns: note.ns, clock: Clock::Monotonic }),
                     false => Err(Unsupported::Absent),
                 };
-                Arrival { timestamp, ..Arrival::incoming(reason) }
+                Arrival { timestamp, ..Arrival::unknown_but_incoming(reason) }
             }
         }
     }
 
     /// The program's note about it, if the program wrote one.
-    fn hints(&self, mark: u64) -> Option<Hints> {
+    fn read_hints(&self, mark: u64) -> Option<XdpHints> {
         // SAFETY: any bytes are valid hints.
-        unsafe { self.note::<Hints>() }.filter(|hints| hints.mark == mark)
+        unsafe { self.read_note::<XdpHints>() }.filter(|hints| hints.mark == mark)
     }
 
     /// The bytes in front of it, where the program writes its notes; `None` if it starts where no packet with
@@ -75,7 +79,7 @@ impl Packet<'_> {
     /// # Safety
     /// Any bytes are a valid `T`, which is no longer than
     /// [`PACKET_HEADROOM_BYTES`](super::PACKET_HEADROOM_BYTES).
-    unsafe fn note<T>(&self) -> Option<T> {
+    unsafe fn read_note<T>(&self) -> Option<T> {
         let usual = self.pool.shared.data_offset;
         let is_in_place = (usual..=usual + SHIFT_BYTES_MAX).contains(&self.start);
         // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes
@@ -84,7 +88,7 @@ impl Packet<'_> {
     }
 
     #[inline]
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> PacketOrigin {
         self.pool.metadata.origin
     }
 
@@ -92,10 +96,10 @@ impl Packet<'_> {
     pub(crate) fn take_tagged(self) -> Frame {
         let hints = match self.pool.metadata.arrivals {
             // A packet ring has put it back.
-            Arrivals::Marked(mark) if !self.pool.has_blocks() => self.hints(mark),
+            ArrivalMetadataSource::Marked(mark) if !self.pool.has_blocks() => self.read_hints(mark),
             _ => None,
         };
-        let tag = hints.filter(|hints| hints.refusals[2] == 0).map(|hints| tag(&hints));
+        let tag = hints.filter(|hints| hints.refusals[2] == 0).map(|hints| hinted_vlan_tag(&hints));
         let mut frame = self.take();
         if let Some(tag) = tag {
             insert_tag(&mut frame, tag);
@@ -109,7 +113,7 @@ impl Packet<'_> {
     #[inline]
     pub fn prefetch_arrival(&self) {
         let first = self.data.as_ptr();
-        prefetch(first.wrapping_sub(size_of::<TimeNote>()));
+        prefetch(first.wrapping_sub(size_of::<ArrivalTimeNote>()));
         prefetch(first);
     }
 }
@@ -127,15 +131,15 @@ fn insert_tag(frame: &mut Frame, VlanTag { protocol, control }: VlanTag) {
 }
 
 // The mark lies next to the packet.
-const _: () = assert!(offset_of!(TimeNote, mark) + size_of::<u64>() == size_of::<TimeNote>());
-const _: () = assert!(offset_of!(Hints, mark) + size_of::<u64>() == size_of::<Hints>());
+const _: () = assert!(offset_of!(ArrivalTimeNote, mark) + size_of::<u64>() == size_of::<ArrivalTimeNote>());
+const _: () = assert!(offset_of!(XdpHints, mark) + size_of::<u64>() == size_of::<XdpHints>());
 
-fn tag(hints: &Hints) -> VlanTag {
+fn hinted_vlan_tag(hints: &XdpHints) -> VlanTag {
     VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }
 }
 
 /// Converts the XDP program's notes to an arrival.
-fn read(hints: &Hints) -> Arrival {
+fn arrival_from_hints(hints: &XdpHints) -> Arrival {
     let [timestamp, hash, vlan] = hints.refusals.map(|answer| match i32::from(answer) {
         0 => Ok(()),
         libc::EOPNOTSUPP => Err(Unsupported::Driver),
@@ -150,7 +154,7 @@ fn read(hints: &Hints) -> Arrival {
             .and_then(|()| present(hints.timestamp != 0))
             .map(|()| Timestamp { ns: hints.timestamp, clock }),
         hash: hash.and_then(|()| present(hints.hash != 0)).map(|()| hints.hash),
-        vlan: vlan.map(|()| tag(hints)),
+        vlan: vlan.map(|()| hinted_vlan_tag(hints)),
         outgoing: Ok(false),
         checksum_unfinished: Err(Unsupported::Driver), // XDP has no word for it
     }
@@ -159,78 +163,96 @@ fn read(hints: &Hints) -> Arrival {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::area::{Area, AreaConfig, Faults, Half, PACKET_HEADROOM_BYTES, Pool};
+    use crate::memory::area::{Area, AreaConfig, Faults, FramePool, PACKET_HEADROOM_BYTES, PoolDirection};
     use crate::ring;
     use crate::sys::xsk::Descriptor;
 
     const MARK: u64 = 0x1234_5678_9abc_def1;
 
-    fn note(hash: u32) -> Hints {
+    fn hints_with_hash(hash: u32) -> XdpHints {
         let (timestamp, hash_kind, vlan_protocol, vlan_control) = (5, 0, 0x8100_u16.to_be(), 7);
         let (refusals, kernel_time) = ([0; 3], 0);
-        Hints { timestamp, hash, hash_kind, vlan_protocol, vlan_control, refusals, kernel_time, mark: MARK }
+        XdpHints {
+            timestamp,
+            hash,
+            hash_kind,
+            vlan_protocol,
+            vlan_control,
+            refusals,
+            kernel_time,
+            mark: MARK,
+        }
     }
 
-    fn put(packet: &Packet<'_>, note: Hints) {
+    fn write_hints(packet: &Packet<'_>, note: XdpHints) {
         // SAFETY: there is headroom in front of the packet, which only this test uses.
-        unsafe { packet.data.sub(size_of::<Hints>()).cast::<Hints>().write_unaligned(note) };
+        unsafe { packet.data.sub(size_of::<XdpHints>()).cast::<XdpHints>().write_unaligned(note) };
     }
 
     /// Receives a packet `shift` bytes behind its usual place, as if the program had noted nothing.
-    fn receive<'a>(pool: &'a Pool, rings: &mut Rings, shift: u32) -> Packet<'a> {
+    fn receive_shifted<'a>(pool: &'a FramePool, rings: &mut Rings, shift: u32) -> Packet<'a> {
         pool.refill(&mut rings.0);
         rings.0.publish();
-        let frame = rings.1.peek(1).next().expect("a frame is lent");
+        let frame = rings.1.ready_entries(1).next().expect("a frame is lent");
         let address = frame + u64::from(PACKET_HEADROOM_BYTES + shift);
-        let packet = pool.claims().claim(Descriptor { address, len: 60, options: 0 }, &mut Faults::default());
-        pool.claimed(1);
+        let packet =
+            pool.claimer().claim(Descriptor { address, len: 60, options: 0 }, &mut Faults::default());
+        pool.count_claimed(1);
         packet.expect("a packet")
     }
 
     type Rings = (ring::Producer<u64>, ring::Consumer<u64>);
 
-    fn one_frame() -> (Pool, Rings) {
+    fn pool_of_one_frame() -> (FramePool, Rings) {
         let area = Area::new(AreaConfig { frame_count: 1, ..AreaConfig::default() }).unwrap();
-        let mut pool = area.pool(Half::Receive, 1).unwrap();
-        pool.set_arrivals(Arrivals::Marked(MARK));
+        let mut pool = area.pool(PoolDirection::Receive, 1).unwrap();
+        pool.set_arrivals(ArrivalMetadataSource::Marked(MARK));
         (pool, ring::pair(2))
     }
 
     #[test]
-    fn a_note_is_used_only_for_its_own_packet() {
-        let (pool, mut rings) = one_frame();
+    fn metadata_of_an_earlier_packet_is_not_reported() {
+        let (pool, mut rings) = pool_of_one_frame();
         for shift in [0, 8, 16, 40, 64, 65, 100] {
-            let packet = receive(&pool, &mut rings, shift);
-            assert_eq!(packet.arrival(), Arrival::incoming(Unsupported::Absent), "left by the packet before");
-            put(&packet, note(shift + 1));
+            let packet = receive_shifted(&pool, &mut rings, shift);
+            assert_eq!(
+                packet.arrival(),
+                Arrival::unknown_but_incoming(Unsupported::Absent),
+                "left by the packet before"
+            );
+            write_hints(&packet, hints_with_hash(shift + 1));
             if shift <= SHIFT_BYTES_MAX.into() {
                 let arrival = packet.arrival();
                 assert_eq!(arrival.timestamp, Ok(Timestamp { ns: 5, clock: Clock::Device }));
                 assert_eq!(arrival.hash, Ok(shift + 1));
                 assert_eq!(arrival.vlan, Ok(VlanTag { protocol: 0x8100, control: 7 }));
-                put(&packet, Hints { mark: MARK ^ 2, ..note(shift) });
+                write_hints(&packet, XdpHints { mark: MARK ^ 2, ..hints_with_hash(shift) });
             }
             assert_eq!(
                 packet.arrival(),
-                Arrival::incoming(Unsupported::Absent),
+                Arrival::unknown_but_incoming(Unsupported::Absent),
                 "another mark, or too far behind"
             );
-            put(&packet, note(shift));
+            write_hints(&packet, hints_with_hash(shift));
             drop(packet);
-            let again = receive(&pool, &mut rings, shift);
-            assert_eq!(again.arrival(), Arrival::incoming(Unsupported::Absent), "left in the frame");
+            let again = receive_shifted(&pool, &mut rings, shift);
+            assert_eq!(
+                again.arrival(),
+                Arrival::unknown_but_incoming(Unsupported::Absent),
+                "left in the frame"
+            );
         }
     }
 
     #[test]
-    fn a_noted_vlan_tag_is_reinserted_by_take_tagged() {
-        let (pool, mut rings) = one_frame();
+    fn take_tagged_reinserts_a_noted_vlan_tag() {
+        let (pool, mut rings) = pool_of_one_frame();
         for is_noted in [false, true] {
-            let mut packet = receive(&pool, &mut rings, 0);
+            let mut packet = receive_shifted(&pool, &mut rings, 0);
             (0..).zip(packet.iter_mut()).for_each(|(at, byte)| *byte = at);
             let bytes = packet.to_vec();
             if is_noted {
-                put(&packet, note(1));
+                write_hints(&packet, hints_with_hash(1));
             }
             let frame = packet.take_tagged();
             let tag: &[u8] = if is_noted { &[0x81, 0, 0, 7] } else { &[] };
@@ -240,13 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn every_driver_refusal_has_its_reason() {
+    fn each_driver_refusal_is_reported_as_its_own_error() {
         let refused = libc::EOPNOTSUPP as u8;
-        let arrival = read(&Hints { refusals: [refused, libc::ENODATA as u8, ANSWER_OLD_KERNEL], ..note(1) });
+        let arrival = arrival_from_hints(&XdpHints {
+            refusals: [refused, libc::ENODATA as u8, ANSWER_OLD_KERNEL],
+            ..hints_with_hash(1)
+        });
         assert_eq!(arrival.timestamp, Err(Unsupported::Driver));
         assert_eq!(arrival.hash, Err(Unsupported::Absent));
         assert_eq!(arrival.vlan, Err(Unsupported::Kernel(VLAN_KERNEL_MIN)));
-        let arrival = read(&Hints { timestamp: 0, hash: 0, ..note(0) });
+        let arrival = arrival_from_hints(&XdpHints { timestamp: 0, hash: 0, ..hints_with_hash(0) });
         assert_eq!((arrival.timestamp, arrival.hash), (Err(Unsupported::Absent), Err(Unsupported::Absent)));
     }
 }

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writing_crosses_buffers_and_ends_with_the_packet() {
+    fn write_at_crosses_buffers_and_stops_at_the_end_of_the_packet() {
         let mut chain: Chain<Vec<u8>> =
             [vec![0, 1, 2], vec![3], vec![], vec![4, 5, 6, 7]].into_iter().collect();
         assert_eq!((chain.len(), chain.to_vec()), (8, (0..8).collect()));

@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use super::Pool;
-use super::metadata::put_request;
-use super::view::View;
-use crate::facts::metadata::{ChecksumField, FieldOutside, Request};
+use super::FramePool;
+use super::metadata::write_request;
+use super::view::AreaView;
+use crate::facts::metadata::{ChecksumField, ChecksumFieldOutside, Request};
 use crate::ring::Reservation;
 use crate::sys::xsk::{Descriptor, REQUESTED};
 
@@ -18,9 +18,9 @@ use crate::sys::xsk::{Descriptor, REQUESTED};
 /// again.
 pub struct Drafts<'half> {
     slots: Reservation<'half, Descriptor>,
-    pool: &'half Pool,
+    pool: &'half FramePool,
     // Copies of the pool's fields, so that a loop over drafts keeps them in registers.
-    view: View,
+    view: AreaView,
     frames: &'half [Cell<u32>],
     free_count: u32,
     /// Where packets start inside a frame.
@@ -32,7 +32,7 @@ pub struct Drafts<'half> {
     short_bytes: u64,
 }
 
-impl Pool {
+impl FramePool {
     /// Reserves free frames for packets of up to `bytes` bytes, one for each slot, or as many as there are.
     /// Panics if a packet of that length does not fit a frame.
     #[inline]
@@ -65,10 +65,10 @@ impl<'half> Drafts<'half> {
     pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
         self.left = self.left.checked_sub(1)?;
         // SAFETY: only queued drafts use frames up, and there are no more of them than were handed out; so
-        // the frames reserved in `Pool::drafts` suffice.
+        // the frames reserved in `FramePool::drafts` suffice.
         let frame = unsafe { self.frames.get_unchecked(self.free_count as usize - 1).get() };
         let address = self.view.address(frame, self.start);
-        let (data, bytes) = (self.view.data(address), self.bytes);
+        let (data, bytes) = (self.view.pointer_at(address), self.bytes);
         Some(Draft { batch: self, data, frame, address, bytes })
     }
 }
@@ -140,7 +140,7 @@ impl Draft<'_, '_> {
     ///
     /// # Errors
     /// The checksum would lie outside the packet, which is not queued.
-    pub fn queue_checksummed(mut self, place: ChecksumField) -> Result<(), FieldOutside> {
+    pub fn queue_checksummed(mut self, place: ChecksumField) -> Result<(), ChecksumFieldOutside> {
         place.check(self.len())?;
         if self.batch.pool.offers().checksum.is_err() {
             place.complete(&mut self)?;
@@ -148,7 +148,7 @@ impl Draft<'_, '_> {
             return Ok(());
         }
         // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
-        unsafe { put_request(self.data, &Request::default().checksum(place)) };
+        unsafe { write_request(self.data, &Request::default().checksum(place)) };
         self.queue_with_options(REQUESTED);
         Ok(())
     }
@@ -160,9 +160,9 @@ impl Draft<'_, '_> {
         }
         let descriptor = Descriptor { address: self.address, len: self.bytes, options };
         // SAFETY: the pool keeps the area alive, and its free frames are frames of the area. There are no
-        // more drafts than slots (`Pool::drafts`).
+        // more drafts than slots (`FramePool::drafts`).
         unsafe {
-            self.batch.view.lend(self.frame);
+            self.batch.view.mark_lent(self.frame);
             self.batch.slots.push_unchecked(descriptor);
         }
         // No underflow: no more drafts are queued than frames were reserved.
@@ -177,8 +177,8 @@ impl Deref for Draft<'_, '_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie in one frame (`Pool::drafts`), which is free: it has no other owner, and the
-        // batch is borrowed for this draft alone.
+        // SAFETY: the bytes lie in one frame (`FramePool::drafts`), which is free: it has no other owner, and
+        // the batch is borrowed for this draft alone.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes as usize) }
     }
 }

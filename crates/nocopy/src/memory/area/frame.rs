@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Shared, return_to_pool};
+use super::{SharedArea, return_frame_to_pool};
 
 /// One frame of an area, owned: a packet with free space before and after it.
 ///
@@ -45,7 +45,7 @@ use super::{Shared, return_to_pool};
 #[must_use = "a dropped frame goes back to its pool unsent"]
 pub struct Frame {
     /// Valid while this frame is not free (module documentation of `area`).
-    pub(super) shared: NonNull<Shared>,
+    pub(super) shared: NonNull<SharedArea>,
     /// First byte of the packet, `start` bytes into frame `index`: kept so that reading follows no pointers.
     data: NonNull<u8>,
     index: u32,
@@ -64,7 +64,7 @@ impl Frame {
     /// `start + len` lies within a frame.
     #[inline]
     pub(super) unsafe fn new(
-        shared: NonNull<Shared>,
+        shared: NonNull<SharedArea>,
         data: NonNull<u8>,
         index: u32,
         start: u16,
@@ -85,7 +85,7 @@ impl Frame {
     }
 
     #[inline]
-    fn shared(&self) -> &Shared {
+    fn shared_area(&self) -> &SharedArea {
         // SAFETY: alive as long as the frame is (field documentation).
         unsafe { self.shared.as_ref() }
     }
@@ -116,7 +116,7 @@ impl Frame {
     #[inline]
     pub(crate) fn tailroom_bytes(&self) -> usize {
         // No underflow: through every edit the packet lies within its frame.
-        self.shared().frame_bytes as usize - usize::from(self.start) - usize::from(self.len)
+        self.shared_area().frame_bytes as usize - usize::from(self.start) - usize::from(self.len)
     }
 
     /// Adds `bytes` bytes in front of the packet, for a header, and returns them with undefined
@@ -169,12 +169,12 @@ impl Frame {
     /// if it does not fit.
     #[inline]
     pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
-        let offset = self.shared().data_offset;
-        if packet.len() > self.shared().packet_bytes_max() as usize {
+        let offset = self.shared_area().data_offset;
+        if packet.len() > self.shared_area().packet_bytes_max() as usize {
             return None;
         }
         self.start = offset;
-        self.data = self.shared().pointer(self.index, offset);
+        self.data = self.shared_area().frame_pointer(self.index, offset);
         self.len = u16::try_from(packet.len()).ok()?;
         self.copy_from_slice(packet);
         Some(())
@@ -222,7 +222,7 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         // SAFETY: the frame is ours and given up here; `shared` is alive (field documentation).
-        unsafe { return_to_pool(self.shared, self.index) }
+        unsafe { return_frame_to_pool(self.shared, self.index) }
     }
 }
 

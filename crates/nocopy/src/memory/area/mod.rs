@@ -36,18 +36,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use balance::Balance;
 pub use chain::Chain;
-pub(crate) use departures::Departures;
+pub(crate) use departures::DepartureTimes;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
-pub(crate) use metadata::{Arrivals, Origin, no_metadata_in};
-pub(crate) use packet::Claims;
+pub(crate) use metadata::{ArrivalMetadataSource, PacketOrigin, no_metadata_for_mode};
 pub use packet::Packet;
-pub(crate) use pool::{Faults, Half, LentFrames, Pool};
+pub(crate) use packet::PacketClaimer;
+pub(crate) use pool::{Faults, FramePool, LentFramesOnClose, PoolDirection};
 
 use crate::sync::AtomicU32;
-use crate::sys::memory::Pages;
+use crate::sys::memory::PageKind;
 use crate::sys::memory::{Mapping, MappingError};
-use crate::sys::packet::Outgoing;
+use crate::sys::packet::OutgoingBatch;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
 
@@ -166,7 +166,7 @@ impl Default for AreaConfig {
 /// ```
 #[derive(Clone)]
 pub struct Area {
-    shared: Arc<Shared>,
+    shared: Arc<SharedArea>,
 }
 
 impl Area {
@@ -188,11 +188,11 @@ impl Area {
         }
         let bytes = frame_count as usize * frame_bytes as usize;
         let (memory, pages) =
-            Mapping::area(bytes, numa_node, inherited).map_err(|refused| match refused {
+            Mapping::for_area(bytes, numa_node, inherited).map_err(|refused| match refused {
                 MappingError::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
                 MappingError::Memory(source) => AreaError::Memory { bytes, source },
             })?;
-        Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
+        Ok(Self { shared: Arc::new(SharedArea::new(memory, pages, config)) })
     }
 
     /// The configuration in effect: as requested, but with the NUMA node of the first page (`None` on a
@@ -210,7 +210,7 @@ impl Area {
         std::ptr::eq(frame.shared.as_ptr(), Arc::as_ptr(&self.shared))
     }
 
-    pub(crate) fn pages(&self) -> Pages {
+    pub(crate) fn page_kind(&self) -> PageKind {
         self.shared.pages
     }
 
@@ -220,7 +220,7 @@ impl Area {
     }
 
     /// Start and length of the memory.
-    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+    pub(crate) fn memory_range(&self) -> (NonNull<u8>, usize) {
         (self.shared.memory.base(), self.shared.frame_count as usize * self.shared.frame_bytes as usize)
     }
 
@@ -239,7 +239,7 @@ impl Area {
 
     /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if
     /// the descriptors are wrong. The batch is sent and cleared before the frames are returned.
-    pub(crate) fn add_lent(&self, pieces: &[Descriptor], batch: &mut Outgoing) -> Option<bool> {
+    pub(crate) fn add_lent_to_batch(&self, pieces: &[Descriptor], batch: &mut OutgoingBatch) -> Option<bool> {
         if !pieces.iter().all(|piece| self.shared.locate(piece.address, piece.len).is_some()) {
             return None;
         }
@@ -252,8 +252,8 @@ impl Area {
         Some(unsafe { batch.push(pointers) })
     }
 
-    pub(crate) fn pool(&self, half: Half, frames: u32) -> Result<Pool, AreaError> {
-        Pool::take_from(Arc::clone(&self.shared), half, frames)
+    pub(crate) fn pool(&self, half: PoolDirection, frames: u32) -> Result<FramePool, AreaError> {
+        FramePool::take_from_area(Arc::clone(&self.shared), half, frames)
     }
 }
 
@@ -273,21 +273,21 @@ type PoolId = u16;
 /// Instead of a borrower: a zero-copy device may still write to the frame, so it is never used again.
 const RETIRED: PoolId = PoolId::MAX;
 
-/// Added to the borrower: after sending the frame returns to the program, not to its pool ([`Pool::keep`]).
-/// Larger than any pool number.
+/// Added to the borrower: after sending the frame returns to the program, not to its pool
+/// ([`FramePool::keep`]). Larger than any pool number.
 const KEPT: PoolId = 1 << 14;
 const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
 
 /// The state word of a frame: its pool, and its borrower.
-const fn state(owner: PoolId, lent_to: PoolId) -> u32 {
+const fn packed_state(owner: PoolId, lent_to: PoolId) -> u32 {
     (owner as u32) << 16 | lent_to as u32
 }
 
-const fn owner_of(state: u32) -> PoolId {
+const fn owner_in_state(state: u32) -> PoolId {
     (state >> 16) as PoolId
 }
 
-const fn lent_to(state: u32) -> PoolId {
+const fn borrower_in_state(state: u32) -> PoolId {
     // For a retired frame the result is larger than any pool's number.
     state as PoolId & !KEPT
 }
@@ -297,9 +297,9 @@ const fn is_kept(state: u32) -> bool {
 }
 
 /// State shared by the halves, frames and handles of one area.
-struct Shared {
+struct SharedArea {
     memory: Mapping,
-    pages: Pages,
+    pages: PageKind,
     config: AreaConfig,
     // The two fields that every access to a frame needs.
     frame_count: u32,
@@ -307,8 +307,9 @@ struct Shared {
     frame_shift: u32,
     /// Where packets start inside a frame.
     data_offset: u16,
-    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership moves with
-    /// synchronisation (by rings, return lists, or whatever moved the `Frame`), so relaxed accesses suffice.
+    /// A [`packed_state`] word for each frame. Only the owner of a frame writes its word, and ownership moves
+    /// with synchronisation (by rings, return lists, or whatever moved the `Frame`), so relaxed accesses
+    /// suffice.
     states: Box<[PlainU32]>,
     /// The links of all return lists; a frame is on one list at the most.
     links: Box<[AtomicU32]>,
@@ -351,8 +352,8 @@ struct AreaState {
     in_use: i64,
 }
 
-impl Shared {
-    fn new(memory: Mapping, pages: Pages, config: AreaConfig) -> Self {
+impl SharedArea {
+    fn new(memory: Mapping, pages: PageKind, config: AreaConfig) -> Self {
         let count = config.frame_count;
         let data_offset = PACKET_HEADROOM_BYTES + config.headroom_bytes;
         assert!(
@@ -360,14 +361,14 @@ impl Shared {
             "area shorter than its frames"
         );
         Self {
-            config: AreaConfig { numa_node: memory.node(), ..config },
+            config: AreaConfig { numa_node: memory.first_page_node(), ..config },
             memory,
             pages,
             frame_count: count,
             frame_bytes: config.frame_bytes,
             frame_shift: config.frame_bytes.trailing_zeros(),
             data_offset: u16::try_from(data_offset).expect("less than a frame"),
-            states: (0..count).map(|_| PlainU32::new(state(0, 0))).collect(),
+            states: (0..count).map(|_| PlainU32::new(packed_state(0, 0))).collect(),
             links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             pools: (0..POOL_COUNT_MAX)
                 .map(|_| PoolRecord { returns: ReturnList::new(), ledger: FrameCounts::default() })
@@ -389,10 +390,10 @@ impl Shared {
     }
 
     #[inline]
-    fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
+    fn frame_pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
         debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes);
         // SAFETY: frame numbers are below the count and starts within a frame wherever they are made
-        // (`View::start`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
+        // (`AreaView::start`, `Frame`'s own edits), and the mapping covers all frames (`SharedArea::new`).
         unsafe { self.memory.base().add(((frame as usize) << self.frame_shift) + start as usize) }
     }
 
@@ -402,10 +403,10 @@ impl Shared {
             u32::try_from(address >> self.frame_shift).ok().filter(|frame| *frame < self.frame_count)?;
         let start = u32::try_from(address & u64::from(self.frame_bytes - 1)).ok()?;
         let fits = start.checked_add(len)? <= self.frame_bytes;
-        fits.then(|| self.pointer(frame, u16::try_from(start).expect("less than a frame")))
+        fits.then(|| self.frame_pointer(frame, u16::try_from(start).expect("less than a frame")))
     }
 
-    fn record(&self, pool: PoolId) -> &PoolRecord {
+    fn pool_record(&self, pool: PoolId) -> &PoolRecord {
         &self.pools[usize::from(pool) - 1]
     }
 
@@ -415,21 +416,21 @@ impl Shared {
     }
 
     #[inline]
-    fn word(&self, frame: u32) -> &PlainU32 {
+    fn state_word(&self, frame: u32) -> &PlainU32 {
         debug_assert!(frame < self.frame_count);
-        // SAFETY: frame numbers are below the count wherever they are made (`View::frame_at`, the pools'
+        // SAFETY: frame numbers are below the count wherever they are made (`AreaView::frame_at`, the pools'
         // own), and there is a word for each frame.
         unsafe { self.states.get_unchecked(frame as usize) }
     }
 
     #[inline]
     fn state(&self, frame: u32) -> u32 {
-        self.word(frame).load(Relaxed)
+        self.state_word(frame).load(Relaxed)
     }
 
     #[inline]
     fn set_state(&self, frame: u32, state: u32) {
-        self.word(frame).store(state, Relaxed);
+        self.state_word(frame).store(state, Relaxed);
     }
 
     fn balance(&self) -> Balance {
@@ -463,24 +464,24 @@ impl Shared {
 /// # Safety
 /// `shared` must be valid, and `frame` owned by the caller, who gives it up. If the frame's pool is closed,
 /// the frame's reference to the area is released, so `shared` may be invalid afterwards.
-unsafe fn return_to_pool(shared: NonNull<Shared>, frame: u32) {
+unsafe fn return_frame_to_pool(shared: NonNull<SharedArea>, frame: u32) {
     // SAFETY: valid by contract: either the frame's pool is open and holds a count, or the frame does.
     let area = unsafe { shared.as_ref() };
     // Not 0: only unassigned and retired frames have no pool, and those are never given up by a caller.
-    let owner = owner_of(area.state(frame));
-    if area.record(owner).returns.push(&area.links, frame).is_ok() {
+    let owner = owner_in_state(area.state(frame));
+    if area.pool_record(owner).returns.push(&area.links, frame).is_ok() {
         return; // `area` must not be touched any more: the pool may close and take the last count with it.
     }
     {
         let mut guard = area.lock_state();
-        area.set_state(frame, state(0, 0));
+        area.set_state(frame, packed_state(0, 0));
         guard.unassigned.push(frame);
         // No underflow: the list refuses frames only after closing, which counted this one under the same
         // lock.
         guard.frames_in_use[usize::from(owner) - 1] -= 1;
         guard.in_use -= 1;
     }
-    // SAFETY: closing the pool gave this frame one count (`Pool::close`), which ends here.
+    // SAFETY: closing the pool gave this frame one count (`FramePool::close`), which ends here.
     unsafe { Arc::decrement_strong_count(shared.as_ptr()) };
 }
 

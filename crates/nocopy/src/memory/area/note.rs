@@ -6,7 +6,7 @@ use crate::facts::kernel::KernelVersion;
 /// (`xdp_metalen_invalid`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hints {
+pub(crate) struct XdpHints {
     pub(crate) timestamp: u64,
     pub(crate) hash: u32,
     /// The fields that were hashed (`enum xdp_rss_hash_type`).
@@ -25,10 +25,10 @@ pub(crate) struct Hints {
 /// A note of the time only: the bytes in front of the packet.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TimeNote {
+pub(crate) struct ArrivalTimeNote {
     /// In ns of the monotonic clock.
     pub(crate) ns: u64,
-    /// The mark, as in [`Hints`].
+    /// The mark, as in [`XdpHints`].
     pub(crate) mark: u64,
 }
 

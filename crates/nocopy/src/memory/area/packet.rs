@@ -5,25 +5,25 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::Frame;
-use super::pool::{Fault, Faults, Pool};
-use super::view::{View, prefetch};
+use super::pool::{DescriptorFault, Faults, FramePool};
+use super::view::{AreaView, prefetch};
 use crate::sys::xsk::Descriptor;
 
-/// Takes received packets from the kernel: a pool and its [`View`] as locals, during one batch.
+/// Takes received packets from the kernel: a pool and its [`AreaView`] as locals, during one batch.
 #[derive(Clone, Copy)]
-pub(crate) struct Claims<'half> {
-    pool: &'half Pool,
-    view: View,
+pub(crate) struct PacketClaimer<'half> {
+    pool: &'half FramePool,
+    view: AreaView,
 }
 
-impl Pool {
+impl FramePool {
     #[inline]
-    pub(crate) fn claims(&self) -> Claims<'_> {
-        Claims { pool: self, view: self.view }
+    pub(crate) fn claimer(&self) -> PacketClaimer<'_> {
+        PacketClaimer { pool: self, view: self.view }
     }
 }
 
-impl<'half> Claims<'half> {
+impl<'half> PacketClaimer<'half> {
     /// Claims one packet if its state word is right; otherwise counts a fault.
     #[inline]
     pub(crate) fn claim(self, descriptor: Descriptor, faults: &mut Faults) -> Option<Packet<'half>> {
@@ -32,28 +32,28 @@ impl<'half> Claims<'half> {
         let Some(frame) = (unsafe { self.view.reclaim(address) }) else {
             // Packets in blocks of a packet ring are shorter than a frame.
             let words = u64::from(options) << 32 | u64::from(len);
-            let ReservedFrame { data, words } = not_lent(self.pool, faults, address, words);
+            let ReservedFrame { data, words } = handle_not_lent(self.pool, faults, address, words);
             let (frame, start, len) = (words as u32, (words >> 48) as u16, (words >> 32) as u16);
             return Some(Packet { pool: self.pool, data: NonNull::new(data)?, frame, start, len });
         };
-        let Some(start) = self.view.start(address, len) else {
-            misaligned(self.pool, faults, frame);
+        let Some(start) = self.view.packet_start(address, len) else {
+            handle_misaligned(self.pool, faults, frame);
             return None;
         };
-        // The length fits in 16 bits: `start` found the packet within a frame.
-        Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
+        // The length fits in 16 bits: `packet_start` found the packet within a frame.
+        Some(Packet { pool: self.pool, data: self.view.pointer_at(address), frame, start, len: len as u16 })
     }
 
     /// The bytes of a packet that was not claimed yet, if its state word is right.
     #[cold]
     pub(crate) fn peek_bytes(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
-        let data = match self.pool.in_blocks(address, len) {
+        let data = match self.pool.packet_in_blocks(address, len) {
             Some(data) => data,
             None => {
                 // SAFETY: the pool keeps the area alive.
                 unsafe { self.view.is_lent(address) }.then_some(())?;
-                self.view.start(address, len)?;
-                self.view.data(address)
+                self.view.packet_start(address, len)?;
+                self.view.pointer_at(address)
             }
         };
         // SAFETY: the bytes lie in one frame or in the blocks (just checked), which exist as long as the
@@ -69,12 +69,12 @@ impl<'half> Claims<'half> {
     }
 
     #[inline]
-    pub(crate) fn pool(self) -> &'half Pool {
+    pub(crate) fn pool(self) -> &'half FramePool {
         self.pool
     }
 }
 
-impl fmt::Debug for Claims<'_> {
+impl fmt::Debug for PacketClaimer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pool.fmt(f)
     }
@@ -89,30 +89,35 @@ struct ReservedFrame {
 }
 
 /// Handles an address of no frame that this half lent: a packet in the blocks of a packet ring, or a fault.
-/// Like [`misaligned`] it is a call that cannot unwind, because otherwise every loop over packets would need
-/// more registers.
+/// Like [`handle_misaligned`] it is a call that cannot unwind, because otherwise every loop over packets
+/// would need more registers.
 #[cold]
 #[inline(never)]
-extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> ReservedFrame {
+extern "C" fn handle_not_lent(
+    pool: &FramePool,
+    faults: &mut Faults,
+    address: u64,
+    words: u64,
+) -> ReservedFrame {
     let len = words as u32;
-    if let Some((data, frame)) = pool.reserve_for(address, len) {
+    if let Some((data, frame)) = pool.reserve_frame_for_packet(address, len) {
         let words = words >> 48 << 48 | u64::from(len as u16) << 32 | u64::from(frame);
         return ReservedFrame { data: data.as_ptr(), words };
     }
     // SAFETY: the pool keeps the area alive.
     let inside = unsafe { pool.view.frame_at(address) }.is_some();
-    faults.count(if inside { Fault::NotLent } else { Fault::OutOfRange });
+    faults.count(if inside { DescriptorFault::NotLent } else { DescriptorFault::OutOfRange });
     ReservedFrame { data: std::ptr::null_mut(), words: 0 }
 }
 
 /// Takes back a frame whose packet extends beyond its end.
 #[cold]
 #[inline(never)]
-extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
-    faults.count(Fault::Misaligned);
+extern "C" fn handle_misaligned(pool: &FramePool, faults: &mut Faults, frame: u32) {
+    faults.count(DescriptorFault::Misaligned);
     // Here, because the batch counts a descriptor with a fault as not claimed.
-    pool.claimed(1);
-    pool.push(frame);
+    pool.count_claimed(1);
+    pool.push_free(frame);
 }
 
 /// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take)
@@ -145,7 +150,7 @@ extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Packet<'half> {
-    pub(super) pool: &'half Pool,
+    pub(super) pool: &'half FramePool,
     pub(super) data: NonNull<u8>,
     /// The frame that contains it; in a packet ring, the frame into which `take` copies it.
     frame: u32,
@@ -160,7 +165,7 @@ impl Packet<'_> {
     #[inline]
     pub fn take(self) -> Frame {
         if self.pool.has_blocks() {
-            return self.copy_out();
+            return self.copy_into_frame();
         }
         self.take_frame()
     }
@@ -170,7 +175,7 @@ impl Packet<'_> {
     pub(crate) fn take_frame(self) -> Frame {
         debug_assert!(!self.pool.has_blocks(), "it lies in a block");
         let packet = std::mem::ManuallyDrop::new(self);
-        let shared = packet.pool.area();
+        let shared = packet.pool.area_pointer();
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
     }
@@ -184,7 +189,7 @@ impl Packet<'_> {
     }
 
     #[cold]
-    fn copy_out(self) -> Frame {
+    fn copy_into_frame(self) -> Frame {
         let packet = std::mem::ManuallyDrop::new(self);
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
         let mut frame = unsafe { packet.pool.empty_frame(packet.frame) };
@@ -215,7 +220,7 @@ impl DerefMut for Packet<'_> {
 impl Drop for Packet<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.pool.push(self.frame);
+        self.pool.push_free(self.frame);
     }
 }
 

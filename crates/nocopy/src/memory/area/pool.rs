@@ -10,29 +10,30 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::metadata::Metadata;
-use super::view::View;
+use super::metadata::PoolMetadata;
+use super::view::AreaView;
 use super::{
-    AreaError, AreaState, Frame, PoolId, RETIRED, Shared, is_kept, lent_to, owner_of, return_to_pool, state,
+    AreaError, AreaState, Frame, PoolId, RETIRED, SharedArea, borrower_in_state, is_kept, owner_in_state,
+    packed_state, return_frame_to_pool,
 };
 use crate::ring::{Consumer, Producer};
 use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
-use kept::ResendNotes;
+use kept::KeptPacketPositions;
 
-/// Number of the empty pool that [`Pool::take`] leaves behind.
+/// Number of the empty pool that [`FramePool::take`] leaves behind.
 const HOLLOW: PoolId = 0;
 
 /// Whether a pool's frames are lent to receive or to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Half {
+pub(crate) enum PoolDirection {
     Receive,
     Send,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LentFrames {
+pub(crate) enum LentFramesOnClose {
     /// The kernel no longer uses them: they are free again.
     Reclaim,
     /// A device may still write to them: they are never used again.
@@ -40,7 +41,7 @@ pub(crate) enum LentFrames {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum DescriptorFault {
     OutOfRange,
     Misaligned,
     NotLent,
@@ -61,12 +62,12 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) fn count(&mut self, fault: Fault) {
+    pub(crate) fn count(&mut self, fault: DescriptorFault) {
         self.total += 1;
         match fault {
-            Fault::OutOfRange => self.out_of_range += 1,
-            Fault::Misaligned => self.misaligned += 1,
-            Fault::NotLent => self.not_lent += 1,
+            DescriptorFault::OutOfRange => self.out_of_range += 1,
+            DescriptorFault::Misaligned => self.misaligned += 1,
+            DescriptorFault::NotLent => self.not_lent += 1,
         }
     }
 }
@@ -74,12 +75,12 @@ impl Faults {
 /// The frames of one half, with a last-in-first-out cache so that the warmest frame goes out next.
 ///
 /// `Send` but not `Sync`: only the owner of the half uses the cells.
-pub(crate) struct Pool {
-    pub(super) shared: Arc<Shared>,
+pub(crate) struct FramePool {
+    pub(super) shared: Arc<SharedArea>,
     /// The part of `shared` that every packet needs.
-    pub(super) view: View,
+    pub(super) view: AreaView,
     pub(super) id: PoolId,
-    half: Half,
+    half: PoolDirection,
     /// The free frames: the first `free_count` cells hold their numbers.
     pub(super) free: Box<[Cell<u32>]>,
     pub(super) free_count: Cell<u32>,
@@ -88,21 +89,25 @@ pub(crate) struct Pool {
     /// The terms of [`FrameCounts`](super::FrameCounts), kept here and published once per batch.
     in_use: Cell<i64>,
     lent: Cell<u64>,
-    on_close: Cell<LentFrames>,
+    on_close: Cell<LentFramesOnClose>,
     /// The blocks of a packet ring, if it receives from one.
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of blocks.
     pub(super) copied: Cell<u64>,
     pub(super) short_bytes: Cell<u64>,
-    pub(super) metadata: Metadata,
-    notes: ResendNotes,
+    pub(super) metadata: PoolMetadata,
+    notes: KeptPacketPositions,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
-unsafe impl Send for Pool {}
+unsafe impl Send for FramePool {}
 
-impl Pool {
-    pub(super) fn take_from(shared: Arc<Shared>, half: Half, frames: u32) -> Result<Self, AreaError> {
+impl FramePool {
+    pub(super) fn take_from_area(
+        shared: Arc<SharedArea>,
+        half: PoolDirection,
+        frames: u32,
+    ) -> Result<Self, AreaError> {
         let mut area_state = shared.lock_state();
         // Not a number with frames in use: they would return to a pool that has no cells for them.
         let slot = (0..area_state.open.len())
@@ -115,20 +120,20 @@ impl Pool {
         let id = PoolId::try_from(slot + 1).expect("fewer than 2^16 pools");
         // As many cells as frames have this pool as their owner: no frame is added to it later.
         let cells: Box<[Cell<u32>]> = area_state.unassigned.drain(rest as usize..).map(Cell::new).collect();
-        cells.iter().for_each(|frame| shared.set_state(frame.get(), state(id, 0)));
+        cells.iter().for_each(|frame| shared.set_state(frame.get(), packed_state(id, 0)));
         area_state.open[slot] = true;
-        shared.record(id).returns.open();
-        shared.record(id).ledger.sends.store(u32::from(half == Half::Send), Relaxed);
+        shared.pool_record(id).returns.open();
+        shared.pool_record(id).ledger.sends.store(u32::from(half == PoolDirection::Send), Relaxed);
         drop(area_state);
         let pool = Self::new(shared, id, half, cells);
-        pool.publish();
+        pool.publish_counts();
         Ok(pool)
     }
 
-    fn new(shared: Arc<Shared>, id: PoolId, half: Half, free: Box<[Cell<u32>]>) -> Self {
+    fn new(shared: Arc<SharedArea>, id: PoolId, half: PoolDirection, free: Box<[Cell<u32>]>) -> Self {
         let count = free.len() as u32;
         Self {
-            view: View::new(&shared, id),
+            view: AreaView::new(&shared, id),
             id,
             half,
             free,
@@ -136,12 +141,12 @@ impl Pool {
             settled: Cell::new(count),
             in_use: Cell::new(0),
             lent: Cell::new(0),
-            on_close: Cell::new(LentFrames::Retire),
+            on_close: Cell::new(LentFramesOnClose::Retire),
             blocks: None,
             copied: Cell::new(0),
             short_bytes: Cell::new(0),
-            metadata: Metadata::NONE,
-            notes: ResendNotes::default(),
+            metadata: PoolMetadata::NONE,
+            notes: KeptPacketPositions::default(),
             shared,
         }
     }
@@ -149,7 +154,7 @@ impl Pool {
     /// The pointer that frames keep. It comes from the `Arc` itself, because a frame may release the
     /// reference that its closed pool left to it.
     #[inline]
-    pub(super) fn area(&self) -> NonNull<Shared> {
+    pub(super) fn area_pointer(&self) -> NonNull<SharedArea> {
         // SAFETY: what an `Arc` points at is never at address zero.
         unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.shared).cast_mut()) }
     }
@@ -167,13 +172,13 @@ impl Pool {
     }
 
     pub(crate) fn balance(&self) -> super::Balance {
-        self.settle();
-        self.publish();
+        self.count_in_use();
+        self.publish_counts();
         self.shared.balance()
     }
 
-    pub(crate) fn receives(&self) -> bool {
-        self.half == Half::Receive
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.half == PoolDirection::Receive
     }
 
     /// The longest packet that fits a frame after the headroom.
@@ -186,14 +191,14 @@ impl Pool {
     }
 
     #[inline]
-    pub(super) fn push(&self, frame: u32) {
+    pub(super) fn push_free(&self, frame: u32) {
         let count = self.free_count.get();
-        put(&self.free, count, frame);
+        push_checked(&self.free, count, frame);
         self.free_count.set(count + 1);
     }
 
     #[inline]
-    fn pop(&self) -> Option<u32> {
+    fn pop_free(&self) -> Option<u32> {
         let count = self.free_count.get().checked_sub(1)?;
         self.free_count.set(count);
         Some(self.free[count as usize].get())
@@ -201,15 +206,15 @@ impl Pool {
 
     /// Counts frames moved between cache and program since the last call, all at once.
     #[inline]
-    fn settle(&self) {
+    fn count_in_use(&self) {
         let (now, then) = (self.free_count.get(), self.settled.replace(self.free_count.get()));
         self.in_use.set(self.in_use.get() + i64::from(then) - i64::from(now));
     }
 
     /// Publishes this half's account for the sum over the area: plain stores, once per batch.
     #[inline]
-    pub(crate) fn publish(&self) {
-        let ledger = &self.shared.record(self.id).ledger;
+    pub(crate) fn publish_counts(&self) {
+        let ledger = &self.shared.pool_record(self.id).ledger;
         ledger.free.store(self.free_count.get().into(), Relaxed);
         ledger.lent.store(self.lent.get(), Relaxed);
         ledger.in_use.store(self.in_use.get(), Relaxed);
@@ -217,17 +222,17 @@ impl Pool {
 
     /// Fetches frames that were dropped by other threads; a plain load if there are none.
     #[inline]
-    pub(crate) fn fetch(&self) {
-        let returns = &self.shared.record(self.id).returns;
+    pub(crate) fn fetch_returned(&self) {
+        let returns = &self.shared.pool_record(self.id).returns;
         // A push that this misses is found by the next call.
         if returns.count() > 0 {
-            self.fetch_chain(returns.take(&self.shared.links));
+            self.push_returned(returns.take(&self.shared.links));
         }
     }
 
     #[cold]
-    fn fetch_chain(&self, chain: super::returns::Chain<'_>) {
-        chain.for_each(|frame| self.push(frame));
+    fn push_returned(&self, chain: super::returns::ReturnedFrames<'_>) {
+        chain.for_each(|frame| self.push_free(frame));
     }
 
     /// Lends as many free frames as fit to the kernel, to receive into; returns how many. Not inlined:
@@ -235,7 +240,11 @@ impl Pool {
     /// kept in memory.
     #[inline(never)]
     pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
-        if self.metadata.is_marked() { self.refill_erased(fill) } else { self.lend_free::<false>(fill) }
+        if self.metadata.has_marked_packets() {
+            self.refill_erased(fill)
+        } else {
+            self.lend_free::<false>(fill)
+        }
     }
 
     /// As `refill`, and erases the bytes in front of packets.
@@ -247,13 +256,13 @@ impl Pool {
 
     #[inline(always)] // twice, so that neither costs the other a register
     fn lend_free<const ERASE: bool>(&self, fill: &mut Producer<u64>) -> u32 {
-        self.fetch();
+        self.fetch_returned();
         // Before `settled` is set below, which would hide what the program took or returned since the last
         // time.
-        self.settle();
+        self.count_in_use();
         let free = self.free_count.get();
         if free == 0 {
-            self.publish();
+            self.publish_counts();
             return 0;
         }
         let mut slots = fill.reserve(free);
@@ -267,28 +276,28 @@ impl Pool {
         let entries = lent.iter().rev().map(|frame| {
             // The warmest first.
             // SAFETY: `shared` keeps the area alive; free frames are its frames.
-            unsafe { view.lend(frame.get()) };
+            unsafe { view.mark_lent(frame.get()) };
             view.address(frame.get(), 0)
         });
         // SAFETY: an iterator over a slice tells its true length.
-        unsafe { slots.fill(entries) };
+        unsafe { slots.push_all(entries) };
         self.free_count.set(free - count);
         drop(slots);
         self.lent.set(self.lent.get() + u64::from(count));
         self.settled.set(self.free_count.get());
-        self.publish();
+        self.publish_counts();
         count
     }
 
     #[inline]
-    pub(crate) fn claimed(&self, count: u64) {
+    pub(crate) fn count_claimed(&self, count: u64) {
         // No underflow: a claimed frame was lent by this half, says its state word, and was counted then.
         self.lent.set(self.lent.get() - count);
         self.in_use.set(self.in_use.get() + count.cast_signed());
     }
 
     /// Makes this half receive from blocks: announced packets belong to it until it asks for more.
-    pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
+    pub(crate) fn receive_from_blocks(&mut self, blocks: &Arc<Mapping>) {
         self.blocks = Some(Arc::clone(blocks));
         self.set_in_blocks();
     }
@@ -301,17 +310,17 @@ impl Pool {
     /// The address of a packet announced in the blocks, and a free frame to copy it into; `None` if the
     /// address is outside, or no frame is free.
     #[inline]
-    pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
+    pub(super) fn reserve_frame_for_packet(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
         // First: for a wrong address no frame is taken.
-        let data = self.in_blocks(address, len)?;
-        let frame = self.pop()?;
-        self.sent(1); // as if the frame had been lent: it will be booked as claimed
+        let data = self.packet_in_blocks(address, len)?;
+        let frame = self.pop_free()?;
+        self.count_lent(1); // as if the frame had been lent: it will be booked as claimed
         Some((data, frame))
     }
 
     /// The address of a packet announced in the blocks.
     #[inline]
-    pub(super) fn in_blocks(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
+    pub(super) fn packet_in_blocks(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
         let blocks = self.blocks.as_ref()?;
         // An address without that bit becomes an offset far beyond the blocks.
         let (offset, bytes) = (address ^ IN_BLOCKS, blocks.bytes() as u64);
@@ -323,7 +332,7 @@ impl Pool {
     }
 
     /// Packets copied out of the blocks of a packet ring.
-    pub(crate) fn copied(&self) -> u64 {
+    pub(crate) fn copied_count(&self) -> u64 {
         self.copied.get()
     }
 
@@ -333,8 +342,8 @@ impl Pool {
 
     /// A free frame to fill and send, empty, with the area's headroom in front.
     #[inline]
-    pub(crate) fn frame(&self) -> Option<Frame> {
-        let frame = self.pop().or_else(|| self.fetch_one())?;
+    pub(crate) fn take_frame(&self) -> Option<Frame> {
+        let frame = self.pop_free().or_else(|| self.fetch_returned_frame())?;
         // SAFETY: popped from the cache, so it is ours and now the caller's.
         Some(unsafe { self.empty_frame(frame) })
     }
@@ -346,15 +355,15 @@ impl Pool {
     #[inline]
     pub(super) unsafe fn empty_frame(&self, frame: u32) -> Frame {
         let offset = self.shared.data_offset;
-        let data = self.view.data(self.view.address(frame, offset));
+        let data = self.view.pointer_at(self.view.address(frame, offset));
         // SAFETY: the caller owned it; the offset lies in every frame.
-        unsafe { Frame::new(self.area(), data, frame, offset, 0) }
+        unsafe { Frame::new(self.area_pointer(), data, frame, offset, 0) }
     }
 
     #[cold]
-    fn fetch_one(&self) -> Option<u32> {
-        self.fetch();
-        self.pop()
+    fn fetch_returned_frame(&self) -> Option<u32> {
+        self.fetch_returned();
+        self.pop_free()
     }
 
     /// Takes a frame back, without an atomic operation if it belongs to this pool.
@@ -362,17 +371,17 @@ impl Pool {
     pub(crate) fn recycle(&self, frame: Frame) {
         if self.owns(&frame) {
             let (index, ..) = frame.into_parts();
-            if owner_of(self.shared.state(index)) == self.id {
-                return self.push(index);
+            if owner_in_state(self.shared.state(index)) == self.id {
+                return self.push_free(index);
             }
             // SAFETY: ours, given up, of this area.
-            unsafe { return_to_pool(self.area(), index) };
+            unsafe { return_frame_to_pool(self.area_pointer(), index) };
         }
     }
 
     #[inline]
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
-        frame.shared == self.area()
+        frame.shared == self.area_pointer()
     }
 
     /// Lends a frame of this area to the kernel to send, and returns its descriptor. The error is the frame,
@@ -383,21 +392,21 @@ impl Pool {
             return Err(frame);
         }
         let (index, data, len) = frame.into_parts();
-        let word = self.shared.word(index);
+        let word = self.shared.state_word(index);
         word.store(word.load(Relaxed) | u32::from(self.id), Relaxed); // it was lent to nobody: the low half was 0
-        Ok(Descriptor { address: self.view.address_of(data), len: len.into(), options: 0 })
+        Ok(Descriptor { address: self.view.address_of_pointer(data), len: len.into(), options: 0 })
     }
 
     /// Books `count` frames as lent to send.
     #[inline]
-    pub(crate) fn sent(&self, count: u32) {
+    pub(crate) fn count_lent(&self, count: u32) {
         self.lent.set(self.lent.get() + u64::from(count));
         self.in_use.set(self.in_use.get() - i64::from(count));
     }
 
     /// Takes back sent frames, for at most `count` completions: this pool's go into its cache, those of other
-    /// pools return to them as linked lists, and those marked by [`Pool::keep`] are pushed to `kept`. Of an
-    /// address only the frame matters, because this side chose where the packet starts.
+    /// pools return to them as linked lists, and those marked by [`FramePool::keep`] are pushed to `kept`. Of
+    /// an address only the frame matters, because this side chose where the packet starts.
     pub(crate) fn reap(
         &self,
         completion: &mut Consumer<u64>,
@@ -405,15 +414,15 @@ impl Pool {
         faults: &mut Faults,
         kept: &mut Vec<Frame>,
     ) -> u32 {
-        self.settle();
+        self.count_in_use();
         let mut strays = ReturnBatch::new(self, kept);
         let (view, free, before) = (self.view, &self.free[..], self.free_count.get());
         let (mut free_count, mut stray_count) = (before, 0);
-        for address in completion.peek(count) {
+        for address in completion.ready_entries(count) {
             // SAFETY: `shared` keeps the area alive.
             match unsafe { view.reclaim(address) } {
                 Some(frame) => {
-                    put(free, free_count, frame);
+                    push_checked(free, free_count, frame);
                     free_count += 1;
                 }
                 None => stray_count += u32::from(strays.reclaim(address, faults)),
@@ -426,12 +435,12 @@ impl Pool {
         // that it published.
         self.lent.set(self.lent.get() - u64::from(reaped));
         self.settled.set(self.free_count.get());
-        self.publish();
+        self.publish_counts();
         reaped
     }
 
     /// Closes the pool; frames that the program still holds return later.
-    pub(crate) fn close(self, lent: LentFrames) {
+    pub(crate) fn close(self, lent: LentFramesOnClose) {
         self.on_close.set(lent);
     }
 
@@ -443,20 +452,20 @@ impl Pool {
     }
 
     /// Takes back or retires the lent frames; returns strays, to be returned once the lock is released.
-    fn settle_lent(&self, area_state: &mut AreaState) -> Vec<u32> {
+    fn reclaim_or_retire_lent(&self, area_state: &mut AreaState) -> Vec<u32> {
         let mut strays = Vec::new();
         for frame in 0..self.shared.frame_count {
             let now = self.shared.state(frame);
-            if lent_to(now) != self.id {
+            if borrower_in_state(now) != self.id {
                 continue;
             }
-            let owner = owner_of(now);
+            let owner = owner_in_state(now);
             match self.lent.get().checked_sub(1) {
                 Some(lent) => self.lent.set(lent),
                 None => self.in_use.set(self.in_use.get() - 1), // queued in a batch of drafts that was forgotten
             }
-            if self.on_close.get() == LentFrames::Retire {
-                self.shared.set_state(frame, state(0, RETIRED));
+            if self.on_close.get() == LentFramesOnClose::Retire {
+                self.shared.set_state(frame, packed_state(0, RETIRED));
                 area_state.retired += 1;
                 if owner != self.id && !area_state.open[usize::from(owner) - 1] {
                     area_state.frames_in_use[usize::from(owner) - 1] -= 1;
@@ -465,9 +474,9 @@ impl Pool {
                     unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.shared)) };
                 }
             } else {
-                self.shared.set_state(frame, state(owner, 0));
+                self.shared.set_state(frame, packed_state(owner, 0));
                 if owner == self.id {
-                    self.push(frame);
+                    self.push_free(frame);
                 } else {
                     self.in_use.set(self.in_use.get() + 1);
                     strays.push(frame);
@@ -478,45 +487,47 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for FramePool {
     fn drop(&mut self) {
         if self.id == HOLLOW {
             return;
         }
         let area = Arc::clone(&self.shared);
         let mut area_state = area.lock_state();
-        area.record(self.id).returns.close(&area.links).for_each(|frame| self.push(frame));
-        // Before frames are taken back from the kernel: `settle` would count them as returned by the program.
-        self.settle();
-        let strays = self.settle_lent(&mut area_state);
+        area.pool_record(self.id).returns.close(&area.links).for_each(|frame| self.push_free(frame));
+        // Before frames are taken back from the kernel: `count_in_use` would count them as returned by the
+        // program.
+        self.count_in_use();
+        let strays = self.reclaim_or_retire_lent(&mut area_state);
         // Packets of forgotten batches, which the kernel returned without being counted.
-        self.claimed(self.lent.get());
-        while let Some(frame) = self.pop() {
-            area.set_state(frame, state(0, 0));
+        self.count_claimed(self.lent.get());
+        while let Some(frame) = self.pop_free() {
+            area.set_state(frame, packed_state(0, 0));
             area_state.unassigned.push(frame);
         }
-        let in_use = (0..area.frame_count).filter(|frame| owner_of(area.state(*frame)) == self.id).count();
+        let in_use =
+            (0..area.frame_count).filter(|frame| owner_in_state(area.state(*frame)) == self.id).count();
         let slot = usize::from(self.id) - 1;
         area_state.open[slot] = false;
         area_state.frames_in_use[slot] = u32::try_from(in_use).expect("no more than the frames of an area");
         area_state.in_use += self.in_use.get();
         // From now on every frame in use keeps the area alive itself (module documentation of `area`). A
-        // frame that is being dropped right now waits for the lock in `return_to_pool` and then finds its
-        // count.
+        // frame that is being dropped right now waits for the lock in `return_frame_to_pool` and then finds
+        // its count.
         for _ in 0..in_use {
             // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
             unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
         }
-        // `return_to_pool` takes this lock.
+        // `return_frame_to_pool` takes this lock.
         drop(area_state);
         for frame in strays {
             // SAFETY: reclaimed from the kernel above and given up here.
-            unsafe { return_to_pool(self.area(), frame) };
+            unsafe { return_frame_to_pool(self.area_pointer(), frame) };
         }
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for FramePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, half, .. } = self;
         f.debug_struct("Pool").field("id", id).field("half", half).finish_non_exhaustive()
@@ -526,7 +537,7 @@ impl fmt::Debug for Pool {
 /// Completed frames that do not go into the pool's cache: kept ones, and those of other pools, linked so that
 /// each pool's list is touched once per run of frames.
 struct ReturnBatch<'pool> {
-    pool: &'pool Pool,
+    pool: &'pool FramePool,
     kept: &'pool mut Vec<Frame>,
     owner: PoolId,
     first: u32,
@@ -535,7 +546,7 @@ struct ReturnBatch<'pool> {
 }
 
 impl<'pool> ReturnBatch<'pool> {
-    const fn new(pool: &'pool Pool, kept: &'pool mut Vec<Frame>) -> Self {
+    const fn new(pool: &'pool FramePool, kept: &'pool mut Vec<Frame>) -> Self {
         Self { pool, kept, owner: 0, first: 0, last: 0, count: 0 }
     }
 
@@ -545,27 +556,27 @@ impl<'pool> ReturnBatch<'pool> {
     fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
         // SAFETY: the pool keeps the area alive.
         let Some((frame, word)) = (unsafe { self.pool.view.frame_at(address) }) else {
-            faults.count(Fault::OutOfRange);
+            faults.count(DescriptorFault::OutOfRange);
             return false;
         };
         let now = word.load(Relaxed);
-        if lent_to(now) != self.pool.id {
-            faults.count(Fault::NotLent);
+        if borrower_in_state(now) != self.pool.id {
+            faults.count(DescriptorFault::NotLent);
             return false;
         }
         // This also clears the mark of a kept frame, which is for one sending only.
-        word.store(state(owner_of(now), 0), Relaxed);
+        word.store(packed_state(owner_in_state(now), 0), Relaxed);
         if is_kept(now) {
             // SAFETY: the word said that it was kept and lent by this half, which has just got it back.
             self.kept.push(unsafe { self.pool.kept_frame(frame) });
             self.pool.in_use.set(self.pool.in_use.get() + 1);
         } else {
-            self.add(frame, owner_of(now));
+            self.add_frame(frame, owner_in_state(now));
         }
         true
     }
 
-    fn add(&mut self, frame: u32, owner: PoolId) {
+    fn add_frame(&mut self, frame: u32, owner: PoolId) {
         if self.count > 0 && self.owner != owner {
             self.return_frames();
         }
@@ -586,7 +597,7 @@ impl<'pool> ReturnBatch<'pool> {
         pool.in_use.set(pool.in_use.get() + i64::from(count)); // until their pools fetch them
         let shared = &pool.shared;
         self.count = 0;
-        if shared.record(owner).returns.push_chain(&shared.links, first, last, count).is_ok() {
+        if shared.pool_record(owner).returns.push_chain(&shared.links, first, last, count).is_ok() {
             return;
         }
         // The pool was closed meanwhile: each frame is returned singly, and releases its reference to the
@@ -597,7 +608,7 @@ impl<'pool> ReturnBatch<'pool> {
             // but not followed.
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);
             // SAFETY: reclaimed from the kernel by `reap` and given up here; the pool keeps the area alive.
-            unsafe { return_to_pool(pool.area(), frame) };
+            unsafe { return_frame_to_pool(pool.area_pointer(), frame) };
             frame = next;
         }
     }
@@ -608,7 +619,7 @@ impl<'pool> ReturnBatch<'pool> {
 /// An overflowing cache means that a frame has two owners, which ends the process: continuing would hand out
 /// memory twice, and unwinding would cost every loop over packets the registers for its state.
 #[inline]
-fn put(cache: &[Cell<u32>], count: u32, frame: u32) {
+fn push_checked(cache: &[Cell<u32>], count: u32, frame: u32) {
     match cache.get(count as usize) {
         Some(cell) => cell.set(frame),
         None => std::process::abort(),

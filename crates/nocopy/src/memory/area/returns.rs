@@ -25,35 +25,35 @@ pub(crate) struct ReturnList {
     head: AtomicU64,
 }
 
-fn pack(count: u32, first: u32) -> u64 {
+fn pack_head(count: u32, first: u32) -> u64 {
     // In one word, so that one exchange keeps the count and the chain consistent.
     (u64::from(count) << 32) | u64::from(first)
 }
 
-fn unpack(head: u64) -> (u32, u32) {
+fn unpack_head(head: u64) -> (u32, u32) {
     ((head >> 32) as u32, head as u32)
 }
 
 /// The list was closed; the frame stays with the caller.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub(crate) struct ListClosed;
 
 impl ReturnList {
     /// A list without an owner: closed.
     pub(crate) fn new() -> Self {
-        Self { head: AtomicU64::new(pack(0, CLOSED)) }
+        Self { head: AtomicU64::new(pack_head(0, CLOSED)) }
     }
 
     pub(crate) fn open(&self) {
         // No push comes in between: a pool's number is reused only when no frame has that pool as its owner.
-        self.head.store(pack(0, END), Ordering::Release);
+        self.head.store(pack_head(0, END), Ordering::Release);
     }
 
     pub(crate) fn count(&self) -> u32 {
-        unpack(self.head.load(Ordering::Relaxed)).0
+        unpack_head(self.head.load(Ordering::Relaxed)).0
     }
 
-    pub(crate) fn push(&self, links: &[AtomicU32], frame: u32) -> Result<(), Closed> {
+    pub(crate) fn push(&self, links: &[AtomicU32], frame: u32) -> Result<(), ListClosed> {
         self.push_chain(links, frame, frame, 1)
     }
 
@@ -67,14 +67,14 @@ impl ReturnList {
         first: u32,
         last: u32,
         count: u32,
-    ) -> Result<(), Closed> {
+    ) -> Result<(), ListClosed> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            let (waiting, next) = unpack(head);
+            let (waiting, next) = unpack_head(head);
             // Relaxed suffices also for this: the caller then takes the area's lock, under which the list was
             // closed.
             if next == CLOSED {
-                return Err(Closed);
+                return Err(ListClosed);
             }
             // Relaxed: the exchange below releases it. Until then the frames are the caller's, so nothing
             // else reads the link.
@@ -83,7 +83,7 @@ impl ReturnList {
                 head,
                 // No overflow: a frame is on one list at most, so `count` and `waiting` are frames of one
                 // area.
-                pack(waiting + count, first),
+                pack_head(waiting + count, first),
                 Ordering::Release,
                 Ordering::Relaxed,
             ) {
@@ -94,21 +94,21 @@ impl ReturnList {
     }
 
     /// Takes every waiting frame of an open list. Acquire: pairs with the pushes' release.
-    pub(crate) fn take<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
-        Chain { links, next: unpack(self.head.swap(pack(0, END), Ordering::Acquire)).1 }
+    pub(crate) fn take<'a>(&self, links: &'a [AtomicU32]) -> ReturnedFrames<'a> {
+        ReturnedFrames { links, next: unpack_head(self.head.swap(pack_head(0, END), Ordering::Acquire)).1 }
     }
 
-    pub(crate) fn close<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
-        Chain { links, next: unpack(self.head.swap(pack(0, CLOSED), Ordering::Acquire)).1 }
+    pub(crate) fn close<'a>(&self, links: &'a [AtomicU32]) -> ReturnedFrames<'a> {
+        ReturnedFrames { links, next: unpack_head(self.head.swap(pack_head(0, CLOSED), Ordering::Acquire)).1 }
     }
 }
 
-pub(crate) struct Chain<'a> {
+pub(crate) struct ReturnedFrames<'a> {
     links: &'a [AtomicU32],
     next: u32,
 }
 
-impl Iterator for Chain<'_> {
+impl Iterator for ReturnedFrames<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
@@ -127,16 +127,16 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
-    fn shared(frames: usize) -> Arc<(ReturnList, Vec<AtomicU32>)> {
+    fn open_list(frames: usize) -> Arc<(ReturnList, Vec<AtomicU32>)> {
         let list = ReturnList::new();
         list.open();
         Arc::new((list, (0..frames).map(|_| AtomicU32::new(0)).collect()))
     }
 
     #[test]
-    fn each_frame_is_taken_once() {
+    fn each_returned_frame_is_taken_exactly_once() {
         loom::model(|| {
-            let shared = shared(3);
+            let shared = open_list(3);
             let droppers: Vec<_> = [vec![0], vec![1, 2]]
                 .into_iter()
                 .map(|frames| {
@@ -159,9 +159,9 @@ mod loom_tests {
     }
 
     #[test]
-    fn closing_a_list_loses_no_frame() {
+    fn a_push_during_closing_loses_no_frame() {
         loom::model(|| {
-            let shared = shared(1);
+            let shared = open_list(1);
             let dropper = {
                 let shared = Arc::clone(&shared);
                 loom::thread::spawn(move || shared.0.push(&shared.1, 0).is_err())

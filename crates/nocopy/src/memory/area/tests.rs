@@ -14,7 +14,7 @@ proptest! {
     fn no_kernel_address_gives_a_frame_two_owners(
         operations in prop::collection::vec(any::<model::Operation>(), 0..300),
     ) {
-        model::halves(&operations);
+        model::check_port_halves(&operations);
     }
 }
 
@@ -32,7 +32,7 @@ fn invalid_area_settings_are_refused() {
 }
 
 #[test]
-fn no_memory_is_an_error_with_the_size() {
+fn too_little_memory_for_an_area_is_an_error() {
     let huge =
         Area::new(AreaConfig { frame_count: u32::MAX - 4, frame_bytes: 32768, ..AreaConfig::default() });
     let text = huge.unwrap_err().to_string();
@@ -42,8 +42,8 @@ fn no_memory_is_an_error_with_the_size() {
 #[test]
 fn headers_are_added_and_removed_without_moving_data() {
     let area = small_area();
-    let pool = area.pool(Half::Send, 4).unwrap();
-    let mut frame = pool.frame().unwrap();
+    let pool = area.pool(PoolDirection::Send, 4).unwrap();
+    let mut frame = pool.take_frame().unwrap();
     assert_eq!((frame.headroom_bytes(), frame.len()), (256, 0));
     frame.append(4).unwrap().copy_from_slice(b"data");
     let data = frame.as_ptr();
@@ -64,8 +64,8 @@ fn headers_are_added_and_removed_without_moving_data() {
 fn the_last_returned_frame_frees_the_area() {
     let area = small_area();
     let weak = Arc::downgrade(&area.shared);
-    let pool = area.pool(Half::Send, 4).unwrap();
-    let frames: Vec<Frame> = (0..4).filter_map(|_| pool.frame()).collect();
+    let pool = area.pool(PoolDirection::Send, 4).unwrap();
+    let frames: Vec<Frame> = (0..4).filter_map(|_| pool.take_frame()).collect();
     drop(pool);
     drop(area);
     assert_eq!(weak.strong_count(), 4);
@@ -86,8 +86,8 @@ fn the_last_returned_frame_frees_the_area() {
 fn frames_dropped_while_their_pool_closes_are_not_lost() {
     for _ in 0..200 {
         let area = small_area();
-        let pool = area.pool(Half::Receive, 8).unwrap();
-        let frames: Vec<Frame> = (0..8).filter_map(|_| pool.frame()).collect();
+        let pool = area.pool(PoolDirection::Receive, 8).unwrap();
+        let frames: Vec<Frame> = (0..8).filter_map(|_| pool.take_frame()).collect();
         let dropper = std::thread::spawn(move || drop(frames));
         drop(pool);
         dropper.join().unwrap();
@@ -101,15 +101,15 @@ fn frames_dropped_while_their_pool_closes_are_not_lost() {
 fn a_closed_pools_frames_serve_the_next_pool() {
     let area = small_area();
     for _ in 0..3 * POOL_COUNT_MAX {
-        let pool = area.pool(Half::Receive, 8).unwrap();
-        let frames: Vec<Frame> = (0..9).filter_map(|_| pool.frame()).collect();
+        let pool = area.pool(PoolDirection::Receive, 8).unwrap();
+        let frames: Vec<Frame> = (0..9).filter_map(|_| pool.take_frame()).collect();
         assert_eq!(frames.len(), 8);
     }
     assert!(matches!(
-        area.pool(Half::Send, 9),
+        area.pool(PoolDirection::Send, 9),
         Err(AreaError::FramesExhausted { wanted: 9, free: 8, total: 8 })
     ));
-    let frame = area.pool(Half::Send, 8).unwrap().frame().unwrap();
+    let frame = area.pool(PoolDirection::Send, 8).unwrap().take_frame().unwrap();
     assert_eq!(area.balance().in_use, 1);
     drop(frame);
     assert_eq!(area.balance().free, 8);
@@ -118,13 +118,14 @@ fn a_closed_pools_frames_serve_the_next_pool() {
 #[test]
 fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     let area = small_area();
-    let (receive, send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    let (receive, send) =
+        (area.pool(PoolDirection::Receive, 4).unwrap(), area.pool(PoolDirection::Send, 4).unwrap());
     let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
     let forward = |count: usize| -> Vec<u64> {
         (0..count)
             .map(|_| {
-                let d = send.lend(receive.frame().unwrap()).unwrap();
-                send.sent(1);
+                let d = send.lend(receive.take_frame().unwrap()).unwrap();
+                send.count_lent(1);
                 d.address
             })
             .collect()
@@ -134,19 +135,19 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
     }
     kernel_completion.publish();
     assert_eq!(send.reap(&mut completion, u32::MAX, &mut Faults::default(), &mut Vec::new()), 3);
-    assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
+    assert_eq!((0..4).filter_map(|_| receive.take_frame()).collect::<Vec<_>>().len(), 4);
     assert!(receive.balance().is_balanced());
     // One own frame and one stray are lent when the sending half closes.
     forward(1);
-    send.lend(send.frame().unwrap()).unwrap();
-    send.sent(1);
-    send.close(LentFrames::Reclaim);
+    send.lend(send.take_frame().unwrap()).unwrap();
+    send.count_lent(1);
+    send.close(LentFramesOnClose::Reclaim);
     let balance = receive.balance();
     assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 0, 8), "{balance}");
-    let send = area.pool(Half::Send, 4).unwrap();
-    send.lend(receive.frame().unwrap()).unwrap();
-    send.sent(1);
-    send.close(LentFrames::Retire);
+    let send = area.pool(PoolDirection::Send, 4).unwrap();
+    send.lend(receive.take_frame().unwrap()).unwrap();
+    send.count_lent(1);
+    send.close(LentFramesOnClose::Retire);
     let balance = receive.balance();
     assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 1, 7), "{balance}");
     assert!(balance.is_balanced());
@@ -156,11 +157,12 @@ fn frames_return_in_chains_and_lent_ones_are_reclaimed() {
 fn a_retired_frame_of_a_closed_pool_does_not_keep_the_area() {
     let area = small_area();
     let weak = Arc::downgrade(&area.shared);
-    let (receive, send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
-    send.lend(receive.frame().unwrap()).unwrap();
-    send.sent(1);
+    let (receive, send) =
+        (area.pool(PoolDirection::Receive, 4).unwrap(), area.pool(PoolDirection::Send, 4).unwrap());
+    send.lend(receive.take_frame().unwrap()).unwrap();
+    send.count_lent(1);
     drop(receive);
-    send.close(LentFrames::Retire);
+    send.close(LentFramesOnClose::Retire);
     assert!(area.balance().is_balanced(), "{}", area.balance());
     drop(area);
     assert!(weak.upgrade().is_none(), "area leaked");
@@ -169,8 +171,8 @@ fn a_retired_frame_of_a_closed_pool_does_not_keep_the_area() {
 #[test]
 fn a_shared_frame_returns_after_its_last_owner() {
     let area = small_area();
-    let pool = area.pool(Half::Send, 4).unwrap();
-    let mut frame = pool.frame().unwrap();
+    let pool = area.pool(PoolDirection::Send, 4).unwrap();
+    let mut frame = pool.take_frame().unwrap();
     frame.fill(b"shared").unwrap();
     let (one, two) = {
         let shared = frame.share();
@@ -186,7 +188,7 @@ fn a_shared_frame_returns_after_its_last_owner() {
 }
 
 #[test]
-fn a_frame_is_three_words() {
+fn a_frame_value_has_the_size_of_three_words() {
     assert_eq!(size_of::<Frame>(), 24);
     assert_eq!(size_of::<Option<Frame>>(), 24);
 }
@@ -195,12 +197,12 @@ fn a_frame_is_three_words() {
 fn a_frame_dropped_after_its_pool_returns_to_the_area() {
     let area = small_area();
     let weak = Arc::downgrade(&area.shared);
-    let (a, b) = (area.pool(Half::Send, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
-    let frame = a.frame().unwrap();
+    let (a, b) = (area.pool(PoolDirection::Send, 4).unwrap(), area.pool(PoolDirection::Send, 4).unwrap());
+    let frame = a.take_frame().unwrap();
     drop(a);
     drop(frame);
     drop(b);
-    drop(area.pool(Half::Send, 4).unwrap()); // takes the number of the first, and other frames
+    drop(area.pool(PoolDirection::Send, 4).unwrap()); // takes the number of the first, and other frames
     assert_eq!(area.balance().free, 8);
     drop(area);
     assert!(weak.upgrade().is_none(), "area leaked");
@@ -223,11 +225,12 @@ fn memory_is_on_the_requested_node_or_an_error_names_it() {
 #[test]
 fn only_kept_frames_return_with_their_contents() {
     let area = small_area();
-    let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    let (receive, mut send) =
+        (area.pool(PoolDirection::Receive, 4).unwrap(), area.pool(PoolDirection::Send, 4).unwrap());
     let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
     let (mut faults, mut back) = (Faults::default(), Vec::new());
     // One of its own and one that another half received, three times each.
-    let mut frames = vec![send.frame().unwrap(), receive.frame().unwrap()];
+    let mut frames = vec![send.take_frame().unwrap(), receive.take_frame().unwrap()];
     for round in 0..3 {
         let mut expected = Vec::new();
         for mut frame in frames.drain(..) {
@@ -237,7 +240,7 @@ fn only_kept_frames_return_with_their_contents() {
             expected.push((frame.index(), frame.as_ptr(), frame.to_vec()));
             frame.prepend(42).unwrap();
             let address = send.lend(frame).unwrap().address;
-            send.sent(1);
+            send.count_lent(1);
             for _ in 0..2 {
                 kernel_completion.push(address).unwrap(); // told twice
             }
@@ -258,12 +261,12 @@ fn only_kept_frames_return_with_their_contents() {
         send.cancel_keep(&frame);
         frame.fill(b"not kept").unwrap();
         kernel_completion.push(send.lend(frame).unwrap().address).unwrap();
-        send.sent(1);
+        send.count_lent(1);
     }
     kernel_completion.publish();
     assert_eq!(send.reap(&mut completion, u32::MAX, &mut faults, &mut back), 2);
     assert!(back.is_empty());
-    receive.fetch();
+    receive.fetch_returned();
     receive.balance();
     let balance = send.balance();
     assert!(balance.is_balanced() && balance.free == 8, "{balance}");
@@ -271,18 +274,19 @@ fn only_kept_frames_return_with_their_contents() {
 
 #[test]
 fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
-    for how in [LentFrames::Reclaim, LentFrames::Retire] {
+    for how in [LentFramesOnClose::Reclaim, LentFramesOnClose::Retire] {
         let area = small_area();
         let weak = Arc::downgrade(&area.shared);
-        let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+        let (receive, mut send) =
+            (area.pool(PoolDirection::Receive, 4).unwrap(), area.pool(PoolDirection::Send, 4).unwrap());
         let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
         let mut lent = Vec::new();
-        for frame in [send.frame(), send.frame(), receive.frame()] {
+        for frame in [send.take_frame(), send.take_frame(), receive.take_frame()] {
             let mut frame = frame.unwrap();
             frame.fill(b"kept").unwrap();
             send.keep(&frame);
             lent.push(send.lend(frame).unwrap().address);
-            send.sent(1);
+            send.count_lent(1);
         }
         kernel_completion.push(lent[0]).unwrap();
         kernel_completion.publish();
@@ -291,7 +295,7 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
         send.close(how);
         let balance = receive.balance();
         assert!(balance.is_balanced() && balance.in_use == 1 && balance.lent_tx == 0, "{balance}");
-        assert_eq!(balance.retired, if how == LentFrames::Retire { 2 } else { 0 }, "{balance}");
+        assert_eq!(balance.retired, if how == LentFramesOnClose::Retire { 2 } else { 0 }, "{balance}");
         assert_eq!(&*back[0], b"kept");
         drop(receive);
         drop(area);
@@ -304,8 +308,8 @@ fn kept_frames_are_reclaimed_or_retired_when_their_pool_closes() {
 #[test]
 fn a_frame_of_another_area_cannot_be_kept() {
     let (here, elsewhere) = (small_area(), small_area());
-    let mut send = here.pool(Half::Send, 8).unwrap();
-    let foreign = elsewhere.pool(Half::Send, 1).unwrap().frame().unwrap();
+    let mut send = here.pool(PoolDirection::Send, 8).unwrap();
+    let foreign = elsewhere.pool(PoolDirection::Send, 1).unwrap().take_frame().unwrap();
     send.keep(&foreign);
     assert!(!is_kept(elsewhere.shared.state(foreign.index())));
     assert!(here.shared.states.iter().all(|word| !is_kept(word.load(Relaxed))));

@@ -3,11 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 
-use super::{PoolId, Shared, state};
+use super::{PoolId, SharedArea, packed_state};
 
-/// A copy of the fields of [`Shared`] that the hot path reads, so that it does not follow two pointers.
+/// A copy of the fields of [`SharedArea`] that the hot path reads, so that it does not follow two pointers.
 #[derive(Clone, Copy)]
-pub(super) struct View {
+pub(super) struct AreaView {
     base: NonNull<u8>,
     states: NonNull<PlainU32>,
     /// Log2 of the frame size.
@@ -21,17 +21,17 @@ pub(super) struct View {
     owned: u32,
 }
 
-impl View {
+impl AreaView {
     /// The frames of `area` as the half with pool `id` sees them.
-    pub(super) fn new(area: &Shared, id: PoolId) -> Self {
+    pub(super) fn new(area: &SharedArea, id: PoolId) -> Self {
         Self {
             base: area.memory.base(),
             states: NonNull::from(&*area.states).cast(),
             shift: area.frame_shift,
             mask: area.frame_bytes - 1,
             frame_count: area.frame_count,
-            lent_here: state(id, id),
-            owned: state(id, 0),
+            lent_here: packed_state(id, id),
+            owned: packed_state(id, 0),
         }
     }
 
@@ -75,7 +75,7 @@ impl View {
 
     /// The offset of a packet in its frame; `None` if it extends beyond the frame's end.
     #[inline]
-    pub(super) fn start(self, address: u64, len: u32) -> Option<u16> {
+    pub(super) fn packet_start(self, address: u64, len: u32) -> Option<u16> {
         let start = address as u32 & self.mask;
         (u64::from(start) + u64::from(len) <= u64::from(self.mask) + 1).then_some(start as u16)
     }
@@ -85,7 +85,7 @@ impl View {
     /// # Safety
     /// The area is alive and `frame` one of its frames.
     #[inline]
-    pub(super) unsafe fn lend(self, frame: u32) {
+    pub(super) unsafe fn mark_lent(self, frame: u32) {
         debug_assert!(frame < self.frame_count);
         // SAFETY: there is a word for each frame.
         unsafe { self.states.add(frame as usize).as_ref() }.store(self.lent_here, Relaxed);
@@ -99,17 +99,17 @@ impl View {
 
     /// Pointer to an address, which must be within the area.
     #[inline]
-    pub(super) fn data(self, address: u64) -> NonNull<u8> {
+    pub(super) fn pointer_at(self, address: u64) -> NonNull<u8> {
         let data = self.base.as_ptr().wrapping_add(address as usize);
         // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`reclaim`,
-        // `lend`).
+        // `mark_lent`).
         unsafe { NonNull::new_unchecked(data) }
     }
 
     /// The kernel's address of a pointer into the area.
     #[inline]
-    pub(super) fn address_of(self, data: NonNull<u8>) -> u64 {
-        // No underflow: `Pool::lend` has checked that the frame is of this area.
+    pub(super) fn address_of_pointer(self, data: NonNull<u8>) -> u64 {
+        // No underflow: `FramePool::lend` has checked that the frame is of this area.
         (data.as_ptr().addr() - self.base.as_ptr().addr()) as u64
     }
 

@@ -29,10 +29,10 @@ use crate::memory::area::Frame;
 pub struct Buffer {
     pub(super) data: NonNull<u8>,
     pub(super) len: u32,
-    pub(super) origin: Origin,
+    pub(super) origin: BufferOrigin,
 }
 
-pub(super) enum Origin {
+pub(super) enum BufferOrigin {
     Pool {
         pool: Pool,
         index: u32,
@@ -78,7 +78,7 @@ impl Buffer {
         // borrow.
         let owner = NonNull::from(Box::leak(Box::new(owner)));
         // Owns the value from here on, in case `as_ref` panics.
-        let mut buffer = Self { data: NonNull::dangling(), len: 0, origin: Origin::Owner(owner) };
+        let mut buffer = Self { data: NonNull::dangling(), len: 0, origin: BufferOrigin::Owner(owner) };
         // SAFETY: the value exists as long as the buffer, which gives no other access to it.
         let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
         buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
@@ -87,10 +87,13 @@ impl Buffer {
     }
 
     /// A part of a value that others read, too. Nothing is allocated.
-    pub(crate) fn of_shared<T: Send + Sync + 'static>(owner: Arc<T>, part: impl FnOnce(&T) -> &[u8]) -> Self {
+    pub(crate) fn from_shared<T: Send + Sync + 'static>(
+        owner: Arc<T>,
+        part: impl FnOnce(&T) -> &[u8],
+    ) -> Self {
         let bytes = part(&owner);
         let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
-        Self { data: NonNull::from(bytes).cast(), len, origin: Origin::Shared(owner) }
+        Self { data: NonNull::from(bytes).cast(), len, origin: BufferOrigin::Shared(owner) }
     }
 
     /// Returns the value that [`from_owner`](Self::from_owner) was given.
@@ -98,7 +101,7 @@ impl Buffer {
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let Origin::Owner(owner) = self.origin else { return Err(self) };
+        let BufferOrigin::Owner(owner) = self.origin else { return Err(self) };
         // SAFETY: the value exists as long as the buffer.
         if !unsafe { owner.as_ref() }.is::<T>() {
             return Err(self);
@@ -110,23 +113,23 @@ impl Buffer {
     }
 
     /// The value that it was made [of](Self::from_owner), if it is of that type.
-    pub(crate) fn owner<T: Sync + 'static>(&self) -> Option<&T> {
-        let Origin::Owner(owner) = &self.origin else { return None };
+    pub(crate) fn owner_as<T: Sync + 'static>(&self) -> Option<&T> {
+        let BufferOrigin::Owner(owner) = &self.origin else { return None };
         // SAFETY: the value exists as long as the buffer.
         unsafe { owner.as_ref() }.downcast_ref()
     }
 
     /// Whether it is a frame of an area.
     pub(crate) fn is_frame(&self) -> bool {
-        matches!(self.origin, Origin::Frame(_))
+        matches!(self.origin, BufferOrigin::Frame(_))
     }
 
     /// The capacity in bytes.
     pub fn capacity(&self) -> usize {
         match &self.origin {
-            Origin::Pool { pool, .. } => pool.buffer_bytes(),
-            Origin::Owner(_) | Origin::Shared(_) => self.len as usize,
-            Origin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
+            BufferOrigin::Pool { pool, .. } => pool.buffer_bytes(),
+            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => self.len as usize,
+            BufferOrigin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
     }
 
@@ -145,7 +148,7 @@ impl Buffer {
     #[inline]
     pub fn as_mut(&mut self) -> Option<&mut [u8]> {
         match self.origin {
-            Origin::Owner(_) | Origin::Shared(_) => None,
+            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => None,
             // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
             _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
         }
@@ -155,7 +158,9 @@ impl Buffer {
     /// capacity, or if it was made [of a value](Self::from_owner) of the program.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
-        if bytes.len() > self.capacity() || matches!(self.origin, Origin::Owner(_) | Origin::Shared(_)) {
+        if bytes.len() > self.capacity()
+            || matches!(self.origin, BufferOrigin::Owner(_) | BufferOrigin::Shared(_))
+        {
             return None;
         }
         self.len = bytes.len() as u32;
@@ -164,10 +169,11 @@ impl Buffer {
     }
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
-    pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
-        let Origin::Pool { pool, .. } = &self.origin else { return false };
-        let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
-        pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
+    pub(crate) fn can_replace_pages(&self, ring: Option<&Registration>) -> bool {
+        let BufferOrigin::Pool { pool, .. } = &self.origin else { return false };
+        let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is_same_pool(pool)));
+        pool.0.whole_pages
+            && pool.lock_registered_rings().is_some_and(|registered| registered.instances == of_ring)
     }
 
     /// Gives the buffer up while the kernel may still read it, without waiting for completions. Returns the
@@ -179,15 +185,16 @@ impl Buffer {
     pub(crate) fn abandon(self) -> usize {
         let bytes = self.len();
         match self.into_origin() {
-            Origin::Pool { pool, index } => {
-                let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
+            BufferOrigin::Pool { pool, index } => {
+                // In a forked child nothing is read.
+                let Some(mut registered) = pool.lock_registered_rings() else { return 0 };
                 if registered.instances > 0 && pool.0.whole_pages {
                     registered.given_up.push(index);
                     return 0;
                 }
                 // SAFETY: the buffer has no owner any more; no instance exists, and none is added while this
                 // is locked.
-                let is_replaced = unsafe { pool.replace(index) };
+                let is_replaced = unsafe { pool.replace_pages(index) };
                 drop(registered);
                 if !is_replaced {
                     return pool.buffer_bytes();
@@ -195,7 +202,7 @@ impl Buffer {
                 pool.return_to_pool(index);
                 0
             }
-            origin @ (Origin::Owner(_) | Origin::Shared(_) | Origin::Frame(_)) => {
+            origin @ (BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Frame(_)) => {
                 std::mem::forget(origin);
                 bytes
             }
@@ -203,7 +210,7 @@ impl Buffer {
     }
 
     /// What its bytes belong to, without returning them there.
-    fn into_origin(self) -> Origin {
+    fn into_origin(self) -> BufferOrigin {
         let buffer = ManuallyDrop::new(self);
         // SAFETY: a valid value, which the buffer, as it is not dropped, gives up.
         unsafe { std::ptr::read(&raw const buffer.origin) }
@@ -213,7 +220,7 @@ impl Buffer {
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
         let len = frame.len() as u32;
-        Self { data: frame.first_byte(), len, origin: Origin::Frame(frame) }
+        Self { data: frame.first_byte(), len, origin: BufferOrigin::Frame(frame) }
     }
 }
 
@@ -229,7 +236,7 @@ impl TryFrom<Buffer> for Frame {
             return Err(buffer);
         }
         let bytes = buffer.len();
-        let Origin::Frame(mut frame) = buffer.into_origin() else { unreachable!("looked at above") };
+        let BufferOrigin::Frame(mut frame) = buffer.into_origin() else { unreachable!("looked at above") };
         frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
         frame.truncate(bytes);
         Ok(frame)
@@ -261,9 +268,9 @@ impl AsRef<[u8]> for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
-            Origin::Pool { index, .. } => format!("buffer {index} of a pool"),
-            Origin::Owner(_) | Origin::Shared(_) => "memory of the program's own".into(),
-            Origin::Frame(_) => "frame".into(),
+            BufferOrigin::Pool { index, .. } => format!("buffer {index} of a pool"),
+            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => "memory of the program's own".into(),
+            BufferOrigin::Frame(_) => "frame".into(),
         };
         write!(f, "Buffer({} bytes, {origin})", self.len)
     }
@@ -272,10 +279,10 @@ impl fmt::Debug for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.origin {
-            Origin::Pool { pool, index } => pool.return_to_pool(*index),
+            BufferOrigin::Pool { pool, index } => pool.return_to_pool(*index),
             // SAFETY: from `Box::into_raw`, and there is no other owner.
-            Origin::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
-            Origin::Shared(_) | Origin::Frame(_) => {} // returns by itself
+            BufferOrigin::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
+            BufferOrigin::Shared(_) | BufferOrigin::Frame(_) => {} // returns by itself
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::buffer::{Buffer, Origin};
+use super::buffer::{Buffer, BufferOrigin};
 
 const CACHED_MAX: usize = 16;
 
 /// A half's own free buffers of a pool: taking and returning one needs neither a lock nor an atomic
 /// operation.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub(crate) struct BufferCache {
     pool: Pool,
     free: Vec<Buffer>,
     free_max: usize,
@@ -18,19 +18,19 @@ pub(crate) struct Cache {
     reserve: Option<Pool>,
 }
 
-impl Cache {
+impl BufferCache {
     pub(crate) fn new(pool: Pool) -> Self {
         let free_max = CACHED_MAX.min(pool.total());
         Self { pool, free: Vec::with_capacity(free_max), free_max, reserve: None }
     }
 
     /// A cache that keeps no buffers: if several streams share a pool, idle ones must not starve the others.
-    pub(crate) fn sharing(pool: Pool) -> Self {
+    pub(crate) fn without_buffers(pool: Pool) -> Self {
         Self { pool, free: Vec::new(), free_max: 0, reserve: None }
     }
 
     /// Counts a stream among those that share the pool, if it is shared, until the result is dropped.
-    pub(crate) fn share(&self) -> Option<Arc<()>> {
+    pub(crate) fn count_sharer(&self) -> Option<Arc<()>> {
         // 0 only if the pool is shared: a pool has at least one buffer, and `new` keeps one.
         (self.free_max == 0).then(|| Arc::clone(&self.pool.0.sharers))
     }
@@ -40,8 +40,8 @@ impl Cache {
     /// the pool.
     #[cold]
     pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
-        if self.reserve.is_none() && self.pool.sharers() > 1 {
-            let share = (self.pool.total() / self.pool.sharers()).max(1);
+        if self.reserve.is_none() && self.pool.sharer_count() > 1 {
+            let share = (self.pool.total() / self.pool.sharer_count()).max(1);
             self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
         }
         self.reserve.as_ref()?.take()
@@ -50,7 +50,7 @@ impl Cache {
     /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Buffer> {
-        let is_here = !self.pool.0.mapping.is_absent();
+        let is_here = !self.pool.0.mapping.is_absent_in_child();
         let free = if is_here { self.free.pop() } else { None };
         free.or_else(|| self.pool.take())
     }
@@ -68,9 +68,10 @@ impl Cache {
     /// Whether it is a buffer of this pool, or of the half's reserve.
     #[inline]
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
-        let is_own =
-            |pool: &Pool| pool.is(&self.pool) || self.reserve.as_ref().is_some_and(|own| pool.is(own));
-        matches!(&buffer.origin, Origin::Pool { pool, .. } if is_own(pool))
+        let is_own = |pool: &Pool| {
+            pool.is_same_pool(&self.pool) || self.reserve.as_ref().is_some_and(|own| pool.is_same_pool(own))
+        };
+        matches!(&buffer.origin, BufferOrigin::Pool { pool, .. } if is_own(pool))
     }
 
     pub(crate) fn pool(&self) -> &Pool {

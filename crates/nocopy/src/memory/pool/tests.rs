@@ -21,11 +21,11 @@ fn every_buffer_returns_to_its_pool() {
 #[test]
 fn a_forked_child_gets_no_buffer_and_never_blocks() {
     let pool = Pool::new(2, 4096).unwrap();
-    let mut cache = Cache::new(pool.clone());
+    let mut cache = BufferCache::new(pool.clone());
     let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
     cache.put(kept);
     let registration = ManuallyDrop::new(pool.register());
-    let (free, registered) = (pool.free(), pool.registered());
+    let (free, registered) = (pool.lock_free_list(), pool.lock_registered_rings());
     let mut parents = ManuallyDrop::new((cache, _held));
     in_forked_child(|| {
         assert!(pool.take().is_none() && parents.0.take().is_none());
@@ -38,9 +38,9 @@ fn a_forked_child_gets_no_buffer_and_never_blocks() {
 }
 
 #[test]
-fn locked_pages_are_replaced_as_well() {
+fn abandoned_buffers_of_mlocked_pages_are_replaced() {
     let pool = Pool::new(1, 4096).unwrap();
-    let (first, bytes) = pool.memory();
+    let (first, bytes) = pool.memory_range();
     // SAFETY: memory of the pool, whose contents do not change.
     assert_eq!(unsafe { libc::mlock(first.as_ptr().cast(), bytes) }, 0);
     for is_registered in [false, true] {
@@ -56,8 +56,8 @@ fn locked_pages_are_replaced_as_well() {
 }
 
 #[test]
-fn buffers_that_share_pages_do_not_share_bytes() {
-    let pool = Pool::packed(5, 1500).unwrap();
+fn buffers_that_share_pages_do_not_overlap() {
+    let pool = Pool::with_shared_pages(5, 1500).unwrap();
     assert_eq!((pool.total(), pool.buffer_bytes()), (5, 1536));
     let mut all: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
     for (number, buffer) in all.iter_mut().enumerate() {
@@ -76,7 +76,7 @@ fn a_buffer_outlives_its_pool() {
 }
 
 #[test]
-fn buffers_do_not_overlap() {
+fn buffers_of_whole_pages_do_not_overlap() {
     let pool = Pool::new(3, 4096).unwrap();
     let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
     for (number, buffer) in all.iter_mut().enumerate() {
@@ -107,7 +107,7 @@ fn bytes_inside_the_owner_do_not_move() {
 }
 
 #[test]
-fn program_memory_cannot_be_written() {
+fn buffers_of_program_memory_cannot_be_written() {
     let mut buffer = Buffer::from(vec![1, 2, 3]);
     assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
     assert_eq!(*buffer, [1, 2, 3]);
@@ -146,15 +146,15 @@ fn abandoned_registered_buffers_return_with_the_last_ring() {
 }
 
 #[test]
-fn an_owner_that_panics_is_dropped() {
-    struct Panics(#[expect(dead_code, reason = "counts")] Arc<()>);
-    impl AsRef<[u8]> for Panics {
+fn an_owner_whose_as_ref_panics_is_dropped() {
+    struct PanicsOnAsRef(#[expect(dead_code, reason = "counts")] Arc<()>);
+    impl AsRef<[u8]> for PanicsOnAsRef {
         fn as_ref(&self) -> &[u8] {
             panic!("on purpose")
         }
     }
     let alive = Arc::new(());
-    let owner = Panics(Arc::clone(&alive));
+    let owner = PanicsOnAsRef(Arc::clone(&alive));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Buffer::from_owner(owner))).is_err());
     assert_eq!(Arc::strong_count(&alive), 1);
 }
@@ -176,7 +176,7 @@ impl Drop for PanicsWhenDropped {
 }
 
 #[test]
-fn a_panic_in_an_owners_drop_affects_one_buffer() {
+fn a_panic_in_an_owners_drop_is_caught_for_each_buffer() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
     drop(vec![buffer(), buffer(), buffer()]);
@@ -193,7 +193,7 @@ fn a_panic_in_an_owners_drop_affects_one_buffer() {
 #[test]
 fn a_cache_accepts_only_buffers_of_its_pool() {
     let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
-    let mut cache = Cache::new(pool.clone());
+    let mut cache = BufferCache::new(pool.clone());
     let mine = cache.take().unwrap();
     cache.put(other.take().unwrap());
     assert_eq!((other.available(), cache.available()), (1, 0));

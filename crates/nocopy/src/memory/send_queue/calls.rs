@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::SendFlags;
 use smallvec::SmallVec;
 
-use super::numbering::{CallTable, NoZeroCopy, OpenCall, Report};
+use super::numbering::{CallReport, CallTable, NoZeroCopyReason, OpenCall};
 use super::{CallNote, Entries, Extent, Payload, SendQueue};
 use crate::memory::pool::Registration;
-use crate::sys::udp_send::Address;
-use crate::sys::uring_send::{Full, UringError, UringSender};
+use crate::sys::udp_send::KernelAddress;
+use crate::sys::uring_send::{RingFull, UringError, UringSender};
 use crate::sys::{stream, udp_send};
 
 /// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it
 /// has registered.
 #[derive(Debug)]
-pub(super) struct Ring<C> {
+pub(super) struct UringCalls<C> {
     pub(super) sender: UringSender,
     pub(super) calls: CallTable<OpenCall<C>>,
     pub(super) memory: Registration,
@@ -76,13 +76,13 @@ pub(crate) struct Batch<'a, P: Payload, C: CallNote> {
     queue: &'a mut SendQueue<P, C>,
     burst: &'a mut Burst<C>,
     /// `None`: the address to which the socket is connected.
-    to: Option<&'a Address>,
+    to: Option<&'a KernelAddress>,
 }
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
-    pub(crate) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.numbered.allow(&self.socket)
+    pub(crate) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopyReason> {
+        self.numbered.become_zero_copy_sender(&self.socket)
     }
 
     /// Lets others make MSG_ZEROCOPY calls on the socket; this sender makes no more. Errors: `ResourceBusy`:
@@ -94,32 +94,32 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// MSG_ZEROCOPY calls without a report.
-    pub(crate) fn numbered_calls(&self) -> usize {
-        self.numbered.calls.open()
+    pub(crate) fn unreported_call_count(&self) -> usize {
+        self.numbered.calls.open_count()
     }
 
     /// Whether reports must be read before the next MSG_ZEROCOPY call, because its number is uncertain.
     #[inline]
-    pub(crate) fn is_uncertain(&self) -> bool {
+    pub(crate) fn is_next_number_uncertain(&self) -> bool {
         self.numbered.uncertain.is_some()
     }
 
     fn check_zero_copy(&self) -> io::Result<()> {
-        self.check_process()?;
-        if self.numbered.is_allowed() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+        self.check_not_forked()?;
+        if self.numbered.is_zero_copy_sender() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
 
     /// Refuses zero-copy calls in a forked child, because they would use up numbers of the socket, and its
     /// parent would mistake them for its own. Errors: `Unsupported` in a child, which can only send copies.
-    pub(crate) fn check_process(&self) -> io::Result<()> {
+    pub(crate) fn check_not_forked(&self) -> io::Result<()> {
         if self.is_inherited() { Err(io::ErrorKind::Unsupported.into()) } else { Ok(()) }
     }
 
     /// Begins a call of several messages.
-    pub(crate) fn batch<'a>(
+    pub(crate) fn begin_batch<'a>(
         &'a mut self,
         burst: &'a mut Burst<C>,
-        to: Option<&'a Address>,
+        to: Option<&'a KernelAddress>,
     ) -> Batch<'a, P, C> {
         burst.burst.clear();
         burst.calls.clear();
@@ -134,11 +134,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             // SAFETY: the entries are borrowed for the call, which copies.
             SendMode::Copied { waits, more } => unsafe {
                 let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
-                let taken = stream::send(self.socket.as_fd(), &self.slices(extent), waits, flags)?;
+                let taken = stream::send_pieces(self.socket.as_fd(), &self.io_slices(extent), waits, flags)?;
                 Ok(taken.min(extent.bytes))
             },
             SendMode::ZeroCopy { waits } => self.send_numbered(extent, waits, note),
-            SendMode::Ring => self.send_at_once(extent, note),
+            SendMode::Ring => self.send_by_ring(extent, note),
         }
     }
 
@@ -146,8 +146,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.check_zero_copy()?;
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
         // abandoned for good.
-        let taken =
-            unsafe { stream::send(self.socket.as_fd(), &self.slices(extent), waits, stream::ZERO_COPY)? };
+        let taken = unsafe {
+            stream::send_pieces(self.socket.as_fd(), &self.io_slices(extent), waits, stream::ZERO_COPY)?
+        };
         // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
         let taken = taken.min(extent.bytes);
         let extent = self.entries.extent(extent.start, taken);
@@ -157,8 +158,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// By the ring, which reports every call, even one that sent nothing.
-    fn send_at_once(&mut self, extent: Extent, note: C) -> io::Result<usize> {
-        self.check_process()?;
+    fn send_by_ring(&mut self, extent: Extent, note: C) -> io::Result<usize> {
+        self.check_not_forked()?;
         let Self { entries, ring, .. } = self;
         // Below, `end` is the number that `push` gives: nothing else adds to the table in between.
         let ring = match ring {
@@ -171,14 +172,14 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         }
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
         // abandoned for good.
-        let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), entries.pieces(extent)) };
+        let sent = unsafe { ring.sender.send_at_once(ring.calls.next_number(), entries.pieces(extent)) };
         let extent = entries.extent(extent.start, extent.bytes.min(*sent.as_ref().unwrap_or(&0)));
         entries.open_call(extent.tickets());
         ring.calls.push(OpenCall { extent, note });
         sent
     }
 
-    fn slices(&self, extent: Extent) -> SmallVec<[io::IoSlice<'_>; 16]> {
+    fn io_slices(&self, extent: Extent) -> SmallVec<[io::IoSlice<'_>; 16]> {
         self.entries.pieces(extent).map(io::IoSlice::new).collect()
     }
 
@@ -191,9 +192,9 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         // First: from here on none of the pool's pages is replaced.
         let memory = pool.register();
         // SAFETY: `memory` holds the pool, stays beside the ring, and is dropped after it.
-        let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory()), sends)? };
+        let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory_range()), sends)? };
         let buffer_bytes = udp_send::send_buffer_bytes(&*self.socket).unwrap_or(0);
-        self.ring = Some(Ring { sender, calls: CallTable::starting_at(0), memory, buffer_bytes });
+        self.ring = Some(UringCalls { sender, calls: CallTable::starting_at(0), memory, buffer_bytes });
         if let Some(ring) = self.ring_descriptor() {
             self.readiness.watch_other(ring, true);
         }
@@ -215,7 +216,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is
     /// overtaken; `None` while one waits, and without a ring.
     pub(crate) fn ring_room(&self) -> io::Result<Option<usize>> {
-        let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) else {
+        let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.has_waiting_sends()) else {
             return Ok(None);
         };
         let unsent_bytes = udp_send::unsent_bytes(&*self.socket)?;
@@ -237,19 +238,19 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn queue_on_ring(
         &mut self,
         extent: Extent,
-        to: Option<&Address>,
+        to: Option<&KernelAddress>,
         segment_bytes: Option<u16>,
         note: C,
-    ) -> Result<(), Full> {
+    ) -> Result<(), RingFull> {
         if self.is_inherited() {
-            return Err(Full);
+            return Err(RingFull);
         }
         let Self { entries, ring, .. } = self;
-        let ring = ring.as_mut().ok_or(Full)?;
+        let ring = ring.as_mut().ok_or(RingFull)?;
         let pieces = entries.pieces(extent);
         // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
         // abandoned for good.
-        unsafe { ring.sender.queue(ring.calls.end(), pieces, to, segment_bytes)? };
+        unsafe { ring.sender.queue_send(ring.calls.next_number(), pieces, to, segment_bytes)? };
         entries.open_call(extent.tickets());
         ring.calls.push(OpenCall { extent, note });
         Ok(())
@@ -257,22 +258,24 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Submits the queued sends of the ring. Errors: the kernel's error; the next call repeats sends that
     /// were not accepted. `Unsupported` in a forked child.
-    pub(crate) fn submit(&mut self) -> io::Result<()> {
-        self.check_process()?;
+    pub(crate) fn submit_ring(&mut self) -> io::Result<()> {
+        self.check_not_forked()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
     }
 
     /// As [`collect`](Self::collect), for calls by the ring: no system call, unless the ring asks for one.
     pub(crate) fn collect_ring(&mut self) {
         let is_inherited = self.is_inherited();
-        let Some(Ring { sender, calls, .. }) = self.ring.as_mut().filter(|_| !is_inherited) else { return };
+        let Some(UringCalls { sender, calls, .. }) = self.ring.as_mut().filter(|_| !is_inherited) else {
+            return;
+        };
         // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats
         // them.
         let _ = sender.submit();
         sender.reap(|number, done| {
             // A number that is not open frees nothing.
             let Some(call) = calls.take(number) else { return };
-            let report = Report { copied: done.copied, is_first: true };
+            let report = CallReport { copied: done.copied, is_first: true };
             self.finished.push_back((call, done.result.map(|_| report)));
         });
     }
@@ -296,12 +299,12 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         let Burst { burst, calls } = &mut *self.burst;
         let entries = &self.queue.entries;
         let pieces = extent.tickets().map(|ticket| entries.payload(ticket).buffers().len()).sum();
-        // Before `begin`, so that a message is added whole or not at all.
+        // Before `begin_message`, so that a message is added whole or not at all.
         if !burst.has_room(pieces) {
             return false;
         }
-        burst.begin(self.to, segment_bytes.unwrap_or(0));
-        entries.pieces(extent).for_each(|piece| burst.piece(piece));
+        burst.begin_message(self.to, segment_bytes.unwrap_or(0));
+        entries.pieces(extent).for_each(|piece| burst.push_piece(piece));
         calls.push((extent, note));
         true
     }
@@ -315,12 +318,12 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
 
     /// Sends the messages without a copy; returns how many the kernel accepted. Errors: the kernel's, for the
     /// first message. `Unsupported` if this sender may make no such calls. While it [is
-    /// uncertain](SendQueue::is_uncertain) whether a call was numbered: `EINTR` (read reports and try again),
-    /// then `ENOBUFS` (no memory to find out).
+    /// uncertain](SendQueue::is_next_number_uncertain) whether a call was numbered: `EINTR` (read reports and
+    /// try again), then `ENOBUFS` (no memory to find out).
     pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
         self.queue.check_zero_copy()?;
-        if self.queue.is_uncertain() {
-            return Err(self.probe_again(flags));
+        if self.queue.is_next_number_uncertain() {
+            return Err(self.probe_call_number(flags));
         }
         let Self { queue, burst: Burst { burst, calls }, .. } = &mut self;
         // SAFETY: the pieces were just made of entries, which are held, unchanged, until their calls,
@@ -350,9 +353,9 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         let Self { queue, burst, to } = self;
         // Before the probe, so that the memory is held whatever becomes of that.
         queue.entries.open_call(extent.tickets());
-        let failed = OpenCall { extent: Extent { bytes: 0, ..extent }, note: note.of_failed() };
+        let failed = OpenCall { extent: Extent { bytes: 0, ..extent }, note: note.for_failed_call() };
         let uncertain = queue.numbered.push_uncertain(failed);
-        let again = burst.burst.probe_number(queue.socket.as_fd(), *to, flags).raw_os_error();
+        let again = burst.burst.make_refused_call(queue.socket.as_fd(), *to, flags).raw_os_error();
         // The memory may suffice for one call and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         uncertain.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
@@ -361,8 +364,8 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
     /// Makes a further call, whose number shows whether the failed one was numbered.
     #[cold]
     #[inline(never)]
-    fn probe_again(&mut self, flags: i32) -> io::Error {
-        let error = self.burst.burst.probe_number(self.queue.socket.as_fd(), self.to, flags);
+    fn probe_call_number(&mut self, flags: i32) -> io::Error {
+        let error = self.burst.burst.make_refused_call(self.queue.socket.as_fd(), self.to, flags);
         let uncertain = self.queue.numbered.uncertain.as_mut();
         let is_tried = uncertain.is_none_or(|call| std::mem::replace(&mut call.is_tried, true));
         match error.kind() {

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use super::{CallNote, Entries, Freed, Payload, Position, SendQueue, bytes_of};
-use crate::memory::pool::{Buffer, Cache};
+use super::{CallNote, Entries, FreedPayloads, Payload, Position, SendQueue, payload_bytes};
+use crate::memory::pool::{Buffer, BufferCache};
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Removes the payloads that were not handed over, in order. Those that the kernel reads in part stay
     /// until it has.
     pub(crate) fn take_unsent(&mut self) -> Vec<P> {
-        let end = self.entries.end();
+        let end = self.entries.next_ticket();
         let unsent = (self.head.ticket..end).filter_map(|ticket| self.entries.take_unsent(ticket)).collect();
-        self.head = Position::of(end);
+        self.head = Position::start_of(end);
         unsent
     }
 
@@ -20,8 +20,8 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Later entries get the following tickets.
     pub(crate) fn detach(&mut self) -> Self {
         let pool = self.freed.cache.pool().clone();
-        let freed = Freed { cache: Cache::sharing(pool), completed: None };
-        let end = self.entries.end();
+        let freed = FreedPayloads { cache: BufferCache::without_buffers(pool), completed: None };
+        let end = self.entries.next_ticket();
         // It makes no MSG_ZEROCOPY calls: the detached queue keeps that role, and gives it back when its
         // calls are over.
         let next = Self::starting_at(end, Arc::clone(&self.socket), freed, None);
@@ -40,14 +40,14 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Whether all pages that the kernel reads can be replaced, once this sender's ring has ended.
-    pub(crate) fn is_replaceable(&self) -> bool {
+    pub(crate) fn can_replace_pages(&self) -> bool {
         let ring = self.ring.as_ref().map(|ring| &ring.memory);
-        self.entries.read().flat_map(Payload::buffers).all(|buffer| buffer.is_replaceable(ring))
+        self.entries.in_kernel().flat_map(Payload::buffers).all(|buffer| buffer.can_replace_pages(ring))
     }
 
     /// Bytes that the kernel reads.
     pub(crate) fn read_bytes(&self) -> usize {
-        self.entries.read().map(bytes_of).sum()
+        self.entries.in_kernel().map(payload_bytes).sum()
     }
 
     /// Gives up the memory that the kernel still reads, and returns how many bytes the program cannot use
@@ -57,7 +57,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             return 0; // nothing of this process is read
         }
         if let Some(ring) = &mut self.ring {
-            ring.sender.cancel(); // calls that wait for room are reported as refused
+            ring.sender.cancel_waiting_sends(); // calls that wait for room are reported as refused
         }
         self.collect_ring();
         self.settle_without_evidence();
@@ -75,6 +75,6 @@ impl<P: Payload, C: CallNote> Drop for SendQueue<P, C> {
             let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
             std::mem::forget((entries, self.ring.take()));
         }
-        self.numbered.release(&self.socket);
+        self.numbered.release_numbering(&self.socket);
     }
 }

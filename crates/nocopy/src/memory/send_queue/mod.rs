@@ -31,13 +31,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use calls::Ring;
+use calls::UringCalls;
 pub(crate) use calls::{Burst, SendMode, is_no_buffers, is_of_method};
-pub(crate) use numbering::{Completion, KernelSocket, NoZeroCopy, Report};
+pub(crate) use numbering::{CallReport, Completion, KernelSocket, NoZeroCopyReason};
 use numbering::{NumberedCalls, OpenCall};
 
 use crate::facts::evidence::Evidence;
-use crate::memory::pool::{Buffer, Cache};
+use crate::memory::pool::{Buffer, BufferCache};
 use crate::sys::fork::Generation;
 use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
@@ -75,12 +75,12 @@ pub(crate) trait Payload: Send + 'static {
     fn into_buffers(self) -> impl Iterator<Item = Buffer>;
 
     /// Whether completions return it as a whole to the program.
-    fn is_returned(&self) -> bool {
+    fn returns_to_program(&self) -> bool {
         true
     }
 }
 
-fn bytes_of(payload: &impl Payload) -> usize {
+fn payload_bytes(payload: &impl Payload) -> usize {
     payload.buffers().iter().map(|buffer| buffer.len()).sum()
 }
 
@@ -88,7 +88,7 @@ fn bytes_of(payload: &impl Payload) -> usize {
 pub(crate) trait CallNote: Copy + Send + 'static {
     /// The note for a failed call that sent nothing, although the kernel may have numbered it (datagrams).
     #[must_use]
-    fn of_failed(self) -> Self {
+    fn for_failed_call(self) -> Self {
         self
     }
 }
@@ -104,7 +104,7 @@ pub(crate) struct Position {
 impl Position {
     /// The first byte of an entry.
     #[inline]
-    pub(crate) fn of(ticket: u64) -> Self {
+    pub(crate) fn start_of(ticket: u64) -> Self {
         Self { ticket, bytes: 0 }
     }
 }
@@ -127,7 +127,7 @@ impl Extent {
 
 /// Something that is queued, or that the kernel still reads.
 #[derive(Debug)]
-struct Entry<P> {
+struct QueueEntry<P> {
     /// `None` once it is free but an earlier entry is not.
     payload: Option<P>,
     /// Calls that read it and are not settled.
@@ -140,18 +140,18 @@ struct Entry<P> {
 #[derive(Debug)]
 pub(crate) struct Entries<P> {
     first: u64,
-    entries: VecDeque<Entry<P>>,
+    entries: VecDeque<QueueEntry<P>>,
     /// Entries before `first` that the kernel reads much longer than many after them, moved aside because
     /// their slots are needed.
-    late: BTreeMap<u64, Entry<P>>,
+    late: BTreeMap<u64, QueueEntry<P>>,
     /// Calls that are not settled.
     open_calls: usize,
 }
 
 /// Where free memory goes.
 #[derive(Debug)]
-struct Freed<P> {
-    cache: Cache,
+struct FreedPayloads<P> {
+    cache: BufferCache,
     completed: Option<VecDeque<Completed<P>>>,
 }
 
@@ -167,10 +167,10 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
     head: Position,
     /// MSG_ZEROCOPY calls, which the error queue completes.
     numbered: NumberedCalls<C>,
-    ring: Option<Ring<C>>,
+    ring: Option<UringCalls<C>>,
     /// Calls that are finished and not settled.
-    finished: VecDeque<(OpenCall<C>, io::Result<Report>)>,
-    freed: Freed<P>,
+    finished: VecDeque<(OpenCall<C>, io::Result<CallReport>)>,
+    freed: FreedPayloads<P>,
     socket: Arc<KernelSocket>,
     readiness: Readiness,
     /// Completions of calls that were never made.
@@ -184,11 +184,11 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
     number: u64,
 }
 
-impl<P: Payload> Freed<P> {
+impl<P: Payload> FreedPayloads<P> {
     #[inline]
-    fn put(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
+    fn store(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
         match &mut self.completed {
-            Some(completed) if payload.is_returned() => {
+            Some(completed) if payload.returns_to_program() => {
                 completed.push_back(Completed { ticket, evidence, item: payload });
             }
             _ => payload.into_buffers().for_each(|buffer| self.cache.put(buffer)),
@@ -204,18 +204,18 @@ impl<P> Entries<P> {
 
     #[inline(always)]
     fn push(&mut self, payload: P) -> Ticket {
-        let ticket = Ticket(self.end());
+        let ticket = Ticket(self.next_ticket());
         let payload = Some(payload);
-        self.entries.push_back(Entry { payload, open_calls: 0, is_handed_over: false, evidence: None });
+        self.entries.push_back(QueueEntry { payload, open_calls: 0, is_handed_over: false, evidence: None });
         if self.entries.len() > SPAN_MAX {
-            self.move_to_late();
+            self.move_late_entries_aside();
         }
         ticket
     }
 
     /// Moves late entries aside, so that later ones need not be kept.
     #[cold]
-    fn move_to_late(&mut self) {
+    fn move_late_entries_aside(&mut self) {
         // Entries are handed over in order: if the first is still queued, all behind it are, and none is in
         // the way.
         if self.entries.front().is_some_and(|first| first.is_handed_over)
@@ -229,12 +229,12 @@ impl<P> Entries<P> {
 
     /// The ticket that the next entry gets.
     #[inline]
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn next_ticket(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
     #[inline]
-    fn get(&self, ticket: u64) -> &Entry<P> {
+    fn get(&self, ticket: u64) -> &QueueEntry<P> {
         // A ticket below `first` is of an entry moved aside: others leave only when free, and are not asked
         // for then.
         match ticket.checked_sub(self.first) {
@@ -243,7 +243,7 @@ impl<P> Entries<P> {
         }
     }
 
-    fn get_mut(&mut self, ticket: u64) -> &mut Entry<P> {
+    fn get_mut(&mut self, ticket: u64) -> &mut QueueEntry<P> {
         match ticket.checked_sub(self.first) {
             Some(place) => &mut self.entries[place as usize],
             None => self.late.get_mut(&ticket).expect("held until it is free"),
@@ -267,7 +267,7 @@ impl<P> Entries<P> {
     }
 
     /// Payloads that the kernel may still read.
-    pub(crate) fn read(&self) -> impl Iterator<Item = &P> {
+    pub(crate) fn in_kernel(&self) -> impl Iterator<Item = &P> {
         let all = self.late.values().chain(&self.entries);
         all.filter(|entry| entry.open_calls > 0).filter_map(|entry| entry.payload.as_ref())
     }
@@ -321,25 +321,25 @@ impl<P: Payload> Entries<P> {
     fn extent(&self, start: Position, bytes: usize) -> Extent {
         let (mut end, mut left) = (start, bytes);
         if bytes == 0 {
-            end = Position::of(start.ticket);
+            end = Position::start_of(start.ticket);
         }
         // Ends within the queue: callers ask for no more bytes than the extent that they passed to the
         // kernel.
         while left > 0 {
             // No underflow: a position is never past the end of its entry.
-            let rest = bytes_of(self.payload(end.ticket)) - end.bytes;
+            let rest = payload_bytes(self.payload(end.ticket)) - end.bytes;
             if left < rest {
                 end.bytes += left;
                 break;
             }
             left -= rest;
-            end = Position::of(end.ticket + 1);
+            end = Position::start_of(end.ticket + 1);
         }
         Extent { start, end, bytes }
     }
 
     /// Records the end of such a call, with its evidence, if it sent anything.
-    fn end_call(&mut self, tickets: Range<u64>, evidence: Option<Evidence>, freed: &mut Freed<P>) {
+    fn end_call(&mut self, tickets: Range<u64>, evidence: Option<Evidence>, freed: &mut FreedPayloads<P>) {
         // No underflow: a call ends once, because that consumes its record.
         self.open_calls -= 1;
         for ticket in tickets {
@@ -351,14 +351,14 @@ impl<P: Payload> Entries<P> {
     }
 
     /// Notes that a whole entry was handed over; `evidence` is for the parts that no call reports.
-    fn hand_over(&mut self, ticket: u64, evidence: Option<Evidence>, freed: &mut Freed<P>) {
+    fn mark_handed_over(&mut self, ticket: u64, evidence: Option<Evidence>, freed: &mut FreedPayloads<P>) {
         let entry = self.get_mut(ticket);
         entry.is_handed_over = true;
         entry.merge_evidence(evidence);
         self.release(ticket, freed);
     }
 
-    fn release(&mut self, ticket: u64, freed: &mut Freed<P>) {
+    fn release(&mut self, ticket: u64, freed: &mut FreedPayloads<P>) {
         let entry = self.get_mut(ticket);
         if entry.open_calls > 0 || !entry.is_handed_over {
             return;
@@ -366,7 +366,7 @@ impl<P: Payload> Entries<P> {
         let evidence = entry.evidence.unwrap_or(Evidence::Unknown);
         // There is none if `take_front` took it out, and it was sent by other means.
         if let Some(payload) = entry.payload.take() {
-            freed.put(Ticket(ticket), payload, evidence);
+            freed.store(Ticket(ticket), payload, evidence);
         }
         if ticket < self.first {
             self.late.remove(&ticket);
@@ -375,7 +375,7 @@ impl<P: Payload> Entries<P> {
     }
 }
 
-impl<P> Entry<P> {
+impl<P> QueueEntry<P> {
     /// The evidence for an entry is that of its worst part.
     fn merge_evidence(&mut self, evidence: Option<Evidence>) {
         let Some(evidence) = evidence else { return };
@@ -390,23 +390,28 @@ impl<P> Entry<P> {
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// `keeps_completed`: free payloads are kept for [`completed`](Self::completed).
-    pub(crate) fn new(socket: Arc<KernelSocket>, cache: Cache, keeps_completed: bool) -> Self {
-        let sharer = cache.share();
-        let freed = Freed { cache, completed: keeps_completed.then(VecDeque::new) };
+    pub(crate) fn new(socket: Arc<KernelSocket>, cache: BufferCache, keeps_completed: bool) -> Self {
+        let sharer = cache.count_sharer();
+        let freed = FreedPayloads { cache, completed: keeps_completed.then(VecDeque::new) };
         Self::starting_at(0, socket, freed, sharer)
     }
 
-    fn starting_at(first: u64, socket: Arc<KernelSocket>, freed: Freed<P>, sharer: Option<Arc<()>>) -> Self {
+    fn starting_at(
+        first: u64,
+        socket: Arc<KernelSocket>,
+        freed: FreedPayloads<P>,
+        sharer: Option<Arc<()>>,
+    ) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
             entries: Entries::starting_at(first),
-            head: Position::of(first),
-            numbered: NumberedCalls::none(),
+            head: Position::start_of(first),
+            numbered: NumberedCalls::without_calls(),
             ring: None,
             finished: VecDeque::new(),
             freed,
             socket,
-            readiness: Readiness::to_send(),
+            readiness: Readiness::for_sending(),
             unknown_completions: 0,
             _sharer: sharer,
             generation: Generation::current(),
@@ -434,12 +439,12 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     #[inline]
     pub(crate) fn queued(&self) -> usize {
         // No underflow: the head moves only over entries of the queue.
-        (self.entries.end() - self.head.ticket) as usize
+        (self.entries.next_ticket() - self.head.ticket) as usize
     }
 
     /// The only payload, if it is queued and no call reads it.
     #[inline(always)]
-    pub(crate) fn only(&self) -> Option<&P> {
+    pub(crate) fn only_payload(&self) -> Option<&P> {
         match self.entries.entries.front() {
             Some(first) if self.entries.entries.len() == 1 && self.queued() == 1 && first.open_calls == 0 => {
                 first.payload.as_ref()
@@ -450,19 +455,19 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Removes the only entry, which a copying call sent; `take` removes its buffer.
     #[inline(always)]
-    pub(crate) fn pop_only(&mut self, take: impl FnOnce(&mut P) -> Option<Buffer>, evidence: Evidence) {
+    pub(crate) fn pop_only_entry(&mut self, take: impl FnOnce(&mut P) -> Option<Buffer>, evidence: Evidence) {
         let Entries { entries, first, .. } = &mut self.entries;
         let Some(entry) = entries.front_mut() else { return };
         assert!(entry.open_calls == 0, "the kernel reads it");
         let ticket = Ticket(*first);
         *first += 1;
-        self.head = Position::of(*first);
+        self.head = Position::start_of(*first);
         if self.freed.completed.is_none() {
             let buffer = entry.payload.as_mut().and_then(take);
             entries.pop_front();
             buffer.into_iter().for_each(|buffer| self.freed.cache.put(buffer));
         } else if let Some(payload) = entries.pop_front().and_then(|entry| entry.payload) {
-            self.freed.put(ticket, payload, evidence);
+            self.freed.store(ticket, payload, evidence);
         }
     }
 
@@ -497,7 +502,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let from = std::mem::replace(&mut self.head, to);
         // Not the entry at `to`, of which some bytes are still queued.
         for ticket in from.ticket..to.ticket {
-            self.entries.hand_over(ticket, evidence, &mut self.freed);
+            self.entries.mark_handed_over(ticket, evidence, &mut self.freed);
         }
         if to.bytes > 0 && to != from {
             self.entries.get_mut(to.ticket).merge_evidence(evidence);
@@ -511,16 +516,16 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             return; // its parent collects
         }
         loop {
-            let was_quiet = self.numbered.is_quiet(&self.socket);
+            let was_quiet = self.numbered.kernel_holds_no_call(&self.socket);
             let before = self.finished.len();
             while let Some(report) = self.numbered.next_report(&self.socket) {
-                self.unknown_completions += self.numbered.complete(report, &mut self.finished);
+                self.unknown_completions += self.numbered.finish_reported_calls(report, &mut self.finished);
             }
             if let Some(failed) = self.numbered.resolve_uncertain(was_quiet) {
                 self.entries.end_call(failed.extent.tickets(), None, &mut self.freed);
             }
             // After the last completions it may be quiet.
-            if self.finished.len() == before || !self.is_uncertain() {
+            if self.finished.len() == before || !self.is_next_number_uncertain() {
                 break;
             }
         }
@@ -568,31 +573,31 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     #[inline]
-    pub(crate) fn cache(&self) -> &Cache {
+    pub(crate) fn cache(&self) -> &BufferCache {
         &self.freed.cache
     }
 
     #[inline]
-    pub(crate) fn cache_mut(&mut self) -> &mut Cache {
+    pub(crate) fn cache_mut(&mut self) -> &mut BufferCache {
         &mut self.freed.cache
     }
 
     /// Waits for completions of earlier sends.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
-        let busy_ring = self.ring.as_ref().filter(|ring| ring.calls.open() > 0);
+        let busy_ring = self.ring.as_ref().filter(|ring| ring.calls.open_count() > 0);
         wait_for_completions(self.socket(), busy_ring.map(|ring| ring.sender.as_fd()), timeout)
     }
 
     /// Whether the descriptor also reports room to send.
     #[inline]
     pub(crate) fn wants_room(&self) -> bool {
-        self.readiness.wants_room()
+        self.readiness.reports_room()
     }
 
     /// Sets whether the descriptor also reports room to send.
     #[inline]
-    pub(crate) fn want_room(&self, wanted: bool) {
-        self.readiness.want_room(self.socket(), wanted);
+    pub(crate) fn set_wants_room(&self, wanted: bool) {
+        self.readiness.set_reports_room(self.socket(), wanted);
     }
 
     /// Sets whether the descriptor is also readable while another one is.
@@ -604,7 +609,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// by its ring, or, if wanted, there is room to send. Panics at the first call, if the process has no
     /// descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.readiness.descriptor_of(self.socket(), self.ring_descriptor())
+        self.readiness.descriptor_with_others(self.socket(), self.ring_descriptor())
     }
 }
 

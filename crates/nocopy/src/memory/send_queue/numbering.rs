@@ -2,8 +2,8 @@
 //!
 //! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, for all its descriptors together, and
 //! reports completions in one error queue, among the errors of the network. So one sender at a time [makes
-//! such calls](KernelSocket::claim), the next one continues its numbers, and only this module reads the
-//! queue: a completion that another half reads is kept for that sender.
+//! such calls](KernelSocket::claim_numbering), the next one continues its numbers, and only this module reads
+//! the queue: a completion that another half reads is kept for that sender.
 //!
 //! It may number a call that fails. For example, with UDP segmentation after the MTU was lowered, the packet
 //! is made, found too long, and its completion reported, although `sendmsg` returns `EINVAL`. So after any
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{CallNote, Extent, Position};
-use crate::sys::error_queue::{CompletionReport, NetworkError, QueueEntry, next_entry};
+use crate::sys::error_queue::{CompletionReport, ErrorQueueEntry, NetworkError, next_entry};
 use crate::sys::fork::Generation;
 use crate::sys::option;
 
@@ -49,14 +49,14 @@ pub(crate) struct KernelSocket {
 /// Entries of the error queue that were read, but not taken by a sender.
 #[derive(Debug)]
 struct ErrorQueue {
-    numbering: Numbering,
+    numbering: NumberingState,
     /// At most one for each call that the sender has in flight.
     completions: VecDeque<CompletionReport>,
     errors: VecDeque<NetworkError>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Numbering {
+enum NumberingState {
     /// No sender makes `MSG_ZEROCOPY` calls; the next call gets this number.
     Free(u64),
     /// One sender makes the calls, or waits for their completions.
@@ -68,7 +68,7 @@ enum Numbering {
 impl KernelSocket {
     /// A socket without earlier `MSG_ZEROCOPY` calls and without other descriptors.
     pub(crate) fn new(descriptor: Arc<OwnedFd>) -> Arc<Self> {
-        let numbering = Numbering::Free(0);
+        let numbering = NumberingState::Free(0);
         let queue = ErrorQueue { numbering, completions: VecDeque::new(), errors: VecDeque::new() };
         let (queue, generation) = (Mutex::new(queue), Generation::current());
         Arc::new(Self { descriptor, generation, queue, network_errors: AtomicU64::new(0) })
@@ -82,48 +82,48 @@ impl KernelSocket {
     /// Makes the caller the only sender of `MSG_ZEROCOPY` calls, and returns the number of its first call.
     /// `None` while there is another sender, if the number is unknown, and in a forked child, because its
     /// parent may make further calls.
-    pub(super) fn claim(&self) -> Option<u64> {
-        let mut queue = self.queue()?;
-        let Numbering::Free(next) = queue.numbering else { return None };
-        queue.numbering = Numbering::Taken;
+    pub(super) fn claim_numbering(&self) -> Option<u64> {
+        let mut queue = self.lock_error_queue()?;
+        let NumberingState::Free(next) = queue.numbering else { return None };
+        queue.numbering = NumberingState::Taken;
         Some(next)
     }
 
     /// Ends the role of the only sender, which makes no more calls and waits for no completion. `next` is the
     /// number of the next call, if known.
-    pub(super) fn release(&self, next: Option<u64>) {
-        let Some(mut queue) = self.queue() else { return };
-        queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
+    pub(super) fn release_numbering(&self, next: Option<u64>) {
+        let Some(mut queue) = self.lock_error_queue() else { return };
+        queue.numbering = next.map_or(NumberingState::Lost, NumberingState::Free);
         // They are of calls of the old sender; the next one must not get them.
         queue.completions.clear();
     }
 
     /// The next completion, for the sender that made the calls; `None` if there is none now.
     pub(super) fn next_completion(&self) -> Option<CompletionReport> {
-        let mut queue = self.queue()?;
+        let mut queue = self.lock_error_queue()?;
         // Ends: each round takes an entry off the kernel's queue, and the first completion is enough.
-        while queue.completions.is_empty() && self.read_one(&mut queue) {}
+        while queue.completions.is_empty() && self.read_one_entry(&mut queue) {}
         queue.completions.pop_front()
     }
 
     /// Reads the error queue, and returns how many network errors there were.
-    pub(crate) fn read(&self) -> u64 {
-        let Some(mut queue) = self.queue() else { return 0 };
-        let before = self.network_errors();
+    pub(crate) fn read_error_queue(&self) -> u64 {
+        let Some(mut queue) = self.lock_error_queue() else { return 0 };
+        let before = self.network_error_count();
         // Limited, so that a flood of errors does not hold the lock that other halves wait for.
-        (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
-        self.network_errors() - before
+        (0..READ_MAX).take_while(|_| self.read_one_entry(&mut queue)).for_each(drop);
+        self.network_error_count() - before
     }
 
-    fn read_one(&self, queue: &mut ErrorQueue) -> bool {
+    fn read_one_entry(&self, queue: &mut ErrorQueue) -> bool {
         let Ok(Some(entry)) = next_entry(self.as_fd()) else { return false };
         match entry {
-            QueueEntry::Completion(report) => {
-                if let Numbering::Taken = queue.numbering {
+            ErrorQueueEntry::Completion(report) => {
+                if let NumberingState::Taken = queue.numbering {
                     queue.completions.push_back(report);
                 }
             }
-            QueueEntry::Network(error) => {
+            ErrorQueueEntry::Network(error) => {
                 self.network_errors.fetch_add(1, Relaxed); // a count alone: it is of no other memory
                 if queue.errors.len() == ERRORS_MAX {
                     queue.errors.pop_front();
@@ -136,18 +136,18 @@ impl KernelSocket {
 
     /// Network errors read so far.
     #[inline]
-    pub(crate) fn network_errors(&self) -> u64 {
+    pub(crate) fn network_error_count(&self) -> u64 {
         self.network_errors.load(Relaxed)
     }
 
     /// The latest network errors that were not taken yet, oldest first.
     pub(crate) fn take_errors(&self) -> VecDeque<NetworkError> {
-        self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
+        self.lock_error_queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
 
     /// `None` in a forked child, which must not lock: a thread of its parent may have held the lock at the
     /// fork.
-    fn queue(&self) -> Option<MutexGuard<'_, ErrorQueue>> {
+    fn lock_error_queue(&self) -> Option<MutexGuard<'_, ErrorQueue>> {
         // Poisoning does not matter: no code that may panic leaves it half changed.
         (!self.generation.is_outdated()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -161,7 +161,7 @@ impl AsFd for KernelSocket {
 
 /// The kernel's report of a finished call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct CallReport {
     pub(crate) copied: bool,
     /// Whether this is the first call of the kernel's report, which may cover several.
     pub(crate) is_first: bool,
@@ -181,7 +181,7 @@ pub(super) struct OpenCall<C> {
 pub(crate) struct Completion<C> {
     pub(super) call: OpenCall<C>,
     /// Error: the ring refused the call, which sent nothing.
-    pub(crate) outcome: io::Result<Report>,
+    pub(crate) outcome: io::Result<CallReport>,
     /// The number of its queue.
     pub(super) queue: u64,
 }
@@ -204,7 +204,7 @@ impl<C: CallNote> Completion<C> {
 /// Why a sender makes no MSG_ZEROCOPY calls.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.why())]
-pub(crate) enum NoZeroCopy {
+pub(crate) enum NoZeroCopyReason {
     /// Another sender makes them, or gave up calls that the kernel has not completed.
     Taken,
     /// There may be other descriptors of the socket, through which such calls may be made.
@@ -214,7 +214,7 @@ pub(crate) enum NoZeroCopy {
     Kernel(#[source] io::Error),
 }
 
-impl NoZeroCopy {
+impl NoZeroCopyReason {
     pub(crate) fn why(&self) -> &'static str {
         match self {
             Self::Taken => {
@@ -239,14 +239,14 @@ impl NoZeroCopy {
 pub(super) struct NumberedCalls<C> {
     /// Calls without a report.
     pub(super) calls: CallTable<OpenCall<C>>,
-    role: Role,
+    role: NumberingRole,
     /// No other call is made until it is resolved.
     pub(super) uncertain: Option<UncertainCall<C>>,
 }
 
 /// Whether this sender makes the calls of its socket. All such calls on a socket share one numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum NumberingRole {
     /// This sender makes none.
     NotOurs,
     /// Only this sender makes them. Before the first call, the kernel kept `idle_bytes` for the socket in
@@ -279,21 +279,21 @@ pub(super) struct UncertainCall<C> {
 }
 
 impl<C: CallNote> NumberedCalls<C> {
-    pub(super) fn none() -> Self {
-        Self { calls: CallTable::starting_at(0), role: Role::NotOurs, uncertain: None }
+    pub(super) fn without_calls() -> Self {
+        Self { calls: CallTable::starting_at(0), role: NumberingRole::NotOurs, uncertain: None }
     }
 
     /// Makes this sender the one that makes MSG_ZEROCOPY calls on the socket; called before the first.
-    pub(super) fn allow(&mut self, socket: &KernelSocket) -> Result<(), NoZeroCopy> {
+    pub(super) fn become_zero_copy_sender(&mut self, socket: &KernelSocket) -> Result<(), NoZeroCopyReason> {
         match self.role {
-            Role::Ours { .. } => return Ok(()),
-            Role::Draining => return Err(NoZeroCopy::Shared),
-            Role::NotOurs => {}
+            NumberingRole::Ours { .. } => return Ok(()),
+            NumberingRole::Draining => return Err(NoZeroCopyReason::Shared),
+            NumberingRole::NotOurs => {}
         }
         // Before the claim: if the kernel refuses, the numbers stay free for another sender.
-        option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)?;
-        let first = socket.claim().ok_or(NoZeroCopy::Taken)?;
-        self.role = Role::Ours { idle_bytes: option::option_memory_bytes(socket).ok() };
+        option::allow_zero_copy(socket).map_err(NoZeroCopyReason::Kernel)?;
+        let first = socket.claim_numbering().ok_or(NoZeroCopyReason::Taken)?;
+        self.role = NumberingRole::Ours { idle_bytes: option::option_memory_bytes(socket).ok() };
         // No call is lost: without the role none was made.
         self.calls = CallTable::starting_at(first);
         Ok(())
@@ -302,21 +302,21 @@ impl<C: CallNote> NumberedCalls<C> {
     /// Lets others make such calls on the socket; this sender makes no more.
     pub(super) fn share_socket(&mut self, socket: &KernelSocket, is_inherited: bool) -> io::Result<()> {
         match self.role {
-            Role::Draining => return Ok(()),
+            NumberingRole::Draining => return Ok(()),
             _ if is_inherited => return Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
-            Role::Ours { .. } if self.uncertain.is_none() => {}
-            Role::NotOurs if socket.claim().is_some() => {}
-            Role::Ours { .. } | Role::NotOurs => {
+            NumberingRole::Ours { .. } if self.uncertain.is_none() => {}
+            NumberingRole::NotOurs if socket.claim_numbering().is_some() => {}
+            NumberingRole::Ours { .. } | NumberingRole::NotOurs => {
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY));
             }
         }
-        self.role = Role::Draining;
+        self.role = NumberingRole::Draining;
         Ok(())
     }
 
     /// Whether this sender makes such calls.
-    pub(super) fn is_allowed(&self) -> bool {
-        matches!(self.role, Role::Ours { .. })
+    pub(super) fn is_zero_copy_sender(&self) -> bool {
+        matches!(self.role, NumberingRole::Ours { .. })
     }
 
     /// Records a call that failed: `failed` has no bytes.
@@ -327,8 +327,8 @@ impl<C: CallNote> NumberedCalls<C> {
 
     /// The next report of such calls; also reads the other entries of the error queue.
     pub(super) fn next_report(&self, socket: &KernelSocket) -> Option<CompletionReport> {
-        if self.role == Role::NotOurs {
-            socket.read();
+        if self.role == NumberingRole::NotOurs {
+            socket.read_error_queue();
             return None;
         }
         socket.next_completion()
@@ -336,23 +336,23 @@ impl<C: CallNote> NumberedCalls<C> {
 
     /// Moves the calls of a report to those that are finished. Returns how many of its numbers were of calls
     /// that were never made, or already finished.
-    pub(super) fn complete(
+    pub(super) fn finish_reported_calls(
         &mut self,
         report: CompletionReport,
-        finished: &mut VecDeque<(OpenCall<C>, io::Result<Report>)>,
+        finished: &mut VecDeque<(OpenCall<C>, io::Result<CallReport>)>,
     ) -> u64 {
-        let first = self.calls.number(report.first);
+        let first = self.calls.full_number(report.first);
         let named = first..first + i64::from(report.last.wrapping_sub(report.first)) + 1;
         let mut expected = 0;
-        // `open_part` cuts the range to the table, so a report of 2^32 numbers costs no more rounds than
+        // `clamp_to_table` cuts the range to the table, so a report of 2^32 numbers costs no more rounds than
         // there are calls.
-        for number in self.calls.open_part(&named) {
+        for number in self.calls.clamp_to_table(&named) {
             let Some(call) = self.calls.take(number) else { continue };
-            finished.push_back((call, Ok(Report { copied: report.copied, is_first: expected == 0 })));
+            finished.push_back((call, Ok(CallReport { copied: report.copied, is_first: expected == 0 })));
             expected += 1;
         }
         if let Some(uncertain) = &mut self.uncertain {
-            let next = self.calls.end().cast_signed();
+            let next = self.calls.next_number().cast_signed();
             // The two numbers after the recorded calls belong to the failed call and its probe.
             for (number, reported) in (next..).zip(&mut uncertain.reported) {
                 if named.contains(&number) && !std::mem::replace(reported, true) {
@@ -363,14 +363,14 @@ impl<C: CallNote> NumberedCalls<C> {
         // Not negative: each expected number lies in the range and is counted once.
         let unknown = (named.end - named.start - expected).cast_unsigned();
         // The calls of other senders are reported here, too.
-        if self.role == Role::Draining { 0 } else { unknown }
+        if self.role == NumberingRole::Draining { 0 } else { unknown }
     }
 
     /// Whether there is an uncertain call, and the kernel has no open calls: it reads no memory, and all
     /// completions were read. Call it before completions are read, for
     /// [`resolve_uncertain`](Self::resolve_uncertain), because another half may read some at the same time.
-    pub(super) fn is_quiet(&self, socket: &KernelSocket) -> bool {
-        let Role::Ours { idle_bytes: Some(idle) } = self.role else { return false };
+    pub(super) fn kernel_holds_no_call(&self, socket: &KernelSocket) -> bool {
+        let NumberingRole::Ours { idle_bytes: Some(idle) } = self.role else { return false };
         self.uncertain.is_some() && option::option_memory_bytes(socket).is_ok_and(|bytes| bytes <= idle)
     }
 
@@ -384,12 +384,12 @@ impl<C: CallNote> NumberedCalls<C> {
         match reported {
             [false, false] => {}
             // Either call has the number; the other has none.
-            [true, false] => self.calls.skip(),
-            [true, true] => (0..2).for_each(|_| self.calls.skip()),
+            [true, false] => self.calls.skip_number(),
+            [true, true] => (0..2).for_each(|_| self.calls.skip_number()),
             // It has the first number, and is still read; the probe has the second.
             [false, true] => {
                 self.calls.push(failed);
-                self.calls.skip();
+                self.calls.skip_number();
                 return None;
             }
         }
@@ -397,10 +397,11 @@ impl<C: CallNote> NumberedCalls<C> {
     }
 
     /// The end of the sender: others may make such calls, if their number is known.
-    pub(super) fn release(&self, socket: &KernelSocket) {
-        if self.role != Role::NotOurs {
-            let is_known = self.is_allowed() && self.calls.open() == 0 && self.uncertain.is_none();
-            socket.release(is_known.then(|| self.calls.end()));
+    pub(super) fn release_numbering(&self, socket: &KernelSocket) {
+        if self.role != NumberingRole::NotOurs {
+            let is_known =
+                self.is_zero_copy_sender() && self.calls.open_count() == 0 && self.uncertain.is_none();
+            socket.release_numbering(is_known.then(|| self.calls.next_number()));
         }
     }
 }
@@ -437,7 +438,7 @@ impl<C> CallTable<C> {
     }
 
     /// Skips a number that the kernel gave to a finished call.
-    fn skip(&mut self) {
+    fn skip_number(&mut self) {
         self.calls.push_back(None);
         self.forget_front();
     }
@@ -450,27 +451,27 @@ impl<C> CallTable<C> {
     }
 
     /// The full number for the kernel's 32-bit `low`: the one nearest to the open calls, possibly below them.
-    fn number(&self, low: u32) -> i64 {
+    fn full_number(&self, low: u32) -> i64 {
         // Right as long as fewer than 2^31 calls are open.
         let away = low.wrapping_sub(self.first as u32).cast_signed();
         self.first.cast_signed() + i64::from(away)
     }
 
     /// The part of a range that may be open.
-    fn open_part(&self, range: &Range<i64>) -> Range<u64> {
+    fn clamp_to_table(&self, range: &Range<i64>) -> Range<u64> {
         // Negative numbers are before all calls. Both ends are clamped to the table, so the result may be
         // empty.
-        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
+        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.next_number());
         within(range.start)..within(range.end)
     }
 
     /// How many are not finished.
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn open_count(&self) -> usize {
         self.open
     }
 
     /// The number after the last call.
-    pub(super) fn end(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.first + self.calls.len() as u64
     }
 }

@@ -28,11 +28,11 @@ impl Payload for Buffer {
 type Queue = SendQueue<Buffer, ()>;
 
 /// A queue that keeps what is free for `completed`.
-fn queue(socket: Arc<KernelSocket>) -> Queue {
-    SendQueue::new(socket, Cache::new(Pool::new(1, 4096).unwrap()), true)
+fn new_queue(socket: Arc<KernelSocket>) -> Queue {
+    SendQueue::new(socket, BufferCache::new(Pool::new(1, 4096).unwrap()), true)
 }
 
-fn connected() -> (Arc<KernelSocket>, UdpSocket) {
+fn connected_sockets() -> (Arc<KernelSocket>, UdpSocket) {
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();
     to.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -40,30 +40,30 @@ fn connected() -> (Arc<KernelSocket>, UdpSocket) {
 }
 
 /// All of one entry.
-fn whole(ticket: u64) -> Extent {
-    Extent { start: Position::of(ticket), end: Position::of(ticket + 1), bytes: 100 }
+fn whole_entry(ticket: u64) -> Extent {
+    Extent { start: Position::start_of(ticket), end: Position::start_of(ticket + 1), bytes: 100 }
 }
 
-fn call(extent: Extent) -> OpenCall<()> {
+fn open_call_for(extent: Extent) -> OpenCall<()> {
     OpenCall { extent, note: () }
 }
 
 /// Queues a datagram of 100 bytes.
-fn push(queue: &mut Queue) -> Extent {
+fn push_datagram(queue: &mut Queue) -> Extent {
     let Ticket(ticket) = queue.push(vec![7; 100].into());
-    whole(ticket)
+    whole_entry(ticket)
 }
 
-fn send(queue: &mut Queue, extent: Extent) -> io::Result<usize> {
+fn send_without_copy(queue: &mut Queue, extent: Extent) -> io::Result<usize> {
     let mut burst = Burst::new();
-    let mut batch = queue.batch(&mut burst, None);
+    let mut batch = queue.begin_batch(&mut burst, None);
     batch.add(extent, None, ());
     batch.send_zero_copy(0)
 }
 
-fn send_one(queue: &mut Queue) {
-    let extent = push(queue);
-    assert_eq!(send(queue, extent).unwrap(), 1);
+fn send_one_datagram(queue: &mut Queue) {
+    let extent = push_datagram(queue);
+    assert_eq!(send_without_copy(queue, extent).unwrap(), 1);
     queue.advance(extent.end, None);
     assert!(queue.completed().is_none(), "a call reads it");
 }
@@ -77,15 +77,15 @@ impl AsRef<[u8]> for SharedBytes {
 }
 
 #[test]
-fn memory_in_flight_survives_drop() {
+fn memory_read_by_the_kernel_survives_the_drop_of_its_queue() {
     for is_read in [false, true] {
         let bytes = Arc::new([7; 100]);
-        let (socket, _to) = connected();
-        let mut queue = queue(socket);
+        let (socket, _to) = connected_sockets();
+        let mut queue = new_queue(socket);
         queue.push(Buffer::from_owner(SharedBytes(Arc::clone(&bytes))));
         if is_read {
             queue.entries.open_call(0..1);
-            queue.numbered.calls.push(call(whole(0)));
+            queue.numbered.calls.push(open_call_for(whole_entry(0)));
         }
         drop(queue);
         assert_eq!(Arc::strong_count(&bytes), if is_read { 2 } else { 1 });
@@ -94,21 +94,21 @@ fn memory_in_flight_survives_drop() {
 
 #[test]
 fn memory_of_reported_calls_is_not_abandoned() {
-    let mut queue = queue(connected().0);
+    let mut queue = new_queue(connected_sockets().0);
     for ticket in 0..2 {
-        push(&mut queue);
+        push_datagram(&mut queue);
         queue.entries.open_call(ticket..ticket + 1);
-        queue.numbered.calls.push(call(whole(ticket)));
+        queue.numbered.calls.push(open_call_for(whole_entry(ticket)));
     }
-    queue.advance(Position::of(2), None);
-    queue.complete(CompletionReport { first: 0, last: 0, copied: false });
+    queue.advance(Position::start_of(2), None);
+    queue.finish_reported_calls(CompletionReport { first: 0, last: 0, copied: false });
     assert_eq!(queue.in_flight(), 2, "neither is settled");
     assert_eq!(queue.abandon(), 100, "only the second is still read");
 }
 
 #[test]
 fn a_call_reads_only_entries_with_accepted_bytes() {
-    let mut queue = queue(connected().0);
+    let mut queue = new_queue(connected_sockets().0);
     for bytes in [10, 0, 20, 0] {
         queue.push(vec![0; bytes].into());
     }
@@ -117,14 +117,14 @@ fn a_call_reads_only_entries_with_accepted_bytes() {
     let start = Position { ticket: 0, bytes: 4 };
     for (bytes, end, pieces) in [
         (1, Position { ticket: 0, bytes: 5 }, vec![1]),
-        (6, Position::of(1), vec![6]),
+        (6, Position::start_of(1), vec![6]),
         (7, Position { ticket: 2, bytes: 1 }, vec![6, 0, 1]),
-        (26, Position::of(3), vec![6, 0, 20]),
+        (26, Position::start_of(3), vec![6, 0, 20]),
     ] {
         let extent = entries.extent(start, bytes);
         assert_eq!((extent.end, lengths(extent)), (end, pieces), "{bytes}");
     }
-    for start in [start, Position::of(0)] {
+    for start in [start, Position::start_of(0)] {
         assert!(entries.extent(start, 0).tickets().is_empty(), "a call that took nothing reads nothing");
     }
 }
@@ -132,10 +132,10 @@ fn a_call_reads_only_entries_with_accepted_bytes() {
 #[test]
 #[should_panic(expected = "another queue")]
 fn a_completion_of_another_queue_is_refused() {
-    let (mut queue, mut other) = (queue(connected().0), queue(connected().0));
+    let (mut queue, mut other) = (new_queue(connected_sockets().0), new_queue(connected_sockets().0));
     for queue in [&mut queue, &mut other] {
         queue.allow_zero_copy().unwrap();
-        send_one(queue);
+        send_one_datagram(queue);
     }
     let give_up = Instant::now() + PATIENCE;
     let done = loop {
@@ -150,10 +150,10 @@ fn a_completion_of_another_queue_is_refused() {
 
 /// The reports came before the fork, and were not settled.
 #[test]
-fn a_forked_child_settles_no_call_of_its_parent() {
-    let mut queue = queue(connected().0);
+fn a_forked_child_sees_no_completions_of_its_parent() {
+    let mut queue = new_queue(connected_sockets().0);
     queue.allow_zero_copy().unwrap();
-    send_one(&mut queue);
+    send_one_datagram(&mut queue);
     let give_up = Instant::now() + PATIENCE;
     while queue.finished.is_empty() {
         assert!(Instant::now() < give_up, "stuck");
@@ -173,10 +173,10 @@ fn collecting_submits_sends_that_did_not_fit_the_ring() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
-    let (socket, to) = connected();
-    let mut queue = queue(socket);
+    let (socket, to) = connected_sockets();
+    let mut queue = new_queue(socket);
     queue.open_ring(128).unwrap();
-    let extent = push(&mut queue);
+    let extent = push_datagram(&mut queue);
 
     // Something that is no ring, in the place of the ring.
     let ring = queue.ring_descriptor().unwrap().as_raw_fd();
@@ -187,7 +187,7 @@ fn collecting_submits_sends_that_did_not_fit_the_ring() {
     unsafe { libc::dup2(nothing.as_raw_fd(), ring) };
     queue.queue_on_ring(extent, None, None, ()).unwrap();
     queue.advance(extent.end, None);
-    let submitted = queue.submit();
+    let submitted = queue.submit_ring();
     // SAFETY: as above.
     unsafe { (libc::dup2(original, ring), libc::close(original)) };
     assert!(submitted.is_err());
@@ -210,12 +210,12 @@ fn a_ring_is_dropped_before_its_memory_returns() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
-    let mut queue = queue(connected().0);
+    let mut queue = new_queue(connected_sockets().0);
     queue.open_ring(1).unwrap();
     let ring = format!("/proc/self/fd/{}", queue.ring_descriptor().unwrap().as_raw_fd());
     let opened = std::fs::read_link(&ring).unwrap();
     let pool = queue.cache().pool().clone();
-    let locked = pool.registered().expect("memory of this process");
+    let locked = pool.lock_registered_rings().expect("memory of this process");
     let dropping = std::thread::spawn(move || drop(queue));
     wait_until("the ring's end", || std::fs::read_link(&ring).map_or(true, |now| now != opened));
     assert!(!dropping.is_finished(), "the memory is still registered");
@@ -225,31 +225,31 @@ fn a_ring_is_dropped_before_its_memory_returns() {
 
 #[test]
 fn the_next_sender_continues_the_numbering() {
-    let (socket, to) = connected();
-    let mut first = queue(Arc::clone(&socket));
+    let (socket, to) = connected_sockets();
+    let mut first = new_queue(Arc::clone(&socket));
     first.allow_zero_copy().unwrap();
-    let mut second = queue(Arc::clone(&socket));
+    let mut second = new_queue(Arc::clone(&socket));
     second.allow_zero_copy().expect_err("two would count from the same number");
-    let extent = push(&mut second);
-    let refused = send(&mut second, extent).unwrap_err();
+    let extent = push_datagram(&mut second);
+    let refused = send_without_copy(&mut second, extent).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::Unsupported, "no call without a number");
 
-    (0..3).for_each(|_| send_one(&mut first));
+    (0..3).for_each(|_| send_one_datagram(&mut first));
     assert_eq!(first.in_flight(), 3);
-    reaper::hand_over(&mut first, CloseTimeouts { patience: PATIENCE, cut_off: None });
+    reaper::hand_over_to_reaper(&mut first, CloseTimeouts { patience: PATIENCE, cut_off: None });
     drop(first);
     let give_up = Instant::now() + PATIENCE;
     while second.allow_zero_copy().is_err() {
         assert!(Instant::now() < give_up, "the numbering never came back");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(second.numbered.calls.end(), 3);
-    send(&mut second, extent).unwrap();
+    assert_eq!(second.numbered.calls.next_number(), 3);
+    send_without_copy(&mut second, extent).unwrap();
     to.recv(&mut [0; 200]).unwrap();
     while second.in_flight() > 0 {
         assert!(Instant::now() < give_up, "stuck");
         // Another half may read the queue.
-        socket.read();
+        socket.read_error_queue();
         second.collect();
         second.settle_without_evidence();
         assert_eq!(second.unknown_completions(), 0);
@@ -257,29 +257,29 @@ fn the_next_sender_continues_the_numbering() {
 }
 
 #[test]
-fn abandoned_calls_end_the_numbering() {
-    let (socket, _to) = connected();
-    let mut first = queue(Arc::clone(&socket));
+fn no_sender_claims_the_numbering_after_abandoned_calls() {
+    let (socket, _to) = connected_sockets();
+    let mut first = new_queue(Arc::clone(&socket));
     first.allow_zero_copy().unwrap();
-    send_one(&mut first);
+    send_one_datagram(&mut first);
     assert_eq!(first.in_flight(), 1);
     assert_eq!(first.abandon(), 100, "foreign memory");
-    assert!(socket.claim().is_none());
+    assert!(socket.claim_numbering().is_none());
 }
 
 impl Queue {
     /// As after a call that failed, and may have a number.
-    fn fail(&mut self, extent: Extent) {
+    fn fail_with_uncertain_call(&mut self, extent: Extent) {
         self.entries.open_call(extent.tickets());
-        self.numbered.push_uncertain(call(Extent { bytes: 0, ..extent }));
+        self.numbered.push_uncertain(open_call_for(Extent { bytes: 0, ..extent }));
     }
 
     /// As after the kernel's report; returns how many of its numbers are unknown.
-    fn complete(&mut self, report: CompletionReport) -> u64 {
-        self.numbered.complete(report, &mut self.finished)
+    fn finish_reported_calls(&mut self, report: CompletionReport) -> u64 {
+        self.numbered.finish_reported_calls(report, &mut self.finished)
     }
 
-    fn resolve(&mut self, was_quiet: bool) {
+    fn resolve_uncertain_call(&mut self, was_quiet: bool) {
         if let Some(failed) = self.numbered.resolve_uncertain(was_quiet) {
             self.entries.end_call(failed.extent.tickets(), None, &mut self.freed);
         }
@@ -299,23 +299,23 @@ fn an_uncertain_call_holds_its_memory_until_resolved() {
         (vec![1], false, false, 2),
     ];
     for (reported, was_quiet, is_free, next) in cases {
-        let mut queue = queue(connected().0);
+        let mut queue = new_queue(connected_sockets().0);
         queue.allow_zero_copy().unwrap();
-        let extent = push(&mut queue);
-        queue.fail(extent);
-        assert!(queue.entries.is_read(0) && queue.only().is_none(), "not to be taken away");
+        let extent = push_datagram(&mut queue);
+        queue.fail_with_uncertain_call(extent);
+        assert!(queue.entries.is_read(0) && queue.only_payload().is_none(), "not to be taken away");
         queue.advance(extent.end, Some(Evidence::Unknown)); // sent in another way
         assert!(queue.completed().is_none() && queue.in_flight() == 1);
         for &number in &reported {
-            assert_eq!(queue.complete(report(number)), 0);
+            assert_eq!(queue.finish_reported_calls(report(number)), 0);
         }
-        queue.resolve(was_quiet);
-        assert_eq!(queue.numbered.calls.end(), next, "{reported:?} {was_quiet}");
+        queue.resolve_uncertain_call(was_quiet);
+        assert_eq!(queue.numbered.calls.next_number(), next, "{reported:?} {was_quiet}");
         assert_eq!(queue.completed().is_some(), is_free, "{reported:?} {was_quiet}");
         if !is_free {
             assert_eq!(queue.in_flight(), 1);
-            queue.complete(report(0));
-            queue.resolve(false);
+            queue.finish_reported_calls(report(0));
+            queue.resolve_uncertain_call(false);
             queue.settle_without_evidence();
             assert!(queue.completed().is_some(), "{reported:?} {was_quiet}");
         }

@@ -11,7 +11,7 @@ use nocopy_proto::message::{Path, Time};
 
 use super::{Alone, Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;

@@ -23,7 +23,7 @@ use super::counters::CarrierCounters;
 use super::placing::{Placed, Straight};
 use super::streams::Part;
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;

@@ -17,9 +17,9 @@ use nocopy_proto::message::{Path, Time, crc, wire};
 use smallvec::SmallVec;
 
 use super::{Alone, Carrier, Deliver, Hold, Layout, Lone, Packet, Received, Room, add};
-use crate::engine::wait::{self, Coalescer, Wait, Waiting};
+use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pieces::Buffers;
@@ -27,7 +27,7 @@ use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::sys::poll::Wakeup;
-use crate::udp::over_port::{Batch, Datagram, Payload, Receiver, Sender, Socket};
+use crate::udp::over_port::{Batch, Datagram, ReceivedPayload, Receiver, Sender, Socket};
 
 /// Frames for control datagrams of the protocol.
 const CONTROL_FRAMES: usize = 64;
@@ -292,8 +292,8 @@ impl Carrier for OverPort {
         let (queues, local, evidence) = (self.receivers.len(), self.local, self.evidence());
         let compared = "compared with nothing, since the endpoint was opened over it";
         let ports = self.senders.iter().map(|sender| sender.port().explain());
-        let below = Explanation::of_several(ports).expect("at least one queue");
-        below.below(&format_args!("port on {queues} queue(s), {local}: {evidence}; {compared}"))
+        let below = Explanation::joined(ports).expect("at least one queue");
+        below.prefixed_with(&format_args!("port on {queues} queue(s), {local}: {evidence}; {compared}"))
     }
 
     fn home(&self) -> Option<&Arc<Returned>> {
@@ -418,7 +418,7 @@ impl Carrier for OverPort {
 
     fn transmit_control(&mut self, to: &Path, datagram: &[u8]) {
         if wire::answers_anybody(datagram) {
-            match self.senders[0].send_to_stranger(to.remote, datagram) {
+            match self.senders[0].send_to_unverified(to.remote, datagram) {
                 Ok(()) => self.counters.datagrams_sent += 1,
                 Err(reason) => count_refusal(&mut self.counters, &reason),
             }
@@ -589,33 +589,33 @@ impl Carrier for OverPort {
     }
 }
 
-impl Waiting for OverPort {
+impl WaitSource for OverPort {
     fn is_ready(&mut self) -> bool {
-        self.receivers.iter_mut().any(Waiting::is_ready)
+        self.receivers.iter_mut().any(WaitSource::is_ready)
     }
 
     fn arm(&mut self) -> io::Result<bool> {
         Carrier::arm(self)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
-        self.receivers.iter_mut().try_for_each(Waiting::refresh)
+    fn refill_and_wake(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(WaitSource::refill_and_wake)
     }
 
-    fn poke(&mut self) -> io::Result<()> {
-        self.receivers.iter_mut().try_for_each(Waiting::poke)
+    fn wake_kernel(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(WaitSource::wake_kernel)
     }
 
-    fn check(&mut self) -> io::Result<()> {
-        self.receivers.iter_mut().try_for_each(Waiting::check)
+    fn check_usable(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(WaitSource::check_usable)
     }
 
-    fn nap_max(&self) -> Duration {
-        self.receivers.iter().map(Waiting::nap_max).min().expect("at least one queue")
+    fn sleep_max(&self) -> Duration {
+        self.receivers.iter().map(WaitSource::sleep_max).min().expect("at least one queue")
     }
 
     fn is_starved(&mut self) -> bool {
-        self.receivers.iter_mut().any(Waiting::is_starved)
+        self.receivers.iter_mut().any(WaitSource::is_starved)
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
@@ -623,11 +623,14 @@ impl Waiting for OverPort {
         first.wait_readable_beside(others, timeout)
     }
 
-    fn progress(&self) -> (u32, u32) {
-        self.receivers.iter().map(Waiting::progress).fold((0, u32::MAX), wait::add_progress)
+    fn read_count_and_room(&self) -> (u32, u32) {
+        self.receivers
+            .iter()
+            .map(WaitSource::read_count_and_room)
+            .fold((0, u32::MAX), wait::combine_counts_and_rooms)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         self.receivers[0].coalescer()
     }
 }
@@ -670,9 +673,9 @@ impl Intake {
 fn received(datagram: Datagram<'_>, queue: u16, longest: usize) -> (SocketAddr, bool, Received) {
     let (from, congested) = (datagram.from(), datagram.is_congested());
     let kept = match datagram.take() {
-        Payload::Frame(frame) => Received::Frame(frame, queue),
-        Payload::Bytes(bytes) if bytes.len() > longest => Received::Bytes(Box::default(), queue),
-        Payload::Bytes(bytes) => Received::Bytes(bytes, queue),
+        ReceivedPayload::Frame(frame) => Received::Frame(frame, queue),
+        ReceivedPayload::Bytes(bytes) if bytes.len() > longest => Received::Bytes(Box::default(), queue),
+        ReceivedPayload::Bytes(bytes) => Received::Bytes(bytes, queue),
     };
     (from, congested, kept)
 }

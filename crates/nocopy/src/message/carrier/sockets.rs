@@ -40,9 +40,9 @@ use smallvec::SmallVec;
 
 use super::{Alone, Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
-use crate::engine::wait::{self, Coalescer, Wait};
+use crate::engine::wait::{self, Wait, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::cargo::{Cargo, Piece};
@@ -88,7 +88,7 @@ pub(in crate::message) struct Sockets {
     buffers: Pool,
     gathered_bytes: u64,
     counters: CarrierCounters,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
 }
 
 /// What ended a wait.
@@ -116,7 +116,8 @@ impl Sockets {
         let is_wildcard = address.ip().to_canonical().is_unspecified();
         let settings = settings().local_addresses(is_wildcard).receive_pool(&large);
         let receiver = settings.bind_receiver(address, RECEIVE_BATCH)?;
-        let local = address::local(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
+        let local =
+            address::local_address(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
         allow_fragments(&receiver.socket(), local.is_ipv6(), false)
             .map_err(|source| OpenError::Fragments { source })?;
@@ -133,7 +134,7 @@ impl Sockets {
             buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
-            coalescer: Coalescer::default(),
+            coalescer: WakeupCoalescer::default(),
         })
     }
 
@@ -165,10 +166,10 @@ impl Sockets {
     ) -> io::Result<Polled> {
         let mut waited: SmallVec<[_; 4]> = SmallVec::new();
         waited.push(PollFd::from_borrowed_fd(self.receiver.socket(), asked));
-        let also = [self.receiver.connected()].into_iter().chain(others).flatten();
+        let also = [self.receiver.connected_socket()].into_iter().chain(others).flatten();
         waited.extend(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let wakeup = poll(&mut waited, Some(timeout))?;
-        let own = 1 + usize::from(self.receiver.connected().is_some());
+        let own = 1 + usize::from(self.receiver.connected_socket().is_some());
         let is_ready = |fd: &PollFd<'_>| wakeup == Wakeup::Ready && !fd.revents().is_empty();
         Ok(Polled {
             wakeup,
@@ -242,7 +243,10 @@ impl Carrier for Sockets {
         let compared = "compared with nothing, since the endpoint was opened without a port";
         let second = self.only_peer.peer().map(|peer| format!(", and one connected to {peer}"));
         let second = second.unwrap_or_default();
-        Explanation::of(&format_args!("UDP socket {}{second}: {compared}", self.local), self.evidence())
+        Explanation::from_choice(
+            &format_args!("UDP socket {}{second}: {compared}", self.local),
+            self.evidence(),
+        )
     }
 
     fn local_address(&self) -> SocketAddr {
@@ -429,9 +433,13 @@ impl Carrier for Sockets {
                 deliver.asked(only_peer.local());
             }
             let came = receiver.receive_in_place(look.connected, |came| match came {
-                kernel::Came::Last(from, congested, bytes) => intake.last(from, congested, bytes, deliver),
-                kernel::Came::Lone(from, congested, bytes) => intake.copy(from, congested, bytes, deliver),
-                kernel::Came::Run(mut run) => intake.take(&mut run, deliver),
+                kernel::ArrivedInPlace::Last(from, congested, bytes) => {
+                    intake.last(from, congested, bytes, deliver)
+                }
+                kernel::ArrivedInPlace::Lone(from, congested, bytes) => {
+                    intake.copy(from, congested, bytes, deliver)
+                }
+                kernel::ArrivedInPlace::Run(mut run) => intake.take(&mut run, deliver),
             });
             return match came {
                 Ok(datagrams @ 1..) => {
@@ -535,9 +543,9 @@ struct Looks<'a, D> {
     last: Option<io::Result<usize>>,
 }
 
-impl<D: Deliver> wait::Waiting for Looks<'_, D> {
+impl<D: Deliver> wait::WaitSource for Looks<'_, D> {
     /// Compared with a system call, reading the clock costs nothing.
-    fn looks_per_clock(&self) -> u32 {
+    fn polls_per_clock_read(&self) -> u32 {
         4
     }
 
@@ -555,7 +563,7 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
         Ok(false)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         self.sockets.flush();
         Ok(())
     }
@@ -572,11 +580,11 @@ impl<D: Deliver> wait::Waiting for Looks<'_, D> {
         Ok(false)
     }
 
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         (self.sockets.counters.datagrams_received as u32, u32::MAX)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.sockets.coalescer
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct Ways {
 
 impl Ways {
     pub(super) fn new() -> Self {
-        let among = |ways: &[By]| Policy::new(ways).about(WorkUnit::Messages);
+        let among = |ways: &[By]| Policy::new(ways).with_work_unit(WorkUnit::Messages);
         Self {
             usual: among(&[By::Stream, By::Datagrams]),
             published: among(&[By::Stream, By::Reference, By::Datagrams]),
@@ -132,7 +132,7 @@ pub(super) struct Way {
 impl Default for Way {
     fn default() -> Self {
         let work = Work { destination: 0, bytes: 0, count: (STRETCH_BYTES / UNIT_BYTES) as u32 };
-        let choice = Choice::by_rule(By::Stream);
+        let choice = Choice::unmeasured(By::Stream);
         let stretch = Stretch {
             choice,
             work,
@@ -276,7 +276,7 @@ impl Way {
         *is_published = self.is_published;
         *choice = match is_limited {
             true => ways.of(*is_published).choose(*work),
-            false => Choice::by_rule(self.usual),
+            false => Choice::unmeasured(self.usual),
         };
         if !choice.measured {
             self.usual = choice.method;

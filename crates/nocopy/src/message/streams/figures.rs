@@ -28,7 +28,7 @@ impl Streams {
             (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
             units += counts.units;
         }
-        ledger.take_out(copied_before);
+        ledger.subtract_bytes(copied_before);
         let copied_bytes = copied_bytes.min(bytes); // what was copied twice
         ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes - copied_bytes);
         ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, copied_bytes);

@@ -89,7 +89,7 @@ impl Buffers {
         };
         // Nothing else refers to it, so nothing can from here on.
         Arc::get_mut(&mut buffer)?.resize(self.pool.buffer_bytes());
-        self.takers[self.pool.number_of(&buffer)?] = Some(from);
+        self.takers[self.pool.index_of(&buffer)?] = Some(from);
         self.plenty -= 1;
         Some(buffer)
     }
@@ -109,8 +109,8 @@ impl Buffers {
     #[cold]
     fn has_share(&mut self, from: IpAddr) -> bool {
         let Self { pool, lent, takers, plenty } = self;
-        pool.each_available(|number| takers[number] = None);
-        for number in lent.iter().filter(|buffer| is_free(buffer)).filter_map(|buffer| pool.number_of(buffer))
+        pool.for_each_available(|number| takers[number] = None);
+        for number in lent.iter().filter(|buffer| is_free(buffer)).filter_map(|buffer| pool.index_of(buffer))
         {
             takers[number] = None;
         }
@@ -152,7 +152,7 @@ impl Memory {
     ) -> io::Result<Self> {
         let unit_bytes_max = HEADER_BYTES + (message_bytes_max + CHUNK_HEADER_BYTES_MAX).max(UNIT_BYTES_MAX);
         Ok(Self {
-            small: Buffers::new(Pool::packed(small, SMALL_BYTES)?),
+            small: Buffers::new(Pool::with_shared_pages(small, SMALL_BYTES)?),
             chunks: Buffers::new(Pool::new(count(CHUNK_BYTES), CHUNK_BYTES)?),
             long: Buffers::new(Pool::new(count(unit_bytes_max), unit_bytes_max)?),
             reserve: Buffers::new(Pool::new(1, unit_bytes_max)?),

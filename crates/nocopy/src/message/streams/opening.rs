@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventFlags};
 
 use super::{OTHERS, Places, Protocol, StreamCounters, add};
 use crate::memory::pool::Buffer;
-use crate::tcp::{self, Listener, Opening, Stream};
+use crate::tcp::{self, ConnectInProgress, Listener, Stream};
 
 /// The most streams that may wait before they name their connection, and the most that are being opened.
 /// Addresses and networks share these places.
@@ -71,7 +71,7 @@ struct Opened {
 
 #[derive(Debug)]
 enum Step {
-    Connecting(Box<Opening>),
+    Connecting(Box<ConnectInProgress>),
     /// It has named its connection, and waits for the answer.
     Asked(Box<Stream>, Words<ATTACHED_BYTES>),
     /// The stream was refused, or took too long.
@@ -159,7 +159,7 @@ impl Openings {
             self.rests = None;
         }
         for _ in 0..ACCEPTS_MAX {
-            match self.listener.take() {
+            match self.listener.accept_tcp() {
                 Ok((stream, from)) => {
                     let kept = self.keep(stream, from.ip(), at, poll);
                     counters.streams_refused += u64::from(kept.is_none());
@@ -181,7 +181,7 @@ impl Openings {
         if !may_wait(self.unattached.iter().map(|other| other.from), from) {
             return None;
         }
-        let mut stream = self.listener.finish(stream).ok()?;
+        let mut stream = self.listener.wrap_accepted(stream).ok()?;
         add(poll, &stream.receiver().kernel_socket(), OTHERS, EventFlags::IN).ok()?;
         self.unattached.push(Unattached { from, stream, words: Words::new(), since });
         Some(())
@@ -244,7 +244,7 @@ impl Opened {
     fn go_on(&mut self, poll: &OwnedFd) {
         let attach = self.attach;
         self.step = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Connecting(opening) => match opening.finish() {
+            Step::Connecting(opening) => match opening.finish_connect() {
                 Ok(Err(opening)) => Step::Connecting(opening),
                 Ok(Ok(mut stream)) => {
                     let data = epoll::EventData::new_u64(OTHERS);

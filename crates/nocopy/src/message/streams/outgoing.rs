@@ -42,7 +42,7 @@ impl Load {
 
     /// The published data to which a piece belongs, if any.
     fn published(&self, piece: usize) -> Option<&Published> {
-        self.rest.get(piece.checked_sub(1)?)?.owner()
+        self.rest.get(piece.checked_sub(1)?)?.owner_as()
     }
 
     /// Bytes of the messages with their headers.
@@ -52,7 +52,7 @@ impl Load {
 
     /// Bytes that the unit owns; none if they are published.
     fn owned_bytes(&self) -> usize {
-        let is_published = |buffer: &Buffer| buffer.owner::<Published>().is_some();
+        let is_published = |buffer: &Buffer| buffer.owner_as::<Published>().is_some();
         match self.rest.iter().any(is_published) {
             true => 0,
             false => self.rest.iter().map(|buffer| buffer.len()).sum(),
@@ -217,7 +217,7 @@ impl Outgoing {
             if sent == load.front.len() {
                 return Ok(true);
             }
-            let left = Buffer::of_shared(Arc::clone(unit), |load| &load.front[sent..]);
+            let left = Buffer::from_shared(Arc::clone(unit), |load| &load.front[sent..]);
             return sender.send(left).map(|_| false).map_err(drop);
         }
         for piece in 0..=load.rest.len() {
@@ -226,7 +226,7 @@ impl Outgoing {
                     sender.send_published(published, 0..published.len() as u64).map_err(drop)?;
                 }
                 None => {
-                    let piece = Buffer::of_shared(Arc::clone(unit), |load| load.piece(piece));
+                    let piece = Buffer::from_shared(Arc::clone(unit), |load| load.piece(piece));
                     sender.send(piece).map_err(drop)?;
                 }
             }

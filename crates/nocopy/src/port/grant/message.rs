@@ -1,5 +1,5 @@
 //! The data of a grant, sent with its descriptors: one message of a fixed size. The part about the interface
-//! and its program is a [`Header`] that other messages about programs have in the same places.
+//! and its program is a [`XdpProgramHeader`] that other messages about programs have in the same places.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -21,7 +21,7 @@
 use super::GrantError;
 use crate::port::xdp::Attach;
 
-pub(super) const MESSAGE_BYTES: usize = Header::BYTES;
+pub(super) const MESSAGE_BYTES: usize = XdpProgramHeader::BYTES;
 const MAGIC: [u8; 8] = *b"nocopy\0g";
 pub(super) const VERSION: u32 = 2;
 
@@ -31,7 +31,7 @@ const ERRNO_MAX: i32 = 4095;
 
 /// The first part of a message about an XDP program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::port) struct Header {
+pub(in crate::port) struct XdpProgramHeader {
     pub(in crate::port) namespace: (u64, u64),
     pub(in crate::port) interface_index: u32,
     pub(in crate::port) interface: String,
@@ -39,7 +39,7 @@ pub(in crate::port) struct Header {
     pub(in crate::port) fragments: bool,
 }
 
-impl Header {
+impl XdpProgramHeader {
     pub(in crate::port) const BYTES: usize = 64;
 
     pub(in crate::port) fn emit(&self, magic: [u8; 8]) -> [u8; Self::BYTES] {
@@ -70,25 +70,25 @@ impl Header {
         let at = match bytes[40] {
             1 => Attach::Native,
             2 => Attach::Generic,
-            _ => return Err(invalid("place of the program")),
+            _ => return Err(invalid_field("place of the program")),
         };
-        let fragments = flag(bytes[42])?;
-        let interface = name(&bytes[48..]).ok_or(invalid("name of the interface"))?;
+        let fragments = parse_flag(bytes[42])?;
+        let interface = parse_name(&bytes[48..]).ok_or(invalid_field("name of the interface"))?;
         let namespace = (u64_at(bytes, 12), u64_at(bytes, 20));
         Ok(Self { namespace, interface_index: u32_at(bytes, 28), interface, at, fragments })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) header: Header,
+pub(super) struct GrantMessage {
+    pub(super) header: XdpProgramHeader,
     pub(super) queue: u32,
     pub(super) native_refused: Option<i32>,
     pub(super) promiscuous: bool,
     pub(super) rx_entries: u32,
 }
 
-impl Message {
+impl GrantMessage {
     pub(super) fn emit(&self) -> [u8; MESSAGE_BYTES] {
         let mut bytes = self.header.emit(MAGIC);
         bytes[32..36].copy_from_slice(&self.queue.to_ne_bytes());
@@ -99,30 +99,30 @@ impl Message {
     }
 
     pub(super) fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, GrantError> {
-        let header = Header::parse(bytes, MAGIC)?;
+        let header = XdpProgramHeader::parse(bytes, MAGIC)?;
         let native_refused = match u32_at(bytes, 36).cast_signed() {
             0 => None,
             errno if (1..=ERRNO_MAX).contains(&errno) => Some(errno),
-            _ => return Err(invalid("errno")),
+            _ => return Err(invalid_field("errno")),
         };
-        let promiscuous = flag(bytes[41])?;
+        let promiscuous = parse_flag(bytes[41])?;
         if bytes[43] != 0 {
-            return Err(invalid("flag"));
+            return Err(invalid_field("flag"));
         }
         let (queue, rx_entries) = (u32_at(bytes, 32), u32_at(bytes, 44));
         if !rx_entries.is_power_of_two() {
-            return Err(invalid("size of the rx ring"));
+            return Err(invalid_field("size of the rx ring"));
         }
         Ok(Self { header, queue, native_refused, promiscuous, rx_entries })
     }
 }
 
-pub(in crate::port) fn invalid(field: &'static str) -> GrantError {
+pub(in crate::port) fn invalid_field(field: &'static str) -> GrantError {
     GrantError::Field { field }
 }
 
-pub(in crate::port) fn flag(byte: u8) -> Result<bool, GrantError> {
-    if byte > 1 { Err(invalid("flag")) } else { Ok(byte == 1) }
+pub(in crate::port) fn parse_flag(byte: u8) -> Result<bool, GrantError> {
+    if byte > 1 { Err(invalid_field("flag")) } else { Ok(byte == 1) }
 }
 
 pub(in crate::port) fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -134,7 +134,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// A name followed only by zeroes, at least one.
-fn name(padded: &[u8]) -> Option<String> {
+fn parse_name(padded: &[u8]) -> Option<String> {
     let end = padded.iter().position(|byte| *byte == 0).filter(|end| *end > 0)?;
     let (name, padding) = padded.split_at(end);
     padding.iter().all(|byte| *byte == 0).then(|| String::from_utf8(name.to_vec()).ok())?
@@ -146,8 +146,8 @@ mod tests {
 
     use super::*;
 
-    fn message() -> Message {
-        let header = Header {
+    fn example_message() -> GrantMessage {
+        let header = XdpProgramHeader {
             namespace: (4, u64::MAX),
             interface_index: 7,
             interface: "enp0s31f6".into(),
@@ -155,23 +155,23 @@ mod tests {
             fragments: false,
         };
         let native_refused = Some(libc::EOPNOTSUPP);
-        Message { header, queue: 3, native_refused, promiscuous: true, rx_entries: 4096 }
+        GrantMessage { header, queue: 3, native_refused, promiscuous: true, rx_entries: 4096 }
     }
 
     #[test]
-    fn messages_survive_a_round_trip() {
-        assert_eq!(Message::parse(&message().emit()).unwrap(), message());
-        let header = Header { fragments: true, at: Attach::Native, ..message().header };
-        let other = Message { header, native_refused: None, promiscuous: false, ..message() };
-        assert_eq!(Message::parse(&other.emit()).unwrap(), other);
+    fn grant_messages_survive_emit_and_parse() {
+        assert_eq!(GrantMessage::parse(&example_message().emit()).unwrap(), example_message());
+        let header = XdpProgramHeader { fragments: true, at: Attach::Native, ..example_message().header };
+        let other = GrantMessage { header, native_refused: None, promiscuous: false, ..example_message() };
+        assert_eq!(GrantMessage::parse(&other.emit()).unwrap(), other);
     }
 
     #[test]
-    fn every_field_is_checked() {
+    fn invalid_fields_of_a_grant_are_refused() {
         let with = |at: usize, byte: u8| {
-            let mut bytes = message().emit();
+            let mut bytes = example_message().emit();
             bytes[at] = byte;
-            Message::parse(&bytes).unwrap_err().to_string()
+            GrantMessage::parse(&bytes).unwrap_err().to_string()
         };
         for (at, byte, said) in [
             (0, 0, "does not begin like a grant"),
@@ -192,10 +192,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepted_bytes_are_canonical(noise in any::<[u8; 32]>(), at in 8..=32_usize) {
-            let mut bytes = message().emit();
+        fn accepted_grants_are_emitted_unchanged(noise in any::<[u8; 32]>(), at in 8..=32_usize) {
+            let mut bytes = example_message().emit();
             bytes[at..at + 32].copy_from_slice(&noise);
-            if let Ok(read) = Message::parse(&bytes) {
+            if let Ok(read) = GrantMessage::parse(&bytes) {
                 prop_assert_eq!(read.emit(), bytes);
             }
         }

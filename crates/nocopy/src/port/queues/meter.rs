@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use super::super::{Inner, Statistics};
+use super::super::{SharedPort, Statistics};
 
 /// Reads the counters of the ports of a [`Queues`](super::Queues) while the ports are used elsewhere: made by
 /// [`Queues::meter`](super::Queues::meter). Does not keep the ports open.
@@ -12,14 +12,14 @@ use super::super::{Inner, Statistics};
 /// In the AF_XDP modes a signal handler may read it, even one that interrupts a wait for packets.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    pub(super) ports: Arc<[Weak<Inner>]>,
+    pub(super) ports: Arc<[Weak<SharedPort>]>,
     pub(super) received: Arc<AtomicU64>,
 }
 
 /// The counts of all ports together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Measured {
+pub struct MeterCounts {
     /// Packets handed out in finished batches (or their buffers, if packets may have several); updated by
     /// each call that receives.
     pub received: u64,
@@ -34,12 +34,12 @@ impl Meter {
     ///
     /// # Errors
     /// The ports are closed ([`io::ErrorKind::NotConnected`]), or the kernel refused to return its counters.
-    pub fn read(&self) -> io::Result<Measured> {
-        let mut measured = Measured { received: self.received.load(Relaxed), ..Measured::default() };
+    pub fn read_counts(&self) -> io::Result<MeterCounts> {
+        let mut measured = MeterCounts { received: self.received.load(Relaxed), ..MeterCounts::default() };
         for port in &*self.ports {
             let port = port.upgrade().ok_or(io::ErrorKind::NotConnected)?;
             measured.statistics += port.statistics()?;
-            measured.filter_lost += port.filter_counters.lost();
+            measured.filter_lost += port.filter_counters.lost_count();
         }
         Ok(measured)
     }

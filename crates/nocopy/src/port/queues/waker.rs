@@ -10,11 +10,11 @@ use rustix::event::EventfdFlags;
 /// Ends a wait for packets from another thread or from a signal handler: made by
 /// [`Queues::waker`](super::Queues::waker).
 #[derive(Debug, Clone)]
-pub struct Waker(Arc<Shared>);
+pub struct Waker(Arc<WakeSignal>);
 
 #[derive(Debug)]
-struct Shared {
-    /// Readable from a wake until a wait or `hear` has consumed it.
+struct WakeSignal {
+    /// Readable from a wake until a wait or `take_pending_wake` has consumed it.
     event: OwnedFd,
     /// Wakes a spinning wait.
     flag: AtomicBool,
@@ -23,7 +23,7 @@ struct Shared {
 impl Waker {
     pub(super) fn new() -> io::Result<Self> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(Shared { event, flag: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(WakeSignal { event, flag: AtomicBool::new(false) })))
     }
 
     /// Ends the current wait or, if there is none, the next one, which then returns an empty batch. Several
@@ -35,13 +35,13 @@ impl Waker {
     }
 
     /// Whether there was a wake since the last call; reads memory only.
-    pub(super) fn is_flagged(&self) -> bool {
+    pub(super) fn has_pending_wake(&self) -> bool {
         self.0.flag.load(Relaxed)
     }
 
     /// Consumes a wake that has not ended a wait, and returns whether there was one: for programs that wait
     /// on the descriptor themselves.
-    pub fn take_wake(&self) -> bool {
+    pub fn take_pending_wake(&self) -> bool {
         // Before the event: a wake in between is reported twice rather than never.
         let flagged = self.0.flag.swap(false, Relaxed);
         rustix::io::read(&self.0.event, &mut [0_u8; 8]).is_ok() || flagged

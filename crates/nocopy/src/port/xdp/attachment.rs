@@ -10,7 +10,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 use super::{Error, Program};
 use crate::sys::bpf;
 use crate::sys::interface::Interface;
-use crate::sys::route::{self, exchange};
+use crate::sys::route::{self, request_reply};
 
 // linux/if_link.h
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -26,7 +26,7 @@ pub enum Attach {
 }
 
 impl Attach {
-    const fn flags(self) -> u32 {
+    const fn attach_flags(self) -> u32 {
         match self {
             Self::Native => XDP_FLAGS_DRV_MODE,
             Self::Generic => XDP_FLAGS_SKB_MODE,
@@ -40,7 +40,7 @@ pub struct Attachment(OwnedFd);
 
 impl Attachment {
     /// The attachment of a link made by another process.
-    pub(crate) fn by(link: OwnedFd) -> Self {
+    pub(crate) fn from_link(link: OwnedFd) -> Self {
         Self(link)
     }
 
@@ -55,28 +55,28 @@ impl Program {
     /// # Errors
     /// No such interface, a program already there, no native XDP in the driver, the kernel's refusal.
     pub fn attach(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
-        let known = lookup(interface)?;
-        let link = self.link(&known, at)?;
-        Ok(Attachment::by(link))
+        let known = look_up_named_interface(interface)?;
+        let link = self.attach_link(&known, at)?;
+        Ok(Attachment::from_link(link))
     }
 
-    fn link(&self, interface: &Interface, at: Attach) -> Result<OwnedFd, Error> {
-        bpf::attach_xdp(self.as_fd(), interface.index, at.flags())
-            .map_err(|source| refusal(interface, at, source))
+    fn attach_link(&self, interface: &Interface, at: Attach) -> Result<OwnedFd, Error> {
+        bpf::attach_xdp(self.as_fd(), interface.index, at.attach_flags())
+            .map_err(|source| attach_error(interface, at, source))
     }
 }
 
-pub(crate) fn lookup(interface: &str) -> Result<Interface, Error> {
-    Interface::named(interface).map_err(|source| match source.raw_os_error() {
+pub(crate) fn look_up_named_interface(interface: &str) -> Result<Interface, Error> {
+    Interface::look_up(interface).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => Error::NoInterface { interface: interface.to_owned() },
         _ => Error::System { operation: "look up an interface", source },
     })
 }
 
-fn refusal(interface: &Interface, at: Attach, source: io::Error) -> Error {
+fn attach_error(interface: &Interface, at: Attach, source: io::Error) -> Error {
     let name = || interface.name.clone();
     match source.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => match attached(interface.index) {
+        Some(libc::EBUSY | libc::EEXIST) => match attached_program(interface.index) {
             Ok(Some((program_id, _))) => Error::Occupied { interface: name(), program_id },
             _ => Error::System { operation: "attach an XDP program", source },
         },
@@ -86,10 +86,10 @@ fn refusal(interface: &Interface, at: Attach, source: io::Error) -> Error {
     }
 }
 
-pub(crate) fn attached(interface_index: u32) -> io::Result<Option<(u32, Attach)>> {
+pub(crate) fn attached_program(interface_index: u32) -> io::Result<Option<(u32, Attach)>> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
-    let reply = exchange(&route::socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
+    let reply = request_reply(&route::route_socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
     let Some(RouteNetlinkMessage::NewLink(link)) = reply else { return Ok(None) };
     let xdp = link.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Xdp(xdp) => Some(xdp),
@@ -113,15 +113,15 @@ mod tests {
         end.namespace().run(|| {
             let (index, name) = (end.index(), end.interface());
             let there = Program::pass().unwrap().attach(name, Attach::Native).unwrap();
-            let before = attached(index).unwrap().unwrap();
+            let before = attached_program(index).unwrap().unwrap();
             let refused = Program::pass().unwrap().attach(name, Attach::Native).unwrap_err();
             assert!(
                 matches!(refused, Error::Occupied { program_id, .. } if program_id == before.0),
                 "{refused}"
             );
-            assert_eq!(attached(index).unwrap(), Some(before));
+            assert_eq!(attached_program(index).unwrap(), Some(before));
             drop(there);
-            assert_eq!(attached(index).unwrap(), None);
+            assert_eq!(attached_program(index).unwrap(), None);
         });
     }
 

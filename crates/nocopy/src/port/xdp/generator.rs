@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::attachment::lookup;
+use super::attachment::look_up_named_interface;
 use super::{Attach, Attachment, Error, Program};
 use crate::sys::bpf;
 
@@ -33,8 +33,8 @@ impl Generator {
     /// # Errors
     /// No such interface, or the kernel's refusal.
     pub fn new(interface: &str) -> Result<Self, Error> {
-        let index = lookup(interface)?.index;
-        let program = Program::redirect_marked(index)?;
+        let index = look_up_named_interface(interface)?.index;
+        let program = Program::redirect_packets_with_metadata(index)?;
         // If the loopback interface is down or has a program already, calls are only slower.
         let in_dispatcher = program.attach("lo", Attach::Generic).ok();
         Ok(Self { program, interface_index: index, _in_dispatcher: in_dispatcher })
@@ -49,6 +49,13 @@ impl Generator {
     pub fn send(&self, frame: &[u8], count: u32) -> io::Result<()> {
         let data = [&MARK, frame].concat();
         let batch = BATCH.min(count.max(1));
-        bpf::run_live(self.program.as_fd(), self.interface_index, &data, MARK.len() as u32, count, batch)
+        bpf::run_live_frames(
+            self.program.as_fd(),
+            self.interface_index,
+            &data,
+            MARK.len() as u32,
+            count,
+            batch,
+        )
     }
 }

@@ -10,17 +10,17 @@ mod pass_header;
 mod program;
 mod recipe;
 
-use nocopy_proto::errno::{ErrorCause, remedy};
+use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
 
 pub use attachment::{Attach, Attachment};
-pub(crate) use attachment::{attached, lookup};
+pub(crate) use attachment::{attached_program, look_up_named_interface};
 pub use generator::Generator;
-pub(crate) use hints::NoteSettings;
+pub(crate) use hints::MetadataNoteSettings;
 pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
-pub(crate) use recipe::Recipe;
+pub(crate) use recipe::RedirectRecipe;
 
 pub(crate) use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
@@ -135,7 +135,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused another operation.
-    #[error("XDP: cannot {operation}{cause}; {}", remedy(.source), cause = ErrorCause(.source))]
+    #[error("XDP: cannot {operation}{cause}; {}", advice(.source), cause = ErrorCause(.source))]
     System {
         /// The operation.
         operation: &'static str,
@@ -157,7 +157,7 @@ impl Error {
         source: io::Error,
     ) -> Self {
         let refused = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
-        if refused && let Some(capability) = capability::missing(capability::PROGRAM) {
+        if refused && let Some(capability) = capability::missing_capability(capability::PROGRAM) {
             return Self::Capability { operation, capability };
         }
         if let Some(running) = KernelVersion::running()

@@ -22,7 +22,7 @@ impl PassHeader {
     }
 
     /// The header of another process's program; an error if it does not have this form.
-    pub(crate) fn of(bytes: [u8; Self::BYTES as usize]) -> Result<Self, ()> {
+    pub(crate) fn from_bytes(bytes: [u8; Self::BYTES as usize]) -> Result<Self, ()> {
         if bytes[12..] == ETHER_TYPE { Ok(Self(bytes)) } else { Err(()) }
     }
 
@@ -31,7 +31,7 @@ impl PassHeader {
     }
 
     /// Its first eight bytes and its last eight, in the form that a program loads them.
-    pub(super) fn secret(&self) -> (u64, u64) {
+    pub(super) fn secret_words(&self) -> (u64, u64) {
         let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight"));
         (word(0), word(6))
     }

@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::ebpf::{
-    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register, call, copy,
-    exit, load_u32, load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero,
-    skip_unless_equal, store_u32, store_u64,
+    FRAME_POINTER, HelperFunction, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register,
+    call_helper, copy, exit, load_map, load_u32, load_u64, set, set_u64, skip_if_equal, skip_if_greater,
+    skip_if_zero, skip_unless_equal, store_u32, store_u64,
 };
 
 use super::{Error, PassHeader};
 use crate::facts::kernel::KernelVersion;
-use crate::sys::bpf::{self, MapKind, Slot};
+use crate::sys::bpf::{self, MapKind, MapSlotCondition};
 
 const XDP_DROP: i32 = 1;
 pub(super) const XDP_PASS: i32 = 2;
@@ -35,11 +35,11 @@ pub struct Program {
 
 impl Program {
     fn load(instructions: &[Instruction]) -> Result<Self, Error> {
-        Self::load_for(instructions, false)
+        Self::load_with_fragments(instructions, false)
     }
 
     /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
-    pub(super) fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
+    pub(super) fn load_with_fragments(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
         bpf::load_xdp(instructions, fragments, None).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
                 Error::from_refusal("load an XDP program", source)
@@ -52,7 +52,7 @@ impl Program {
     /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver
     /// for metadata, and can be attached only to this interface, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`,
     /// since Linux 6.3).
-    pub(super) fn load_bound(
+    pub(super) fn load_bound_to_interface(
         instructions: &[Instruction],
         fragments: bool,
         interface_index: u32,
@@ -76,10 +76,11 @@ impl Program {
     pub fn counting_drop() -> Result<(Self, Counter), Error> {
         let counter = Counter::new()?;
         let mut instructions = vec![set(R6, 1)];
-        instructions.extend(counter.add(R6));
+        instructions.extend(counter.add_instructions(R6));
         instructions.extend([set(R0, XDP_DROP), exit()]);
         // Otherwise drivers refuse it at a large MTU.
-        let program = Self::load_for(&instructions, KernelVersion::running() >= Some(FRAGMENTS_SINCE))?;
+        let program =
+            Self::load_with_fragments(&instructions, KernelVersion::running() >= Some(FRAGMENTS_SINCE))?;
         Ok((program, counter))
     }
 
@@ -93,28 +94,28 @@ impl Program {
         filter: &[Instruction],
         pass: Option<&PassHeader>,
     ) -> Result<Self, Error> {
-        let [map_low, map_high] = map(R1, descriptor(&sockets.map));
+        let [map_low, map_high] = load_map(R1, descriptor_number(&sockets.map));
         let mut instructions = Self::filter_prologue(filter, pass);
         instructions.extend([
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,
             map_high,
             set(R3, XDP_PASS),
-            call(Helper::RedirectMap),
+            call_helper(HelperFunction::RedirectMap),
             exit(),
         ]);
-        Self::load_for(&instructions, fragments)
+        Self::load_with_fragments(&instructions, fragments)
     }
 
     /// The instructions that run before a packet is redirected.
     pub(super) fn filter_prologue(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
-        [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
+        [&pass.map(Self::pass_marked_packets).unwrap_or_default(), filter].concat()
     }
 
     /// Passes packets that begin with the secret of `pass` to the host without it, and falls through for all
     /// others, with the context in its register.
-    fn pass_marked(pass: &PassHeader) -> Vec<Instruction> {
-        let (first, second) = pass.secret();
+    fn pass_marked_packets(pass: &PassHeader) -> Vec<Instruction> {
+        let (first, second) = pass.secret_words();
         let ([first_low, first_high], [second_low, second_high]) = (set_u64(R5, first), set_u64(R5, second));
         vec![
             copy(R6, R1),
@@ -133,7 +134,7 @@ impl Program {
             skip_unless_equal(R4, R5, 5),
             copy(R1, R6),
             set(R2, PassHeader::BYTES),
-            call(Helper::AdjustHead),
+            call_helper(HelperFunction::AdjustHead),
             set(R0, XDP_PASS),
             exit(),
             copy(R1, R6),
@@ -142,7 +143,7 @@ impl Program {
 
     /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames
     /// carry metadata, arriving packets do not.
-    pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
+    pub(super) fn redirect_packets_with_metadata(interface_index: u32) -> Result<Self, Error> {
         Self::load(&[
             load_u32(R2, R1, DATA_META_BYTES),
             load_u32(R3, R1, DATA_BYTES),
@@ -150,7 +151,7 @@ impl Program {
             skip_if_equal(R2, R3, 3),
             set(R1, interface_index.cast_signed()),
             set(R2, 0),
-            call(Helper::Redirect),
+            call_helper(HelperFunction::Redirect),
             exit(),
         ])
     }
@@ -162,8 +163,8 @@ impl AsFd for Program {
     }
 }
 
-pub(super) fn descriptor(fd: &impl AsFd) -> i32 {
-    bpf::number(fd).cast_signed()
+pub(super) fn descriptor_number(fd: &impl AsFd) -> i32 {
+    bpf::descriptor_number(fd).cast_signed()
 }
 
 /// Counts packets in the kernel, with one counter per CPU.
@@ -183,8 +184,8 @@ impl Counter {
     }
 
     /// Adds `amount`, a register preserved over calls; overwrites R0 to R5 and the stack's last word.
-    pub(crate) fn add(&self, amount: Register) -> [Instruction; 11] {
-        let [map_low, map_high] = map(R1, descriptor(&self.map));
+    pub(crate) fn add_instructions(&self, amount: Register) -> [Instruction; 11] {
+        let [map_low, map_high] = load_map(R1, descriptor_number(&self.map));
         [
             set(R2, 0),
             store_u32(FRAME_POINTER, -4, R2),
@@ -192,7 +193,7 @@ impl Counter {
             add(R2, -4),
             map_low,
             map_high,
-            call(Helper::MapLookup),
+            call_helper(HelperFunction::MapLookup),
             skip_if_zero(R0, 3),
             load_u64(R1, R0, 0),
             add_register(R1, amount),
@@ -224,16 +225,16 @@ impl SocketMap {
         Ok(Self { map })
     }
 
-    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Any)
+    pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, MapSlotCondition::Any)
     }
 
-    /// As [`SocketMap::set`], but fails with `EEXIST` if the queue has another socket.
-    pub(crate) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Empty)
+    /// As [`SocketMap::set_socket`], but fails with `EEXIST` if the queue has another socket.
+    pub(crate) fn reserve_slot(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, MapSlotCondition::Empty)
     }
 
-    pub(crate) fn clear(&self, queue: u32) -> io::Result<()> {
+    pub(crate) fn clear_slot(&self, queue: u32) -> io::Result<()> {
         bpf::clear_map_slot(self.map.as_fd(), queue)
     }
 }

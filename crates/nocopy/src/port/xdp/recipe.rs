@@ -2,22 +2,22 @@
 
 use nocopy_proto::ebpf::Instruction;
 
-use super::{Attach, Error, NoteSettings, PassHeader, Program, SocketMap};
+use super::{Attach, Error, MetadataNoteSettings, PassHeader, Program, SocketMap};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recipe {
+pub(crate) struct RedirectRecipe {
     pub(crate) at: Attach,
     pub(crate) fragments: bool,
     /// The header of packets returned to the host, if the program sees those too; unknown for a granted
     /// program.
     pub(crate) pass: Option<PassHeader>,
-    pub(crate) notes: NoteSettings,
+    pub(crate) notes: MetadataNoteSettings,
 }
 
-impl Recipe {
+impl RedirectRecipe {
     /// Loads a program with the instructions of a filter, none for all packets. One that asks the driver is
     /// bound to the interface, which must be in the calling thread's network namespace.
-    pub(crate) fn program(
+    pub(crate) fn load_program(
         &self,
         sockets: &SocketMap,
         filter: &[Instruction],

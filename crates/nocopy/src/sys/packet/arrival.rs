@@ -14,16 +14,16 @@ const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc
 /// # Safety
 /// `header` points at a [`libc::tpacket3_hdr`] in a block that is ours, and so do the `header_bytes` from
 /// there.
-pub(crate) unsafe fn arrival(header: NonNull<u8>, header_bytes: usize) -> Arrival {
+pub(crate) unsafe fn read_arrival(header: NonNull<u8>, header_bytes: usize) -> Arrival {
     let link = (header_bytes >= LINK_OFFSET + size_of::<libc::sockaddr_ll>()).then(|| {
         // SAFETY: it ends in front of the packet (just checked); it has no invalid bit patterns.
         unsafe { header.add(LINK_OFFSET).cast::<libc::sockaddr_ll>().read_unaligned() }
     });
     // SAFETY: by contract; it has no invalid bit patterns.
-    read(&unsafe { header.cast::<libc::tpacket3_hdr>().read_unaligned() }, link.as_ref())
+    arrival_from_header(&unsafe { header.cast::<libc::tpacket3_hdr>().read_unaligned() }, link.as_ref())
 }
 
-fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arrival {
+fn arrival_from_header(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arrival {
     let ns = time_ns(header);
     let hash = header.hv1.tp_rxhash;
     Arrival {
@@ -49,7 +49,10 @@ mod tests {
         let timestamp = Ok(Timestamp { ns: 4_294_967_295_999_999_999, clock: Clock::Realtime });
         let (hash, vlan) = (Err(Unsupported::Absent), Err(Unsupported::Absent));
         let (outgoing, checksum_unfinished) = (Err(Unsupported::Absent), Ok(false));
-        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, outgoing, checksum_unfinished });
+        assert_eq!(
+            arrival_from_header(&header, None),
+            Arrival { timestamp, hash, vlan, outgoing, checksum_unfinished }
+        );
         header.hv1.tp_rxhash = 7;
         header.hv1.tp_vlan_tci = 0x2005;
         header.tp_status = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_CSUMNOTREADY;
@@ -58,8 +61,8 @@ mod tests {
         let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let (outgoing, checksum_unfinished) = (Ok(false), Ok(true));
         let arrival = Arrival { timestamp, hash: Ok(7), vlan, outgoing, checksum_unfinished };
-        assert_eq!(read(&header, Some(&link)), arrival);
+        assert_eq!(arrival_from_header(&header, Some(&link)), arrival);
         link.sll_pkttype = libc::PACKET_OUTGOING;
-        assert_eq!(read(&header, Some(&link)).outgoing, Ok(true));
+        assert_eq!(arrival_from_header(&header, Some(&link)).outgoing, Ok(true));
     }
 }

@@ -16,7 +16,7 @@ pub(super) const BYTES: u32 = size_of::<libc::tpacket3_hdr>() as u32;
 /// Where a packet whose header is at `at` begins; `None` if it is not between the header and `end`, or
 /// overlaps the next header: the same bytes would belong to two packets.
 #[inline]
-pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last: bool) -> Option<u32> {
+pub(super) fn packet_offset(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last: bool) -> Option<u32> {
     let (len, header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
     let first = at.checked_add(header_bytes)?;
     if header_bytes < BYTES || first.checked_add(len)? > end {
@@ -29,7 +29,7 @@ pub(super) fn first_byte(header: &libc::tpacket3_hdr, at: u32, end: u32, is_last
 /// The tag to be put back into a packet, if there is room for it between the header and the packet, and an
 /// address on each side.
 #[inline]
-pub(super) fn removed_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
+pub(super) fn reinsertable_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     let tag = vlan_tag(header)?;
     let room = u32::from(header.tp_mac) >= BYTES + VLAN_TAG_BYTES;
     (room && header.tp_snaplen as usize >= ADDRESSES_BYTES).then_some(tag)
@@ -63,7 +63,7 @@ pub(super) fn time_ns(header: &libc::tpacket3_hdr) -> u64 {
 }
 
 /// Reads the header in front of `bytes`; `None` if they are shorter.
-pub(super) fn read(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
+pub(super) fn read_header(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
     let bytes = bytes.get(..BYTES as usize)?;
     // SAFETY: as many bytes as a header has, which has no invalid bit patterns.
     Some(unsafe { bytes.as_ptr().cast::<libc::tpacket3_hdr>().read_unaligned() })
@@ -71,7 +71,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<libc::tpacket3_hdr> {
 
 /// Writes a header in front of `bytes`.
 /// Panics if the bytes are shorter.
-pub(super) fn write(bytes: &mut [u8], header: &libc::tpacket3_hdr) {
+pub(super) fn write_header(bytes: &mut [u8], header: &libc::tpacket3_hdr) {
     let bytes = &mut bytes[..BYTES as usize];
     // SAFETY: as many bytes as a header has.
     unsafe { bytes.as_mut_ptr().cast::<libc::tpacket3_hdr>().write_unaligned(*header) };

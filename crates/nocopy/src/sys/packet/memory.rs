@@ -35,7 +35,7 @@ pub(super) struct BlockMemory {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Contents {
+pub(super) struct BlockContents {
     /// The first packet's header, from the start of the block.
     pub(super) header: u32,
     pub(super) packets: u32,
@@ -70,27 +70,27 @@ impl BlockMemory {
     /// Whether the kernel has handed a block over.
     pub(super) fn is_ours(&self, block: u32) -> bool {
         // Acquire: pairs with the kernel's write of the status after those of the packets.
-        self.status(block).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+        self.status_word(block).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
     /// Returns a block to the kernel, which may write into it at once.
     pub(super) fn return_block(&self, block: u32) {
         // Release: pairs with the kernel's read of the status before it writes into the block again.
-        self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.status_word(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
     /// The contents of a block that was just handed over, as the kernel describes them.
-    pub(super) fn contents(&self, block: u32) -> Contents {
+    pub(super) fn block_contents(&self, block: u32) -> BlockContents {
         if self.holds_single_packets() {
             self.write_header(block);
-            return Contents { header: SINGLE_HEADER_OFFSET, packets: 1 };
+            return BlockContents { header: SINGLE_HEADER_OFFSET, packets: 1 };
         }
         let description = offset_of!(libc::tpacket_block_desc, hdr);
         let word = |field: usize| {
             // SAFETY: inside the block's description, aligned; the block is ours.
-            unsafe { self.pointer(block, (description + field) as u32).cast::<u32>().read() }
+            unsafe { self.block_pointer(block, (description + field) as u32).cast::<u32>().read() }
         };
-        Contents {
+        BlockContents {
             header: word(offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt)),
             packets: word(offset_of!(libc::tpacket_hdr_v1, num_pkts)),
         }
@@ -104,7 +104,7 @@ impl BlockMemory {
             false => offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, blk_len),
         };
         // SAFETY: inside the block's description or the packet's header, aligned; the block is ours.
-        unsafe { self.pointer(block, field as u32).cast::<u32>().read() }
+        unsafe { self.block_pointer(block, field as u32).cast::<u32>().read() }
     }
 
     pub(super) const fn holds_single_packets(&self) -> bool {
@@ -114,7 +114,7 @@ impl BlockMemory {
     /// Writes the header of a single packet like those in blocks, followed by its address.
     fn write_header(&self, block: u32) {
         const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
-        let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
+        let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.block_pointer(block, at));
         // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor
         // writes there; aligned, as blocks are multiples of 128; no bit pattern is invalid.
         let (header, address) = unsafe {
@@ -129,8 +129,8 @@ impl BlockMemory {
         written.tp_mac = header.tp_mac.saturating_sub(SINGLE_HEADER_OFFSET as u16);
         written.hv1.tp_vlan_tci = header.tp_vlan_tci.into();
         written.hv1.tp_vlan_tpid = header.tp_vlan_tpid;
-        let to = self.pointer(block, SINGLE_HEADER_OFFSET);
-        let address_to = self.pointer(block, SINGLE_HEADER_OFFSET + size_of_val(&written) as u32);
+        let to = self.block_pointer(block, SINGLE_HEADER_OFFSET);
+        let address_to = self.block_pointer(block, SINGLE_HEADER_OFFSET + size_of_val(&written) as u32);
         // SAFETY: inside the block, as above, and in front of the packet (`SINGLE_RESERVE_BYTES`), or of one
         // that is not believed.
         unsafe {
@@ -139,13 +139,13 @@ impl BlockMemory {
         }
     }
 
-    fn status(&self, block: u32) -> &AtomicU32 {
+    fn status_word(&self, block: u32) -> &AtomicU32 {
         // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
         // atomically only.
-        unsafe { AtomicU32::from_ptr(self.pointer(block, self.status_at).cast().as_ptr()) }
+        unsafe { AtomicU32::from_ptr(self.block_pointer(block, self.status_at).cast().as_ptr()) }
     }
 
-    pub(super) fn pointer(&self, block: u32, at: u32) -> NonNull<u8> {
+    pub(super) fn block_pointer(&self, block: u32, at: u32) -> NonNull<u8> {
         debug_assert!(at < self.block_bytes && block < self.block_count);
         // SAFETY: inside the mapping, which is as long as all blocks (`new`).
         unsafe { self.mapping.base().add(block as usize * self.block_bytes as usize + at as usize) }

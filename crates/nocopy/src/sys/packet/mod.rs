@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-pub(crate) use arrival::arrival;
-use blocks::Blocks;
-pub(crate) use blocks::{Announcer, IN_BLOCKS, PieceLimits};
+pub(crate) use arrival::read_arrival;
+use blocks::ReceivingBlocks;
+pub(crate) use blocks::{IN_BLOCKS, PacketAnnouncer, PieceLimits};
 use header::VLAN_TAG_BYTES;
 use memory::BlockMemory;
 pub(crate) use memory::SINGLE_FRONT_BYTES;
-pub(crate) use outgoing::Outgoing;
+pub(crate) use outgoing::OutgoingBatch;
 pub(crate) use owned::OwnedBlocks;
 pub(crate) use owned::PcapngBlock;
 pub use owned::{Block, BlockReader, Captured, Contents, PcapngLayout};
@@ -26,7 +26,7 @@ use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::memory::Mapping;
-use super::option::{self, classic};
+use super::option::{self, classic_instruction};
 use super::xsk::Descriptor;
 use crate::ring::Producer;
 
@@ -61,7 +61,7 @@ pub enum Fanout {
 }
 
 impl Fanout {
-    const fn number(self) -> u32 {
+    const fn kernel_number(self) -> u32 {
         match self {
             Self::Hash => libc::PACKET_FANOUT_HASH,
             Self::Cpu => libc::PACKET_FANOUT_CPU,
@@ -72,7 +72,7 @@ impl Fanout {
 
 /// Which packets a packet socket receives, and its memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Capture {
+pub(crate) struct PacketSocketSettings {
     pub(crate) interface_index: u32,
     pub(crate) receives: bool,
     /// Packets of one receive queue only.
@@ -88,13 +88,13 @@ pub(crate) struct Capture {
     pub(crate) block_timeout: Duration,
 }
 
-impl Capture {
+impl PacketSocketSettings {
     /// The instructions for the socket, if `filter` applies to packets of its share.
-    fn filter(&self, filter: &[Instruction]) -> Vec<Instruction> {
-        let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
+    fn share_filter(&self, filter: &[Instruction]) -> Vec<Instruction> {
+        let everything = [classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
         match self.share {
-            Some(share) if filter.is_empty() => [&share.filter()[..], &everything].concat(),
-            Some(share) => [&share.filter(), filter].concat(),
+            Some(share) if filter.is_empty() => [&share.queue_filter()[..], &everything].concat(),
+            Some(share) => [&share.queue_filter(), filter].concat(),
             None => filter.to_vec(),
         }
     }
@@ -110,20 +110,21 @@ pub(crate) struct QueueShare {
 impl QueueShare {
     /// Continues with the following instructions for packets of the queue, by the number that the driver
     /// noted: each packet belongs to one queue, also if the driver noted none (queue 0), or an invalid one.
-    fn filter(self) -> Vec<Instruction> {
+    fn queue_filter(self) -> Vec<Instruction> {
         let Self { queue, queues } = self;
         let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
         let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
         let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         let calculate = libc::BPF_ALU | libc::BPF_K;
         vec![
-            classic(load, 0, 0, load_queue),
-            classic(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
-            classic(calculate | libc::BPF_SUB, 0, 0, 1),
-            classic(calculate | libc::BPF_MOD, 0, 0, queues),
-            classic(equals, 1, 0, queue),
-            classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-            classic(libc::BPF_LD | libc::BPF_IMM, 0, 0, 0), // as a program finds it at its start
+            classic_instruction(load, 0, 0, load_queue),
+            // None noted; otherwise the kernel keeps one more than the queue.
+            classic_instruction(equals, 2, 0, 0),
+            classic_instruction(calculate | libc::BPF_SUB, 0, 0, 1),
+            classic_instruction(calculate | libc::BPF_MOD, 0, 0, queues),
+            classic_instruction(equals, 1, 0, queue),
+            classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            classic_instruction(libc::BPF_LD | libc::BPF_IMM, 0, 0, 0), // as a program finds it at its start
         ]
     }
 }
@@ -147,30 +148,30 @@ pub(crate) fn complement_filter(
     let (length_at, longest, plain_at, plain) =
         if is_ipv4 { (2, mtu_bytes, 0, 0x45) } else { (4, mtu_bytes.saturating_sub(40), 6, 17) };
     let mut filter = vec![
-        classic(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_IFINDEX)),
-        classic(equals, 1, 0, interface_index),
-        classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-        classic(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_PKTTYPE)),
-        classic(equals, 4, 0, libc::PACKET_LOOPBACK.into()),
-        classic(load(libc::BPF_H), 0, 0, network + length_at),
-        classic(greater, 2, 0, longest),
-        classic(load(libc::BPF_B), 0, 0, network + plain_at),
-        classic(equals, 1, 0, plain),
-        classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        classic_instruction(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_IFINDEX)),
+        classic_instruction(equals, 1, 0, interface_index),
+        classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        classic_instruction(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_PKTTYPE)),
+        classic_instruction(equals, 4, 0, libc::PACKET_LOOPBACK.into()),
+        classic_instruction(load(libc::BPF_H), 0, 0, network + length_at),
+        classic_instruction(greater, 2, 0, longest),
+        classic_instruction(load(libc::BPF_B), 0, 0, network + plain_at),
+        classic_instruction(equals, 1, 0, plain),
+        classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
     ];
     // Continues for packets of the queue and returns 0 for others: the two results are exchanged here.
     if share.queues > 1 {
-        let mut of_queue = share.filter();
+        let mut of_queue = share.queue_filter();
         of_queue[5].constant = u32::MAX;
         filter.extend(of_queue);
     }
-    filter.push(classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0));
+    filter.push(classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0));
     filter
 }
 
 /// The kernel's counts for a packet socket since the last call (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
+pub(crate) struct PacketSocketCounts {
     /// All packets that passed the filter, including packets dropped later.
     pub(crate) packets: u32,
     pub(crate) drops: u32,
@@ -191,27 +192,30 @@ impl PacketSocket {
 
     /// A socket that receives packets passing `filter`, if there is one, into blocks, and announces them on
     /// `rx`, in pieces.
-    pub(crate) fn receiving(
-        capture: &Capture,
+    pub(crate) fn new_receiving(
+        capture: &PacketSocketSettings,
         filter: &[Instruction],
         rx: Producer<Descriptor>,
         pieces: PieceLimits,
-    ) -> io::Result<(Self, Announcer)> {
-        let (socket, memory) = Self::with_ring(capture, VLAN_TAG_BYTES)?;
-        socket.start(capture, filter)?;
-        Ok((socket, Announcer::new(Blocks::new(memory), rx, pieces)))
+    ) -> io::Result<(Self, PacketAnnouncer)> {
+        let (socket, memory) = Self::with_receive_ring(capture, VLAN_TAG_BYTES)?;
+        socket.start_receiving(capture, filter)?;
+        Ok((socket, PacketAnnouncer::new(ReceivingBlocks::new(memory), rx, pieces)))
     }
 
     /// A socket that receives packets passing a filter into blocks, which can be owned one by one.
-    pub(crate) fn lending(capture: &Capture, filter: &[Instruction]) -> io::Result<(Self, OwnedBlocks)> {
-        let (socket, memory) = Self::with_ring(capture, ALIGNING_BYTES)?;
-        socket.start(capture, filter)?;
+    pub(crate) fn new_with_owned_blocks(
+        capture: &PacketSocketSettings,
+        filter: &[Instruction],
+    ) -> io::Result<(Self, OwnedBlocks)> {
+        let (socket, memory) = Self::with_receive_ring(capture, ALIGNING_BYTES)?;
+        socket.start_receiving(capture, filter)?;
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
-    /// As `lending`, with blocks of one packet each, which are handed over at once.
-    pub(crate) fn lending_single_packets(
-        capture: &Capture,
+    /// As `new_with_owned_blocks`, with blocks of one packet each, which are handed over at once.
+    pub(crate) fn new_with_owned_packets(
+        capture: &PacketSocketSettings,
         filter: &[Instruction],
     ) -> io::Result<(Self, OwnedBlocks)> {
         let socket = Self::new()?;
@@ -221,28 +225,31 @@ impl PacketSocket {
         let frames = if frame_bytes <= PIECE_BYTES { PIECE_BYTES } else { LARGE_PIECE_BYTES } / frame_bytes;
         let (frames, pieces) = (frames.max(1), capture.block_count.div_ceil(frames.max(1)));
         let (piece_bytes, block_count) = (frames * frame_bytes, pieces * frames);
-        socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
-        socket.set(libc::PACKET_RESERVE, &memory::SINGLE_RESERVE_BYTES)?;
+        socket.set_packet_option(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
+        socket.set_packet_option(libc::PACKET_RESERVE, &memory::SINGLE_RESERVE_BYTES)?;
         let request = libc::tpacket_req {
             tp_block_size: piece_bytes,
             tp_block_nr: pieces,
             tp_frame_size: frame_bytes,
             tp_frame_nr: block_count,
         };
-        socket.set(libc::PACKET_RX_RING, &request)?;
+        socket.set_packet_option(libc::PACKET_RX_RING, &request)?;
         let memory = socket.map_ring(capture, piece_bytes, pieces)?;
-        socket.start(capture, filter)?;
+        socket.start_receiving(capture, filter)?;
         let memory = BlockMemory::of_single_packets(memory, frame_bytes, block_count);
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
     /// A socket with a receiving ring that receives nothing yet.
-    fn with_ring(capture: &Capture, reserve_bytes: u32) -> io::Result<(Self, BlockMemory)> {
+    fn with_receive_ring(
+        capture: &PacketSocketSettings,
+        reserve_bytes: u32,
+    ) -> io::Result<(Self, BlockMemory)> {
         let socket = Self::new()?;
-        let Capture { block_bytes, block_count, .. } = *capture;
+        let PacketSocketSettings { block_bytes, block_count, .. } = *capture;
         let timeout_ms = u32::try_from(capture.block_timeout.as_millis()).unwrap_or(u32::MAX).max(1);
-        socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
-        socket.set(libc::PACKET_RESERVE, &reserve_bytes)?;
+        socket.set_packet_option(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
+        socket.set_packet_option(libc::PACKET_RESERVE, &reserve_bytes)?;
         let request = libc::tpacket_req3 {
             tp_block_size: block_bytes,
             tp_block_nr: block_count,
@@ -253,62 +260,67 @@ impl PacketSocket {
             // The kernel then calculates a hash for packets without one.
             tp_feature_req_word: if capture.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         };
-        socket.set(libc::PACKET_RX_RING, &request)?;
+        socket.set_packet_option(libc::PACKET_RX_RING, &request)?;
         let memory = socket.map_ring(capture, block_bytes, block_count)?;
         Ok((socket, BlockMemory::new(memory, block_bytes, block_count)))
     }
 
     /// Maps a ring of this many blocks, before any packet is received.
-    fn map_ring(&self, capture: &Capture, block_bytes: u32, block_count: u32) -> io::Result<Mapping> {
+    fn map_ring(
+        &self,
+        capture: &PacketSocketSettings,
+        block_bytes: u32,
+        block_count: u32,
+    ) -> io::Result<Mapping> {
         if !capture.outgoing {
-            self.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+            self.set_packet_option(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         }
-        Mapping::ring(self.fd.as_fd(), 0, block_bytes as usize * block_count as usize)
+        Mapping::of_ring(self.fd.as_fd(), 0, block_bytes as usize * block_count as usize)
     }
 
     /// Starts receiving packets that pass `filter`, if there is one.
-    fn start(&self, capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
-        let filter = capture.filter(filter);
+    fn start_receiving(&self, capture: &PacketSocketSettings, filter: &[Instruction]) -> io::Result<()> {
+        let filter = capture.share_filter(filter);
         let fanout = capture.fanout.filter(|_| capture.receives);
         if fanout.is_some() {
             self.reject_all()?; // until it is a member: before, it would have what the others have
         } else if !filter.is_empty() {
-            option::filter(&self.fd, &filter)?;
+            option::attach_filter(&self.fd, &filter)?;
         }
         self.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
         if let Some((group, fanout)) = fanout {
-            self.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
+            self.set_packet_option(libc::PACKET_FANOUT, &(u32::from(group) | fanout.kernel_number() << 16))?;
             match filter.is_empty() {
                 // SAFETY: the option takes an `int`, and does not look at it.
                 true => unsafe {
-                    option::set(&self.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
+                    option::set_option(&self.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
                 },
-                false => option::filter(&self.fd, &filter)?,
+                false => option::attach_filter(&self.fd, &filter)?,
             }
         }
         Ok(())
     }
 
     /// Replaces the filter; packets already in blocks stay.
-    pub(crate) fn filter(&self, filter: &[Instruction]) -> io::Result<()> {
-        option::filter(&self.fd, filter)
+    pub(crate) fn replace_filter(&self, filter: &[Instruction]) -> io::Result<()> {
+        option::attach_filter(&self.fd, filter)
     }
 
     pub(crate) fn reject_all(&self) -> io::Result<()> {
-        option::reject_all(&self.fd)
+        option::attach_reject_all_filter(&self.fd)
     }
 
     /// Whether the kernel accepts a filter with its prefix, tested on a socket that receives nothing.
-    pub(crate) fn takes(capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
+    pub(crate) fn accepts_filter(capture: &PacketSocketSettings, filter: &[Instruction]) -> io::Result<()> {
         let fd =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        option::filter(&fd, &capture.filter(filter))
+        option::attach_filter(&fd, &capture.share_filter(filter))
     }
 
     /// A socket that sends, bypassing the queueing discipline.
-    pub(crate) fn sending(interface_index: u32) -> io::Result<Self> {
+    pub(crate) fn new_sending(interface_index: u32) -> io::Result<Self> {
         let socket = Self::new()?;
-        socket.set(libc::PACKET_QDISC_BYPASS, &1_i32)?;
+        socket.set_packet_option(libc::PACKET_QDISC_BYPASS, &1_i32)?;
         socket.bind(interface_index, NOTHING)?;
         Ok(socket)
     }
@@ -330,7 +342,7 @@ impl PacketSocket {
     }
 
     /// Packets and drops since the last call: the kernel resets its counts each time.
-    pub(crate) fn counts(&self) -> io::Result<Counts> {
+    pub(crate) fn take_counts(&self) -> io::Result<PacketSocketCounts> {
         let mut counts = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut bytes = libc::socklen_t::try_from(size_of_val(&counts)).expect("small");
         // SAFETY: the pointers describe `counts` and its length, which outlive the call.
@@ -346,25 +358,29 @@ impl PacketSocket {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Counts { packets: counts.tp_packets, drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
+        Ok(PacketSocketCounts {
+            packets: counts.tp_packets,
+            drops: counts.tp_drops,
+            freezes: counts.tp_freeze_q_cnt,
+        })
     }
 
     /// Clears the socket's error, which would end every wait.
-    pub(crate) fn forget_error(&self) -> io::Result<()> {
+    pub(crate) fn clear_error(&self) -> io::Result<()> {
         sockopt::socket_error(&self.fd)?.ok();
         Ok(())
     }
 
     /// Sends packets from the front of `batch`, and returns how many. Errors: the kernel's, for the first
     /// packet, which was not sent.
-    pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
+    pub(crate) fn send(&self, batch: &mut OutgoingBatch) -> io::Result<usize> {
         batch.send(self.fd.as_fd())
     }
 
     /// Sets one of the options of packet(7), which take numbers and structures of numbers.
-    fn set<T>(&self, option: i32, value: &T) -> io::Result<()> {
+    fn set_packet_option<T>(&self, option: i32, value: &T) -> io::Result<()> {
         // SAFETY: this file gives each option the type that `linux/if_packet.h` says; none holds a pointer.
-        unsafe { option::set(&self.fd, libc::SOL_PACKET, option, value) }
+        unsafe { option::set_option(&self.fd, libc::SOL_PACKET, option, value) }
     }
 }
 

@@ -5,16 +5,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 const BATCH: usize = 64;
 
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingBatch {
     /// Referenced by `packets`; never grows beyond its capacity.
     pieces: Vec<libc::iovec>,
     packets: Vec<libc::mmsghdr>,
 }
 
 // SAFETY: the pointers are used by `send` only, whose caller vouches for what they point to.
-unsafe impl Send for Outgoing {}
+unsafe impl Send for OutgoingBatch {}
 
-impl Outgoing {
+impl OutgoingBatch {
     /// The most pieces of a packet, and of all the packets of a batch (`UIO_MAXIOV`).
     pub(crate) const PIECES_MAX: usize = 1024;
 

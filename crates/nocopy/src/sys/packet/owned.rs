@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use nocopy_proto::pcapng::{self, Counts, InPlaceWriter};
+use nocopy_proto::pcapng::{self, InPlaceWriter, InterfaceCounts};
 
 use super::header::{self, BYTES, FRONT_BYTES, VLAN_TAG_BYTES};
 use super::memory::{self, BlockMemory, STATUS_OFFSET};
@@ -20,12 +20,12 @@ const PUT_BACK: u8 = 0x6e;
 /// The blocks of a ring, each of which has at most one owner.
 #[derive(Debug)]
 pub(crate) struct OwnedBlocks {
-    ring: Arc<Ring>,
+    ring: Arc<BlockRing>,
     next: u32,
 }
 
 #[derive(Debug)]
-struct Ring {
+struct BlockRing {
     memory: BlockMemory,
     /// Blocks that the program holds: when the ring reaches one, its status word is still set.
     held: Box<[AtomicBool]>,
@@ -35,58 +35,58 @@ struct Ring {
 impl OwnedBlocks {
     pub(super) fn new(memory: BlockMemory) -> Self {
         let held = (0..memory.block_count()).map(|_| AtomicBool::new(false)).collect();
-        Self { ring: Arc::new(Ring { memory, held, held_count: AtomicU32::new(0) }), next: 0 }
+        Self { ring: Arc::new(BlockRing { memory, held, held_count: AtomicU32::new(0) }), next: 0 }
     }
 
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        let Ring { memory, held, .. } = &*self.ring;
+        let BlockRing { memory, held, .. } = &*self.ring;
         // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly
         // ours.
         !held[self.next as usize].load(Ordering::Acquire) && memory.is_ours(self.next)
     }
 
     /// The next block, if the kernel has handed it over, and how many of its bytes the kernel has written.
-    pub(crate) fn take(&mut self) -> Option<(Block, u32)> {
+    pub(crate) fn take_block(&mut self) -> Option<(Block, u32)> {
         if !self.is_ready() {
             return None;
         }
-        let Ring { memory, held, held_count } = &*self.ring;
+        let BlockRing { memory, held, held_count } = &*self.ring;
         let block = self.next;
         held[block as usize].store(true, Ordering::Relaxed); // only this half reads it
         held_count.fetch_add(1, Ordering::Relaxed);
         self.next = (block + 1) % memory.block_count();
-        let (bytes, contents) = (memory.written_bytes(block), memory.contents(block));
+        let (bytes, contents) = (memory.written_bytes(block), memory.block_contents(block));
         Some((Block { ring: Arc::clone(&self.ring), block, contents, returns: true }, bytes))
     }
 
     /// Whether the program still holds the block before the next one to read.
     pub(crate) fn is_previous_block_held(&self) -> bool {
-        let count = self.count();
+        let count = self.block_count();
         self.ring.held[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
     }
 
     /// Blocks that the kernel cannot write to now. Computed without looking at each block, which would miss
     /// the cache.
-    pub(crate) fn in_use(&self) -> u32 {
-        let Ring { memory, held, held_count } = &*self.ring;
+    pub(crate) fn in_use_count(&self) -> u32 {
+        let BlockRing { memory, held, held_count } = &*self.ring;
         let waits = |behind: &u32| {
             let block = (self.next + behind) % memory.block_count();
             // In this order: the status word of a block held by the program may be overwritten
             // (`Block::into_pcapng`).
             !held[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
         };
-        let waiting = (0..self.count()).take_while(waits).count() as u32;
+        let waiting = (0..self.block_count()).take_while(waits).count() as u32;
         // Only a number: a block that returns meanwhile is counted or not.
         held_count.load(Ordering::Relaxed) + waiting
     }
 
-    pub(crate) fn count(&self) -> u32 {
+    pub(crate) fn block_count(&self) -> u32 {
         self.ring.memory.block_count()
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.count()) * u64::from(self.ring.memory.block_bytes())
+    pub(crate) fn total_bytes(&self) -> u64 {
+        u64::from(self.block_count()) * u64::from(self.ring.memory.block_bytes())
     }
 
     pub(crate) fn holds_single_packets(&self) -> bool {
@@ -98,9 +98,9 @@ impl OwnedBlocks {
 /// any order, also after the end of its [`Capture`](crate::Capture).
 #[derive(Debug)]
 pub struct Block {
-    ring: Arc<Ring>,
+    ring: Arc<BlockRing>,
     block: u32,
-    contents: memory::Contents,
+    contents: memory::BlockContents,
     returns: bool,
 }
 
@@ -112,17 +112,17 @@ impl Block {
 
     /// Its packets, in the order of their arrival.
     pub fn packets(&mut self) -> impl Iterator<Item = Captured<'_>> {
-        let memory::Contents { header, packets } = self.contents;
+        let memory::BlockContents { header, packets } = self.contents;
         let first = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
         let rest = self.bytes_mut().get_mut(first..).unwrap_or_default();
-        Packets { rest, left: packets }
+        BlockPackets { rest, left: packets }
     }
 
     /// Makes it a reader of single packets, with pauses.
     #[doc(hidden)]
     #[must_use]
     pub fn into_reader(self) -> BlockReader {
-        let memory::Contents { header, packets } = self.contents;
+        let memory::BlockContents { header, packets } = self.contents;
         let at = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
         BlockReader { block: self, at, left: packets, malformed: 0 }
     }
@@ -131,9 +131,9 @@ impl Block {
     #[doc(hidden)]
     #[must_use]
     pub fn into_pcapng(mut self, layout: &PcapngLayout) -> PcapngBlock {
-        let memory::Contents { header, packets } = self.contents;
+        let memory::BlockContents { header, packets } = self.contents;
         let (laid, contents) = write_packets(self.bytes_mut(), header, packets, layout);
-        let start = self.ring.memory.pointer(self.block, 0);
+        let start = self.ring.memory.block_pointer(self.block, 0);
         // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the
         // status is after them; for a single packet they are the status, which keeps its lowest bit
         // (`TP_STATUS_USER`) and so stays ours.
@@ -145,7 +145,7 @@ impl Block {
     fn bytes_mut(&mut self) -> &mut [u8] {
         let memory = &self.ring.memory;
         let bytes = (memory.block_bytes() - OURS_OFFSET) as usize;
-        let start = memory.pointer(self.block, OURS_OFFSET);
+        let start = memory.block_pointer(self.block, OURS_OFFSET);
         // SAFETY: inside the block, which is handed out once (`OwnedBlocks::take`) and stays ours until it is
         // dropped; the kernel neither reads nor writes there meanwhile.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
@@ -183,25 +183,25 @@ pub struct Captured<'block> {
 
 /// The packets of a [`Block`]. They end early if a header contradicts itself, which no known kernel causes.
 #[derive(Debug)]
-struct Packets<'block> {
+struct BlockPackets<'block> {
     /// Begins with the next packet's header.
     rest: &'block mut [u8],
     left: u32,
 }
 
-impl<'block> Iterator for Packets<'block> {
+impl<'block> Iterator for BlockPackets<'block> {
     type Item = Captured<'block>;
 
     fn next(&mut self) -> Option<Captured<'block>> {
         let left = self.left.checked_sub(1)?;
         let rest = std::mem::take(&mut self.rest);
         let Some(PacketRecord { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
-            settle(rest, left == 0)
+            read_packet_record(rest, left == 0)
         else {
             self.left = 0;
             return None;
         };
-        // In range, here and below: `first_byte` found the packet in front of the next header, or of the end.
+        // In range, here and below: `packet_offset` found the packet in front of the next header, or the end.
         let (packet, rest) = rest.split_at_mut(next);
         (self.rest, self.left) = (rest, left);
         Some(Captured { bytes: &packet[first..first + len], original_bytes, time_ns, vlan, outgoing })
@@ -220,12 +220,12 @@ pub struct BlockReader {
 
 impl BlockReader {
     /// Packets that follow.
-    pub fn left(&self) -> u32 {
+    pub fn packets_left(&self) -> u32 {
         self.left
     }
 
     /// Packets lost because the kernel's headers contradict themselves; no known kernel causes this.
-    pub fn malformed(&self) -> u32 {
+    pub fn malformed_count(&self) -> u32 {
         self.malformed
     }
 
@@ -235,7 +235,7 @@ impl BlockReader {
         let left = self.left.checked_sub(1)?;
         let rest = self.block.bytes_mut().get_mut(self.at..).unwrap_or_default();
         let Some(PacketRecord { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
-            settle(rest, left == 0)
+            read_packet_record(rest, left == 0)
         else {
             self.malformed += std::mem::take(&mut self.left);
             return None;
@@ -246,7 +246,7 @@ impl BlockReader {
 
     /// Drops the block without returning it to the kernel: for forked children, whose parent uses the same
     /// memory.
-    pub fn leave(mut self) {
+    pub fn disown(mut self) {
         self.block.returns = false;
     }
 }
@@ -266,14 +266,14 @@ struct PacketRecord {
 
 /// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None`
 /// if the header is invalid.
-fn settle(rest: &mut [u8], is_last: bool) -> Option<PacketRecord> {
-    let mut header = header::read(rest)?;
+fn read_packet_record(rest: &mut [u8], is_last: bool) -> Option<PacketRecord> {
+    let mut header = header::read_header(rest)?;
     let end = u32::try_from(rest.len()).ok()?;
-    let first = header::first_byte(&header, 0, end, is_last)?;
+    let first = header::packet_offset(&header, 0, end, is_last)?;
     let outgoing = is_outgoing(&rest[..first as usize]);
     let vlan = header::vlan_tag(&header);
     let marked = header.tp_padding[7] == PUT_BACK;
-    if let Some(tag) = header::removed_tag(&header).filter(|_| !marked) {
+    if let Some(tag) = header::reinsertable_tag(&header).filter(|_| !marked) {
         let front = (first - VLAN_TAG_BYTES) as usize;
         let front: &mut [u8; FRONT_BYTES] =
             (&mut rest[front..front + FRONT_BYTES]).try_into().expect("as long");
@@ -282,7 +282,7 @@ fn settle(rest: &mut [u8], is_last: bool) -> Option<PacketRecord> {
         header.tp_snaplen += VLAN_TAG_BYTES;
         header.tp_len = header.tp_len.saturating_add(VLAN_TAG_BYTES);
         header.tp_padding[7] = PUT_BACK;
-        header::write(rest, &header);
+        header::write_header(rest, &header);
     }
     Some(PacketRecord {
         first: usize::from(header.tp_mac),
@@ -305,7 +305,7 @@ fn is_outgoing(header: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct PcapngLayout {
     /// The counts so far, if the file is to contain them.
-    pub counts: Option<Counts>,
+    pub counts: Option<InterfaceCounts>,
     /// The most bytes of a packet that are kept.
     pub snap_bytes: u32,
     /// The most packets that are kept.
@@ -354,7 +354,7 @@ impl AsRef<[u8]> for PcapngBlock {
     fn as_ref(&self) -> &[u8] {
         let memory = &self.block.ring.memory;
         assert!(self.bytes <= memory.block_bytes() as usize, "more than a block");
-        let start = memory.pointer(self.block.block, 0);
+        let start = memory.block_pointer(self.block.block, 0);
         // SAFETY: inside the block, which is ours; the kernel only reads in it meanwhile.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) }
     }
@@ -372,13 +372,17 @@ fn write_packets(
     let wanted = u64::from(packets).min(layout.packets_max);
     for number in 0..wanted {
         let is_last = number + 1 == u64::from(packets);
-        let place = blocks.behind(at as usize).and_then(|rest| settle(rest, is_last));
+        let place = blocks.memory_after(at as usize).and_then(|rest| read_packet_record(rest, is_last));
         let added = place.and_then(|place| {
-            let direction = if place.outgoing { pcapng::Direction::Out } else { pcapng::Direction::In };
-            let packet =
-                pcapng::Packet { time_ns: place.time_ns, original_bytes: place.original_bytes, direction };
+            let direction =
+                if place.outgoing { pcapng::PacketDirection::Out } else { pcapng::PacketDirection::In };
+            let packet = pcapng::PacketHeader {
+                time_ns: place.time_ns,
+                original_bytes: place.original_bytes,
+                direction,
+            };
             let first = at as usize + place.first;
-            blocks.add(&packet, first..first + place.len).ok()?;
+            blocks.add_packet(&packet, first..first + place.len).ok()?;
             Some(place)
         });
         let Some(PacketRecord { len, next, time_ns, .. }) = added else {
@@ -399,17 +403,17 @@ fn write_packets(
 
 #[cfg(test)]
 mod tests {
-    use super::super::blocks::tests::{block, header};
+    use super::super::blocks::tests::{block_memory_with, header_with};
     use super::*;
 
     #[test]
     fn malformed_packets_are_counted() {
         // The second header would lie far outside.
-        let memory = || block(64, 5, Some((64, header(100, 60, u32::MAX))));
-        let (mut whole, _) = OwnedBlocks::new(memory()).take().unwrap();
+        let memory = || block_memory_with(64, 5, Some((64, header_with(100, 60, u32::MAX))));
+        let (mut whole, _) = OwnedBlocks::new(memory()).take_block().unwrap();
         assert_eq!((whole.packets().count(), whole.packet_count()), (1, 5));
-        let mut reader = OwnedBlocks::new(memory()).take().unwrap().0.into_reader();
+        let mut reader = OwnedBlocks::new(memory()).take_block().unwrap().0.into_reader();
         assert!(reader.next_packet().is_some() && reader.next_packet().is_none());
-        assert_eq!((reader.left(), reader.malformed()), (0, 4));
+        assert_eq!((reader.packets_left(), reader.malformed_count()), (0, 4));
     }
 }

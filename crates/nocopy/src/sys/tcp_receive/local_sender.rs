@@ -38,18 +38,18 @@ impl RingPages {
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
-        let ring = Mapping::ring(socket.as_fd(), 0, count as usize * PAGE_BYTES)?;
+        let ring = Mapping::of_ring(socket.as_fd(), 0, count as usize * PAGE_BYTES)?;
         Ok(Self { ring, _socket: socket })
     }
 
-    pub(crate) fn fill(&self, byte: u8) {
+    pub(crate) fn fill_bytes(&self, byte: u8) {
         for at in 0..self.ring.bytes() {
             // SAFETY: within the mapping, of which nobody has a reference.
             unsafe { self.ring.base().add(at).write_volatile(byte) };
         }
     }
 
-    pub(crate) fn send(&self, to: BorrowedFd<'_>) {
+    pub(crate) fn send_by_reference(&self, to: BorrowedFd<'_>) {
         let (reader, writer) = pipe().unwrap();
         let bytes = libc::iovec { iov_base: self.ring.base().as_ptr().cast(), iov_len: self.ring.bytes() };
         // SAFETY: the bytes are mapped, and only read; one vector that describes them.

@@ -41,7 +41,7 @@ pub struct MappedBytes<'pages> {
 }
 
 // SAFETY: the bytes are mapped in all threads, and only read, in ways that tolerate concurrent changes (see
-// `copy`).
+// `copy_changing_bytes`).
 unsafe impl Send for MappedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for MappedBytes<'_> {}
@@ -76,7 +76,7 @@ impl<'pages> MappedBytes<'pages> {
     pub fn copy_to(&self, room: &mut [u8]) -> usize {
         let bytes = self.len.min(room.len());
         // SAFETY: as many as can be read, and written.
-        unsafe { copy(self.first.as_ptr(), room.as_mut_ptr(), bytes) };
+        unsafe { copy_changing_bytes(self.first.as_ptr(), room.as_mut_ptr(), bytes) };
         bytes
     }
 
@@ -84,7 +84,7 @@ impl<'pages> MappedBytes<'pages> {
         let mut copied = Vec::with_capacity(self.len);
         // SAFETY: the vector has room for them, and then is as long as what was written.
         unsafe {
-            copy(self.first.as_ptr(), copied.as_mut_ptr(), self.len);
+            copy_changing_bytes(self.first.as_ptr(), copied.as_mut_ptr(), self.len);
             copied.set_len(self.len);
         }
         copied
@@ -135,7 +135,7 @@ impl<'pages> MappedBytes<'pages> {
 ///
 /// # Safety
 /// That many bytes are readable and writable, and do not overlap.
-unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn copy_changing_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     type Copy =
         unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, libc::size_t) -> *mut libc::c_void;
     static COPY: Copy = libc::memcpy;
@@ -168,14 +168,14 @@ mod tests {
 
     use super::*;
 
-    fn of(bytes: &[u8]) -> MappedBytes<'_> {
+    fn mapped(bytes: &[u8]) -> MappedBytes<'_> {
         bytes.into()
     }
 
     #[test]
     fn copies_have_the_requested_bytes() {
         let memory: Vec<u8> = (0..=255).cycle().take(10_000).collect();
-        let all = of(&memory);
+        let all = mapped(&memory);
         for range in [0..0, 0..1, 1..10_000, 4095..4097, 9_999..10_000, 10_000..10_000] {
             let (some, expected) = (all.slice(range.clone()), &memory[range]);
             assert_eq!(some.len(), expected.len());
@@ -189,19 +189,22 @@ mod tests {
     #[test]
     fn ranges_beyond_the_bytes_are_refused() {
         for (start, end) in [(0, 5), (5, 5), (3, 2), (0, usize::MAX), (usize::MAX, usize::MAX)] {
-            assert!(std::panic::catch_unwind(|| of(b"four").slice(start..end)).is_err(), "{start}..{end}");
+            assert!(
+                std::panic::catch_unwind(|| mapped(b"four").slice(start..end)).is_err(),
+                "{start}..{end}"
+            );
         }
     }
 
     #[test]
     fn mapped_bytes_are_written_to_files_at_offsets() {
         let mut file = File::from(memfd_create("written", MemfdFlags::CLOEXEC).unwrap());
-        assert_eq!(of(b"written").write_to(&file, None).unwrap(), 7);
-        assert_eq!(of(b"at").write_to(&file, 3).unwrap(), 2);
+        assert_eq!(mapped(b"written").write_to(&file, None).unwrap(), 7);
+        assert_eq!(mapped(b"at").write_to(&file, 3).unwrap(), 2);
         file.rewind().unwrap();
         assert_eq!(io::read_to_string(&file).unwrap(), "wriaten");
-        assert_eq!(of(b"x").write_to(&file, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(mapped(b"x").write_to(&file, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let (reader, writer) = io::pipe().unwrap();
-        assert!(of(b"x").write_to(&reader, None).is_err() && of(b"x").write_to(&writer, 0).is_err());
+        assert!(mapped(b"x").write_to(&reader, None).is_err() && mapped(b"x").write_to(&writer, 0).is_err());
     }
 }

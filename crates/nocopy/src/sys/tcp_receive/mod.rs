@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::{RecvFlags, recv};
 
 pub use mapped_bytes::MappedBytes;
-pub(crate) use window::{PAGE_BYTES, Pages, ReceivedPages, Window};
+pub(crate) use window::{MappedPages, MappingWindow, PAGE_BYTES, ReceivedPages};
 
 use super::option;
-use window::Request;
+use window::ZeroCopyReceive;
 
 /// Copies received bytes, up to the buffer's length; waits for the first byte if `wait`, as long as
 /// [`set_receive_timeout`](super::option::set_receive_timeout) allows. 0: the stream is at its end, or was
-/// shut, or lost ([`end`]).
+/// shut, or lost ([`end_cause`]).
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, buffer, flags)?.0)
@@ -30,7 +30,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> 
 ///
 /// It waits in the receiving call and not by poll: completions of the sending half would wake a poll again
 /// and again.
-pub(crate) fn peek(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
+pub(crate) fn has_data(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, &mut [0], flags | RecvFlags::PEEK)?.0 > 0)
 }
@@ -42,15 +42,15 @@ pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// Waits until that many bytes have arrived, or the stream is at its end, as long as
 /// [`set_receive_timeout`](super::option::set_receive_timeout) allows.
-pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-    option::set_low_water(&socket, bytes)?;
+pub(crate) fn wait_for_bytes(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    option::set_receive_low_water(&socket, bytes)?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be
     // an error.
     let waited = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), bytes, flags) };
     let waited = if waited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // With fewer bytes the wait would not end otherwise.
-    option::set_low_water(&socket, 1)?;
+    option::set_receive_low_water(&socket, 1)?;
     match waited {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
             Ok(())
@@ -76,17 +76,17 @@ pub(crate) enum EndCause {
 /// kernel returns no byte as at a proper end. It knows the difference (`SOCK_DONE` is set by a FIN,
 /// `tcp_fin`), and shows it in one place: `TCP_ZEROCOPY_RECEIVE` returns `EIO`. A kernel without that option
 /// cannot tell.
-pub(crate) fn end(socket: BorrowedFd<'_>) -> EndCause {
+pub(crate) fn end_cause(socket: BorrowedFd<'_>) -> EndCause {
     /// `TCP_CLOSE` of `net/tcp_states.h`.
     const CLOSED: u8 = 7;
-    match Request::default().query(socket) {
+    match ZeroCopyReceive::default().query(socket) {
         Err(_) => EndCause::Finished,
-        Ok(()) if information(&socket).is_ok_and(|info| info.tcpi_state == CLOSED) => EndCause::Lost,
+        Ok(()) if tcp_info(&socket).is_ok_and(|info| info.tcpi_state == CLOSED) => EndCause::Lost,
         Ok(()) => EndCause::Shut,
     }
 }
 
-pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
+pub(crate) fn tcp_info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: pointer and length describe `info`, which outlives the call.

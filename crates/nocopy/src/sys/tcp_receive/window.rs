@@ -29,24 +29,24 @@ const SLOT_BYTES: usize = 2 << 20;
 /// is one of a socket that was closed at once. A mapping of the connection's own socket would hold its file,
 /// and closing the connection would send no FIN until the last page was dropped.
 #[derive(Debug)]
-pub(crate) struct Window {
-    shared: Arc<Shared>,
+pub(crate) struct MappingWindow {
+    shared: Arc<WindowMemory>,
     /// Bytes of each slot with pages in them, dropped or not.
     filled: Box<[usize]>,
     current: usize,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WindowMemory {
     mapping: Mapping,
-    /// The number of [`Pages`] of each slot.
+    /// The number of [`MappedPages`] of each slot.
     held: Box<[AtomicU32]>,
 }
 
 /// The result of one call, in the order of the stream: pages, then bytes to be received by another call.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedPages {
-    pub(crate) pages: Option<Pages>,
+    pub(crate) pages: Option<MappedPages>,
     /// Following bytes that cannot be mapped.
     pub(crate) unmappable_bytes: usize,
     /// The connection's error, which the kernel reports once.
@@ -55,11 +55,11 @@ pub(crate) struct ReceivedPages {
 
 impl ReceivedPages {
     pub(crate) fn mapped_bytes(&self) -> usize {
-        self.pages.as_ref().map_or(0, Pages::len)
+        self.pages.as_ref().map_or(0, MappedPages::len)
     }
 }
 
-impl Window {
+impl MappingWindow {
     /// Reserves address space for `slots` slots. Errors: the kernel's error; `Unsupported` on a machine with
     /// another page size.
     pub(crate) fn new(slots: usize) -> io::Result<Self> {
@@ -67,9 +67,13 @@ impl Window {
         if rustix::param::page_size() != PAGE_BYTES {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let mapping = Mapping::of_tcp(sockets::tcp()?.as_fd(), slots * SLOT_BYTES)?;
+        let mapping = Mapping::of_tcp(sockets::tcp_socket()?.as_fd(), slots * SLOT_BYTES)?;
         let held = (0..slots).map(|_| AtomicU32::new(0)).collect();
-        Ok(Self { shared: Arc::new(Shared { mapping, held }), filled: vec![0; slots].into(), current: 0 })
+        Ok(Self {
+            shared: Arc::new(WindowMemory { mapping, held }),
+            filled: vec![0; slots].into(),
+            current: 0,
+        })
     }
 
     /// Whether pages must be unmapped before more can be mapped.
@@ -90,7 +94,7 @@ impl Window {
         let unmapped = self.filled[free];
         if unmapped > 0 {
             // SAFETY: whole pages of this slot, of which nobody holds any.
-            unsafe { self.shared.mapping.replace(self.shared.slot(free), unmapped)? };
+            unsafe { self.shared.mapping.replace_pages(self.shared.slot_start(free), unmapped)? };
         }
         (self.current, self.filled[free]) = (free, 0);
         Ok(Some(unmapped))
@@ -108,12 +112,12 @@ impl Window {
         let room = SLOT_BYTES - start;
         assert!(room > 0, "asked for room before");
         // SAFETY: `start` is within the slot.
-        let first = unsafe { self.shared.slot(slot).add(start) };
-        let mut request = Request {
+        let first = unsafe { self.shared.slot_start(slot).add(start) };
+        let mut request = ZeroCopyReceive {
             address: first.as_ptr() as u64,
             length: room as u32,
-            flags: Request::IS_UNMAPPED,
-            ..Request::default()
+            flags: ZeroCopyReceive::IS_UNMAPPED,
+            ..ZeroCopyReceive::default()
         };
         request.request_pages(socket)?;
         let mapped = request.length as usize;
@@ -125,20 +129,20 @@ impl Window {
         }
         self.filled[slot] += mapped;
         Ok(ReceivedPages {
-            pages: (mapped > 0).then(|| Pages::new(&self.shared, slot, start, mapped)),
+            pages: (mapped > 0).then(|| MappedPages::new(&self.shared, slot, start, mapped)),
             unmappable_bytes: request.skip as usize,
             error: (request.error < 0).then(|| io::Error::from_raw_os_error(-request.error)),
         })
     }
 }
 
-impl Shared {
+impl WindowMemory {
     fn is_free(&self, slot: usize) -> bool {
-        // Pairs with the release of `Pages::drop`: the holders of pages have finished with them.
+        // Pairs with the release of `MappedPages::drop`: the holders of pages have finished with them.
         self.held[slot].load(Ordering::Acquire) == 0
     }
 
-    fn slot(&self, slot: usize) -> NonNull<u8> {
+    fn slot_start(&self, slot: usize) -> NonNull<u8> {
         assert!(slot < self.held.len(), "slot {slot}");
         // SAFETY: within the mapping.
         unsafe { self.mapping.base().add(slot * SLOT_BYTES) }
@@ -147,24 +151,24 @@ impl Shared {
 
 /// Received pages, which this process cannot write to. They stay mapped until dropped, on any thread, even
 /// after the connection was closed.
-pub(crate) struct Pages {
-    shared: Arc<Shared>,
+pub(crate) struct MappedPages {
+    shared: Arc<WindowMemory>,
     first: NonNull<u8>,
     bytes: u32,
     slot: u32,
 }
 
 // SAFETY: memory that is accessible only as `MappedBytes`, held by a counter that any thread may change.
-unsafe impl Send for Pages {}
+unsafe impl Send for MappedPages {}
 // SAFETY: as above.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for MappedPages {}
 
-impl Pages {
-    fn new(shared: &Arc<Shared>, slot: usize, start: usize, bytes: usize) -> Self {
+impl MappedPages {
+    fn new(shared: &Arc<WindowMemory>, slot: usize, start: usize, bytes: usize) -> Self {
         // Only this thread increments it, so it cannot become zero by other threads and be reused meanwhile.
         shared.held[slot].fetch_add(1, Ordering::Relaxed);
         // SAFETY: `start` is within the slot.
-        let first = unsafe { shared.slot(slot).add(start) };
+        let first = unsafe { shared.slot_start(slot).add(start) };
         Self { shared: Arc::clone(shared), first, bytes: bytes as u32, slot: slot as u32 }
     }
 
@@ -184,14 +188,14 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for MappedPages {
     fn drop(&mut self) {
         // Pairs with the acquire of `is_free`.
         self.shared.held[self.slot as usize].fetch_sub(1, Ordering::Release);
     }
 }
 
-impl fmt::Debug for Pages {
+impl fmt::Debug for MappedPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pages({} bytes in slot {})", self.bytes, self.slot)
     }
@@ -200,7 +204,7 @@ impl fmt::Debug for Pages {
 /// `struct tcp_zerocopy_receive` of `linux/tcp.h`.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct ZeroCopyReceive {
     address: u64,
     /// Bytes requested, and then mapped.
     length: u32,
@@ -216,7 +220,7 @@ pub(super) struct Request {
     reserved: u32,
 }
 
-impl Request {
+impl ZeroCopyReceive {
     const OPTION: libc::c_int = 35;
     /// `TCP_RECEIVE_ZEROCOPY_FLAG_TLB_CLEAN_HINT`: nothing is mapped there, so nothing need be unmapped.
     const IS_UNMAPPED: u32 = 1;
@@ -224,20 +228,20 @@ impl Request {
     const SHORT_BYTES: usize = 16;
 
     fn request_pages(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.get(socket, size_of::<Self>())
+        self.get_option(socket, size_of::<Self>())
     }
 
     /// Asks the kernel without mapping, copying, or taking an error away from other calls.
     pub(super) fn query(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        self.get(socket, Self::SHORT_BYTES)
+        self.get_option(socket, Self::SHORT_BYTES)
     }
 
-    fn get(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    fn get_option(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         assert!(bytes <= size_of::<Self>());
         let mut bytes = bytes as libc::socklen_t;
         // SAFETY: pointer and length describe `self`, which outlives the call. What it points to is set by
-        // `Window::receive` only: a part of the window that nobody holds pages of; all zeros map nothing, and
-        // no buffer to copy to is ever given.
+        // `MappingWindow::receive` only: a part of the window that nobody holds pages of; all zeros map
+        // nothing, and no buffer to copy to is ever given.
         let result = unsafe {
             let (socket, request) = (socket.as_raw_fd(), std::ptr::from_mut(self).cast());
             libc::getsockopt(socket, libc::IPPROTO_TCP, Self::OPTION, request, &raw mut bytes)
@@ -246,7 +250,7 @@ impl Request {
     }
 }
 
-const _: () = assert!(size_of::<Request>() == 64);
+const _: () = assert!(size_of::<ZeroCopyReceive>() == 64);
 
 #[cfg(test)]
 mod tests {
@@ -276,7 +280,7 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
 
-        let mut window = Window::new(2).unwrap();
+        let mut window = MappingWindow::new(2).unwrap();
         window.filled[0] = SLOT_BYTES - 2 * PAGE_BYTES;
         let first = window.receive(receiver.as_fd()).unwrap();
         assert_eq!((first.mapped_bytes(), first.unmappable_bytes), (2 * PAGE_BYTES, 0));

@@ -10,39 +10,39 @@ use crate::memory::pool::{Buffer, Pool};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-fn ring(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
+fn uring_sender(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
     // SAFETY: the tests drop pools last.
-    unsafe { UringSender::new(socket.as_fd(), pool.map(Pool::memory), sends) }
+    unsafe { UringSender::new(socket.as_fd(), pool.map(Pool::memory_range), sends) }
         .expect("Linux 6.2, with io_uring")
 }
 
 /// Two sockets, the first connected to the second.
-fn connected(at: SocketAddr) -> (UdpSocket, UdpSocket) {
+fn connected_sockets(at: SocketAddr) -> (UdpSocket, UdpSocket) {
     let (from, to) = (UdpSocket::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();
     to.set_read_timeout(Some(PATIENCE)).unwrap();
     (from, to)
 }
 
-fn received(socket: &UdpSocket) -> Vec<u8> {
+fn receive_datagram(socket: &UdpSocket) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 16];
     let count = socket.recv(&mut bytes).expect("a datagram");
     bytes.truncate(count);
     bytes
 }
 
-fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+fn pattern_bytes(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
 
-fn buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
+fn filled_buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
     let mut buffer = pool.take().expect("one at home");
     buffer.fill(bytes).expect("fits");
     buffer
 }
 
 /// Submits and waits until nothing is in flight; returns the result of each, which is reported once.
-fn finish(ring: &mut UringSender) -> HashMap<u64, SendResult> {
+fn submit_and_reap_all(ring: &mut UringSender) -> HashMap<u64, SendResult> {
     let mut all = HashMap::new();
     let deadline = Instant::now() + PATIENCE;
     ring.submit().unwrap();
@@ -58,12 +58,12 @@ fn finish(ring: &mut UringSender) -> HashMap<u64, SendResult> {
     all
 }
 
-fn errno(done: &SendResult) -> Option<i32> {
+fn errno_of_result(done: &SendResult) -> Option<i32> {
     done.result.as_ref().err().and_then(io::Error::raw_os_error)
 }
 
 #[test]
-fn pieces_of_any_kind_arrive_and_complete_once() {
+fn registered_and_foreign_pieces_arrive_and_complete_once() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -72,12 +72,13 @@ fn pieces_of_any_kind_arrive_and_complete_once() {
     }
     let pool = Pool::new(8, 1 << 16).unwrap();
     for at in [LOOPBACK, (Ipv6Addr::LOCALHOST, 0).into()] {
-        let (socket, sink) = connected(at);
-        let mut ring = ring(&socket, Some(&pool), 8);
-        let to = Address::from(sink.local_addr().unwrap());
-        let (head, body) = (buffer(&pool, &pattern(1, 42)), buffer(&pool, &pattern(2, 1400)));
-        let foreign = pattern(3, 30_001);
-        let sends: [(&[&[u8]], Option<&Address>); 8] = [
+        let (socket, sink) = connected_sockets(at);
+        let mut ring = uring_sender(&socket, Some(&pool), 8);
+        let to = KernelAddress::from(sink.local_addr().unwrap());
+        let (head, body) =
+            (filled_buffer(&pool, &pattern_bytes(1, 42)), filled_buffer(&pool, &pattern_bytes(2, 1400)));
+        let foreign = pattern_bytes(3, 30_001);
+        let sends: [(&[&[u8]], Option<&KernelAddress>); 8] = [
             (&[&body], None),
             (&[&body[3..77]], Some(&to)),
             (&[&foreign[1..]], None),
@@ -89,15 +90,15 @@ fn pieces_of_any_kind_arrive_and_complete_once() {
         ];
         for (number, (pieces, to)) in sends.into_iter().enumerate() {
             // SAFETY: the memory outlives the ring's sends, which are finished below.
-            unsafe { ring.queue(number as u64 + 100, pieces.iter().copied(), to, None) }.unwrap();
+            unsafe { ring.queue_send(number as u64 + 100, pieces.iter().copied(), to, None) }.unwrap();
         }
         assert_eq!(ring.in_flight(), 8);
-        let done = finish(&mut ring);
+        let done = submit_and_reap_all(&mut ring);
         for (number, (pieces, _)) in sends.into_iter().enumerate() {
             let sent = pieces.concat();
             assert_eq!(*done[&(number as u64 + 100)].result.as_ref().unwrap(), sent.len(), "send {number}");
             assert!(done[&(number as u64 + 100)].copied, "delivered on this host");
-            assert!(received(&sink) == sent, "send {number}: other bytes");
+            assert!(receive_datagram(&sink) == sent, "send {number}: other bytes");
         }
     }
 }
@@ -108,24 +109,24 @@ fn one_send_is_segmented_into_many_datagrams() {
         return;
     }
     let pool = Pool::new(4, 1 << 16).unwrap();
-    let (socket, sink) = connected(LOOPBACK);
-    let mut ring = ring(&socket, Some(&pool), 4);
-    let (bytes, foreign) = (buffer(&pool, &pattern(1, 40 * 1400 + 9)), pattern(2, 3000));
+    let (socket, sink) = connected_sockets(LOOPBACK);
+    let mut ring = uring_sender(&socket, Some(&pool), 4);
+    let (bytes, foreign) = (filled_buffer(&pool, &pattern_bytes(1, 40 * 1400 + 9)), pattern_bytes(2, 3000));
     // SAFETY: as above.
     unsafe {
-        ring.queue(1, [&bytes[..]], None, Some(1400)).unwrap();
-        ring.queue(2, [&bytes[..2000], &foreign[..]], None, Some(1000)).unwrap();
-        ring.queue(3, [&bytes[..100]], None, None).unwrap();
+        ring.queue_send(1, [&bytes[..]], None, Some(1400)).unwrap();
+        ring.queue_send(2, [&bytes[..2000], &foreign[..]], None, Some(1000)).unwrap();
+        ring.queue_send(3, [&bytes[..100]], None, None).unwrap();
     }
-    let done = finish(&mut ring);
+    let done = submit_and_reap_all(&mut ring);
     assert!(done.values().all(|done| done.result.is_ok()), "{done:?}");
     for expected in bytes.chunks(1400) {
-        assert!(received(&sink) == expected);
+        assert!(receive_datagram(&sink) == expected);
     }
     for expected in [&bytes[..2000], &foreign[..]].concat().chunks(1000) {
-        assert!(received(&sink) == expected);
+        assert!(receive_datagram(&sink) == expected);
     }
-    assert!(received(&sink) == bytes[..100], "the next one is not cut");
+    assert!(receive_datagram(&sink) == bytes[..100], "the next one is not cut");
 }
 
 #[test]
@@ -140,20 +141,20 @@ fn memory_may_change_after_its_completion() {
     sink.set_read_timeout(Some(PATIENCE)).unwrap();
     let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     socket.connect(sink.local_addr().unwrap()).unwrap();
-    let mut ring = ring(&socket, Some(&pool), 16);
-    let mut memory = buffer(&pool, &[]);
+    let mut ring = uring_sender(&socket, Some(&pool), 16);
+    let mut memory = filled_buffer(&pool, &[]);
     for round in 0..50 {
-        let sent = pattern(round, 1400 * 20);
+        let sent = pattern_bytes(round, 1400 * 20);
         memory.fill(&sent).unwrap();
         for (number, piece) in memory.chunks(1400).enumerate().take(10) {
             // SAFETY: the memory is changed after all sends were reaped.
-            unsafe { ring.queue(number as u64, [piece], None, None) }.unwrap();
+            unsafe { ring.queue_send(number as u64, [piece], None, None) }.unwrap();
         }
         // SAFETY: as above.
-        unsafe { ring.queue(10, [&memory[14_000..]], None, Some(1400)) }.unwrap();
-        assert!(finish(&mut ring).values().all(|done| done.result.is_ok()));
+        unsafe { ring.queue_send(10, [&memory[14_000..]], None, Some(1400)) }.unwrap();
+        assert!(submit_and_reap_all(&mut ring).values().all(|done| done.result.is_ok()));
         memory.as_mut().unwrap().fill(0xee);
-        assert!(sent.chunks(1400).all(|expected| received(&sink) == expected), "round {round}");
+        assert!(sent.chunks(1400).all(|expected| receive_datagram(&sink) == expected), "round {round}");
     }
 }
 
@@ -163,56 +164,56 @@ fn errors_are_reported_and_sending_continues() {
         return;
     }
     let pool = Pool::new(4, 1 << 17).unwrap();
-    let (socket, sink) = connected(LOOPBACK);
-    let mut ring = ring(&socket, Some(&pool), 8);
-    let bytes = buffer(&pool, &pattern(1, 70_000));
+    let (socket, sink) = connected_sockets(LOOPBACK);
+    let mut ring = uring_sender(&socket, Some(&pool), 8);
+    let bytes = filled_buffer(&pool, &pattern_bytes(1, 70_000));
     // SAFETY: finished below.
     unsafe {
-        ring.queue(1, [&bytes[..65_508]], None, None).unwrap();
-        ring.queue(2, [&bytes[..]], None, Some(1400)).unwrap();
-        ring.queue(3, [&bytes[..30_000]], None, Some(0)).unwrap();
-        ring.queue(4, [&bytes[..30_000]], None, Some(100)).unwrap();
-        ring.queue(5, [&bytes[..100]], None, None).unwrap();
+        ring.queue_send(1, [&bytes[..65_508]], None, None).unwrap();
+        ring.queue_send(2, [&bytes[..]], None, Some(1400)).unwrap();
+        ring.queue_send(3, [&bytes[..30_000]], None, Some(0)).unwrap();
+        ring.queue_send(4, [&bytes[..30_000]], None, Some(100)).unwrap();
+        ring.queue_send(5, [&bytes[..100]], None, None).unwrap();
     }
-    let done = finish(&mut ring);
-    assert_eq!(errno(&done[&1]), Some(libc::EMSGSIZE), "longer than a datagram");
-    assert_eq!(errno(&done[&2]), Some(libc::EMSGSIZE), "longer than a packet");
-    assert_eq!(errno(&done[&4]), Some(libc::EINVAL), "more than 128 datagrams");
+    let done = submit_and_reap_all(&mut ring);
+    assert_eq!(errno_of_result(&done[&1]), Some(libc::EMSGSIZE), "longer than a datagram");
+    assert_eq!(errno_of_result(&done[&2]), Some(libc::EMSGSIZE), "longer than a packet");
+    assert_eq!(errno_of_result(&done[&4]), Some(libc::EINVAL), "more than 128 datagrams");
     assert!(done[&3].result.is_ok(), "0 does not cut");
-    assert_eq!(received(&sink).len(), 30_000);
+    assert_eq!(receive_datagram(&sink).len(), 30_000);
     assert_eq!(*done[&5].result.as_ref().unwrap(), 100);
-    assert!(received(&sink) == bytes[..100]);
+    assert!(receive_datagram(&sink) == bytes[..100]);
 
     // It keeps its port, which another program could take, and hears nobody else from here on.
     sink.connect("127.0.0.1:1").unwrap();
     // The first is sent, and ICMP answers; the next one fails.
     for user_data in [6, 7] {
         // SAFETY: as above.
-        unsafe { ring.queue(user_data, [&bytes[..100]], None, None) }.unwrap();
-        let done = finish(&mut ring);
-        assert_eq!(errno(&done[&user_data]), (user_data == 7).then_some(libc::ECONNREFUSED));
+        unsafe { ring.queue_send(user_data, [&bytes[..100]], None, None) }.unwrap();
+        let done = submit_and_reap_all(&mut ring);
+        assert_eq!(errno_of_result(&done[&user_data]), (user_data == 7).then_some(libc::ECONNREFUSED));
     }
 }
 
 #[test]
-fn full_rings_refuse_and_slots_are_reused() {
+fn a_full_ring_refuses_sends_and_reuses_reaped_slots() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
-    let (socket, sink) = connected(LOOPBACK);
-    let mut ring = ring(&socket, None, 3);
+    let (socket, sink) = connected_sockets(LOOPBACK);
+    let mut ring = uring_sender(&socket, None, 3);
     assert_eq!(ring.capacity(), 4);
     let bytes = [7; 10];
     for round in 0..300 {
         for number in 0..4 {
             // SAFETY: finished below.
-            unsafe { ring.queue(round * 4 + number, [&bytes[..]], None, None) }.unwrap();
+            unsafe { ring.queue_send(round * 4 + number, [&bytes[..]], None, None) }.unwrap();
         }
         // SAFETY: not queued.
-        assert_eq!(unsafe { ring.queue(0, [&bytes[..]], None, None) }, Err(Full));
-        let done = finish(&mut ring);
+        assert_eq!(unsafe { ring.queue_send(0, [&bytes[..]], None, None) }, Err(RingFull));
+        let done = submit_and_reap_all(&mut ring);
         assert!((0..4).all(|number| done[&(round * 4 + number)].result.is_ok()));
-        (0..4).for_each(|_| assert_eq!(received(&sink), bytes));
+        (0..4).for_each(|_| assert_eq!(receive_datagram(&sink), bytes));
     }
 }
 
@@ -231,54 +232,54 @@ fn sends_without_room_or_neighbour_complete() {
         UdpSocket::bind((lab.left().ipv4(), 0)).unwrap()
     });
     rustix::net::sockopt::set_socket_send_buffer_size(&socket, 8192).unwrap();
-    let mut ring = ring(&socket, None, 32);
-    let to = Address::from(SocketAddr::from((Ipv4Addr::new(10, 77, 0, 99), 9)));
-    let bytes = pattern(1, 1400);
+    let mut ring = uring_sender(&socket, None, 32);
+    let to = KernelAddress::from(SocketAddr::from((Ipv4Addr::new(10, 77, 0, 99), 9)));
+    let bytes = pattern_bytes(1, 1400);
     for number in 0..32 {
         // SAFETY: finished below.
-        unsafe { ring.queue(number, [&bytes[..]], Some(&to), None) }.unwrap();
+        unsafe { ring.queue_send(number, [&bytes[..]], Some(&to), None) }.unwrap();
     }
     // Most find no room in the send buffer at first, and are tried again.
-    assert_eq!(finish(&mut ring).len(), 32);
+    assert_eq!(submit_and_reap_all(&mut ring).len(), 32);
 }
 
 #[test]
-fn a_port_is_free_after_socket_and_ring_close() {
+fn a_udp_port_is_free_after_its_socket_and_ring_close() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
-    let (socket, _sink) = connected(LOOPBACK);
+    let (socket, _sink) = connected_sockets(LOOPBACK);
     let address = socket.local_addr().unwrap();
-    let mut ring = ring(&socket, None, 4);
+    let mut ring = uring_sender(&socket, None, 4);
     // SAFETY: finished below.
-    unsafe { ring.queue(1, [&b"bytes"[..]], None, None) }.unwrap();
-    finish(&mut ring);
+    unsafe { ring.queue_send(1, [&b"bytes"[..]], None, None) }.unwrap();
+    submit_and_reap_all(&mut ring);
     drop((socket, ring));
     UdpSocket::bind(address).expect("free again");
 }
 
 #[test]
-fn a_ring_may_be_dropped_with_sends_in_flight() {
+fn sends_in_flight_arrive_after_their_ring_is_dropped() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
     let pool = Pool::new(2, 4096).unwrap();
-    let (socket, sink) = connected(LOOPBACK);
-    let bytes = buffer(&pool, b"on its way");
+    let (socket, sink) = connected_sockets(LOOPBACK);
+    let bytes = filled_buffer(&pool, b"on its way");
     for submitted in [false, true] {
-        let mut ring = ring(&socket, Some(&pool), 4);
+        let mut ring = uring_sender(&socket, Some(&pool), 4);
         // SAFETY: never changed again.
-        unsafe { ring.queue(1, [&bytes[..], &bytes[..]], None, None) }.unwrap();
+        unsafe { ring.queue_send(1, [&bytes[..], &bytes[..]], None, None) }.unwrap();
         if submitted {
             ring.submit().unwrap();
         }
         drop(ring);
     }
-    assert_eq!(received(&sink), b"on its wayon its way");
+    assert_eq!(receive_datagram(&sink), b"on its wayon its way");
 }
 
 #[test]
-fn a_broken_ring_fails_and_returns_all_memory() {
+fn sends_on_a_broken_ring_fail_and_are_reaped() {
     if !nocopy_lab::io_uring_or_skip() {
         return;
     }
@@ -295,13 +296,13 @@ fn a_broken_ring_fails_and_returns_all_memory() {
         count += 1;
     }
     let mut over = Vec::new();
-    ring.reap(|number, done| over.push((number, errno(&done))));
+    ring.reap(|number, done| over.push((number, errno_of_result(&done))));
     assert_eq!(over, [(0, Some(libc::EIO)), (1, Some(libc::EIO)), (2, Some(libc::EIO))]);
-    assert_eq!((ring.in_flight(), ring.is_undecided(), ring.is_broken()), (0, false, true));
+    assert_eq!((ring.in_flight(), ring.has_waiting_sends(), ring.is_broken()), (0, false, true));
 }
 
 #[test]
-fn a_refused_ring_names_its_cause() {
+fn io_uring_setup_errors_name_their_cause() {
     let refused = |errno| io::Error::from_raw_os_error(errno);
     let text = UringError::with_setting(refused(libc::EPERM), 2).to_string();
     assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");

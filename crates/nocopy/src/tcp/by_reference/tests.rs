@@ -19,12 +19,12 @@ use crate::tcp::PublishError;
 
 const MIB: usize = 1 << 20;
 
-impl Transfer {
-    fn bytes(&self) -> u64 {
+impl RangeTransfer {
+    fn range_bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    fn sent(&self) -> u64 {
+    fn sent_bytes(&self) -> u64 {
         self.at - self.range.start
     }
 
@@ -40,7 +40,7 @@ fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
 }
 
-fn pair() -> (TcpStream, TcpStream) {
+fn connected_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let receiver = listener.accept().unwrap().0;
@@ -48,7 +48,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (sender, receiver)
 }
 
-fn pattern(bytes: usize, salt: u64) -> Vec<u8> {
+fn salted_pattern(bytes: usize, salt: u64) -> Vec<u8> {
     let word = |place: u64| (place + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let words = (0..bytes.div_ceil(8) as u64).flat_map(|place| word(place).to_le_bytes());
     words.take(bytes).collect()
@@ -58,14 +58,14 @@ fn publish(bytes: &[u8]) -> Published {
     Published::written(bytes.len(), |memory| memory.copy_from_slice(bytes)).unwrap()
 }
 
-fn file(bytes: &[u8]) -> Arc<File> {
+fn memory_file_with(bytes: &[u8]) -> Arc<File> {
     let mut file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
     file.write_all(bytes).unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();
     Arc::new(file)
 }
 
-fn writable(socket: &TcpStream) {
+fn wait_until_writable(socket: &TcpStream) {
     let mut polled = [PollFd::new(socket, PollFlags::OUT)];
     let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert!(poll(&mut polled, Some(&patience)).unwrap() > 0, "the peer reads no more");
@@ -73,15 +73,15 @@ fn writable(socket: &TcpStream) {
 
 /// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so
 /// it pauses and tries again until a step takes nothing.
-fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: StepOptions) {
+fn fill_socket(by: &mut ReferenceSender, transfer: &mut RangeTransfer, socket: &TcpStream, now: StepOptions) {
     loop {
-        let before = transfer.sent();
+        let before = transfer.sent_bytes();
         let mut went = before;
-        while by.step(transfer, socket.as_fd(), now).unwrap() != StepOutcome::SocketFull {
-            assert!(!transfer.is_done(), "{} bytes fit into a socket?", transfer.bytes());
-            went = transfer.sent();
+        while by.send_next_piece(transfer, socket.as_fd(), now).unwrap() != StepOutcome::SocketFull {
+            assert!(!transfer.is_done(), "{} bytes fit into a socket?", transfer.range_bytes());
+            went = transfer.sent_bytes();
         }
-        assert_eq!(transfer.sent(), went, "a step that finds the socket full takes nothing");
+        assert_eq!(transfer.sent_bytes(), went, "a step that finds the socket full takes nothing");
         if went == before {
             return;
         }
@@ -90,46 +90,46 @@ fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream, now: 
 }
 
 /// Hands the whole range over; returns the evidence about copies.
-fn send(
-    by: &mut ByReference,
-    mut transfer: Transfer,
+fn send_whole_transfer(
+    by: &mut ReferenceSender,
+    mut transfer: RangeTransfer,
     socket: &TcpStream,
     now: StepOptions,
 ) -> Result<Vec<(u64, Evidence)>, TransferError> {
     let mut steps = Vec::new();
     loop {
-        match by.step(&mut transfer, socket.as_fd(), now)? {
+        match by.send_next_piece(&mut transfer, socket.as_fd(), now)? {
             StepOutcome::Sent { bytes, evidence } => steps.push((bytes, evidence)),
-            StepOutcome::SocketFull => writable(socket),
+            StepOutcome::SocketFull => wait_until_writable(socket),
             StepOutcome::Done => {
-                assert!(transfer.is_done() && transfer.sent() == transfer.bytes());
-                assert_eq!(steps.iter().map(|(bytes, _)| bytes).sum::<u64>(), transfer.bytes());
+                assert!(transfer.is_done() && transfer.sent_bytes() == transfer.range_bytes());
+                assert_eq!(steps.iter().map(|(bytes, _)| bytes).sum::<u64>(), transfer.range_bytes());
                 return Ok(steps);
             }
         }
     }
 }
 
-fn pins() -> impl Iterator<Item = Option<PublishedMethod>> {
+fn pinned_methods_and_none() -> impl Iterator<Item = Option<PublishedMethod>> {
     PublishedMethod::ALL.into_iter().map(Some).chain([None])
 }
 
 #[test]
-fn ten_peers_receive_the_same_pages() {
-    let bytes = pattern(4 * MIB + 123, 1);
+fn ten_peers_receive_the_same_published_pages() {
+    let bytes = salted_pattern(4 * MIB + 123, 1);
     let data = publish(&bytes);
-    for pinned in pins() {
+    for pinned in pinned_methods_and_none() {
         let mut peers = Vec::new();
         let mut readers = Vec::new();
         for number in 0..10_usize {
-            let (socket, mut receiver) = pair();
+            let (socket, mut receiver) = connected_pair();
             // Some blocking, some not; some with hardly any room.
             socket.set_nonblocking(number % 2 == 0).unwrap();
             if number % 3 == 0 {
                 socket2::SockRef::from(&socket).set_send_buffer_size(2048).unwrap();
             }
-            let transfer = Transfer::published(&data, 0..data.len() as u64).unwrap();
-            let by = ByReference::new(socket.as_fd(), pinned).unwrap();
+            let transfer = RangeTransfer::published(&data, 0..data.len() as u64).unwrap();
+            let by = ReferenceSender::new(socket.as_fd(), pinned).unwrap();
             peers.push((socket, by, transfer));
             readers.push(thread::spawn(move || {
                 let mut all = Vec::new();
@@ -145,7 +145,7 @@ fn ten_peers_receive_the_same_pages() {
                 }
             }));
         }
-        drive(&mut peers, pinned);
+        send_to_all_peers(&mut peers, pinned);
         drop(peers);
         for (number, reader) in readers.into_iter().enumerate() {
             assert!(reader.join().unwrap() == bytes, "{pinned:?}: peer {number} got something else");
@@ -153,11 +153,14 @@ fn ten_peers_receive_the_same_pages() {
     }
 }
 
-fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<PublishedMethod>) {
+fn send_to_all_peers(
+    peers: &mut [(TcpStream, ReferenceSender, RangeTransfer)],
+    pinned: Option<PublishedMethod>,
+) {
     while peers.iter().any(|(_, _, transfer)| !transfer.is_done()) {
         let mut stuck = true;
         for (socket, by, transfer) in peers.iter_mut() {
-            match by.step(transfer, socket.as_fd(), AT_ONCE).unwrap() {
+            match by.send_next_piece(transfer, socket.as_fd(), AT_ONCE).unwrap() {
                 StepOutcome::Sent { evidence, .. } => {
                     stuck = false;
                     match pinned {
@@ -180,21 +183,21 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
 }
 
 #[test]
-fn a_step_on_a_full_blocking_socket_returns() {
+fn a_transfer_abandoned_on_a_full_socket_sent_only_reported_bytes() {
     for (is_nonblocking, now) in [(true, AT_ONCE), (true, WAITING), (false, AT_ONCE), (false, WAITING)] {
-        let (socket, mut receiver) = pair();
+        let (socket, mut receiver) = connected_pair();
         socket.set_nonblocking(is_nonblocking).unwrap();
-        let bytes = pattern(16 * MIB, 2);
+        let bytes = salted_pattern(16 * MIB, 2);
         let data = publish(&bytes);
         for source in 0..2 {
-            let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+            let mut by = ReferenceSender::new(socket.as_fd(), None).unwrap();
             let range = 0..bytes.len() as u64;
             let mut transfer = match source {
-                0 => Transfer::published(&data, range).unwrap(),
-                _ => Transfer::file(file(&bytes), range).unwrap(),
+                0 => RangeTransfer::published(&data, range).unwrap(),
+                _ => RangeTransfer::file(memory_file_with(&bytes), range).unwrap(),
             };
-            fill(&mut by, &mut transfer, &socket, now); // nothing is read
-            let went = transfer.sent();
+            fill_socket(&mut by, &mut transfer, &socket, now); // nothing is read
+            let went = transfer.sent_bytes();
             // Given up midway: the bytes that the socket accepted stay, and no others appear.
             drop(transfer);
             let mut received = vec![0; went as usize];
@@ -209,15 +212,16 @@ fn a_step_on_a_full_blocking_socket_returns() {
 #[test]
 fn an_abandoned_transfer_reaches_no_other_peer() {
     let secret = publish(&[0x55; 8 * MIB]);
-    let (full, _stalled) = pair();
-    let mut by = ByReference::new(full.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
-    let mut transfer = Transfer::published(&secret, 0..secret.len() as u64).unwrap();
-    while by.step(&mut transfer, full.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
-    let bytes = pattern(100_000, 3);
-    let (socket, mut receiver) = pair();
-    let mut by = ByReference::new(socket.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
+    let (full, _stalled) = connected_pair();
+    let mut by = ReferenceSender::new(full.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
+    let mut transfer = RangeTransfer::published(&secret, 0..secret.len() as u64).unwrap();
+    while by.send_next_piece(&mut transfer, full.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
+    let bytes = salted_pattern(100_000, 3);
+    let (socket, mut receiver) = connected_pair();
+    let mut by = ReferenceSender::new(socket.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
     let data = publish(&bytes);
-    send(&mut by, Transfer::published(&data, 0..100_000).unwrap(), &socket, AT_ONCE).unwrap();
+    send_whole_transfer(&mut by, RangeTransfer::published(&data, 0..100_000).unwrap(), &socket, AT_ONCE)
+        .unwrap();
     drop(socket);
     let mut received = Vec::new();
     receiver.read_to_end(&mut received).unwrap();
@@ -229,25 +233,28 @@ fn a_reset_during_a_transfer_is_an_error_not_a_signal() {
     // A handler, because Rust programs ignore the signal by default.
     let raised = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::clone(&raised)).unwrap();
-    let bytes = pattern(8 * MIB, 4);
+    let bytes = salted_pattern(8 * MIB, 4);
     let data = publish(&bytes);
     let length = bytes.len() as u64;
-    let sources: [fn(&Published) -> Transfer; 2] = [
-        |data| Transfer::published(data, 0..data.len() as u64).unwrap(),
-        |data| Transfer::file(file(data), 0..data.len() as u64).unwrap(),
+    let sources: [fn(&Published) -> RangeTransfer; 2] = [
+        |data| RangeTransfer::published(data, 0..data.len() as u64).unwrap(),
+        |data| RangeTransfer::file(memory_file_with(data), 0..data.len() as u64).unwrap(),
     ];
-    for (pinned, source) in pins().flat_map(|pinned| sources.map(|source| (pinned, source))) {
-        let (socket, mut receiver) = pair();
-        let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
+    for (pinned, source) in
+        pinned_methods_and_none().flat_map(|pinned| sources.map(|source| (pinned, source)))
+    {
+        let (socket, mut receiver) = connected_pair();
+        let mut by = ReferenceSender::new(socket.as_fd(), pinned).unwrap();
         let mut transfer = source(&data);
-        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
+        while by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {
+        }
         receiver.read_exact(&mut [0; 1000]).unwrap();
         socket2::SockRef::from(&receiver).set_linger(Some(Duration::ZERO)).unwrap();
         drop(receiver);
         // The first call returns the reset, later ones that the socket is closed.
         for _ in 0..3 {
             let error = loop {
-                match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
+                match by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE) {
                     Ok(StepOutcome::Sent { .. } | StepOutcome::SocketFull) => thread::yield_now(),
                     Ok(other) => panic!("{other:?}"),
                     Err(error) => break error,
@@ -259,7 +266,7 @@ fn a_reset_during_a_transfer_is_an_error_not_a_signal() {
                     && text.ends_with("; connect again"),
                 "{pinned:?}: {text}"
             );
-            assert!(transfer.sent() < length);
+            assert!(transfer.sent_bytes() < length);
         }
         assert!(!raised.load(Relaxed), "{pinned:?}: SIGPIPE");
         // The signal would have been seen, and is not blocked now.
@@ -268,14 +275,14 @@ fn a_reset_during_a_transfer_is_an_error_not_a_signal() {
     }
 }
 
-struct Signals {
+struct SignalStorm {
     stop: Arc<AtomicBool>,
     sending: Option<thread::JoinHandle<()>>,
 }
 
-impl Signals {
+impl SignalStorm {
     #[allow(unsafe_code)]
-    fn storm() -> Self {
+    fn start() -> Self {
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -292,7 +299,7 @@ impl Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalStorm {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         let ended = self.sending.take().map(thread::JoinHandle::join);
@@ -301,24 +308,24 @@ impl Drop for Signals {
 }
 
 #[test]
-fn signals_end_no_transfer() {
-    let bytes = pattern(16 * MIB, 8);
+fn signals_do_not_interrupt_a_transfer() {
+    let bytes = salted_pattern(16 * MIB, 8);
     let data = publish(&bytes);
-    let (socket, mut receiver) = pair();
+    let (socket, mut receiver) = connected_pair();
     let reader = thread::spawn(move || {
         let mut received = Vec::new();
         receiver.read_to_end(&mut received).unwrap();
         received
     });
-    let signals = Signals::storm();
-    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    let signals = SignalStorm::start();
+    let mut by = ReferenceSender::new(socket.as_fd(), None).unwrap();
     for round in 0..8 {
         let mut transfer = match round % 2 {
-            0 => Transfer::published(&data, 0..data.len() as u64).unwrap(),
-            _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
+            0 => RangeTransfer::published(&data, 0..data.len() as u64).unwrap(),
+            _ => RangeTransfer::file(memory_file_with(&bytes), 0..bytes.len() as u64).unwrap(),
         };
         // Without waiting, so signals interrupt calls that find the socket full.
-        while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::Done {}
+        while by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::Done {}
     }
     drop(signals);
     drop(socket);
@@ -326,15 +333,15 @@ fn signals_end_no_transfer() {
 }
 
 #[test]
-fn a_truncated_file_is_an_error_and_counted() {
-    let (socket, mut receiver) = pair();
+fn a_file_truncated_during_a_transfer_is_an_error_and_counted() {
+    let (socket, mut receiver) = connected_pair();
     socket.set_nonblocking(true).unwrap();
-    let bytes = pattern(16 * MIB, 5);
-    let file = file(&bytes);
-    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
-    let mut transfer = Transfer::file(Arc::clone(&file), 0..bytes.len() as u64).unwrap();
-    while by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
-    let cut = transfer.sent() + 1000;
+    let bytes = salted_pattern(16 * MIB, 5);
+    let file = memory_file_with(&bytes);
+    let mut by = ReferenceSender::new(socket.as_fd(), None).unwrap();
+    let mut transfer = RangeTransfer::file(Arc::clone(&file), 0..bytes.len() as u64).unwrap();
+    while by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE).unwrap() != StepOutcome::SocketFull {}
+    let cut = transfer.sent_bytes() + 1000;
     file.set_len(cut).unwrap();
     let reader = thread::spawn(move || {
         let mut received = Vec::new();
@@ -342,9 +349,9 @@ fn a_truncated_file_is_an_error_and_counted() {
         received
     });
     let error = loop {
-        match by.step(&mut transfer, socket.as_fd(), AT_ONCE) {
+        match by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE) {
             Ok(StepOutcome::Sent { .. }) => {}
-            Ok(StepOutcome::SocketFull) => writable(&socket),
+            Ok(StepOutcome::SocketFull) => wait_until_writable(&socket),
             Ok(other) => panic!("{other:?}"),
             Err(error) => break error,
         }
@@ -356,7 +363,7 @@ fn a_truncated_file_is_an_error_and_counted() {
             "source: it ended with {missing} bytes still to be sent; the file became shorter; close the connection, since the peer lacks these bytes"
         )
     );
-    assert_eq!((transfer.sent(), by.ended_early), (cut, 1));
+    assert_eq!((transfer.sent_bytes(), by.ended_early), (cut, 1));
     drop(socket);
     assert_eq!(reader.join().unwrap().len() as u64, cut);
 }
@@ -364,24 +371,24 @@ fn a_truncated_file_is_an_error_and_counted() {
 #[test]
 fn invalid_ranges_are_refused() {
     let data = publish(&[7; 100]);
-    let file = file(&[7; 100]);
+    let file = memory_file_with(&[7; 100]);
     #[allow(clippy::reversed_empty_ranges)]
     for range in [0..101, 50..49, 101..101, u64::MAX - 1..u64::MAX] {
-        let outside = |refused: Result<Transfer, NotSent>| {
+        let outside = |refused: Result<RangeTransfer, NotSent>| {
             matches!(refused, Err(NotSent::OutOfRange { bytes: 100, .. }))
         };
-        assert!(outside(Transfer::published(&data, range.clone())), "{range:?}");
-        assert!(outside(Transfer::file(Arc::clone(&file), range.clone())), "{range:?}");
+        assert!(outside(RangeTransfer::published(&data, range.clone())), "{range:?}");
+        assert!(outside(RangeTransfer::file(Arc::clone(&file), range.clone())), "{range:?}");
     }
-    let (socket, _receiver) = pair();
-    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
-    let mut nothing = Transfer::published(&data, 100..100).unwrap();
-    assert_eq!(by.step(&mut nothing, socket.as_fd(), AT_ONCE).unwrap(), StepOutcome::Done);
+    let (socket, _receiver) = connected_pair();
+    let mut by = ReferenceSender::new(socket.as_fd(), None).unwrap();
+    let mut nothing = RangeTransfer::published(&data, 100..100).unwrap();
+    assert_eq!(by.send_next_piece(&mut nothing, socket.as_fd(), AT_ONCE).unwrap(), StepOutcome::Done);
     // What sendfile(2) cannot read is refused by its step.
-    let (socket, _receiver) = pair();
+    let (socket, _receiver) = connected_pair();
     let write_only = File::options().write(true).open("/dev/null").unwrap();
-    let mut transfer = Transfer::file(Arc::new(write_only), 0..1).unwrap();
-    let error = by.step(&mut transfer, socket.as_fd(), AT_ONCE).unwrap_err();
+    let mut transfer = RangeTransfer::file(Arc::new(write_only), 0..1).unwrap();
+    let error = by.send_next_piece(&mut transfer, socket.as_fd(), AT_ONCE).unwrap_err();
     assert_eq!(
         error.to_string(),
         "sendfile: refused (EBADF); bad file descriptor; the kernel or a sandbox does not allow it here, or the source cannot be read; send the bytes from a buffer"
@@ -426,7 +433,7 @@ fn map_to_write(file: &File) -> std::io::Result<()> {
 
 #[test]
 fn unsealed_files_of_others_are_refused() {
-    let bytes = pattern(10_000, 6);
+    let bytes = salted_pattern(10_000, 6);
     let with = |seals: SealFlags| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let descriptor = rustix::fs::memfd_create("test", flags).unwrap();
@@ -444,7 +451,7 @@ fn unsealed_files_of_others_are_refused() {
         assert!(matches!(error, PublishError::UnsealedFile { .. }), "{error}");
         assert!(error.to_string().contains(lacks), "{error}");
     }
-    let (socket, _peer) = pair();
+    let (socket, _peer) = connected_pair();
     assert!(matches!(Published::try_from(OwnedFd::from(socket)), Err(PublishError::TakesNoSeals(_))));
     let passed = publish(&bytes).as_fd().try_clone_to_owned().unwrap();
     assert!(Published::try_from(passed).unwrap()[..] == bytes[..]);
@@ -484,7 +491,7 @@ fn a_sealed_file_with_holes_is_refused() {
 
 /// One of several transfers in a row over one connection.
 #[derive(Debug, Clone)]
-struct Planned {
+struct PlannedTransfer {
     kind: u8,
     start: usize,
     bytes: usize,
@@ -492,10 +499,10 @@ struct Planned {
     waits: bool,
 }
 
-fn planned() -> impl Strategy<Value = Planned> {
+fn any_planned_transfer() -> impl Strategy<Value = PlannedTransfer> {
     let bytes = prop_oneof![0..5_usize, 4090..4100_usize, 1..70_000_usize, 200_000..600_000_usize];
     let planned = (0..4_u8, 0..10_000_usize, bytes, any::<bool>(), any::<bool>());
-    planned.prop_map(|(kind, start, bytes, more, waits)| Planned { kind, start, bytes, more, waits })
+    planned.prop_map(|(kind, start, bytes, more, waits)| PlannedTransfer { kind, start, bytes, more, waits })
 }
 
 proptest! {
@@ -504,14 +511,14 @@ proptest! {
     /// What arrives is what was planned, once and in order, for all lengths, methods and buffers.
     #[test]
     fn consecutive_transfers_arrive_in_order(
-        plan in proptest::collection::vec(planned(), 1..8),
+        plan in proptest::collection::vec(any_planned_transfer(), 1..8),
         send_buffer in prop_oneof![Just(None), (1..300_000_usize).prop_map(Some)],
         is_nonblocking in any::<bool>(),
         read_bytes in 1_000..200_000_usize,
     ) {
-        let bytes = pattern(610_000, 7);
-        let (data, on_disk) = (publish(&bytes), file(&bytes));
-        let (socket, mut receiver) = pair();
+        let bytes = salted_pattern(610_000, 7);
+        let (data, on_disk) = (publish(&bytes), memory_file_with(&bytes));
+        let (socket, mut receiver) = connected_pair();
         socket.set_nonblocking(is_nonblocking).unwrap();
         if let Some(send_buffer) = send_buffer {
             socket2::SockRef::from(&socket).set_send_buffer_size(send_buffer).unwrap();
@@ -526,16 +533,16 @@ proptest! {
             }
         });
         let mut expected = Vec::new();
-        for Planned { kind, start, bytes: length, more, waits } in plan {
+        for PlannedTransfer { kind, start, bytes: length, more, waits } in plan {
             let (range, whole) = (start..start + length, start as u64..(start + length) as u64);
             expected.extend_from_slice(&bytes[range]);
             let pinned = PublishedMethod::ALL.get(usize::from(kind)).copied();
-            let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
+            let mut by = ReferenceSender::new(socket.as_fd(), pinned).unwrap();
             let transfer = match kind {
-                0..=2 => Transfer::published(&data, whole).unwrap(),
-                _ => Transfer::file(Arc::clone(&on_disk), whole).unwrap(),
+                0..=2 => RangeTransfer::published(&data, whole).unwrap(),
+                _ => RangeTransfer::file(Arc::clone(&on_disk), whole).unwrap(),
             };
-            send(&mut by, transfer, &socket, StepOptions { more, waits }).unwrap();
+            send_whole_transfer(&mut by, transfer, &socket, StepOptions { more, waits }).unwrap();
         }
         drop(socket);
         let received = reader.join().unwrap();

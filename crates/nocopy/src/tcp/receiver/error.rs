@@ -24,7 +24,7 @@ pub(super) enum ReceiveError {
 }
 
 impl ReceiveError {
-    pub(super) fn of(error: io::Error) -> Self {
+    pub(super) fn from_errno(error: io::Error) -> Self {
         // What ends a connection, or is reported of its path: `tcp_reset`, `tcp_write_err`, `tcp_v4_err`.
         const BREAKS: [i32; 9] = [
             libc::ECONNRESET,

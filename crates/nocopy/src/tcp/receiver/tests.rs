@@ -13,11 +13,11 @@ use nocopy_lab::{End, Lab};
 use socket2::SockRef;
 
 use super::*;
-use crate::engine::calls::{RECEIVE, this_thread, wait_until_in};
+use crate::engine::calls::{RECEIVE, this_thread_id, wait_until_thread_is_in_call};
 use crate::sys::tcp_receive::local_sender::RingPages;
 use crate::sys::udp_send;
 use crate::tcp::Stream;
-use crate::tcp::diagnosis::Diagnosis;
+use crate::tcp::diagnosis::MappingDiagnosis;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const PERIOD: usize = 1_000_003;
 
 /// The data that is sent: two equal periods, so that a write of one period can begin anywhere.
-fn pattern() -> &'static [u8] {
+fn periodic_pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
         let mut state = 1_u64;
@@ -41,17 +41,17 @@ fn pattern() -> &'static [u8] {
 }
 
 #[derive(Debug, Default)]
-struct Expected {
+struct ExpectedBytes {
     at: usize,
 }
 
-impl Expected {
-    fn check(&mut self, mut bytes: &[u8]) {
+impl ExpectedBytes {
+    fn check_bytes(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let phase = self.at % PERIOD;
             let count = bytes.len().min(PERIOD - phase);
             assert!(
-                bytes[..count] == pattern()[phase..phase + count],
+                bytes[..count] == periodic_pattern()[phase..phase + count],
                 "damaged at or behind byte {}",
                 self.at
             );
@@ -64,32 +64,32 @@ impl Expected {
         let end = self.at + chunk.len();
         chunk.for_each_part(|part| {
             assert!(!part.is_empty());
-            self.check(part);
+            self.check_bytes(part);
         });
         assert_eq!(self.at, end);
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sending {
+struct SendPlan {
     bytes: usize,
     write_bytes: usize,
     zero_copy: bool,
 }
 
 /// Bytes waiting in the kernel.
-fn queued(receiver: &Receiver) -> usize {
+fn queued_bytes(receiver: &Receiver) -> usize {
     tcp_receive::queued_bytes(receiver.socket.as_fd()).unwrap() as usize
 }
 
 /// Sends the pattern, and then the end.
-fn send(stream: &mut TcpStream, what: Sending) {
+fn send_pattern(stream: &mut TcpStream, what: SendPlan) {
     let flags = if what.zero_copy { libc::MSG_ZEROCOPY } else { 0 };
     let mut at = 0;
     while at < what.bytes {
         let phase = at % PERIOD;
         let count = what.write_bytes.min(what.bytes - at);
-        match SockRef::from(&*stream).send_with_flags(&pattern()[phase..phase + count], flags) {
+        match SockRef::from(&*stream).send_with_flags(&periodic_pattern()[phase..phase + count], flags) {
             Ok(sent) => at += sent,
             // Too many unread notifications.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -101,7 +101,7 @@ fn send(stream: &mut TcpStream, what: Sending) {
     stream.shutdown(Shutdown::Write).unwrap();
 }
 
-fn connection(to: Ipv4Addr, of: impl FnOnce(Ipv4Addr, u16) -> TcpStream) -> (TcpStream, TcpStream) {
+fn connected_pair(to: Ipv4Addr, of: impl FnOnce(Ipv4Addr, u16) -> TcpStream) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((to, 0)).unwrap();
     let sender = of(to, listener.local_addr().unwrap().port());
     let receiver = listener.accept().unwrap().0;
@@ -113,30 +113,30 @@ fn connection(to: Ipv4Addr, of: impl FnOnce(Ipv4Addr, u16) -> TcpStream) -> (Tcp
     (sender, receiver)
 }
 
-fn over_loopback() -> (TcpStream, TcpStream) {
-    connection(Ipv4Addr::LOCALHOST, |to, port| TcpStream::connect((to, port)).unwrap())
+fn loopback_pair() -> (TcpStream, TcpStream) {
+    connected_pair(Ipv4Addr::LOCALHOST, |to, port| TcpStream::connect((to, port)).unwrap())
 }
 
 /// From the right end to the left one.
-fn over_veth(lab: &Lab) -> (TcpStream, TcpStream) {
+fn veth_pair(lab: &Lab) -> (TcpStream, TcpStream) {
     lab.left().namespace().run(|| {
-        connection(lab.left().ipv4(), |to, port| {
+        connected_pair(lab.left().ipv4(), |to, port| {
             lab.right().namespace().run(|| TcpStream::connect((to, port)).unwrap())
         })
     })
 }
 
 fn receiver_of(stream: TcpStream, receiving: Option<ReceiveMethod>) -> Receiver {
-    into_pool(stream, receiving, &own_pool().unwrap())
+    receiver_with_pool(stream, receiving, &default_receive_pool().unwrap())
 }
 
-fn into_pool(stream: TcpStream, receiving: Option<ReceiveMethod>, pool: &Pool) -> Receiver {
-    Receiver::new(Arc::new(stream.into()), receiving, Cache::new(pool.clone())).unwrap()
+fn receiver_with_pool(stream: TcpStream, receiving: Option<ReceiveMethod>, pool: &Pool) -> Receiver {
+    Receiver::new(Arc::new(stream.into()), receiving, BufferCache::new(pool.clone())).unwrap()
 }
 
-fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStream> {
+fn send_in_thread(mut stream: TcpStream, what: SendPlan) -> JoinHandle<TcpStream> {
     thread::spawn(move || {
-        send(&mut stream, what);
+        send_pattern(&mut stream, what);
         stream
     })
 }
@@ -153,14 +153,14 @@ fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     }
 }
 
-fn transfer(
+fn receive_all(
     (sender, receiver): (TcpStream, TcpStream),
     receiving: Option<ReceiveMethod>,
-    what: Sending,
+    what: SendPlan,
 ) -> Receiver {
-    let sender = in_another_thread(sender, what);
+    let sender = send_in_thread(sender, what);
     let mut receiver = receiver_of(receiver, receiving);
-    let mut expected = Expected::default();
+    let mut expected = ExpectedBytes::default();
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         expected.check_chunk(&chunk);
     }
@@ -182,7 +182,7 @@ const WAYS: [Option<ReceiveMethod>; 7] = [
 ];
 
 #[test]
-fn streams_arrive_as_they_were_sent_in_every_way() {
+fn streams_arrive_unchanged_by_every_receive_method() {
     for receiving in WAYS {
         for (write_bytes, zero_copy) in
             [(1447, false), (4096, true), (61_440, true), (65_536, false), (999_999, true)]
@@ -190,21 +190,21 @@ fn streams_arrive_as_they_were_sent_in_every_way() {
             // A byte a call takes its time.
             let bytes =
                 if receiving == (Some(ReceiveMethod::Recv { bytes: 1 })) { 30_001 } else { 7_654_321 };
-            transfer(over_loopback(), receiving, Sending { bytes, write_bytes, zero_copy });
+            receive_all(loopback_pair(), receiving, SendPlan { bytes, write_bytes, zero_copy });
         }
-        transfer(over_loopback(), receiving, Sending { bytes: 2001, write_bytes: 1, zero_copy: false });
-        transfer(over_loopback(), receiving, Sending { bytes: 0, write_bytes: 1, zero_copy: false });
+        receive_all(loopback_pair(), receiving, SendPlan { bytes: 2001, write_bytes: 1, zero_copy: false });
+        receive_all(loopback_pair(), receiving, SendPlan { bytes: 0, write_bytes: 1, zero_copy: false });
     }
 }
 
 #[test]
-fn short_messages_are_received_at_once() {
+fn short_messages_are_received_without_waiting_for_more() {
     for receiving in WAYS {
-        let (mut peer, receiver) = over_loopback();
+        let (mut peer, receiver) = loopback_pair();
         let mut receiver = receiver_of(receiver, receiving);
         for bytes in (1..200).chain([4095, 4096, 4097, 8192, 20_000]) {
-            peer.write_all(&pattern()[..bytes]).unwrap();
-            let mut expected = Expected::default();
+            peer.write_all(&periodic_pattern()[..bytes]).unwrap();
+            let mut expected = ExpectedBytes::default();
             while expected.at < bytes {
                 expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
             }
@@ -218,24 +218,24 @@ const PACKETS: u32 = 34;
 
 /// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for five. `None`:
 /// the wait ended early, as after a stop of the whole process.
-fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Receiver, Expected)> {
+fn observe_coalesced_wait(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Receiver, ExpectedBytes)> {
     const PART_BYTES: usize = 10_000;
-    let (mut sender, stream) = over_loopback();
+    let (mut sender, stream) = loopback_pair();
     let mut receiver = receiver_of(stream, receiving);
     receiver.set_wait(Wait::Coalesced { packets: PACKETS, delay: 2 * LONGEST });
-    let waiting = this_thread();
+    let waiting = this_thread_id();
     let sending = thread::spawn(move || {
         for part in 0..6 {
-            assert!(part >= 5 || wait_until_in(waiting, RECEIVE), "it waits for more");
-            sender.write_all(&pattern()[part * PART_BYTES..][..PART_BYTES]).unwrap();
+            assert!(part >= 5 || wait_until_thread_is_in_call(waiting, RECEIVE), "it waits for more");
+            sender.write_all(&periodic_pattern()[part * PART_BYTES..][..PART_BYTES]).unwrap();
         }
         sender
     });
-    let (mut expected, mut is_enough) = (Expected::default(), true);
+    let (mut expected, mut is_enough) = (ExpectedBytes::default(), true);
     while expected.at < 5 * PART_BYTES {
         let chunk = receiver.receive().unwrap().expect("more is to come");
         // What was there at once may be more than one chunk.
-        is_enough &= expected.at > 0 || queued(&receiver) + chunk.len() >= 5 * PART_BYTES;
+        is_enough &= expected.at > 0 || queued_bytes(&receiver) + chunk.len() >= 5 * PART_BYTES;
         expected.check_chunk(&chunk);
     }
     let sender = sending.join().unwrap();
@@ -243,9 +243,9 @@ fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Rec
 }
 
 #[test]
-fn coalesced_waits_end_by_amount_time_or_end() {
+fn a_coalesced_wait_ends_by_amount_delay_or_end_of_stream() {
     for receiving in [Some(ReceiveMethod::Recv { bytes: 64 << 10 }), Some(ReceiveMethod::Mapped), None] {
-        let waited = (0..5).find_map(|_| waited_for_enough(receiving));
+        let waited = (0..5).find_map(|_| observe_coalesced_wait(receiving));
         let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
         // Less than that: when it has waited for long enough.
         receiver.set_wait(Wait::Coalesced { packets: PACKETS, delay: Duration::from_millis(30) });
@@ -255,7 +255,7 @@ fn coalesced_waits_end_by_amount_time_or_end() {
         // And at the end, without waiting.
         let started = Instant::now();
         receiver.set_wait(Wait::Coalesced { packets: PACKETS, delay: 2 * LONGEST });
-        sender.write_all(&pattern()[60_000..60_100]).unwrap();
+        sender.write_all(&periodic_pattern()[60_000..60_100]).unwrap();
         drop(sender);
         expected.check_chunk(&receiver.receive().unwrap().expect("the last bytes"));
         assert_eq!(expected.at, 60_100);
@@ -270,7 +270,7 @@ fn every_wait_receives_and_times_out() {
     let waits =
         [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin }, Wait::Coalesced { packets: 100, delay }];
     for (wait, method) in waits.into_iter().flat_map(|wait| [(wait, None), (wait, WAYS[1])]) {
-        let (mut peer, stream) = over_loopback();
+        let (mut peer, stream) = loopback_pair();
         let mut receiver = receiver_of(stream, method);
         receiver.set_wait(wait);
         for timeout in [Duration::from_millis(2), Duration::from_millis(20)] {
@@ -296,7 +296,7 @@ fn every_wait_receives_and_times_out() {
 #[test]
 fn a_nonblocking_receive_without_data_returns_none() {
     for receiving in WAYS {
-        let (mut peer, receiver) = over_loopback();
+        let (mut peer, receiver) = loopback_pair();
         receiver.set_nonblocking(true).unwrap();
         let mut receiver = receiver_of(receiver, receiving);
         assert!(receiver.try_receive().unwrap().is_none() && !receiver.is_finished());
@@ -307,9 +307,9 @@ fn a_nonblocking_receive_without_data_returns_none() {
         }
         // One, and one for a stop of the whole process.
         assert!(waits < 5, "it returned {waits} times in the time it was to wait");
-        let waiting = this_thread();
+        let waiting = this_thread_id();
         let later = thread::spawn(move || {
-            assert!(wait_until_in(waiting, RECEIVE), "it waits");
+            assert!(wait_until_thread_is_in_call(waiting, RECEIVE), "it waits");
             peer.write_all(b"x").unwrap();
             peer
         });
@@ -319,7 +319,7 @@ fn a_nonblocking_receive_without_data_returns_none() {
     }
 }
 
-fn until_queued(receiver: &Receiver, bytes: usize) {
+fn wait_until_queued(receiver: &Receiver, bytes: usize) {
     let started = Instant::now();
     while rustix::io::ioctl_fionread(&receiver.socket).unwrap() < bytes as u64 {
         assert!(started.elapsed() < LONGEST, "not queued");
@@ -327,7 +327,7 @@ fn until_queued(receiver: &Receiver, bytes: usize) {
     }
 }
 
-fn is_broken_before(error: &io::Error) -> bool {
+fn is_broken_before_error(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     matches!(inner, Some(ReceiveError::BrokenBefore))
 }
@@ -336,14 +336,15 @@ fn is_broken_before(error: &io::Error) -> bool {
 fn a_reset_is_an_error_after_all_received_bytes() {
     const BYTES: usize = 90_001;
     for (receiving, told_before) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
-        let (peer, receiver) = over_loopback();
+        let (peer, receiver) = loopback_pair();
         let mut receiver = receiver_of(receiver, receiving);
         let mut sent = 0;
         while sent < BYTES {
-            sent +=
-                SockRef::from(&peer).send_with_flags(&pattern()[sent..BYTES], libc::MSG_ZEROCOPY).unwrap();
+            sent += SockRef::from(&peer)
+                .send_with_flags(&periodic_pattern()[sent..BYTES], libc::MSG_ZEROCOPY)
+                .unwrap();
         }
-        until_queued(&receiver, BYTES);
+        wait_until_queued(&receiver, BYTES);
         SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
         drop(peer);
         if told_before {
@@ -356,7 +357,7 @@ fn a_reset_is_an_error_after_all_received_bytes() {
             };
             assert_eq!(told.raw_os_error(), Some(libc::ECONNRESET));
         }
-        let mut expected = Expected::default();
+        let mut expected = ExpectedBytes::default();
         let end = loop {
             match next_chunk(&mut receiver) {
                 Ok(Some(chunk)) => expected.check_chunk(&chunk),
@@ -367,18 +368,18 @@ fn a_reset_is_an_error_after_all_received_bytes() {
         match end {
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
-                assert_eq!(is_broken_before(&error), told_before, "{error}");
+                assert_eq!(is_broken_before_error(&error), told_before, "{error}");
             }
             Ok(other) => panic!("{receiving:?}: {other:?}"),
         }
-        assert!(is_broken_before(&receiver.receive().unwrap_err()), "never a proper end");
+        assert!(is_broken_before_error(&receiver.receive().unwrap_err()), "never a proper end");
         assert!(!receiver.is_finished());
     }
 }
 
 #[test]
-fn a_shut_receiving_side_is_an_end() {
-    let (_peer, receiver) = over_loopback();
+fn a_shut_receiving_side_is_the_end_of_the_stream() {
+    let (_peer, receiver) = loopback_pair();
     let mut receiver = receiver_of(receiver, None);
     SockRef::from(&receiver.socket).shutdown(Shutdown::Read).unwrap();
     assert!(receiver.receive().unwrap().is_none());
@@ -387,12 +388,12 @@ fn a_shut_receiving_side_is_an_end() {
 #[test]
 fn urgent_data_does_not_block_receiving() {
     for receiving in WAYS {
-        let (mut peer, receiver) = over_loopback();
+        let (mut peer, receiver) = loopback_pair();
         let mut receiver = receiver_of(receiver, receiving);
-        let mut expected = Expected::default();
-        peer.write_all(&pattern()[..5000]).unwrap();
+        let mut expected = ExpectedBytes::default();
+        peer.write_all(&periodic_pattern()[..5000]).unwrap();
         SockRef::from(&peer).send_out_of_band(b"!").unwrap();
-        peer.write_all(&pattern()[5000..15_000]).unwrap();
+        peer.write_all(&periodic_pattern()[5000..15_000]).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
             expected.check_chunk(&chunk);
@@ -406,22 +407,22 @@ fn an_urgent_byte_after_mapped_pages_is_skipped() {
     // Less than a first segment over loopback (32741 bytes).
     const WHOLE_BYTES: usize = 7 * PAGE_BYTES;
     for receiving in WAYS {
-        let (peer, receiver) = over_loopback();
+        let (peer, receiver) = loopback_pair();
         let mut receiver = receiver_of(receiver, receiving);
         let sending = SockRef::from(&peer);
-        let sent = sending.send_with_flags(&pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
+        let sent = sending.send_with_flags(&periodic_pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
         assert_eq!(sent, WHOLE_BYTES);
-        sending.send(&pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
+        sending.send(&periodic_pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
         sending.send_out_of_band(b"!").unwrap();
-        sending.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
-        until_queued(&receiver, WHOLE_BYTES + 3);
+        sending.send(&periodic_pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
+        wait_until_queued(&receiver, WHOLE_BYTES + 3);
         // Data after the mark is not counted there, but acknowledged.
         let started = Instant::now();
         while udp_send::unsent_bytes(&peer).unwrap() > 0 {
             assert!(started.elapsed() < LONGEST, "not acknowledged");
             thread::sleep(Duration::from_millis(1));
         }
-        let mut expected = Expected::default();
+        let mut expected = ExpectedBytes::default();
         while expected.at < WHOLE_BYTES + 1000 {
             expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
         }
@@ -431,12 +432,12 @@ fn an_urgent_byte_after_mapped_pages_is_skipped() {
 
 #[test]
 fn an_earlier_timeout_of_the_socket_is_cleared() {
-    let (mut peer, receiver) = over_loopback();
+    let (mut peer, receiver) = loopback_pair();
     receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let mut receiver = receiver_of(receiver, None);
-    let waiting = this_thread();
+    let waiting = this_thread_id();
     let later = thread::spawn(move || {
-        assert!(wait_until_in(waiting, RECEIVE), "it waits");
+        assert!(wait_until_thread_is_in_call(waiting, RECEIVE), "it waits");
         thread::sleep(Duration::from_millis(50));
         peer.write_all(b"x").unwrap();
     });
@@ -467,8 +468,8 @@ fn a_listener_serves_more_connections_than_a_pool_has_buffers() {
 #[test]
 fn chunks_outlive_the_connection_and_do_not_hold_it() {
     const BYTES: usize = 1 << 20;
-    let (sender, receiver) = over_loopback();
-    let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
+    let (sender, receiver) = loopback_pair();
+    let sender = send_in_thread(sender, SendPlan { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
     let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
     let mut kept = Vec::new();
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
@@ -489,7 +490,7 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
     assert_eq!(read, 0, "the other side sees the end while chunks are kept");
     drop(peer);
     let checked = thread::spawn(move || {
-        let mut expected = Expected::default();
+        let mut expected = ExpectedBytes::default();
         kept.iter().for_each(|chunk| expected.check_chunk(chunk));
         expected.at
     });
@@ -497,20 +498,20 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
 }
 
 #[test]
-fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
+fn pages_are_copied_while_all_map_slots_are_in_use() {
     const BYTES: usize = 24 << 20;
-    let (sender, receiver) = over_loopback();
-    let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
+    let (sender, receiver) = loopback_pair();
+    let sender = send_in_thread(sender, SendPlan { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
     let pool = Pool::new(4096, 64 << 10).unwrap();
-    let mut receiver = into_pool(receiver, Some(ReceiveMethod::Mapped), &pool);
-    let (mut kept, mut expected) = (Vec::new(), Expected::default());
+    let mut receiver = receiver_with_pool(receiver, Some(ReceiveMethod::Mapped), &pool);
+    let (mut kept, mut expected) = (Vec::new(), ExpectedBytes::default());
     let mut mapped_again = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         expected.check_chunk(&chunk);
         let is_enough = receiver.ledger().bytes_of(Evidence::Copied(Cause::NoSlot)) > 1 << 20;
         if is_enough {
             // From here on they are dropped at once.
-            let mut again = Expected::default();
+            let mut again = ExpectedBytes::default();
             kept.drain(..).for_each(|chunk: Chunk| again.check_chunk(&chunk));
             mapped_again += chunk.mapped().len();
         } else {
@@ -527,14 +528,14 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
 }
 
 #[test]
-fn without_buffers_nothing_is_lost() {
+fn no_data_is_lost_while_all_buffers_are_in_use() {
     for receiving in [Some(ReceiveMethod::Recv { bytes: 4096 }), Some(ReceiveMethod::Mapped)] {
-        let (sender, receiver) = over_loopback();
-        let what = Sending { bytes: 100_000, write_bytes: 10_000, zero_copy: false };
-        let sender = in_another_thread(sender, what);
+        let (sender, receiver) = loopback_pair();
+        let what = SendPlan { bytes: 100_000, write_bytes: 10_000, zero_copy: false };
+        let sender = send_in_thread(sender, what);
         let pool = Pool::new(2, 4096).unwrap();
-        let mut receiver = into_pool(receiver, receiving, &pool);
-        let (mut kept, mut expected, mut refused) = (Vec::new(), Expected::default(), 0);
+        let mut receiver = receiver_with_pool(receiver, receiving, &pool);
+        let (mut kept, mut expected, mut refused) = (Vec::new(), ExpectedBytes::default(), 0);
         loop {
             match next_chunk(&mut receiver) {
                 Ok(Some(chunk)) => kept.push(chunk),
@@ -567,11 +568,11 @@ fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)>
         }
         Err(error) => panic!("{error}"),
     };
-    let (sender, receiver) = over_loopback();
+    let (sender, receiver) = loopback_pair();
     let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
-    pages.fill(byte);
-    pages.send(sender.as_fd());
-    until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
+    pages.fill_bytes(byte);
+    pages.send_by_reference(sender.as_fd());
+    wait_until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
     let chunk = next_chunk(&mut receiver).unwrap().unwrap();
     assert!(chunk.mapped().len() > 0, "{chunk:?}: {}", receiver.diagnosis());
     Some((pages, sender, receiver, chunk))
@@ -579,7 +580,7 @@ fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)>
 
 const RING_PAGES: u32 = 8;
 
-fn file() -> File {
+fn empty_memory_file() -> File {
     rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
 }
 
@@ -588,11 +589,11 @@ fn a_local_sender_can_change_what_is_mapped_but_no_copy_of_it() {
     let Some((pages, mut sender, mut receiver, chunk)) = rewritable_chunk(1) else { return };
     let (mapped, bytes) = (chunk.mapped(), chunk.mapped().len());
     let before = chunk.to_vec();
-    pages.fill(2);
+    pages.fill_bytes(2);
     assert!(mapped.to_vec().iter().all(|&byte| byte == 2), "these are the sender's own pages");
     assert!(before.iter().all(|&byte| byte == 1), "a copy stays what it is");
     // Each way to read, by what is there now.
-    let (mut room, mut parts, mut file) = ([0; 100], Vec::new(), file());
+    let (mut room, mut parts, mut file) = ([0; 100], Vec::new(), empty_memory_file());
     assert_eq!((mapped.copy_to(&mut room), room), (100, [2; 100]));
     chunk.for_each_part(|part| parts.extend_from_slice(part));
     assert_eq!((parts.len(), &parts[..bytes]), (chunk.len(), &vec![2; bytes][..]));
@@ -620,7 +621,7 @@ fn mapped_bytes_are_copied_while_their_sender_changes_them() {
         scope.spawn(|| {
             // Relaxed: it says nothing about other memory.
             for byte in (1..=2).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
-                pages.fill(byte);
+                pages.fill_bytes(byte);
             }
         });
         for _ in 0..1000 {
@@ -637,9 +638,9 @@ fn mapped_bytes_are_copied_while_their_sender_changes_them() {
 
 #[test]
 fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
-    let (sender, receiver) = over_loopback();
-    let what = Sending { bytes: 5 * 61_440, write_bytes: 61_440, zero_copy: true };
-    let sender = in_another_thread(sender, what);
+    let (sender, receiver) = loopback_pair();
+    let what = SendPlan { bytes: 5 * 61_440, write_bytes: 61_440, zero_copy: true };
+    let sender = send_in_thread(sender, what);
     let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
     let mut mapped = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
@@ -654,25 +655,29 @@ fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
 }
 
 #[test]
-fn readers_of_slices_get_a_copy() {
-    let (sender, receiver) = over_loopback();
-    let what = Sending { bytes: 1_234_567, write_bytes: 65_536, zero_copy: false };
-    let sender = in_another_thread(sender, what);
+fn io_read_copies_into_the_callers_slice() {
+    let (sender, receiver) = loopback_pair();
+    let what = SendPlan { bytes: 1_234_567, write_bytes: 65_536, zero_copy: false };
+    let sender = send_in_thread(sender, what);
     let mut receiver = receiver_of(receiver, None);
     let mut bytes = Vec::new();
     receiver.read_to_end(&mut bytes).unwrap();
-    Expected::default().check(&bytes);
+    ExpectedBytes::default().check_bytes(&bytes);
     assert_eq!(receiver.ledger().bytes_of(Evidence::Copied(Cause::Slice)), what.bytes as u64);
     sender.join().unwrap();
 }
 
 #[test]
 fn chunks_longer_than_buffers_are_refused() {
-    let (_peer, receiver) = over_loopback();
+    let (_peer, receiver) = loopback_pair();
     let socket: Arc<OwnedFd> = Arc::new(receiver.into());
     let pool = Pool::new(1, 4096).unwrap();
     let of = |bytes| {
-        Receiver::new(Arc::clone(&socket), Some(ReceiveMethod::Recv { bytes }), Cache::new(pool.clone()))
+        Receiver::new(
+            Arc::clone(&socket),
+            Some(ReceiveMethod::Recv { bytes }),
+            BufferCache::new(pool.clone()),
+        )
     };
     for refused in [0, 4097] {
         let error = of(refused).unwrap_err();
@@ -681,9 +686,9 @@ fn chunks_longer_than_buffers_are_refused() {
     assert!(of(4096).is_ok());
 }
 
-const MUCH: Sending = Sending { bytes: 32 << 20, write_bytes: 256 << 10, zero_copy: true };
+const MUCH: SendPlan = SendPlan { bytes: 32 << 20, write_bytes: 256 << 10, zero_copy: true };
 
-fn ip(end: &End, arguments: &str) {
+fn run_ip_command(end: &End, arguments: &str) {
     let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
@@ -691,11 +696,11 @@ fn ip(end: &End, arguments: &str) {
 /// One transfer of a few suffices: if a packet is lost, as on a slow machine, retransmitted data ends between
 /// pages.
 #[test]
-fn segments_of_whole_pages_map() {
+fn segments_of_whole_pages_are_mapped() {
     for mtu in [4148, 8244] {
         let Some(lab) = Lab::builder().mtu(mtu).build_or_skip() else { return };
-        let map = || transfer(over_veth(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
-        let is_mapped = |diagnosis: &Diagnosis| diagnosis.mapped_fraction() >= Some(0.99);
+        let map = || receive_all(veth_pair(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
+        let is_mapped = |diagnosis: &MappingDiagnosis| diagnosis.mapped_fraction() >= Some(0.99);
         let diagnosis = (0..4).map(|_| map()).find(is_mapped).unwrap_or_else(map);
         assert!(diagnosis.mapped_fraction() >= Some(0.99), "MTU {mtu}: {diagnosis}");
         assert_eq!(diagnosis.facts.segment_bytes, mtu - 52);
@@ -704,19 +709,19 @@ fn segments_of_whole_pages_map() {
 }
 
 #[test]
-fn segments_of_other_lengths_are_copied_with_their_cause() {
+fn segments_of_other_lengths_are_copied_and_the_cause_named() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Packets as on a wire; otherwise veth carries them joined.
-    ip(lab.right(), "link set dev nc1 gso_max_segs 1");
-    let diagnosis = transfer(over_veth(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
+    run_ip_command(lab.right(), "link set dev nc1 gso_max_segs 1");
+    let diagnosis = receive_all(veth_pair(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
     assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");
     assert!(diagnosis.to_string().contains("segments of 1448 bytes"), "{diagnosis}");
 }
 
 #[test]
 fn pages_of_local_plain_sends_are_not_mapped() {
-    let plain = Sending { zero_copy: false, ..MUCH };
-    let receiver = transfer(over_loopback(), Some(ReceiveMethod::Mapped), plain);
+    let plain = SendPlan { zero_copy: false, ..MUCH };
+    let receiver = receive_all(loopback_pair(), Some(ReceiveMethod::Mapped), plain);
     let diagnosis = receiver.diagnosis();
     if diagnosis.facts.high_order_pages == Some(false) {
         assert!(diagnosis.mapped_bytes > 0, "set so, it does: {diagnosis}");
@@ -733,9 +738,9 @@ fn pages_of_local_plain_sends_are_not_mapped() {
 }
 
 #[test]
-fn the_default_receiver_stops_mapping_in_vain() {
-    let plain = Sending { bytes: 256 << 20, zero_copy: false, ..MUCH };
-    let receiver = transfer(over_loopback(), None, plain);
+fn the_default_receiver_stops_mapping_where_nothing_maps() {
+    let plain = SendPlan { bytes: 256 << 20, zero_copy: false, ..MUCH };
+    let receiver = receive_all(loopback_pair(), None, plain);
     let explanation = receiver.chooser.explain();
     assert_ne!(explanation.classes[0].method, ReceiveMethod::Mapped, "{explanation}");
     assert_eq!(receiver.ledger().bytes_of(Evidence::ZeroCopy), 0);

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use super::Sender;
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::memory::pool::Buffer;
-use crate::tcp::item::{Item, QueuedBytes};
+use crate::tcp::item::{QueuedBytes, StreamItem};
 
 /// How long the peer of a dropped socket may need to acknowledge.
-const TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset) };
+const TIMEOUTS: CloseTimeouts =
+    CloseTimeouts { patience: Duration::from_secs(120), cut_off: Some(reset_connection) };
 
 /// Whether the stream goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,19 +44,19 @@ impl Sender {
     /// ```
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
-        self.queue.want_room(false);
+        self.queue.set_wants_room(false);
         self.outcome.unsent += self.queued() as u64;
         self.drop_unsent()
     }
 
     /// Empties the queue of what was not handed over.
     fn drop_unsent(&mut self) -> Vec<Buffer> {
-        if self.queued_bytes.all() > 0 && self.end == StreamState::Open {
+        if self.queued_bytes.total() > 0 && self.end == StreamState::Open {
             self.end = StreamState::Cut;
         }
         // Below, everything is removed that was not handed over.
         self.queued_bytes = QueuedBytes::default();
-        self.queue.take_unsent().into_iter().filter_map(Item::into_buffer).collect()
+        self.queue.take_unsent().into_iter().filter_map(StreamItem::into_buffer).collect()
     }
 
     /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This
@@ -105,19 +106,19 @@ impl Sender {
         };
         self.outcome.counters.given_up += self.queued() as u64;
         drop(self.take_unsent());
-        self.give_up();
+        self.give_up_memory();
         flushed.and(drained)
     }
 
     /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be
     /// replaced; otherwise none, and the reaper keeps it.
-    fn give_up(&mut self) {
+    fn give_up_memory(&mut self) {
         self.outcome.counters.abandoned_calls += self.in_flight() as u64;
-        if self.queue.is_replaceable() {
+        if self.queue.can_replace_pages() {
             reaper::count_leaked(self.queue.detach().abandon());
         } else {
             self.outcome.counters.kept_bytes += self.queue.read_bytes() as u64;
-            reaper::hand_over(&mut self.queue, TIMEOUTS);
+            reaper::hand_over_to_reaper(&mut self.queue, TIMEOUTS);
         }
     }
 
@@ -125,11 +126,11 @@ impl Sender {
     /// instead, so that it does not mistake a part for the whole.
     fn end_stream(&mut self) {
         let end = std::mem::replace(&mut self.end, StreamState::Finished);
-        if end == StreamState::Open && self.queued_bytes.all() == 0 {
+        if end == StreamState::Open && self.queued_bytes.total() == 0 {
             // Fails if the connection is closed already, which does not matter.
             let _ = rustix::net::shutdown(self.queue.socket(), rustix::net::Shutdown::Write);
         } else if end != StreamState::Finished {
-            reset(self.queue.socket());
+            reset_connection(self.queue.socket());
         }
     }
 }
@@ -143,13 +144,13 @@ impl Drop for Sender {
             self.end_stream();
             drop(self.drop_unsent());
         }
-        reaper::hand_over(&mut self.queue, TIMEOUTS);
+        reaper::hand_over_to_reaper(&mut self.queue, TIMEOUTS);
     }
 }
 
 /// Ends a connection at once, in both directions: the kernel drops unacknowledged data, and completes all
 /// calls.
-pub(super) fn reset(socket: BorrowedFd<'_>) {
+pub(super) fn reset_connection(socket: BorrowedFd<'_>) {
     if rustix::net::connect_unspec(socket).is_err() {
         // If another thread receives, some kernels refuse (`EBUSY`): then the reset comes when the last half
         // is closed.

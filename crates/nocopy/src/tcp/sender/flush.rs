@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::Sender;
 use super::ends::StreamState;
-use crate::engine::policy::size;
+use crate::engine::policy::saturating_size;
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
@@ -21,9 +21,9 @@ use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, i
 use crate::sys::poll::{Wakeup, wait_writable};
 use crate::sys::stream;
 use crate::tcp::Method;
-use crate::tcp::by_reference::{ByReference, StepOptions, StepOutcome, TransferError};
-use crate::tcp::choice::{pages, work};
-use crate::tcp::item::Item;
+use crate::tcp::by_reference::{ReferenceSender, StepOptions, StepOutcome, TransferError};
+use crate::tcp::choice::{page_count, write_work};
+use crate::tcp::item::StreamItem;
 use crate::tcp::outcome::SendError;
 
 /// How long to sleep while an event that stays would end every wait at once.
@@ -54,7 +54,7 @@ const RINGS_MAX: usize = 64;
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::tcp) struct Call {
+pub(in crate::tcp) struct OpenCallNote {
     run_bytes: usize,
     method: Method,
     /// Whether its first packet may be shared with the previous call, so that its completion may report
@@ -64,7 +64,7 @@ pub(in crate::tcp) struct Call {
     since: Option<Instant>,
 }
 
-impl CallNote for Call {}
+impl CallNote for OpenCallNote {}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallPlan {
@@ -79,7 +79,7 @@ pub(super) struct CallPlan {
 
 /// The limits of a flush.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct FlushLimits {
     /// Whether it waits for room.
     waits: bool,
     /// It ends when the stream has sent so many bytes.
@@ -87,26 +87,26 @@ struct Limits {
 }
 
 impl Sender {
-    pub(super) fn hand_over(&mut self, waits: bool, bytes_max: usize) -> io::Result<bool> {
+    pub(super) fn flush_queue(&mut self, waits: bool, bytes_max: usize) -> io::Result<bool> {
         self.outcome.flushes += u64::from(self.queued() > 0);
         let until = self.outcome.bytes.saturating_add(bytes_max as u64);
-        let is_all = self.hand_over_all(Limits { waits, until });
+        let is_all = self.hand_over_all(FlushLimits { waits, until });
         self.watch_for_room();
         is_all
     }
 
     /// Bytes that it may still hand over.
-    fn remaining_bytes(&self, limits: Limits) -> usize {
+    fn remaining_bytes(&self, limits: FlushLimits) -> usize {
         limits.until.saturating_sub(self.outcome.bytes) as usize
     }
 
     /// Makes the descriptor watch for room to send what is queued.
     pub(super) fn watch_for_room(&self) {
-        self.queue.want_room(self.queued() > 0);
+        self.queue.set_wants_room(self.queued() > 0);
     }
 
-    pub(super) fn error(&self, source: io::Error) -> io::Error {
-        SendError { unsent_bytes: self.queued_bytes.all(), source }.into()
+    pub(super) fn send_error(&self, source: io::Error) -> io::Error {
+        SendError { unsent_bytes: self.queued_bytes.total(), source }.into()
     }
 
     /// Reaps completions because the socket's send buffer is full, and waits for room.
@@ -117,17 +117,17 @@ impl Sender {
         wait_writable(self.queue.socket(), timeout).map(drop)
     }
 
-    fn hand_over_all(&mut self, limits: Limits) -> io::Result<bool> {
+    fn hand_over_all(&mut self, limits: FlushLimits) -> io::Result<bool> {
         // Ends: each round hands over bytes, passes entries without any, or returns.
         while self.queue.queued() > 0 {
             if self.remaining_bytes(limits) == 0 {
                 return Ok(false);
             }
             let is_done = match self.queue.entries().payload(self.queue.head().ticket) {
-                Item::Buffer(_) => self.send_run(self.next(RUN_BYTES_MAX).bytes, limits),
-                Item::Reference(_) => self.send_reference(limits),
+                StreamItem::Buffer(_) => self.send_run(self.next_run(RUN_BYTES_MAX).bytes, limits),
+                StreamItem::Reference(_) => self.send_reference(limits),
             };
-            if !is_done.map_err(|error| self.error(error))? {
+            if !is_done.map_err(|error| self.send_error(error))? {
                 return Ok(false);
             }
         }
@@ -136,12 +136,12 @@ impl Sender {
 
     /// Buffers from the front of the queue, at most that many bytes. Those without bytes are not passed to
     /// the kernel, which would take them for the end of a failed call.
-    fn next(&self, bytes_max: usize) -> Extent {
+    fn next_run(&self, bytes_max: usize) -> Extent {
         let (entries, start) = (self.queue.entries(), self.queue.head());
         let (mut end, mut bytes) = (start, 0);
-        let stop = entries.end().min(start.ticket + RUN_PIECES_MAX);
+        let stop = entries.next_ticket().min(start.ticket + RUN_PIECES_MAX);
         while end.ticket < stop {
-            let Item::Buffer(buffer) = entries.payload(end.ticket) else { break };
+            let StreamItem::Buffer(buffer) = entries.payload(end.ticket) else { break };
             // No underflow: only the first position may be inside of an entry, and none is at its end.
             let left = buffer.len() - end.bytes;
             if left > bytes_max - bytes {
@@ -149,29 +149,32 @@ impl Sender {
                 bytes = bytes_max;
                 break;
             }
-            end = Position::of(end.ticket + 1);
+            end = Position::start_of(end.ticket + 1);
             bytes += left;
         }
         Extent { start, end, bytes }
     }
 
     /// Sends the front of the queue by reference. Returns `false` if the socket accepts no more now.
-    fn send_reference(&mut self, limits: Limits) -> io::Result<bool> {
+    fn send_reference(&mut self, limits: FlushLimits) -> io::Result<bool> {
         let waits = limits.waits;
-        let behind = Position::of(self.queue.head().ticket + 1);
+        let behind = Position::start_of(self.queue.head().ticket + 1);
         // Only in front of more bytes may a segment be held back.
-        let more = (behind.ticket..self.queue.entries().end())
-            .any(|ticket| self.queue.entries().payload(ticket).bytes_left() > 0);
+        let more = (behind.ticket..self.queue.entries().next_ticket())
+            .any(|ticket| self.queue.entries().payload(ticket).unsent_bytes() > 0);
         if self.by_reference.is_none() {
-            self.by_reference = Some(ByReference::new(self.queue.socket(), self.published_method)?);
+            self.by_reference = Some(ReferenceSender::new(self.queue.socket(), self.published_method)?);
         }
         loop {
-            let (Some(by_reference), (Item::Reference(transfer), socket)) =
+            let (Some(by_reference), (StreamItem::Reference(transfer), socket)) =
                 (&mut self.by_reference, self.queue.front_mut())
             else {
                 unreachable!("looked at before");
             };
-            match by_reference.step(transfer, socket, StepOptions { more, waits }).map_err(of_transfer)? {
+            match by_reference
+                .send_next_piece(transfer, socket, StepOptions { more, waits })
+                .map_err(io_error_of_transfer)?
+            {
                 StepOutcome::Sent { bytes, evidence } => {
                     self.queued_bytes.referred -= u128::from(bytes);
                     self.outcome.bytes += bytes;
@@ -195,9 +198,9 @@ impl Sender {
     ///
     /// Only the time of the calls is measured, without the time that the socket had no room, which depends on
     /// the peer, not on the method.
-    fn send_run(&mut self, run_bytes: usize, limits: Limits) -> io::Result<bool> {
+    fn send_run(&mut self, run_bytes: usize, limits: FlushLimits) -> io::Result<bool> {
         let chosen = self.chosen.take().filter(|(bytes, _)| *bytes == run_bytes);
-        let choice = chosen.map_or_else(|| self.policy.choose(work(run_bytes)), |(_, choice)| choice);
+        let choice = chosen.map_or_else(|| self.policy.choose(write_work(run_bytes)), |(_, choice)| choice);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run_bytes);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
@@ -205,12 +208,12 @@ impl Sender {
             let since = (choice.measured && !is_over_share).then(Instant::now);
             let evidence = match method {
                 _ if is_over_share => Some(OVER_SHARE),
-                Method::Plain => Some(self.policy.copied(pages(run_bytes), run_bytes)),
+                Method::Plain => Some(self.policy.copied_evidence(page_count(run_bytes), run_bytes)),
                 Method::ZeroCopy | Method::UringZeroCopy => None,
             };
             let plan =
                 CallPlan { method, waits: limits.waits && since.is_none(), evidence, since, run_bytes };
-            let sent = self.send_part((run_bytes - sent_bytes).min(self.remaining_bytes(limits)), plan);
+            let sent = self.try_call((run_bytes - sent_bytes).min(self.remaining_bytes(limits)), plan);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
             match sent {
@@ -219,7 +222,7 @@ impl Sender {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock if limits.waits => self.wait_for_room(LOOK_AGAIN)?,
                     io::ErrorKind::WouldBlock => break false,
-                    _ => method = self.fallback(method, error)?,
+                    _ => method = self.fallback_method(method, error)?,
                 },
             }
             if sent_bytes == run_bytes {
@@ -230,7 +233,7 @@ impl Sender {
             }
         };
         if method == choice.method && sent_bytes > 0 {
-            self.policy.record(choice, work(sent_bytes), cost);
+            self.policy.record(choice, write_work(sent_bytes), cost);
         }
         Ok(is_done)
     }
@@ -240,27 +243,27 @@ impl Sender {
     /// with its own pool may have all.
     fn is_over_share(&self, run_bytes: usize) -> bool {
         let (cache, entries) = (self.queue.cache(), self.queue.entries());
-        if cache.pool().sharers() <= 1 || run_bytes == 0 {
+        if cache.pool().sharer_count() <= 1 || run_bytes == 0 {
             return false;
         }
-        let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
-        let fresh = self.next(run_bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
+        let of_pool = |item: &&StreamItem| item.buffer().is_some_and(|buffer| cache.owns(buffer));
+        let fresh = self.next_run(run_bytes).tickets().filter(|&ticket| !entries.is_read(ticket));
         let fresh = fresh.map(|ticket| entries.payload(ticket)).filter(of_pool).count();
-        fresh > 0 && entries.read().filter(of_pool).count() + fresh > cache.pool().available()
+        fresh > 0 && entries.in_kernel().filter(of_pool).count() + fresh > cache.pool().available()
     }
 
-    fn send_part(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {
+    fn try_call(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {
         let ready = match plan.method {
             Method::Plain => Ok(()),
             Method::ZeroCopy => self.queue.allow_zero_copy().map_err(|refused| refused.why()),
             Method::UringZeroCopy => self.open_ring_if_few(),
         };
         if let Err(why) = ready {
-            self.policy.unavailable(plan.method, why);
+            self.policy.mark_unavailable(plan.method, why);
             return Err(io::ErrorKind::Unsupported.into());
         }
         let in_flight = self.in_flight();
-        let sent = self.call(bytes, plan);
+        let sent = self.call_and_advance(bytes, plan);
         match sent {
             Err(error) if plan.method.is_zero_copy() && is_no_buffers(&error) => {
                 // Completions make room. Without any, a copy is sent.
@@ -273,10 +276,10 @@ impl Sender {
 
     /// Sends bytes from the front of the queue, by one call, and returns how many. On an error of the kernel
     /// no byte was handed over.
-    fn call(&mut self, bytes_max: usize, plan: CallPlan) -> io::Result<usize> {
-        let extent = self.next(bytes_max);
+    fn call_and_advance(&mut self, bytes_max: usize, plan: CallPlan) -> io::Result<usize> {
+        let extent = self.next_run(bytes_max);
         let sent = if extent.bytes == 0 { 0 } else { self.call_kernel(extent, plan)? };
-        let end = if sent == extent.bytes { extent.end } else { self.next(sent).end };
+        let end = if sent == extent.bytes { extent.end } else { self.next_run(sent).end };
         self.queue.advance(end, plan.evidence);
         // No underflow: these bytes were added when their buffers were queued.
         self.queued_bytes.buffered -= sent as u64;
@@ -289,15 +292,17 @@ impl Sender {
 
     fn call_kernel(&mut self, extent: Extent, plan: CallPlan) -> io::Result<usize> {
         let CallPlan { method, waits, since, run_bytes, .. } = plan;
-        let call = Call { run_bytes, method, may_share: false, since };
+        let call = OpenCallNote { run_bytes, method, may_share: false, since };
         let may_share = self.has_open_packet;
         match method {
-            Method::Plain => {
-                self.queue.send(extent, SendMode::Copied { waits, more: self.is_head(extent) }, call)
-            }
+            Method::Plain => self.queue.send(
+                extent,
+                SendMode::Copied { waits, more: self.is_head_of_reference(extent) },
+                call,
+            ),
             Method::ZeroCopy => self.queue.send(extent, SendMode::ZeroCopy { waits }, call),
             Method::UringZeroCopy => {
-                let sent = self.queue.send(extent, SendMode::Ring, Call { may_share, ..call })?;
+                let sent = self.queue.send(extent, SendMode::Ring, OpenCallNote { may_share, ..call })?;
                 self.has_open_packet = if sent > 0 { sent < extent.bytes } else { may_share };
                 Ok(sent)
             }
@@ -306,17 +311,20 @@ impl Sender {
 
     /// Whether these are few bytes in front of others sent by reference, which can share their segment.
     #[inline]
-    fn is_head(&self, extent: Extent) -> bool {
+    fn is_head_of_reference(&self, extent: Extent) -> bool {
         let (entries, next) = (self.queue.entries(), extent.end);
         extent.bytes <= HEAD_BYTES_MAX
             && next.bytes == 0
-            && next.ticket < entries.end()
-            && matches!(entries.payload(next.ticket), Item::Reference(transfer) if transfer.remaining() > 0)
+            && next.ticket < entries.next_ticket()
+            && matches!(
+                entries.payload(next.ticket),
+                StreamItem::Reference(transfer) if transfer.remaining() > 0
+            )
     }
 
     /// Makes the ring, with the pool's memory registered, if there is none and this process has few.
     fn open_ring_if_few(&mut self) -> Result<(), &'static str> {
-        if !self.queue.has_ring() && pool::registrations() >= RINGS_MAX {
+        if !self.queue.has_ring() && pool::registration_count() >= RINGS_MAX {
             return Err(RINGS_MANY);
         }
         self.queue.open_ring(RING_SENDS).map_err(|refused| refused.why())
@@ -326,21 +334,21 @@ impl Sender {
     #[cold]
     fn send_copied(&mut self, bytes: usize, plan: CallPlan) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        let sent = self.call(bytes, CallPlan { method: Method::Plain, evidence, ..plan })?;
+        let sent = self.call_and_advance(bytes, CallPlan { method: Method::Plain, evidence, ..plan })?;
         self.outcome.counters.no_buffers_bytes += sent as u64;
-        self.policy.no_room(plan.method, self.queue.is_ring_full());
+        self.policy.rule_out_for_no_room(plan.method, self.queue.is_ring_full());
         Ok(sent)
     }
 
     #[cold]
-    fn fallback(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
+    fn fallback_method(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
         if self.queue.is_ring_broken() {
-            self.policy.unavailable(Method::UringZeroCopy, RING_BROKEN);
+            self.policy.mark_unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
         if !method.is_zero_copy() || !is_of_method(&error) {
             return Err(error);
         }
-        self.policy.on_refused_call(method);
+        self.policy.rule_out_for_refusal(method);
         Ok(Method::Plain)
     }
 
@@ -351,16 +359,16 @@ impl Sender {
         if self.queued() > 0 || self.end == StreamState::Finished {
             return Ok(0);
         }
-        let choice = self.policy.choose(work(bytes.len()));
+        let choice = self.policy.choose(write_work(bytes.len()));
         if choice.method != Method::Plain || choice.measured {
             self.chosen = Some((bytes.len(), choice));
             return Ok(0);
         }
         let sent = match stream::send_copied(self.queue.socket(), bytes, false) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            sent => sent.map_err(|error| self.error(error))?,
+            sent => sent.map_err(|error| self.send_error(error))?,
         };
-        let evidence = self.policy.copied(pages(bytes.len()), bytes.len());
+        let evidence = self.policy.copied_evidence(page_count(bytes.len()), bytes.len());
         self.outcome.bytes += sent as u64;
         self.ledger.add(evidence, 0, sent as u64);
         Ok(sent)
@@ -382,11 +390,11 @@ impl Sender {
     }
 
     /// Waits for room for the queue; with an empty queue, for completions of earlier sends, and reads them.
-    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn wait_for_room_or_completions(&mut self, timeout: Duration) -> io::Result<()> {
         if self.queued() > 0 {
-            return self.wait_for_room(timeout).map_err(|error| self.error(error));
+            return self.wait_for_room(timeout).map_err(|error| self.send_error(error));
         }
-        let woken = self.queue.wait(timeout).map_err(|error| self.error(error))?;
+        let woken = self.queue.wait(timeout).map_err(|error| self.send_error(error))?;
         if self.reap() == 0 && woken == Wakeup::Ready {
             // After both sides have ended the stream every wait ends at once (POLLHUP), while the last bytes
             // are under way.
@@ -416,13 +424,19 @@ impl Sender {
             // A call that the ring refused took nothing.
             let report = done.outcome.as_ref().ok().copied();
             let evidence = report.map(|report| {
-                let Call { run_bytes, method, may_share, since } = done.note();
+                let OpenCallNote { run_bytes, method, may_share, since } = done.note();
                 let proven = self.paths.evidence(0, || self.peer, report);
                 let is_doubtful = report.copied && may_share;
                 let evidence = if is_doubtful { Evidence::Unknown } else { proven };
                 self.ledger.add(evidence, 0, done.bytes() as u64);
                 let after = since.map(|since| since.elapsed());
-                self.policy.completed(0, method, size(run_bytes), report.copied && !is_doubtful, after);
+                self.policy.record_completion(
+                    0,
+                    method,
+                    saturating_size(run_bytes),
+                    report.copied && !is_doubtful,
+                    after,
+                );
                 evidence
             });
             self.queue.settle(done, evidence);
@@ -433,7 +447,7 @@ impl Sender {
 }
 
 /// The kernel's reason, if there is one; `UnexpectedEof` if the source has ended.
-fn of_transfer(error: TransferError) -> io::Error {
+fn io_error_of_transfer(error: TransferError) -> io::Error {
     match error {
         TransferError::Connection(source) => source,
         ended @ TransferError::Ended { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, ended),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use nocopy_lab::patience::wait_until;
 
-use super::ends::reset;
+use super::ends::reset_connection;
 use super::flush::HEAD_BYTES_MAX;
 use crate::memory::pool::Pool;
-use crate::sys::tcp_receive::information;
+use crate::sys::tcp_receive::tcp_info;
 use crate::tcp::Method;
 use crate::tcp::{Published, Stream};
 
@@ -29,7 +29,7 @@ fn a_reset_returns_memory_unacknowledged_by_a_silent_peer() {
         }
         assert!(!sender.try_flush().unwrap() && sender.in_flight() > 0);
         drop(sender.take_unsent());
-        reset(sender.queue.socket());
+        reset_connection(sender.queue.socket());
         wait_until("all of it is free", || {
             sender.reap();
             sender.in_flight() == 0 && sender.queue.cache().available() == pool.total()
@@ -56,7 +56,7 @@ fn a_short_head_shares_a_segment_with_referenced_bytes() {
             };
             queued.unwrap();
             sender.flush().unwrap();
-            let sent = information(&sender.queue.socket()).unwrap().tcpi_data_segs_out;
+            let sent = tcp_info(&sender.queue.socket()).unwrap().tcpi_data_segs_out;
             assert_eq!(sent, segments, "{head} B in front of {behind} B");
             let mut received = vec![0; head + behind as usize];
             peer.read_exact(&mut received).unwrap();

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 
 use super::batch::{Batch, BatchCursor};
-use super::drops::{Drops, sk_drops};
-use super::peer_error::{PENDING_ERRORS_MAX, is_of_network};
+use super::drops::{DropCounter, sk_drops_counter};
+use super::peer_error::{PENDING_ERRORS_MAX, is_network_error};
 use super::run::Run;
 use crate::counter::counters;
-use crate::engine::wait::{self, Coalescer, Wait, Waiting};
+use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::pool::{Buffer, Pool};
 use crate::memory::receive_buffers::ReceiveBuffers;
 use crate::memory::send_queue::KernelSocket;
 use crate::stats::Stats;
 use crate::sys::option;
-use crate::sys::poll::{Wakeup, ready_for, wait_readable};
+use crate::sys::poll::{Wakeup, ready_events, wait_readable};
 use crate::sys::readiness::Readiness;
-use crate::sys::udp_receive::{self, Message, RUN_BYTES_MAX};
+use crate::sys::udp_receive::{self, MessageReport, RUN_BYTES_MAX};
 
 /// Receives by `recvmmsg`, several datagrams per call, coalesced by the kernel.
 #[derive(Debug)]
@@ -46,14 +46,14 @@ pub(crate) struct Receiver {
     /// The present timeout of the socket; `None` is for ever, as in a new socket.
     timeout: Option<Duration>,
     wait: Wait,
-    coalescer: Coalescer,
+    coalescer: WakeupCoalescer,
     ledger: Ledger,
-    counters: Counters,
-    drops: Drops,
+    counters: ReceiveCounters,
+    drops: DropCounter,
 }
 
 counters! {
-    pub(crate) struct Counters {
+    pub(crate) struct ReceiveCounters {
         /// Runs of datagrams that were longer than their buffer and were truncated; never with buffers of 64
         /// KiB.
         truncated,
@@ -69,7 +69,7 @@ counters! {
     "receive: no buffer; all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
      pool larger"
 )]
-struct NoBuffers {
+struct NoBuffersError {
     total: usize,
 }
 
@@ -81,7 +81,7 @@ impl Receiver {
 
     pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
         let batch = batch.clamp(1, pool.total());
-        let coalesces = pool.buffer_bytes() >= RUN_BYTES_MAX && coalesce(&socket)?;
+        let coalesces = pool.buffer_bytes() >= RUN_BYTES_MAX && enable_coalescing(&socket)?;
         Ok(Self {
             pool,
             errors: None,
@@ -92,18 +92,18 @@ impl Receiver {
             given: BatchCursor::ALL,
             timeout: None,
             wait: Wait::Interrupt,
-            coalescer: Coalescer::default(),
+            coalescer: WakeupCoalescer::default(),
             ledger: Ledger::default(),
-            counters: Counters::default(),
-            drops: Drops::default(),
-            readiness: Readiness::to_receive(),
+            counters: ReceiveCounters::default(),
+            drops: DropCounter::default(),
+            readiness: Readiness::for_receiving(),
             socket,
             connected: None,
         })
     }
 
     /// Keeps errors of the network for the half that sends.
-    pub(super) fn keep_errors(&mut self, socket: Arc<KernelSocket>) {
+    pub(super) fn store_errors_for_sender(&mut self, socket: Arc<KernelSocket>) {
         self.errors = Some(socket);
     }
 
@@ -123,7 +123,7 @@ impl Receiver {
     #[inline]
     pub(super) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.has_remaining() {
-            self.call(false)?;
+            self.receive_batch(false)?;
         }
         Ok(self.batch_of_runs())
     }
@@ -136,7 +136,7 @@ impl Receiver {
         if self.given.runs > 0 {
             self.given = BatchCursor::NOTHING;
         }
-        Batch::of_runs(&mut self.runs, &mut self.given)
+        Batch::from_runs(&mut self.runs, &mut self.given)
     }
 
     /// Whether datagrams of the last batch are left, which then form the next batch.
@@ -155,7 +155,7 @@ impl Receiver {
             return Ok(());
         }
         match self.wait {
-            Wait::Interrupt => self.sleep(timeout),
+            Wait::Interrupt => self.wait_in_call(timeout),
             how => self.spin_or_wait(how, timeout),
         }
     }
@@ -164,15 +164,15 @@ impl Receiver {
     /// zero-copy sends wait in the error queue (`POLLERR` cannot be turned off). They also wake a thread that
     /// sleeps in `recvmmsg`, but the kernel finds no datagram there, and lets the thread sleep for the rest
     /// of its time.
-    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait_in_call(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return self.call(false);
+            return self.receive_batch(false);
         }
         if timeout != self.timeout {
             option::set_receive_timeout(&self.socket, timeout)?;
             self.timeout = timeout;
         }
-        self.call(true)
+        self.receive_batch(true)
     }
 
     /// Spins by non-blocking calls; then lets the kernel wait if `how` allows it.
@@ -194,13 +194,13 @@ impl Receiver {
         if !sleeps || !self.runs.is_empty() {
             return Ok(());
         }
-        self.sleep(deadline.map(|end| end.saturating_duration_since(Instant::now())))
+        self.wait_in_call(deadline.map(|end| end.saturating_duration_since(Instant::now())))
     }
 
     /// Whether a datagram is waiting. Errors do not count: the sending half takes them.
     pub(super) fn arm(&self) -> io::Result<bool> {
         let is_left = self.given.runs < self.runs.len();
-        Ok(is_left || ready_for(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
+        Ok(is_left || ready_events(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -213,7 +213,7 @@ impl Receiver {
     }
 
     #[inline]
-    pub(crate) fn connected(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn connected_socket(&self) -> Option<BorrowedFd<'_>> {
         self.connected.as_ref().map(AsFd::as_fd)
     }
 
@@ -221,24 +221,24 @@ impl Receiver {
         self.coalesces
     }
 
-    fn call(&mut self, wait: bool) -> io::Result<()> {
+    fn receive_batch(&mut self, wait: bool) -> io::Result<()> {
         self.given = BatchCursor::ALL;
         self.refill()?;
         let received = self.free.receive(self.socket.as_fd(), wait);
-        let received = received.or_else(|error| self.fetch_again(error, false))?;
-        self.take(received);
+        let received = received.or_else(|error| self.retry_after_error(error, false))?;
+        self.take_runs(received);
         Ok(())
     }
 
     #[cold]
-    fn fetch_again(&mut self, mut error: io::Error, from_connected: bool) -> io::Result<usize> {
+    fn retry_after_error(&mut self, mut error: io::Error, from_connected: bool) -> io::Result<usize> {
         for _ in 0..PENDING_ERRORS_MAX {
             match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(0),
                 // It concerns a datagram sent earlier; the socket still works.
-                _ if is_of_network(&error) => {
+                _ if is_network_error(&error) => {
                     self.errors.iter().for_each(|socket| {
-                        socket.read();
+                        socket.read_error_queue();
                     });
                 }
                 _ => return Err(error),
@@ -260,29 +260,29 @@ impl Receiver {
     pub(crate) fn receive_in_place(
         &mut self,
         from_connected: bool,
-        mut each: impl FnMut(Came<'_>),
+        mut each: impl FnMut(ArrivedInPlace<'_>),
     ) -> io::Result<usize> {
         if !self.free.is_full() {
             self.refill()?;
         }
         let socket = self.connected.as_ref().filter(|_| from_connected).unwrap_or(&self.socket).as_fd();
-        let received = match self.pattern.expects_one() {
+        let received = match self.pattern.expects_single_message() {
             true => self.free.receive_first(socket),
             false => self.free.receive(socket, false),
         };
-        let received = received.or_else(|error| self.fetch_again(error, from_connected))?;
-        self.pattern.note(received);
+        let received = received.or_else(|error| self.retry_after_error(error, from_connected))?;
+        self.pattern.note_call(received);
         if received == 0 {
             return Ok(0);
         }
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..received {
-            if let Some((from, congested, all)) = self.free.single(index) {
+            if let Some((from, congested, all)) = self.free.single_message(index) {
                 datagrams += 1;
                 bytes += all.len() as u64;
                 each(match index + 1 == received {
-                    true => Came::Last(from, congested, all),
-                    false => Came::Lone(from, congested, all),
+                    true => ArrivedInPlace::Last(from, congested, all),
+                    false => ArrivedInPlace::Lone(from, congested, all),
                 });
                 continue;
             }
@@ -291,7 +291,13 @@ impl Receiver {
             bytes += message.bytes as u64;
             self.counters.truncated += u64::from(message.truncated);
             let is_last = index + 1 == received;
-            each(Came::Run(InPlace { buffers: &mut self.free, pool: &self.pool, index, message, is_last }));
+            each(ArrivedInPlace::Run(RunInPlace {
+                buffers: &mut self.free,
+                pool: &self.pool,
+                index,
+                message,
+                is_last,
+            }));
         }
         self.counters.runs += received as u64;
         self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams as u64, bytes);
@@ -299,14 +305,14 @@ impl Receiver {
     }
 
     /// Bytes of the last datagram or run that was passed in place, which is in its buffer until the next
-    /// call, unless it was [kept](InPlace::keep).
+    /// call, unless it was [kept](RunInPlace::keep).
     #[inline]
     pub(crate) fn last_in_place(&self, range: Range<usize>) -> &[u8] {
-        &self.free.last()[range]
+        &self.free.last_buffer()[range]
     }
 
     #[inline]
-    fn take(&mut self, received: usize) {
+    fn take_runs(&mut self, received: usize) {
         let (mut datagrams, mut bytes) = (0, 0);
         for index in 0..received {
             let message = self.free.message(index);
@@ -330,7 +336,10 @@ impl Receiver {
             }
         };
         let compared = "compared with nothing, since the socket was opened without a port";
-        Explanation::of(&format_args!("UDP socket, {evidence}; {compared}\n  runs     {runs}"), evidence)
+        Explanation::from_choice(
+            &format_args!("UDP socket, {evidence}; {compared}\n  runs     {runs}"),
+            evidence,
+        )
     }
 
     /// Takes back the buffers of the last batch and takes more from the pool.
@@ -344,7 +353,7 @@ impl Receiver {
         // Fewer than a batch are enough.
         if self.free.is_empty() {
             self.counters.no_buffers += 1;
-            let none = NoBuffers { total: self.pool.total() };
+            let none = NoBuffersError { total: self.pool.total() };
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, none));
         }
         Ok(())
@@ -371,9 +380,9 @@ impl Receiver {
     }
 
     pub(super) fn stats(&self) -> io::Result<Stats> {
-        let dropped = sk_drops(self.drops.at(&self.socket)?);
-        let stats = Stats::moved(self.ledger.datagrams(), self.ledger.bytes());
-        Ok(stats.with_dropped([dropped]).with(self.counters.counters()))
+        let dropped = sk_drops_counter(self.drops.read_total(&self.socket)?);
+        let stats = Stats::with_moved(self.ledger.datagrams(), self.ledger.bytes());
+        Ok(stats.with_dropped([dropped]).with_counters(self.counters.counters()))
     }
 }
 
@@ -391,14 +400,14 @@ struct SocketPoll<'a> {
     failed: Option<io::Error>,
 }
 
-impl Waiting for SocketPoll<'_> {
+impl WaitSource for SocketPoll<'_> {
     /// Compared with a system call, a clock read costs nothing.
-    fn looks_per_clock(&self) -> u32 {
+    fn polls_per_clock_read(&self) -> u32 {
         1
     }
 
     fn is_ready(&mut self) -> bool {
-        self.failed = self.receiver.call(false).err();
+        self.failed = self.receiver.receive_batch(false).err();
         self.failed.is_some() || !self.receiver.runs.is_empty()
     }
 
@@ -406,7 +415,7 @@ impl Waiting for SocketPoll<'_> {
         Ok(false)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         Ok(())
     }
 
@@ -415,11 +424,11 @@ impl Waiting for SocketPoll<'_> {
     }
 
     /// The kernel drops by bytes, so no number of datagrams limits the sleep.
-    fn progress(&self) -> (u32, u32) {
+    fn read_count_and_room(&self) -> (u32, u32) {
         (self.receiver.ledger.datagrams() as u32, u32::MAX)
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
         &mut self.receiver.coalescer
     }
 }
@@ -437,13 +446,13 @@ struct ArrivalPattern {
 impl ArrivalPattern {
     /// Whether the next call is likely to find one message, or none.
     #[inline]
-    fn expects_one(&self) -> bool {
+    fn expects_single_message(&self) -> bool {
         self.is_slow && self.last == 0
     }
 
     /// Takes note of what a call has found.
     #[inline]
-    fn note(&mut self, messages: usize) {
+    fn note_call(&mut self, messages: usize) {
         let before = std::mem::replace(&mut self.last, messages);
         match (before, messages) {
             (0, 0 | 1) => {}
@@ -453,25 +462,25 @@ impl ArrivalPattern {
 }
 
 /// Something received, in place.
-pub(crate) enum Came<'a> {
+pub(crate) enum ArrivedInPlace<'a> {
     /// The last datagram of a call: its sender, its congestion mark, and its bytes.
     Last(SocketAddr, bool, &'a [u8]),
     /// A single datagram, with the same fields.
     Lone(SocketAddr, bool, &'a [u8]),
     /// A datagram with more data after it in the buffer, or several.
-    Run(InPlace<'a>),
+    Run(RunInPlace<'a>),
 }
 
 /// A run in its receive buffer.
-pub(crate) struct InPlace<'a> {
+pub(crate) struct RunInPlace<'a> {
     buffers: &'a mut ReceiveBuffers,
     pool: &'a Pool,
     index: usize,
-    message: Message,
+    message: MessageReport,
     is_last: bool,
 }
 
-impl InPlace<'_> {
+impl RunInPlace<'_> {
     /// Whether it is the last one of its call.
     #[inline]
     pub(crate) fn is_last(&self) -> bool {
@@ -479,14 +488,14 @@ impl InPlace<'_> {
     }
 
     #[inline]
-    pub(crate) fn message(&self) -> &Message {
+    pub(crate) fn message(&self) -> &MessageReport {
         &self.message
     }
 
     /// Its datagrams, contiguous.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.buffers.bytes(self.index, &self.message)
+        self.buffers.message_bytes(self.index, &self.message)
     }
 
     /// Takes the run with its buffer, and replaces the buffer from the pool. `None` if the pool would have no
@@ -499,7 +508,7 @@ impl InPlace<'_> {
 
 /// Turns coalescing on, and returns whether the kernel supports it (Linux 5.0); without it each datagram is a
 /// run.
-fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
+fn enable_coalescing(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
         set => set.map(|()| true),

@@ -12,7 +12,9 @@ use rustix::net::sockopt;
 use super::super::run::DatagramInfo;
 use super::super::{Builder, Socket, batch};
 use super::*;
-use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_in};
+use crate::engine::calls::{
+    RECEIVE, SyscallCounter, count_calls, this_thread_id, wait_until_thread_is_in_call,
+};
 use crate::sys::udp_receive::{LocalAddress, use_congestion_marks};
 use crate::sys::udp_send;
 
@@ -25,27 +27,27 @@ struct ReceivedDatagram<'a> {
 
 /// The runs of one call.
 #[derive(Debug)]
-struct Batch<'a> {
+struct RunBatch<'a> {
     receiver: &'a mut Receiver,
 }
 
 impl Receiver {
-    fn receive(&mut self) -> io::Result<Batch<'_>> {
+    fn receive(&mut self) -> io::Result<RunBatch<'_>> {
         self.wait_for_runs(None)?;
-        Ok(Batch { receiver: self })
+        Ok(RunBatch { receiver: self })
     }
 
-    fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+    fn receive_timeout(&mut self, timeout: Duration) -> io::Result<RunBatch<'_>> {
         self.wait_for_runs(Some(timeout))?;
-        Ok(Batch { receiver: self })
+        Ok(RunBatch { receiver: self })
     }
 
-    fn dropped(&self) -> io::Result<u64> {
-        self.drops.at(&self.socket)
+    fn dropped_datagram_count(&self) -> io::Result<u64> {
+        self.drops.read_total(&self.socket)
     }
 }
 
-impl<'a> Batch<'a> {
+impl<'a> RunBatch<'a> {
     fn into_datagrams(self) -> batch::Batch<'a> {
         self.receiver.batch_of_runs()
     }
@@ -82,14 +84,14 @@ const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 fn receiver_at(at: SocketAddr, pool: &Pool) -> (Receiver, SocketAddr) {
     let socket = UdpSocket::bind(at).expect("a free port");
     let address = socket.local_addr().unwrap();
-    (receiver_of(socket, pool), address)
+    (receiver_of_socket(socket, pool), address)
 }
 
-fn receiver_of(socket: UdpSocket, pool: &Pool) -> Receiver {
+fn receiver_of_socket(socket: UdpSocket, pool: &Pool) -> Receiver {
     Receiver::new(Arc::new(socket.into()), pool.clone(), Receiver::BATCH).unwrap()
 }
 
-fn pool(buffers: u32) -> Pool {
+fn pool_of_64_kib_buffers(buffers: u32) -> Pool {
     Pool::new(buffers, 1 << 16).unwrap()
 }
 
@@ -103,7 +105,7 @@ fn sender_to(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
 
@@ -114,7 +116,7 @@ fn wait_for_any(receiver: &Receiver) {
     assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
 }
 
-fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
+fn receive_datagrams(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut all = Vec::new();
     while all.len() < count {
         wait_for_any(receiver);
@@ -135,9 +137,9 @@ fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
             .into_iter()
             .enumerate()
     {
-        udp_receive::cut_into(sender, segment_bytes);
+        udp_receive::set_segment_bytes(sender, segment_bytes);
         let segment_bytes = usize::from(segment_bytes);
-        let bytes = pattern(number, segment_bytes * segments + last);
+        let bytes = numbered_pattern(number, segment_bytes * segments + last);
         assert_eq!(sender.send(&bytes).unwrap(), bytes.len());
         let expected: Vec<&[u8]> = bytes.chunks(segment_bytes).collect();
         let mut received: Vec<Vec<u8>> = Vec::new();
@@ -164,7 +166,7 @@ fn runs_arrive_complete_and_are_split_in_place() {
         return;
     }
     for at in [LOOPBACK, (Ipv6Addr::LOCALHOST, 0).into()] {
-        let (mut receiver, address) = receiver_at(at, &pool(16));
+        let (mut receiver, address) = receiver_at(at, &pool_of_64_kib_buffers(16));
         let socket = UdpSocket::bind(at).unwrap();
         socket.connect(address).unwrap();
         // Six messages in six buffers: nothing was cut on the way.
@@ -174,19 +176,22 @@ fn runs_arrive_complete_and_are_split_in_place() {
 
 #[test]
 fn single_datagrams_of_any_length_arrive() {
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
     let sender = sender_to(address);
     for (number, bytes) in [0, 1, 0, 0, 1472, 9000, 65_507, 0, 65_507, 3].into_iter().enumerate() {
-        sender.send(&pattern(number, bytes)).unwrap();
-        let received = receive(&mut receiver, 1);
-        assert!(received == [(received[0].0, pattern(number, bytes))], "datagram {number} of {bytes} bytes");
+        sender.send(&numbered_pattern(number, bytes)).unwrap();
+        let received = receive_datagrams(&mut receiver, 1);
+        assert!(
+            received == [(received[0].0, numbered_pattern(number, bytes))],
+            "datagram {number} of {bytes} bytes"
+        );
     }
     assert_eq!((receiver.ledger().datagrams(), receiver.counters.truncated), (10, 0));
 }
 
 #[test]
-fn empty_datagrams_in_one_batch_are_each_a_datagram() {
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(8));
+fn each_empty_datagram_of_a_batch_is_returned() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(8));
     let sender = sender_to(address);
     for _ in 0..3 {
         sender.send(&[]).unwrap();
@@ -197,7 +202,7 @@ fn empty_datagrams_in_one_batch_are_each_a_datagram() {
 }
 
 #[test]
-fn one_message_is_expected_after_one_and_a_pause() {
+fn a_single_message_is_expected_after_one_and_a_pause() {
     let mut rhythm = ArrivalPattern::default();
     let steps = [
         (16, false),
@@ -218,15 +223,15 @@ fn one_message_is_expected_after_one_and_a_pause() {
         (0, false),
     ];
     for (step, (messages, expects_one)) in steps.into_iter().enumerate() {
-        rhythm.note(messages);
-        assert_eq!(rhythm.expects_one(), expects_one, "step {step}: {messages} messages");
+        rhythm.note_call(messages);
+        assert_eq!(rhythm.expects_single_message(), expects_one, "step {step}: {messages} messages");
     }
 }
 
 /// Proves that nothing is lost or out of order when calls for one message and for several take turns.
 #[test]
 fn datagrams_arrive_in_order_with_any_pauses() {
-    let pool = pool(16);
+    let pool = pool_of_64_kib_buffers(16);
     let (mut receiver, at) = receiver_at("127.0.0.1:0".parse().unwrap(), &pool);
     use_congestion_marks(&receiver.socket, false).unwrap();
     let sender = sender_to(at);
@@ -244,8 +249,8 @@ fn datagrams_arrive_in_order_with_any_pauses() {
                 received.push(u32::from_be_bytes(*bytes.first_chunk().unwrap()));
             };
             let datagrams = receiver.receive_in_place(false, |message| match message {
-                Came::Last(_, _, bytes) | Came::Lone(_, _, bytes) => take(bytes),
-                Came::Run(run) => take(run.bytes()),
+                ArrivedInPlace::Last(_, _, bytes) | ArrivedInPlace::Lone(_, _, bytes) => take(bytes),
+                ArrivedInPlace::Run(run) => take(run.bytes()),
             });
             datagrams.unwrap() == 0 && received.len() == sent as usize
         });
@@ -257,23 +262,23 @@ fn datagrams_arrive_in_order_with_any_pauses() {
 fn datagrams_of_many_senders_do_not_mix() {
     const SENDERS: usize = 8;
     const RUNS: usize = 10;
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(32));
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(32));
     let senders: Vec<UdpSocket> = (0..SENDERS).map(|_| sender_to(address)).collect();
-    senders.iter().for_each(|sender| udp_receive::cut_into(sender, 300));
+    senders.iter().for_each(|sender| udp_receive::set_segment_bytes(sender, 300));
     let mut received: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
     for run in 0..RUNS {
         for (number, sender) in senders.iter().enumerate() {
-            sender.send(&pattern(run * SENDERS + number, 7 * 300 + number)).unwrap();
+            sender.send(&numbered_pattern(run * SENDERS + number, 7 * 300 + number)).unwrap();
         }
         // Sender 0's last datagram is whole.
-        for (from, bytes) in receive(&mut receiver, SENDERS * 8 - 1) {
+        for (from, bytes) in receive_datagrams(&mut receiver, SENDERS * 8 - 1) {
             received.entry(from).or_default().push(bytes);
         }
     }
     for (number, sender) in senders.iter().enumerate() {
         let sent: Vec<Vec<u8>> = (0..RUNS)
             .flat_map(|run| {
-                let bytes = pattern(run * SENDERS + number, 7 * 300 + number);
+                let bytes = numbered_pattern(run * SENDERS + number, 7 * 300 + number);
                 bytes.chunks(300).map(<[u8]>::to_vec).collect::<Vec<_>>()
             })
             .collect();
@@ -284,19 +289,19 @@ fn datagrams_of_many_senders_do_not_mix() {
 }
 
 #[test]
-fn small_buffers_get_one_datagram_and_mark_truncation() {
+fn small_buffers_receive_one_datagram_each_and_mark_truncation() {
     let small = Pool::new(8, 4096).unwrap();
     let (mut receiver, address) = receiver_at(LOOPBACK, &small);
     let sender = sender_to(address);
-    udp_receive::cut_into(&sender, 1400);
-    let bytes = pattern(1, 30 * 1400 + 5);
+    udp_receive::set_segment_bytes(&sender, 1400);
+    let bytes = numbered_pattern(1, 30 * 1400 + 5);
     sender.send(&bytes).unwrap();
-    let received = receive(&mut receiver, 31);
+    let received = receive_datagrams(&mut receiver, 31);
     assert!(received.iter().map(|(_, bytes)| &bytes[..]).eq(bytes.chunks(1400)));
     assert_eq!(receiver.counters.truncated, 0);
 
-    udp_receive::cut_into(&sender, 0);
-    let long = pattern(2, 5000);
+    udp_receive::set_segment_bytes(&sender, 0);
+    let long = numbered_pattern(2, 5000);
     sender.send(&long).unwrap();
     let batch = receiver.receive().unwrap();
     let datagram = batch.datagrams().next().unwrap();
@@ -306,11 +311,11 @@ fn small_buffers_get_one_datagram_and_mark_truncation() {
 
 #[test]
 fn a_taken_buffer_returns_with_its_last_datagram() {
-    let pool = pool(4);
+    let pool = pool_of_64_kib_buffers(4);
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool);
     let sender = sender_to(address);
-    udp_receive::cut_into(&sender, 500);
-    let sent = pattern(1, 1700);
+    udp_receive::set_segment_bytes(&sender, 500);
+    let sent = numbered_pattern(1, 1700);
     sender.send(&sent).unwrap();
     let batch = receiver.receive().unwrap();
     let run = &batch.runs()[0];
@@ -330,12 +335,12 @@ fn a_taken_buffer_returns_with_its_last_datagram() {
 }
 
 #[test]
-fn without_buffers_datagrams_wait() {
-    let pool = pool(2);
+fn datagrams_wait_in_the_kernel_while_no_buffer_is_free() {
+    let pool = pool_of_64_kib_buffers(2);
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool);
     let sender = sender_to(address);
     for number in 0..5 {
-        sender.send(&pattern(number, 100)).unwrap();
+        sender.send(&numbered_pattern(number, 100)).unwrap();
     }
     let mut taken: Vec<Run> = receiver.receive().unwrap().take().collect();
     assert_eq!(taken.len(), 2, "as many as there are buffers");
@@ -345,22 +350,22 @@ fn without_buffers_datagrams_wait() {
     taken.extend(receiver.receive().unwrap().take());
     taken.remove(0);
     taken.extend(receiver.receive().unwrap().take());
-    assert!(taken.iter().map(Run::bytes).eq([&pattern(2, 100)[..], &pattern(3, 100)]));
+    assert!(taken.iter().map(Run::bytes).eq([&numbered_pattern(2, 100)[..], &numbered_pattern(3, 100)]));
     drop(taken);
-    assert_eq!(receive(&mut receiver, 1)[0].1, pattern(4, 100));
-    assert_eq!(receiver.dropped().unwrap(), 0);
+    assert_eq!(receive_datagrams(&mut receiver, 1)[0].1, numbered_pattern(4, 100));
+    assert_eq!(receiver.dropped_datagram_count().unwrap(), 0);
 }
 
 #[test]
 fn every_datagram_is_received_or_counted_as_dropped() {
     for segments in [1, 40] {
-        let (mut receiver, address) = receiver_at(LOOPBACK, &pool(16));
+        let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(16));
         sockopt::set_socket_recv_buffer_size(receiver.socket(), 200_000).unwrap();
         let sender = sender_to(address);
-        udp_receive::cut_into(&sender, 1000);
-        assert_eq!(receiver.dropped().unwrap(), 0);
+        udp_receive::set_segment_bytes(&sender, 1000);
+        assert_eq!(receiver.dropped_datagram_count().unwrap(), 0);
         const SENT: u64 = 2000;
-        let bytes = pattern(0, 1000 * segments);
+        let bytes = numbered_pattern(0, 1000 * segments);
         for _ in 0..SENT {
             sender.send(&bytes).unwrap();
         }
@@ -370,13 +375,13 @@ fn every_datagram_is_received_or_counted_as_dropped() {
         while accounted < all {
             assert!(Instant::now() < give_up, "{accounted} of {all} came or were counted");
             received += receiver.try_receive().unwrap().count() as u64;
-            accounted = received + receiver.dropped().unwrap() * segments as u64;
+            accounted = received + receiver.dropped_datagram_count().unwrap() * segments as u64;
         }
         assert_eq!((accounted, receiver.try_receive().unwrap().count()), (all, 0));
-        let dropped = receiver.dropped().unwrap();
+        let dropped = receiver.dropped_datagram_count().unwrap();
         assert!(dropped > 0, "the buffer holds fewer");
         assert_eq!(receiver.stats().unwrap()["sk_drops"], dropped);
-        assert_eq!(receiver.dropped().unwrap(), dropped, "counted once");
+        assert_eq!(receiver.dropped_datagram_count().unwrap(), dropped, "counted once");
     }
 }
 
@@ -395,36 +400,38 @@ fn assert_error_is_kept(queued: bool) {
     let address = socket.local_addr().unwrap();
     socket.connect(peer_address).unwrap();
     if queued {
-        udp_send::report_errors(&socket, false).unwrap();
+        udp_send::enable_error_queue(&socket, false).unwrap();
     }
-    let mut receiver = receiver_of(socket.try_clone().unwrap(), &pool(4));
+    let mut receiver = receiver_of_socket(socket.try_clone().unwrap(), &pool_of_64_kib_buffers(4));
     let kernel = KernelSocket::new(Arc::new(socket.try_clone().unwrap().into()));
-    receiver.keep_errors(Arc::clone(&kernel));
+    receiver.store_errors_for_sender(Arc::clone(&kernel));
     for number in 0..3 {
-        peer.send_to(&pattern(number, 10), address).unwrap();
+        peer.send_to(&numbered_pattern(number, 10), address).unwrap();
     }
     drop(peer); // nobody there any more
     socket.send(b"lost").unwrap();
     wait_for_any(&receiver);
     // What was there stays, and more comes.
-    let mut received = receive(&mut receiver, 3);
+    let mut received = receive_datagrams(&mut receiver, 3);
     let peer = UdpSocket::bind(peer_address).unwrap();
-    peer.send_to(&pattern(3, 10), address).unwrap();
-    received.extend(receive(&mut receiver, 1));
+    peer.send_to(&numbered_pattern(3, 10), address).unwrap();
+    received.extend(receive_datagrams(&mut receiver, 1));
     let errors: Vec<_> = kernel.take_errors().into_iter().map(|error| error.errno).collect();
     assert_eq!(errors, if queued { vec![libc::ECONNREFUSED] } else { vec![] });
-    assert!(received.into_iter().map(|(_, bytes)| bytes).eq((0..4).map(|number| pattern(number, 10))));
+    assert!(
+        received.into_iter().map(|(_, bytes)| bytes).eq((0..4).map(|number| numbered_pattern(number, 10)))
+    );
 }
 
 #[test]
-fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
+fn unread_completions_do_not_make_a_waiting_receiver_spin() {
     const WAIT: Duration = Duration::from_millis(400);
     const COMPLETIONS: u64 = 50;
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
     let address = socket.local_addr().unwrap();
     let sink = UdpSocket::bind(LOOPBACK).unwrap();
     crate::sys::option::allow_zero_copy(&socket).unwrap();
-    let mut receiver = receiver_of(socket.try_clone().unwrap(), &pool(4));
+    let mut receiver = receiver_of_socket(socket.try_clone().unwrap(), &pool_of_64_kib_buffers(4));
     let complete_one = || {
         let flags = rustix::net::SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
         rustix::net::sendto(&socket, &[1; 30_000], flags, &sink.local_addr().unwrap()).unwrap();
@@ -442,36 +449,36 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
             assert!(receiver.receive_timeout(WAIT).unwrap().is_empty());
         }
     });
-    assert!((1..10).contains(&calls.of(RECEIVE)), "woken early: {} calls", calls.of(RECEIVE));
+    assert!((1..10).contains(&calls.count_of(RECEIVE)), "woken early: {} calls", calls.count_of(RECEIVE));
     assert!(calls.total() < 40, "spinning: {} system calls", calls.total());
 
     // While it waits, more completions arrive, and then a datagram.
-    let calls = Calls::none();
+    let calls = SyscallCounter::new();
     let (counting, (tell, told)) = (calls.clone(), mpsc::channel());
     thread::scope(|scope| {
         scope.spawn(move || {
-            tell.send(this_thread()).unwrap();
+            tell.send(this_thread_id()).unwrap();
             counting.count_this_thread();
             let batch = receiver.receive().unwrap();
             assert_eq!(batch.datagrams().next().unwrap().bytes, b"at last");
         });
         let waiting = told.recv().unwrap();
         for _ in 0..COMPLETIONS {
-            assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
+            assert!(wait_until_thread_is_in_call(waiting, RECEIVE), "it waits for a datagram");
             complete_one();
         }
-        assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
+        assert!(wait_until_thread_is_in_call(waiting, RECEIVE), "it waits for a datagram");
         sender_to(address).send(b"at last").unwrap();
     });
     // One wait, and another after each stop of the whole process. Completions that come before the thread
     // sleeps would end no wait, but those are few.
-    assert!(calls.of(RECEIVE) < 10, "completions end waits: {} calls", calls.of(RECEIVE));
+    assert!(calls.count_of(RECEIVE) < 10, "completions end waits: {} calls", calls.count_of(RECEIVE));
     assert!(calls.total() < 40, "completions are looked for: {} system calls", calls.total());
 }
 
 #[test]
 fn each_call_has_its_own_timeout() {
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
     let ten = Duration::from_millis(10);
     assert_eq!(receiver.try_receive().unwrap().count(), 0);
     assert!(receiver.receive_timeout(Duration::ZERO).unwrap().is_empty());
@@ -479,9 +486,9 @@ fn each_call_has_its_own_timeout() {
         assert!(receiver.receive_timeout(Duration::from_nanos(1)).unwrap().is_empty());
         assert!(receiver.receive_timeout(ten).unwrap().is_empty());
     }
-    let waiting = this_thread();
+    let waiting = this_thread_id();
     let late = thread::spawn(move || {
-        assert!(wait_until_in(waiting, RECEIVE));
+        assert!(wait_until_thread_is_in_call(waiting, RECEIVE));
         thread::sleep(5 * ten);
         sender_to(address).send(b"late").unwrap();
     });
@@ -491,7 +498,7 @@ fn each_call_has_its_own_timeout() {
 
 #[test]
 fn the_descriptor_is_readable_while_datagrams_wait() {
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
     let readable = |receiver: &Receiver| {
         let mut polled = [PollFd::new(receiver, PollFlags::IN)];
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
@@ -499,7 +506,7 @@ fn the_descriptor_is_readable_while_datagrams_wait() {
     assert!(!readable(&receiver));
     sender_to(address).send(b"one").unwrap();
     assert!(readable(&receiver));
-    assert_eq!(receive(&mut receiver, 1)[0].1, b"one");
+    assert_eq!(receive_datagrams(&mut receiver, 1)[0].1, b"one");
     assert!(!readable(&receiver));
 }
 
@@ -510,7 +517,7 @@ fn the_local_address_is_reported_on_request() {
     }
     for (at, ipv6) in [((Ipv4Addr::UNSPECIFIED, 0).into(), false), ((Ipv6Addr::UNSPECIFIED, 0).into(), true)]
     {
-        let (mut receiver, address) = receiver_at(at, &pool(4));
+        let (mut receiver, address) = receiver_at(at, &pool_of_64_kib_buffers(4));
         let port = address.port();
         sender_to((Ipv4Addr::new(127, 0, 0, 2), port).into()).send(b"before").unwrap();
         assert_eq!(receiver.receive().unwrap().datagrams().next().unwrap().local, None);
@@ -528,11 +535,11 @@ fn the_local_address_is_reported_on_request() {
     }
 }
 
-fn receiver_in(end: &End) -> (Receiver, u16) {
+fn receiver_in_namespace(end: &End) -> (Receiver, u16) {
     end.namespace().run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let port = socket.local_addr().unwrap().port();
-        (receiver_of(socket, &pool(32)), port)
+        (receiver_of_socket(socket, &pool_of_64_kib_buffers(32)), port)
     })
 }
 
@@ -540,21 +547,21 @@ fn receiver_in(end: &End) -> (Receiver, u16) {
 fn runs_arrive_with_and_without_coalescing_at_the_peer() {
     for coalesced in [false, true] {
         let Some(lab) = Lab::builder().gro_right(coalesced).build_or_skip() else { return };
-        let (mut receiver, port) = receiver_in(lab.right());
+        let (mut receiver, port) = receiver_in_namespace(lab.right());
         let to = (lab.right().ipv4(), port).into();
         let sender = lab.left().namespace().run(|| sender_to(to));
         assert_runs_arrive(&mut receiver, &sender);
-        assert_eq!(receiver.dropped().unwrap(), 0);
+        assert_eq!(receiver.dropped_datagram_count().unwrap(), 0);
     }
 }
 
-fn socket_in(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + Send) -> Socket {
-    let builder = Socket::builder().receive_pool(&pool(16)).local_addresses(true);
+fn socket_in_namespace(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + Send) -> Socket {
+    let builder = Socket::builder().receive_pool(&pool_of_64_kib_buffers(16)).local_addresses(true);
     end.namespace().run(|| set(builder).bind(at)).unwrap()
 }
 
 /// Gives an end of a lab a link-local IPv6 address, unchecked for duplicates, and waits until it can be used.
-fn enable_ipv6(end: &End) {
+fn add_link_local_address(end: &End) {
     const TENTATIVE: u8 = 0x40; // IFA_F_TENTATIVE
     let is_usable = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -571,12 +578,12 @@ fn enable_ipv6(end: &End) {
 }
 
 #[test]
-fn multicast_is_received_only_by_members() {
+fn multicast_is_received_only_by_sockets_that_joined_the_group() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    [lab.left(), lab.right()].into_iter().for_each(enable_ipv6);
+    [lab.left(), lab.right()].into_iter().for_each(add_link_local_address);
     let (left, right) = (lab.left().index(), lab.right().index());
     let groups: [(IpAddr, SocketAddr); 2] = [
         (Ipv4Addr::new(239, 77, 0, 1).into(), (Ipv4Addr::UNSPECIFIED, 0).into()),
@@ -590,20 +597,20 @@ fn multicast_is_received_only_by_members() {
         };
         let join = |at, group| {
             let set = |builder: Builder| builder.reuse_address(true).group(group).multicast(right, 1);
-            socket_in(lab.right(), at, set)
+            socket_in_namespace(lab.right(), at, set)
         };
         let mut joined = join(any, group);
         let at = joined.local_address().unwrap();
         let mut other = join(at, another);
 
-        let sender = socket_in(lab.left(), any, |builder| builder.multicast(left, 3));
+        let sender = socket_in_namespace(lab.left(), any, |builder| builder.multicast(left, 3));
         let kernel = sender.sender.queue.kernel_socket();
-        udp_receive::cut_into(kernel, 1400);
+        udp_receive::set_segment_bytes(kernel, 1400);
         let to: SocketAddr = match group {
             IpAddr::V4(group) => (group, at.port()).into(),
             IpAddr::V6(group) => std::net::SocketAddrV6::new(group, at.port(), 0, left).into(),
         };
-        let bytes = pattern(1, 10 * 1400 + 3);
+        let bytes = numbered_pattern(1, 10 * 1400 + 3);
         rustix::net::sendto(kernel, &bytes, rustix::net::SendFlags::empty(), &to).expect("sent to the group");
         let mut received = Vec::new();
         while received.len() < bytes.len() {
@@ -626,12 +633,12 @@ fn multicast_is_received_only_by_members() {
 
 #[test]
 fn remaining_datagrams_are_in_the_next_batch() {
-    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
     let sender = sender_to(address);
     let mut received = Vec::new();
     for (number, segment_bytes) in [(0, 0), (1, 100), (2, 0)] {
-        udp_receive::cut_into(&sender, segment_bytes);
-        sender.send(&pattern(number, 450)).unwrap();
+        udp_receive::set_segment_bytes(&sender, segment_bytes);
+        sender.send(&numbered_pattern(number, 450)).unwrap();
     }
     while received.len() < 7 {
         assert!(receiver.arm().unwrap(), "only {} came", received.len());
@@ -641,7 +648,10 @@ fn remaining_datagrams_are_in_the_next_batch() {
         received.extend(batch.next().map(|datagram| datagram.to_vec()));
     }
     assert!(!receiver.arm().unwrap() && receiver.try_receive().unwrap().count() == 0);
-    assert!(received.concat() == [pattern(0, 450), pattern(1, 450), pattern(2, 450)].concat());
+    assert!(
+        received.concat()
+            == [numbered_pattern(0, 450), numbered_pattern(1, 450), numbered_pattern(2, 450)].concat()
+    );
     assert_eq!(receiver.ledger().datagrams(), 7);
 }
 
@@ -655,7 +665,7 @@ fn every_wait_ends_with_a_datagram_or_its_timeout() {
         Wait::Coalesced { packets: 10, delay: Duration::from_millis(1) },
     ];
     for wait in waits {
-        let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+        let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
         receiver.set_wait(wait);
         assert!(!receiver.arm().unwrap());
         let start = Instant::now();

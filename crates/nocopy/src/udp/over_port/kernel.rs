@@ -9,22 +9,22 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
 
-use super::super::drops::Drops;
-use super::super::open_error::{OpenError, refused};
-use super::super::peer_error::{PENDING_ERRORS_MAX, is_of_network};
-use super::super::settings::{Settings, join, send_groups_by};
+use super::super::drops::DropCounter;
+use super::super::open_error::{OpenError, setting_error};
+use super::super::peer_error::{PENDING_ERRORS_MAX, is_network_error};
+use super::super::settings::{SocketSettings, join_group, set_multicast_interface};
 use crate::engine::address;
 use crate::memory::send_queue::KernelSocket;
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{QueueShare, complement_filter};
-use crate::sys::udp_receive::{Message, Messages};
-use crate::sys::udp_send::report_errors;
+use crate::sys::udp_receive::{MessageReport, RecvmmsgArguments};
+use crate::sys::udp_send::enable_error_queue;
 
 /// Ordinary sockets, none of which ever blocks.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelSockets {
     /// The socket of this address, then the sockets of its groups.
     sockets: Vec<BoundSocket>,
     /// The first of the sockets, with the network's error reports (ICMP) for all datagrams from its address,
@@ -38,48 +38,52 @@ pub(super) struct Kernel {
 struct BoundSocket {
     address: SocketAddr,
     descriptor: Arc<OwnedFd>,
-    drops: Drops,
+    drops: DropCounter,
 }
 
-impl Kernel {
+impl KernelSockets {
     /// Binds a socket to the address: no other program gets the address, and datagrams that the kernel
     /// receives for it wait at the socket.
-    pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
-        let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
-        let local = address::local(&socket).map_err(refused("port number"))?;
+    pub(super) fn bind_address(local: SocketAddr, settings: &SocketSettings) -> Result<Self, OpenError> {
+        let socket = bind_kernel_socket(local, |socket| settings.apply_to_socket(socket, local.is_ipv6()))?;
+        let local = address::local_address(&socket).map_err(setting_error("port number"))?;
         let (hop_limit, multicast_hop_limit) =
-            hop_limits(&SockRef::from(&socket), local.is_ipv4()).map_err(refused("hop limit"))?;
-        report_errors(&socket, local.is_ipv6()).map_err(refused("errors of the network"))?;
+            hop_limits(&SockRef::from(&socket), local.is_ipv4()).map_err(setting_error("hop limit"))?;
+        enable_error_queue(&socket, local.is_ipv6()).map_err(setting_error("errors of the network"))?;
         let descriptor = Arc::new(OwnedFd::from(socket));
         let own = KernelSocket::new(Arc::clone(&descriptor));
-        let sockets = vec![BoundSocket { address: local, descriptor, drops: Drops::default() }];
+        let sockets = vec![BoundSocket { address: local, descriptor, drops: DropCounter::default() }];
         Ok(Self { sockets, own, hop_limit, multicast_hop_limit })
     }
 
     /// Joins the groups on the interface, and makes the sockets ignore datagrams that a port, or ports on all
     /// its queues, also receive.
-    pub(super) fn join(
+    pub(super) fn join_groups_and_exclude_ports(
         &mut self,
         ports: &[Port],
         interface: &Interface,
-        settings: &Settings,
+        settings: &SocketSettings,
     ) -> Result<(), OpenError> {
-        let local = self.local();
-        send_groups_by(&SockRef::from(&self.sockets[0].descriptor), local.is_ipv6(), interface.index)
-            .map_err(refused("multicast interface"))?;
+        let local = self.local_address();
+        set_multicast_interface(
+            &SockRef::from(&self.sockets[0].descriptor),
+            local.is_ipv6(),
+            interface.index,
+        )
+        .map_err(setting_error("multicast interface"))?;
         for group in &settings.groups {
             let address = match group {
                 IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
                 IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
             };
             // Bound to the group, so that it receives only its datagrams; other programs may do the same.
-            let socket = bound(address, |socket| {
-                socket.set_reuse_address(true).map_err(refused("reuse address"))?;
+            let socket = bind_kernel_socket(address, |socket| {
+                socket.set_reuse_address(true).map_err(setting_error("reuse address"))?;
                 settings.set_reported_facts(socket, group.is_ipv6())
             })?;
-            join(&socket, *group, interface.index)?;
+            join_group(&socket, *group, interface.index)?;
             let descriptor = Arc::new(socket.into());
-            self.sockets.push(BoundSocket { address, descriptor, drops: Drops::default() });
+            self.sockets.push(BoundSocket { address, descriptor, drops: DropCounter::default() });
         }
         if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
             let share = match ports {
@@ -88,7 +92,8 @@ impl Kernel {
             };
             let filter = complement_filter(interface.index, interface.mtu_bytes, share, local.is_ipv4());
             for BoundSocket { descriptor, .. } in &self.sockets {
-                option::filter(descriptor, &filter).map_err(refused("filter of what the port brings"))?;
+                option::attach_filter(descriptor, &filter)
+                    .map_err(setting_error("filter of what the port brings"))?;
             }
         }
         Ok(())
@@ -99,7 +104,7 @@ impl Kernel {
         &self.own
     }
 
-    pub(super) fn local(&self) -> SocketAddr {
+    pub(super) fn local_address(&self) -> SocketAddr {
         self.sockets[0].address
     }
 
@@ -123,7 +128,7 @@ impl Kernel {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
                     // The kernel reports an error twice: in its queue, and by a call. Another thread may have
                     // read the queue, so a call that fails without an entry there is repeated once.
-                    left = if self.own.read() > 0 { left - 1 } else { 0 };
+                    left = if self.own.read_error_queue() > 0 { left - 1 } else { 0 };
                 }
                 sent => return sent.map(drop),
             }
@@ -132,19 +137,19 @@ impl Kernel {
 
     /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, received by the
     /// port.
-    pub(super) fn dropped(&self) -> io::Result<u64> {
-        self.sockets.iter().map(|socket| socket.drops.at(&socket.descriptor)).sum()
+    pub(super) fn drop_count(&self) -> io::Result<u64> {
+        self.sockets.iter().map(|socket| socket.drops.read_total(&socket.descriptor)).sum()
     }
 
     /// The next datagram of any of the sockets: its metadata, and its destination. `None` if there is none.
     pub(super) fn receive(
         &self,
-        call: &mut Messages,
+        call: &mut RecvmmsgArguments,
         buffer: &mut [u8],
-    ) -> io::Result<Option<(Message, IpAddr)>> {
+    ) -> io::Result<Option<(MessageReport, IpAddr)>> {
         for socket in &self.sockets {
-            if self.receive_at(socket, call, buffer)? {
-                return Ok(Some((call.message(0), socket.address.ip())));
+            if self.receive_at_socket(socket, call, buffer)? {
+                return Ok(Some((call.message_report(0), socket.address.ip())));
             }
         }
         Ok(None)
@@ -152,13 +157,18 @@ impl Kernel {
 
     /// Receives at one of the sockets. Error reports of the network for sent datagrams do not end receiving,
     /// because any host can forge them.
-    fn receive_at(&self, socket: &BoundSocket, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
+    fn receive_at_socket(
+        &self,
+        socket: &BoundSocket,
+        call: &mut RecvmmsgArguments,
+        buffer: &mut [u8],
+    ) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive_one(socket.descriptor.as_fd(), buffer) {
                 Ok(received) => return Ok(received),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if is_of_network(&error) => {
-                    self.own.read();
+                Err(error) if is_network_error(&error) => {
+                    self.own.read_error_queue();
                 }
                 Err(error) => return Err(error),
             }
@@ -167,15 +177,15 @@ impl Kernel {
     }
 }
 
-fn bound(
+fn bind_kernel_socket(
     address: SocketAddr,
     set: impl FnOnce(&socket2::Socket) -> Result<(), OpenError>,
 ) -> Result<socket2::Socket, OpenError> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
         .map_err(OpenError::Socket)?;
-    socket.set_nonblocking(true).map_err(refused("calls that do not wait"))?;
+    socket.set_nonblocking(true).map_err(setting_error("calls that do not wait"))?;
     if address.is_ipv6() {
-        socket.set_only_v6(true).map_err(refused("IPv6 only"))?;
+        socket.set_only_v6(true).map_err(setting_error("IPv6 only"))?;
     }
     set(&socket)?;
     socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
@@ -197,7 +207,7 @@ mod tests {
     use super::*;
 
     /// "Port unreachable", as a router would report it for a datagram from that port of this host (RFC 792).
-    fn forged(source_port: u16) -> [u8; 36] {
+    fn forged_port_unreachable(source_port: u16) -> [u8; 36] {
         let mut message = [0; 36];
         message[..2].copy_from_slice(&[3, 3]);
         // The headers of the datagram: from 127.0.0.1 to 127.0.0.2, port 9.
@@ -216,10 +226,13 @@ mod tests {
     fn forged_errors_do_not_stop_receiving() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (kernel, forger) = lab.left().namespace().run(|| {
-            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::default()).unwrap();
+            let kernel =
+                KernelSockets::bind_address("127.0.0.1:0".parse().unwrap(), &SocketSettings::default())
+                    .unwrap();
             (kernel, socket2::Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap())
         });
-        let (forged, local) = (forged(kernel.local().port()), SockAddr::from(kernel.local()));
+        let (forged, local) =
+            (forged_port_unreachable(kernel.local_address().port()), SockAddr::from(kernel.local_address()));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -227,9 +240,9 @@ mod tests {
                     let _ = forger.send_to(&forged, &local);
                 }
             });
-            let mut call = Messages::new(1);
+            let mut call = RecvmmsgArguments::new(1);
             let mut receive = || {
-                let _ = kernel.send(kernel.local(), &[b"datagram"]); // fails under such a flood, too
+                let _ = kernel.send(kernel.local_address(), &[b"datagram"]); // fails under such a flood, too
                 kernel.receive(&mut call, &mut [0; 10])
             };
             // Many more times than needed to meet two errors without a notice.
@@ -237,8 +250,8 @@ mod tests {
             is_over.store(true, Relaxed);
             assert!(ended.is_none(), "{ended:?}");
         });
-        assert!(kernel.own.network_errors() > 0);
-        kernel.send(kernel.local(), &[b"behind it"]).unwrap();
-        assert!(kernel.receive(&mut Messages::new(1), &mut [0; 10]).unwrap().is_some());
+        assert!(kernel.own.network_error_count() > 0);
+        kernel.send(kernel.local_address(), &[b"behind it"]).unwrap();
+        assert!(kernel.receive(&mut RecvmmsgArguments::new(1), &mut [0; 10]).unwrap().is_some());
     }
 }

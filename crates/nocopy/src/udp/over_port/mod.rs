@@ -22,17 +22,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub(crate) use receiver::{Batch, Datagram, Payload, Receiver};
+pub(crate) use receiver::{Batch, Datagram, ReceivedPayload, Receiver};
 pub(crate) use sender::Sender;
 
 use super::open_error::OpenError;
-use super::settings::Settings;
+use super::settings::SocketSettings;
 use crate::engine::route::RouteError;
 use crate::memory::area::Area;
 use crate::port::filter::Program;
 use crate::port::{Port, PortBuilder};
 use crate::sys::interface::Interface;
-use kernel::Kernel;
+use kernel::KernelSockets;
 use route_cache::RouteCache;
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Socket {
     sender: Sender,
 }
 
-fn filter(local: SocketAddr, settings: &Settings) -> Program {
+fn socket_filter(local: SocketAddr, settings: &SocketSettings) -> Program {
     let addresses: Vec<IpAddr> = std::iter::once(local.ip()).chain(settings.groups.iter().copied()).collect();
     Program::udp_to(&addresses, local.port())
 }
@@ -49,11 +49,15 @@ fn filter(local: SocketAddr, settings: &Settings) -> Program {
 impl Socket {
     /// Reserves an address of the host and opens a port with its filter. With port number 0 the kernel
     /// chooses one.
-    pub(super) fn open(port: PortBuilder, local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) fn open(
+        port: PortBuilder,
+        local: SocketAddr,
+        settings: &SocketSettings,
+    ) -> Result<Self, OpenError> {
         settings.check_over_port(local)?;
-        let kernel = Kernel::reserve(local, settings)?;
-        let port = port.filter(&filter(kernel.local(), settings)).open()?;
-        Ok(Self::join(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
+        let kernel = KernelSockets::bind_address(local, settings)?;
+        let port = port.filter(&socket_filter(kernel.local_address(), settings)).open()?;
+        Ok(Self::from_ports(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
     }
 
     /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one
@@ -61,20 +65,24 @@ impl Socket {
     pub(super) fn open_queues(
         port: PortBuilder,
         local: SocketAddr,
-        settings: &Settings,
+        settings: &SocketSettings,
     ) -> Result<Vec<Self>, OpenError> {
         settings.check_over_port(local)?;
-        let kernel = Kernel::reserve(local, settings)?;
-        let ports = port.filter(&filter(kernel.local(), settings)).open_queues(..)?.into();
-        Self::join(ports, kernel, settings)
+        let kernel = KernelSockets::bind_address(local, settings)?;
+        let ports = port.filter(&socket_filter(kernel.local_address(), settings)).open_queues(..)?.into();
+        Self::from_ports(ports, kernel, settings)
     }
 
     /// Sockets over one port, or over ports on all queues of an interface.
-    fn join(ports: Vec<Port>, mut kernel: Kernel, settings: &Settings) -> Result<Vec<Self>, OpenError> {
-        let name = ports[0].interface().to_owned();
+    fn from_ports(
+        ports: Vec<Port>,
+        mut kernel: KernelSockets,
+        settings: &SocketSettings,
+    ) -> Result<Vec<Self>, OpenError> {
+        let name = ports[0].interface_name().to_owned();
         let interface =
-            Interface::named(&name).map_err(|source| OpenError::Interface { interface: name, source })?;
-        kernel.join(&ports, &interface, settings)?;
+            Interface::look_up(&name).map_err(|source| OpenError::Interface { interface: name, source })?;
+        kernel.join_groups_and_exclude_ports(&ports, &interface, settings)?;
         let kernel = Arc::new(kernel);
         let sockets = ports.into_iter().enumerate().map(|(place, port)| {
             let (receiver, sender) = port.split();
@@ -103,7 +111,7 @@ impl Socket {
 }
 
 /// The reason why there is no route, as a system error.
-fn system(error: RouteError) -> io::Error {
+fn route_socket_error(error: RouteError) -> io::Error {
     let (RouteError::Unreachable { source, .. }
     | RouteError::Unreadable { source, .. }
     | RouteError::System { source, .. }) = &error;

@@ -12,15 +12,15 @@ use nocopy_proto::UdpPacket;
 use nocopy_proto::wire::UdpFlow;
 
 use super::super::OpenError;
-use super::super::drops::sk_drops;
+use super::super::drops::sk_drops_counter;
 use super::super::run::DatagramInfo;
-use super::super::settings::Settings;
-use super::kernel::Kernel;
+use super::super::settings::SocketSettings;
+use super::kernel::KernelSockets;
 use super::route_cache::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
-use crate::engine::wait::{self, Coalescer, STARVED_INTERVAL, Waiting};
+use crate::engine::wait::{self, STARVED_INTERVAL, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::explanation::Explanation;
+use crate::facts::method_explanation::Explanation;
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers;
 use crate::port::{self, ToHost, ToHostError, Wait};
@@ -29,7 +29,7 @@ use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
 use crate::sys::poll::Wakeup;
 use crate::sys::timed_epoll::TimedEpoll;
-use crate::sys::udp_receive::{LocalAddress, Messages};
+use crate::sys::udp_receive::{LocalAddress, RecvmmsgArguments};
 
 /// The interval at which the ordinary sockets are checked while the port keeps receiving.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
@@ -47,7 +47,7 @@ const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
     /// Counts received datagrams, and other packets by their fate.
-    pub(crate) struct Received {
+    pub(crate) struct ReceivedCounters {
         /// Datagrams over the port.
         over_port,
         /// Payload bytes of the datagrams over the port.
@@ -83,11 +83,11 @@ counters! {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     port: crate::port::Receiver,
-    kernel: Arc<Kernel>,
+    kernel: Arc<KernelSockets>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
-    classifier: Classifier,
-    strays: VecDeque<Stray>,
+    classifier: PacketClassifier,
+    strays: VecDeque<StrayDatagram>,
     /// When the ordinary sockets were last polled.
     polled: Instant,
     /// Batches since the clock was last read for that.
@@ -95,21 +95,21 @@ pub(crate) struct Receiver {
     /// When their drops were last read.
     drops_read: Instant,
     buffer: Box<[u8]>,
-    call: Messages,
+    call: RecvmmsgArguments,
     /// Readable when the port or an ordinary socket is.
     timed_epoll: TimedEpoll,
     alarm: Alarm,
 }
 
 #[derive(Debug)]
-struct Stray {
+struct StrayDatagram {
     info: DatagramInfo,
     bytes: Box<[u8]>,
 }
 
 /// Recognises the socket's datagrams among other packets.
 #[derive(Debug)]
-struct Classifier {
+struct PacketClassifier {
     own_addresses: Vec<IpAddr>,
     port_number: u16,
     interface_index: u32,
@@ -124,30 +124,30 @@ struct Classifier {
     /// Hands packets that are not for the socket to the host; otherwise they are lost, unless the host has
     /// them already.
     host: Result<ToHost, ToHostError>,
-    received: Received,
+    received: ReceivedCounters,
 }
 
 impl Receiver {
     pub(super) fn new(
         port: crate::port::Receiver,
-        kernel: Arc<Kernel>,
+        kernel: Arc<KernelSockets>,
         interface: &Interface,
-        settings: &Settings,
+        settings: &SocketSettings,
         counts_elsewhere: bool,
     ) -> Result<Self, OpenError> {
         let timed_epoll = TimedEpoll::open().map_err(OpenError::Descriptor)?;
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
-        let classifier = Classifier {
+        let classifier = PacketClassifier {
             own_addresses: kernel.addresses().collect(),
-            port_number: kernel.local().port(),
+            port_number: kernel.local_address().port(),
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
             reports_marks: settings.congestion_marks,
             last: None,
             peer: None,
-            wireless: drivers::is_wireless(interface),
+            wireless: drivers::may_have_unfinished_checksums(interface),
             host: port.to_host(),
-            received: Received::default(),
+            received: ReceivedCounters::default(),
         };
         Ok(Self {
             port,
@@ -159,7 +159,7 @@ impl Receiver {
             batches_since_poll: 0,
             drops_read: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
-            call: Messages::new(1),
+            call: RecvmmsgArguments::new(1),
             timed_epoll,
             alarm,
         })
@@ -172,25 +172,25 @@ impl Receiver {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.poll_kernel_if_due()?;
         if !self.is_ready() {
-            let how = self.port.wait();
+            let how = self.port.wait_setting();
             wait::wait(self, how, deadline)?;
         }
-        self.batch()
+        self.next_batch()
     }
 
     /// Returns waiting datagrams, possibly none, without waiting.
     pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         // What is there is taken without a look at the clock, unless there always is something.
-        if self.batches_since_poll == BATCHES_PER_POLL || !Waiting::is_ready(&mut self.port) {
+        if self.batches_since_poll == BATCHES_PER_POLL || !WaitSource::is_ready(&mut self.port) {
             self.poll_kernel_if_due()?;
         }
         // At most `BATCHES_PER_POLL`: a poll sets it to 0.
         self.batches_since_poll += 1;
-        self.batch()
+        self.next_batch()
     }
 
-    fn batch(&mut self) -> io::Result<Batch<'_>> {
-        let in_several = self.port.multi_buffer();
+    fn next_batch(&mut self) -> io::Result<Batch<'_>> {
+        let in_several = self.port.is_multi_buffer();
         let packets = self.port.try_receive()?;
         Ok(Batch { packets, in_several, strays: &mut self.strays, classifier: &mut self.classifier })
     }
@@ -205,7 +205,7 @@ impl Receiver {
         self.polled = now;
         if now.duration_since(self.drops_read) >= DROPS_INTERVAL {
             self.drops_read = now;
-            let _ = self.kernel.dropped(); // `stats` reports why there is none
+            let _ = self.kernel.drop_count(); // `stats` reports why there is none
         }
         self.poll_kernel()
     }
@@ -216,7 +216,7 @@ impl Receiver {
         {
             let local = message.local.unwrap_or(LocalAddress::new(to, 0));
             let info = DatagramInfo { local: Some(local), ..DatagramInfo::from(&message) };
-            self.strays.push_back(Stray { info, bytes: self.buffer[..message.bytes].into() });
+            self.strays.push_back(StrayDatagram { info, bytes: self.buffer[..message.bytes].into() });
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl Receiver {
     /// Changes how to wait, from the next wait on. (At first the port's setting applies.)
     pub(crate) fn set_wait(&mut self, wait: Wait) {
         // Measurements for the same setting remain valid.
-        if wait != self.port.wait() {
+        if wait != self.port.wait_setting() {
             self.port.set_wait(wait);
         }
     }
@@ -246,7 +246,8 @@ impl Receiver {
     /// Waits until this or another receiver, of the same ordinary sockets, is readable.
     pub(crate) fn wait_readable_beside(&mut self, others: &[Self], timeout: Duration) -> io::Result<Wakeup> {
         let Self { port, kernel, alarm, .. } = self;
-        let ports = std::iter::once(port.socket()).chain(others.iter().map(|other| other.port.socket()));
+        let ports = std::iter::once(port.port_descriptor())
+            .chain(others.iter().map(|other| other.port.port_descriptor()));
         alarm.wait_readable(ports.chain(kernel.descriptors()), timeout)
     }
 
@@ -258,7 +259,7 @@ impl Receiver {
         self.port.recycle(frame);
     }
 
-    pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
+    pub(in crate::udp) fn set_peer(&mut self, to: SocketAddr) {
         self.classifier.peer = Some(to);
         self.classifier.last = None;
     }
@@ -269,18 +270,19 @@ impl Receiver {
         let is_dropped =
             |counter: &Counter| ["bad_checksums", "several_in_one", "lost"].contains(&&*counter.name);
         let (dropped, others): (Vec<Counter>, Vec<Counter>) = all.counters().partition(is_dropped);
-        let stats = Stats::moved(all.over_port + all.strays, all.over_port_bytes + all.stray_bytes);
+        let stats = Stats::with_moved(all.over_port + all.strays, all.over_port_bytes + all.stray_bytes);
         let below = self.port.stats()?;
         let stats = stats
             .with_dropped(dropped)
-            .with(others)
-            .with_dropped(below.only(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
-            .with_faults(below.only(&["rx_invalid_descs"]))
-            .with_faults(below.only(&port::RX_FAULTS));
-        let sk_drops = [sk_drops(if self.counts_elsewhere { 0 } else { self.kernel.dropped()? })];
+            .with_counters(others)
+            .with_dropped(below.counters_named(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
+            .with_faults(below.counters_named(&["rx_invalid_descs"]))
+            .with_faults(below.counters_named(&port::RX_FAULTS));
+        let sk_drops =
+            [sk_drops_counter(if self.counts_elsewhere { 0 } else { self.kernel.drop_count()? })];
         // The sockets ignore datagrams that a packet ring also receives: those drops are no losses.
         Ok(match self.classifier.host {
-            Err(ToHostError::HostHasThem { .. }) => stats.with(sk_drops),
+            Err(ToHostError::HostHasThem { .. }) => stats.with_counters(sk_drops),
             _ => stats.with_dropped(sk_drops),
         })
     }
@@ -288,8 +290,15 @@ impl Receiver {
     /// The evidence for all payloads so far: the port's evidence, or the cause of a copy. (Taking one
     /// from a packet ring copies once more: `rx_copied_out` of the port's stats.)
     pub(crate) fn ledger(&self) -> Ledger {
-        let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
-            self.classifier.received;
+        let ReceivedCounters {
+            over_port,
+            over_port_bytes,
+            gathered,
+            gathered_bytes,
+            strays,
+            stray_bytes,
+            ..
+        } = self.classifier.received;
         let mut ledger = Ledger::default();
         // No underflow: datagrams that were gathered are among those over the port.
         ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
@@ -301,7 +310,7 @@ impl Receiver {
     /// The port's explanation, and the datagrams that are not received over it.
     pub(in crate::udp) fn explain(&self) -> Explanation {
         let strays = "over a port; datagrams in fragments, with options or from this host come through the kernel's socket, with a copy";
-        self.port.explain().below(&strays)
+        self.port.explain().prefixed_with(&strays)
     }
 
     #[cfg(test)]
@@ -310,48 +319,48 @@ impl Receiver {
     }
 }
 
-impl Waiting for Receiver {
+impl WaitSource for Receiver {
     #[inline]
     fn is_ready(&mut self) -> bool {
-        !self.strays.is_empty() || Waiting::is_ready(&mut self.port)
+        !self.strays.is_empty() || WaitSource::is_ready(&mut self.port)
     }
 
     fn arm(&mut self) -> io::Result<bool> {
         Self::arm(self)
     }
 
-    fn refresh(&mut self) -> io::Result<()> {
+    fn refill_and_wake(&mut self) -> io::Result<()> {
         self.poll_kernel_if_due()?;
-        Waiting::refresh(&mut self.port)
+        WaitSource::refill_and_wake(&mut self.port)
     }
 
     #[inline]
-    fn poke(&mut self) -> io::Result<()> {
-        Waiting::poke(&mut self.port)
+    fn wake_kernel(&mut self) -> io::Result<()> {
+        WaitSource::wake_kernel(&mut self.port)
     }
 
-    fn check(&mut self) -> io::Result<()> {
-        Waiting::check(&mut self.port)
+    fn check_usable(&mut self) -> io::Result<()> {
+        WaitSource::check_usable(&mut self.port)
     }
 
-    fn nap_max(&self) -> Duration {
-        self.port.nap_max()
+    fn sleep_max(&self) -> Duration {
+        self.port.sleep_max()
     }
 
     fn is_starved(&mut self) -> bool {
-        Waiting::is_starved(&mut self.port)
+        WaitSource::is_starved(&mut self.port)
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
         self.wait_readable_beside(&[], timeout)
     }
 
-    fn progress(&self) -> (u32, u32) {
-        self.port.progress()
+    fn read_count_and_room(&self) -> (u32, u32) {
+        self.port.read_count_and_room()
     }
 
-    fn coalescer(&mut self) -> &mut Coalescer {
-        Waiting::coalescer(&mut self.port)
+    fn coalescer(&mut self) -> &mut WakeupCoalescer {
+        WaitSource::coalescer(&mut self.port)
     }
 }
 
@@ -359,7 +368,8 @@ impl AsFd for Receiver {
     /// Readable when datagrams may be waiting; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // The port's socket itself: its own descriptor would nest epoll instances, whose depth is limited.
-        self.timed_epoll.descriptor(std::iter::once(self.port.socket()).chain(self.kernel.descriptors()))
+        self.timed_epoll
+            .descriptor(std::iter::once(self.port.port_descriptor()).chain(self.kernel.descriptors()))
     }
 }
 
@@ -368,8 +378,8 @@ impl AsFd for Receiver {
 pub(crate) struct Batch<'half> {
     packets: port::Batch<'half>,
     in_several: bool,
-    strays: &'half mut VecDeque<Stray>,
-    classifier: &'half mut Classifier,
+    strays: &'half mut VecDeque<StrayDatagram>,
+    classifier: &'half mut PacketClassifier,
 }
 
 impl<'half> Iterator for Batch<'half> {
@@ -383,11 +393,11 @@ impl<'half> Iterator for Batch<'half> {
             }
         }
         loop {
-            let Stray { info, bytes } = self.strays.pop_front()?;
+            let StrayDatagram { info, bytes } = self.strays.pop_front()?;
             if self.classifier.is_peer(info.from) {
                 self.classifier.received.strays += 1;
                 self.classifier.received.stray_bytes += bytes.len() as u64;
-                return Some(Datagram { info, body: Body::Bytes(bytes) });
+                return Some(Datagram { info, body: DatagramBody::Bytes(bytes) });
             }
         }
     }
@@ -397,18 +407,18 @@ impl<'half> Batch<'half> {
     /// Begins to load the first packet; false if there is none.
     #[inline]
     pub(crate) fn prefetch(&self) -> bool {
-        self.packets.prefetch()
+        self.packets.prefetch_first()
     }
 
     /// The next packet of the port, as a datagram if it is one.
     #[inline]
     fn next_packet(&mut self) -> Option<Option<Datagram<'half>>> {
         if self.in_several {
-            return Some(self.classifier.chain_datagram(self.packets.next_chain()?));
+            return Some(self.classifier.take_chain_datagram(self.packets.next_chain()?));
         }
         let packet = self.packets.next()?;
         packet.prefetch();
-        Some(self.classifier.datagram(packet))
+        Some(self.classifier.take_datagram(packet))
     }
 }
 
@@ -420,19 +430,19 @@ struct DatagramSpan {
     bytes: usize,
 }
 
-impl Classifier {
+impl PacketClassifier {
     /// The socket's datagram in a packet in one buffer.
     #[inline(always)]
-    fn datagram<'half>(&mut self, packet: Packet<'half>) -> Option<Datagram<'half>> {
+    fn take_datagram<'half>(&mut self, packet: Packet<'half>) -> Option<Datagram<'half>> {
         let DatagramSpan { info, at, bytes } = self.classify(&packet)?;
-        Some(Datagram { info, body: Body::Packet { packet, at, bytes } })
+        Some(Datagram { info, body: DatagramBody::Packet { packet, at, bytes } })
     }
 
     /// Finds the socket's datagram in a packet, or handles a packet that is not for it.
     #[inline]
     fn classify(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         if let Some((flow, found)) = &self.last
-            && let Some(payload) = flow.payload_of(packet)
+            && let Some(payload) = flow.payload_if_matching(packet)
             && found.at + payload.len() <= self.frame_bytes_max
         {
             self.received.over_port += 1;
@@ -445,19 +455,19 @@ impl Classifier {
     /// As `classify`, for a packet of another flow than the last.
     fn parse(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         let Ok(view) = UdpPacket::parse(packet) else {
-            return self.reject(packet);
+            return self.hand_over_to_host(packet);
         };
         let (addresses, datagram) = (view.addresses(), view.datagram());
         let (from, to) = (addresses.source(), addresses.destination());
         let is_mine = datagram.destination_port() == self.port_number && self.own_addresses.contains(&to);
         // An answer to the socket's own address would return to it.
-        if !is_mine || !can_be_sender(from) || self.own_addresses.contains(&from) {
-            return self.reject(packet);
+        if !is_mine || !can_be_source_address(from) || self.own_addresses.contains(&from) {
+            return self.hand_over_to_host(packet);
         }
         let (at, bytes) = view.payload_range();
         let is_unfinished = self.wireless && view.checksum_is_unfinished();
         if at + bytes > self.frame_bytes_max {
-            return self.too_long(packet, is_unfinished);
+            return self.handle_too_long_packet(packet, is_unfinished);
         }
         if is_unfinished {
             self.received.unfinished_checksums += 1;
@@ -477,23 +487,23 @@ impl Classifier {
             from.set_scope_id(self.interface_index);
         }
         let local = Some(LocalAddress::new(to, self.interface_index));
-        let congested = self.reports_marks && view.is_marked();
+        let congested = self.reports_marks && view.is_congestion_marked();
         let found =
             DatagramSpan { info: DatagramInfo { from, local, truncated: false, congested }, at, bytes };
-        self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
+        self.last = UdpFlow::of_parsed_packet(&view, packet).map(|flow| (flow, found));
         Some(found)
     }
 
-    /// As `datagram`, for a packet in possibly several buffers.
-    fn chain_datagram<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
+    /// As `take_datagram`, for a packet in possibly several buffers.
+    fn take_chain_datagram<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
-            return self.datagram(chain.into_iter().next()?);
+            return self.take_datagram(chain.into_iter().next()?);
         }
         let whole = chain.to_vec();
         let DatagramSpan { info, at, bytes } = self.classify(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
-        Some(Datagram { info, body: Body::Bytes(whole[at..at + bytes].into()) })
+        Some(Datagram { info, body: DatagramBody::Bytes(whole[at..at + bytes].into()) })
     }
 
     /// Whether datagrams from that address are accepted; others are counted.
@@ -507,16 +517,16 @@ impl Classifier {
     /// to be several datagrams that a socket on this machine sent as one packet (`UDP_SEGMENT`), whose
     /// lengths only the kernel knows.
     #[cold]
-    fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<DatagramSpan> {
+    fn handle_too_long_packet(&mut self, packet: &[u8], is_unfinished: bool) -> Option<DatagramSpan> {
         if is_unfinished {
             self.received.several_in_one += 1;
             return None;
         }
-        self.reject(packet)
+        self.hand_over_to_host(packet)
     }
 
     #[cold]
-    fn reject(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
+    fn hand_over_to_host(&mut self, packet: &[u8]) -> Option<DatagramSpan> {
         let host_has_it = match &mut self.host {
             Ok(host) => host.hand_over(packet).is_ok(),
             Err(why) => matches!(why, ToHostError::HostHasThem { .. }),
@@ -528,7 +538,7 @@ impl Classifier {
 
 /// Whether a packet on a wire can have this source (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5 and 2.7).
 #[inline]
-fn can_be_sender(from: IpAddr) -> bool {
+fn can_be_source_address(from: IpAddr) -> bool {
     let is_broadcast = matches!(from, IpAddr::V4(from) if from.is_broadcast());
     !(from.is_unspecified() || from.is_loopback() || from.is_multicast() || is_broadcast)
 }
@@ -537,11 +547,11 @@ fn can_be_sender(from: IpAddr) -> bool {
 #[derive(Debug)]
 pub(crate) struct Datagram<'half> {
     info: DatagramInfo,
-    body: Body<'half>,
+    body: DatagramBody<'half>,
 }
 
 #[derive(Debug)]
-enum Body<'half> {
+enum DatagramBody<'half> {
     Packet { packet: Packet<'half>, at: usize, bytes: usize },
     Bytes(Box<[u8]>),
 }
@@ -565,15 +575,15 @@ impl Datagram<'_> {
 
     /// Takes ownership of the payload: its frame, cut to the payload, without a copy in the AF_XDP modes.
     #[inline]
-    pub(crate) fn take(self) -> Payload {
+    pub(crate) fn take(self) -> ReceivedPayload {
         match self.body {
-            Body::Packet { packet, at, bytes } => {
+            DatagramBody::Packet { packet, at, bytes } => {
                 let mut frame = packet.take();
                 frame.trim_front(at);
                 frame.truncate(bytes);
-                Payload::Frame(frame)
+                ReceivedPayload::Frame(frame)
             }
-            Body::Bytes(bytes) => Payload::Bytes(bytes),
+            DatagramBody::Bytes(bytes) => ReceivedPayload::Bytes(bytes),
         }
     }
 }
@@ -584,14 +594,14 @@ impl Deref for Datagram<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.body {
-            Body::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
-            Body::Bytes(bytes) => bytes,
+            DatagramBody::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
+            DatagramBody::Bytes(bytes) => bytes,
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) enum Payload {
+pub(crate) enum ReceivedPayload {
     Frame(Frame),
     /// In separate memory: it arrived through the kernel, or in several buffers.
     Bytes(Box<[u8]>),

@@ -11,9 +11,9 @@ use nocopy_proto::wire::MARKABLE;
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpTemplate};
 
 use super::super::open_error::OpenError;
-use super::super::settings::Settings;
-use super::kernel::Kernel;
-use super::system;
+use super::super::settings::SocketSettings;
+use super::kernel::KernelSockets;
+use super::route_socket_error;
 use crate::engine::route::{Route, RouteError, RouteKind, Routes};
 use crate::sys::clock::boottime_ns;
 use crate::sys::interface::Interface;
@@ -94,13 +94,13 @@ impl RouteCache {
     pub(super) fn open(
         interface: &Interface,
         port: &crate::port::Sender,
-        kernel: &Kernel,
-        settings: &Settings,
+        kernel: &KernelSockets,
+        settings: &SocketSettings,
     ) -> Result<Self, OpenError> {
-        let local = kernel.local();
+        let local = kernel.local_address();
         let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(|error| match error {
             RouteError::System { source, .. } => OpenError::Routes(source),
-            other => OpenError::Routes(system(other)),
+            other => OpenError::Routes(route_socket_error(other)),
         })?;
         let now_ns = boottime_ns();
         Ok(Self {
@@ -149,7 +149,7 @@ impl RouteCache {
     }
 
     /// How often a notification of the kernel, not age, made a known route invalid.
-    pub(super) fn changes(&self) -> u64 {
+    pub(super) fn announced_changes(&self) -> u64 {
         self.changes
     }
 
@@ -162,23 +162,23 @@ impl RouteCache {
 
     /// The path to a destination.
     #[inline]
-    pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut SendPath, RouteError> {
+    pub(super) fn path_to(&mut self, to: SocketAddr) -> Result<&mut SendPath, RouteError> {
         // `last` may be older than the last `clear`, so its address is compared.
         if self.entries.get(self.last).is_none_or(|(last, _)| *last != to) {
-            let Some(place) = self.index_of(to)? else { return Ok(&mut self.not_looked_up) };
+            let Some(place) = self.find_or_look_up(to)? else { return Ok(&mut self.not_looked_up) };
             self.last = place;
         }
         Ok(&mut self.entries[self.last].1)
     }
 
     /// `None`: it is not known, and no more may be looked up now.
-    fn index_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
+    fn find_or_look_up(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
         if let Some(place) = self.indices.get(&to) {
             return Ok(Some(*place));
         }
         let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(None) };
         self.lookups_left = left;
-        let way = self.decide(to)?;
+        let way = self.look_up_path(to)?;
         if self.entries.len() >= ROUTES_MAX {
             self.clear();
         }
@@ -187,7 +187,7 @@ impl RouteCache {
         Ok(Some(self.entries.len() - 1))
     }
 
-    fn decide(&mut self, to: SocketAddr) -> Result<SendPath, RouteError> {
+    fn look_up_path(&mut self, to: SocketAddr) -> Result<SendPath, RouteError> {
         // The kernel refuses the other address family, and port number 0, with its own errors.
         let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()).filter(|_| to.port() != 0) else {
             return Ok(SendPath::Kernel(KernelReason::OtherInterface));
@@ -211,7 +211,7 @@ impl RouteCache {
         let (Some(source_mac), Some(destination_mac)) = (link.mac, station) else {
             return Ok(SendPath::Kernel(KernelReason::Unresolved));
         };
-        let flow = self.flow(addresses, (source_mac, destination_mac), to.port());
+        let flow = self.frame_headers(addresses, (source_mac, destination_mac), to.port());
         if flow.hop_limit == 0 {
             // It does not leave this host (RFC 1112 section 6.1).
             return Ok(SendPath::Kernel(KernelReason::Local));
@@ -234,17 +234,17 @@ impl RouteCache {
         to: IpAddr,
         route: &Route,
     ) -> Result<(Option<MacAddress>, bool), RouteError> {
-        if let Some(group) = MacAddress::of_group(to) {
+        if let Some(group) = MacAddress::multicast_address_of(to) {
             return Ok((Some(group), false));
         }
         let (interface, next) = (route.interface_index, route.gateway.unwrap_or(to));
         let neighbour = self.routes.neighbour(interface, next)?;
         // At most once in `AGE_MAX`. Without the privilege to request it, the kernel must send.
-        let confirm = neighbour.is_stale && self.routes.confirm(interface, next).is_err();
+        let confirm = neighbour.is_stale && self.routes.confirm_neighbour(interface, next).is_err();
         Ok((neighbour.mac, confirm))
     }
 
-    fn flow(&self, addresses: IpAddresses, macs: (MacAddress, MacAddress), port: u16) -> UdpFrame {
+    fn frame_headers(&self, addresses: IpAddresses, macs: (MacAddress, MacAddress), port: u16) -> UdpFrame {
         let (to_one, to_groups) = self.hop_limits;
         UdpFrame {
             source_mac: macs.0,
@@ -278,7 +278,7 @@ mod tests {
     use crate::port::Port;
 
     #[test]
-    fn routes_of_many_destinations_live_longer() {
+    fn cached_routes_live_longer_with_many_destinations() {
         assert_eq!(age_max(0), AGE_MAX);
         assert_eq!(age_max(1000), AGE_MAX);
         assert_eq!(age_max(10_000), Duration::from_secs(10));
@@ -295,7 +295,7 @@ mod tests {
         assert!(done.success(), "ip {route:?}");
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+            left.namespace().run(|| Socket::open(port, local, &SocketSettings::default())).expect("opened");
         let route_cache = socket.sender.route_cache();
         route_cache.lookups_left = u32::MAX;
         // A tenth are hosts on the link that are not resolved, which costs two requests each.
@@ -305,7 +305,7 @@ mod tests {
         };
         for round in 0..3 {
             for number in 0..10_000 {
-                let way = *route_cache.to(destination(number)).expect("a way");
+                let way = *route_cache.path_to(destination(number)).expect("a way");
                 match (number % 10, way) {
                     (0, SendPath::Kernel(KernelReason::Unresolved)) => {}
                     (1.., SendPath::Port { template, .. }) => {
@@ -324,7 +324,7 @@ mod tests {
         for number in 0..2 * ROUTES_MAX as u32 {
             let to = SocketAddr::new(lab.right().ipv4().into(), 1 + (number % 65_535) as u16);
             let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };
-            route_cache.to(to).expect("a way");
+            route_cache.path_to(to).expect("a way");
             assert!(
                 route_cache.entries.len() <= ROUTES_MAX
                     && route_cache.indices.len() == route_cache.entries.len()
@@ -333,21 +333,24 @@ mod tests {
     }
 
     #[test]
-    fn many_new_destinations_share_look_ups() {
+    fn route_look_ups_for_new_destinations_are_limited() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let left = lab.left();
         let local = SocketAddr::new(left.ipv4().into(), 0);
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+            left.namespace().run(|| Socket::open(port, local, &SocketSettings::default())).expect("opened");
         let route_cache = socket.sender.route_cache();
         let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
         let is_looked_up = |route_cache: &mut RouteCache, number| {
-            matches!(*route_cache.to(destination(number)).unwrap(), SendPath::Port { .. })
+            matches!(*route_cache.path_to(destination(number)).unwrap(), SendPath::Port { .. })
         };
         assert!((1..=32).all(|number| is_looked_up(route_cache, number)));
         assert!(!is_looked_up(route_cache, 33) && is_looked_up(route_cache, 1), "known ones go on");
-        assert!(matches!(route_cache.to(destination(33)), Ok(SendPath::Kernel(KernelReason::Unresolved))));
+        assert!(matches!(
+            route_cache.path_to(destination(33)),
+            Ok(SendPath::Kernel(KernelReason::Unresolved))
+        ));
         assert_eq!(route_cache.entries.len(), 32);
         route_cache.expire_at(route_cache.polled_ns + POLL_INTERVAL_NS);
         assert!(is_looked_up(route_cache, 33));

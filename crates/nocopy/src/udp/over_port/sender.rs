@@ -10,10 +10,10 @@ use std::time::Duration;
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
-use super::super::strangers::Strangers;
-use super::kernel::Kernel;
+use super::super::strangers::UnverifiedPeerLimit;
+use super::kernel::KernelSockets;
 use super::route_cache::{KernelReason, RouteCache, SendPath};
-use super::system;
+use super::route_socket_error;
 use crate::counter::{Counter, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
@@ -24,7 +24,7 @@ use crate::sys::clock::boottime_ns;
 counters! {
     /// What a socket sent, by path. Datagrams over the port have the port's evidence; those through the
     /// kernel were copied.
-    pub(crate) struct Sent {
+    pub(crate) struct SentCounters {
         /// Datagrams over the port.
         over_port,
         /// Payload bytes of the datagrams over the port.
@@ -57,9 +57,9 @@ counters! {
     }
 }
 
-impl Sent {
+impl SentCounters {
     /// Datagrams through the kernel, for any reason.
-    pub(crate) fn through_kernel(&self) -> u64 {
+    pub(crate) fn through_kernel_count(&self) -> u64 {
         let by_route = self.other_interface + self.local + self.broadcast + self.encapsulated;
         self.unresolved + self.confirming + self.too_long + self.strangers + by_route
     }
@@ -68,7 +68,7 @@ impl Sent {
     pub(in crate::udp) fn all_counters(&self, taken: u64) -> impl Iterator<Item = Counter> + use<> {
         let counter = |name, meaning, value| Counter { name: Cow::Borrowed(name), meaning, value };
         let through = "Datagrams through the kernel, for all of these reasons.";
-        let through = counter("through_kernel", through, self.through_kernel());
+        let through = counter("through_kernel", through, self.through_kernel_count());
         let queued = "Datagrams over the port that the kernel has not taken yet: its queue is full, or the interface down.";
         let queued = counter("still_queued", queued, self.over_port.saturating_sub(taken));
         self.counters().chain([through, queued])
@@ -101,7 +101,7 @@ impl Sent {
     }
 }
 
-fn of_kernel(error: io::Error) -> Reason {
+fn kernel_send_reason(error: io::Error) -> Reason {
     match error.kind() {
         io::ErrorKind::WouldBlock => Reason::Full,
         _ if error.raw_os_error() == Some(libc::ENOBUFS) => Reason::Full,
@@ -117,55 +117,55 @@ fn of_kernel(error: io::Error) -> Reason {
 #[derive(Debug)]
 pub(crate) struct Sender {
     port: crate::port::Sender,
-    kernel: Arc<Kernel>,
+    kernel: Arc<KernelSockets>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     pub(in crate::udp) counts_elsewhere: bool,
     route_cache: RouteCache,
-    sent: Sent,
+    sent: SentCounters,
     /// Whether nothing was queued since the last flush.
     at_rest: bool,
     /// Whether there were too few free frames to copy the last datagram.
     lacked_frames: bool,
-    strangers: Strangers,
+    strangers: UnverifiedPeerLimit,
 }
 
-enum Verdict<'a> {
+enum ChosenPath<'a> {
     Port(&'a UdpTemplate),
     Kernel(KernelReason),
 }
 
 /// The route of a datagram, looked up again if something changed; the clock is read once per batch.
 #[inline]
-fn decide(
+fn choose_path(
     route_cache: &mut RouteCache,
     at_rest: bool,
     to: SocketAddr,
     bytes: usize,
-) -> Result<Verdict<'_>, Reason> {
+) -> Result<ChosenPath<'_>, Reason> {
     if at_rest {
         route_cache.expire(boottime_ns());
     }
-    Ok(match route_cache.to(to).map_err(|error| Reason::System(system(error)))? {
+    Ok(match route_cache.path_to(to).map_err(|error| Reason::System(route_socket_error(error)))? {
         SendPath::Port { confirm: confirm @ true, .. } => {
             *confirm = false;
-            Verdict::Kernel(KernelReason::Confirming)
+            ChosenPath::Kernel(KernelReason::Confirming)
         }
         SendPath::Port { template, payload_bytes_max, .. } if bytes <= *payload_bytes_max => {
-            Verdict::Port(template)
+            ChosenPath::Port(template)
         }
-        SendPath::Port { .. } => Verdict::Kernel(KernelReason::TooLong),
-        SendPath::Kernel(why) => Verdict::Kernel(*why),
+        SendPath::Port { .. } => ChosenPath::Kernel(KernelReason::TooLong),
+        SendPath::Kernel(why) => ChosenPath::Kernel(*why),
     })
 }
 
 impl Sender {
     pub(super) fn new(
         port: crate::port::Sender,
-        kernel: Arc<Kernel>,
+        kernel: Arc<KernelSockets>,
         route_cache: RouteCache,
         counts_elsewhere: bool,
     ) -> Self {
-        let (sent, strangers) = (Sent::default(), Strangers::default());
+        let (sent, strangers) = (SentCounters::default(), UnverifiedPeerLimit::default());
         Self {
             port,
             kernel,
@@ -226,13 +226,13 @@ impl Sender {
     #[inline]
     fn send_by_any_path(&mut self, frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected<Frame>> {
         let bytes = frame.len();
-        match decide(&mut self.route_cache, self.at_rest, to, bytes) {
-            Ok(Verdict::Port(template)) => {
-                queue(&mut self.port, frame, template)?;
-                self.queued(bytes);
+        match choose_path(&mut self.route_cache, self.at_rest, to, bytes) {
+            Ok(ChosenPath::Port(template)) => {
+                queue_with_headers(&mut self.port, frame, template)?;
+                self.count_queued(bytes);
                 Ok(None)
             }
-            Ok(Verdict::Kernel(why)) => match self.send_by_kernel(to, &[&frame], why) {
+            Ok(ChosenPath::Kernel(why)) => match self.send_by_kernel(to, &[&frame], why) {
                 Ok(()) => Ok(Some(frame)),
                 Err(reason) => Err(Rejected { item: frame, reason }),
             },
@@ -249,17 +249,17 @@ impl Sender {
         to: SocketAddr,
     ) -> Result<(), Rejected<Chain<Frame>>> {
         let bytes = chain.len();
-        let template = match decide(&mut self.route_cache, self.at_rest, to, bytes) {
-            Ok(Verdict::Port(template)) => in_software(template),
-            Ok(Verdict::Kernel(why)) => {
-                let sent = self.send_by_kernel(to, &slices(&chain), why);
+        let template = match choose_path(&mut self.route_cache, self.at_rest, to, bytes) {
+            Ok(ChosenPath::Port(template)) => with_computed_checksum(template),
+            Ok(ChosenPath::Kernel(why)) => {
+                let sent = self.send_by_kernel(to, &chain_slices(&chain), why);
                 return sent.map_err(|reason| Rejected { item: chain, reason });
             }
             Err(reason) => return Err(Rejected { item: chain, reason }),
         };
         let mut headers = [0; IPV6_HEADERS];
         let headers = &mut headers[..template.header_bytes()];
-        template.emit(headers, &slices(&chain)).expect("its length was looked at");
+        template.emit(headers, &chain_slices(&chain)).expect("its length was looked at");
         match chain.buffers_mut().first_mut() {
             None => {
                 let reason = Reason::Empty;
@@ -278,7 +278,7 @@ impl Sender {
             chain.buffers_mut()[0].trim_front(headers.len());
             return Err(Rejected { item: chain, reason });
         }
-        self.queued(bytes);
+        self.count_queued(bytes);
         Ok(())
     }
 
@@ -287,23 +287,23 @@ impl Sender {
     /// it cannot be sent at all.
     pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        let template = match decide(&mut self.route_cache, self.at_rest, to, bytes)? {
-            Verdict::Port(template) => template,
-            Verdict::Kernel(why) => return self.send_by_kernel(to, pieces, why),
+        let template = match choose_path(&mut self.route_cache, self.at_rest, to, bytes)? {
+            ChosenPath::Port(template) => template,
+            ChosenPath::Kernel(why) => return self.send_by_kernel(to, pieces, why),
         };
-        let mut frame = frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?;
+        let mut frame = free_frame_for_copy(&mut self.port, &mut self.lacked_frames)?;
         let Some(room) = frame.append(bytes) else {
-            let template = in_software(template);
-            return self.send_copied_in_several(frame, pieces, bytes, &template);
+            let template = with_computed_checksum(template);
+            return self.send_copied_in_several_frames(frame, pieces, bytes, &template);
         };
         let mut at = 0;
         for piece in pieces {
             room[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        queue(&mut self.port, frame, template).map_err(|rejected| rejected.reason)?;
+        queue_with_headers(&mut self.port, frame, template).map_err(|rejected| rejected.reason)?;
         self.sent.count_from_slices(bytes);
-        self.queued(bytes);
+        self.count_queued(bytes);
         Ok(())
     }
 
@@ -314,7 +314,7 @@ impl Sender {
     }
 
     #[cold]
-    fn send_copied_in_several(
+    fn send_copied_in_several_frames(
         &mut self,
         mut first: Frame,
         pieces: &[&[u8]],
@@ -330,7 +330,7 @@ impl Sender {
             while !rest.is_empty() {
                 let mut last = frames.last_mut().expect("one at least");
                 if last.tailroom_bytes() == 0 {
-                    frames.push(frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?);
+                    frames.push(free_frame_for_copy(&mut self.port, &mut self.lacked_frames)?);
                     last = frames.last_mut().expect("just pushed");
                 }
                 let (now, later) = rest.split_at(rest.len().min(last.tailroom_bytes()));
@@ -341,18 +341,18 @@ impl Sender {
         let sent = self.port.send_chain(frames.into_iter().collect());
         sent.map_err(|rejected| rejected.reason)?;
         self.sent.count_from_slices(bytes);
-        self.queued(bytes);
+        self.count_queued(bytes);
         Ok(())
     }
 
     /// Sends to an address that may be forged: through the kernel, so that no route is looked up or
     /// remembered for it. It may overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts
     /// that may not exist that the rest is for others.
-    pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
-        if !self.strangers.may_send(self.kernel.socket().as_fd(), payload.len(), to) {
+    pub(crate) fn send_to_unverified(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
+        if !self.strangers.may_send_to_unverified(self.kernel.socket().as_fd(), payload.len(), to) {
             return Err(Reason::Full);
         }
-        self.kernel.send(to, &[payload]).map_err(of_kernel)?;
+        self.kernel.send(to, &[payload]).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(KernelReason::Stranger, payload.len());
         Ok(())
     }
@@ -403,19 +403,29 @@ impl Sender {
     }
 
     /// Sent datagrams, by path. Errors of the network are not included: the socket reports them.
-    pub(in crate::udp) fn sent(&self) -> Sent {
-        Sent { announced_changes: self.route_cache.changes(), ..self.sent }
+    pub(in crate::udp) fn sent_counters(&self) -> SentCounters {
+        SentCounters { announced_changes: self.route_cache.announced_changes(), ..self.sent }
     }
 
     /// The evidence for all payloads: the port's evidence, or the cause of a copy.
     pub(crate) fn ledger(&self) -> Ledger {
-        let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
-            self.sent;
+        let SentCounters {
+            over_port,
+            over_port_bytes,
+            from_slices,
+            from_slices_bytes,
+            through_kernel_bytes,
+            ..
+        } = self.sent;
         let mut ledger = Ledger::default();
         // No underflow: datagrams from slices are among those over the port.
         ledger.add(self.port.evidence(), over_port - from_slices, over_port_bytes - from_slices_bytes);
         ledger.add(Evidence::Copied(Cause::Slice), from_slices, from_slices_bytes);
-        ledger.add(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel(), through_kernel_bytes);
+        ledger.add(
+            Evidence::Copied(Cause::SocketCall),
+            self.sent.through_kernel_count(),
+            through_kernel_bytes,
+        );
         ledger
     }
 
@@ -434,7 +444,7 @@ impl Sender {
     }
 
     pub(in crate::udp) fn local_address(&self) -> SocketAddr {
-        self.kernel.local()
+        self.kernel.local_address()
     }
 
     /// Whether the kernel holds no frame of this sender any more.
@@ -453,41 +463,41 @@ impl Sender {
     }
 
     #[inline]
-    fn queued(&mut self, bytes: usize) {
+    fn count_queued(&mut self, bytes: usize) {
         self.at_rest = false;
         self.sent.count_over_port(bytes);
     }
 
     #[cold]
     fn send_by_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: KernelReason) -> Result<(), Reason> {
-        self.settle().map_err(Reason::System)?;
-        self.kernel.send(to, pieces).map_err(of_kernel)?;
+        self.flush_before_other_path().map_err(Reason::System)?;
+        self.kernel.send(to, pieces).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
         Ok(())
     }
 
     /// Sends queued datagrams before one is sent by another path.
-    fn settle(&mut self) -> io::Result<()> {
+    fn flush_before_other_path(&mut self) -> io::Result<()> {
         if self.at_rest { Ok(()) } else { self.flush().map(drop) }
     }
 }
 
 const IPV6_HEADERS: usize = 14 + 40 + 8;
 
-fn frame_to_copy_into(port: &mut crate::port::Sender, is_lacking: &mut bool) -> Result<Frame, Reason> {
+fn free_frame_for_copy(port: &mut crate::port::Sender, is_lacking: &mut bool) -> Result<Frame, Reason> {
     let frame = port.buffer();
     *is_lacking = frame.is_none();
     frame.ok_or(Reason::Full)
 }
 
-fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
+fn chain_slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
     chain.buffers().iter().map(|frame| &**frame).collect()
 }
 
 /// Writes the headers in front of a payload, and queues the packet. Returns the unchanged payload if it is
 /// refused.
 #[inline(always)]
-fn queue(
+fn queue_with_headers(
     port: &mut crate::port::Sender,
     mut frame: Frame,
     template: &UdpTemplate,
@@ -499,7 +509,7 @@ fn queue(
     }
     let (headers, payload) = frame.split_at_mut(needed_bytes);
     template.emit(headers, &[payload]).expect("its length was looked at");
-    let sent = match template.left_checksum() {
+    let sent = match template.offloaded_checksum_field() {
         None => port.send(frame),
         Some(place) => port.send_checksummed(frame, place),
     };
@@ -511,7 +521,7 @@ fn queue(
 
 /// The headers, with a checksum completed here, because ports do not complete checksums of packets in several
 /// frames.
-fn in_software(template: &UdpTemplate) -> UdpTemplate {
+fn with_computed_checksum(template: &UdpTemplate) -> UdpTemplate {
     match template.flow().checksum {
         UdpChecksum::Offloaded => {
             let flow = UdpFrame { checksum: UdpChecksum::Computed, ..*template.flow() };

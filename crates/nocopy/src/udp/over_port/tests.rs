@@ -17,32 +17,35 @@ use crate::facts::rejected::Reason;
 use crate::memory::area::Frame;
 use crate::port::Mode;
 
-fn ip(end: &End, arguments: &str) {
+fn run_ip_command(end: &End, arguments: &str) {
     let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// IPv6, which the lab leaves off, with neighbours that know each other.
-fn with_ipv6(lab: &Lab) {
+fn add_ipv6_addresses(lab: &Lab) {
     for (end, own, other, peer) in
         [(lab.left(), "fd77::1", "fd77::2", lab.right()), (lab.right(), "fd77::2", "fd77::1", lab.left())]
     {
         let name = end.interface();
         let setting = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
         end.namespace().run(|| std::fs::write(setting, "0").unwrap());
-        ip(end, &format!("-6 address add {own}/64 dev {name} nodad"));
+        run_ip_command(end, &format!("-6 address add {own}/64 dev {name} nodad"));
         let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
-        ip(end, &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")));
+        run_ip_command(
+            end,
+            &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")),
+        );
         let is_local = || {
             let show = ["-6", "route", "show", "table", "local"];
             let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
             String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
         };
-        assert!(becomes_true(is_local), "{own} does not become an address of {name}");
+        assert!(wait_until_true(is_local), "{own} does not become an address of {name}");
     }
 }
 
-fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
+fn lab_addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
     let pair: (IpAddr, IpAddr) = match ipv6 {
         true => ("fd77::1".parse().unwrap(), "fd77::2".parse().unwrap()),
         false => (lab.left().ipv4().into(), lab.right().ipv4().into()),
@@ -50,26 +53,26 @@ fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(pair.0, 7200), SocketAddr::new(pair.1, 7201))
 }
 
-fn open(
+fn open_port_socket(
     end: &End,
     local: SocketAddr,
-    settings: &Settings,
+    settings: &SocketSettings,
     set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
 ) -> Result<Socket, OpenError> {
     end.namespace().run(|| Socket::open(set(Port::builder(end.interface())), local, settings))
 }
 
-fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
+fn kernel_socket_in(end: &End, address: SocketAddr) -> UdpSocket {
     let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
-fn payload(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_payload(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 7 + i) as u8).collect()
 }
 
-fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
+fn assert_received(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
     let mut buffer = vec![0; 65_536];
     let (bytes, sender) =
         uninterrupted(|| socket.recv_from(&mut buffer)).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -77,25 +80,25 @@ fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
     assert!(buffer[..bytes] == *expected, "{what}: {bytes} B came for {}", expected.len());
 }
 
-fn filled(sender: &mut Sender, payload: &[u8]) -> Frame {
+fn filled_frame(sender: &mut Sender, payload: &[u8]) -> Frame {
     let mut frame = sender.frame().expect("a free frame");
     frame.fill(payload).expect("fits");
     frame
 }
 
 /// Closes the socket, and checks frames and interface.
-fn close(end: &End, socket: Socket) {
+fn drain_and_check_balance(end: &End, socket: Socket) {
     let (receiver, mut sender) = socket.split();
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
     receiver.port().balance();
     let balance = sender.port().balance();
     assert!(balance.is_balanced() && balance.in_use == 0 && balance.lent_tx == 0, "{balance}");
     drop((receiver, sender));
-    assert!(becomes_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
+    assert!(wait_until_true(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
 
 /// Waits until a condition holds; returns whether it does.
-fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
+fn wait_until_true(mut is_so: impl FnMut() -> bool) -> bool {
     let give_up = Instant::now() + PATIENCE;
     while !is_so() {
         if Instant::now() >= give_up {
@@ -107,7 +110,7 @@ fn becomes_true(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// The numbers that arrive until `last` does, each once.
-fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
+fn receive_numbers_until(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
     let mut numbers = BTreeSet::new();
     let mut buffer = [0; 64];
     while !numbers.contains(&last) {
@@ -120,20 +123,20 @@ fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
 }
 
 /// Sends numbered datagrams, one a flush, until one goes over the port.
-fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
-    let before = socket.sender.sent().over_port;
-    assert!(becomes_true(|| {
+fn send_until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
+    let before = socket.sender.sent_counters().over_port;
+    assert!(wait_until_true(|| {
         socket.sender.send_copied(to, &[&number.to_be_bytes()]).unwrap();
         socket.sender.flush().unwrap();
         *number += 1;
-        socket.sender.sent().over_port > before
+        socket.sender.sent_counters().over_port > before
     }));
 }
 
 /// The kernel numbers the zero-copy calls of all senders of a socket together, so only one sender may make
 /// them.
 #[test]
-fn senders_that_share_a_socket_have_one_numbering() {
+fn only_one_sender_of_a_shared_socket_sends_zero_copy() {
     let Some(lab) = Lab::builder().queues(3).build_or_skip() else { return };
     let left = lab.left();
     let local = SocketAddr::new(left.ipv4().into(), 0);
@@ -143,16 +146,17 @@ fn senders_that_share_a_socket_have_one_numbering() {
     assert!(matches!(refused, OpenError::Method { method: Method::ZeroCopy, .. }), "{refused}");
     assert!(refused.to_string().contains("another sender"), "{refused}");
 
-    let mut sockets = left
-        .namespace()
-        .run(|| Socket::open_queues(Port::builder(left.interface()), local, &Settings::default()).unwrap());
+    let mut sockets = left.namespace().run(|| {
+        Socket::open_queues(Port::builder(left.interface()), local, &SocketSettings::default()).unwrap()
+    });
     let pool = crate::memory::pool::Pool::new(64, 4096).unwrap();
-    let peer = ordinary(lab.right(), SocketAddr::new(lab.right().ipv4().into(), 0));
+    let peer = kernel_socket_in(lab.right(), SocketAddr::new(lab.right().ipv4().into(), 0));
     for round in 0..2_u32 {
         let (socket, next) = (sockets.pop().unwrap(), sockets.pop());
-        let (_receiver, mut sender) = left.namespace().run(|| builder().over(socket, &pool)).unwrap().split();
+        let (_receiver, mut sender) =
+            left.namespace().run(|| builder().socket_over_port(socket, &pool)).unwrap().split();
         if let Some(next) = next {
-            let refused = left.namespace().run(|| builder().over(next, &pool)).unwrap_err();
+            let refused = left.namespace().run(|| builder().socket_over_port(next, &pool)).unwrap_err();
             assert!(refused.to_string().contains("another sender"), "{refused}");
         }
         for number in 0..20_u32 {
@@ -161,7 +165,7 @@ fn senders_that_share_a_socket_have_one_numbering() {
             sender.send(buffer, peer.local_addr().unwrap()).unwrap();
         }
         assert!(sender.drain(PATIENCE).unwrap(), "round {round}: {} calls stay", sender.in_flight());
-        assert_eq!(numbers(&peer, 19).len(), 20);
+        assert_eq!(receive_numbers_until(&peer, 19).len(), 20);
         assert_eq!(sender.stats().unwrap().faults, 0);
     }
 }
@@ -170,65 +174,65 @@ fn senders_that_share_a_socket_have_one_numbering() {
 fn a_port_without_a_filter_returns_the_hosts_packets() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let left = lab.left();
-    let (local, remote) = addresses(&lab, false);
+    let (local, remote) = lab_addresses(&lab, false);
     let mut socket = left.namespace().run(|| {
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative).open().unwrap();
-        let kernel = Kernel::reserve(local, &Settings::default()).unwrap();
-        Socket::join(vec![port], kernel, &Settings::default()).unwrap().remove(0)
+        let kernel = KernelSockets::bind_address(local, &SocketSettings::default()).unwrap();
+        Socket::from_ports(vec![port], kernel, &SocketSettings::default()).unwrap().remove(0)
     });
     lab.right().set_tx_checksum(false).unwrap(); // the host checks them
-    let another = ordinary(left, SocketAddr::new(local.ip(), local.port() + 5));
-    let peer = ordinary(lab.right(), remote);
+    let another = kernel_socket_in(left, SocketAddr::new(local.ip(), local.port() + 5));
+    let peer = kernel_socket_in(lab.right(), remote);
     peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
     peer.send_to(b"for the socket", local).unwrap();
     left.namespace().run(|| {
-        let received = becomes_true(|| {
+        let received = wait_until_true(|| {
             let mut batch = socket.receiver.receive_within(Some(PATIENCE)).unwrap();
             batch.any(|it| *it == *b"for the socket")
         });
         assert!(received);
     });
-    expect(&another, remote, b"for another", "handed to the host");
+    assert_received(&another, remote, b"for another", "handed to the host");
     let received = socket.receiver.stats().unwrap();
     assert_eq!((received["over_port"], received["to_host"], received["lost"]), (1, 1, 0));
-    close(left, socket);
+    drain_and_check_balance(left, socket);
 }
 
 /// Answers to hosts that do not exist leave more than half of the kernel socket to datagrams that have to go
 /// through it.
 #[test]
-fn answers_to_absent_hosts_leave_room_over_a_port() {
+fn answers_to_absent_hosts_leave_room_in_the_send_buffer() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, &Settings::default(), |port| port).unwrap();
-    let peer = ordinary(lab.right(), remote);
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket = open_port_socket(lab.left(), local, &SocketSettings::default(), |port| port).unwrap();
+    let peer = kernel_socket_in(lab.right(), remote);
     lab.left().namespace().run(|| {
         let sender = &mut socket.sender;
         for host in (100..200).cycle().take(1000) {
             let forged = SocketAddr::from(([10, 77, 0, host], 9));
-            let sent = sender.send_to_stranger(forged, b"answer");
+            let sent = sender.send_to_unverified(forged, b"answer");
             assert!(matches!(sent, Ok(()) | Err(Reason::Full)), "{sent:?}");
         }
         let mut half = [PollFd::from_borrowed_fd(sender.kernel_socket().as_fd(), PollFlags::OUT)];
         assert_eq!(poll(&mut half, Some(&Timespec::default())), Ok(1), "less than half is free");
-        sender.send_to_stranger(remote, b"answer").unwrap();
+        sender.send_to_unverified(remote, b"answer").unwrap();
     });
-    expect(&peer, local, b"answer", "to a host that exists");
-    close(lab.left(), socket);
+    assert_received(&peer, local, b"answer", "to a host that exists");
+    drain_and_check_balance(lab.left(), socket);
 }
 
 #[test]
-fn a_full_ring_returns_the_payload() {
+fn a_full_ring_returns_the_payload_unchanged() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, &Settings::default(), |port| {
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket = open_port_socket(lab.left(), local, &SocketSettings::default(), |port| {
         port.mode(Mode::XdpCopyNative).ring_sizes(64, 16).frame_count(64, 64)
     })
     .unwrap();
-    let peer = ordinary(lab.right(), remote);
+    let peer = kernel_socket_in(lab.right(), remote);
     let mut refusals = 0;
     for number in 0..100_u32 {
-        let mut frame = filled(&mut socket.sender, &number.to_be_bytes());
+        let mut frame = filled_frame(&mut socket.sender, &number.to_be_bytes());
         while let Err(rejected) = socket.sender.send(frame, remote) {
             assert!(matches!(rejected.reason, Reason::Full), "{rejected}");
             assert_eq!(*rejected.item, number.to_be_bytes(), "as it was");
@@ -239,21 +243,21 @@ fn a_full_ring_returns_the_payload() {
     }
     socket.sender.flush().unwrap();
     assert!(refusals >= 5);
-    assert_eq!(numbers(&peer, 99).len(), 100);
-    let mut bare = filled(&mut socket.sender, &[7; 300]);
+    assert_eq!(receive_numbers_until(&peer, 99).len(), 100);
+    let mut bare = filled_frame(&mut socket.sender, &[7; 300]);
     bare.prepend(250).unwrap();
     let rejected = socket.sender.send(bare, remote).unwrap_err();
     assert!(matches!(rejected.reason, Reason::NoHeadroom { needed_bytes: 42, free_bytes: 6 }), "{rejected}");
     assert_eq!(rejected.item.len(), 550);
     drop(rejected);
-    assert_eq!(socket.sender.sent().over_port, 100);
-    close(lab.left(), socket);
+    assert_eq!(socket.sender.sent_counters().over_port, 100);
+    drain_and_check_balance(lab.left(), socket);
 }
 
 /// Takes kept frames back until there are `count`.
-fn returned_frames(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
+fn take_kept_frames(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
     let mut back = Vec::new();
-    let all_back = becomes_true(|| {
+    let all_back = wait_until_true(|| {
         sender.flush().unwrap();
         sender.reap_into(&mut back);
         back.len() >= count
@@ -264,7 +268,7 @@ fn returned_frames(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> 
 }
 
 #[test]
-fn kept_payloads_return_and_are_sent_again() {
+fn kept_payloads_return_and_can_be_sent_again() {
     if !nocopy_lab::ipv6_or_skip() {
         return;
     }
@@ -276,15 +280,16 @@ fn kept_payloads_return_and_are_sent_again() {
     ] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         if ipv6 {
-            with_ipv6(&lab);
+            add_ipv6_addresses(&lab);
         }
         let what = format!("{mode}, ipv6 {ipv6}");
-        let (local, remote) = addresses(&lab, ipv6);
+        let (local, remote) = lab_addresses(&lab, ipv6);
         let set = |port: PortBuilder| port.mode(mode).ring_sizes(64, 16).frame_count(64, 64);
-        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
-        let peer = ordinary(lab.right(), remote);
-        let mut window: Vec<Frame> =
-            (0..30).map(|number| filled(&mut socket.sender, &payload(number, 40 + number))).collect();
+        let mut socket = open_port_socket(lab.left(), local, &SocketSettings::default(), set).unwrap();
+        let peer = kernel_socket_in(lab.right(), remote);
+        let mut window: Vec<Frame> = (0..30)
+            .map(|number| filled_frame(&mut socket.sender, &numbered_payload(number, 40 + number)))
+            .collect();
         window.sort_unstable_by_key(Frame::index);
         let contents: Vec<Vec<u8>> = window.iter().map(|frame| frame.to_vec()).collect();
         let places: Vec<*const u8> = window.iter().map(|frame| frame.as_ptr()).collect();
@@ -298,15 +303,20 @@ fn kept_payloads_return_and_are_sent_again() {
                     socket.sender.flush().unwrap();
                 }
             }
-            window = returned_frames(&mut socket.sender, 30, &what);
+            window = take_kept_frames(&mut socket.sender, 30, &what);
             assert!(window.iter().map(|frame| frame.to_vec()).eq(contents.iter().cloned()), "{what}");
             assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()), "{what}");
-            contents.iter().for_each(|payload| expect(&peer, local, payload, &what));
+            contents.iter().for_each(|payload| assert_received(&peer, local, payload, &what));
         }
         assert!(refusals > 0, "{what}: the ring was never full");
-        assert_eq!(socket.sender.sent().over_port, 300, "{what}: {:?}", socket.sender.sent());
+        assert_eq!(
+            socket.sender.sent_counters().over_port,
+            300,
+            "{what}: {:?}",
+            socket.sender.sent_counters()
+        );
         // A frame that is refused for good, and then sent without being kept, does not return.
-        let mut bare = filled(&mut socket.sender, &[7; 300]);
+        let mut bare = filled_frame(&mut socket.sender, &[7; 300]);
         bare.prepend(250).unwrap();
         let mut frame = socket.sender.send_kept(bare, remote).unwrap_err().item;
         frame.trim_front(250);
@@ -314,62 +324,66 @@ fn kept_payloads_return_and_are_sent_again() {
         assert!(socket.sender.drain(PATIENCE).unwrap());
         assert_eq!(socket.sender.reap_into(&mut window), 0, "{what}");
         window.drain(..).for_each(|frame| socket.sender.recycle(frame));
-        close(lab.left(), socket);
+        drain_and_check_balance(lab.left(), socket);
     }
 }
 
 #[test]
 fn kept_payloads_sent_by_the_kernel_return_at_once() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (local, remote) = addresses(&lab, false);
-    ip(lab.left(), "neighbour flush all nud permanent");
-    ip(lab.left(), "neighbour flush all");
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(lab.right(), remote);
-    let frame = filled(&mut socket.sender, b"unresolved");
+    let (local, remote) = lab_addresses(&lab, false);
+    run_ip_command(lab.left(), "neighbour flush all nud permanent");
+    run_ip_command(lab.left(), "neighbour flush all");
+    let mut socket = open_port_socket(lab.left(), local, &SocketSettings::default(), |port| {
+        port.mode(Mode::XdpCopyNative)
+    })
+    .unwrap();
+    let peer = kernel_socket_in(lab.right(), remote);
+    let frame = filled_frame(&mut socket.sender, b"unresolved");
     let place = frame.as_ptr();
     socket.sender.send_kept(frame, remote).unwrap();
     let mut back = Vec::new();
     assert_eq!(socket.sender.reap_into(&mut back), 1);
     let frame = back.remove(0);
     assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
-    expect(&peer, local, b"unresolved", "through the kernel");
-    assert_eq!(socket.sender.sent().unresolved, 1);
+    assert_received(&peer, local, b"unresolved", "through the kernel");
+    assert_eq!(socket.sender.sent_counters().unresolved, 1);
     // Once more, and this time over the port; then as a frame that is not kept.
     let mut number = 0;
-    until_over_port(&mut socket, remote, &mut number);
-    numbers(&peer, number - 1);
+    send_until_over_port(&mut socket, remote, &mut number);
+    receive_numbers_until(&peer, number - 1);
     socket.sender.send_kept(frame, remote).unwrap();
-    let frame = returned_frames(&mut socket.sender, 1, "over the port").remove(0);
+    let frame = take_kept_frames(&mut socket.sender, 1, "over the port").remove(0);
     assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
-    expect(&peer, local, b"unresolved", "over the port");
+    assert_received(&peer, local, b"unresolved", "over the port");
     socket.sender.send(frame, remote).unwrap();
     assert!(socket.sender.drain(PATIENCE).unwrap());
     assert_eq!(socket.sender.reap_into(&mut back), 0, "it was not kept this time");
     // A frame that the kernel refuses belongs to the caller again, and is no longer kept.
     let unreachable = "203.0.113.1:9".parse().unwrap();
-    let frame = filled(&mut socket.sender, b"x");
+    let frame = filled_frame(&mut socket.sender, b"x");
     let rejected = socket.sender.send_kept(frame, unreachable).unwrap_err();
     assert!(matches!(rejected.reason, Reason::System(_)), "{rejected}");
     socket.sender.send(rejected.item, remote).unwrap();
     assert!(socket.sender.drain(PATIENCE).unwrap());
     assert_eq!(socket.sender.reap_into(&mut back), 0);
-    close(lab.left(), socket);
+    drain_and_check_balance(lab.left(), socket);
 }
 
 #[test]
 fn kept_payloads_outlive_the_socket() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (local, remote) = addresses(&lab, false);
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let (local, remote) = lab_addresses(&lab, false);
+    let mut socket = open_port_socket(lab.left(), local, &SocketSettings::default(), |port| {
+        port.mode(Mode::XdpCopyNative)
+    })
+    .unwrap();
     let area = socket.area().clone();
     for number in 0..20 {
-        let frame = filled(&mut socket.sender, &payload(number, 100));
+        let frame = filled_frame(&mut socket.sender, &numbered_payload(number, 100));
         socket.sender.send_kept(frame, remote).unwrap();
     }
-    let mut window = returned_frames(&mut socket.sender, 20, "sent");
+    let mut window = take_kept_frames(&mut socket.sender, 20, "sent");
     for frame in window.drain(..10) {
         socket.sender.send_kept(frame, remote).unwrap(); // on their way when the socket closes
     }

@@ -39,7 +39,7 @@ const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// Equal datagrams at the front of the queue, for one destination.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::udp) struct Run {
+pub(in crate::udp) struct QueuedRun {
     pub(in crate::udp) destination: u32,
     pub(in crate::udp) datagram_bytes: usize,
     pub(in crate::udp) datagrams: u32,
@@ -56,7 +56,7 @@ struct CallPart {
 
 /// A call that the kernel accepted and has not completed.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::udp) struct Call {
+pub(in crate::udp) struct OpenCallNote {
     datagrams: u32,
     datagram_bytes: u32,
     destination: u32,
@@ -65,15 +65,15 @@ pub(in crate::udp) struct Call {
     since: Option<Instant>,
 }
 
-impl Call {
-    fn of(cut: CallPart, run: &Run, plan: CallPlan) -> Self {
+impl OpenCallNote {
+    fn for_part(cut: CallPart, run: &QueuedRun, plan: CallPlan) -> Self {
         let (destination, datagram_bytes) = (run.destination, run.datagram_bytes as u32);
         Self { datagrams: cut.datagrams, datagram_bytes, destination, method: plan.method, since: plan.since }
     }
 }
 
-impl CallNote for Call {
-    fn of_failed(self) -> Self {
+impl CallNote for OpenCallNote {
+    fn for_failed_call(self) -> Self {
         Self { datagrams: 0, since: None, ..self }
     }
 }
@@ -103,7 +103,7 @@ impl Sender {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let flags = if timeout.is_some() { libc::MSG_DONTWAIT } else { 0 };
         loop {
-            let (is_all, is_taken) = self.hand_over_to_all(flags)?;
+            let (is_all, is_taken) = self.flush_queue_and_port(flags)?;
             if is_all && is_taken {
                 return Ok(true);
             }
@@ -125,21 +125,21 @@ impl Sender {
     }
 
     /// Whether all of the queue was handed over, and everything given to the port was accepted.
-    pub(super) fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
+    pub(super) fn flush_queue_and_port(&mut self, flags: i32) -> io::Result<(bool, bool)> {
         // Refused datagrams do not delay others.
-        let handed_over = self.hand_over(flags);
+        let handed_over = self.flush_queue(flags);
         let flush =
             |port: &mut Box<over_port::Sender>| if port.has_queued() { port.flush() } else { Ok(true) };
         let taken = self.port.as_mut().map_or(Ok(true), flush);
         Ok((handed_over?, taken?))
     }
 
-    fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
+    fn flush_queue(&mut self, flags: i32) -> Result<bool, SendError> {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
         self.awaits_completions = false;
         // Ends: each round hands over a run, refuses a datagram, or leaves the loop.
-        while let Some(run) = Run::first(self.queue.entries(), self.queue.head()) {
+        while let Some(run) = QueuedRun::run_at_head(self.queue.entries(), self.queue.head()) {
             let choice = self.policy.choose(&run);
             let since = choice.measured.then(Instant::now);
             let plan = CallPlan { method: choice.method, flags, evidence: None, since };
@@ -158,36 +158,36 @@ impl Sender {
                     break;
                 }
                 Err(source) => {
-                    self.refuse(&source);
+                    self.count_refused(&source);
                     let to = Some(self.destinations.get(run.destination).to);
                     refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
                 }
             }
         }
-        self.queue.want_room(!is_all && !self.awaits_completions);
+        self.queue.set_wants_room(!is_all && !self.awaits_completions);
         refused.or_else(|| self.outcome.late.take()).map_or(Ok(is_all), Err)
     }
 
     #[inline]
-    pub(in crate::udp) fn has(&self, run: &Run) -> bool {
+    pub(in crate::udp) fn has_run_left(&self, run: &QueuedRun) -> bool {
         self.queue.head().ticket < run.end
     }
 
     /// Makes one call after the other until the run is sent. `false`: another method than the chosen one was
     /// used.
     #[inline]
-    fn send_run(&mut self, mut plan: CallPlan, run: &Run) -> io::Result<bool> {
+    fn send_run(&mut self, mut plan: CallPlan, run: &QueuedRun) -> io::Result<bool> {
         let (mut pending, chosen) = (PendingErrors::default(), plan.method);
-        while self.has(run) {
-            pending.known = self.network_errors();
+        while self.has_run_left(run) {
+            pending.known = self.network_error_count();
             let sent = match plan.method {
                 Method::Socket => self.send_one(plan, run),
                 Method::Xdp => self.send_over_port(plan, run),
                 _ => self.send_many(plan, run),
             };
             let Err(error) = sent else { continue };
-            if !self.belongs_to_earlier(&error, &mut pending) {
-                plan.method = self.fallback(plan.method, run, &error).ok_or(error)?;
+            if !self.is_error_of_earlier_datagram(&error, &mut pending) {
+                plan.method = self.fallback_method(plan.method, run, &error).ok_or(error)?;
             }
         }
         Ok(plan.method == chosen)
@@ -195,46 +195,46 @@ impl Sender {
 
     /// Sends the next datagram by its own call.
     #[inline]
-    fn send_one(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+    fn send_one(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         let ticket = self.queue.head().ticket;
-        let Some(bytes) = self.queue.entries().payload(ticket).message.single() else {
+        let Some(bytes) = self.queue.entries().payload(ticket).message.single_datagram() else {
             return self.send_many(plan, run);
         };
         let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.queue.socket(), bytes, address, plan.flags)?;
+        udp_send::send_datagram(self.queue.socket(), bytes, address, plan.flags)?;
         let bytes = bytes.len();
-        let evidence = self.policy.copied(run.datagrams, bytes);
+        let evidence = self.policy.copied_evidence(run.datagrams, bytes);
         self.count_sent(1, bytes, Some(evidence));
-        self.queue.advance(Position::of(ticket + 1), Some(evidence));
+        self.queue.advance(Position::start_of(ticket + 1), Some(evidence));
         Ok(())
     }
 
     /// Sends as many datagrams of the run as fit into one call.
-    fn send_many(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+    fn send_many(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         if plan.method.is_by_ring() {
             return self.send_by_ring(plan, run);
         }
-        let evidence =
-            (!plan.method.is_zero_copy()).then(|| self.policy.copied(run.datagrams, run.datagram_bytes));
-        let open = self.queue.numbered_calls();
-        match self.call(run, CallPlan { evidence, ..plan }) {
+        let evidence = (!plan.method.is_zero_copy())
+            .then(|| self.policy.copied_evidence(run.datagrams, run.datagram_bytes));
+        let open = self.queue.unreported_call_count();
+        match self.call_and_advance(run, CallPlan { evidence, ..plan }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room, so recent ones are read. Without any, a copy is sent.
-                if self.queue.numbered_calls() < open { Ok(()) } else { self.send_copied(plan, run) }
+                if self.queue.unreported_call_count() < open { Ok(()) } else { self.send_copied(plan, run) }
             }
             sent => sent.map(drop),
         }
     }
 
     /// Makes one call for as many datagrams as it may carry; returns how many the kernel took.
-    fn call(&mut self, run: &Run, plan: CallPlan) -> io::Result<u64> {
+    fn call_and_advance(&mut self, run: &QueuedRun, plan: CallPlan) -> io::Result<u64> {
         let address = self.destinations.get(run.destination).address.as_ref();
         let mut place = self.queue.head();
-        let mut batch = self.queue.batch(&mut self.burst, address);
+        let mut batch = self.queue.begin_batch(&mut self.burst, address);
         let messages_max = if plan.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
         while place.ticket < run.end && batch.len() < messages_max {
-            let cut = CallPart::next(batch.entries(), plan.method, place, run);
-            if !batch.add(cut.extent, cut.segment_bytes(run), Call::of(cut, run, plan)) {
+            let cut = CallPart::next_part(batch.entries(), plan.method, place, run);
+            if !batch.add(cut.extent, cut.segment_bytes(run), OpenCallNote::for_part(cut, run, plan)) {
                 break;
             }
             place = cut.extent.end;
@@ -257,7 +257,7 @@ impl Sender {
             self.queue.advance(extent.end, plan.evidence);
         }
         self.count_sent(datagrams, bytes, plan.evidence);
-        if self.queue.is_uncertain() {
+        if self.queue.is_next_number_uncertain() {
             self.reap();
         }
         sent.map(|_| u64::from(datagrams))
@@ -266,11 +266,12 @@ impl Sender {
     /// Sends by copies, because the kernel has no memory to record zero-copy calls.
     #[cold]
     #[inline(never)]
-    fn send_copied(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+    fn send_copied(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         let method = plan.method.fallback().unwrap_or(Method::SendMmsg);
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        self.outcome.counters.no_buffers += self.call(run, CallPlan { method, evidence, ..plan })?;
-        self.policy.no_buffers(plan.method);
+        self.outcome.counters.no_buffers +=
+            self.call_and_advance(run, CallPlan { method, evidence, ..plan })?;
+        self.policy.rule_out_for_enobufs(plan.method);
         Ok(())
     }
 
@@ -280,13 +281,13 @@ impl Sender {
     }
 
     /// Passes as many datagrams of the run to the ring as there is room for, by one call.
-    fn send_by_ring(&mut self, plan: CallPlan, run: &Run) -> io::Result<()> {
+    fn send_by_ring(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         if let Err(refused) = self.queue.open_ring(RING_SENDS) {
-            self.policy.unavailable(plan.method, refused.why());
+            self.policy.mark_unavailable(plan.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
         }
         if !self.queue_on_ring(plan, run)? {
-            return self.make_room(plan.flags);
+            return self.wait_for_room(plan.flags);
         }
         // Most results have arrived already, and reading them needs no call.
         self.queue.collect_ring();
@@ -295,19 +296,19 @@ impl Sender {
     }
 
     /// Whether there was room for any.
-    fn queue_on_ring(&mut self, plan: CallPlan, run: &Run) -> io::Result<bool> {
-        self.queue.check_process()?;
+    fn queue_on_ring(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<bool> {
+        self.queue.check_not_forked()?;
         let Some(mut room) = self.queue.ring_room()? else { return Ok(false) };
         let (mut datagrams, mut bytes) = (0, 0);
-        while self.has(run) {
-            let cut = CallPart::next(self.queue.entries(), plan.method, self.queue.head(), run);
+        while self.has_run_left(run) {
+            let cut = CallPart::next_part(self.queue.entries(), plan.method, self.queue.head(), run);
             let needed = cut.extent.bytes + BESIDE_BYTES;
             if room < needed && self.queue.in_flight() > 0 {
                 break; // in the kernel it would be overtaken by the next
             }
             room = room.saturating_sub(needed);
             let address = self.destinations.get(run.destination).address.as_ref();
-            let (segment_bytes, call) = (cut.segment_bytes(run), Call::of(cut, run, plan));
+            let (segment_bytes, call) = (cut.segment_bytes(run), OpenCallNote::for_part(cut, run, plan));
             if self.queue.queue_on_ring(cut.extent, address, segment_bytes, call).is_err() {
                 break; // the ring is full
             }
@@ -316,7 +317,7 @@ impl Sender {
             self.queue.advance(cut.extent.end, None);
         }
         self.count_sent(datagrams, bytes, None);
-        let submitted = self.queue.submit();
+        let submitted = self.queue.submit_ring();
         // If the ring holds something, an error does not concern it: it is submitted with the next call, or
         // when completions are read.
         if datagrams == 0 { submitted.map(|()| false) } else { Ok(true) }
@@ -325,7 +326,7 @@ impl Sender {
     /// Makes room by completions, because the ring or the send buffer is full.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, flags: i32) -> io::Result<()> {
+    fn wait_for_room(&mut self, flags: i32) -> io::Result<()> {
         if self.reap() == 0 {
             if flags & libc::MSG_DONTWAIT != 0 {
                 // With nothing in flight, it waits for room in the socket.
@@ -340,17 +341,17 @@ impl Sender {
     pub(in crate::udp) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
         let mut pending = PendingErrors::default();
         loop {
-            pending.known = self.network_errors();
+            pending.known = self.network_error_count();
             let address = self.destinations.get(destination).address;
-            match udp_send::send(self.queue.socket(), bytes, address.as_ref(), 0) {
+            match udp_send::send_datagram(self.queue.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
                 // The socket behind a port does not wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let _ = wait_writable(self.queue.socket(), LOOK_AGAIN);
                 }
-                Err(error) if self.belongs_to_earlier(&error, &mut pending) => {}
+                Err(error) if self.is_error_of_earlier_datagram(&error, &mut pending) => {}
                 Err(source) => {
-                    self.outcome.refuse(&source);
+                    self.outcome.count_refused(&source);
                     let to = Some(self.destinations.get(destination).to);
                     return Err(SendError { to, refused: 1, source });
                 }
@@ -375,7 +376,7 @@ impl Sender {
     /// kept for [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
-    fn belongs_to_earlier(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
+    fn is_error_of_earlier_datagram(&mut self, error: &io::Error, pending: &mut PendingErrors) -> bool {
         match error.kind() {
             io::ErrorKind::Interrupted => return true,
             io::ErrorKind::WouldBlock => return false,
@@ -385,32 +386,32 @@ impl Sender {
         pending.count += 1;
         // An error without a notice may still have been waiting; the datagram's own error comes again.
         let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
-        is_first || (self.network_errors() > pending.known && pending.count <= PENDING_ERRORS_MAX)
+        is_first || (self.network_error_count() > pending.known && pending.count <= PENDING_ERRORS_MAX)
     }
 
     /// The method for sends that the kernel refuses by this one; `None` if there is none.
     #[cold]
     #[inline(never)]
-    fn fallback(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
+    fn fallback_method(&mut self, method: Method, run: &QueuedRun, error: &io::Error) -> Option<Method> {
         if !is_of_method(error) {
             return None;
         }
         let other = method.fallback()?;
-        self.policy.refused(run.destination, method, run.datagram_bytes as u32);
+        self.policy.record_refusal(run.destination, method, run.datagram_bytes as u32);
         Some(other)
     }
 
     /// Removes the first datagram, which no method could send.
     #[cold]
     #[inline(never)]
-    fn refuse(&mut self, error: &io::Error) {
-        self.outcome.refuse(error);
-        self.queue.advance(self.next().end, None); // no completion will arrive
+    fn count_refused(&mut self, error: &io::Error) {
+        self.outcome.count_refused(error);
+        self.queue.advance(self.next_datagram().end, None); // no completion will arrive
     }
 
     /// The next datagram.
-    pub(in crate::udp) fn next(&self) -> Extent {
-        CallPart::one(self.queue.entries(), self.queue.head()).extent
+    pub(in crate::udp) fn next_datagram(&self) -> Extent {
+        CallPart::one_datagram(self.queue.entries(), self.queue.head()).extent
     }
 
     /// Takes back memory that the kernel no longer reads, and returns how many calls and frames are complete
@@ -429,12 +430,12 @@ impl Sender {
         while let Some(done) = self.queue.next_completion() {
             let evidence = match &done.outcome {
                 Ok(report) => {
-                    let Call { datagrams, datagram_bytes, destination, method, since } = done.note();
+                    let OpenCallNote { datagrams, datagram_bytes, destination, method, since } = done.note();
                     let to = || Some(self.destinations.get(destination).to.ip());
                     let evidence = self.paths.evidence(destination, to, *report);
                     self.ledger.add(evidence, u64::from(datagrams), done.bytes() as u64);
                     let after = since.map(|since| since.elapsed());
-                    self.policy.completed(destination, method, datagram_bytes, report.copied, after);
+                    self.policy.record_completion(destination, method, datagram_bytes, report.copied, after);
                     evidence
                 }
                 Err(error) => self.resend(&done, error),
@@ -449,11 +450,11 @@ impl Sender {
     /// handed over already.
     #[cold]
     #[inline(never)]
-    fn resend(&mut self, done: &Completion<Call>, error: &io::Error) -> Evidence {
+    fn resend(&mut self, done: &Completion<OpenCallNote>, error: &io::Error) -> Evidence {
         let (call, evidence) = (done.note(), Evidence::Copied(Cause::ZeroCopyRefused));
         let mut place = done.start();
         for _ in 0..call.datagrams {
-            let extent = CallPart::one(self.queue.entries(), place).extent;
+            let extent = CallPart::one_datagram(self.queue.entries(), place).extent;
             place = extent.end;
             match self.send_again(extent, call) {
                 Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
@@ -461,24 +462,24 @@ impl Sender {
                     // No underflow: it was counted when it was passed to the ring.
                     self.outcome.sent -= 1;
                     self.outcome.sent_bytes -= extent.bytes as u64;
-                    self.outcome.refuse(&source);
+                    self.outcome.count_refused(&source);
                     let to = Some(self.destinations.get(call.destination).to);
                     self.outcome.late.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
                 }
             }
         }
         if is_of_method(error) {
-            self.policy.refused(call.destination, call.method, call.datagram_bytes);
+            self.policy.record_refusal(call.destination, call.method, call.datagram_bytes);
         }
         evidence
     }
 
     /// An error that an earlier datagram left at the socket is returned by one call, which clears it.
-    fn send_again(&mut self, extent: Extent, call: Call) -> io::Result<()> {
+    fn send_again(&mut self, extent: Extent, call: OpenCallNote) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
             let address = self.destinations.get(call.destination).address.as_ref();
-            let mut batch = self.queue.batch(&mut self.burst, address);
+            let mut batch = self.queue.begin_batch(&mut self.burst, address);
             if !batch.add(extent, None, call) {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
             }
@@ -491,11 +492,11 @@ impl Sender {
     }
 }
 
-impl Run {
+impl QueuedRun {
     /// `None` without any.
     #[inline]
-    fn first(entries: &Entries<Outgoing>, head: Position) -> Option<Self> {
-        let end = entries.end();
+    fn run_at_head(entries: &Entries<Outgoing>, head: Position) -> Option<Self> {
+        let end = entries.next_ticket();
         if head.ticket == end {
             return None;
         }
@@ -504,7 +505,8 @@ impl Run {
         let mut run = Self {
             destination: *destination,
             datagram_bytes,
-            datagrams: (message.datagrams() - head.bytes.checked_div(datagram_bytes).unwrap_or(0)) as u32,
+            datagrams: (message.datagram_count() - head.bytes.checked_div(datagram_bytes).unwrap_or(0))
+                as u32,
             end: head.ticket + 1,
         };
         while run.end < end {
@@ -512,54 +514,58 @@ impl Run {
             if *destination != run.destination || message.datagram_bytes != datagram_bytes {
                 break;
             }
-            run.datagrams += message.datagrams() as u32;
+            run.datagrams += message.datagram_count() as u32;
             run.end += 1;
         }
         Some(run)
     }
 }
 
-impl From<&Run> for Work {
+impl From<&QueuedRun> for Work {
     #[inline]
-    fn from(run: &Run) -> Self {
+    fn from(run: &QueuedRun) -> Self {
         Self { destination: run.destination, bytes: run.datagram_bytes as u32, count: run.datagrams }
     }
 }
 
 impl CallPart {
     #[inline]
-    fn next(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
-        if method.is_segmented() { Self::long(entries, method, from, run) } else { Self::one(entries, from) }
+    fn next_part(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
+        if method.is_segmented() {
+            Self::segmented(entries, method, from, run)
+        } else {
+            Self::one_datagram(entries, from)
+        }
     }
 
     /// One datagram.
     #[inline]
-    fn one(entries: &Entries<Outgoing>, from: Position) -> Self {
+    fn one_datagram(entries: &Entries<Outgoing>, from: Position) -> Self {
         let message = &entries.payload(from.ticket).message;
         // No underflow: a position lies within its message.
         let bytes = message.datagram_bytes.min(message.bytes - from.bytes);
-        Self { extent: within(from, bytes, message), datagrams: 1 }
+        Self { extent: extent_within(from, bytes, message), datagrams: 1 }
     }
 
     /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or
     /// messages of one datagram each.
-    fn long(entries: &Entries<Outgoing>, method: Method, from: Position, run: &Run) -> Self {
+    fn segmented(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
         let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
         let message = &entries.payload(from.ticket).message;
-        if message.datagrams() > 1 {
+        if message.datagram_count() > 1 {
             let bytes = (limit * run.datagram_bytes).min(message.bytes - from.bytes);
             let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
-            return Self { extent: within(from, bytes, message), datagrams };
+            return Self { extent: extent_within(from, bytes, message), datagrams };
         }
-        let mut cut = Self::one(entries, from);
-        let mut pages = pages_of(message);
+        let mut cut = Self::one_datagram(entries, from);
+        let mut pages = page_count(message);
         let mut pieces = message.pieces().len();
         while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
             let message = &entries.payload(cut.extent.end.ticket).message;
-            pages += pages_of(message);
+            pages += page_count(message);
             pieces += message.pieces().len();
             let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
-            if message.datagrams() > 1 || too_scattered || message.bytes == 0 {
+            if message.datagram_count() > 1 || too_scattered || message.bytes == 0 {
                 break;
             }
             cut.extent.end.ticket += 1;
@@ -570,7 +576,7 @@ impl CallPart {
     }
 
     /// Into datagrams of how many bytes the kernel has to cut it; `None` if it is one.
-    fn segment_bytes(self, run: &Run) -> Option<u16> {
+    fn segment_bytes(self, run: &QueuedRun) -> Option<u16> {
         // Fits in 16 bits: `Sender::queue` refuses longer datagrams.
         (self.datagrams > 1).then_some(run.datagram_bytes as u16)
     }
@@ -578,17 +584,17 @@ impl CallPart {
 
 /// That many bytes of one message.
 #[inline]
-fn within(start: Position, bytes: usize, message: &Message) -> Extent {
+fn extent_within(start: Position, bytes: usize, message: &Message) -> Extent {
     let next = start.bytes + bytes;
     let end = if next >= message.bytes {
-        Position::of(start.ticket + 1)
+        Position::start_of(start.ticket + 1)
     } else {
         Position { bytes: next, ..start }
     };
     Extent { start, end, bytes }
 }
 
-fn pages_of(message: &Message) -> usize {
+fn page_count(message: &Message) -> usize {
     let of = |piece: &Buffer| match piece.len() {
         0 => 0,
         bytes => (piece.as_ptr() as usize % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES),

@@ -10,14 +10,14 @@ use std::time::Duration;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
-use super::process::{CopyRun, run};
-use super::{Fixture, NAME, Reader, failed};
+use super::process::{CopyMeasurement, run_copy};
+use super::{NAME, ReaderFixture, ReaderKind, reader_failure};
 use crate::baseline::nfs_client::IN_FLIGHT;
 use crate::series::{Sample, Series, Trial};
-use crate::traffic::{Probe, StreamFacts, Traffic};
-use crate::window::Reading;
-use crate::workload::nfs::files::{self, LONG, SMALL, SMALL_BYTES, name_of, small_content};
-use crate::workload::nfs::server::{Server, ServerKind};
+use crate::traffic::{CounterProbe, StreamFacts, TrafficReadings};
+use crate::window::WindowReading;
+use crate::workload::nfs::files::{self, LONG, SMALL, SMALL_BYTES, numbered_file_name, small_content};
+use crate::workload::nfs::server::{RunningServer, ServerKind};
 
 /// Free disk space needed for a long copy.
 pub(super) const ROOM_BYTES: u64 = 6 << 30;
@@ -29,8 +29,8 @@ const OUR_CAUSE: &str =
     "by the kernel, out of the socket into the posted buffer, and by write() from there into the file";
 
 /// Many small files, into a file system in memory.
-pub(super) fn small<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
-    if files::memory().is_none() {
+pub(super) fn small_files_series<'a>(fixture: &'a ReaderFixture<'a>) -> Vec<Series<'a>> {
+    if files::find_memory_directory().is_none() {
         return Vec::new(); // a note says so
     }
     let count = fixture.testbed.files.contents.small;
@@ -41,11 +41,11 @@ pub(super) fn small<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
         payload_bytes: SMALL_BYTES,
         link: Some(fixture.testbed.link.clone()),
         figure: Figure::MessagesPerSecond,
-        trials: trials(fixture, copy_small),
+        trials: build_trials(fixture, copy_small),
     }]
 }
 
-pub(super) fn long<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
+pub(super) fn long_file_series<'a>(fixture: &'a ReaderFixture<'a>) -> Vec<Series<'a>> {
     if !files::has_disk_room(ROOM_BYTES) {
         return Vec::new(); // a note says so
     }
@@ -57,62 +57,62 @@ pub(super) fn long<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
         payload_bytes: PIECE_BYTES,
         link: Some(fixture.testbed.link.clone()),
         figure: Figure::BytesPerSecond,
-        trials: trials(fixture, copy_long),
+        trials: build_trials(fixture, copy_long),
     }]
 }
 
-fn trials<'a>(
-    fixture: &'a Fixture<'a>,
-    copy: fn(&Fixture<'_>, Reader) -> io::Result<Sample>,
+fn build_trials<'a>(
+    fixture: &'a ReaderFixture<'a>,
+    copy: fn(&ReaderFixture<'_>, ReaderKind) -> io::Result<Sample>,
 ) -> Vec<Trial<'a>> {
-    let trial = |reader: Reader, baselines: &'static [&'static str]| Trial {
-        method: reader.method(),
+    let trial = |reader: ReaderKind, baselines: &'static [&'static str]| Trial {
+        method: reader.method_name(),
         variant: None,
         baselines,
-        run: Box::new(move |_| copy(fixture, reader).map_err(failed(reader))),
+        run: Box::new(move |_| copy(fixture, reader).map_err(reader_failure(reader))),
     };
     match fixture.libnfs {
-        Some(_) => vec![trial(Reader::Libnfs, &[]), trial(Reader::Nocopy, &["libnfs"])],
-        None => vec![trial(Reader::Nocopy, &[])], // a note says so
+        Some(_) => vec![trial(ReaderKind::Libnfs, &[]), trial(ReaderKind::Nocopy, &["libnfs"])],
+        None => vec![trial(ReaderKind::Nocopy, &[])], // a note says so
     }
 }
 
-fn copy_small(fixture: &Fixture<'_>, reader: Reader) -> io::Result<Sample> {
-    let directory = CopyDirectory::make(&files::memory().ok_or(io::ErrorKind::StorageFull)?)?;
+fn copy_small(fixture: &ReaderFixture<'_>, reader: ReaderKind) -> io::Result<Sample> {
+    let directory = CopyDirectory::make(&files::find_memory_directory().ok_or(io::ErrorKind::StorageFull)?)?;
     let to = directory.0.join("copy");
-    let server = Server::start(fixture.testbed, ServerKind::Nocopy)?;
-    let url = fixture.url(&server, SMALL);
+    let server = RunningServer::start(fixture.testbed, ServerKind::Nocopy)?;
+    let url = fixture.nfs_url(&server, SMALL);
     let mut command = match &fixture.libnfs {
-        Some(program) if reader == Reader::Libnfs => {
+        Some(program) if reader == ReaderKind::Libnfs => {
             let mut command = Command::new(program);
             command.arg("directory").arg(url).arg(&to).arg(IN_FLIGHT.to_string());
             command
         }
-        _ => cp(&["-r", &url], &to),
+        _ => cp_command(&["-r", &url], &to),
     };
     let sample =
         measure_run(fixture, &server, reader, &mut command, fixture.testbed.files.contents.small as u64)?;
     for number in 0..fixture.testbed.files.contents.small {
-        if fs::read(to.join(name_of(number)))? != small_content(number) {
+        if fs::read(to.join(numbered_file_name(number)))? != small_content(number) {
             return Err(io::Error::other(format!("the copy of file {number} is not what was served")));
         }
     }
     Ok(sample)
 }
 
-fn copy_long(fixture: &Fixture<'_>, reader: Reader) -> io::Result<Sample> {
-    let directory = CopyDirectory::make(&fixture.testbed.files.scratch())?;
+fn copy_long(fixture: &ReaderFixture<'_>, reader: ReaderKind) -> io::Result<Sample> {
+    let directory = CopyDirectory::make(&fixture.testbed.files.scratch_directory())?;
     let to = directory.0.join("copy");
-    let server = Server::start(fixture.testbed, ServerKind::Nocopy)?;
-    let (url, bytes) = (fixture.url(&server, LONG), fixture.testbed.files.contents.long_bytes);
+    let server = RunningServer::start(fixture.testbed, ServerKind::Nocopy)?;
+    let (url, bytes) = (fixture.nfs_url(&server, LONG), fixture.testbed.files.contents.long_bytes);
     let mut command = match &fixture.libnfs {
-        Some(program) if reader == Reader::Libnfs => {
+        Some(program) if reader == ReaderKind::Libnfs => {
             let mut command = Command::new(program);
             command.arg("file").arg(url).arg(&to);
             command.args([PIECE_BYTES, IN_FLIGHT].map(|number| number.to_string()));
             command
         }
-        _ => cp(&[&url], &to),
+        _ => cp_command(&[&url], &to),
     };
     let sample = measure_run(fixture, &server, reader, &mut command, bytes)?;
     match fs::metadata(&to)?.len() {
@@ -138,7 +138,7 @@ impl Drop for CopyDirectory {
     }
 }
 
-fn cp(words: &[&str], to: &Path) -> Command {
+fn cp_command(words: &[&str], to: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("cp").args(words).arg(to).arg("--json");
     command
@@ -146,33 +146,33 @@ fn cp(words: &[&str], to: &Path) -> Command {
 
 /// Runs it to its end, and counts the copied files or bytes.
 fn measure_run(
-    fixture: &Fixture<'_>,
-    server: &Server,
-    reader: Reader,
+    fixture: &ReaderFixture<'_>,
+    server: &RunningServer,
+    reader: ReaderKind,
     command: &mut Command,
     count: u64,
 ) -> io::Result<Sample> {
     let time_of_server = || server.cpu_ns();
-    let before = Probe::take(Some(&time_of_server))?;
-    let done = run(&fixture.testbed.stage.receiver, command)?;
-    let after = Probe::take(Some(&time_of_server))?;
+    let before = CounterProbe::take(Some(&time_of_server))?;
+    let done = run_copy(&fixture.testbed.stage.receiver, command)?;
+    let after = CounterProbe::take(Some(&time_of_server))?;
     let (elapsed, cpu_ns) = after.counted_since(&before);
-    let reading = |elapsed, cpu| Reading { packets: count, elapsed, cpu, packets_total: count };
-    let traffic = Traffic {
+    let reading = |elapsed, cpu| WindowReading { packets: count, elapsed, cpu, packets_total: count };
+    let traffic = TrafficReadings {
         senders: vec![reading(elapsed, Duration::from_nanos(cpu_ns))],
         receivers: vec![reading(done.elapsed, done.cpu)],
         machine_busy: after.machine_busy_since(&before),
         stream: StreamFacts { memory_bytes: Some(done.peak_bytes), ..StreamFacts::default() },
-        ..Traffic::default()
+        ..TrafficReadings::default()
     };
-    Ok(Sample { traffic, latency: None, evidence: evidence(fixture, reader, &done), wanted_share: 1.0 })
+    Ok(Sample { traffic, latency: None, evidence: copy_evidence(fixture, reader, &done), wanted_share: 1.0 })
 }
 
-fn evidence(fixture: &Fixture<'_>, reader: Reader, done: &CopyRun) -> Evidence {
+fn copy_evidence(fixture: &ReaderFixture<'_>, reader: ReaderKind, done: &CopyMeasurement) -> Evidence {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (peak, early) = (mib(done.peak_bytes), mib(done.early_peak_bytes));
     let how = match reader {
-        Reader::Libnfs => {
+        ReaderKind::Libnfs => {
             fixture.evidence_of_libnfs.cause.clone().unwrap_or_default() + ", and by write() from there"
         }
         _ => OUR_CAUSE.into(),

@@ -12,12 +12,12 @@ use nocopy_report::capability;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
-use super::server::Server;
-use super::{CACHED_BYTES, Contents, NfsTestbed, files};
+use super::server::RunningServer;
+use super::{CACHED_BYTES, FileSizes, NfsTestbed, files};
 use crate::Failure;
 use crate::baseline::nfs_client::libnfs;
 use crate::bench::Bench;
-use crate::plan::Plan;
+use crate::plan::BenchPlan;
 use crate::stage::USUAL_MTU_BYTES;
 use crate::workload::{LOOPBACK, Workload};
 
@@ -50,41 +50,41 @@ pub(crate) const NFS_READ: Workload = Workload {
         "nfs-read: sender is the server's process, 'nocopy serve nfs'; receiver is that of the program, with all that the kernel does in its name. \
          MiB: the most memory that the program had. 16 reads are in flight, of all connections together.",
     ],
-    skips,
+    skips: skip_notes,
     ..Workload::measured_by(measure)
 };
 
-fn skips(_plan: &Plan) -> Vec<String> {
+fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
     let libnfs = (!libnfs::is_installed()).then_some(SKIP_LIBNFS);
-    let memory = files::memory().is_none().then_some(SKIP_MEMORY);
+    let memory = files::find_memory_directory().is_none().then_some(SKIP_MEMORY);
     let disk = (!files::has_disk_room(copies::ROOM_BYTES)).then_some(SKIP_DISK);
     [libnfs, memory, disk].into_iter().flatten().map(str::to_owned).collect()
 }
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, contents(bench.plan.quick))?;
-    let fixture = Fixture::new(&testbed)?;
-    bench.run_figures(reads::series(&fixture), &BY, 60)?;
-    bench.run_series(copies::small(&fixture), 20)?;
+    let testbed = NfsTestbed::new(USUAL_MTU_BYTES, file_sizes(bench.plan.quick))?;
+    let fixture = ReaderFixture::new(&testbed)?;
+    bench.run_series_for_figures(reads::build_series(&fixture), &BY, 60)?;
+    bench.run_series(copies::small_files_series(&fixture), 20)?;
     // One round suffices for the memory it needs.
-    bench.run_figures(copies::long(&fixture), &BY, 1)
+    bench.run_series_for_figures(copies::long_file_series(&fixture), &BY, 1)
 }
 
-fn contents(is_quick: bool) -> Contents {
+fn file_sizes(is_quick: bool) -> FileSizes {
     let (small, long_bytes) = if is_quick { (1000, 1 << 30) } else { (10_000, 4 << 30) };
-    Contents { cached_bytes: CACHED_BYTES, small, long_bytes, ..Contents::FILE }
+    FileSizes { cached_bytes: CACHED_BYTES, small, long_bytes, ..FileSizes::FILE }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
+enum ReaderKind {
     Recv,
     ByHand,
     Libnfs,
     Nocopy,
 }
 
-impl Reader {
-    fn method(self) -> &'static str {
+impl ReaderKind {
+    fn method_name(self) -> &'static str {
         match self {
             Self::Recv => "recv",
             Self::ByHand => "by-hand",
@@ -96,16 +96,20 @@ impl Reader {
 
 /// The served files, and the program on libnfs, if it could be built.
 #[derive(Debug)]
-struct Fixture<'a> {
+struct ReaderFixture<'a> {
     testbed: &'a NfsTestbed,
     libnfs: Option<PathBuf>,
     evidence_of_libnfs: Evidence,
 }
 
-impl<'a> Fixture<'a> {
+impl<'a> ReaderFixture<'a> {
     fn new(testbed: &'a NfsTestbed) -> Result<Self, Failure> {
-        let build = || libnfs::is_installed().then(|| libnfs::build(&testbed.files.scratch())).transpose();
-        let libnfs = build().map_err(failed(Reader::Libnfs))?;
+        let build = || {
+            libnfs::is_installed()
+                .then(|| libnfs::build_program(&testbed.files.scratch_directory()))
+                .transpose()
+        };
+        let libnfs = build().map_err(reader_failure(ReaderKind::Libnfs))?;
         let evidence_of_libnfs = Evidence::copied(format!(
             "libnfs {}: by the kernel, out of the socket into memory that the library takes for each reply and frees behind its callback",
             libnfs::version()
@@ -113,14 +117,14 @@ impl<'a> Fixture<'a> {
         Ok(Self { testbed, libnfs, evidence_of_libnfs })
     }
 
-    fn url(&self, server: &Server, name: &str) -> String {
+    fn nfs_url(&self, server: &RunningServer, name: &str) -> String {
         let (address, mount_port) = (server.address, server.mount_address.port());
-        let path = self.testbed.files.path(name);
+        let path = self.testbed.files.exported_path(name);
         let (ip, port, path) = (address.ip(), address.port(), path.display());
         format!("nfs://{ip}{path}?nfsport={port}&mountport={mount_port}")
     }
 }
 
-fn failed(reader: Reader) -> impl FnOnce(std::io::Error) -> Failure {
-    Failure::step(reader.method(), "read files by NFS", "start it by itself, and look at what it prints")
+fn reader_failure(reader: ReaderKind) -> impl FnOnce(std::io::Error) -> Failure {
+    Failure::step(reader.method_name(), "read files by NFS", "start it by itself, and look at what it prints")
 }

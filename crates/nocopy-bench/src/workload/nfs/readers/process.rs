@@ -11,8 +11,8 @@ use nocopy_report::capability;
 use crate::baseline::nfs_client::{ClientMessage, ReadResult};
 use crate::child::ScopedChild;
 use crate::cpu;
-use crate::lines::Lines;
-use crate::stage::Site;
+use crate::lines::ChildOutputLines;
+use crate::stage::NetworkSite;
 
 /// A copy that takes longer counts as broken.
 const COPY_MAX: Duration = Duration::from_secs(120);
@@ -21,48 +21,48 @@ const COPY_MAX: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ReaderProcess {
     _child: ScopedChild,
-    messages: Lines,
+    messages: ChildOutputLines,
 }
 
-impl Process {
-    pub(super) fn start(site: &Site, command: &mut Command) -> io::Result<Self> {
+impl ReaderProcess {
+    pub(super) fn start(site: &NetworkSite, command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = ScopedChild(spawn(site, command)?);
+        let mut child = ScopedChild(spawn_unprivileged(site, command)?);
         let messages = child.stdout.take().expect("it is piped");
-        Ok(Self { _child: child, messages: Lines::new(messages) })
+        Ok(Self { _child: child, messages: ChildOutputLines::new(messages) })
     }
 
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
-        match self.next()? {
+        match self.next_message()? {
             ClientMessage::Measuring => Ok(()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_message(&other)),
         }
     }
 
     /// Its work, once the window is over.
-    pub(super) fn result(&mut self) -> io::Result<ReadResult> {
-        match self.next()? {
+    pub(super) fn wait_for_result(&mut self) -> io::Result<ReadResult> {
+        match self.next_message()? {
             ClientMessage::Done(result) => Ok(result),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_message(&other)),
         }
     }
 
-    fn next(&mut self) -> io::Result<ClientMessage> {
-        match serde_json::from_slice(&self.messages.next()?)? {
+    fn next_message(&mut self) -> io::Result<ClientMessage> {
+        match serde_json::from_slice(&self.messages.next_line()?)? {
             ClientMessage::Failed(why) => Err(io::Error::other(why)),
             message => Ok(message),
         }
     }
 }
 
-fn unexpected(message: &ClientMessage) -> io::Error {
+fn unexpected_message(message: &ClientMessage) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("its process wrote {message:?} out of turn"))
 }
 
 /// Starts on the processor of its side, without privileges.
-fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
+fn spawn_unprivileged(site: &NetworkSite, command: &mut Command) -> io::Result<Child> {
     site.run_pinned(|| {
         capability::drop_others(capability::NONE)?;
         command.spawn()
@@ -70,7 +70,7 @@ fn spawn(site: &Site, command: &mut Command) -> io::Result<Child> {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CopyRun {
+pub(super) struct CopyMeasurement {
     pub(super) elapsed: Duration,
     pub(super) cpu: Duration,
     /// The peak of its memory, and the peak after a quarter of the time.
@@ -78,11 +78,11 @@ pub(super) struct CopyRun {
     pub(super) early_peak_bytes: u64,
 }
 
-pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<CopyRun> {
-    let before = time_of_children()?;
+pub(super) fn run_copy(site: &NetworkSite, command: &mut Command) -> io::Result<CopyMeasurement> {
+    let before = cpu_time_of_children()?;
     let start = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = spawn(site, command)?;
+    let mut child = spawn_unprivileged(site, command)?;
     let (id, mut peaks) = (child.id().to_string(), Vec::new());
     while child.try_wait()?.is_none() {
         if start.elapsed() > COPY_MAX {
@@ -99,14 +99,14 @@ pub(super) fn run(site: &Site, command: &mut Command) -> io::Result<CopyRun> {
         let first = errors.lines().next().unwrap_or_default();
         return Err(io::Error::other(format!("it ended ({}), and printed '{first}'", ended.status)));
     }
-    let cpu = time_of_children()?.saturating_sub(before);
+    let cpu = cpu_time_of_children()?.saturating_sub(before);
     let at = |index: usize| peaks.get(index).copied().unwrap_or(0) << 10;
     let (peak_bytes, early_peak_bytes) = (at(peaks.len().saturating_sub(1)), at(peaks.len() / 4));
-    Ok(CopyRun { elapsed, cpu, peak_bytes, early_peak_bytes })
+    Ok(CopyMeasurement { elapsed, cpu, peak_bytes, early_peak_bytes })
 }
 
 /// Processor time of the processes that were waited for.
-fn time_of_children() -> io::Result<Duration> {
+fn cpu_time_of_children() -> io::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let time = [usage.user_time(), usage.system_time()];
     Ok(time

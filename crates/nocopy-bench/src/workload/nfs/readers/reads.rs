@@ -7,15 +7,15 @@ use std::time::Duration;
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 
-use super::process::Process;
-use super::{Fixture, NAME, Reader, failed, recorded};
-use crate::baseline::nfs_client::{IN_FLIGHT, ReadMethod, ReadResult, Task, WARM_UP};
+use super::process::ReaderProcess;
+use super::{NAME, ReaderFixture, ReaderKind, reader_failure, recorded};
+use crate::baseline::nfs_client::{IN_FLIGHT, NfsReadTask, ReadMethod, ReadResult, WARM_UP};
 use crate::child::ChildKind;
 use crate::series::{BEST_RECV, Sample, Series, Trial};
-use crate::traffic::{Probe, StreamFacts, Traffic};
-use crate::window::Reading;
+use crate::traffic::{CounterProbe, StreamFacts, TrafficReadings};
+use crate::window::WindowReading;
 use crate::workload::nfs::files::CACHED;
-use crate::workload::nfs::server::{Server, ServerKind};
+use crate::workload::nfs::server::{RunningServer, ServerKind};
 
 const READS_BYTES: [usize; 2] = [64 << 10, 1 << 20];
 const CONNECTIONS: [usize; 2] = [1, 8];
@@ -31,23 +31,23 @@ struct ReadCase {
     connections: usize,
 }
 
-pub(super) fn series<'a>(fixture: &'a Fixture<'a>) -> Vec<Series<'a>> {
+pub(super) fn build_series<'a>(fixture: &'a ReaderFixture<'a>) -> Vec<Series<'a>> {
     let cases = READS_BYTES
         .into_iter()
         .flat_map(|bytes| CONNECTIONS.into_iter().map(move |connections| ReadCase { bytes, connections }));
-    cases.map(|case| of(fixture, case)).collect()
+    cases.map(|case| series_of_case(fixture, case)).collect()
 }
 
-fn of<'a>(fixture: &'a Fixture<'a>, case: ReadCase) -> Series<'a> {
+fn series_of_case<'a>(fixture: &'a ReaderFixture<'a>, case: ReadCase) -> Series<'a> {
     let mut trials: Vec<Trial<'_>> =
-        RECV_BYTES.into_iter().map(|(bytes, name)| recv(fixture, case, bytes, name)).collect();
-    trials.push(trial(fixture, case, Reader::ByHand, &[]));
+        RECV_BYTES.into_iter().map(|(bytes, name)| recv_trial(fixture, case, bytes, name)).collect();
+    trials.push(build_trial(fixture, case, ReaderKind::ByHand, &[]));
     let mut baselines: &[&str] = &[BEST_RECV, "by-hand"];
     if fixture.libnfs.is_some() {
-        trials.push(trial(fixture, case, Reader::Libnfs, &["by-hand"])); // otherwise a note says so
+        trials.push(build_trial(fixture, case, ReaderKind::Libnfs, &["by-hand"])); // otherwise a note says so
         baselines = &["libnfs", BEST_RECV, "by-hand"];
     }
-    trials.push(trial(fixture, case, Reader::Nocopy, baselines));
+    trials.push(build_trial(fixture, case, ReaderKind::Nocopy, baselines));
     let ReadCase { bytes, connections } = case;
     let ending = if connections == 1 { "" } else { "s" };
     Series {
@@ -61,47 +61,54 @@ fn of<'a>(fixture: &'a Fixture<'a>, case: ReadCase) -> Series<'a> {
     }
 }
 
-fn recv<'a>(fixture: &'a Fixture<'a>, case: ReadCase, bytes: usize, name: &str) -> Trial<'a> {
-    let run = move |window| take_recv_sample(fixture, case, bytes, window).map_err(failed(Reader::Recv));
-    Trial { method: Reader::Recv.method(), variant: Some(name.into()), baselines: &[], run: Box::new(run) }
+fn recv_trial<'a>(fixture: &'a ReaderFixture<'a>, case: ReadCase, bytes: usize, name: &str) -> Trial<'a> {
+    let run = move |window| {
+        take_recv_sample(fixture, case, bytes, window).map_err(reader_failure(ReaderKind::Recv))
+    };
+    Trial {
+        method: ReaderKind::Recv.method_name(),
+        variant: Some(name.into()),
+        baselines: &[],
+        run: Box::new(run),
+    }
 }
 
-fn trial<'a>(
-    fixture: &'a Fixture<'a>,
+fn build_trial<'a>(
+    fixture: &'a ReaderFixture<'a>,
     case: ReadCase,
-    reader: Reader,
+    reader: ReaderKind,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let run = move |window| take_sample(fixture, case, reader, window).map_err(failed(reader));
-    Trial { method: reader.method(), variant: None, baselines, run: Box::new(run) }
+    let run = move |window| take_sample(fixture, case, reader, window).map_err(reader_failure(reader));
+    Trial { method: reader.method_name(), variant: None, baselines, run: Box::new(run) }
 }
 
 fn take_recv_sample(
-    fixture: &Fixture<'_>,
+    fixture: &ReaderFixture<'_>,
     case: ReadCase,
     bytes: usize,
     window: Duration,
 ) -> io::Result<Sample> {
-    let replies = recorded::record(fixture, case.bytes)?;
-    let server = Server::start_of(fixture.testbed, ServerKind::Recorded, &replies)?;
+    let replies = recorded::record_replies(fixture, case.bytes)?;
+    let server = RunningServer::start_with_export(fixture.testbed, ServerKind::Recorded, &replies)?;
     let method = ReadMethod::Recv { from: server.address, bytes };
     let evidence =
         Evidence::copied("by recv() out of the socket into one buffer, with the heads of the replies");
-    measure_window(fixture, &server, &mut ours(method, case, window)?, |_| evidence)
+    measure_window(fixture, &server, &mut reader_command(method, case, window)?, |_| evidence)
 }
 
 fn take_sample(
-    fixture: &Fixture<'_>,
+    fixture: &ReaderFixture<'_>,
     case: ReadCase,
-    reader: Reader,
+    reader: ReaderKind,
     window: Duration,
 ) -> io::Result<Sample> {
-    let server = Server::start(fixture.testbed, ServerKind::Nocopy)?;
-    let url = fixture.url(&server, CACHED);
+    let server = RunningServer::start(fixture.testbed, ServerKind::Nocopy)?;
+    let url = fixture.nfs_url(&server, CACHED);
     let file_bytes = fixture.testbed.files.contents.cached_bytes;
     let ReadCase { bytes, connections } = case;
     match &fixture.libnfs {
-        Some(program) if reader == Reader::Libnfs => {
+        Some(program) if reader == ReaderKind::Libnfs => {
             let numbers = [
                 bytes as u64,
                 IN_FLIGHT as u64,
@@ -114,14 +121,14 @@ fn take_sample(
             command.arg("reads").arg(url).args(numbers.map(|number| number.to_string()));
             measure_window(fixture, &server, &mut command, |_| fixture.evidence_of_libnfs.clone())
         }
-        _ if reader == Reader::ByHand => {
+        _ if reader == ReaderKind::ByHand => {
             let method = ReadMethod::PreparedCalls { url, from: server.address, bytes, file_bytes };
             let evidence = Evidence::copied(BY_HAND_CAUSE);
-            measure_window(fixture, &server, &mut ours(method, case, window)?, |_| evidence)
+            measure_window(fixture, &server, &mut reader_command(method, case, window)?, |_| evidence)
         }
         _ => {
             let method = ReadMethod::Post { url, bytes, file_bytes };
-            measure_window(fixture, &server, &mut ours(method, case, window)?, evidence_of_ours)
+            measure_window(fixture, &server, &mut reader_command(method, case, window)?, evidence_of_ours)
         }
     }
 }
@@ -130,8 +137,8 @@ fn millis(duration: Duration) -> u64 {
     duration.as_millis() as u64
 }
 
-fn ours(method: ReadMethod, case: ReadCase, window: Duration) -> io::Result<Command> {
-    ChildKind::ReadNfs.command(&Task { method, connections: case.connections, window })
+fn reader_command(method: ReadMethod, case: ReadCase, window: Duration) -> io::Result<Command> {
+    ChildKind::ReadNfs.command(&NfsReadTask { method, connections: case.connections, window })
 }
 
 fn evidence_of_ours(done: &ReadResult) -> Evidence {
@@ -140,19 +147,19 @@ fn evidence_of_ours(done: &ReadResult) -> Evidence {
 }
 
 fn measure_window(
-    fixture: &Fixture<'_>,
-    server: &Server,
+    fixture: &ReaderFixture<'_>,
+    server: &RunningServer,
     command: &mut Command,
     evidence: impl FnOnce(&ReadResult) -> Evidence,
 ) -> io::Result<Sample> {
     let time_of_server = || server.cpu_ns();
-    let mut process = Process::start(&fixture.testbed.stage.receiver, command)?;
+    let mut process = ReaderProcess::start(&fixture.testbed.stage.receiver, command)?;
     process.wait_until_measuring()?;
-    let before = Probe::take(Some(&time_of_server))?;
-    let done = process.result()?;
-    let after = Probe::take(Some(&time_of_server))?;
+    let before = CounterProbe::take(Some(&time_of_server))?;
+    let done = process.wait_for_result()?;
+    let after = CounterProbe::take(Some(&time_of_server))?;
     let elapsed = Duration::from_nanos(done.elapsed_ns);
-    let read = Reading {
+    let read = WindowReading {
         packets: done.bytes,
         elapsed,
         cpu: Duration::from_nanos(done.cpu_ns),
@@ -161,18 +168,18 @@ fn measure_window(
     // The clock of the server's time runs a little longer.
     let (whole, cpu_ns) = after.counted_since(&before);
     let share = whole.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    let served = Reading {
+    let served = WindowReading {
         packets: (done.bytes as f64 * share) as u64,
         elapsed: whole,
         cpu: Duration::from_nanos(cpu_ns),
         packets_total: done.bytes,
     };
-    let traffic = Traffic {
+    let traffic = TrafficReadings {
         senders: vec![served],
         receivers: vec![read],
         machine_busy: after.machine_busy_since(&before),
         stream: StreamFacts { memory_bytes: Some(done.peak_kib << 10), ..StreamFacts::default() },
-        ..Traffic::default()
+        ..TrafficReadings::default()
     };
     Ok(Sample { traffic, latency: None, evidence: evidence(&done), wanted_share: 1.0 })
 }

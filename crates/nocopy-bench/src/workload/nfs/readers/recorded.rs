@@ -3,30 +3,30 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 
-use super::Fixture;
-use crate::workload::nfs::client::{IN_FLIGHT_MAX, Reads};
+use super::ReaderFixture;
+use crate::workload::nfs::client::{FileReader, IN_FLIGHT_MAX};
 use crate::workload::nfs::export::Export;
 use crate::workload::nfs::files::CACHED;
-use crate::workload::nfs::reads::open;
-use crate::workload::nfs::server::{RECORDED, Server, ServerKind};
+use crate::workload::nfs::reads::open_client;
+use crate::workload::nfs::server::{RECORDED, RunningServer, ServerKind};
 
 /// Records reads of the whole file with a given length; returns the files for the replaying server.
-pub(super) fn record(fixture: &Fixture<'_>, bytes: usize) -> io::Result<Export> {
+pub(super) fn record_replies(fixture: &ReaderFixture<'_>, bytes: usize) -> io::Result<Export> {
     let (testbed, files) = (fixture.testbed, &fixture.testbed.files);
-    let scratch = files.scratch().join(format!("replies-of-{bytes}"));
+    let scratch = files.scratch_directory().join(format!("replies-of-{bytes}"));
     let export = Export { scratch, ..files.export() };
     if export.scratch.exists() {
         return Ok(export);
     }
     fs::create_dir(&export.scratch)?;
-    let server = Server::start(testbed, ServerKind::Nocopy)?;
+    let server = RunningServer::start(testbed, ServerKind::Nocopy)?;
     testbed.stage.receiver.run(|| {
-        let (client, file) = open(&files.export(), &server, ServerKind::Nocopy, CACHED)?;
-        let mut reads = Reads::new(client, file, files.contents.cached_bytes, bytes as u32);
+        let (client, file) = open_client(&files.export(), &server, ServerKind::Nocopy, CACHED)?;
+        let mut reads = FileReader::new(client, file, files.contents.cached_bytes, bytes as u32);
         let mut replies = BufWriter::new(File::create_new(export.scratch.join(RECORDED))?);
         let (mut asked, all) = (0, files.contents.cached_bytes / bytes as u64);
-        while asked < all || reads.in_flight() > 0 {
-            while asked < all && reads.in_flight() < IN_FLIGHT_MAX {
+        while asked < all || reads.reads_in_flight() > 0 {
+            while asked < all && reads.reads_in_flight() < IN_FLIGHT_MAX {
                 reads.send_read()?;
                 asked += 1;
             }

@@ -16,7 +16,7 @@ pub(super) const NO_NODES: &str = "a FIFO or a socket; the server makes none; us
 
 /// A time of a file of this host, for a server, and whether it is exactly that: NFS has times from 1970
 /// to 2106.
-pub(super) fn time_of(metadata: &Metadata) -> (Time, bool) {
+pub(super) fn nfs_time(metadata: &Metadata) -> (Time, bool) {
     let seconds = metadata.mtime().clamp(0, u32::MAX.into());
     let nanoseconds = if seconds == metadata.mtime() { metadata.mtime_nsec() as u32 } else { 0 };
     (Time { seconds: seconds as u32, nanoseconds }, seconds == metadata.mtime())
@@ -26,7 +26,7 @@ pub(super) fn time_of(metadata: &Metadata) -> (Time, bool) {
 pub(super) fn lost_attributes(metadata: &Metadata) -> Option<&'static str> {
     let is_directory_or_link = metadata.is_dir() || metadata.is_symlink();
     let permissions = if is_directory_or_link { None } else { missing_permissions(metadata.mode()) };
-    permissions.or_else(|| (!time_of(metadata).1).then_some(OTHER_TIME))
+    permissions.or_else(|| (!nfs_time(metadata).1).then_some(OTHER_TIME))
 }
 
 const OTHER_TIME: &str =
@@ -36,7 +36,7 @@ const OTHER_TIME: &str =
 const PERMISSIONS: u32 = 0o1777;
 
 /// The permissions of the copy of a file, a FIFO or a socket.
-pub(super) fn permissions(of: u32) -> u32 {
+pub(super) fn copied_permissions(of: u32) -> u32 {
     of & PERMISSIONS
 }
 
@@ -48,7 +48,7 @@ pub(super) fn missing_permissions(of: u32) -> Option<&'static str> {
 }
 
 /// A directory whose file system did not take all permissions.
-pub(super) fn changed_permissions(wanted: u32, found: u32) -> Option<String> {
+pub(super) fn changed_permissions_message(wanted: u32, found: u32) -> Option<String> {
     (wanted != found).then(|| {
         format!("copied with the permissions {found:o} instead of {wanted:o}; the system there keeps no others; set them with chmod(1)")
     })

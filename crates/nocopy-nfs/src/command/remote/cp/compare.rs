@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use nocopy_report::input_file::ends_at;
+use nocopy_report::input_file::content_ends_at;
 
 use super::super::{Failure, cat};
 use super::{CopyContext, local_failure};
@@ -33,5 +33,5 @@ pub(super) fn compare(
         if context.interrupt.was_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
     })?;
     context.counts.verified_bytes += at;
-    if ends_at(file, at) { Ok(()) } else { Err(differs(at)) }
+    if content_ends_at(file, at) { Ok(()) } else { Err(differs(at)) }
 }

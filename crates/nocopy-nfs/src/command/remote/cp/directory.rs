@@ -26,32 +26,32 @@ const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 pub(super) const OWNER_MODE: u32 = 0o700;
 
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct OpenDirectory {
     descriptor: OwnedFd,
     /// For messages.
     path: PathBuf,
 }
 
-impl Directory {
+impl OpenDirectory {
     /// A directory that the user names: links in that path are followed.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Self::open_as(path, OFlags::empty())
+        Self::open_with_flags(path, OFlags::empty())
     }
 
     /// As [`open`](Self::open), of a directory that this process need not be able to list.
     pub(super) fn open_path(path: &Path) -> io::Result<Self> {
-        Self::open_as(path, OFlags::PATH)
+        Self::open_with_flags(path, OFlags::PATH)
     }
 
-    fn open_as(path: &Path, flags: OFlags) -> io::Result<Self> {
+    fn open_with_flags(path: &Path, flags: OFlags) -> io::Result<Self> {
         let path = if path == Path::new("") { Path::new(".") } else { path };
         let descriptor = open(path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
     /// Makes a directory in this one, or opens the one that is there. Its owner may write in it;
-    /// [`finish`](Self::finish) gives it its own permissions.
-    pub(super) fn make(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
+    /// [`set_mode_and_time`](Self::set_mode_and_time) gives it its own permissions.
+    pub(super) fn make_or_open(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
         match mkdirat(&self.descriptor, name, Mode::from_raw_mode(mode & 0o777 | OWNER_MODE)) {
             Err(Errno::EXIST) => {}
             made => made?,
@@ -60,25 +60,25 @@ impl Directory {
         let mode = made.metadata()?.mode();
         if mode & OWNER_MODE != OWNER_MODE {
             // Of another user, it may be writable nevertheless.
-            let _ = set_permissions(link_of(&made), Permissions::from_mode(mode & 0o7777 | OWNER_MODE));
+            let _ = set_permissions(proc_fd_path(&made), Permissions::from_mode(mode & 0o7777 | OWNER_MODE));
         }
         let descriptor = openat(&made, c".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { descriptor, path: self.path(name) })
+        Ok(Self { descriptor, path: self.entry_path(name) })
     }
 
     /// Gives this directory, which is complete, its permissions and its time. Returns the permissions that it
     /// has now.
-    pub(super) fn finish(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
+    pub(super) fn set_mode_and_time(&self, mode: u32, modified: Timespec) -> io::Result<u32> {
         rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(mode))?;
-        rustix::fs::futimens(&self.descriptor, &times(modified))?;
+        rustix::fs::futimens(&self.descriptor, &modification_timestamps(modified))?;
         Ok(self.metadata()?.mode() & 0o7777)
     }
 
     /// Opens a directory in this one.
-    pub(super) fn enter(&self, name: &OsStr) -> io::Result<Self> {
+    pub(super) fn open_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = openat(&self.descriptor, name, flags, Mode::empty())?;
-        Ok(Self { descriptor, path: self.path(name) })
+        Ok(Self { descriptor, path: self.entry_path(name) })
     }
 
     pub(super) fn metadata(&self) -> io::Result<Metadata> {
@@ -86,12 +86,12 @@ impl Directory {
     }
 
     /// The directory at a path below this one, without links.
-    pub(super) fn descend(&self, below: &Path) -> io::Result<Self> {
+    pub(super) fn open_descendant(&self, below: &Path) -> io::Result<Self> {
         let mut at = Self { descriptor: self.descriptor.try_clone()?, path: self.path.clone() };
         for part in below.components() {
             let Component::Normal(name) = part else { return Err(Errno::INVAL.into()) };
             let descriptor = OwnedFd::from(at.open_file(name, OFlags::PATH | OFlags::DIRECTORY)?);
-            at = Self { descriptor, path: at.path(name) };
+            at = Self { descriptor, path: at.entry_path(name) };
         }
         Ok(at)
     }
@@ -102,7 +102,7 @@ impl Directory {
     }
 
     /// The names of everything in it, in order.
-    pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
+    pub(super) fn entry_names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.descriptor)? {
             let name = entry?.file_name().to_bytes().to_vec();
@@ -114,12 +114,12 @@ impl Directory {
         Ok(names)
     }
 
-    pub(super) fn path(&self, name: &OsStr) -> PathBuf {
+    pub(super) fn entry_path(&self, name: &OsStr) -> PathBuf {
         self.path.join(name)
     }
 
     /// A new file; an existing one is an error, whatever it is.
-    pub(super) fn create(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn create_file(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
@@ -142,7 +142,7 @@ impl Directory {
     }
 
     /// The target of a symbolic link.
-    pub(super) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+    pub(super) fn link_target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(readlinkat(&self.descriptor, name, Vec::new())?.into_bytes())
     }
 
@@ -153,24 +153,24 @@ impl Directory {
         what: &SpecialFile<'_>,
         modified: Timespec,
     ) -> io::Result<()> {
-        match self.make_named(&names.complete, what, modified) {
+        match self.make_special_at(&names.complete, what, modified) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             done => return done,
         }
         self.remove(&names.part)?;
-        self.make_named(&names.part, what, modified)?;
+        self.make_special_at(&names.part, what, modified)?;
         self.rename(&names.part, &names.complete).inspect_err(|_| drop(self.remove(&names.part)))
     }
 
     /// Makes it with all that it has, or not at all.
-    fn make_named(&self, name: &OsStr, what: &SpecialFile<'_>, modified: Timespec) -> io::Result<()> {
+    fn make_special_at(&self, name: &OsStr, what: &SpecialFile<'_>, modified: Timespec) -> io::Result<()> {
         match what {
             SpecialFile::Link(target) => symlinkat(OsStr::from_bytes(target), &self.descriptor, name)?,
             SpecialFile::Node { kind, device, .. } => {
                 mknodat(&self.descriptor, name, *kind, PRIVATE, *device)?
             }
             SpecialFile::HardLink(file) => {
-                let link = link_of(file);
+                let link = proc_fd_path(file);
                 return Ok(linkat(CWD, &link, &self.descriptor, name, AtFlags::SYMLINK_FOLLOW)?);
             }
         }
@@ -184,9 +184,9 @@ impl Directory {
         }
         let set_all = || -> io::Result<()> {
             if let SpecialFile::Node { mode, .. } = what {
-                set_permissions(link_of(&made), Permissions::from_mode(*mode))?;
+                set_permissions(proc_fd_path(&made), Permissions::from_mode(*mode))?;
             }
-            Ok(utimensat(CWD, link_of(&made), &times(modified), AtFlags::empty())?)
+            Ok(utimensat(CWD, proc_fd_path(&made), &modification_timestamps(modified), AtFlags::empty())?)
         };
         set_all().inspect_err(|_| drop(self.remove(name)))
     }
@@ -197,12 +197,12 @@ impl Directory {
     }
 
     /// As [`look_up`](Self::look_up), by a descriptor of the file that cannot read it.
-    pub(super) fn open_reference(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn open_path_descriptor(&self, name: &OsStr) -> io::Result<File> {
         self.open_file(name, OFlags::PATH)
     }
 
     /// Whether this name is still that of the file.
-    pub(super) fn is_name_of(&self, name: &OsStr, file: &File) -> io::Result<bool> {
+    pub(super) fn still_names_file(&self, name: &OsStr, file: &File) -> io::Result<bool> {
         let (own, found) = (file.metadata()?, self.look_up(name)?);
         Ok(found.is_some_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())))
     }
@@ -237,11 +237,11 @@ pub(super) enum SpecialFile<'a> {
 }
 
 /// The name of a descriptor's file below /proc: of this very file, whatever has its name now.
-fn link_of(file: impl AsFd) -> PathBuf {
+fn proc_fd_path(file: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 
-fn times(modified: Timespec) -> Timestamps {
+fn modification_timestamps(modified: Timespec) -> Timestamps {
     Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: modified }
 }
 
@@ -263,15 +263,15 @@ mod tests {
         symlink(&elsewhere, top.join("directory")).unwrap();
         symlink(elsewhere.join("file"), top.join("file")).unwrap();
         symlink(elsewhere.join("new"), top.join("dangling")).unwrap();
-        let directory = Directory::open(&top).unwrap();
-        directory.make(OsStr::new("directory"), 0o755).unwrap_err();
+        let directory = OpenDirectory::open(&top).unwrap();
+        directory.make_or_open(OsStr::new("directory"), 0o755).unwrap_err();
         directory.open_existing(OsStr::new("file")).unwrap_err();
         for name in ["file", "dangling"] {
-            let error = directory.create(OsStr::new(name)).unwrap_err();
+            let error = directory.create_file(OsStr::new(name)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{name}");
         }
         // The directory that the user names may be a link.
-        let through = Directory::open(&top.join("directory")).unwrap();
+        let through = OpenDirectory::open(&top.join("directory")).unwrap();
         assert!(through.look_up(OsStr::new("file")).unwrap().is_some_and(|found| found.is_file()));
         assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"of another");
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
@@ -283,14 +283,14 @@ mod tests {
         let [top, moved, elsewhere] = ["top", "moved", "elsewhere"].map(|name| around.path().join(name));
         fs::create_dir(&top).unwrap();
         fs::create_dir(&elsewhere).unwrap();
-        let below = Directory::open(&top).unwrap().make(OsStr::new("below"), 0o755).unwrap();
+        let below = OpenDirectory::open(&top).unwrap().make_or_open(OsStr::new("below"), 0o755).unwrap();
         fs::rename(&top, &moved).unwrap();
         symlink(&elsewhere, &top).unwrap();
         fs::create_dir(elsewhere.join("below")).unwrap();
-        let file = below.create(OsStr::new("file")).unwrap();
+        let file = below.create_file(OsStr::new("file")).unwrap();
         assert!(moved.join("below/file").exists() && !elsewhere.join("below/file").exists());
-        assert!(below.is_name_of(OsStr::new("file"), &file).unwrap());
+        assert!(below.still_names_file(OsStr::new("file"), &file).unwrap());
         fs::remove_file(moved.join("below/file")).unwrap();
-        assert!(!below.is_name_of(OsStr::new("file"), &file).unwrap());
+        assert!(!below.still_names_file(OsStr::new("file"), &file).unwrap());
     }
 }

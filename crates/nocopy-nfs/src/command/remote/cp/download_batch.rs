@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nocopy::Buffer;
 
-use super::super::{Failure, drop_reads};
+use super::super::{Failure, drain_reads};
 use super::CopyContext;
 use super::download_file::{DownloadFile, DownloadJob};
 use crate::client::{Client, FilePosition, Ticket};
@@ -23,7 +23,7 @@ impl ActiveFile {
     /// Whether to request more: up to the listed size of the file, then one read at a time until a reply
     /// reports the end.
     fn needs_reads(&self) -> bool {
-        self.next_read < self.partial.size().max(self.next_write + 1)
+        self.next_read < self.partial.listed_size().max(self.next_write + 1)
     }
 }
 
@@ -42,18 +42,18 @@ impl DownloadBatch {
 
     /// Copies all files; returns the complete ones, which do not have their final names yet, and an error
     /// that prevents further copying. Errors of single files are noted.
-    pub(super) fn run(
+    pub(super) fn copy_files(
         mut self,
         context: &mut CopyContext<'_>,
         client: &mut Client,
     ) -> (Vec<DownloadFile>, Result<(), Failure>) {
         let mut complete = Vec::new();
-        let done = self.read_all(context, client, &mut complete);
-        drop_reads(client);
+        let done = self.read_all_files(context, client, &mut complete);
+        drain_reads(client);
         (complete, done)
     }
 
-    fn read_all(
+    fn read_all_files(
         &mut self,
         context: &mut CopyContext<'_>,
         client: &mut Client,
@@ -69,9 +69,9 @@ impl DownloadBatch {
             // Beyond the end of a complete file.
             let Some(one) = self.active.get_mut(&at) else { continue };
             let offset = filled.place.offset;
-            let written = filled.read().map_err(Failure::from).and_then(|(buffer, end)| {
+            let written = filled.into_result().map_err(Failure::from).and_then(|(buffer, end)| {
                 one.ahead.insert(offset, (buffer, end.is_end));
-                write_ready(one, context)
+                write_ready_pieces(one, context)
             });
             if let Ok(false) = written {
                 continue;
@@ -79,7 +79,7 @@ impl DownloadBatch {
             let partial = self.active.remove(&at).expect("just looked at").partial;
             match written.and_then(|_| partial.set_attributes()) {
                 Ok(()) => complete.push(partial),
-                Err(failure) => context.record_failure(partial.name(), failure)?,
+                Err(failure) => context.record_failure(partial.display_name(), failure)?,
             }
         }
     }
@@ -88,12 +88,12 @@ impl DownloadBatch {
     fn post_reads(&mut self, context: &mut CopyContext<'_>, client: &mut Client) -> Result<(), Failure> {
         while let Some(buffer) = context.pool.take() {
             let wanting = self.active.iter().find(|(_, one)| one.needs_reads()).map(|(number, _)| *number);
-            let Some(at) = wanting.map_or_else(|| self.open_next(context), |at| Ok(Some(at)))? else {
+            let Some(at) = wanting.map_or_else(|| self.open_next_file(context), |at| Ok(Some(at)))? else {
                 return Ok(());
             };
             let one = self.active.get_mut(&at).expect("found, or just begun");
             let bytes = buffer.capacity() as u64;
-            let place = FilePosition { file: one.partial.source(), offset: one.next_read };
+            let place = FilePosition { file: one.partial.source_handle(), offset: one.next_read };
             let ticket = client.post(buffer, place).expect("fewer than the client takes");
             self.tickets.insert(ticket, at);
             one.next_read += bytes;
@@ -102,13 +102,13 @@ impl DownloadBatch {
     }
 
     /// Opens the next file that needs to be copied.
-    fn open_next(&mut self, context: &mut CopyContext<'_>) -> Result<Option<u64>, Failure> {
+    fn open_next_file(&mut self, context: &mut CopyContext<'_>) -> Result<Option<u64>, Failure> {
         for job in self.jobs.by_ref() {
-            let name = job.name();
+            let name = job.display_name();
             match DownloadFile::open(context, job) {
                 Ok(None) => {}
                 Ok(Some(partial)) => {
-                    let start = partial.start();
+                    let start = partial.resumed_bytes();
                     self.number += 1;
                     let one =
                         ActiveFile { partial, next_write: start, next_read: start, ahead: BTreeMap::new() };
@@ -123,11 +123,11 @@ impl DownloadBatch {
 }
 
 /// Writes the pieces that are next; returns whether the file has ended with them.
-fn write_ready(one: &mut ActiveFile, context: &mut CopyContext<'_>) -> Result<bool, Failure> {
+fn write_ready_pieces(one: &mut ActiveFile, context: &mut CopyContext<'_>) -> Result<bool, Failure> {
     while let Some((buffer, is_end)) = one.ahead.remove(&one.next_write) {
         one.partial.write(&buffer)?;
         one.next_write += buffer.len() as u64;
-        context.count_bytes(buffer.len())?;
+        context.count_progress(buffer.len())?;
         if is_end {
             return Ok(true);
         }

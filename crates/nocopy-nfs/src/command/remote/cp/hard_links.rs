@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::directory::Directory;
+use super::directory::OpenDirectory;
 use super::record::SourceVersion;
 use super::replaced_error;
 use crate::wire::nfs3::Attributes;
@@ -28,7 +28,7 @@ struct CopiedFile {
     id: (u64, u64),
 }
 
-pub(super) fn has_more_names(original: &Attributes) -> bool {
+pub(super) fn has_several_names(original: &Attributes) -> bool {
     original.links > 1
 }
 
@@ -38,8 +38,8 @@ impl HardLinks {
         self.copies.clear();
     }
 
-    pub(super) fn add(&mut self, original: &Attributes, path: PathBuf, metadata: &Metadata) {
-        if has_more_names(original) {
+    pub(super) fn record_copy(&mut self, original: &Attributes, path: PathBuf, metadata: &Metadata) {
+        if has_several_names(original) {
             self.copies
                 .insert(original_key(original), CopiedFile { path, id: (metadata.dev(), metadata.ino()) });
         }
@@ -49,17 +49,18 @@ impl HardLinks {
     ///
     /// # Errors
     /// It cannot be reached any more, or something else has its place.
-    pub(super) fn find(&self, original: &Attributes, root: &Directory) -> Option<io::Result<File>> {
-        let copied = self.copies.get(&original_key(original)).filter(|_| has_more_names(original))?;
-        Some(copied.open(root))
+    pub(super) fn open_copy(&self, original: &Attributes, root: &OpenDirectory) -> Option<io::Result<File>> {
+        let copied = self.copies.get(&original_key(original)).filter(|_| has_several_names(original))?;
+        Some(copied.reopen(root))
     }
 }
 
 impl CopiedFile {
-    fn open(&self, root: &Directory) -> io::Result<File> {
+    fn reopen(&self, root: &OpenDirectory) -> io::Result<File> {
         let below = self.path.strip_prefix(root.own_path()).map_err(|_| Errno::NOENT)?;
         let name = below.file_name().unwrap_or(OsStr::new("."));
-        let file = root.descend(below.parent().unwrap_or(Path::new("")))?.open_reference(name)?;
+        let file =
+            root.open_descendant(below.parent().unwrap_or(Path::new("")))?.open_path_descriptor(name)?;
         let metadata = file.metadata()?;
         match (metadata.dev(), metadata.ino()) == self.id {
             true => Ok(file),

@@ -30,17 +30,17 @@ use std::time::Instant;
 
 use nocopy::Pool;
 use nocopy_report::live::LiveLine;
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::{CommandEnd, Interrupt, Outcome, print};
 use rustix::thread::CapabilitySet;
 
 use super::super::local_path;
 use super::{BUFFER_BYTES, BUFFERS, CpArguments, Failure, narrow_capabilities};
-use crate::client::{Client, Entry, FileInfo, LISTING_BYTES_MAX, Url, UrlError, escaped, is_url};
+use crate::client::{Client, Entry, FileInfo, LISTING_BYTES_MAX, Url, UrlError, escape_path, is_nfs_url};
 use crate::wire::nfs3::FileHandle;
-use directory::Directory;
+use directory::OpenDirectory;
 use hard_links::HardLinks;
-use summary::{Counts, Summary};
+use summary::{CopyCounts, Summary};
 
 /// With which root makes devices, and gives directories of others their permissions and times.
 const ROOT_CAPABILITIES: CapabilitySet =
@@ -51,7 +51,7 @@ struct CopyContext<'a> {
     interrupt: Interrupt,
     pool: Pool,
     line: LiveLine,
-    counts: Counts,
+    counts: CopyCounts,
     shown_bytes: u64,
     failures: Vec<(String, String)>,
     hard_links: HardLinks,
@@ -66,7 +66,7 @@ impl<'a> CopyContext<'a> {
             interrupt: Interrupt::catch()?,
             pool: Pool::new(BUFFERS, BUFFER_BYTES).map_err(Failure::Memory)?,
             line: LiveLine::default(),
-            counts: Counts::default(),
+            counts: CopyCounts::default(),
             shown_bytes: 0,
             failures: Vec::new(),
             hard_links: HardLinks::default(),
@@ -76,7 +76,11 @@ impl<'a> CopyContext<'a> {
 
     /// The sources, each once. If two have the same name, what was copied from one is not replaced by the
     /// other.
-    fn sources(&mut self, named: &[OsString], name: impl Fn(&OsStr) -> Option<OsString>) -> Vec<OsString> {
+    fn unique_sources(
+        &mut self,
+        named: &[OsString],
+        name: impl Fn(&OsStr) -> Option<OsString>,
+    ) -> Vec<OsString> {
         let (mut all, mut words, mut names) = (Vec::new(), HashSet::new(), HashSet::new());
         for source in named {
             if !words.insert(source) {
@@ -95,7 +99,7 @@ impl<'a> CopyContext<'a> {
     }
 
     /// Whether something may be copied to a place; if not, that is noted.
-    fn claim(&mut self, place: impl FnOnce() -> Vec<u8>, name: impl FnOnce() -> String) -> bool {
+    fn claim_place(&mut self, place: impl FnOnce() -> Vec<u8>, name: impl FnOnce() -> String) -> bool {
         let is_free = self.claimed.as_mut().is_none_or(|taken| taken.insert(place()));
         if !is_free {
             self.add_failure(
@@ -107,7 +111,7 @@ impl<'a> CopyContext<'a> {
     }
 
     /// Skips something because of what it is.
-    fn skip(&mut self, name: String, cause: &str) {
+    fn record_skip(&mut self, name: String, cause: &str) {
         self.counts.skipped += 1;
         self.add_failure(name, format!("skipped; {cause}"));
     }
@@ -117,7 +121,7 @@ impl<'a> CopyContext<'a> {
         self.failures.push((name, what.into()));
     }
 
-    fn count_bytes(&mut self, bytes: usize) -> Result<(), Failure> {
+    fn count_progress(&mut self, bytes: usize) -> Result<(), Failure> {
         self.counts.bytes += bytes as u64;
         let Self { line, counts, shown_bytes, .. } = self;
         line.update(Instant::now(), |since| {
@@ -127,23 +131,24 @@ impl<'a> CopyContext<'a> {
                 "{} of {} files, {}B of {}B, {}B/s",
                 counts.files,
                 counts.files_all,
-                with_space(short(counts.bytes as f64)),
-                with_space(short(counts.bytes_all as f64)),
-                with_space(short(speed))
+                with_unit_space(short_number(counts.bytes as f64)),
+                with_unit_space(short_number(counts.bytes_all as f64)),
+                with_unit_space(short_number(speed))
             )
         });
         if self.interrupt.was_interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
     /// What is in a directory of the server.
-    fn list(&self, client: &mut Client, directory: FileHandle) -> Result<Vec<Entry>, Failure> {
-        let listed = client.list_unless(directory, LISTING_BYTES_MAX, || self.interrupt.was_interrupted())?;
+    fn list_directory(&self, client: &mut Client, directory: FileHandle) -> Result<Vec<Entry>, Failure> {
+        let listed =
+            client.list_until_stopped(directory, LISTING_BYTES_MAX, || self.interrupt.was_interrupted())?;
         listed.ok_or(Failure::Interrupted)
     }
 
     /// Notes that one file could not be copied; an error that affects all files is returned.
     fn record_failure(&mut self, name: String, failure: Failure) -> Result<(), Failure> {
-        if failure.is_of_all_files() {
+        if failure.affects_all_files() {
             return Err(failure);
         }
         self.failures.push((name, failure.to_string()));
@@ -152,7 +157,7 @@ impl<'a> CopyContext<'a> {
 }
 
 /// A number and a space before its unit; `1.23 M` has one already.
-fn with_space(number: String) -> String {
+fn with_unit_space(number: String) -> String {
     if number.contains(' ') { number } else { number + " " }
 }
 
@@ -165,17 +170,17 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     let (to, from) = arguments.paths.split_last().expect("clap requires two");
     let start = Instant::now();
     let mut context = CopyContext::new(arguments)?;
-    let remote: Vec<bool> = from.iter().map(|path| is_url(path)).collect();
+    let remote: Vec<bool> = from.iter().map(|path| is_nfs_url(path)).collect();
     let mut clients = Vec::new();
-    let done = match (is_url(to), remote.as_slice()) {
+    let done = match (is_nfs_url(to), remote.as_slice()) {
         (false, all) if all.iter().all(|is_remote| *is_remote) => {
-            download::run(&mut context, from, &local_path(to)?, &mut clients)
+            download::run(&mut context, from, &parse_local_path(to)?, &mut clients)
         }
-        (true, all) if !all.contains(&true) => upload::run(&mut context, from, &url(to)?, &mut clients),
+        (true, all) if !all.contains(&true) => upload::run(&mut context, from, &parse_url(to)?, &mut clients),
         _ => Err(Failure::Sides),
     };
     let is_over = matches!(done, Ok(()) | Err(Failure::Interrupted));
-    if !is_over && context.counts == Counts::default() && context.failures.is_empty() {
+    if !is_over && context.counts == CopyCounts::default() && context.failures.is_empty() {
         return done.map(|()| Outcome::Positive); // there is nothing to sum up
     }
     let ended = match &done {
@@ -186,26 +191,29 @@ pub fn run(arguments: &CpArguments) -> Result<Outcome, Failure> {
     let CopyContext { counts, failures, line, .. } = context;
     drop(line);
     for (name, said) in &failures {
-        print::print_status(format_args!("nocopy: {}", print::one_line(&format!("{name}: {said}"))));
+        print::print_status(format_args!(
+            "nocopy: {}",
+            print::replace_all_control_characters(&format!("{name}: {said}"))
+        ));
     }
-    let summary = Summary::of(ended, start.elapsed(), counts, failures, &clients);
+    let summary = Summary::from_counts(ended, start.elapsed(), counts, failures, &clients);
     let failure = done.err().filter(|failure| !matches!(failure, Failure::Interrupted));
-    print::finish(&summary, arguments.json, failure)
+    print::print_summary(&summary, arguments.json, failure)
 }
 
-fn url(word: &OsStr) -> Result<Url, Failure> {
-    Ok(Url::of(word).map_err(crate::client::ClientError::from)?)
+fn parse_url(word: &OsStr) -> Result<Url, Failure> {
+    Ok(Url::from_os_str(word).map_err(crate::client::ClientError::from)?)
 }
 
-fn local_path(word: &OsStr) -> Result<PathBuf, Failure> {
-    let url = || escaped(word.as_bytes());
+fn parse_local_path(word: &OsStr) -> Result<PathBuf, Failure> {
+    let url = || escape_path(word.as_bytes());
     local_path::parse(word)
         .ok_or_else(|| crate::client::ClientError::from(UrlError::File { url: url() }).into())
 }
 
 /// Whether a directory of this host is one of the server, which may export it: then a copy would be copied
 /// into itself.
-fn is_same_directory(ours: &Directory, client: &mut Client, theirs: &FileInfo) -> Result<bool, Failure> {
+fn is_same_directory(ours: &OpenDirectory, client: &mut Client, theirs: &FileInfo) -> Result<bool, Failure> {
     let metadata = || ours.metadata().map_err(|error| local_failure(ours.own_path(), error));
     let before = metadata()?;
     if before.ino() != theirs.attributes.file_id {

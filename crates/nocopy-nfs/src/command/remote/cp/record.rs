@@ -40,7 +40,7 @@ impl CopyNames {
     pub(super) fn new(whole: OsString) -> Self {
         let bytes = whole.as_bytes();
         let begin = match bytes.len() + PART.len() > NAME_BYTES_MAX && bytes.len() <= NAME_BYTES_MAX {
-            true => shortened(bytes),
+            true => shortened_name(bytes),
             false => bytes.to_vec(),
         };
         let with = |suffix: &str| OsString::from_vec([&begin, suffix.as_bytes()].concat());
@@ -50,7 +50,7 @@ impl CopyNames {
 
 /// The beginning of a name that leaves no room for a suffix, and a hash of all of it. No character is cut in
 /// two.
-fn shortened(name: &[u8]) -> Vec<u8> {
+fn shortened_name(name: &[u8]) -> Vec<u8> {
     let mut hasher = SipHasher13::new();
     hasher.write(name);
     let hash = format!("-{:016x}", hasher.finish());
@@ -63,7 +63,7 @@ fn shortened(name: &[u8]) -> Vec<u8> {
 
 /// Whether a name is that of an unfinished copy or its record. Such files in a directory are skipped: the
 /// names of their copies would conflict with this copy's own.
-pub(super) fn is_unfinished(name: &OsStr) -> bool {
+pub(super) fn is_unfinished_copy_name(name: &OsStr) -> bool {
     [PART, RECORD].iter().any(|suffix| name.as_encoded_bytes().ends_with(suffix.as_bytes()))
 }
 
@@ -102,7 +102,7 @@ impl SourceVersion {
     /// The record that the first `done` bytes of this version are on the disk, in the part with this number.
     /// Its length does not depend on the numbers, so that it can be written over an earlier one; the checksum
     /// shows that it was written whole.
-    pub(super) fn record(&self, part: u64, done: u64) -> String {
+    pub(super) fn format_record(&self, part: u64, done: u64) -> String {
         let Self { file_id, size, modified, changed } = self;
         let mut text = format!(
             "nocopy cp 1\nsource {file_id:016x} {size:016x} {:016x} {:08x} {:016x} {:08x}\npart {part:016x}\ndone {done:016x}\n",
@@ -119,7 +119,7 @@ impl SourceVersion {
         let text = str::from_utf8(record).ok()?;
         let done = text.lines().find_map(|line| line.strip_prefix("done "))?;
         let done = u64::from_str_radix(done, 16).ok()?;
-        (done <= self.size && self.record(part, done).as_bytes() == record).then_some(done)
+        (done <= self.size && self.format_record(part, done).as_bytes() == record).then_some(done)
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) struct ExistingFile {
 }
 
 impl ExistingFile {
-    pub(super) fn is_owned_by(&self, user: u32) -> bool {
+    pub(super) fn is_exclusively_owned_by(&self, user: u32) -> bool {
         self.is_regular && self.links == 1 && self.owner == user
     }
 }
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn records_prove_bytes_of_one_version_and_part() {
-        let record = VERSION.record(9, 64 << 20);
+        let record = VERSION.format_record(9, 64 << 20);
         assert!(record.len() <= BYTES_MAX);
-        assert_eq!(record.len(), VERSION.record(u64::MAX, 0).len());
+        assert_eq!(record.len(), VERSION.format_record(u64::MAX, 0).len());
         assert_eq!(VERSION.proven_bytes(record.as_bytes(), 9), Some(64 << 20));
         assert_eq!(VERSION.proven_bytes(record.as_bytes(), 8), None);
         for other in [
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(other.proven_bytes(record.as_bytes(), 9), None, "{other:?}");
         }
         // More than there is.
-        assert_eq!(VERSION.proven_bytes(VERSION.record(9, (100 << 20) + 1).as_bytes(), 9), None);
+        assert_eq!(VERSION.proven_bytes(VERSION.format_record(9, (100 << 20) + 1).as_bytes(), 9), None);
     }
 
     #[test]
@@ -188,8 +188,8 @@ mod tests {
                 assert!(
                     part.len() <= 255
                         && record.len() <= 255
-                        && is_unfinished(&part)
-                        && is_unfinished(&record)
+                        && is_unfinished_copy_name(&part)
+                        && is_unfinished_copy_name(&record)
                 );
                 assert!(part.to_str().is_some());
                 assert_eq!(part.as_bytes().starts_with(whole.as_bytes()), is_kept, "{part:?}");
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn torn_records_prove_nothing() {
-        let [old, new] = [32 << 20, 64 << 20].map(|done| VERSION.record(9, done).into_bytes());
+        let [old, new] = [32 << 20, 64 << 20].map(|done| VERSION.format_record(9, done).into_bytes());
         for length in 1..new.len() {
             let torn = [&new[..length], &old[length..]].concat();
             if torn != new && torn != old {
@@ -213,15 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn files_of_other_users_are_not_continued() {
+    fn only_own_regular_files_with_one_name_are_continued() {
         let own = ExistingFile { is_regular: true, links: 1, owner: 1000 };
-        assert!(own.is_owned_by(1000));
+        assert!(own.is_exclusively_owned_by(1000));
         for other in [
             ExistingFile { is_regular: false, ..own },
             ExistingFile { links: 2, ..own },
             ExistingFile { owner: 2000, ..own },
         ] {
-            assert!(!other.is_owned_by(1000), "{other:?}");
+            assert!(!other.is_exclusively_owned_by(1000), "{other:?}");
         }
     }
 }

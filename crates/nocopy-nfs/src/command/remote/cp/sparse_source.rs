@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use nocopy_report::input_file::{InputKind, kind_of};
+use nocopy_report::input_file::{InputKind, input_kind_from_metadata};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -29,7 +29,7 @@ impl SparseSource {
     pub(super) fn new(file: File, metadata: &Metadata) -> Self {
         // Without a length that is that of its content, it has no holes: what is made when it is read takes
         // no blocks.
-        let is_stored = || kind_of(&file, metadata) != InputKind::Stream;
+        let is_stored = || input_kind_from_metadata(&file, metadata) != InputKind::Stream;
         let holes = match metadata.blocks().saturating_mul(512) < metadata.len() && is_stored() {
             true => HoleState::Data { end: 0 },
             false => HoleState::None,
@@ -68,7 +68,7 @@ impl SparseSource {
     }
 
     /// The length of the file, if it ends in a hole behind this offset.
-    pub(super) fn length_behind(&self, offset: u64) -> Option<u64> {
+    pub(super) fn length_if_hole_follows(&self, offset: u64) -> Option<u64> {
         match self.holes {
             HoleState::End { length } if length > offset => Some(length),
             _ => None,
@@ -104,8 +104,8 @@ mod tests {
             assert!(data.iter().any(|data| data.contains(&at) && data.contains(&(at + 3))), "{data:?}");
         }
         let is_end = matches!(source.holes, HoleState::End { .. });
-        assert_eq!(source.length_behind(offset), is_end.then_some(5 * PIECE));
-        assert_eq!(source.length_behind(5 * PIECE), None);
+        assert_eq!(source.length_if_hole_follows(offset), is_end.then_some(5 * PIECE));
+        assert_eq!(source.length_if_hole_follows(5 * PIECE), None);
         // A file without blocks.
         let empty = tempfile::tempfile().unwrap();
         let metadata = empty.metadata().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nocopy::{Cause, Evidence};
-use nocopy_report::quantity::short;
+use nocopy_report::quantity::short_number;
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::client::Client;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Counts {
+pub(super) struct CopyCounts {
     pub(super) files: u64,
     pub(super) directories: u64,
     pub(super) bytes: u64,
@@ -34,9 +34,9 @@ pub(super) struct Counts {
     pub(super) bytes_all: u64,
 }
 
-impl Counts {
+impl CopyCounts {
     /// Counts a file that is to be copied. A server may say that it has any length.
-    pub(super) fn expect(&mut self, bytes: u64) {
+    pub(super) fn count_expected(&mut self, bytes: u64) {
         self.files_all += 1;
         self.bytes_all = self.bytes_all.saturating_add(bytes);
     }
@@ -53,7 +53,7 @@ pub(super) struct Summary {
     ended: CommandEnd,
     seconds: f64,
     #[serde(flatten)]
-    counts: Counts,
+    counts: CopyCounts,
     evidence: EvidenceSummary,
     /// Calls that were sent again because a connection was lost.
     retransmitted_calls: u64,
@@ -71,10 +71,10 @@ struct EvidenceSummary {
 }
 
 impl Summary {
-    pub(super) fn of(
+    pub(super) fn from_counts(
         ended: CommandEnd,
         time: Duration,
-        counts: Counts,
+        counts: CopyCounts,
         failures: Vec<(String, String)>,
         clients: &[Client],
     ) -> Self {
@@ -103,9 +103,9 @@ impl nocopy_report::Summary for Summary {
     const SCHEMA: &'static str = "nocopy.cp/2";
 
     fn table(&self) -> Table {
-        let Counts { files, directories, bytes, links_made, special_files, skipped, .. } = self.counts;
-        let Counts { unchanged, resumed_bytes, verified_bytes, .. } = self.counts;
-        let speed = short(bytes as f64 / self.seconds.max(1e-9));
+        let CopyCounts { files, directories, bytes, links_made, special_files, skipped, .. } = self.counts;
+        let CopyCounts { unchanged, resumed_bytes, verified_bytes, .. } = self.counts;
+        let speed = short_number(bytes as f64 / self.seconds.max(1e-9));
         let all = format!(
             "{files} files, {directories} directories, {bytes} bytes in {:.2} s ({speed}B/s){}",
             self.seconds,

@@ -12,13 +12,15 @@ use rustix::io::Errno;
 
 use super::super::super::local_path;
 use super::super::Failure;
-use super::super::follow::destination;
-use super::attributes::{DIRECTORY, SPECIAL_FILE, UNFINISHED, changed_permissions, lost_attributes, time_of};
-use super::directory::{Directory, OWNER_MODE};
-use super::record::is_unfinished;
+use super::super::follow::open_destination;
+use super::attributes::{
+    DIRECTORY, SPECIAL_FILE, UNFINISHED, changed_permissions_message, lost_attributes, nfs_time,
+};
+use super::directory::{OWNER_MODE, OpenDirectory};
+use super::record::is_unfinished_copy_name;
 use super::upload_file::UploadJob;
-use super::upload_special::{link_name, make_link, make_node};
-use super::uploads::{Uploads, linked_id};
+use super::upload_special::{link_to_existing_copy, make_link, make_node};
+use super::uploads::{Uploads, hard_link_id};
 use super::{Clients, CopyContext, is_same_directory, local_failure};
 use crate::client::{Client, FileInfo, Url};
 use crate::wire::nfs3::{FileHandle, NewAttributes, SetTime, Status};
@@ -36,16 +38,16 @@ pub(super) fn run(
     to: &Url,
     clients: &mut Clients,
 ) -> Result<(), Failure> {
-    let (client, directory, name) = destination(to, &context.arguments.server, &context.pool)?;
+    let (client, directory, name) = open_destination(to, &context.arguments.server, &context.pool)?;
     clients.push(client);
     let client = clients.last_mut().expect("just put there");
     if from.len() > 1 && name.is_some() {
         return Err(Failure::NotDirectory { path: to.to_string() });
     }
     let (mut uploads, mut entered) = (Uploads::new()?, Vec::new());
-    for word in context.sources(from, |word| copy_name(&super::local_path(word).ok()?).ok()) {
-        let path = super::local_path(&word)?;
-        let found = source_of(&path).and_then(|found| Ok((found, copy_name(&path)?)));
+    for word in context.unique_sources(from, |word| copy_name(&super::parse_local_path(word).ok()?).ok()) {
+        let path = super::parse_local_path(&word)?;
+        let found = open_source_directory(&path).and_then(|found| Ok((found, copy_name(&path)?)));
         let ((from, source), own) = match found {
             Ok(found) => found,
             Err(error) => {
@@ -56,9 +58,9 @@ pub(super) fn run(
         let name = name.clone().unwrap_or(own);
         let mut left = vec![UploadJob { from, source, directory, name, above: Rc::new([]) }];
         while let Some(job) = left.pop() {
-            context.count_bytes(0)?;
-            let name = job.name();
-            match copy_one(context, client, &mut uploads, job) {
+            context.count_progress(0)?;
+            let name = job.display_name();
+            match copy_entry(context, client, &mut uploads, job) {
                 Ok(None) => {}
                 Ok(Some((directory, below))) => {
                     left.extend(below);
@@ -68,7 +70,7 @@ pub(super) fn run(
             }
         }
     }
-    uploads.finish(context, client)?;
+    uploads.finish_all(context, client)?;
     // Those inside others first: their permissions may make what is in them unreachable.
     for directory in entered.into_iter().rev() {
         finish_directory(context, client, directory)?;
@@ -77,26 +79,26 @@ pub(super) fn run(
 }
 
 /// Copies a file, or makes a directory: that one is returned, with what is to be copied into it.
-fn copy_one(
+fn copy_entry(
     context: &mut CopyContext<'_>,
     client: &mut Client,
     uploads: &mut Uploads,
     job: UploadJob,
 ) -> Result<Option<(UploadedDirectory, Vec<UploadJob>)>, Failure> {
     let metadata = job.from.look_up(&job.source).and_then(|found| found.ok_or(Errno::NOENT.into()));
-    let metadata = metadata.map_err(|error| local_failure(&job.path(), error))?;
+    let metadata = metadata.map_err(|error| local_failure(&job.source_path(), error))?;
     let is_recursive = context.arguments.recursive;
     if metadata.is_dir() && is_recursive {
         return enter_directory(context, client, &job).map(Some);
     }
     let place = || [job.directory.as_bytes(), b"/", job.name.as_bytes()].concat();
     if metadata.is_dir() {
-        context.skip(job.name(), DIRECTORY);
-    } else if is_unfinished(&job.name) {
-        context.skip(job.name(), UNFINISHED);
+        context.record_skip(job.display_name(), DIRECTORY);
+    } else if is_unfinished_copy_name(&job.name) {
+        context.record_skip(job.display_name(), UNFINISHED);
     } else if !is_recursive && !metadata.is_file() {
-        context.skip(job.name(), SPECIAL_FILE);
-    } else if !context.claim(place, || job.name()) {
+        context.record_skip(job.display_name(), SPECIAL_FILE);
+    } else if !context.claim_place(place, || job.display_name()) {
         // It is noted.
     } else if link_to_copy(context, client, uploads, (&job, &metadata))? {
         // It is complete.
@@ -108,7 +110,7 @@ fn copy_one(
             uploads.remember_copy(&metadata, || (job.directory, job.name));
         }
     } else {
-        uploads.begin(context, client, job)?;
+        uploads.begin_upload(context, client, job)?;
     }
     Ok(None)
 }
@@ -121,11 +123,11 @@ fn link_to_copy(
     uploads: &mut Uploads,
     (job, metadata): (&UploadJob, &Metadata),
 ) -> Result<bool, Failure> {
-    let Some(id) = linked_id(metadata) else { return Ok(false) };
-    let Some((directory, name)) = uploads.copy_of(id, context, client)? else { return Ok(false) };
-    match link_name(context, client, job, (directory, name.as_bytes())) {
+    let Some(id) = hard_link_id(metadata) else { return Ok(false) };
+    let Some((directory, name)) = uploads.wait_for_copy(id, context, client)? else { return Ok(false) };
+    match link_to_existing_copy(context, client, job, (directory, name.as_bytes())) {
         Err(Failure::Client(error)) if error.status().is_some() => {
-            context.add_failure(job.name(), format!("copied as a file of its own; {error}"));
+            context.add_failure(job.display_name(), format!("copied as a file of its own; {error}"));
             Ok(false)
         }
         done => done.map(|()| true),
@@ -134,21 +136,21 @@ fn link_to_copy(
 
 /// A source that the user names, by its directory and its name there. Links on the way are followed, and so
 /// is one that is the source.
-fn source_of(path: &Path) -> io::Result<(Rc<Directory>, OsString)> {
+fn open_source_directory(path: &Path) -> io::Result<(Rc<OpenDirectory>, OsString)> {
     let text = path.as_os_str().as_bytes();
     match path.file_name().filter(|_| !text.ends_with(b"/") && !text.ends_with(b"/.")) {
         Some(_) if symlink_metadata(path)?.is_symlink() => {
             let behind = path.canonicalize()?;
             match behind.parent().zip(behind.file_name()) {
-                Some((above, name)) => Ok((Rc::new(Directory::open_path(above)?), name.to_owned())),
-                None => Ok((Rc::new(Directory::open_path(&behind)?), ".".into())),
+                Some((above, name)) => Ok((Rc::new(OpenDirectory::open_path(above)?), name.to_owned())),
+                None => Ok((Rc::new(OpenDirectory::open_path(&behind)?), ".".into())),
             }
         }
         Some(name) => {
-            let above = Directory::open_path(path.parent().unwrap_or(Path::new("")))?;
+            let above = OpenDirectory::open_path(path.parent().unwrap_or(Path::new("")))?;
             Ok((Rc::new(above), name.to_owned()))
         }
-        None => Ok((Rc::new(Directory::open_path(path)?), ".".into())),
+        None => Ok((Rc::new(OpenDirectory::open_path(path)?), ".".into())),
     }
 }
 
@@ -166,44 +168,44 @@ fn enter_directory(
     client: &mut Client,
     job: &UploadJob,
 ) -> Result<(UploadedDirectory, Vec<UploadJob>), Failure> {
-    let failed = |error| local_failure(&job.path(), error);
+    let failed = |error| local_failure(&job.source_path(), error);
     // Before it is made there, so that it is the one that was looked at.
-    let from = Rc::new(job.from.enter(&job.source).map_err(failed)?);
+    let from = Rc::new(job.from.open_subdirectory(&job.source).map_err(failed)?);
     let metadata = from.metadata().map_err(failed)?;
     for made in &*job.above {
-        check_apart(client, job, &from, made)?;
+        check_not_into_itself(client, job, &from, made)?;
     }
     let made = make_directory(client, job, metadata.mode())?;
-    check_apart(client, job, &from, &made)?;
+    check_not_into_itself(client, job, &from, &made)?;
     context.counts.directories += 1;
     let above: Rc<[FileInfo]> = [&*job.above, &[made]].concat().into();
     let mut below = Vec::new();
-    for name in from.names().map_err(failed)?.into_iter().rev() {
+    for name in from.entry_names().map_err(failed)?.into_iter().rev() {
         if let Ok(Some(metadata)) = from.look_up(&name)
             && metadata.is_file()
         {
-            context.counts.expect(metadata.len());
+            context.counts.count_expected(metadata.len());
         }
         let (from, source) = (Rc::clone(&from), name.clone());
         below.push(UploadJob { from, source, directory: made.file, name, above: Rc::clone(&above) });
     }
-    lost_attributes(&metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
+    lost_attributes(&metadata).into_iter().for_each(|what| context.add_failure(job.display_name(), what));
     let new = NewAttributes {
         mode: Some(metadata.mode() & 0o7777),
-        modified: SetTime::To(time_of(&metadata).0),
+        modified: SetTime::To(nfs_time(&metadata).0),
         ..NewAttributes::NONE
     };
-    Ok((UploadedDirectory { name: job.name(), directory: made.file, new }, below))
+    Ok((UploadedDirectory { name: job.display_name(), directory: made.file, new }, below))
 }
 
-fn check_apart(
+fn check_not_into_itself(
     client: &mut Client,
     job: &UploadJob,
-    from: &Directory,
+    from: &OpenDirectory,
     made: &FileInfo,
 ) -> Result<(), Failure> {
     match is_same_directory(from, client, made)? {
-        true => Err(Failure::IntoItself { path: job.name() }),
+        true => Err(Failure::IntoItself { path: job.display_name() }),
         false => Ok(()),
     }
 }
@@ -238,7 +240,8 @@ fn finish_directory(
     match client.set_attributes(directory, new) {
         Ok(after) => {
             let found = after.map(|after| after.mode & 0o7777);
-            let other = new.mode.zip(found).and_then(|(wanted, found)| changed_permissions(wanted, found));
+            let other =
+                new.mode.zip(found).and_then(|(wanted, found)| changed_permissions_message(wanted, found));
             other.into_iter().for_each(|what| context.add_failure(name.clone(), what));
             Ok(())
         }

@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use nocopy::Pool;
-use nocopy_report::input_file::{InputKind, ends_at, kind_of};
+use nocopy_report::input_file::{InputKind, content_ends_at, input_kind_from_metadata};
 
 use super::super::super::local_path;
 use super::super::Failure;
-use super::attributes::{permissions, time_of};
+use super::attributes::{copied_permissions, nfs_time};
 use super::compare::compare;
-use super::directory::Directory;
+use super::directory::OpenDirectory;
 use super::record::{CopyNames, ExistingFile, INTERVAL_BYTES, SourceVersion};
 use super::sparse_source::SparseSource;
 use super::{CopyContext, local_failure, replaced_error};
-use crate::client::{Client, ClientError, FileInfo, FilePosition, escaped};
+use crate::client::{Client, ClientError, FileInfo, FilePosition, escape_path};
 use crate::wire::nfs3::{CreateMode, FileHandle, NewAttributes, SetTime, Status, Time};
 
 /// The most writes waiting for replies: enough for the network, and below the client's own limit.
@@ -27,7 +27,7 @@ pub(super) const CALLS_MAX: usize = 64;
 
 pub(super) struct UploadJob {
     /// Where it is on this host, and its name there.
-    pub(super) from: Rc<Directory>,
+    pub(super) from: Rc<OpenDirectory>,
     pub(super) source: OsString,
     /// Where it will be on the server, and its name there.
     pub(super) directory: FileHandle,
@@ -37,13 +37,13 @@ pub(super) struct UploadJob {
 }
 
 impl UploadJob {
-    pub(super) fn path(&self) -> PathBuf {
-        self.from.path(&self.source)
+    pub(super) fn source_path(&self) -> PathBuf {
+        self.from.entry_path(&self.source)
     }
 
     /// Its path, for messages.
-    pub(super) fn name(&self) -> String {
-        local_path::to_text(&self.path())
+    pub(super) fn display_name(&self) -> String {
+        local_path::to_text(&self.source_path())
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) struct UploadFile {
 
 impl UploadFile {
     pub(super) fn open(job: UploadJob) -> Result<Self, Failure> {
-        let from = job.path();
+        let from = job.source_path();
         let UploadJob { directory, name, .. } = job;
         // It may have been replaced since it was looked at.
         let file = job.from.open_to_read(&job.source).map_err(|error| local_failure(&from, error))?;
@@ -106,11 +106,11 @@ impl UploadFile {
         })
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(super) fn display_name(&self) -> String {
         local_path::to_text(&self.from)
     }
 
-    pub(super) fn failure_of(&self, error: io::Error) -> Failure {
+    pub(super) fn source_failure(&self, error: io::Error) -> Failure {
         local_failure(&self.from, error)
     }
 
@@ -122,12 +122,12 @@ impl UploadFile {
         Failure::Shrunk { path: self.from.clone() }
     }
 
-    fn version(&self) -> SourceVersion {
+    fn source_version(&self) -> SourceVersion {
         SourceVersion::from(&self.metadata)
     }
 
-    fn modified(&self) -> Time {
-        time_of(&self.metadata).0
+    fn modification_time(&self) -> Time {
+        nfs_time(&self.metadata).0
     }
 
     pub(super) fn metadata(&self) -> &Metadata {
@@ -141,7 +141,7 @@ impl UploadFile {
 
     /// Makes a copy as long as its original, if that ends in a hole.
     pub(super) fn set_length(&self, client: &mut Client) -> Result<(), ClientError> {
-        if let Some(bytes) = self.source.length_behind(self.offset) {
+        if let Some(bytes) = self.source.length_if_hole_follows(self.offset) {
             client.set_attributes(
                 self.part_handle(),
                 NewAttributes { size: Some(bytes), ..NewAttributes::NONE },
@@ -150,9 +150,9 @@ impl UploadFile {
         Ok(())
     }
 
-    pub(super) fn attributes(&self) -> NewAttributes {
-        let mode = Some(permissions(self.metadata.mode()));
-        NewAttributes { mode, modified: SetTime::To(self.modified()), ..NewAttributes::NONE }
+    pub(super) fn copy_attributes(&self) -> NewAttributes {
+        let mode = Some(copied_permissions(self.metadata.mode()));
+        NewAttributes { mode, modified: SetTime::To(self.modification_time()), ..NewAttributes::NONE }
     }
 
     pub(super) fn directory(&self) -> FileHandle {
@@ -171,35 +171,38 @@ impl UploadFile {
     /// Whether an earlier copy is complete.
     pub(super) fn is_copied(&self, client: &mut Client) -> Result<bool, ClientError> {
         let key = |time: Time| (time.seconds, time.nanoseconds);
-        Ok(self.find(&self.names.complete, client)?.is_some_and(|found| {
-            let is_newer = key(found.attributes.modified) >= key(self.modified());
+        Ok(self.look_up_name(&self.names.complete, client)?.is_some_and(|found| {
+            let is_newer = key(found.attributes.modified) >= key(self.modification_time());
             let size = found.attributes.size;
-            found.is_regular() && size == self.metadata.len() && is_newer && ends_at(&self.source.file, size)
+            found.is_regular()
+                && size == self.metadata.len()
+                && is_newer
+                && content_ends_at(&self.source.file, size)
         }))
     }
 
-    fn find(&self, name: &OsStr, client: &mut Client) -> Result<Option<FileInfo>, ClientError> {
+    fn look_up_name(&self, name: &OsStr, client: &mut Client) -> Result<Option<FileInfo>, ClientError> {
         absent_as_none(client.look_up(self.directory, name.as_bytes()))
     }
 
     /// Prepares for a new part: no record of an earlier one may be there.
-    pub(super) fn prepare(&self, client: &mut Client) -> Result<(), ClientError> {
-        match self.version().may_have_record() {
-            true => self.remove(&self.names.record, client),
+    pub(super) fn remove_stale_record(&self, client: &mut Client) -> Result<(), ClientError> {
+        match self.source_version().may_have_record() {
+            true => self.remove_name(&self.names.record, client),
             false => Ok(()),
         }
     }
 
     /// Makes the part, although something has its name.
     pub(super) fn make_part(&self, client: &mut Client) -> Result<FileInfo, ClientError> {
-        self.remove(&self.names.record, client)?;
-        self.make_file(&self.names.part, client)
+        self.remove_name(&self.names.record, client)?;
+        self.create_or_replace_file(&self.names.part, client)
     }
 
-    fn make_file(&self, name: &OsStr, client: &mut Client) -> Result<FileInfo, ClientError> {
+    fn create_or_replace_file(&self, name: &OsStr, client: &mut Client) -> Result<FileInfo, ClientError> {
         match client.create(self.directory, name.as_bytes(), EMPTY) {
             Err(error) if error.status() == Some(Status::Exists) => {
-                self.remove(name, client)?;
+                self.remove_name(name, client)?;
                 client.create(self.directory, name.as_bytes(), EMPTY)
             }
             made => made,
@@ -207,12 +210,12 @@ impl UploadFile {
     }
 
     /// Removes what has the names of the part and the record, first the record.
-    fn discard(&self, client: &mut Client) -> Result<(), ClientError> {
-        self.remove(&self.names.record, client)?;
-        self.remove(&self.names.part, client)
+    fn remove_part_and_record(&self, client: &mut Client) -> Result<(), ClientError> {
+        self.remove_name(&self.names.record, client)?;
+        self.remove_name(&self.names.part, client)
     }
 
-    fn remove(&self, name: &OsStr, client: &mut Client) -> Result<(), ClientError> {
+    fn remove_name(&self, name: &OsStr, client: &mut Client) -> Result<(), ClientError> {
         absent_as_none(client.remove(self.directory, name.as_bytes())).map(drop)
     }
 
@@ -222,29 +225,32 @@ impl UploadFile {
     }
 
     /// Continues the part of an earlier copy after the bytes that its record proves, if there are any.
-    pub(super) fn resume(&mut self, client: &mut Client, short: &Pool) -> Result<bool, Failure> {
-        if !self.version().may_have_record() {
+    pub(super) fn resume_earlier_copy(&mut self, client: &mut Client, short: &Pool) -> Result<bool, Failure> {
+        if !self.source_version().may_have_record() {
             return Ok(false);
         }
-        let (record, part) = (self.find(&self.names.record, client)?, self.find(&self.names.part, client)?);
+        let (record, part) =
+            (self.look_up_name(&self.names.record, client)?, self.look_up_name(&self.names.part, client)?);
         let Some((record, part)) = record.zip(part) else { return Ok(false) };
         let buffer = short.take().expect("one for each file");
         let text = match client.read(buffer, FilePosition { file: record.file, offset: 0 }) {
             Err(error) if error.status().is_some() => return Ok(false), // such as a file of another user
             read => read?.0,
         };
-        let Some(done) = self.version().proven_bytes(&text, part.attributes.file_id) else {
+        let Some(done) = self.source_version().proven_bytes(&text, part.attributes.file_id) else {
             return Ok(false);
         };
         drop(text);
         // For whom the server takes this client shows in a file that it makes.
-        let own = self.make_file(&self.names.record, client)?;
-        let is_own = |found: FileInfo| ExistingFile::from(&found.attributes).is_owned_by(own.attributes.user);
+        let own = self.create_or_replace_file(&self.names.record, client)?;
+        let is_own = |found: FileInfo| {
+            ExistingFile::from(&found.attributes).is_exclusively_owned_by(own.attributes.user)
+        };
         if !(is_own(record) && is_own(part) && done <= part.attributes.size) {
             return Ok(false);
         }
         client.set_attributes(part.file, NewAttributes { size: Some(done), ..NewAttributes::NONE })?;
-        self.source.file.seek(SeekFrom::Start(done)).map_err(|error| self.failure_of(error))?;
+        self.source.file.seek(SeekFrom::Start(done)).map_err(|error| self.source_failure(error))?;
         (self.part, self.record) = (Some(part), Some(own.file));
         (self.offset, self.committed) = (done, done);
         let record = self.write_record(client, short)?;
@@ -253,21 +259,21 @@ impl UploadFile {
     }
 
     pub(super) fn needs_record(&self) -> bool {
-        self.version().may_have_record() && self.committed - self.recorded >= INTERVAL_BYTES
+        self.source_version().may_have_record() && self.committed - self.recorded >= INTERVAL_BYTES
     }
 
     /// Writes a record of what is committed; returns the file of the record, which is to be committed.
     pub(super) fn write_record(&mut self, client: &mut Client, short: &Pool) -> Result<FileHandle, Failure> {
         let record = match self.record {
             Some(record) => record,
-            None => self.make_file(&self.names.record, client)?.file,
+            None => self.create_or_replace_file(&self.names.record, client)?.file,
         };
         self.record = Some(record);
         let part = self.part.expect("it is made first").attributes.file_id;
-        let text = self.version().record(part, self.committed);
+        let text = self.source_version().format_record(part, self.committed);
         let mut buffer = short.take().expect("one for each file");
         buffer.fill(text.as_bytes()).expect("it is longer than records");
-        client.wait_for_room(CALLS_MAX)?;
+        client.wait_until_fewer_in_flight(CALLS_MAX)?;
         client.write(buffer, FilePosition { file: record, offset: 0 }).expect("room was waited for");
         self.recorded = self.committed;
         Ok(record)
@@ -280,31 +286,35 @@ impl UploadFile {
     }
 
     pub(super) fn replaced_failure(&self) -> Failure {
-        Failure::Replaced { path: escaped(self.names.part.as_bytes()) }
+        Failure::Replaced { path: escape_path(self.names.part.as_bytes()) }
     }
 
     /// Removes the record of a complete file, which means nothing any more.
     pub(super) fn remove_record(&self, client: &mut Client) -> Result<(), ClientError> {
-        self.record.map_or(Ok(()), |_| self.remove(&self.names.record, client))
+        self.record.map_or(Ok(()), |_| self.remove_name(&self.names.record, client))
     }
 
-    pub(super) fn verify(&self, context: &mut CopyContext<'_>, client: &mut Client) -> Result<(), Failure> {
+    pub(super) fn verify_copy(
+        &self,
+        context: &mut CopyContext<'_>,
+        client: &mut Client,
+    ) -> Result<(), Failure> {
         if !context.arguments.verify {
             return Ok(());
         }
         let compared = compare(context, client, self.part_handle(), (&self.source.file, &self.from));
         if matches!(compared, Err(Failure::Differs { .. })) {
-            let _ = self.discard(client); // nothing to go on with
+            let _ = self.remove_part_and_record(client); // nothing to go on with
         }
         compared
     }
 
     /// Reads until the memory is full, or there is a hole, and from behind one. Returns the number of bytes,
     /// and whether no more follow.
-    pub(super) fn fill(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
-        let room = self.source.skip_hole(&mut self.offset).map_err(|error| self.failure_of(error))?;
+    pub(super) fn read_source(&mut self, memory: &mut [u8]) -> Result<(usize, bool), Failure> {
+        let room = self.source.skip_hole(&mut self.offset).map_err(|error| self.source_failure(error))?;
         let Some(room) = room else {
-            return if self.source.length_behind(0) < Some(self.metadata.len()) {
+            return if self.source.length_if_hole_follows(0) < Some(self.metadata.len()) {
                 Err(self.shrunk_failure())
             } else {
                 Ok((0, true))
@@ -316,14 +326,16 @@ impl UploadFile {
             match self.source.file.read(&mut memory[count..most]) {
                 Ok(0) => {
                     let is_short = self.offset + (count as u64) < self.metadata.len();
-                    if is_short && kind_of(&self.source.file, &self.metadata) != InputKind::Stream {
+                    if is_short
+                        && input_kind_from_metadata(&self.source.file, &self.metadata) != InputKind::Stream
+                    {
                         return Err(self.shrunk_failure());
                     }
                     return Ok((count, true));
                 }
                 Ok(more) => count += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failure_of(error)),
+                Err(error) => return Err(self.source_failure(error)),
             }
         }
         Ok((count, false))
@@ -350,11 +362,11 @@ mod tests {
 
     use super::*;
     use crate::export::Export;
-    use crate::server::core::Callers;
+    use crate::server::core::CallerMapping;
     use crate::server::{Server, Settings};
 
-    fn job(around: &std::path::Path, directory: FileHandle) -> UploadJob {
-        let from = Rc::new(Directory::open(around).unwrap());
+    fn upload_job(around: &std::path::Path, directory: FileHandle) -> UploadJob {
+        let from = Rc::new(OpenDirectory::open(around).unwrap());
         UploadJob { from, source: "source".into(), directory, name: "file".into(), above: Rc::new([]) }
     }
 
@@ -366,17 +378,18 @@ mod tests {
             std::fs::write(&source, [7; 1000]).unwrap();
             let file = std::fs::File::options().write(true).open(&source).unwrap();
             file.set_len(1000 + hole_bytes).unwrap();
-            let mut upload = UploadFile::open(job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
-            assert_eq!(upload.fill(&mut [0; 500]).unwrap(), (500, false));
+            let mut upload =
+                UploadFile::open(upload_job(around.path(), FileHandle::new(&[]).unwrap())).unwrap();
+            assert_eq!(upload.read_source(&mut [0; 500]).unwrap(), (500, false));
             upload.offset = 500;
             file.set_len(bytes).unwrap();
             loop {
-                match upload.fill(&mut [0; 4096]) {
+                match upload.read_source(&mut [0; 4096]) {
                     Ok((count, false)) => upload.offset += count as u64,
                     end => {
                         let offset = upload.offset;
                         break end.map(|(count, _)| {
-                            upload.source.length_behind(0).unwrap_or(offset + count as u64)
+                            upload.source.length_if_hole_follows(0).unwrap_or(offset + count as u64)
                         });
                     }
                 }
@@ -396,7 +409,7 @@ mod tests {
     fn replaced_sources_are_reported_with_cause_and_remedy() {
         let around = tempfile::tempdir().unwrap();
         std::fs::create_dir(around.path().join("source")).unwrap();
-        let Err(failure) = UploadFile::open(job(around.path(), FileHandle::new(&[]).unwrap())) else {
+        let Err(failure) = UploadFile::open(upload_job(around.path(), FileHandle::new(&[]).unwrap())) else {
             panic!("opened")
         };
         assert_eq!(
@@ -424,7 +437,7 @@ mod tests {
             allow: Vec::new(),
             is_stable: false,
             is_writable: true,
-            callers: Callers::Server,
+            callers: CallerMapping::Server,
             is_portmapper: false,
             connections_max: 16,
         };
@@ -439,7 +452,7 @@ mod tests {
             let root = client.root();
             let names = [&b"file"[..], b"record", b"other"];
             let [file, record, other] = names.map(|name| client.create(root, name, EMPTY).unwrap());
-            let mut upload = UploadFile::open(job(around.path(), root)).unwrap();
+            let mut upload = UploadFile::open(upload_job(around.path(), root)).unwrap();
             upload.set_part(file);
             upload.record = Some(record.file);
             let mut buffer = client.buffer().unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use rustix::fs::{major, minor};
 
 use super::super::Failure;
-use super::attributes::{NO_NODES, SERVER_DEVICE, lost_attributes, permissions, time_of};
+use super::attributes::{NO_NODES, SERVER_DEVICE, copied_permissions, lost_attributes, nfs_time};
 use super::record::CopyNames;
 use super::upload_file::{UploadJob, absent_as_none};
 use super::{CopyContext, local_failure};
@@ -21,8 +21,9 @@ pub(super) fn make_link(
     job: &UploadJob,
     metadata: &Metadata,
 ) -> Result<(), Failure> {
-    let target = job.from.target(&job.source).map_err(|error| local_failure(&job.path(), error))?;
-    let new = NewAttributes { modified: SetTime::To(time_of(metadata).0), ..NewAttributes::NONE };
+    let target =
+        job.from.link_target(&job.source).map_err(|error| local_failure(&job.source_path(), error))?;
+    let new = NewAttributes { modified: SetTime::To(nfs_time(metadata).0), ..NewAttributes::NONE };
     if context.arguments.resume
         && let Some(existing) = existing_file(client, job)?
         && existing.attributes.file_type == FileType::SymbolicLink
@@ -35,7 +36,7 @@ pub(super) fn make_link(
     let make = |client: &mut Client, name: &[u8]| client.make_link(job.directory, name, &target, new);
     make_special(client, job, &new, make)?;
     context.counts.links_made += 1;
-    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
+    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.display_name(), what));
     Ok(())
 }
 
@@ -47,8 +48,8 @@ pub(super) fn make_node(
     metadata: &Metadata,
 ) -> Result<bool, Failure> {
     let new = NewAttributes {
-        mode: Some(permissions(metadata.mode())),
-        modified: SetTime::To(time_of(metadata).0),
+        mode: Some(copied_permissions(metadata.mode())),
+        modified: SetTime::To(nfs_time(metadata).0),
         ..NewAttributes::NONE
     };
     let (kind, device) = (metadata.file_type(), [major(metadata.rdev()), minor(metadata.rdev())]);
@@ -77,21 +78,21 @@ pub(super) fn make_node(
     match make_special(client, job, &new, make) {
         Ok(()) => context.counts.special_files += 1,
         Err(error) if matches!(error.status(), Some(Status::NotSupported | Status::BadType)) => {
-            context.skip(job.name(), if is_device { SERVER_DEVICE } else { NO_NODES });
+            context.record_skip(job.display_name(), if is_device { SERVER_DEVICE } else { NO_NODES });
             return Ok(false);
         }
         Err(error) if is_device && error.status() == Some(Status::NotPermitted) => {
-            context.skip(job.name(), SERVER_DEVICE);
+            context.record_skip(job.display_name(), SERVER_DEVICE);
             return Ok(false);
         }
         Err(error) => return Err(error.into()),
     }
-    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.name(), what));
+    lost_attributes(metadata).into_iter().for_each(|what| context.add_failure(job.display_name(), what));
     Ok(true)
 }
 
 /// Gives one more name to the copy of a file.
-pub(super) fn link_name(
+pub(super) fn link_to_existing_copy(
     context: &mut CopyContext<'_>,
     client: &mut Client,
     job: &UploadJob,

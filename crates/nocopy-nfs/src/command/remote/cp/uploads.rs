@@ -32,7 +32,7 @@ pub(super) struct Uploads {
 pub(super) type FileId = (u64, u64);
 
 /// The file, if it has several names.
-pub(super) fn linked_id(metadata: &Metadata) -> Option<FileId> {
+pub(super) fn hard_link_id(metadata: &Metadata) -> Option<FileId> {
     (metadata.nlink() > 1).then_some((metadata.dev(), metadata.ino()))
 }
 
@@ -49,13 +49,13 @@ impl Uploads {
     }
 
     /// Waits for the copy of a file that has several names; `None` if there is none.
-    pub(super) fn copy_of(
+    pub(super) fn wait_for_copy(
         &mut self,
         id: FileId,
         context: &mut CopyContext<'_>,
         client: &mut Client,
     ) -> Result<Option<(FileHandle, OsString)>, Failure> {
-        while self.files.values().any(|upload| linked_id(upload.metadata()) == Some(id)) {
+        while self.files.values().any(|upload| hard_link_id(upload.metadata()) == Some(id)) {
             self.handle_reply(context, client)?;
         }
         Ok(self.copies.get(&id).cloned())
@@ -67,14 +67,14 @@ impl Uploads {
         metadata: &Metadata,
         place: impl FnOnce() -> (FileHandle, OsString),
     ) {
-        if let Some(id) = linked_id(metadata) {
+        if let Some(id) = hard_link_id(metadata) {
             self.copies.insert(id, place());
         }
     }
 
     /// Begins a file, once few enough are in progress. Errors: an error that prevents further copying. Errors
     /// of single files are noted.
-    pub(super) fn begin(
+    pub(super) fn begin_upload(
         &mut self,
         context: &mut CopyContext<'_>,
         client: &mut Client,
@@ -85,16 +85,16 @@ impl Uploads {
         while self.files.len() >= most {
             self.handle_reply(context, client)?;
         }
-        let name = job.name();
+        let name = job.display_name();
         let is_resumed = context.arguments.resume;
         let opened = UploadFile::open(job).and_then(|mut file| {
             if is_resumed && file.is_copied(client)? {
                 self.remember_copy(file.metadata(), || file.copy_name());
                 return Ok(None);
             }
-            let is_continued = is_resumed && file.resume(client, &self.record_pool)?;
+            let is_continued = is_resumed && file.resume_earlier_copy(client, &self.record_pool)?;
             if !is_continued {
-                file.prepare(client)?;
+                file.remove_stale_record(client)?;
             }
             Ok(Some((file, is_continued)))
         });
@@ -118,7 +118,7 @@ impl Uploads {
         Ok(())
     }
 
-    pub(super) fn finish(
+    pub(super) fn finish_all(
         &mut self,
         context: &mut CopyContext<'_>,
         client: &mut Client,
@@ -163,10 +163,12 @@ impl Uploads {
                 self.remember_copy(upload.metadata(), || upload.copy_name());
                 lost_attributes(upload.metadata())
                     .into_iter()
-                    .for_each(|what| context.add_failure(upload.name(), what));
+                    .for_each(|what| context.add_failure(upload.display_name(), what));
                 return Ok(());
             }
-            Ok(UploadProgress::Failed(failure)) => return context.record_failure(upload.name(), failure),
+            Ok(UploadProgress::Failed(failure)) => {
+                return context.record_failure(upload.display_name(), failure);
+            }
             Err(failure) => return self.fail_upload(number, upload, failure, context, client),
         }
         self.files.insert(number, upload);
@@ -183,17 +185,17 @@ impl Uploads {
         context: &mut CopyContext<'_>,
         client: &mut Client,
     ) -> Result<(), Failure> {
-        if failure.is_of_all_files() || upload.offset == upload.committed {
-            return context.record_failure(upload.name(), failure);
+        if failure.affects_all_files() || upload.offset == upload.committed {
+            return context.record_failure(upload.display_name(), failure);
         }
         let part = upload.part_handle();
-        match commit(&mut upload, part, UploadState::CommitAll, client) {
+        match begin_commit(&mut upload, part, UploadState::CommitAll, client) {
             Ok(next) => {
                 upload.failure = Some(failure);
                 self.continue_upload(number, upload, Ok(next), context, client)
             }
             // The commit in progress returns its buffers.
-            Err(_) => context.record_failure(upload.name(), failure),
+            Err(_) => context.record_failure(upload.display_name(), failure),
         }
     }
 }
@@ -234,7 +236,7 @@ fn advance_upload(
             done?;
             if file.needs_record() {
                 let record = file.write_record(client, short)?;
-                return commit(file, record, UploadState::CommitRecord, client);
+                return begin_commit(file, record, UploadState::CommitRecord, client);
             }
             write_data(file, context, client)
         }
@@ -249,13 +251,15 @@ fn advance_upload(
             }
             outcome?;
             file.set_length(client)?;
-            file.verify(context, client)?;
+            file.verify_copy(context, client)?;
             file.state = UploadState::SetAttributes;
-            Ok(UploadProgress::Call(client.begin_set_attributes(file.part_handle(), file.attributes())))
+            Ok(UploadProgress::Call(client.begin_set_attributes(file.part_handle(), file.copy_attributes())))
         }
         UploadState::SetAttributes => {
             match outcome {
-                Err(_) if is_delayed => drop(client.set_attributes(file.part_handle(), file.attributes())?),
+                Err(_) if is_delayed => {
+                    client.set_attributes(file.part_handle(), file.copy_attributes())?;
+                }
                 done => drop(done?),
             }
             file.state = UploadState::LookUp;
@@ -298,33 +302,33 @@ fn write_data(
         let Some(mut buffer) = context.pool.take() else {
             if file.offset > file.committed {
                 let part = file.part_handle();
-                return commit(file, part, UploadState::CommitPart, client);
+                return begin_commit(file, part, UploadState::CommitPart, client);
             }
             file.state = UploadState::Buffer;
             return Ok(UploadProgress::Buffer);
         };
         let buffer_bytes = buffer.capacity();
         buffer.resize(buffer_bytes);
-        let (count, is_end) = file.fill(buffer.as_mut().expect("of a pool"))?;
+        let (count, is_end) = file.read_source(buffer.as_mut().expect("of a pool"))?;
         buffer.resize(count);
         if count > 0 {
             let place = FilePosition { file: file.part_handle(), offset: file.offset };
-            client.wait_for_room(CALLS_MAX)?;
+            client.wait_until_fewer_in_flight(CALLS_MAX)?;
             client.write(buffer, place).expect("room was waited for");
             client.try_flush()?;
             file.offset += count as u64;
-            context.count_bytes(count)?;
+            context.count_progress(count)?;
         }
         if is_end {
             let part = file.part_handle();
-            return commit(file, part, UploadState::CommitAll, client);
+            return begin_commit(file, part, UploadState::CommitAll, client);
         }
     }
 }
 
 /// Begins a commit. Errors: the server has given another file of this copy the same handle, and that is being
 /// committed.
-fn commit(
+fn begin_commit(
     file: &mut UploadFile,
     what: FileHandle,
     step: UploadState,

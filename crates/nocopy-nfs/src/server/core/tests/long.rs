@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::wire::nfs3::{
-    CreateMode, Created, Linked, MakeNodeArguments, NewNode, RenameArguments, Renamed, SymbolicLinkArguments,
+    CreateMode, CreateResult, LinkResult, MakeNodeArguments, NewNode, RenameArguments, RenameResult,
+    SymbolicLinkArguments,
 };
 
-fn status<T: for<'a> Xdr<'a>, R: for<'a> Xdr<'a>>(reply: &[u8]) -> Status {
+fn refusal_status<T: for<'a> Xdr<'a>, R: for<'a> Xdr<'a>>(reply: &[u8]) -> Status {
     match xdr::parse::<NfsResult<T, R>>(reply).unwrap() {
         Ok(_) => panic!("it was done"),
         Err(refused) => refused.status,
@@ -18,37 +19,49 @@ fn long_names_and_paths_are_refused_with_a_status() {
         for is_writable in [true, false] {
             let mut scene = Scene::new();
             scene.core.is_writable = is_writable;
-            let (long, root) = (vec![b'a'; bytes], scene.root());
+            let (long, root) = (vec![b'a'; bytes], scene.root_handle());
             let at = Entry { directory: root, name: Text(&long) };
             let short = Entry { directory: root, name: Text(b"made") };
             let refused = if is_writable { Status::NameTooLong } else { Status::ReadOnlyFileSystem };
-            let found = scene.call(Procedure::Lookup, &at);
-            assert_eq!(status::<LookupResult, Option<Attributes>>(&found), Status::NameTooLong, "{bytes}");
+            let found = scene.call_nfs(Procedure::Lookup, &at);
+            assert_eq!(
+                refusal_status::<LookupResult, Option<Attributes>>(&found),
+                Status::NameTooLong,
+                "{bytes}"
+            );
             let new = NewAttributes::NONE;
             let node = NewNode { file_type: FileType::Fifo, attributes: new, major: 0, minor: 0 };
             let how = CreateMode::Guarded(new);
             for (procedure, reply) in [
-                (Procedure::Create, scene.call(Procedure::Create, &(at, how))),
-                (Procedure::MakeDirectory, scene.call(Procedure::MakeDirectory, &(at, new))),
-                (Procedure::MakeNode, scene.call(Procedure::MakeNode, &MakeNodeArguments { at, node })),
-                (Procedure::Remove, scene.call(Procedure::Remove, &at)),
-                (Procedure::RemoveDirectory, scene.call(Procedure::RemoveDirectory, &at)),
+                (Procedure::Create, scene.call_nfs(Procedure::Create, &(at, how))),
+                (Procedure::MakeDirectory, scene.call_nfs(Procedure::MakeDirectory, &(at, new))),
+                (Procedure::MakeNode, scene.call_nfs(Procedure::MakeNode, &MakeNodeArguments { at, node })),
+                (Procedure::Remove, scene.call_nfs(Procedure::Remove, &at)),
+                (Procedure::RemoveDirectory, scene.call_nfs(Procedure::RemoveDirectory, &at)),
             ] {
-                assert_eq!(status::<Created, WeakCacheConsistency>(&reply), refused, "{procedure:?} {bytes}");
+                assert_eq!(
+                    refusal_status::<CreateResult, WeakCacheConsistency>(&reply),
+                    refused,
+                    "{procedure:?} {bytes}"
+                );
             }
             for (from, to) in [(at, short), (short, at), (at, at)] {
-                let reply = scene.call(Procedure::Rename, &RenameArguments { from, to });
-                let found = status::<Renamed, Renamed>(&reply);
+                let reply = scene.call_nfs(Procedure::Rename, &RenameArguments { from, to });
+                let found = refusal_status::<RenameResult, RenameResult>(&reply);
                 // A name that does not exist may be found first.
                 assert!(found == refused || from == short && found == Status::NoEntry, "{found:?}");
             }
-            let reply = scene.call(Procedure::Link, &(scene.handle("file"), at));
-            assert_eq!(status::<Linked, Linked>(&reply), refused, "LINK {bytes}");
+            let reply = scene.call_nfs(Procedure::Link, &(scene.file_handle("file"), at));
+            assert_eq!(refusal_status::<LinkResult, LinkResult>(&reply), refused, "LINK {bytes}");
             if bytes > 4096 {
                 let path = Text(&long);
                 let link = SymbolicLinkArguments { at: short, attributes: new, path };
-                let reply = scene.call(Procedure::SymbolicLink, &link);
-                assert_eq!(status::<Created, WeakCacheConsistency>(&reply), refused, "SYMLINK {bytes}");
+                let reply = scene.call_nfs(Procedure::SymbolicLink, &link);
+                assert_eq!(
+                    refusal_status::<CreateResult, WeakCacheConsistency>(&reply),
+                    refused,
+                    "SYMLINK {bytes}"
+                );
             }
             let long = format!("/{}", "a".repeat(bytes));
             let expected = if bytes < 4095 { mount::Status::NoEntry } else { mount::Status::NameTooLong };
@@ -57,7 +70,7 @@ fn long_names_and_paths_are_refused_with_a_status() {
             assert_eq!(scene.mount(&inside), Err(mount::Status::NameTooLong), "MOUNT {bytes}");
             let mut path = Vec::new();
             Text::<{ nfs3::ARGUMENT_BYTES_MAX }>(long.as_bytes()).encode(&mut path);
-            assert_eq!(scene.raw(mount::PROGRAM, 3, &path), Ok(Vec::new()), "UMNT {bytes}");
+            assert_eq!(scene.call_program(mount::PROGRAM, 3, &path), Ok(Vec::new()), "UMNT {bytes}");
         }
     }
 }
@@ -70,18 +83,22 @@ fn nodes_of_invalid_types_are_refused_with_a_status() {
     for number in [0_u32, 1, 2, 5, 8, u32::MAX] {
         for rest in [&[][..], &[0; 24]] {
             let mut arguments = Vec::new();
-            Entry { directory: scene.root(), name: Text(b"made") }.encode(&mut arguments);
+            Entry { directory: scene.root_handle(), name: Text(b"made") }.encode(&mut arguments);
             number.encode(&mut arguments);
             arguments.extend_from_slice(rest);
-            let reply = scene.raw(nfs3::PROGRAM, Procedure::MakeNode as u32, &arguments).unwrap();
-            assert_eq!(status::<Created, WeakCacheConsistency>(&reply), Status::BadType, "{number}");
+            let reply = scene.call_program(nfs3::PROGRAM, Procedure::MakeNode as u32, &arguments).unwrap();
+            assert_eq!(
+                refusal_status::<CreateResult, WeakCacheConsistency>(&reply),
+                Status::BadType,
+                "{number}"
+            );
         }
     }
 }
 
 /// The source of a datagram may be forged.
 #[test]
-fn datagrams_are_answered_briefly_or_not_at_all() {
+fn datagram_replies_do_not_amplify_their_calls() {
     let scene = Scene::new();
     let ask = |program, version, procedure, arguments: &[u8]| {
         let credential = Credential::NONE;

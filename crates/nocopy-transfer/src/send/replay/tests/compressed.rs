@@ -25,13 +25,13 @@ fn zstd_frames(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A frame that contains no data.
-fn skippable(bytes: u32) -> Vec<u8> {
+fn skippable_zstd_frame(bytes: u32) -> Vec<u8> {
     [&0x184d_2a53_u32.to_le_bytes()[..], &bytes.to_le_bytes(), &vec![7; bytes as usize]].concat()
 }
 
 /// A zstd frame of blocks that each repeat a byte, without a checksum; its window is 2 to the power of
 /// `window`.
-fn repeats(window: u8, blocks: &[(u8, u32)]) -> Vec<u8> {
+fn zstd_frame_of_repeats(window: u8, blocks: &[(u8, u32)]) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, (window - 10) << 3];
     for (number, (byte, count)) in blocks.iter().enumerate() {
         let is_last = u32::from(number + 1 == blocks.len());
@@ -43,7 +43,7 @@ fn repeats(window: u8, blocks: &[(u8, u32)]) -> Vec<u8> {
 
 #[test]
 fn compressed_files_can_be_read_several_times() {
-    let packets = packets(400);
+    let packets = test_packets(400);
     for big_endian in [false, true] {
         let file = pcapng(big_endian, &[ETHERNET], &packets);
         let (one, two) = file.split_at(file.len() / 3);
@@ -52,12 +52,20 @@ fn compressed_files_can_be_read_several_times() {
             [gzip(one), gzip(two)].concat(),
             [gzip(one), gzip(b""), gzip(two), vec![0; 3000]].concat(),
             zstd(&file),
-            [skippable(0), zstd(one), skippable(900_000), zstd(b""), zstd(two), skippable(9)].concat(),
+            [
+                skippable_zstd_frame(0),
+                zstd(one),
+                skippable_zstd_frame(900_000),
+                zstd(b""),
+                zstd(two),
+                skippable_zstd_frame(9),
+            ]
+            .concat(),
         ] {
-            assert_reads(&packed, &packets, 1);
-            let mut playback = playback(Cursor::new(&packed), Rounds::Times(3)).unwrap();
+            assert_file_yields_packets(&packed, &packets, 1);
+            let mut playback = open_playback(Cursor::new(&packed), RepeatCount::Times(3)).unwrap();
             let mut sent = 0;
-            while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
+            while let PeekResult::Packet(upcoming) = playback.peek().unwrap() {
                 assert_eq!(upcoming.bytes, packets[sent % packets.len()].bytes.len());
                 sent += 1;
                 playback.advance();
@@ -69,14 +77,14 @@ fn compressed_files_can_be_read_several_times() {
 
 /// Everything that can be decompressed is read, and then the damage is reported.
 #[test]
-fn compressed_files_may_end_anywhere() {
-    let packets = packets(60);
+fn truncated_compressed_files_yield_the_packets_before_the_end() {
+    let packets = test_packets(60);
     let file = pcap(false, true, 1, &packets);
-    let whole = read(&file).0;
+    let whole = read_all_packets(&file).0;
     for (compression, packed) in [("gzip", gzip(&file)), ("zstd", zstd_frames(&file))] {
         let mut most = 0;
         for bytes in (4..packed.len()).step_by(61).chain([packed.len() - 1]) {
-            let (found, damage) = read(&packed[..bytes]);
+            let (found, damage) = read_all_packets(&packed[..bytes]);
             assert_eq!(found, whole[..found.len()], "{bytes}");
             most = most.max(found.len());
             let words = damage.map(|damage| damage.to_string()).unwrap_or_default();
@@ -91,23 +99,23 @@ fn compressed_files_may_end_anywhere() {
 
 #[test]
 fn damaged_compressed_data_is_reported() {
-    let packets = packets(60);
+    let packets = test_packets(60);
     let file = pcap(false, true, 1, &packets);
     let mut damaged = gzip(&file);
     let sum_at = damaged.len() - 8;
     damaged[sum_at] ^= 1;
-    let (found, damage) = read(&damaged);
+    let (found, damage) = read_all_packets(&damaged);
     assert_eq!(found.len(), packets.len(), "a wrong sum is noticed at the end");
     assert!(damage.unwrap().to_string().contains("its gzip data are damaged"));
     let mut damaged = zstd(&file);
     let sum_at = damaged.len() - 1;
     damaged[sum_at] ^= 1;
-    let (found, damage) = read(&damaged);
+    let (found, damage) = read_all_packets(&damaged);
     assert_eq!(found.len(), packets.len());
     assert!(damage.unwrap().to_string().contains("its zstd data are damaged"));
     assert!(error_text(&[gzip(&file), b"tail".to_vec()].concat()).contains("its gzip data are damaged"));
     assert!(error_text(&[zstd(&file), b"tail".to_vec()].concat()).contains("its zstd data are damaged"));
-    assert!(error_text(&repeats(28, &[(0, 1)])).contains("need more than 128 MiB of memory"));
+    assert!(error_text(&zstd_frame_of_repeats(28, &[(0, 1)])).contains("need more than 128 MiB of memory"));
     assert!(error_text(&[0x28, 0xb5, 0x2f, 0xfd, 1, 0x48, 5]).contains("need a dictionary"));
     assert_eq!(error_text(&gzip(b"")), "it is empty; record it again");
     assert!(error_text(&gzip(&gzip(&file))).starts_with("it is no capture file (it begins with 1f 8b"));
@@ -116,20 +124,20 @@ fn damaged_compressed_data_is_reported() {
 /// The memory is that of the window, whatever a frame claims and however much it holds.
 #[test]
 fn a_claimed_window_size_costs_no_memory() {
-    let zeros = repeats(20, &[(0, 128 << 10); 64]);
+    let zeros = zstd_frame_of_repeats(20, &[(0, 128 << 10); 64]);
     let mut unpacked = 0;
-    let mut content = content::Content::open(&zeros[..]).unwrap();
+    let mut content = content::DecompressedInput::open(&zeros[..]).unwrap();
     while let bytes @ 1.. = content.peek(100_000).unwrap().len() {
-        assert!(content.part(0, bytes).iter().all(|byte| *byte == 0));
+        assert!(content.peeked_part(0, bytes).iter().all(|byte| *byte == 0));
         content.skip(bytes);
         unpacked += bytes;
     }
     assert_eq!(unpacked, 8 << 20);
-    assert!(error_text(&repeats(27, &[(0, 1), (0, 1)])).contains("it is no capture file"));
+    assert!(error_text(&zstd_frame_of_repeats(27, &[(0, 1), (0, 1)])).contains("it is no capture file"));
 }
 
 /// Packed data of nothing: more than is read in search of a byte.
-fn nothing() -> Vec<(&'static str, Vec<u8>)> {
+fn empty_compressed_files() -> Vec<(&'static str, Vec<u8>)> {
     const BYTES: usize = 3 << 19;
     let repeated = |one: &[u8]| one.repeat(BYTES / one.len());
     let member = GzBuilder::new().filename([b'n'; 500]).write(Vec::new(), Compression::fast()).finish();
@@ -139,43 +147,46 @@ fn nothing() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("blocks of gzip", [&head[..], &repeated(&stored), &end].concat()),
         ("members of gzip", repeated(&member.unwrap())),
-        ("blocks of zstd", repeats(20, &[(0, 0); BYTES / 4])),
-        ("frames of zstd", repeated(&[repeats(20, &[(0, 0)]), skippable(500)].concat())),
-        ("long frames of zstd", repeated(&skippable(500_000))),
-        ("one frame of zstd", skippable(3_000_000)),
+        ("blocks of zstd", zstd_frame_of_repeats(20, &[(0, 0); BYTES / 4])),
+        (
+            "frames of zstd",
+            repeated(&[zstd_frame_of_repeats(20, &[(0, 0)]), skippable_zstd_frame(500)].concat()),
+        ),
+        ("long frames of zstd", repeated(&skippable_zstd_frame(500_000))),
+        ("one frame of zstd", skippable_zstd_frame(3_000_000)),
     ]
 }
 
 /// Before a file, in it and behind it, in each round.
 #[test]
 fn compressed_data_without_content_can_be_interrupted() {
-    let packets = packets(20);
+    let packets = test_packets(20);
     let file = pcap(false, true, 1, &packets);
     let (one, two) = file.split_at(file.len() / 2);
     let settings = PlaybackSettings {
-        rounds: Rounds::Times(2),
+        rounds: RepeatCount::Times(2),
         gap_max: GAP_MAX,
         addresses: ADDRESSES,
         fix_checksums: false,
     };
-    for (kind, nothing) in nothing() {
+    for (kind, nothing) in empty_compressed_files() {
         let pack = if kind.ends_with("gzip") { gzip } else { zstd };
         let packed = [&nothing[..], &pack(one), &nothing, &pack(two), &nothing].concat();
         let interrupted = Playback::new(Cursor::new(&packed), settings, || true).err();
-        assert!(matches!(interrupted, Some(Damage::Silence)), "{kind}: {interrupted:?}");
+        assert!(matches!(interrupted, Some(CaptureError::Silence)), "{kind}: {interrupted:?}");
         let mut playback = Playback::new(Cursor::new(&packed), settings, || false).unwrap();
         let (mut sent, mut silences) = (0, BTreeSet::new());
         loop {
             match playback.peek().unwrap() {
-                SourceState::Packet(upcoming) => {
+                PeekResult::Packet(upcoming) => {
                     assert_eq!(upcoming.bytes, packets[sent % packets.len()].bytes.len(), "{kind}");
                     sent += 1;
                     playback.advance();
                 }
-                SourceState::Silence => {
+                PeekResult::Silence => {
                     silences.insert(sent);
                 }
-                SourceState::End => break,
+                PeekResult::End => break,
             }
         }
         assert_eq!((sent, playback.rounds_done(), playback.capture().format()), (40, 2, "pcap"), "{kind}");
@@ -185,12 +196,12 @@ fn compressed_data_without_content_can_be_interrupted() {
 }
 
 /// A pipe that has a few bytes now and then.
-struct Drops<'a> {
+struct SlowPipe<'a> {
     bytes: &'a [u8],
     turn: usize,
 }
 
-impl Read for Drops<'_> {
+impl Read for SlowPipe<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.turn += 1;
         if self.turn.is_multiple_of(2) {
@@ -202,21 +213,21 @@ impl Read for Drops<'_> {
 }
 
 #[test]
-fn a_pipe_may_pause_anywhere() {
-    let packets = packets(400);
+fn a_pipe_that_pauses_is_read_completely() {
+    let packets = test_packets(400);
     for file in [pcap(true, true, 1, &packets), pcapng(false, &[ETHERNET], &packets)] {
-        for packed in [file.clone(), gzip(&file), [skippable(90), zstd_frames(&file)].concat()] {
-            let mut pipe = Drops { bytes: &packed, turn: 0 };
+        for packed in [file.clone(), gzip(&file), [skippable_zstd_frame(90), zstd_frames(&file)].concat()] {
+            let mut pipe = SlowPipe { bytes: &packed, turn: 0 };
             // The beginning is waited for.
             let (begin, rest) = packed.split_at(packed.len() / 2);
             pipe.bytes = rest;
-            let mut capture = Capture::open(begin.chain(pipe)).unwrap();
+            let mut capture = CaptureReader::open(begin.chain(pipe)).unwrap();
             let mut found = Vec::new();
             loop {
-                match capture.next() {
+                match capture.next_packet() {
                     Ok(Some(_)) => found.push(capture.packet().to_vec()),
                     Ok(None) => break,
-                    Err(Damage::Silence) => {}
+                    Err(CaptureError::Silence) => {}
                     Err(damage) => panic!("{damage}"),
                 }
             }

@@ -22,7 +22,7 @@ const STANDARD: PcapVariant = PcapVariant {
 };
 
 impl PcapVariant {
-    fn file(&self, order: Order, packets: &[Packet], ns_per_fraction: u64) -> Vec<u8> {
+    fn to_file(&self, order: Order, packets: &[Packet], ns_per_fraction: u64) -> Vec<u8> {
         let mut file = order.u32(self.magic).to_vec();
         file.extend(self.version.map(|number| order.u16(number)).as_flattened());
         file.extend([0; 8]);
@@ -47,7 +47,7 @@ impl PcapVariant {
 
 #[test]
 fn every_variant_of_pcap_is_read() {
-    let mut packets = packets(20);
+    let mut packets = test_packets(20);
     packets[3].cut_bytes = 70;
     for (name, old, ns_per_fraction) in [
         ("nanoseconds", PcapVariant { magic: 0xa1b2_3c4d, ..STANDARD }, 1),
@@ -66,9 +66,9 @@ fn every_variant_of_pcap_is_read() {
         ("DG/UX", PcapVariant { version: [543, 0], lengths_swapped: true, ..STANDARD }, 1000),
     ] {
         for big_endian in [false, true] {
-            let file = old.file(Order { big_endian }, &packets, ns_per_fraction);
-            assert_eq!(read(&file).0.len(), packets.len(), "{name}, big-endian: {big_endian}");
-            assert_reads(&file, &packets, ns_per_fraction);
+            let file = old.to_file(Order { big_endian }, &packets, ns_per_fraction);
+            assert_eq!(read_all_packets(&file).0.len(), packets.len(), "{name}, big-endian: {big_endian}");
+            assert_file_yields_packets(&file, &packets, ns_per_fraction);
         }
     }
 }
@@ -79,7 +79,7 @@ fn the_obsolete_packet_block_is_read() {
     for big_endian in [false, true] {
         let order = Order { big_endian };
         let one = Interface { resolution: Some(9), ..ETHERNET };
-        let mut packets = packets(3);
+        let mut packets = test_packets(3);
         packets.iter_mut().for_each(|packet| packet.interface = 1);
         packets[1].cut_bytes = 9;
         let old = |packet: &Packet| {
@@ -95,13 +95,13 @@ fn the_obsolete_packet_block_is_read() {
             interface(order, one),
             packets.iter().flat_map(old).collect(),
         ];
-        assert_reads(&file.concat(), &packets, 1);
+        assert_file_yields_packets(&file.concat(), &packets, 1);
     }
 }
 
 #[test]
-fn a_section_of_another_version_is_refused() {
-    let mut file = pcapng(false, &[ETHERNET], &packets(1));
+fn a_pcapng_section_of_another_version_is_refused() {
+    let mut file = pcapng(false, &[ETHERNET], &test_packets(1));
     file[12] = 2;
     assert!(error_text(&file).contains("its section is of another version than 1"), "{}", error_text(&file));
 }
@@ -110,24 +110,25 @@ fn a_section_of_another_version_is_refused() {
 fn packets_of_other_links_are_counted_by_name() {
     let wireless = Interface { link_type: 127, ..ETHERNET };
     let unknown = Interface { link_type: 299, ..ETHERNET };
-    let mut packets = packets(9);
+    let mut packets = test_packets(9);
     packets.iter_mut().zip(0..).for_each(|(packet, number)| packet.interface = number % 3);
     let file = pcapng(true, &[wireless, ETHERNET, unknown], &packets);
-    let mut playback = playback(Cursor::new(&file), Rounds::Times(2)).unwrap();
+    let mut playback = open_playback(Cursor::new(&file), RepeatCount::Times(2)).unwrap();
     let mut sent = 0;
-    while let SourceState::Packet(upcoming) = playback.peek().unwrap() {
+    while let PeekResult::Packet(upcoming) = playback.peek().unwrap() {
         let mut frame = vec![0; upcoming.bytes];
         playback.write(&mut frame);
         assert_eq!(frame, packets[1 + 3 * (sent % 3)].bytes);
         sent += 1;
         playback.advance();
     }
-    let counted: Vec<_> = playback.unsendable().iter().map(|(cause, count)| (cause.name(), *count)).collect();
+    let counted: Vec<_> =
+        playback.unsendable_by_cause().iter().map(|(cause, count)| (cause.name(), *count)).collect();
     let expected = [("link_type_ieee802_11_radiotap".to_owned(), 6), ("link_type_299".to_owned(), 6)];
     assert_eq!((sent, &counted[..], playback.rounds_done()), (6, &expected[..], 2));
     let none = pcapng(true, &[wireless, wireless, unknown], &packets);
     assert_eq!(
-        super::playback(Cursor::new(&none), Rounds::Forever).unwrap_err().to_string(),
+        super::open_playback(Cursor::new(&none), RepeatCount::Forever).unwrap_err().to_string(),
         "none of its 9 packets can be sent on an Ethernet interface (link_type_ieee802_11_radiotap 6, link_type_299 3); record on an Ethernet interface"
     );
 }

@@ -9,9 +9,9 @@ use super::*;
 
 const FILES: u64 = 60;
 
-struct Random(u64);
+struct RandomNumbers(u64);
 
-impl Random {
+impl RandomNumbers {
     fn next(&mut self) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -24,7 +24,7 @@ impl Random {
         self.next() % limit
     }
 
-    fn of<T: Copy>(&mut self, choice: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, choice: &[T]) -> T {
         choice[self.below(choice.len() as u64) as usize]
     }
 
@@ -34,7 +34,7 @@ impl Random {
 
     /// An Ethernet frame of no known protocol.
     fn packet(&mut self) -> Vec<u8> {
-        let bytes = self.of(&[14, 15, 60, 61, 64, 333, 1514, 3000]);
+        let bytes = self.choose(&[14, 15, 60, 61, 64, 333, 1514, 3000]);
         let mut packet = self.bytes(bytes);
         packet[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
         packet
@@ -50,9 +50,9 @@ struct ExpectedPacket {
     bytes: Vec<u8>,
 }
 
-fn random_pcap(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
+fn random_pcap(random: &mut RandomNumbers) -> (Vec<u8>, Vec<ExpectedPacket>) {
     let order = Order { big_endian: random.below(2) == 1 };
-    let (magic, record_bytes, ns_per_fraction) = random.of(&[
+    let (magic, record_bytes, ns_per_fraction) = random.choose(&[
         (0xa1b2_c3d4_u32, 16, 1000),
         (0xa1b2_3c4d, 16, 1),
         (0xa1b2_cd34, 24, 1000),
@@ -60,8 +60,8 @@ fn random_pcap(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
         (0x1c00_01ac, 16, 1000),
     ]);
     let version =
-        if record_bytes == 16 { random.of(&[[2, 4], [2, 4], [2, 3], [2, 1], [543, 0]]) } else { [2, 4] };
-    let link_type = random.of(&[1, 1, 1, 113, 101, 0]);
+        if record_bytes == 16 { random.choose(&[[2, 4], [2, 4], [2, 3], [2, 1], [543, 0]]) } else { [2, 4] };
+    let link_type = random.choose(&[1, 1, 1, 113, 101, 0]);
     let mut file = order.u32(magic).to_vec();
     file.extend(version.map(|number| order.u16(number)).as_flattened());
     file.extend([order.u32(0), order.u32(0), order.u32(262_144), order.u32(link_type)].as_flattened());
@@ -70,7 +70,7 @@ fn random_pcap(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
     }
     let mut written = Vec::new();
     for _ in 0..2 + random.below(20) {
-        let (bytes, cut_bytes) = (random.packet(), random.of(&[0, 0, 0, 5, 900]));
+        let (bytes, cut_bytes) = (random.packet(), random.choose(&[0, 0, 0, 5, 900]));
         let (seconds, fraction) = (1_700_000_000 + random.below(9) as u32, random.below(1_000_000) as u32);
         let lengths = [bytes.len() as u32, bytes.len() as u32 + cut_bytes];
         let is_swapped = version == [2, 1] || version == [543, 0];
@@ -90,14 +90,14 @@ fn random_pcap(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
     (file, written)
 }
 
-fn random_section(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
+fn random_section(random: &mut RandomNumbers) -> (Vec<u8>, Vec<ExpectedPacket>) {
     let order = Order { big_endian: random.below(2) == 1 };
     let interfaces: Vec<_> = (0..1 + random.below(4))
         .map(|_| Interface {
-            link_type: random.of(&[1, 1, 1, 113, 127, 276]),
+            link_type: random.choose(&[1, 1, 1, 113, 127, 276]),
             // tshark 4.0 computes times of finer resolutions wrongly.
-            resolution: random.of(&[None, Some(6), Some(9), Some(3), Some(0x8a), Some(0)]),
-            offset_s: random.of(&[None, None, Some(0), Some(1_000), Some(-77)]),
+            resolution: random.choose(&[None, Some(6), Some(9), Some(3), Some(0x8a), Some(0)]),
+            offset_s: random.choose(&[None, None, Some(0), Some(1_000), Some(-77)]),
             fcs: None,
         })
         .collect();
@@ -107,7 +107,7 @@ fn random_section(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
     for _ in 0..2 + random.below(15) {
         let number = random.below(interfaces.len() as u64) as usize;
         let Interface { link_type, resolution, offset_s, .. } = interfaces[number];
-        let (bytes, cut_bytes) = (random.packet(), random.of(&[0, 0, 0, 5, 900]));
+        let (bytes, cut_bytes) = (random.packet(), random.choose(&[0, 0, 0, 5, 900]));
         let ticks = match resolution {
             None | Some(6) => 1_700_000_000_000_000 + random.below(1 << 30),
             Some(9) => 1_700_000_000_000_000_000 + random.below(1 << 40),
@@ -152,7 +152,7 @@ fn random_section(random: &mut Random) -> (Vec<u8>, Vec<ExpectedPacket>) {
 }
 
 fn random_file(seed: u64) -> (Vec<u8>, Vec<ExpectedPacket>) {
-    let random = &mut Random(seed);
+    let random = &mut RandomNumbers(seed);
     let (mut file, mut written) = match random.below(2) {
         0 => random_pcap(random),
         _ => (Vec::new(), Vec::new()),
@@ -172,7 +172,7 @@ fn random_file(seed: u64) -> (Vec<u8>, Vec<ExpectedPacket>) {
     (file, written)
 }
 
-fn as_read((recorded, bytes): (RecordedPacket, Vec<u8>)) -> ExpectedPacket {
+fn expected_from_read((recorded, bytes): (RecordedPacket, Vec<u8>)) -> ExpectedPacket {
     let RecordedPacket { time_ns, truncated, link_type } = recorded;
     ExpectedPacket { time_ns, truncated, link_type, bytes }
 }
@@ -181,15 +181,16 @@ fn as_read((recorded, bytes): (RecordedPacket, Vec<u8>)) -> ExpectedPacket {
 fn random_files_are_read_as_they_were_written() {
     for seed in 0..FILES {
         let (file, written) = random_file(seed);
-        let (found, damage) = read(&file);
+        let (found, damage) = read_all_packets(&file);
         assert!(damage.is_none(), "{seed}: {damage:?}");
-        assert_eq!(found.into_iter().map(as_read).collect::<Vec<_>>(), written, "{seed}");
+        assert_eq!(found.into_iter().map(expected_from_read).collect::<Vec<_>>(), written, "{seed}");
         oracle::check_file(&file);
         // Cut off anywhere, what comes before is read.
-        let mut random = Random(!seed);
+        let mut random = RandomNumbers(!seed);
         for _ in 0..20 {
             let bytes = random.below(file.len() as u64) as usize;
-            let found: Vec<_> = read(&file[..bytes]).0.into_iter().map(as_read).collect();
+            let found: Vec<_> =
+                read_all_packets(&file[..bytes]).0.into_iter().map(expected_from_read).collect();
             assert_eq!(found, written[..found.len()], "{seed}, {bytes} bytes");
             let mut damaged = file.clone();
             for _ in 0..1 + random.below(4) {
@@ -215,7 +216,8 @@ fn tshark_reads_the_same_packets_of_random_files() {
         let arguments = ["-n", "-T", "json", "-x", "-j", "frame", "-r"];
         let output = Command::new("tshark").args(arguments).arg(&path).output().unwrap();
         let packets: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-        let found: Vec<_> = packets.iter().map(|packet| shown(&packet["_source"]["layers"])).collect();
+        let found: Vec<_> =
+            packets.iter().map(|packet| parse_tshark_packet(&packet["_source"]["layers"])).collect();
         let expected: Vec<_> = written
             .iter()
             .map(|ExpectedPacket { time_ns, truncated, bytes, .. }| {
@@ -234,7 +236,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The time, whether it was cut, and the bytes of a packet.
-fn shown(layers: &Value) -> (i128, bool, String) {
+fn parse_tshark_packet(layers: &Value) -> (i128, bool, String) {
     let text = |name: &str| layers["frame"][name].as_str().unwrap_or_default().to_owned();
     let time = text("frame.time_epoch");
     let (seconds, fraction) = time.split_once('.').unwrap_or((&time, "0"));

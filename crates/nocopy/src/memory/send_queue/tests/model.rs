@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{
     Buffer, Completed, Completion, CompletionReport, Evidence, Extent, Position, Queue, SharedBytes, Ticket,
-    call, connected, queue, whole,
+    connected_sockets, new_queue, open_call_for, whole_entry,
 };
 use crate::facts::evidence::Cause;
 
@@ -46,7 +46,7 @@ enum QueueStep {
     },
 }
 
-fn step() -> impl Strategy<Value = QueueStep> {
+fn any_step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
         4 => Just(QueueStep::Push),
         2 => Just(QueueStep::Copy),
@@ -60,19 +60,19 @@ fn step() -> impl Strategy<Value = QueueStep> {
     ]
 }
 
-struct Entry {
+struct ModelEntry {
     bytes: Arc<[u8; 100]>,
     is_handed_over: bool,
     calls: usize,
     evidence: Vec<Evidence>,
 }
 
-impl Entry {
+impl ModelEntry {
     fn is_free(&self) -> bool {
         self.is_handed_over && self.calls == 0
     }
 
-    fn worst(&self) -> Evidence {
+    fn worst_evidence(&self) -> Evidence {
         let has = |evidence| self.evidence.contains(&evidence);
         match () {
             () if has(COPIED) => COPIED,
@@ -83,9 +83,9 @@ impl Entry {
 }
 
 /// A queue, and what it should know.
-struct World {
+struct QueueModel {
     queue: Queue,
-    entries: Vec<Entry>,
+    entries: Vec<ModelEntry>,
     /// The first that is not handed over.
     head: u64,
     open: BTreeMap<u64, Range<u64>>,
@@ -97,9 +97,9 @@ struct World {
     freed: Vec<(u64, Evidence)>,
 }
 
-impl World {
+impl QueueModel {
     fn new() -> Self {
-        let mut queue = queue(connected().0);
+        let mut queue = new_queue(connected_sockets().0);
         queue.allow_zero_copy().expect("a new socket");
         Self {
             queue,
@@ -113,21 +113,26 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: &QueueStep) {
+    fn apply_step(&mut self, step: &QueueStep) {
         let waiting = self.head..self.entries.len() as u64;
         match step {
             QueueStep::Push => {
                 let bytes = Arc::new([7; 100]);
                 let buffer = Buffer::from_owner(SharedBytes(Arc::clone(&bytes)));
                 assert_eq!(self.queue.push(buffer), Ticket(self.entries.len() as u64));
-                self.entries.push(Entry { bytes, is_handed_over: false, calls: 0, evidence: Vec::new() });
+                self.entries.push(ModelEntry {
+                    bytes,
+                    is_handed_over: false,
+                    calls: 0,
+                    evidence: Vec::new(),
+                });
             }
             QueueStep::Report { from, count, copied } => {
                 let oldest = self.open.keys().next().copied().unwrap_or(self.next_number);
                 let first = oldest.wrapping_add_signed(i64::from(*from)) as u32;
-                self.report(first, first.wrapping_add(u32::from(*count) - 1), *copied);
+                self.report_calls(first, first.wrapping_add(u32::from(*count) - 1), *copied);
             }
-            QueueStep::Settle(count) => (0..*count).for_each(|_| self.settle()),
+            QueueStep::Settle(count) => (0..*count).for_each(|_| self.settle_next_completion()),
             QueueStep::Forget => {
                 self.forgotten.extend(self.queue.next_completion());
                 let _never_settled = self.finished.pop_front();
@@ -136,12 +141,12 @@ impl World {
             QueueStep::Copy => self.hand_over(self.head + 1, Some(COPIED)),
             QueueStep::Call(count) => {
                 let reads = self.head..waiting.end.min(self.head + count);
-                self.call(reads.clone());
+                self.record_call(reads.clone());
                 self.hand_over(reads.end, None);
             }
-            QueueStep::CallForPart => self.call(self.head..self.head + 1),
+            QueueStep::CallForPart => self.record_call(self.head..self.head + 1),
             QueueStep::CallByRing => self.call_by_ring(),
-            QueueStep::Fail { reported, is_quiet } => self.fail(*reported, *is_quiet),
+            QueueStep::Fail { reported, is_quiet } => self.fail_with_uncertain_call(*reported, *is_quiet),
         }
         let freed = std::iter::from_fn(|| self.queue.completed());
         self.freed.extend(freed.map(|Completed { ticket, evidence, .. }| (ticket.0, evidence)));
@@ -155,14 +160,14 @@ impl World {
             entry.evidence.extend(evidence);
         }
         self.head = end;
-        self.queue.advance(Position::of(end), evidence);
+        self.queue.advance(Position::start_of(end), evidence);
     }
 
     /// As after a call that the kernel took.
-    fn call(&mut self, reads: Range<u64>) {
-        let (start, end) = (Position::of(reads.start), Position::of(reads.end));
+    fn record_call(&mut self, reads: Range<u64>) {
+        let (start, end) = (Position::start_of(reads.start), Position::start_of(reads.end));
         self.queue.entries.open_call(reads.clone());
-        self.queue.numbered.calls.push(call(Extent { start, end, bytes: 100 }));
+        self.queue.numbered.calls.push(open_call_for(Extent { start, end, bytes: 100 }));
         reads.clone().for_each(|ticket| self.entries[ticket as usize].calls += 1);
         self.open.insert(self.next_number, reads);
         self.next_number += 1;
@@ -172,13 +177,15 @@ impl World {
     fn call_by_ring(&mut self) {
         let reads = self.head..self.head + 1;
         self.queue.entries.open_call(reads.clone());
-        self.queue.finished.push_back((call(whole(reads.start)), Err(ErrorKind::ConnectionRefused.into())));
+        self.queue
+            .finished
+            .push_back((open_call_for(whole_entry(reads.start)), Err(ErrorKind::ConnectionRefused.into())));
         self.entries[reads.start as usize].calls += 1;
         self.hand_over(reads.end, None);
         self.finished.push_back((reads, COPIED));
     }
 
-    fn report(&mut self, first: u32, last: u32, copied: bool) {
+    fn report_calls(&mut self, first: u32, last: u32, copied: bool) {
         let evidence = if copied { COPIED } else { Evidence::ZeroCopy };
         let named = u64::from(last.wrapping_sub(first)) + 1;
         let mut known = 0;
@@ -188,10 +195,10 @@ impl World {
             known += 1;
         }
         let report = CompletionReport { first, last, copied };
-        assert_eq!(self.queue.complete(report), named - known, "never made, or finished");
+        assert_eq!(self.queue.finish_reported_calls(report), named - known, "never made, or finished");
     }
 
-    fn settle(&mut self) {
+    fn settle_next_completion(&mut self) {
         let done = self.queue.next_completion();
         assert_eq!(done.is_some(), !self.finished.is_empty());
         if let (Some(done), Some((reads, evidence))) = (done, self.finished.pop_front()) {
@@ -212,26 +219,26 @@ impl World {
 
     /// The four cases of a failed call, by the reports of the next two numbers; it is sent in another way
     /// meanwhile.
-    fn fail(&mut self, reported: [bool; 2], is_quiet: bool) {
+    fn fail_with_uncertain_call(&mut self, reported: [bool; 2], is_quiet: bool) {
         let failed = self.head;
-        self.queue.fail(whole(failed));
+        self.queue.fail_with_uncertain_call(whole_entry(failed));
         self.entries[failed as usize].calls += 1;
         self.hand_over(failed + 1, Some(Evidence::Unknown));
-        assert!(self.queue.is_uncertain());
+        assert!(self.queue.is_next_number_uncertain());
         self.check_counts();
         for (number, _) in (self.next_number..).zip(reported).filter(|(_, is_reported)| *is_reported) {
             let number = number as u32;
             let report = CompletionReport { first: number, last: number, copied: false };
-            assert_eq!(self.queue.complete(report), 0);
+            assert_eq!(self.queue.finish_reported_calls(report), 0);
         }
-        self.queue.resolve(is_quiet);
+        self.queue.resolve_uncertain_call(is_quiet);
         if reported == [false, false] && !is_quiet {
-            assert!(self.queue.is_uncertain(), "nothing is known");
+            assert!(self.queue.is_next_number_uncertain(), "nothing is known");
             self.check_counts();
             // The kernel's memory for reports is free at last.
-            self.queue.resolve(true);
+            self.queue.resolve_uncertain_call(true);
         }
-        assert!(!self.queue.is_uncertain());
+        assert!(!self.queue.is_next_number_uncertain());
         if reported == [false, true] {
             // The failed call has the first number, and is open.
             self.open.insert(self.next_number, failed..failed + 1);
@@ -246,27 +253,28 @@ impl World {
     }
 
     fn check_counts(&self) {
-        let unsettled = self.finished.len() + self.forgotten.len() + usize::from(self.queue.is_uncertain());
+        let unsettled =
+            self.finished.len() + self.forgotten.len() + usize::from(self.queue.is_next_number_uncertain());
         assert_eq!(self.queue.in_flight(), self.open.len() + unsettled);
         let read = self.entries.iter().filter(|entry| entry.calls > 0).count();
-        assert_eq!(self.queue.entries().read().count(), read);
+        assert_eq!(self.queue.entries().in_kernel().count(), read);
     }
 
-    fn check(&self) {
+    fn check_entries(&self) {
         self.check_counts();
         for (ticket, entry) in (0..).zip(&self.entries) {
             let is_held = Arc::strong_count(&entry.bytes) > 1;
             assert_eq!(is_held, !entry.is_free(), "{ticket}");
             let given: Vec<_> = self.freed.iter().filter(|(freed, _)| *freed == ticket).collect();
             match entry.is_free() {
-                true => assert_eq!(given, [&(ticket, entry.worst())]),
+                true => assert_eq!(given, [&(ticket, entry.worst_evidence())]),
                 false => assert!(given.is_empty(), "{ticket}"),
             }
         }
     }
 
     /// Dropped while the kernel reads something, all that it holds stays where it is.
-    fn end(self) {
+    fn drop_and_check(self) {
         let Self { queue, entries, .. } = self;
         let is_read = entries.iter().any(|entry| entry.calls > 0);
         drop(queue);
@@ -280,12 +288,12 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 10_000, ..ProptestConfig::default() })]
     #[test]
-    fn memory_is_free_when_sent_and_no_call_is_open(steps in vec(step(), 1..80)) {
-        let mut world = World::new();
+    fn memory_is_free_when_sent_and_no_call_is_open(steps in vec(any_step(), 1..80)) {
+        let mut world = QueueModel::new();
         for step in &steps {
-            world.take(step);
-            world.check();
+            world.apply_step(step);
+            world.check_entries();
         }
-        world.end();
+        world.drop_and_check();
     }
 }

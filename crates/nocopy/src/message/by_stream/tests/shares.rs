@@ -145,7 +145,7 @@ fn streams_of_one_address_leave_places_to_others() {
 fn owned_messages_to_one_address_leave_memory_to_others() {
     const CONNECTIONS: usize = 60;
     let bytes = std::sync::Arc::new(vec![5; 1 << 20]);
-    let message = || [Buffer::of_shared(std::sync::Arc::clone(&bytes), |bytes| &bytes[..])];
+    let message = || [Buffer::from_shared(std::sync::Arc::clone(&bytes), |bytes| &bytes[..])];
     let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
     server.streams.as_mut().unwrap().limit(2 * CONNECTIONS, 8).unwrap();
     let peers: Vec<Peer> = (0..CONNECTIONS).map(|_| join_both(&mut many, &mut server).1).collect();

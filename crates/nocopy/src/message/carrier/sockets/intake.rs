@@ -10,7 +10,7 @@ use nocopy_proto::message::Local;
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::carrier::{Deliver, Received};
 use crate::sys::udp_receive::LocalAddress;
-use crate::udp::kernel::InPlace;
+use crate::udp::kernel::RunInPlace;
 use crate::udp::run::Run;
 
 /// Runs of at least this many datagrams, or bytes, stay in the buffer they were received into, which is full
@@ -99,7 +99,7 @@ impl Intake {
     }
 
     /// Delivers all datagrams of a run, each with its sender and congestion mark.
-    pub(super) fn take(&mut self, run: &mut InPlace<'_>, deliver: &mut impl Deliver) {
+    pub(super) fn take(&mut self, run: &mut RunInPlace<'_>, deliver: &mut impl Deliver) {
         let message = run.message();
         let (from, congested) = (message.from, message.congested);
         if let Some(local) = message.local {
@@ -227,7 +227,7 @@ pub(super) fn pools(
     large: u32,
     large_bytes: usize,
 ) -> io::Result<(Pool, Pool)> {
-    Ok((Pool::packed(small, small_bytes)?, Pool::new(large, large_bytes)?))
+    Ok((Pool::with_shared_pages(small, small_bytes)?, Pool::new(large, large_bytes)?))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::super::add;
 use super::outbox::send_lone;
 use crate::engine::address;
 use crate::sys::udp_receive::set_coalescing;
-use crate::sys::udp_send::{allow_fragments, send};
+use crate::sys::udp_send::{allow_fragments, send_datagram};
 use crate::udp::kernel;
 
 /// It is opened after so many calls in a row that send to one address, and closed after so many that send to
@@ -97,8 +97,8 @@ impl OnlyPeer {
         if self.to == *to && self.sends {
             self.others = 0;
             let sent = receiver
-                .connected()
-                .is_some_and(|socket| send(socket, bytes, None, libc::MSG_DONTWAIT).is_ok());
+                .connected_socket()
+                .is_some_and(|socket| send_datagram(socket, bytes, None, libc::MSG_DONTWAIT).is_ok());
             return sent || self.leave_after_error();
         }
         self.note(receiver, to);
@@ -115,7 +115,7 @@ impl OnlyPeer {
     ) -> Option<BorrowedFd<'r>> {
         if self.to == *to && self.sends {
             self.others = 0;
-            return receiver.connected();
+            return receiver.connected_socket();
         }
         self.note(receiver, to);
         None
@@ -232,13 +232,14 @@ impl OnlyPeer {
 
     #[cold]
     fn close(&mut self, receiver: &mut kernel::Receiver) {
-        if let Some(socket) = receiver.connected() {
+        if let Some(socket) = receiver.connected_socket() {
             // A forked child may keep it open: it must neither be watched nor get the peer's packets any
             // more.
             for poll in &self.polls {
                 let _ = epoll::delete(poll, socket); // it is watched
             }
-            let _ = address::local(&socket).map(|own| rustix::net::connect(socket, &own)); // nobody sends from there
+            // Nobody sends from there.
+            let _ = address::local_address(&socket).map(|own| rustix::net::connect(socket, &own));
         }
         receiver.connect(None);
         (self.is_connected, self.until_first) = (false, 0);
@@ -247,7 +248,7 @@ impl OnlyPeer {
 
     pub(super) fn watch(&mut self, receiver: &kernel::Receiver, poll: BorrowedFd<'_>) -> io::Result<()> {
         add(poll, receiver.socket())?;
-        if let Some(socket) = receiver.connected() {
+        if let Some(socket) = receiver.connected_socket() {
             add(poll, socket)?;
         }
         self.polls.push(poll.try_clone_to_owned()?);
@@ -265,11 +266,11 @@ impl OnlyPeer {
 /// another program that asks for the same could take it, too.
 fn open(receiver: &kernel::Receiver, to: &Path) -> io::Result<OwnedFd> {
     let first = receiver.socket();
-    let local = address::local(&first)?;
+    let local = address::local_address(&first)?;
     let local = to.local.map_or(local, |asked| asked.at(local.port()));
     // Two sockets can have one address only if both allow it when the second one is bound.
     sockopt::set_socket_reuseaddr(first, true)?;
-    let bound = super::settings().reuse_address(true).bound(local);
+    let bound = super::settings().reuse_address(true).bind_socket(local);
     sockopt::set_socket_reuseaddr(first, false)?;
     let socket = OwnedFd::from(bound.map_err(io::Error::other)?);
     sockopt::set_socket_reuseaddr(&socket, false)?;

@@ -12,9 +12,10 @@ use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
 use crate::sys::udp_send::{
-    Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, Source, allow_fragments, send, send_from,
+    Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, SourceControl, allow_fragments, send_datagram,
+    send_from_source,
 };
-use crate::udp::strangers::Strangers;
+use crate::udp::strangers::UnverifiedPeerLimit;
 
 /// The longest message: the payload of an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -51,7 +52,7 @@ pub(super) struct Outbox {
     alone: usize,
     /// The address of the socket.
     local: SocketAddr,
-    strangers: Strangers,
+    strangers: UnverifiedPeerLimit,
 }
 
 enum Outcome {
@@ -75,7 +76,7 @@ impl Outbox {
             joins: true,
             alone: 0,
             local,
-            strangers: Strangers::default(),
+            strangers: UnverifiedPeerLimit::default(),
         }
     }
 
@@ -132,8 +133,8 @@ impl Outbox {
         }
         let mut burst = CopiedBurst::new(&mut self.burst);
         begin(&mut burst, to);
-        burst.piece(bytes);
-        burst.cut_into(segment_bytes as u16);
+        burst.push_piece(bytes);
+        burst.set_segment_bytes(segment_bytes as u16);
         burst.send(socket, 0).is_ok_and(|sent| sent == 1)
     }
 
@@ -149,9 +150,9 @@ impl Outbox {
         match is_proven {
             true => {
                 let (waiting, way) = (self.len(), (source(self.local, to), to.remote));
-                self.strangers.may_reach(socket, bytes, waiting, way)
+                self.strangers.may_send_to_silent(socket, bytes, waiting, way)
             }
-            false => self.strangers.may_send(socket, bytes, to.remote),
+            false => self.strangers.may_send_to_unverified(socket, bytes, to.remote),
         }
     }
 
@@ -170,7 +171,7 @@ impl Outbox {
         }
         let Self { rows, strangers, local, .. } = self;
         let ways = rows.iter().map(|(to, _)| (source(*local, to), to.remote));
-        let absent: Vec<bool> = strangers.are_absent(socket, ways).collect();
+        let absent: Vec<bool> = strangers.next_hops_unresolved(socket, ways).collect();
         if !absent.contains(&true) {
             return;
         }
@@ -331,7 +332,7 @@ impl Outbox {
     ) -> bool {
         let mut burst = CopiedBurst::new(&mut self.burst);
         begin(&mut burst, Some(&self.rows[0].0));
-        staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
+        staging.each_piece(waiting.slot, cargo, |piece| burst.push_piece(piece));
         let sent = allow_fragments(&socket.as_fd(), self.local.is_ipv6(), true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
         // It was possible when the socket was made.
@@ -383,23 +384,23 @@ pub(super) fn send_lone(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool
 #[inline]
 pub(in crate::message) fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     match to.local {
-        None => send(socket, bytes, Some(&to.remote.into()), libc::MSG_DONTWAIT),
+        None => send_datagram(socket, bytes, Some(&to.remote.into()), libc::MSG_DONTWAIT),
         Some(local) => send_to_from(to.remote, local, socket, bytes),
     }
 }
 
 #[inline(never)] // sockets with one address need none of this
 fn send_to_from(to: SocketAddr, local: Local, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    let source = Source::new(local.address, local.interface);
-    send_from(socket, bytes, &to.into(), &source, libc::MSG_DONTWAIT)
+    let source = SourceControl::new(local.address, local.interface);
+    send_from_source(socket, bytes, &to.into(), &source, libc::MSG_DONTWAIT)
 }
 
 /// Begins a message to the end of a path, or to the one that the socket is connected to.
 #[inline(always)] // for each message of joined packets
 fn begin(burst: &mut CopiedBurst<'_>, to: Option<&Path>) {
-    burst.begin(to.map(|path| path.remote.into()).as_ref());
+    burst.begin_message(to.map(|path| path.remote.into()).as_ref());
     if let Some(local) = to.and_then(|path| path.local) {
-        burst.send_from(&Source::new(local.address, local.interface));
+        burst.set_source(&SourceControl::new(local.address, local.interface));
     }
 }
 
@@ -425,8 +426,8 @@ fn join<'a>(
             break;
         }
         match whole {
-            Some(bytes) => burst.piece(bytes),
-            None => staging.each_piece(slot, cargo, |piece| burst.piece(piece)),
+            Some(bytes) => burst.push_piece(bytes),
+            None => staging.each_piece(slot, cargo, |piece| burst.push_piece(piece)),
         }
         (packets, bytes) = (packets + 1, bytes + length);
         if length < segment_bytes {
@@ -434,7 +435,7 @@ fn join<'a>(
         }
     }
     if packets > 1 {
-        burst.cut_into(segment_bytes as u16);
+        burst.set_segment_bytes(segment_bytes as u16);
     }
     packets
 }

@@ -170,7 +170,9 @@ fn the_socket_is_closed_when_packets_go_elsewhere() {
     right.arm().unwrap();
     converse(&mut left, to_right, &mut right);
     let _child = match &right.carrier {
-        AnyCarrier::Sockets(sockets) => sockets.receiver.connected().unwrap().try_clone_to_owned().unwrap(),
+        AnyCarrier::Sockets(sockets) => {
+            sockets.receiver.connected_socket().unwrap().try_clone_to_owned().unwrap()
+        }
         AnyCarrier::Port(_) => unreachable!("it was opened without a port"),
     };
     converse(&mut other, other_to_right, &mut right);

@@ -51,13 +51,13 @@ pub struct Explanation {
 impl From<(String, Evidence)> for Explanation {
     /// Made of text, and evidence that is known in advance. For kinds of I/O that are built on this crate.
     fn from((text, evidence): (String, Evidence)) -> Self {
-        Self::of(&text, evidence)
+        Self::from_choice(&text, evidence)
     }
 }
 
 impl Explanation {
     /// An explanation without a port.
-    pub(crate) fn of(choice: &impl fmt::Display, evidence: Evidence) -> Self {
+    pub(crate) fn from_choice(choice: &impl fmt::Display, evidence: Evidence) -> Self {
         Self {
             evidence,
             refusals: Vec::new(),
@@ -69,12 +69,12 @@ impl Explanation {
     }
 
     /// Adds lines at the front, about an object that uses this one.
-    pub(crate) fn below(self, choice: &impl fmt::Display) -> Self {
+    pub(crate) fn prefixed_with(self, choice: &impl fmt::Display) -> Self {
         Self { text: format!("{choice}\n{self}"), ..self }
     }
 
     /// Joins the lines and refusals of several ports; the other fields are the first port's.
-    pub(crate) fn of_several(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+    pub(crate) fn joined(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         all.into_iter().reduce(|mut all, next| {
             all.text = format!("{all}\n{next}");
             all.refusals.extend(next.refusals);
@@ -131,13 +131,13 @@ mod tests {
     use crate::facts::evidence::Cause;
 
     #[test]
-    fn several_ports_share_one_explanation() {
-        let of = |text: &str, evidence| Explanation::of(&text, evidence);
+    fn explanations_of_several_ports_are_joined() {
+        let of = |text: &str, evidence| Explanation::from_choice(&text, evidence);
         let (copied, other) = (Evidence::Copied(Cause::MemoryPort), Evidence::Copied(Cause::PacketRing));
-        let same = Explanation::of_several([of("first", copied), of("second", copied)]).unwrap();
+        let same = Explanation::joined([of("first", copied), of("second", copied)]).unwrap();
         assert_eq!((same.to_string().as_str(), same.evidence), ("first\nsecond", copied));
-        let mixed = Explanation::of_several([of("first", copied), of("second", other)]).unwrap();
+        let mixed = Explanation::joined([of("first", copied), of("second", other)]).unwrap();
         assert_eq!(mixed.evidence, Evidence::Unknown, "never merged");
-        assert!(Explanation::of_several([]).is_none());
+        assert!(Explanation::joined([]).is_none());
     }
 }
