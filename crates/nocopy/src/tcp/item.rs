@@ -37,8 +37,9 @@ impl Payload for StreamItem {
         self.buffer().map_or(&[], std::slice::from_ref)
     }
 
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.into_buffer().into_iter()
+    #[inline]
+    fn take_buffers(slot: &mut Option<Self>, each: impl FnMut(Buffer)) {
+        slot.take().and_then(Self::into_buffer).into_iter().for_each(each);
     }
 }
 

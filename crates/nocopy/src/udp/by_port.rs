@@ -120,7 +120,7 @@ impl Sender {
 /// Whether it is a datagram whose memory is frames only.
 fn is_datagram_of_frames(outgoing: &Outgoing) -> bool {
     let pieces = outgoing.message.pieces();
-    !pieces.is_empty() && pieces.iter().all(Buffer::is_frame) && outgoing.message.datagram_count() == 1
+    !pieces.is_empty() && pieces.iter().all(Buffer::is_frame) && outgoing.message.datagrams == 1
 }
 
 /// Sends a message of frames; gives it back if the port refuses it.

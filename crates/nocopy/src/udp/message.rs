@@ -35,6 +35,7 @@ pub struct Message {
     pub(super) bytes: usize,
     /// Bytes of each datagram but the last.
     pub(super) datagram_bytes: usize,
+    pub(super) datagrams: usize,
 }
 
 impl FromIterator<Buffer> for Message {
@@ -42,7 +43,7 @@ impl FromIterator<Buffer> for Message {
     fn from_iter<I: IntoIterator<Item = Buffer>>(pieces: I) -> Self {
         let pieces: Buffers = pieces.into_iter().collect();
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        Self { pieces, bytes, datagram_bytes: bytes }
+        Self { pieces, bytes, datagram_bytes: bytes, datagrams: 1 }
     }
 }
 
@@ -54,12 +55,10 @@ impl Message {
     pub fn segments(buffer: Buffer, datagram_bytes: usize) -> Self {
         assert!(datagram_bytes > 0, "datagrams of no bytes have no number");
         let bytes = buffer.len();
-        Self { pieces: SmallVec::from_iter([buffer]), bytes, datagram_bytes: datagram_bytes.min(bytes) }
-    }
-
-    #[inline]
-    pub(super) fn datagram_count(&self) -> usize {
-        if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
+        let datagrams = bytes.div_ceil(datagram_bytes).max(1);
+        let mut pieces = SmallVec::new();
+        pieces.push(buffer);
+        Self { pieces, bytes, datagram_bytes: datagram_bytes.min(bytes), datagrams }
     }
 
     /// The buffers.
@@ -89,8 +88,12 @@ impl Payload for Outgoing {
         &self.message.pieces
     }
 
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.message.into_iter()
+    #[inline]
+    fn take_buffers(slot: &mut Option<Self>, mut each: impl FnMut(Buffer)) {
+        while let Some(buffer) = slot.as_mut().and_then(|outgoing| outgoing.message.pieces.pop()) {
+            each(buffer);
+        }
+        *slot = None;
     }
 }
 
@@ -116,7 +119,7 @@ impl From<Buffer> for Message {
         let bytes = buffer.len();
         let mut pieces = SmallVec::new();
         pieces.push(buffer);
-        Self { pieces, bytes, datagram_bytes: bytes }
+        Self { pieces, bytes, datagram_bytes: bytes, datagrams: 1 }
     }
 }
 
@@ -126,11 +129,11 @@ mod tests {
 
     #[test]
     fn the_datagrams_of_a_message_are_counted() {
-        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagram_count();
+        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagrams;
         assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
-        assert_eq!(Message::from_iter([]).datagram_count(), 1);
+        assert_eq!(Message::from_iter([]).datagrams, 1);
         let gathered = Message::from_iter([vec![1, 2].into(), vec![3].into()]);
-        assert_eq!((gathered.bytes, gathered.datagram_count(), gathered.single_datagram()), (3, 1, None));
+        assert_eq!((gathered.bytes, gathered.datagrams, gathered.single_datagram()), (3, 1, None));
         assert_eq!(Message::from(Buffer::from(vec![1, 2])).single_datagram(), Some(&[1_u8, 2][..]));
     }
 }

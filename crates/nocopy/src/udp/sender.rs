@@ -299,7 +299,7 @@ impl Sender {
         let bytes = bytes.len();
         let evidence = self.policy.copied_evidence(1, bytes);
         self.count_sent(1, bytes, Some(evidence));
-        self.queue.pop_only_entry(|outgoing| outgoing.message.pieces.pop(), evidence);
+        self.queue.pop_only_entry(evidence);
         true
     }
 

@@ -298,13 +298,20 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
     pub(crate) fn add(&mut self, extent: Extent, segment_bytes: Option<u16>, note: C) -> bool {
         let Burst { burst, calls } = &mut *self.burst;
         let entries = &self.queue.entries;
-        let pieces = extent.tickets().map(|ticket| entries.payload(ticket).buffers().len()).sum();
+        let contiguous = entries.contiguous(extent);
+        let pieces = match contiguous {
+            Some(_) => 1,
+            None => extent.tickets().map(|ticket| entries.payload(ticket).buffers().len()).sum(),
+        };
         // Before `begin_message`, so that a message is added whole or not at all.
         if !burst.has_room(pieces) {
             return false;
         }
         burst.begin_message(self.to, segment_bytes.unwrap_or(0));
-        entries.pieces(extent).for_each(|piece| burst.push_piece(piece));
+        match contiguous {
+            Some(piece) => burst.push_piece(piece),
+            None => entries.pieces(extent).for_each(|piece| burst.push_piece(piece)),
+        }
         calls.push((extent, note));
         true
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{CallNote, Entries, FreedPayloads, Payload, Position, SendQueue, payload_bytes};
-use crate::memory::pool::{Buffer, BufferCache};
+use crate::memory::pool::BufferCache;
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
     /// Removes the payloads that were not handed over, in order. Those that the kernel reads in part stay
@@ -65,7 +65,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         drop(self.ring.take());
         // Taken out, so that `drop`, which would leak the entries of open calls, finds none.
         let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
-        entries.abandon().flat_map(Payload::into_buffers).map(Buffer::abandon).sum()
+        let mut lost_bytes = 0;
+        for payload in entries.abandon() {
+            P::take_buffers(&mut Some(payload), |buffer| lost_bytes += buffer.abandon());
+        }
+        lost_bytes
     }
 }
 

@@ -68,11 +68,12 @@ pub struct Completed<T> {
 ///
 /// Moving it must not change its buffers, and it must return all of them, because memory that the kernel
 /// reads must not change.
-pub(crate) trait Payload: Send + 'static {
+pub(crate) trait Payload: Sized + Send + 'static {
     fn buffers(&self) -> &[Buffer];
 
-    /// As `buffers`, by value.
-    fn into_buffers(self) -> impl Iterator<Item = Buffer>;
+    /// Empties a slot, and passes on its buffers. In place, because moving a payload copies all of its memory
+    /// for buffers.
+    fn take_buffers(slot: &mut Option<Self>, each: impl FnMut(Buffer));
 
     /// Whether completions return it as a whole to the program.
     fn returns_to_program(&self) -> bool {
@@ -186,13 +187,13 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
 
 impl<P: Payload> FreedPayloads<P> {
     #[inline]
-    fn store(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
-        match &mut self.completed {
-            Some(completed) if payload.returns_to_program() => {
-                completed.push_back(Completed { ticket, evidence, item: payload });
-            }
-            _ => payload.into_buffers().for_each(|buffer| self.cache.put(buffer)),
+    fn store(&mut self, ticket: Ticket, slot: &mut Option<P>, evidence: Evidence) {
+        if let Some(completed) = &mut self.completed
+            && let Some(item) = slot.take_if(|payload| payload.returns_to_program())
+        {
+            completed.push_back(Completed { ticket, evidence, item });
         }
+        P::take_buffers(slot, |buffer| self.cache.put(buffer));
     }
 }
 
@@ -243,6 +244,7 @@ impl<P> Entries<P> {
         }
     }
 
+    #[inline]
     fn get_mut(&mut self, ticket: u64) -> &mut QueueEntry<P> {
         match ticket.checked_sub(self.first) {
             Some(place) => &mut self.entries[place as usize],
@@ -280,6 +282,7 @@ impl<P> Entries<P> {
         }
     }
 
+    #[inline]
     fn forget_front(&mut self) {
         while self.entries.front().is_some_and(|entry| entry.payload.is_none()) {
             self.entries.pop_front();
@@ -351,6 +354,7 @@ impl<P: Payload> Entries<P> {
     }
 
     /// Notes that a whole entry was handed over; `evidence` is for the parts that no call reports.
+    #[inline]
     fn mark_handed_over(&mut self, ticket: u64, evidence: Option<Evidence>, freed: &mut FreedPayloads<P>) {
         let entry = self.get_mut(ticket);
         entry.is_handed_over = true;
@@ -358,6 +362,8 @@ impl<P: Payload> Entries<P> {
         self.release(ticket, freed);
     }
 
+    /// Frees an entry, if all of it was handed over and no call reads it.
+    #[inline]
     fn release(&mut self, ticket: u64, freed: &mut FreedPayloads<P>) {
         let entry = self.get_mut(ticket);
         if entry.open_calls > 0 || !entry.is_handed_over {
@@ -365,18 +371,29 @@ impl<P: Payload> Entries<P> {
         }
         let evidence = entry.evidence.unwrap_or(Evidence::Unknown);
         // There is none if `take_front` took it out, and it was sent by other means.
-        if let Some(payload) = entry.payload.take() {
-            freed.store(Ticket(ticket), payload, evidence);
-        }
+        freed.store(Ticket(ticket), &mut entry.payload, evidence);
         if ticket < self.first {
             self.late.remove(&ticket);
         }
         self.forget_front();
     }
+
+    /// The bytes, if they are in one buffer.
+    #[inline]
+    fn contiguous(&self, extent: Extent) -> Option<&[u8]> {
+        let Extent { start, bytes, .. } = extent;
+        match self.payload(start.ticket).buffers() {
+            [buffer] if extent.tickets() == (start.ticket..start.ticket + 1) => {
+                Some(&buffer[start.bytes..][..bytes])
+            }
+            _ => None,
+        }
+    }
 }
 
 impl<P> QueueEntry<P> {
     /// The evidence for an entry is that of its worst part.
+    #[inline]
     fn merge_evidence(&mut self, evidence: Option<Evidence>) {
         let Some(evidence) = evidence else { return };
         self.evidence = Some(match (self.evidence, evidence) {
@@ -453,22 +470,16 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         }
     }
 
-    /// Removes the only entry, which a copying call sent; `take` removes its buffer.
+    /// Removes the only entry, which a copying call sent.
     #[inline(always)]
-    pub(crate) fn pop_only_entry(&mut self, take: impl FnOnce(&mut P) -> Option<Buffer>, evidence: Evidence) {
+    pub(crate) fn pop_only_entry(&mut self, evidence: Evidence) {
         let Entries { entries, first, .. } = &mut self.entries;
         let Some(entry) = entries.front_mut() else { return };
         assert!(entry.open_calls == 0, "the kernel reads it");
-        let ticket = Ticket(*first);
+        self.freed.store(Ticket(*first), &mut entry.payload, evidence);
+        entries.pop_front();
         *first += 1;
         self.head = Position::start_of(*first);
-        if self.freed.completed.is_none() {
-            let buffer = entry.payload.as_mut().and_then(take);
-            entries.pop_front();
-            buffer.into_iter().for_each(|buffer| self.freed.cache.put(buffer));
-        } else if let Some(payload) = entries.pop_front().and_then(|entry| entry.payload) {
-            self.freed.store(ticket, payload, evidence);
-        }
     }
 
     /// The payload at the head, and the socket.

@@ -20,8 +20,8 @@ impl Payload for Buffer {
         std::slice::from_ref(self)
     }
 
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        std::iter::once(self)
+    fn take_buffers(slot: &mut Option<Self>, each: impl FnMut(Buffer)) {
+        slot.take().into_iter().for_each(each);
     }
 }
 

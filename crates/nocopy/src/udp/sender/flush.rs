@@ -502,11 +502,12 @@ impl QueuedRun {
         }
         let Outgoing { message, destination } = entries.payload(head.ticket);
         let datagram_bytes = message.datagram_bytes;
+        // Nearly always none; a part that was sent is of whole datagrams.
+        let sent_datagrams = if head.bytes > 0 { head.bytes / datagram_bytes } else { 0 };
         let mut run = Self {
             destination: *destination,
             datagram_bytes,
-            datagrams: (message.datagram_count() - head.bytes.checked_div(datagram_bytes).unwrap_or(0))
-                as u32,
+            datagrams: (message.datagrams - sent_datagrams) as u32,
             end: head.ticket + 1,
         };
         while run.end < end {
@@ -514,7 +515,7 @@ impl QueuedRun {
             if *destination != run.destination || message.datagram_bytes != datagram_bytes {
                 break;
             }
-            run.datagrams += message.datagram_count() as u32;
+            run.datagrams += message.datagrams as u32;
             run.end += 1;
         }
         Some(run)
@@ -550,9 +551,14 @@ impl CallPart {
     /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or
     /// messages of one datagram each.
     fn segmented(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
-        let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
         let message = &entries.payload(from.ticket).message;
-        if message.datagram_count() > 1 {
+        let fits = message.datagrams <= udp_send::SEGMENTS_MAX && message.bytes <= DATAGRAM_BYTES_MAX;
+        if message.datagrams > 1 && from.bytes == 0 && fits {
+            let datagrams = message.datagrams as u32;
+            return Self { extent: extent_within(from, message.bytes, message), datagrams };
+        }
+        let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
+        if message.datagrams > 1 {
             let bytes = (limit * run.datagram_bytes).min(message.bytes - from.bytes);
             let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
             return Self { extent: extent_within(from, bytes, message), datagrams };
@@ -565,7 +571,7 @@ impl CallPart {
             pages += page_count(message);
             pieces += message.pieces().len();
             let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
-            if message.datagram_count() > 1 || too_scattered || message.bytes == 0 {
+            if message.datagrams > 1 || too_scattered || message.bytes == 0 {
                 break;
             }
             cut.extent.end.ticket += 1;
