@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use nocopy::udp::{Builder, Message, Method, OpenError, Receiver, Sender, Socket};
-use nocopy::{Buffer, Ledger, Pool};
+use nocopy::{Buffer, BufferMut, Ledger, Pool};
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
@@ -148,7 +148,7 @@ pub(crate) fn send_singly(
         for _ in 0..DATAGRAMS_A_LOOK {
             let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
             buffer.resize(datagrams.bytes);
-            buffer.as_mut().into_iter().for_each(|bytes| DatagramSpec::number_datagram(bytes, sequence));
+            DatagramSpec::number_datagram(&mut buffer, sequence);
             sender.send(buffer, None).map_err(|rejected| rejected.reason)?;
             sender.flush()?;
             home.extend(sender.buffer());
@@ -190,11 +190,11 @@ pub(crate) fn receive_datagrams(mut receiver: Receiver, gauge: &mut WindowGauge<
     Ok(())
 }
 
-fn fill_free_buffers(sender: &mut Sender, datagrams: DatagramSpec) -> VecDeque<Buffer> {
+fn fill_free_buffers(sender: &mut Sender, datagrams: DatagramSpec) -> VecDeque<BufferMut> {
     let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {
         buffer.resize(datagrams.burst_bytes());
-        buffer.as_mut().into_iter().for_each(DatagramSpec::fill_pattern);
+        DatagramSpec::fill_pattern(buffer);
     }
     home
 }
@@ -203,13 +203,11 @@ fn fill_free_buffers(sender: &mut Sender, datagrams: DatagramSpec) -> VecDeque<B
 fn queue_burst(
     sender: &mut Sender,
     datagrams: DatagramSpec,
-    mut buffer: Buffer,
+    mut buffer: BufferMut,
     first: u64,
 ) -> io::Result<()> {
     buffer.resize(datagrams.burst_bytes());
-    if let Some(bytes) = buffer.as_mut() {
-        datagrams.number_datagrams(bytes, first);
-    }
+    datagrams.number_datagrams(&mut buffer, first);
     let message = Message::segments(buffer, datagrams.bytes);
     sender.send(message, None).map_err(|rejected| rejected.reason)?;
     Ok(())

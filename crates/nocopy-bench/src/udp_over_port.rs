@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, OpenError, Sender, Socket, UdpChecksum};
-use nocopy::{Buffer, Frame, Port, Reason};
+use nocopy::{BufferMut, Frame, Port, Reason};
 
 use super::baseline::datagram_sender::PORT;
 use super::datagram::DatagramSpec;
@@ -96,21 +96,21 @@ impl PortSender {
         sender.drain(PATIENCE).map(drop)
     }
 
-    fn fill_free_frames(&mut self) -> VecDeque<Buffer> {
+    fn fill_free_frames(&mut self) -> VecDeque<BufferMut> {
         let mut home: VecDeque<_> = take_free_frames(&mut self.sender).collect();
         for frame in &mut home {
             frame.resize(frame.capacity());
-            frame.as_mut().into_iter().for_each(DatagramSpec::fill_pattern);
+            DatagramSpec::fill_pattern(frame);
         }
         home
     }
 
     /// Queues the next datagram, with the current contents of a frame. `false`: no frame is free.
-    fn queue_datagram(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
+    fn queue_datagram(&mut self, home: &mut VecDeque<BufferMut>, number: u64) -> io::Result<bool> {
         let Some(mut frame) = home.pop_front() else { return Ok(false) };
         let bytes = self.datagrams.bytes.min(frame.capacity());
         frame.resize(bytes);
-        frame.as_mut().into_iter().for_each(|payload| DatagramSpec::number_datagram(payload, number));
+        DatagramSpec::number_datagram(&mut frame, number);
         let message = match bytes < self.datagrams.bytes {
             true => self.chain_frames(frame, home),
             false => Some(frame.into()),
@@ -122,19 +122,19 @@ impl PortSender {
 
     /// A datagram longer than a frame, beginning in this one.
     #[cold]
-    fn chain_frames(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
+    fn chain_frames(&mut self, first: BufferMut, home: &mut VecDeque<BufferMut>) -> Option<Message> {
         let mut left = self.datagrams.bytes - first.len();
-        let mut pieces = vec![first];
+        let mut pieces = vec![first.freeze()];
         while left > 0 {
             let mut frame = home.pop_front()?;
             frame.resize(left.min(frame.capacity()));
             left -= frame.len();
-            pieces.push(frame);
+            pieces.push(frame.freeze());
         }
         Some(Message::from_iter(pieces))
     }
 }
 
-fn take_free_frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
-    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
+fn take_free_frames(sender: &mut Sender) -> impl Iterator<Item = BufferMut> {
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(BufferMut::from))
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nocopy::{Buffer, Explanation, Ledger, Rejected, Stats, Wait};
+use nocopy::{BufferMut, Explanation, Ledger, Rejected, Stats, Wait};
 use nocopy_nfs::client::{Client, FilePosition, FilledBuffer, Ticket};
 
 const TIME: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ receives! {
 /// Receives into given memory, and returns it.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn check_post_signatures(client: &mut Client, place: FilePosition) -> Result<(), Box<dyn Error>> {
-    let buffer: Buffer = client.buffer().ok_or("all buffers are in use")?;
-    let posted: Result<Ticket, Rejected<Buffer>> = client.post(buffer, place);
+    let buffer: BufferMut = client.buffer().ok_or("all buffers are in use")?;
+    let posted: Result<Ticket, Rejected<BufferMut>> = client.post(buffer, place);
     posted?;
     let _: usize = client.in_flight();
     let _: bool = client.try_flush()?;

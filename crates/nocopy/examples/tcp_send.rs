@@ -19,11 +19,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Waits while all buffers are in flight: one returns when the peer has acknowledged it.
         let mut buffer = sender.wait_buffer(Duration::MAX)?.ok_or("a wait without a limit ended")?;
         buffer.resize(buffer.capacity().min(bytes - sent));
-        let block = buffer.as_mut().ok_or("buffers of a pool can be written")?;
-        for (number, word) in block.chunks_mut(8).enumerate() {
+        for (number, word) in buffer.chunks_mut(8).enumerate() {
             word.copy_from_slice(&((sent / 8 + number) as u64).to_be_bytes()[..word.len()]);
         }
-        sent += block.len();
+        sent += buffer.len();
         // Moved: touching the buffer from here on does not compile.
         sender.send(buffer)?;
         sender.flush()?;

@@ -28,8 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let datagrams = DATAGRAMS.min((count - next) as usize);
         buffer.resize(datagrams * BYTES);
-        let bytes = buffer.as_mut().ok_or("buffers of a pool can be written")?;
-        for datagram in bytes.chunks_mut(BYTES) {
+        for datagram in buffer.chunks_mut(BYTES) {
             datagram[..8].copy_from_slice(&next.to_be_bytes());
             next += 1;
         }

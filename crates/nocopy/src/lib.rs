@@ -22,7 +22,7 @@
 //! let (mut receiver, mut sender) = socket.split();
 //!
 //! let mut buffer = sender.buffer().ok_or("all buffers are in use")?;
-//! buffer.fill(b"hello").ok_or("longer than a buffer")?;
+//! buffer.fill(b"hello")?;
 //! sender.send(buffer, to)?; // moved: to touch the buffer from here on does not compile
 //! sender.flush()?;
 //!
@@ -118,7 +118,7 @@ pub use facts::evidence::{Cause, Evidence, Ledger};
 pub use facts::method_explanation::Explanation;
 pub use facts::rejected::{Reason, Rejected};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
-pub use memory::pool::{Buffer, Pool};
+pub use memory::pool::{Buffer, BufferMut, Pool, TooLong};
 pub use memory::send_queue::{Completed, Ticket};
 pub use memory::{area, pool};
 pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata};

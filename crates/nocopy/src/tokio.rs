@@ -15,7 +15,7 @@
 //!     sender.send(datagram.take(), from)?; // the methods of the half itself
 //! }
 //! let mut buffer = sender.buffer().await?; // waits while all are in use
-//! buffer.fill(b"more").ok_or("longer than a buffer")?;
+//! buffer.fill(b"more")?;
 //! sender.send(buffer, client.local_addr()?)?;
 //! sender.flush().await?;
 //! assert_eq!((client.recv(&mut [0; 10])?, client.recv(&mut [0; 10])?), (5, 4));

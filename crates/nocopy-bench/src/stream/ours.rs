@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy::tcp::{Method, Published, ReceiveMethod, Sender, Stream};
-use nocopy::{Buffer, Pool};
+use nocopy::{BufferMut, Pool};
 
 use super::messages::PeerReport;
 use super::meter::StreamMeter;
@@ -86,10 +86,10 @@ pub(super) fn send_published_data(
 
 /// Buffers are reused in every case; taking the last returned one first keeps them in the cache.
 fn send_until_window_closes(sender: &mut Sender, meter: &mut StreamMeter<'_>) -> io::Result<()> {
-    let mut free_buffers: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    let mut free_buffers: VecDeque<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut free_buffers {
         buffer.resize(BUFFER_BYTES);
-        buffer.as_mut().into_iter().for_each(fill_pattern);
+        fill_pattern(buffer);
     }
     while meter.may_send() {
         for _ in 0..CHUNK_BYTES / BUFFER_BYTES {

@@ -3,7 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy::{Buffer, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait};
+use nocopy::{
+    Buffer, BufferMut, Cause, Counter, Evidence, Explanation, Ledger, Reason, Rejected, Stats, Wait,
+};
 
 use super::core::{CallError, Completion, TransferLimits};
 use super::{Client, ClientError, FilePosition, ReadMetadata, Ticket};
@@ -17,7 +19,7 @@ const IN_FLIGHT_MAX: usize = 256;
 pub struct FilledBuffer {
     /// What [`post`](Client::post) returned.
     pub ticket: Ticket,
-    pub buffer: Buffer,
+    pub buffer: BufferMut,
     /// Where in the file the data lies.
     pub place: FilePosition,
     pub outcome: Result<ReadMetadata, CallError>,
@@ -28,7 +30,7 @@ impl FilledBuffer {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn into_result(self) -> Result<(Buffer, ReadMetadata), ClientError> {
+    pub fn into_result(self) -> Result<(BufferMut, ReadMetadata), ClientError> {
         let Self { buffer, outcome, place, .. } = self;
         let subject = || format!("the file, from byte {} on", place.offset);
         outcome
@@ -40,14 +42,14 @@ impl FilledBuffer {
 impl Client {
     /// An empty buffer of the client's [pool](super::Builder::pool); `None` while all are in use. Dropping
     /// it, on any thread, returns it to the pool.
-    pub fn buffer(&self) -> Option<Buffer> {
+    pub fn buffer(&self) -> Option<BufferMut> {
         self.pool.take()
     }
 
     /// Returns a buffer to the pool. The next [`buffer`](Self::buffer) is this one, since it is still in the
     /// processor's cache.
-    pub fn recycle(&self, buffer: Buffer) {
-        drop(buffer);
+    pub fn recycle(&self, buffer: impl Into<Buffer>) {
+        drop(buffer.into());
     }
 
     /// Changes how to wait for replies. [`Wait::Spin`] polls without sleeping, one system call each time;
@@ -67,8 +69,8 @@ impl Client {
     /// Consecutive reads of consecutive parts of a file share one call of up to 512 KiB.
     ///
     /// # Errors
-    /// Too many calls are in flight ([`Reason::Full`]), or the buffer's memory is read-only.
-    pub fn post(&mut self, buffer: Buffer, place: FilePosition) -> Result<Ticket, Rejected<Buffer>> {
+    /// Too many calls are in flight ([`Reason::Full`]), or the buffer has no capacity.
+    pub fn post(&mut self, buffer: BufferMut, place: FilePosition) -> Result<Ticket, Rejected<BufferMut>> {
         if self.core_mut().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }
@@ -131,13 +133,13 @@ impl Client {
     /// See [`ClientError`].
     ///
     /// # Panics
-    /// The buffer's memory is read-only.
+    /// The buffer has no capacity.
     pub fn read(
         &mut self,
-        buffer: Buffer,
+        buffer: BufferMut,
         place: FilePosition,
-    ) -> Result<(Buffer, ReadMetadata), ClientError> {
-        let ticket = self.core_mut().post(buffer, place).expect("memory that can be written to");
+    ) -> Result<(BufferMut, ReadMetadata), ClientError> {
+        let ticket = self.core_mut().post(buffer, place).expect("memory with a capacity");
         let done = self.wait_for_completion(
             |done| matches!(done, Completion::Filled { ticket: of, .. } if *of == ticket),
         )?;
@@ -155,7 +157,8 @@ impl Client {
     ///
     /// # Errors
     /// Too many calls are in flight ([`Reason::Full`]), or the buffer is empty.
-    pub fn write(&mut self, buffer: Buffer, place: FilePosition) -> Result<(), Rejected<Buffer>> {
+    pub fn write(&mut self, buffer: impl Into<Buffer>, place: FilePosition) -> Result<(), Rejected<Buffer>> {
+        let buffer = buffer.into();
         if self.core_mut().in_flight() >= IN_FLIGHT_MAX {
             return Err(Rejected { item: buffer, reason: Reason::Full });
         }

@@ -115,7 +115,7 @@ fn send_pieces(sender: &mut Sender, case: &StreamSendCase) -> Result<(), Failure
             BufferOrigin::Pool => {
                 let mut buffer = sender.buffer().expect("more than the stream takes");
                 buffer.fill(piece).expect("a piece fits a buffer");
-                buffer
+                buffer.freeze()
             }
         };
         sender.send(buffer)?;

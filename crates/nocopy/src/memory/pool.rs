@@ -6,6 +6,7 @@
 
 mod buffer;
 mod cache;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -14,9 +15,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use buffer::Buffer;
 use buffer::BufferOrigin;
+pub use buffer::{Buffer, BufferMut, TooLong};
 pub(crate) use cache::BufferCache;
+use memory::{PoolMemory, ProgramMemory};
 
 use crate::sys::memory::Mapping;
 
@@ -49,7 +51,7 @@ pub struct Pool(Arc<SharedPool>);
 
 #[derive(Debug)]
 struct SharedPool {
-    mapping: Mapping,
+    memory: PoolMemory,
     buffer_bytes: usize,
     /// Whether each buffer consists of whole pages, which can be replaced one by one.
     whole_pages: bool,
@@ -78,49 +80,90 @@ impl Pool {
     /// There is not enough memory.
     ///
     /// # Panics
-    /// If `buffers` or `buffer_bytes` is 0, or a buffer would have 4 GiB or more.
+    /// If `buffers` or `buffer_bytes` is 0.
     pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
-        Self::with_layout(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
+        Self::with_layout(buffers, buffer_bytes, PAGE_BYTES)
     }
 
     /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If
     /// given up while the kernel reads it, such a buffer would be lost.) Errors: there is not enough memory.
     /// Panics as [`Pool::new`].
     pub(crate) fn with_shared_pages(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
-        Self::with_layout(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
+        Self::with_layout(buffers, buffer_bytes, CACHE_LINE_BYTES)
     }
 
-    fn with_layout(buffers: u32, buffer_bytes: usize, whole_pages: bool) -> io::Result<Self> {
+    fn with_layout(buffers: u32, buffer_bytes: usize, alignment: usize) -> io::Result<Self> {
         assert!(buffers > 0, "a pool of no buffers");
-        assert!(buffer_bytes > 0 && u32::try_from(buffer_bytes).is_ok(), "buffers of {buffer_bytes} bytes");
-        let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping::for_buffers(bytes.next_multiple_of(PAGE_BYTES))?;
+        assert!(buffer_bytes > 0, "a pool of buffers without bytes");
+        let aligned = buffer_bytes.checked_next_multiple_of(alignment);
+        let buffer_bytes = aligned.ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = buffer_bytes.checked_mul(buffers as usize);
+        let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(PAGE_BYTES));
+        let mapping = Mapping::for_buffers(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        Ok(Self::with_memory(PoolMemory::Pages(mapping), buffers, buffer_bytes, alignment == PAGE_BYTES))
+    }
+
+    /// A pool of memory of the program: as many buffers of `buffer_bytes` bytes as it has room for, one
+    /// behind the other. The value is dropped with the pool and its last buffer.
+    ///
+    /// ```
+    /// use nocopy::Pool;
+    /// let memory = vec![0_u8; 10_000];
+    /// let first_byte = memory.as_ptr();
+    /// let pool = Pool::of(memory, 4096)?;
+    /// let buffer = pool.take().ok_or("empty")?;
+    /// assert_eq!((buffer.as_ptr(), pool.total()), (first_byte, 2));
+    /// assert!(Pool::of(vec![0_u8; 100], 4096).is_err()); // too short for one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// In a forked child the pool has no buffers. If the kernel still reads a buffer when its sender is
+    /// closed by force, the value is never dropped.
+    ///
+    /// # Errors
+    /// The memory is too short for one buffer.
+    ///
+    /// # Panics
+    /// If `buffer_bytes` is 0.
+    pub fn of(memory: impl AsMut<[u8]> + Send + 'static, buffer_bytes: usize) -> io::Result<Self> {
+        assert!(buffer_bytes > 0, "a pool of buffers without bytes");
+        let memory = PoolMemory::Program(ProgramMemory::new(memory));
+        let bytes = memory.bytes();
+        match u32::try_from(bytes / buffer_bytes).unwrap_or(u32::MAX) {
+            0 => {
+                let text = format!(
+                    "memory of {bytes} bytes is too short for a buffer of {buffer_bytes}; give more, or ask for shorter buffers"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            buffers => Ok(Self::with_memory(memory, buffers, buffer_bytes, false)),
+        }
+    }
+
+    fn with_memory(memory: PoolMemory, buffers: u32, buffer_bytes: usize, whole_pages: bool) -> Self {
         let free = Mutex::new((0..buffers).rev().collect());
-        Ok(Self(Arc::new(SharedPool {
-            mapping,
+        Self(Arc::new(SharedPool {
+            memory,
             buffer_bytes,
             whole_pages,
             total: buffers,
             sharers: Arc::default(),
             registered: Mutex::default(),
             free,
-        })))
+        }))
     }
 
     /// An empty buffer; `None` while all are in use.
-    pub fn take(&self) -> Option<Buffer> {
+    pub fn take(&self) -> Option<BufferMut> {
         let index = self.lock_free_list()?.pop()?;
-        Some(Buffer {
-            data: self.first_byte(index),
-            len: 0,
-            origin: BufferOrigin::Pool { pool: self.clone(), index },
-        })
+        let origin = BufferOrigin::Pool { pool: self.clone(), index };
+        Some(BufferMut::empty(self.first_byte(index), origin))
     }
 
     fn first_byte(&self, index: u32) -> NonNull<u8> {
         assert!(index < self.0.total);
-        // SAFETY: buffer `index` lies within the mapping.
-        unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) }
+        // SAFETY: buffer `index` lies within the memory.
+        unsafe { self.0.memory.first_byte().add(index as usize * self.0.buffer_bytes) }
     }
 
     /// Replaces a buffer's pages by new ones; returns whether that succeeded.
@@ -130,7 +173,15 @@ impl Pool {
     unsafe fn replace_pages(&self, index: u32) -> bool {
         let (first, bytes) = (self.first_byte(index), self.0.buffer_bytes);
         // SAFETY: whole pages of this buffer, which has no owner; they read as zeros from now on.
-        self.0.whole_pages && unsafe { self.0.mapping.replace_pages(first, bytes) }.is_ok()
+        self.0.whole_pages && unsafe { self.0.memory.replace_pages(first, bytes) }.is_ok()
+    }
+
+    /// Keeps memory of the program for good, because the kernel may still read some of it. (Pages of its own
+    /// the kernel keeps by itself.)
+    fn hold_for_good(self) {
+        if matches!(self.0.memory, PoolMemory::Program(_)) {
+            std::mem::forget(self);
+        }
     }
 
     pub(crate) fn buffer_bytes(&self) -> usize {
@@ -149,7 +200,7 @@ impl Pool {
 
     /// Address and length of its memory.
     pub(crate) fn memory_range(&self) -> (NonNull<u8>, usize) {
-        (self.0.mapping.base(), self.0.mapping.bytes())
+        (self.0.memory.first_byte(), self.0.memory.bytes())
     }
 
     /// Streams that send from the pool, and dropped ones whose memory the kernel still reads.
@@ -182,7 +233,7 @@ impl Pool {
     /// fork.
     fn lock_unless_forked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
         // Poisoning does not matter: pushing and popping numbers leaves nothing half done.
-        (!self.0.mapping.is_absent_in_child()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        (!self.0.memory.is_absent_in_child()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn return_to_pool(&self, index: u32) {

@@ -9,14 +9,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use super::pool::Buffer;
+use super::pool::BufferMut;
 use crate::sys::udp_receive::{MessageReport, RecvmmsgArguments};
 
 /// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the
 /// end, so the buffers that the call fills first are on top.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
-    free: Vec<Buffer>,
+    free: Vec<BufferMut>,
     call: RecvmmsgArguments,
     /// The most buffers a call may fill.
     count_max: usize,
@@ -36,20 +36,20 @@ impl ReceiveBuffers {
     }
 
     /// Adds a buffer, which is filled next, because it was used last and is in the cache. The buffer is
-    /// dropped if there are enough, or if it is memory of the program that may not be written.
+    /// dropped if there are enough.
     #[inline]
-    pub(crate) fn push(&mut self, mut buffer: Buffer) {
-        buffer.resize(buffer.capacity());
-        if let (false, Some(bytes)) = (self.is_full(), buffer.as_mut()) {
+    pub(crate) fn push(&mut self, mut buffer: BufferMut) {
+        if !self.is_full() {
+            buffer.resize(buffer.capacity());
             // No underflow: it is not full.
-            self.call.set_slot(self.count_max - self.free.len() - 1, bytes);
+            self.call.set_slot(self.count_max - self.free.len() - 1, &mut buffer);
             self.free.push(buffer);
         }
     }
 
     /// Takes the buffer that is filled next; repeated after a call, it takes the filled buffers in order.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Buffer> {
+    pub(crate) fn pop(&mut self) -> Option<BufferMut> {
         self.free.pop()
     }
 
@@ -77,11 +77,11 @@ impl ReceiveBuffers {
     }
 
     /// Replaces the buffer that a message was received into by another, and returns it. Panics if the last
-    /// call received fewer messages, or `other` is memory of the program that may not be written.
-    pub(crate) fn exchange(&mut self, index: usize, mut other: Buffer) -> Buffer {
+    /// call received fewer messages.
+    pub(crate) fn exchange(&mut self, index: usize, mut other: BufferMut) -> BufferMut {
         let place = self.free.len() - 1 - index;
         other.resize(other.capacity());
-        self.call.set_slot(self.count_max - 1 - place, other.as_mut().expect("memory that may be written"));
+        self.call.set_slot(self.count_max - 1 - place, &mut other);
         std::mem::replace(&mut self.free[place], other)
     }
 
@@ -121,15 +121,11 @@ mod tests {
     use crate::memory::pool::Pool;
     use crate::sys::udp_receive::use_congestion_marks;
 
-    fn receive_and_take(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, Buffer)> {
+    fn receive_and_take(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, BufferMut)> {
         let count = buffers.receive(socket.as_fd(), true).unwrap();
         let lengths: Vec<usize> = (0..count).map(|index| buffers.message(index).bytes).collect();
         assert!(lengths.iter().all(|&length| length == 1), "{lengths:?}");
-        lengths
-            .iter()
-            .map(|_| buffers.pop().unwrap())
-            .map(|mut buffer| (buffer.as_mut().unwrap()[0], buffer))
-            .collect()
+        lengths.iter().map(|_| buffers.pop().unwrap()).map(|buffer| (buffer[0], buffer)).collect()
     }
 
     #[test]
@@ -215,7 +211,6 @@ mod tests {
         let pool = Pool::new(3, 64).unwrap();
         let mut buffers = ReceiveBuffers::new(2);
         (0..3).for_each(|_| buffers.push(pool.take().unwrap()));
-        buffers.push(Buffer::from_owner([1, 2, 3])); // may not be written
         assert_eq!((buffers.free.len(), buffers.is_full(), pool.available()), (2, true, 1));
     }
 }

@@ -26,7 +26,7 @@ use super::streams::Streams;
 use super::{Builder, Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
-use crate::memory::pool::Buffer;
+use crate::memory::pool::BufferMut;
 
 /// The most events kept here; the protocol keeps as many, and then accepts no connections.
 pub(super) const EVENTS_MAX: usize = 1 << 16;
@@ -548,7 +548,7 @@ impl AsFd for Endpoint {
 }
 
 receiver_half!(Endpoint, Option<Message<'half>>);
-sender_half!(Endpoint, Buffer, arm_to_send);
+sender_half!(Endpoint, BufferMut, arm_to_send);
 
 pub(super) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)

@@ -2,7 +2,7 @@
 
 use super::Message;
 use crate::memory::pieces::{Buffers, Pieces};
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::tcp::Published;
 
 /// One message to be sent: its bytes, in a buffer, or in several that are joined. [`Published`] data goes by
@@ -28,6 +28,18 @@ impl IntoIterator for Payload {
     #[inline]
     fn into_iter(self) -> Pieces {
         self.0.into()
+    }
+}
+
+impl From<BufferMut> for Payload {
+    fn from(buffer: BufferMut) -> Self {
+        buffer.freeze().into()
+    }
+}
+
+impl From<Vec<BufferMut>> for Payload {
+    fn from(buffers: Vec<BufferMut>) -> Self {
+        Self(buffers.into_iter().map(BufferMut::freeze).collect())
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Endpoint, Payload};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 
 /// The most packets that are queued before they are sent without a flush.
 const UNSENT_MAX: usize = 64;
@@ -39,7 +39,7 @@ impl Endpoint {
     /// # });
     /// let peer = left.connect(to, Duration::from_secs(5))?;
     /// let mut buffer = left.buffer().ok_or("all buffers are in use")?;
-    /// buffer.fill(b"hello").ok_or("the buffer is too short")?;
+    /// buffer.fill(b"hello")?;
     /// left.send(buffer, peer)?;
     /// left.flush()?;
     /// # assert_eq!(serve.join().unwrap(), 5);
@@ -218,13 +218,13 @@ impl Endpoint {
     }
 
     /// An empty buffer for a message or a part of one; `None` while all are in use.
-    pub fn buffer(&mut self) -> Option<Buffer> {
+    pub fn buffer(&mut self) -> Option<BufferMut> {
         self.carrier.buffer()
     }
 
     /// Returns a buffer that was not sent. Dropping it does the same.
-    pub fn recycle(&mut self, buffer: Buffer) {
-        self.carrier.put_buffer(buffer);
+    pub fn recycle(&mut self, buffer: impl Into<Buffer>) {
+        self.carrier.put_buffer(buffer.into());
     }
 
     /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send), each at
@@ -244,7 +244,7 @@ impl Endpoint {
     /// # while right.poll_event().is_some() {}
     /// let mut buffers = left.buffers(3000, peer)?;
     /// for buffer in &mut buffers {
-    ///     buffer.as_mut().expect("memory of the endpoint").fill(7);
+    ///     buffer[..].fill(7);
     /// }
     /// left.send(buffers, peer)?;
     /// left.flush()?;
@@ -259,14 +259,16 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
+    pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<BufferMut>, Reason> {
         let plan = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
         let free = self.free_of_either();
         let is_beyond = self.is_beyond(to, &plan, free);
         let buffers = if is_beyond { None } else { self.carrier.buffers_for(layout) };
         let needed = if is_beyond { plan.packets } else { usize::MAX };
-        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, free, needed))
+        let buffers = buffers.ok_or_else(|| self.starve(to, free, needed))?;
+        let writable = |buffer: Buffer| buffer.try_into_mut().expect("memory of the endpoint");
+        Ok(buffers.into_iter().map(writable).collect())
     }
 
     #[expect(clippy::result_large_err, reason = "returns what was given")]

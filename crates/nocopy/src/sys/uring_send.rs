@@ -23,6 +23,9 @@ const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 /// (`IORING_MAX_CQ_ENTRIES`).
 const SENDS_MAX: u32 = 1 << 15;
 
+/// The most bytes that the kernel takes in a call (`MAX_RW_COUNT` of `linux/fs.h`).
+const CALL_BYTES_MAX: usize = (i32::MAX as usize) & !4095;
+
 /// The longest piece of memory that the kernel accepts as one registered buffer (`io_buffer_validate` of
 /// io_uring/rsrc.c).
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
@@ -442,7 +445,7 @@ impl UringSender {
         let entry = match arguments.pieces[..] {
             [piece] if segment_bytes.is_none() => {
                 let (address, address_bytes) = arguments.write_address(to);
-                opcode::SendZc::new(SOCKET, piece.iov_base.cast(), piece.iov_len as u32)
+                opcode::SendZc::new(SOCKET, piece.iov_base.cast(), piece.iov_len.min(CALL_BYTES_MAX) as u32)
                     .dest_addr(address.cast())
                     .dest_addr_len(address_bytes)
                     .buf_index(buffer)

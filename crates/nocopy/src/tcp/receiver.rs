@@ -19,7 +19,7 @@ use crate::engine::policy::ExclusionReason;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
-use crate::memory::pool::{Buffer, BufferCache, Pool};
+use crate::memory::pool::{Buffer, BufferCache, BufferMut, Pool};
 use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
@@ -300,14 +300,14 @@ impl Receiver {
     ) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.take_buffer()?;
         buffer.resize(bytes.min(buffer.capacity()));
-        let received = self.receive_into(writable_bytes(&mut buffer), waits)?;
+        let received = self.receive_into(&mut buffer, waits)?;
         if received == 0 {
-            self.buffers.put(buffer);
+            self.buffers.put(buffer.freeze());
             return self.note_end().map(|()| None);
         }
         buffer.resize(received);
         self.chooser.note_received(ReceiveMethod::Recv { bytes: bytes as u32 }, received);
-        Ok(Some(Chunk::new(None, Some(buffer), cause)))
+        Ok(Some(Chunk::new(None, Some(buffer.freeze()), cause)))
     }
 
     fn receive_into(&mut self, buffer: &mut [u8], waits: bool) -> Result<usize, ReceiveError> {
@@ -339,7 +339,7 @@ impl Receiver {
         }
     }
 
-    fn take_buffer(&mut self) -> Result<Buffer, ReceiveError> {
+    fn take_buffer(&mut self) -> Result<BufferMut, ReceiveError> {
         let total = self.buffers.pool().total();
         self.buffers.take().ok_or_else(|| {
             self.starved += 1;
@@ -386,10 +386,10 @@ impl Receiver {
         for is_first in [true, false] {
             match self.map_pages() {
                 Ok(mut arrived) => {
-                    let copied_bytes = self.copy_unmappable(&mut arrived, writable_bytes(&mut buffer));
+                    let copied_bytes = self.copy_unmappable(&mut arrived, &mut buffer);
                     if arrived.pages.is_some() || copied_bytes > 0 {
                         buffer.resize(copied_bytes);
-                        return Ok(Some(self.make_chunk(arrived, buffer)));
+                        return Ok(Some(self.make_chunk(arrived, buffer.freeze())));
                     }
                 }
                 Err(MapRefusal::NoSlot) => {
@@ -405,7 +405,7 @@ impl Receiver {
                 return self.note_end().map(|()| None);
             }
         }
-        self.buffers.put(buffer);
+        self.buffers.put(buffer.freeze());
         self.receive_by_copy(waits, INSTEAD_BYTES, cause)
     }
 
@@ -522,10 +522,6 @@ fn none_if_would_block(received: Result<Option<Chunk>, ReceiveError>) -> io::Res
 /// when used.
 pub(super) fn default_receive_pool() -> io::Result<Pool> {
     Pool::new(BUFFERS, CHUNK_BYTES_MAX)
-}
-
-fn writable_bytes(buffer: &mut Buffer) -> &mut [u8] {
-    buffer.as_mut().expect("buffers of a pool can be written to")
 }
 
 fn mapping_exclusion(error: &io::Error) -> ExclusionReason {

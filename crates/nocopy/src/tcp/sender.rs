@@ -27,7 +27,7 @@ use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::memory::send_queue::{Completed, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::stream;
@@ -98,12 +98,12 @@ impl Sender {
     /// If other streams that share the pool hold all of it, and this stream has no buffer in flight, it
     /// allocates memory outside the pool: as many buffers as its share, at least one.
     #[inline]
-    pub fn buffer(&mut self) -> Option<Buffer> {
+    pub fn buffer(&mut self) -> Option<BufferMut> {
         self.queue.cache_mut().take().or_else(|| self.reserved_buffer())
     }
 
     #[cold]
-    fn reserved_buffer(&mut self) -> Option<Buffer> {
+    fn reserved_buffer(&mut self) -> Option<BufferMut> {
         let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
         if waits_for_own { None } else { self.queue.cache_mut().take_reserved() }
     }
@@ -135,7 +135,7 @@ impl Sender {
     /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<Buffer>> {
+    pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<BufferMut>> {
         let look = |sender: &mut Self| {
             if let Some(buffer) = sender.buffer() {
                 return Ok(PollOutcome::Done(buffer));
@@ -156,8 +156,8 @@ impl Sender {
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
     #[inline]
-    pub fn recycle(&mut self, buffer: Buffer) {
-        self.queue.cache_mut().put(buffer);
+    pub fn recycle(&mut self, buffer: impl Into<Buffer>) {
+        self.queue.cache_mut().put(buffer.into());
     }
 
     /// Queues a buffer, a [`Chunk`](super::Chunk), or something that converts into a buffer; one call sends
@@ -453,7 +453,7 @@ impl Sender {
     }
 }
 
-sender_half!(Sender, Buffer);
+sender_half!(Sender, BufferMut);
 
 /// The kernel copies, as with [`send_copy`](Sender::send_copy).
 impl io::Write for Sender {

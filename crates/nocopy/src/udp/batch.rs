@@ -207,7 +207,7 @@ impl Datagram<'_> {
     pub fn take(self) -> OwnedDatagram {
         let from = self.from();
         let bytes = match self.0 {
-            DatagramBody::Alone(run) => run.take_buffer().expect("it is here"),
+            DatagramBody::Alone(run) => run.take_buffer().expect("it is here").freeze(),
             DatagramBody::OfRun(run, bytes) => {
                 Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)])
             }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::memory::pieces::{Buffers, Pieces};
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::memory::send_queue::Payload;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
@@ -18,7 +18,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// # let to = peer.local_addr()?;
 /// let (header, body) = (Buffer::from(b"header".to_vec()), Buffer::from(b"body".to_vec()));
 /// socket.sender().send(Message::from_iter([header, body]), to)?; // one datagram
-/// socket.sender().send(Message::segments(vec![7; 2500].into(), 1000), to)?; // three
+/// socket.sender().send(Message::segments(vec![7; 2500], 1000), to)?; // three
 /// socket.sender().flush()?;
 /// let mut bytes = [0; 2000];
 /// let mut lengths = Vec::new();
@@ -52,7 +52,8 @@ impl Message {
     ///
     /// # Panics
     /// If `datagram_bytes` is 0.
-    pub fn segments(buffer: Buffer, datagram_bytes: usize) -> Self {
+    pub fn segments(buffer: impl Into<Buffer>, datagram_bytes: usize) -> Self {
+        let buffer = buffer.into();
         assert!(datagram_bytes > 0, "datagrams of no bytes have no number");
         let bytes = buffer.len();
         let datagrams = bytes.div_ceil(datagram_bytes).max(1);
@@ -113,6 +114,13 @@ impl From<Vec<u8>> for Message {
     }
 }
 
+impl From<BufferMut> for Message {
+    #[inline(always)]
+    fn from(buffer: BufferMut) -> Self {
+        buffer.freeze().into()
+    }
+}
+
 impl From<Buffer> for Message {
     #[inline(always)]
     fn from(buffer: Buffer) -> Self {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_datagrams_of_a_message_are_counted() {
-        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagrams;
+        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes], each).datagrams;
         assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
         assert_eq!(Message::from_iter([]).datagrams, 1);
         let gathered = Message::from_iter([vec![1, 2].into(), vec![3].into()]);

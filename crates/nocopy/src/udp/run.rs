@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::pool::Buffer;
+use crate::memory::pool::BufferMut;
 use crate::sys::udp_receive::{LocalAddress, MessageReport};
 
 /// Datagrams of one sender, contiguous in one buffer: all of one length, except that the last may be shorter.
@@ -18,8 +18,8 @@ pub struct Run {
 
 #[derive(Debug)]
 enum RunMemory {
-    Own(Buffer),
-    Shared(Arc<Buffer>),
+    Own(BufferMut),
+    Shared(Arc<BufferMut>),
     /// The only datagram was taken with the buffer.
     Taken,
 }
@@ -41,7 +41,7 @@ impl From<&MessageReport> for DatagramInfo {
 
 impl Run {
     #[inline]
-    pub(super) fn new(mut buffer: Buffer, message: &MessageReport) -> Self {
+    pub(super) fn new(mut buffer: BufferMut, message: &MessageReport) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
         Self { memory: RunMemory::Own(buffer), segment_bytes, info: message.into() }
@@ -115,13 +115,13 @@ impl Run {
 
     /// The buffer, with all its bytes; `None` while taken datagrams use it.
     #[inline]
-    pub(crate) fn into_buffer(mut self) -> Option<Buffer> {
+    pub(crate) fn into_buffer(mut self) -> Option<BufferMut> {
         self.take_buffer()
     }
 
     /// As [`into_buffer`](Self::into_buffer), but the run stays, without bytes.
     #[inline]
-    pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
+    pub(super) fn take_buffer(&mut self) -> Option<BufferMut> {
         match std::mem::replace(&mut self.memory, RunMemory::Taken) {
             RunMemory::Own(buffer) => Some(buffer),
             RunMemory::Shared(buffer) => Arc::into_inner(buffer),
@@ -137,7 +137,7 @@ impl Run {
         };
     }
 
-    pub(super) fn shared_buffer(&self) -> Arc<Buffer> {
+    pub(super) fn shared_buffer(&self) -> Arc<BufferMut> {
         match &self.memory {
             RunMemory::Shared(buffer) => Arc::clone(buffer),
             _ => unreachable!("runs of several datagrams are shared before one is taken"),

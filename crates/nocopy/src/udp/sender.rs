@@ -30,7 +30,7 @@ use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
-use crate::memory::pool::{Buffer, BufferCache, Pool};
+use crate::memory::pool::{Buffer, BufferCache, BufferMut, Pool};
 use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::poll::ready_events;
@@ -56,7 +56,7 @@ const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_s
 /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
 /// let sender = socket.sender();
 /// let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
-/// buffer.fill(b"hello").ok_or("longer than a buffer")?;
+/// buffer.fill(b"hello")?;
 /// sender.send(buffer, peer.local_addr()?)?; // moved: touching it now does not compile
 /// sender.send_copy(b"world", peer.local_addr()?)?; // copied, and the ledger says so
 /// sender.flush()?;
@@ -119,9 +119,10 @@ impl Sender {
     /// them.
     ///
     /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as frames are
-    /// free. Otherwise it is memory of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] shows which.
+    /// free. Otherwise it is memory of the socket's pool, for up to 64 KiB. [`BufferMut::capacity`] shows
+    /// which.
     #[inline]
-    pub fn buffer(&mut self) -> Option<Buffer> {
+    pub fn buffer(&mut self) -> Option<BufferMut> {
         if let Some(port) = &mut self.port
             && let Some(frame) = port.frame()
         {
@@ -132,7 +133,8 @@ impl Sender {
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
     #[inline]
-    pub fn recycle(&mut self, buffer: Buffer) {
+    pub fn recycle(&mut self, buffer: impl Into<Buffer>) {
+        let buffer = buffer.into();
         match (&mut self.port, buffer.is_frame()) {
             (Some(port), true) => {
                 if let Ok(frame) = Frame::try_from(buffer) {
@@ -571,7 +573,7 @@ impl Sender {
     }
 }
 
-sender_half!(Sender, Buffer);
+sender_half!(Sender, BufferMut);
 
 impl AsFd for Sender {
     /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::area::{AreaConfig, Balance};
 use nocopy::port::{OpenError, PortBuilder, Queues};
-use nocopy::{Area, Buffer, Pool, Port};
+use nocopy::{Area, Buffer, BufferMut, Pool, Port};
 use nocopy_lab::End;
 pub(crate) use nocopy_lab::patience::PATIENCE;
 
@@ -175,11 +175,11 @@ pub(crate) fn queue_equal_packets(port: &mut Port, to: &End, count: usize, bytes
 
 /// Writes into every free buffer of the pool, and returns how many those were.
 pub(crate) fn overwrite_free_buffers(pool: &Pool) -> usize {
-    let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    let all: Vec<BufferMut> = std::iter::from_fn(|| pool.take()).collect();
     let count = all.len();
     for mut buffer in all {
         buffer.resize(buffer.capacity());
-        buffer.as_mut().unwrap().fill(0xee);
+        buffer[..].fill(0xee);
     }
     count
 }

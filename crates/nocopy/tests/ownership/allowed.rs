@@ -1,5 +1,5 @@
 //! The operations of the other programs, in the right order and once.
-use nocopy::Buffer;
+use nocopy::Pool;
 use nocopy::{tcp, udp};
 
 fn main() {
@@ -28,15 +28,16 @@ fn main() {
     drop(peer);
     println!("{}", taken.len());
 
-    let mut buffer = Buffer::from(vec![0; 1400]);
-    buffer.as_mut().unwrap()[0] = 1;
+    let mut buffer = Pool::new(1, 1400).unwrap().take().unwrap();
+    buffer.resize(1400);
+    buffer[0] = 1;
     let mut socket = udp::Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let to: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
     socket.sender().send(udp::Message::segments(buffer, 700), to).unwrap();
     let mut socket = tcp::Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
     let mut buffer = socket.sender().wait_buffer(std::time::Duration::MAX).unwrap().unwrap();
     buffer.resize(1400);
-    buffer.as_mut().unwrap()[0] = 1;
+    buffer[0] = 1;
     socket.sender().send(buffer).unwrap();
     let chunk = socket.receiver().receive().unwrap().unwrap();
     let mapped = chunk.mapped();

@@ -5,5 +5,5 @@ fn main() {
     let mut buffer = socket.sender().wait_buffer(std::time::Duration::MAX).unwrap().unwrap();
     buffer.resize(1400);
     socket.sender().send(buffer).unwrap();
-    buffer.as_mut().unwrap()[0] = 1; //~ E0382
+    buffer[0] = 1; //~ E0382
 }

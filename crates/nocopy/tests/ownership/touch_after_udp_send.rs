@@ -5,5 +5,5 @@ fn main() {
     let mut buffer = socket.sender().buffer().unwrap();
     buffer.resize(1400);
     socket.sender().send(Message::segments(buffer, 700), None).unwrap();
-    buffer.as_mut().unwrap()[0] = 1; //~ E0382
+    buffer[0] = 1; //~ E0382
 }

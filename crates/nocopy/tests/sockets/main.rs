@@ -7,6 +7,7 @@ mod common;
 mod ecn;
 mod errors;
 mod numbering;
+mod program_memory;
 mod tcp_connect;
 mod tcp_connections;
 mod tcp_faults;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 
 use nocopy::udp::{Method, SendError, Sender, Socket};
-use nocopy::{Buffer, Cause, Evidence, Pool};
+use nocopy::{Buffer, BufferMut, Cause, Evidence, Pool};
 use nocopy::{tcp, udp};
 use nocopy_lab::Missing;
 use nocopy_lab::patience::wait_until;
@@ -34,16 +34,16 @@ fn bound_receiver() -> UdpSocket {
 
 /// Overwrites all of the sender's free memory.
 fn overwrite_free_memory(sender: &mut Sender) {
-    let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    let free: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     for mut buffer in free {
         buffer.resize(buffer.capacity());
-        buffer.as_mut().unwrap().fill(0xee);
+        buffer[..].fill(0xee);
         sender.recycle(buffer);
     }
 }
 
 fn count_free_buffers(sender: &mut Sender) -> usize {
-    let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    let free: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     let count = free.len();
     free.into_iter().for_each(|buffer| sender.recycle(buffer));
     count

@@ -77,7 +77,7 @@ fn send_all_pieces(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
             _ => {
                 let mut buffer = sender.buffer().expect("a free buffer");
                 buffer.fill(&bytes).unwrap();
-                buffer
+                buffer.freeze()
             }
         };
         sender.send(buffer).unwrap();

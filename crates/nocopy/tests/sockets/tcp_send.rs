@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use nocopy::tcp::{Builder, Listener, Method, Published, Sender, Stream};
-use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
+use nocopy::{Buffer, BufferMut, Cause, Evidence, Pool, Reason};
 use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -268,7 +268,7 @@ fn assert_numbered_buffers_arrive(sender: &mut Sender, peer: TcpStream) {
     let reader = read_all_in_thread(peer);
     let mut sent = Vec::new();
     for round in 0..50 {
-        let buffers: Vec<Buffer> =
+        let buffers: Vec<BufferMut> =
             (0..2).map(|_| sender.wait_buffer(PATIENCE).unwrap().expect("a buffer")).collect();
         for mut buffer in buffers {
             buffer.fill(&[round; 15_000]).unwrap();

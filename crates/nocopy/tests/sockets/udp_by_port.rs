@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use nocopy::udp::{Message, Method, OpenError, Sender, Socket};
-use nocopy::{Area, Buffer, Cause, Evidence, Pool, Port};
+use nocopy::{Area, Buffer, BufferMut, Cause, Evidence, Pool, Port};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -38,7 +38,7 @@ fn numbered_pattern(number: usize, bytes: usize) -> Vec<u8> {
 /// Memory of each kind, by number; its contents are the pattern of that number.
 fn message_of_kind(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
     let bytes = numbered_pattern(number, 100 + number * 6);
-    let filled = |buffer: Option<Buffer>| {
+    let filled = |buffer: Option<BufferMut>| {
         let mut buffer = buffer?;
         buffer.fill(&bytes).unwrap();
         Some(Message::from(buffer))
@@ -135,7 +135,7 @@ fn flush_does_not_wait_for_frames_of_the_program() {
         sender.stats().unwrap()["over_port"] > 0
     });
     assert!(sender.drain(PATIENCE).unwrap());
-    let held: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    let held: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     sender.send(Buffer::from(vec![1; 100]), to).unwrap();
     assert!(sender.try_flush().unwrap(), "the kernel's own ways need no frame");
     sender.send(Buffer::from(vec![1; 100]), to).unwrap();
@@ -171,7 +171,7 @@ fn completions_and_errors_arrive_while_the_port_receives() {
     let at_the_socket = InspectedSocket::udp_socket(end, local);
     // Free buffers are left: without any, the sender would read completions with every call, before the half
     // does.
-    let buffers: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    let buffers: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     let nobody = SocketAddr::new(to.ip(), 9);
     for number in 0..5 {

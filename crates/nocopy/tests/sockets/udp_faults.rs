@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 use nocopy::udp::{Message, Method, SendError, Socket};
-use nocopy::{Buffer, Cause, Evidence, Pool};
+use nocopy::{Buffer, BufferMut, Cause, Evidence, Pool};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -175,7 +175,7 @@ fn buffers_return_after_all_were_queued() {
     }
     assert!(socket.sender().buffer().is_none(), "all are queued");
     socket.sender().flush().unwrap();
-    let free: Vec<Buffer> = std::iter::from_fn(|| socket.sender().buffer()).collect();
+    let free: Vec<BufferMut> = std::iter::from_fn(|| socket.sender().buffer()).collect();
     assert_eq!(free.len(), 2);
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn send_numbered(socket: &mut Socket, numbers: Range<usize>) {
             _ => {
                 let mut buffer = socket.sender().buffer().expect("a free buffer");
                 buffer.fill(&numbered_pattern(number)).unwrap();
-                buffer
+                buffer.freeze()
             }
         };
         socket.sender().send(Message::from(buffer), None).unwrap();
@@ -213,8 +213,9 @@ fn a_panic_in_an_owners_drop_loses_no_other_buffer() {
             for number in 0..COUNT {
                 let mut buffer = Buffer::from_owner(PanicsWhenDropped(numbered_pattern(number)));
                 if number % 3 > 0 {
-                    buffer = socket.sender().buffer().expect("a free buffer");
-                    buffer.fill(&numbered_pattern(number)).unwrap();
+                    let mut free = socket.sender().buffer().expect("a free buffer");
+                    free.fill(&numbered_pattern(number)).unwrap();
+                    buffer = free.freeze();
                 }
                 socket.sender().send(buffer, None).unwrap();
             }

@@ -97,7 +97,7 @@ impl SendModel {
         match sender.buffer().filter(|_| own) {
             Some(mut buffer) => {
                 buffer.fill(bytes).expect("fits");
-                buffer
+                buffer.freeze()
             }
             None => bytes.to_vec().into(),
         }

@@ -1217,7 +1217,7 @@ fn coalesced_datagrams_are_not_received_as_one() {
             .namespace()
             .run(|| nocopy::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
         let all = numbered_payload(1, 10_000);
-        peer.sender().send(Message::segments(all.clone().into(), 1000), local).unwrap();
+        peer.sender().send(Message::segments(all.clone(), 1000), local).unwrap();
         peer.sender().flush().unwrap();
         // A veth with its own program makes its peer segment them.
         if mode == Mode::XdpCopyNative {

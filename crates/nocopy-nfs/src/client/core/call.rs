@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nocopy::Buffer;
+use nocopy::{Buffer, BufferMut};
 
 use super::bad_reply::BadReply;
 use super::receive_buffers::{DATA_PIECES_MAX, Pieces};
@@ -102,7 +102,7 @@ impl std::fmt::Display for StatusText {
 #[derive(Debug)]
 pub(super) struct ReadRequest {
     pub(super) ticket: Ticket,
-    pub(super) buffer: Buffer,
+    pub(super) buffer: BufferMut,
     /// Place of the buffer's first byte.
     pub(super) place: FilePosition,
     /// Bytes filled by earlier replies, and bytes that the call in flight asks for.
@@ -132,7 +132,7 @@ impl ReadRequest {
         &mut self,
         reading: &Self,
         pool: &Range<usize>,
-    ) -> Option<&mut Buffer> {
+    ) -> Option<&mut BufferMut> {
         let is_alike = |other: &Self| {
             other.is_exchangeable(pool)
                 && other.buffer.len() == reading.buffer.len()
@@ -144,7 +144,7 @@ impl ReadRequest {
         }
     }
 
-    pub(super) fn new(ticket: Ticket, buffer: Buffer, place: FilePosition) -> Self {
+    pub(super) fn new(ticket: Ticket, buffer: BufferMut, place: FilePosition) -> Self {
         let (filled, asked, received, delays) = (0, 0, 0, 0);
         let (head, joined, is_alone) = (None, VecDeque::new(), false);
         Self { ticket, buffer, place, filled, asked, head, received, delays, joined, is_unshared: is_alone }
@@ -158,10 +158,9 @@ impl ReadRequest {
         let behind = joined.iter_mut().map(|reading| (&mut reading.buffer, 0));
         let mut left = bytes;
         for (buffer, start) in std::iter::once((own, start)).chain(behind).take(DATA_PIECES_MAX) {
-            let memory = buffer.as_mut().expect("looked at when it was posted");
-            let end = memory.len().min(start + left);
+            let end = buffer.len().min(start + left);
             left -= end - start;
-            pieces.push(IoSliceMut::new(&mut memory[start..end]));
+            pieces.push(IoSliceMut::new(&mut buffer[start..end]));
         }
         bytes - left
     }
@@ -322,7 +321,7 @@ pub enum Completion {
     Filled {
         /// What [`Core::post`](super::Core::post) returned.
         ticket: Ticket,
-        buffer: Buffer,
+        buffer: BufferMut,
         /// Where in the file the data lies.
         place: FilePosition,
         outcome: Result<ReadMetadata, CallError>,

@@ -24,11 +24,11 @@ mod tests;
 mod uncommitted;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nocopy::{Buffer, Pool, Reason, Rejected};
+use nocopy::{Buffer, BufferMut, Pool, Reason, Rejected};
 
 pub use bad_reply::BadReply;
 use call::{Call, ReadRequest, Request, WriteRequest};
@@ -159,8 +159,8 @@ impl Core {
     /// receives exactly the read that it was posted for. Buffers of the pool in use now count as other
     /// memory.
     pub fn set_pool(&mut self, pool: &Pool) {
-        let buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
-        let first = |buffer: &Buffer| buffer.as_ptr().addr();
+        let buffers: Vec<BufferMut> = std::iter::from_fn(|| pool.take()).collect();
+        let first = |buffer: &BufferMut| buffer.as_ptr().addr();
         let begin = buffers.iter().map(first).min().unwrap_or(0);
         let end = buffers.iter().map(|buffer| first(buffer) + buffer.capacity()).max().unwrap_or(0);
         // Returned in reverse, so that the pool has its order again.
@@ -204,18 +204,17 @@ impl Core {
     /// only at the end of the file.
     ///
     /// # Errors
-    /// The buffer's memory is read-only, or it has none.
-    pub fn post(&mut self, mut buffer: Buffer, place: FilePosition) -> Result<Ticket, Rejected<Buffer>> {
+    /// The buffer has no capacity.
+    pub fn post(
+        &mut self,
+        mut buffer: BufferMut,
+        place: FilePosition,
+    ) -> Result<Ticket, Rejected<BufferMut>> {
         if buffer.is_empty() {
             buffer.resize(buffer.capacity());
         }
         if buffer.is_empty() {
             return Err(Rejected { item: buffer, reason: Reason::Empty });
-        }
-        if buffer.as_mut().is_none() {
-            let text = "the memory of the buffer is read-only; post a buffer of a Pool, or a frame";
-            let error = io::Error::new(io::ErrorKind::InvalidInput, text);
-            return Err(Rejected { item: buffer, reason: Reason::System(error) });
         }
         let ticket = self.next_ticket();
         self.queue_read(ReadRequest::new(ticket, buffer, place));
@@ -227,7 +226,8 @@ impl Core {
     ///
     /// # Errors
     /// The buffer is empty.
-    pub fn write(&mut self, data: Buffer, place: FilePosition) -> Result<(), Rejected<Buffer>> {
+    pub fn write(&mut self, data: impl Into<Buffer>, place: FilePosition) -> Result<(), Rejected<Buffer>> {
+        let data = data.into();
         if data.is_empty() {
             return Err(Rejected { item: data, reason: Reason::Empty });
         }

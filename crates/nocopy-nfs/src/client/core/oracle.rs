@@ -117,7 +117,7 @@ impl<'a> ClientModel<'a> {
         let buffer = |bytes: usize| {
             let mut buffer = self.pool.take()?;
             buffer.resize(BUFFER_BYTES);
-            buffer.as_mut().expect("of a pool").fill(0xee);
+            buffer[..].fill(0xee);
             buffer.resize(bytes.min(BUFFER_BYTES));
             Some(buffer)
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::ops::Range;
 
-use nocopy::{Buffer, Pool};
+use nocopy::{BufferMut, Pool};
 use nocopy_report::Outcome;
 use rustix::thread::CapabilitySet;
 
@@ -62,7 +62,7 @@ fn read_pieces(
     mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let (mut next, mut posted) = (range.start, range.start);
-    let mut ahead: BTreeMap<u64, (Buffer, bool)> = BTreeMap::new();
+    let mut ahead: BTreeMap<u64, (BufferMut, bool)> = BTreeMap::new();
     loop {
         while posted < range.end.max(next + 1) {
             let Some(buffer) = pool.take() else { break };

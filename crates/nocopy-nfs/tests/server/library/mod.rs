@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
-use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
+use nocopy::{BufferMut, Cause, Evidence, Pool, Reason};
 use nocopy_nfs::client::{Builder, Client, ClientError, FilePosition, Url};
 use nocopy_nfs::wire::nfs3::{CreateMode, FileHandle, FileType, NewAttributes, Status};
 
@@ -38,7 +38,7 @@ fn file_handle(client: &mut Client, name: &str) -> FileHandle {
     client.walk(Path::new(name)).unwrap().file
 }
 
-fn take_buffer(pool: &Pool, bytes: usize) -> Buffer {
+fn take_buffer(pool: &Pool, bytes: usize) -> BufferMut {
     let mut buffer = pool.take().expect("a buffer at home");
     buffer.resize(bytes);
     buffer

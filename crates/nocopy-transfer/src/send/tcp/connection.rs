@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::Ledger;
-use nocopy::pool::{Buffer, Pool};
+use nocopy::pool::{BufferMut, Pool};
 use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
 use rustix::net::{Shutdown, shutdown};
 
@@ -59,15 +59,15 @@ impl Connection {
     }
 
     /// A buffer to be written and [sent](Self::send); `None` while all are in flight.
-    pub(super) fn buffer(&mut self) -> io::Result<Option<Buffer>> {
+    pub(super) fn buffer(&mut self) -> io::Result<Option<BufferMut>> {
         self.socket.sender().wait_buffer(WAIT)
     }
 
-    pub(super) fn recycle(&mut self, buffer: Buffer) {
+    pub(super) fn recycle(&mut self, buffer: BufferMut) {
         self.socket.sender().recycle(buffer);
     }
 
-    pub(super) fn send(&mut self, buffer: Buffer) -> io::Result<()> {
+    pub(super) fn send(&mut self, buffer: BufferMut) -> io::Result<()> {
         let bytes = buffer.len() as u64;
         self.socket.sender().send(buffer).map_err(|rejected| rejected.reason)?;
         self.queued_bytes += bytes;

@@ -243,7 +243,7 @@ impl Worker {
             return Ok(FillResult::NoRoom);
         };
         buffer.resize(bytes);
-        let room = buffer.as_mut().unwrap_or_default();
+        let room = &mut buffer[..];
         let read = match &mut self.content {
             WorkerSource::Pattern(pattern) | WorkerSource::Published(pattern, _) => {
                 pattern.write(room, self.piece);

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy::udp::{Method, Receiver, Sender, Socket};
-use nocopy::{Buffer, Evidence, Frame, Port, Reason};
+use nocopy::{BufferMut, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
 use nocopy_proto::errno::{ErrorCounts, is_interface_down, is_transient};
 
@@ -57,7 +57,7 @@ enum UnsentReason {
 
 #[derive(Debug)]
 enum DatagramMemory {
-    Frames(Vec<Buffer>),
+    Frames(Vec<BufferMut>),
     /// Memory of this program, copied into frames.
     Own {
         buffer: Vec<u8>,
@@ -120,7 +120,7 @@ impl PortTransport {
         Ok(None)
     }
 
-    fn take_frames(&mut self, count: usize) -> Vec<Buffer> {
+    fn take_frames(&mut self, count: usize) -> Vec<BufferMut> {
         let DatagramMemory::Frames(home) = &mut self.memory else { return Vec::new() };
         let mut frames = std::mem::take(home);
         self.sender.reap();
@@ -134,15 +134,15 @@ impl PortTransport {
         if frames.is_empty() {
             return Ok(SendResult::NoRoom);
         }
-        let places = frames.iter_mut().take(count).filter_map(|frame| {
+        let places = frames.iter_mut().take(count).map(|frame| {
             frame.resize(datagram_bytes);
-            frame.as_mut()
+            &mut frame[..]
         });
         let sent = match writer.fill(places)? {
             FillResult::Bytes(bytes) => {
                 for (frame, length) in frames.iter_mut().zip(writer.shape.datagram_lengths(bytes)) {
                     frame.resize(length);
-                    frame.as_mut().into_iter().for_each(|datagram| writer.complete_datagram(datagram));
+                    writer.complete_datagram(frame);
                 }
                 for frame in frames.drain(..bytes.div_ceil(datagram_bytes)) {
                     let sent = self.sender.send(frame, self.to);
@@ -206,8 +206,8 @@ impl PortTransport {
     }
 }
 
-fn all_free_frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
-    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
+fn all_free_frames(sender: &mut Sender) -> impl Iterator<Item = BufferMut> {
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(BufferMut::from))
 }
 
 impl Transport for PortTransport {

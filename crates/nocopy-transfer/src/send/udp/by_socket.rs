@@ -52,7 +52,7 @@ impl Transport for SocketTransport {
         };
         let datagram_bytes = writer.shape.datagram_bytes;
         buffer.resize(count * datagram_bytes);
-        let places = buffer.as_mut().unwrap_or_default().chunks_mut(datagram_bytes);
+        let places = buffer.chunks_mut(datagram_bytes);
         match writer.fill(places)? {
             FillResult::Bytes(bytes) => buffer.resize(bytes),
             nothing => {
@@ -60,11 +60,7 @@ impl Transport for SocketTransport {
                 return Ok(if nothing == FillResult::End { SendResult::End } else { SendResult::Nothing });
             }
         }
-        buffer
-            .as_mut()
-            .unwrap_or_default()
-            .chunks_mut(datagram_bytes)
-            .for_each(|datagram| writer.complete_datagram(datagram));
+        buffer.chunks_mut(datagram_bytes).for_each(|datagram| writer.complete_datagram(datagram));
         let message = Message::segments(buffer, datagram_bytes);
         sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
         match sender.flush() {

@@ -3,8 +3,9 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,24 +13,53 @@ use std::sync::Arc;
 use super::{Pool, Registration};
 use crate::memory::area::Frame;
 
-/// Owned bytes: memory of a pool, of the program, or a frame.
+/// Owned bytes that are only read: memory of a pool, of the program, or a frame.
 ///
 /// ```
-/// use nocopy::Pool;
-/// let mut buffer = Pool::new(1, 4096)?.take().expect("a fresh pool has buffers");
-/// buffer.resize(5); // to be written in place
-/// buffer.as_mut().expect("memory of a pool can be changed").copy_from_slice(b"hello");
-/// buffer.resize(4);
-/// assert_eq!(&buffer[..], b"hell");
-/// assert!(buffer.fill(&[0; 5000]).is_none()); // longer than its capacity
-/// assert_eq!((buffer.len(), buffer.capacity()), (4, 4096)); // and so nothing changed
+/// use nocopy::{Buffer, Pool};
+/// let mut room = Pool::new(1, 4096)?.take().expect("a fresh pool has buffers");
+/// room.fill(b"hello")?;
+/// let buffer: Buffer = room.freeze();
+/// assert_eq!(&buffer[..], b"hello");
+/// let address = buffer.as_ptr();
+/// let room = buffer.try_into_mut().expect("memory of a pool has one owner");
+/// assert_eq!(room.as_ptr(), address); // not a copy
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a dropped buffer returns to its pool unsent"]
 pub struct Buffer {
     pub(super) data: NonNull<u8>,
-    pub(super) len: u32,
+    pub(super) len: usize,
     pub(super) origin: BufferOrigin,
+}
+
+/// Owned bytes that can be written: memory of a pool, or a frame.
+///
+/// ```
+/// use nocopy::Pool;
+/// use std::io::Write;
+/// let mut room = Pool::new(1, 4096)?.take().expect("a fresh pool has buffers");
+/// room.resize(5); // to be written in place
+/// room.copy_from_slice(b"hello");
+/// room.write_all(b", world")?; // behind it
+/// assert_eq!(&room[..], b"hello, world");
+/// let error = room.fill(&[0; 5000]).unwrap_err();
+/// assert_eq!((error.bytes, error.capacity), (5000, 4096));
+/// assert_eq!(room.len(), 12); // and so nothing changed
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a dropped buffer returns to its pool unsent"]
+pub struct BufferMut(Buffer);
+
+/// More bytes than a buffer has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes are too many for a buffer of {capacity}; take longer buffers, or cut the bytes")]
+#[non_exhaustive]
+pub struct TooLong {
+    /// Of what was to be written.
+    pub bytes: usize,
+    /// Of the buffer.
+    pub capacity: usize,
 }
 
 pub(super) enum BufferOrigin {
@@ -43,6 +73,8 @@ pub(super) enum BufferOrigin {
     /// A value that others read, too.
     Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
     Frame(Frame),
+    /// Bytes of the program that are there for good.
+    Static,
 }
 
 // SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
@@ -64,15 +96,12 @@ impl Buffer {
     /// use nocopy::Buffer;
     /// use std::sync::Arc;
     /// let page: Arc<[u8]> = Arc::from(*b"<html>");
-    /// let mut buffer = Buffer::from_owner(Arc::clone(&page));
+    /// let buffer = Buffer::from_owner(Arc::clone(&page));
     /// assert_eq!(buffer.as_ptr(), page.as_ptr()); // not a copy
-    /// assert!(buffer.as_mut().is_none()); // others may read it meanwhile
+    /// let buffer = buffer.try_into_mut().unwrap_err(); // others may read it meanwhile
     /// let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err(); // it was made of something else
     /// assert!(Arc::ptr_eq(&buffer.into_owner::<Arc<[u8]>>().unwrap(), &page));
     /// ```
-    ///
-    /// # Panics
-    /// If the value has 4 GiB or more.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
         // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that
         // borrow.
@@ -81,7 +110,7 @@ impl Buffer {
         let mut buffer = Self { data: NonNull::dangling(), len: 0, origin: BufferOrigin::Owner(owner) };
         // SAFETY: the value exists as long as the buffer, which gives no other access to it.
         let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
-        buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        buffer.len = bytes.len();
         buffer.data = NonNull::from(bytes).cast();
         buffer
     }
@@ -92,8 +121,7 @@ impl Buffer {
         part: impl FnOnce(&T) -> &[u8],
     ) -> Self {
         let bytes = part(&owner);
-        let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
-        Self { data: NonNull::from(bytes).cast(), len, origin: BufferOrigin::Shared(owner) }
+        Self { data: NonNull::from(bytes).cast(), len: bytes.len(), origin: BufferOrigin::Shared(owner) }
     }
 
     /// Returns the value that [`from_owner`](Self::from_owner) was given.
@@ -125,47 +153,45 @@ impl Buffer {
     }
 
     /// The capacity in bytes.
+    #[inline]
     pub fn capacity(&self) -> usize {
         match &self.origin {
             BufferOrigin::Pool { pool, .. } => pool.buffer_bytes(),
-            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => self.len as usize,
+            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Static => self.len,
             BufferOrigin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
     }
 
-    /// Makes it shorter or longer. Added bytes have the memory's earlier contents.
+    /// Makes it writable, without a copy.
     ///
-    /// # Panics
-    /// If `bytes` exceeds the capacity.
+    /// # Errors
+    /// Returns the buffer if others may read it too, or if it was made [of a value](Self::from_owner) of the
+    /// program.
     #[inline]
-    pub fn resize(&mut self, bytes: usize) {
-        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
-        // Fits: no buffer has 4 GiB or more.
-        self.len = bytes as u32;
-    }
-
-    /// Mutable access to its bytes; `None` if they belong to the program.
-    #[inline]
-    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+    pub fn try_into_mut(self) -> Result<BufferMut, Self> {
         match self.origin {
-            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => None,
-            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
-            _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
+            BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) => Ok(BufferMut(self)),
+            _ => Err(self),
         }
     }
 
-    /// Replaces its contents by a copy of `bytes`. `None`, and no change, if they are longer than its
-    /// capacity, or if it was made [of a value](Self::from_owner) of the program.
+    /// Its bytes, to be written, if it could be made [writable](Self::try_into_mut).
     #[inline]
-    pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
-        if bytes.len() > self.capacity()
-            || matches!(self.origin, BufferOrigin::Owner(_) | BufferOrigin::Shared(_))
-        {
-            return None;
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match self.origin {
+            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
+            BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) => unsafe {
+                Some(std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len))
+            },
+            _ => None,
         }
-        self.len = bytes.len() as u32;
-        self.as_mut()?.copy_from_slice(bytes);
-        Some(())
+    }
+
+    /// Sets how many bytes it has, of those that were there before. Panics if they exceed the capacity.
+    #[inline]
+    pub(crate) fn set_len(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        self.len = bytes;
     }
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
@@ -197,11 +223,14 @@ impl Buffer {
                 let is_replaced = unsafe { pool.replace_pages(index) };
                 drop(registered);
                 if !is_replaced {
-                    return pool.buffer_bytes();
+                    let bytes = pool.buffer_bytes();
+                    pool.hold_for_good();
+                    return bytes;
                 }
                 pool.return_to_pool(index);
                 0
             }
+            BufferOrigin::Static => 0, // it is there for good
             origin @ (BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Frame(_)) => {
                 std::mem::forget(origin);
                 bytes
@@ -217,9 +246,130 @@ impl Buffer {
     }
 }
 
+impl BufferMut {
+    /// An empty buffer of that memory, which has no other owner.
+    pub(super) fn empty(data: NonNull<u8>, origin: BufferOrigin) -> Self {
+        Self(Buffer { data, len: 0, origin })
+    }
+
+    /// A buffer that is known to be memory of a pool.
+    #[inline]
+    pub(super) fn of_pool(buffer: Buffer) -> Self {
+        debug_assert!(matches!(buffer.origin, BufferOrigin::Pool { .. }));
+        Self(buffer)
+    }
+
+    /// The capacity in bytes.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Makes it shorter or longer. Added bytes have the memory's earlier contents.
+    ///
+    /// # Panics
+    /// If `bytes` exceeds the capacity.
+    #[inline]
+    pub fn resize(&mut self, bytes: usize) {
+        self.0.set_len(bytes);
+    }
+
+    /// Replaces its contents by a copy of `bytes`.
+    ///
+    /// # Errors
+    /// They are longer than its capacity; nothing was changed.
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        let capacity = self.capacity();
+        if bytes.len() > capacity {
+            return Err(TooLong { bytes: bytes.len(), capacity });
+        }
+        self.0.len = bytes.len();
+        self.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Ends writing, without a copy; [`Buffer::try_into_mut`] is the way back.
+    #[inline]
+    pub fn freeze(self) -> Buffer {
+        self.0
+    }
+}
+
+impl Deref for BufferMut {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for BufferMut {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: initialised memory of this length, which has no other owner and no other reader (`empty`,
+        // `From<Frame>`, `try_into_mut`), and is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr(), self.0.len) }
+    }
+}
+
+impl AsRef<[u8]> for BufferMut {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for BufferMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Writes behind its bytes, as far as there is room.
+impl io::Write for BufferMut {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let start = self.len();
+        // No underflow: the length never exceeds the capacity.
+        let count = bytes.len().min(self.capacity() - start);
+        self.resize(start + count);
+        self[start..].copy_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BufferMut").field(&self.0).finish()
+    }
+}
+
+impl From<BufferMut> for Buffer {
+    #[inline]
+    fn from(buffer: BufferMut) -> Self {
+        buffer.freeze()
+    }
+}
+
+impl From<Frame> for BufferMut {
+    fn from(frame: Frame) -> Self {
+        Self(frame.into())
+    }
+}
+
+impl From<TooLong> for io::Error {
+    fn from(error: TooLong) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
-        let len = frame.len() as u32;
+        let len = frame.len();
         Self { data: frame.first_byte(), len, origin: BufferOrigin::Frame(frame) }
     }
 }
@@ -243,6 +393,24 @@ impl TryFrom<Buffer> for Frame {
     }
 }
 
+impl TryFrom<BufferMut> for Frame {
+    type Error = BufferMut;
+
+    /// The frame, if the buffer is one.
+    ///
+    /// # Errors
+    /// Returns the buffer if it has another kind of memory.
+    fn try_from(buffer: BufferMut) -> Result<Self, BufferMut> {
+        Self::try_from(buffer.freeze()).map_err(BufferMut)
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self { data: NonNull::from(bytes).cast(), len: bytes.len(), origin: BufferOrigin::Static }
+    }
+}
+
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
         Self::from_owner(bytes)
@@ -255,7 +423,7 @@ impl Deref for Buffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: initialised memory of this length, which nothing changes while the buffer is borrowed.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
 
@@ -269,7 +437,9 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
             BufferOrigin::Pool { index, .. } => format!("buffer {index} of a pool"),
-            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) => "memory of the program's own".into(),
+            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Static => {
+                "memory of the program's own".into()
+            }
             BufferOrigin::Frame(_) => "frame".into(),
         };
         write!(f, "Buffer({} bytes, {origin})", self.len)
@@ -282,7 +452,7 @@ impl Drop for Buffer {
             BufferOrigin::Pool { pool, index } => pool.return_to_pool(*index),
             // SAFETY: from `Box::into_raw`, and there is no other owner.
             BufferOrigin::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
-            BufferOrigin::Shared(_) | BufferOrigin::Frame(_) => {} // returns by itself
+            BufferOrigin::Shared(_) | BufferOrigin::Frame(_) | BufferOrigin::Static => {} // returns by itself
         }
     }
 }
@@ -290,7 +460,7 @@ impl Drop for Buffer {
 /// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over
 /// completions, and an unwound loop would lose other buffers of the same completion, or drop memory that the
 /// kernel still reads.
-fn drop_owner(owner: Box<dyn Any + Send>) {
+pub(super) fn drop_owner(owner: Box<dyn Any + Send>) {
     // Dropping the panic's own value may panic, too.
     catch_unwind(AssertUnwindSafe(|| drop(owner))).unwrap_or_else(std::mem::forget);
 }

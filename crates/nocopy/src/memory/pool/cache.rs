@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
-use super::buffer::{Buffer, BufferOrigin};
+use super::buffer::{Buffer, BufferMut, BufferOrigin};
 
 const CACHED_MAX: usize = 16;
 
@@ -12,7 +12,7 @@ const CACHED_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct BufferCache {
     pool: Pool,
-    free: Vec<Buffer>,
+    free: Vec<BufferMut>,
     free_max: usize,
     /// This half's own memory in addition to a shared pool, made when first needed.
     reserve: Option<Pool>,
@@ -39,7 +39,7 @@ impl BufferCache {
     /// half that has none in flight, so that waiting would be useless. A half gets as many as its share of
     /// the pool.
     #[cold]
-    pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
+    pub(crate) fn take_reserved(&mut self) -> Option<BufferMut> {
         if self.reserve.is_none() && self.pool.sharer_count() > 1 {
             let share = (self.pool.total() / self.pool.sharer_count()).max(1);
             self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
@@ -49,8 +49,8 @@ impl BufferCache {
 
     /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Buffer> {
-        let is_here = !self.pool.0.mapping.is_absent_in_child();
+    pub(crate) fn take(&mut self) -> Option<BufferMut> {
+        let is_here = !self.pool.0.memory.is_absent_in_child();
         let free = if is_here { self.free.pop() } else { None };
         free.or_else(|| self.pool.take())
     }
@@ -61,7 +61,7 @@ impl BufferCache {
         // Further buffers return to the pool, for the other streams.
         if self.free.len() < self.free_max && self.owns(&buffer) {
             buffer.len = 0;
-            self.free.push(buffer);
+            self.free.push(BufferMut::of_pool(buffer));
         }
     }
 

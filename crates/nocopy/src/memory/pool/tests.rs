@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,11 +20,34 @@ fn every_buffer_returns_to_its_pool() {
 }
 
 #[test]
+fn memory_that_does_not_exist_is_an_error() {
+    for (count, bytes) in [(1, usize::MAX), (u32::MAX, usize::MAX / 2), (1, 1 << 60)] {
+        let error = Pool::new(count, bytes).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory, "{count} of {bytes}: {error}");
+    }
+}
+
+#[test]
+fn buffers_may_have_more_than_4_gib() {
+    const BYTES: usize = 5 << 30;
+    // Pages that are not touched take no memory, unless the machine counts them (vm.overcommit_memory).
+    match Pool::new(1, BYTES) {
+        Ok(pool) => {
+            let mut buffer = pool.take().unwrap();
+            buffer.resize(BYTES);
+            buffer[BYTES - 1] = 7;
+            assert_eq!((buffer.len(), buffer.capacity(), buffer[BYTES - 1]), (BYTES, BYTES, 7));
+        }
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory),
+    }
+}
+
+#[test]
 fn a_forked_child_gets_no_buffer_and_never_blocks() {
     let pool = Pool::new(2, 4096).unwrap();
     let mut cache = BufferCache::new(pool.clone());
     let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
-    cache.put(kept);
+    cache.put(kept.into());
     let registration = ManuallyDrop::new(pool.register());
     let (free, registered) = (pool.lock_free_list(), pool.lock_registered_rings());
     let mut parents = ManuallyDrop::new((cache, _held));
@@ -47,7 +71,7 @@ fn abandoned_buffers_of_mlocked_pages_are_replaced() {
         let registration = is_registered.then(|| pool.register());
         let mut buffer = pool.take().expect("at home");
         buffer.fill(&[7; 4096]).unwrap();
-        assert_eq!(buffer.abandon(), 0);
+        assert_eq!(buffer.freeze().abandon(), 0);
         drop(registration);
         let mut buffer = pool.take().expect("at home");
         buffer.resize(4096);
@@ -59,12 +83,12 @@ fn abandoned_buffers_of_mlocked_pages_are_replaced() {
 fn buffers_that_share_pages_do_not_overlap() {
     let pool = Pool::with_shared_pages(5, 1500).unwrap();
     assert_eq!((pool.total(), pool.buffer_bytes()), (5, 1536));
-    let mut all: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
+    let mut all: Vec<BufferMut> = (0..5).map(|_| pool.take().unwrap()).collect();
     for (number, buffer) in all.iter_mut().enumerate() {
         buffer.fill(&[number as u8; 1536]).unwrap();
     }
     assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 1536]));
-    assert_eq!(all.remove(0).abandon(), 1536, "its pages are others', too: it is lost");
+    assert_eq!(all.remove(0).freeze().abandon(), 1536, "its pages are others', too: it is lost");
     assert!(all.iter().zip(1..).all(|(buffer, number)| **buffer == [number; 1536]));
 }
 
@@ -78,7 +102,7 @@ fn a_buffer_outlives_its_pool() {
 #[test]
 fn buffers_of_whole_pages_do_not_overlap() {
     let pool = Pool::new(3, 4096).unwrap();
-    let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    let mut all: Vec<BufferMut> = std::iter::from_fn(|| pool.take()).collect();
     for (number, buffer) in all.iter_mut().enumerate() {
         buffer.fill(&[number as u8; 4096]).unwrap();
     }
@@ -108,9 +132,99 @@ fn bytes_inside_the_owner_do_not_move() {
 
 #[test]
 fn buffers_of_program_memory_cannot_be_written() {
-    let mut buffer = Buffer::from(vec![1, 2, 3]);
-    assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
-    assert_eq!(*buffer, [1, 2, 3]);
+    static BYTES: [u8; 3] = [1, 2, 3];
+    let shared = Buffer::from_shared(Arc::new(vec![1, 2, 3]), |bytes| bytes);
+    for buffer in [vec![1, 2, 3].into(), shared, Buffer::from(&BYTES[..])] {
+        let (address, capacity) = (buffer.as_ptr(), buffer.capacity());
+        let buffer = buffer.try_into_mut().unwrap_err();
+        assert_eq!((buffer.as_ptr(), capacity, &buffer[..]), (address, 3, &BYTES[..]));
+    }
+    assert_eq!(Buffer::from(&BYTES[..]).as_ptr(), BYTES.as_ptr());
+    assert_eq!(Buffer::from(&BYTES[..]).abandon(), 0, "it is not lost");
+}
+
+#[test]
+fn freezing_and_writing_again_keep_the_address_and_the_bytes() {
+    let pool = Pool::new(1, 4096).unwrap();
+    let mut room = pool.take().unwrap();
+    room.fill(b"bytes").unwrap();
+    let address = room.as_ptr();
+    let frozen = room.freeze();
+    assert_eq!((frozen.as_ptr(), &frozen[..]), (address, &b"bytes"[..]));
+    let mut room = frozen.try_into_mut().unwrap();
+    room[0] = b'B';
+    assert_eq!((room.as_ptr(), &room[..], pool.available()), (address, &b"Bytes"[..], 0));
+    drop(room);
+    assert_eq!(pool.available(), 1);
+}
+
+/// Memory that counts how often it was dropped.
+struct CountedMemory(Vec<u8>, Arc<AtomicUsize>);
+
+impl AsMut<[u8]> for CountedMemory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for CountedMemory {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn a_pool_of_program_memory_is_cut_into_buffers_and_dropped_with_the_last() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let memory = CountedMemory(vec![0; 1000], Arc::clone(&dropped));
+    let first_byte = memory.0.as_ptr();
+    let pool = Pool::of(memory, 300).unwrap();
+    let mut buffers: Vec<BufferMut> = std::iter::from_fn(|| pool.take()).collect();
+    assert_eq!((buffers.len(), pool.total(), buffers[0].as_ptr()), (3, 3, first_byte));
+    for (number, buffer) in buffers.iter_mut().enumerate() {
+        buffer.fill(&[number as u8; 300]).unwrap();
+    }
+    assert!(buffers.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 300]));
+    drop(pool);
+    let last = buffers.pop();
+    drop(buffers);
+    assert_eq!(dropped.load(Relaxed), 0);
+    drop(last);
+    assert_eq!(dropped.load(Relaxed), 1);
+}
+
+#[test]
+fn abandoned_program_memory_is_never_dropped() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let pool = Pool::of(CountedMemory(vec![0; 100], Arc::clone(&dropped)), 100).unwrap();
+    assert_eq!(pool.take().unwrap().freeze().abandon(), 100);
+    assert!(pool.take().is_none(), "the kernel may still read it");
+    drop(pool);
+    assert_eq!(dropped.load(Relaxed), 0);
+}
+
+#[test]
+fn memory_too_short_for_a_buffer_is_refused_with_both_numbers() {
+    let error = Pool::of(vec![0; 299], 300).unwrap_err().to_string();
+    assert!(error.contains("299") && error.contains("300"), "{error}");
+}
+
+#[test]
+fn a_forked_child_gets_no_buffer_of_program_memory() {
+    let pool = Pool::of(vec![0; 100], 100).unwrap();
+    in_forked_child(|| assert!(pool.take().is_none() && pool.available() == 0));
+    assert!(pool.take().is_some());
+}
+
+#[test]
+fn writing_ends_at_the_capacity() {
+    let mut room = Pool::new(1, 4096).unwrap().take().unwrap();
+    assert_eq!(room.fill(&[1; 4097]).unwrap_err(), TooLong { bytes: 4097, capacity: 4096 });
+    assert!(room.is_empty(), "nothing was changed");
+    assert_eq!(room.write(&[1; 4000]).unwrap(), 4000);
+    assert_eq!((room.write(&[2; 4000]).unwrap(), room.len()), (96, 4096));
+    assert_eq!((room[3999], room[4000]), (1, 2));
+    assert_eq!(room.write_all(&[3]).unwrap_err().kind(), std::io::ErrorKind::WriteZero);
 }
 
 #[test]
@@ -118,7 +232,7 @@ fn abandoned_buffers_of_a_pool_are_new_pages() {
     let pool = Pool::new(1, 4096).unwrap();
     let mut buffer = pool.take().unwrap();
     buffer.fill(&[7; 4096]).unwrap();
-    assert_eq!(buffer.abandon(), 0);
+    assert_eq!(buffer.freeze().abandon(), 0);
     let mut again = pool.take().unwrap();
     again.resize(4096);
     assert_eq!(*again, [0; 4096]);
@@ -132,7 +246,7 @@ fn abandoned_registered_buffers_return_with_the_last_ring() {
     for _ in 0..2 {
         let mut buffer = pool.take().unwrap();
         buffer.fill(&[7; 4096]).unwrap();
-        assert_eq!(buffer.abandon(), 0);
+        assert_eq!(buffer.freeze().abandon(), 0);
     }
     for registration in registrations {
         assert!(pool.take().is_none(), "no page is replaced while a ring may read it");
@@ -195,9 +309,9 @@ fn a_cache_accepts_only_buffers_of_its_pool() {
     let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
     let mut cache = BufferCache::new(pool.clone());
     let mine = cache.take().unwrap();
-    cache.put(other.take().unwrap());
+    cache.put(other.take().unwrap().into());
     assert_eq!((other.available(), cache.available()), (1, 0));
-    cache.put(mine);
+    cache.put(mine.into());
     assert_eq!((pool.available(), cache.available()), (0, 1));
     drop(cache);
     assert_eq!(pool.available(), 1);

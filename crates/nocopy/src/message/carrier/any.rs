@@ -13,7 +13,7 @@ use super::{Alone, Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, R
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::port::Wait;
@@ -110,7 +110,7 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn buffer(&mut self) -> Option<Buffer> {
+    fn buffer(&mut self) -> Option<BufferMut> {
         carry!(self.buffer())
     }
 

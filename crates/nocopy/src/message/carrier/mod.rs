@@ -26,7 +26,7 @@ use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::port::Wait;
 pub(super) use any::AnyCarrier;
 pub(super) use port::{OverPort, Returned};
@@ -370,7 +370,7 @@ pub(super) trait Carrier: Debug + Send {
     }
 
     /// An empty buffer for an owned message.
-    fn buffer(&mut self) -> Option<Buffer>;
+    fn buffer(&mut self) -> Option<BufferMut>;
 
     /// Returns a buffer that was not sent.
     fn put_buffer(&mut self, buffer: Buffer) {

@@ -23,7 +23,7 @@ use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::sys::poll::Wakeup;
@@ -340,8 +340,8 @@ impl Carrier for OverPort {
         self.frame(packet).truncate(HEADER_BYTES + bytes);
     }
 
-    fn buffer(&mut self) -> Option<Buffer> {
-        self.free_frame().map(Buffer::from)
+    fn buffer(&mut self) -> Option<BufferMut> {
+        self.free_frame().map(BufferMut::from)
     }
 
     fn put_buffer(&mut self, buffer: Buffer) {

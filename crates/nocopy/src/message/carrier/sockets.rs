@@ -44,7 +44,7 @@ use crate::engine::wait::{self, Wait, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::pool::{BufferMut, Pool};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
 use crate::message::memory::Shares;
@@ -281,7 +281,7 @@ impl Carrier for Sockets {
         self.staging.set_head_bytes(packet.0, HEADER_BYTES + bytes);
     }
 
-    fn buffer(&mut self) -> Option<Buffer> {
+    fn buffer(&mut self) -> Option<BufferMut> {
         self.buffers.take()
     }
 
@@ -294,7 +294,7 @@ impl Carrier for Sockets {
             let bytes = left.min(buffer.capacity());
             buffer.resize(bytes);
             left -= bytes;
-            buffers.push(buffer);
+            buffers.push(buffer.freeze());
         }
         Some(buffers)
     }

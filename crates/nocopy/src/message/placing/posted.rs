@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nocopy_proto::message::{Next, Piece};
 
 use super::Front;
-use super::regions::to_be_written;
+use super::regions::check_capacity;
 use crate::counter::counters;
 use crate::facts::rejected::Rejected;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::message::arrivals::Lone;
 use crate::message::carrier::Received;
 use crate::message::{Endpoint, Message};
@@ -32,7 +32,7 @@ counters! {
 /// program keeps it.
 #[derive(Debug, Default)]
 pub(in crate::message) struct Posted {
-    buffers: Mutex<VecDeque<Buffer>>,
+    buffers: Mutex<VecDeque<BufferMut>>,
     /// The number of buffers, to be read without the lock. It may be late, which costs one useless check.
     count: AtomicUsize,
     placed: AtomicU64,
@@ -41,14 +41,14 @@ pub(in crate::message) struct Posted {
 }
 
 impl Posted {
-    fn with<T>(&self, change: impl FnOnce(&mut VecDeque<Buffer>) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut VecDeque<BufferMut>) -> T) -> T {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut buffers);
         self.count.store(buffers.len(), Relaxed); // a number alone: it is of no other memory
         result
     }
 
-    pub(in crate::message) fn post(&self, buffer: Buffer) {
+    pub(in crate::message) fn post(&self, buffer: BufferMut) {
         self.with(|buffers| buffers.push_back(buffer));
     }
 
@@ -99,14 +99,14 @@ impl Posted {
 /// it.
 #[derive(Debug)]
 pub(in crate::message) struct Slot {
-    buffer: Option<Buffer>,
+    buffer: Option<BufferMut>,
     home: Option<Arc<Posted>>,
 }
 
 impl Slot {
     /// Room for the bytes of the message.
     pub(in crate::message) fn room(&mut self) -> &mut [u8] {
-        self.buffer.as_mut().and_then(Buffer::as_mut).expect("looked at when it was posted")
+        self.buffer.as_mut().expect("there until it is dropped")
     }
 }
 
@@ -133,7 +133,7 @@ impl Placed {
     }
 
     pub(in crate::message) fn into_buffer(mut self) -> Buffer {
-        self.slot.buffer.take().expect("it is there until it is dropped")
+        self.slot.buffer.take().expect("there until it is dropped").freeze()
     }
 }
 
@@ -197,9 +197,9 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// Returns the buffer if it has no room, or if its memory cannot be written.
-    pub fn post(&mut self, buffer: Buffer) -> Result<(), Rejected<Buffer>> {
-        let buffer = to_be_written(buffer)?;
+    /// Returns the buffer if it has no room.
+    pub fn post(&mut self, buffer: BufferMut) -> Result<(), Rejected<BufferMut>> {
+        let buffer = check_capacity(buffer)?;
         let posted = self.posted.get_or_insert_default();
         posted.post(buffer);
         if let Some(streams) = &mut self.streams {

@@ -1,20 +1,19 @@
 //! Memory that peers may write to (docs/protocol.md §17.2), as the program registers it and takes it back.
 
-use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use nocopy_proto::message::{Peer, PutHeader, PutRefusal, Region, Regions};
 
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::pool::Buffer;
+use crate::memory::pool::BufferMut;
 use crate::message::Endpoint;
 
 /// The regions of an endpoint, into which its streams read. Locked while a piece is copied or read.
 #[derive(Debug, Default)]
-pub(in crate::message) struct Registered(Mutex<Regions<Buffer>>);
+pub(in crate::message) struct Registered(Mutex<Regions<BufferMut>>);
 
 impl Registered {
-    pub(in crate::message) fn with<T>(&self, change: impl FnOnce(&mut Regions<Buffer>) -> T) -> T {
+    pub(in crate::message) fn with<T>(&self, change: impl FnOnce(&mut Regions<BufferMut>) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -29,24 +28,17 @@ impl Registered {
     ) -> Result<T, PutRefusal> {
         self.with(|regions| {
             let (region, buffer, range) = regions.place(from, put, bytes)?;
-            let room = buffer.as_mut().expect("looked at when it was registered");
-            Ok(write(region, &mut room[range]))
+            Ok(write(region, &mut buffer[range]))
         })
     }
 }
 
-/// Prepares a buffer to be received into: an empty one gets its whole capacity, and it must be writable.
-/// Returns the buffer if it has no room, or if its memory cannot be written.
-pub(super) fn to_be_written(mut buffer: Buffer) -> Result<Buffer, Rejected<Buffer>> {
-    if buffer.capacity() == 0 {
-        return Err(Rejected { item: buffer, reason: Reason::Empty });
+/// Returns the buffer as an error if nothing can be received into it.
+pub(super) fn check_capacity(buffer: BufferMut) -> Result<BufferMut, Rejected<BufferMut>> {
+    match buffer.capacity() {
+        0 => Err(Rejected { item: buffer, reason: Reason::Empty }),
+        _ => Ok(buffer),
     }
-    if buffer.as_mut().is_none() {
-        let text = "the memory of the buffer is read-only; give a buffer of a Pool, or a frame";
-        let error = io::Error::new(io::ErrorKind::InvalidInput, text);
-        return Err(Rejected { item: buffer, reason: Reason::System(error) });
-    }
-    Ok(buffer)
 }
 
 impl Endpoint {
@@ -104,9 +96,9 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// Returns the buffer if it has no room, or if its memory cannot be written, or with `Gone`.
-    pub fn register(&mut self, buffer: Buffer, writer: Peer) -> Result<Region, Rejected<Buffer>> {
-        let mut buffer = to_be_written(buffer)?;
+    /// Returns the buffer if it has no room, or with `Gone`.
+    pub fn register(&mut self, buffer: BufferMut, writer: Peer) -> Result<Region, Rejected<BufferMut>> {
+        let mut buffer = check_capacity(buffer)?;
         if !self.protocol.has_peer(writer) {
             return Err(Rejected { item: buffer, reason: Reason::Gone });
         }
@@ -124,7 +116,7 @@ impl Endpoint {
 
     /// Takes a registered buffer back. Nothing is written to it any more, and puts are refused. `None` if it
     /// was withdrawn before.
-    pub fn withdraw(&mut self, region: Region) -> Option<Buffer> {
+    pub fn withdraw(&mut self, region: Region) -> Option<BufferMut> {
         self.puts.registered.as_ref()?.with(|regions| regions.withdraw(region))
     }
 

@@ -79,7 +79,7 @@ fn pool(buffers: u32) -> Pool {
     Pool::new(buffers, BYTES).unwrap()
 }
 
-fn address(buffer: &Buffer) -> *const u8 {
+fn address(buffer: &[u8]) -> *const u8 {
     buffer.as_ptr()
 }
 
@@ -272,12 +272,4 @@ fn a_message_that_stops_gives_its_buffer_back() {
         left.wait(Duration::ZERO).unwrap();
         right.try_receive().unwrap().is_some_and(|came| came.len() == LONG)
     });
-}
-
-#[test]
-fn only_memory_that_can_be_written_is_posted() {
-    let mut endpoint = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let refused = endpoint.post(vec![0; 10_000].into()).unwrap_err();
-    assert_eq!(refused.item.len(), 10_000);
-    assert!(refused.to_string().contains("read-only"), "{refused}");
 }

@@ -85,10 +85,10 @@ impl Buffers {
         // The most recently used buffer is likely to be in a cache.
         let mut buffer = match self.lent.iter().rposition(is_free) {
             Some(place) => self.lent.swap_remove(place),
-            None => Arc::new(self.pool.take()?),
+            None => Arc::new(self.pool.take()?.freeze()),
         };
         // Nothing else refers to it, so nothing can from here on.
-        Arc::get_mut(&mut buffer)?.resize(self.pool.buffer_bytes());
+        Arc::get_mut(&mut buffer)?.set_len(self.pool.buffer_bytes());
         self.takers[self.pool.index_of(&buffer)?] = Some(from);
         self.plenty -= 1;
         Some(buffer)
@@ -272,7 +272,9 @@ impl Memory {
     /// Copies a few bytes into a short buffer, if one is free.
     pub(super) fn small_copy(&mut self, bytes: &[u8]) -> Option<Arc<Buffer>> {
         let mut small = self.small.take(self.from)?;
-        own(&mut small).fill(bytes).expect("they are few");
+        let small_mut = own(&mut small);
+        small_mut.set_len(bytes.len());
+        small_mut.bytes_mut().expect("memory of a pool").copy_from_slice(bytes);
         Some(small)
     }
 

@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::outgoing::{Limits, Outgoing};
 use super::reading::{Look, Reading};
 use crate::memory::pieces::Buffers;
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::pool::{Buffer, BufferMut, Pool};
 use crate::message::HEADER_BYTES;
 use crate::message::arrivals::{Clock, Lone, Moment};
 use crate::message::carrier::{Packet, Received};
@@ -479,7 +479,7 @@ impl Model {
                 };
                 let buffer = placed.into_buffer();
                 bytes.extend_from_slice(&buffer);
-                posted.post(buffer);
+                posted.post(buffer.try_into_mut().expect("it was posted before"));
             });
         } else {
             message.pieces().for_each(|piece| bytes.extend_from_slice(piece));
@@ -608,16 +608,16 @@ fn settle(ends: &mut [Protocol; 2]) {
     }
 }
 
-fn register(registered: &Registered, buffer: Buffer, writer: Peer) -> Region {
+fn register(registered: &Registered, buffer: BufferMut, writer: Peer) -> Region {
     let bytes = buffer.len() as u64;
     registered.with(|regions| regions.register(writer, buffer, bytes))
 }
 
-fn withdraw(registered: &Registered, region: Region) -> Buffer {
+fn withdraw(registered: &Registered, region: Region) -> BufferMut {
     registered.with(|regions| regions.withdraw(region)).expect("it is registered")
 }
 
-fn buffer_of(bytes: &[u8]) -> Buffer {
+fn buffer_of(bytes: &[u8]) -> BufferMut {
     let mut buffer = Pool::new(1, bytes.len()).expect("memory").take().expect("it is the first");
     buffer.fill(bytes).expect("it has room");
     buffer

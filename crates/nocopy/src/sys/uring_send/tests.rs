@@ -6,7 +6,7 @@ use nocopy_lab::patience::PATIENCE;
 
 use super::super::poll::wait_readable;
 use super::*;
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::pool::{BufferMut, Pool};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -35,7 +35,7 @@ fn pattern_bytes(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
 }
 
-fn filled_buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
+fn filled_buffer(pool: &Pool, bytes: &[u8]) -> BufferMut {
     let mut buffer = pool.take().expect("one at home");
     buffer.fill(bytes).expect("fits");
     buffer
@@ -153,7 +153,7 @@ fn memory_may_change_after_its_completion() {
         // SAFETY: as above.
         unsafe { ring.queue_send(10, [&memory[14_000..]], None, Some(1400)) }.unwrap();
         assert!(submit_and_reap_all(&mut ring).values().all(|done| done.result.is_ok()));
-        memory.as_mut().unwrap().fill(0xee);
+        memory[..].fill(0xee);
         assert!(sent.chunks(1400).all(|expected| receive_datagram(&sink) == expected), "round {round}");
     }
 }

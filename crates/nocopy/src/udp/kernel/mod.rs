@@ -369,7 +369,9 @@ impl Receiver {
     }
 
     pub(super) fn recycle(&mut self, buffer: Buffer) {
-        if self.pool.owns(&buffer) {
+        if self.pool.owns(&buffer)
+            && let Ok(buffer) = buffer.try_into_mut()
+        {
             self.free.push(buffer);
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Sender;
-use crate::engine::policy::Work;
+use crate::engine::policy::{Work, saturating_size};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool::Buffer;
@@ -507,7 +507,7 @@ impl QueuedRun {
         let mut run = Self {
             destination: *destination,
             datagram_bytes,
-            datagrams: (message.datagrams - sent_datagrams) as u32,
+            datagrams: saturating_size(message.datagrams - sent_datagrams),
             end: head.ticket + 1,
         };
         while run.end < end {
@@ -515,7 +515,7 @@ impl QueuedRun {
             if *destination != run.destination || message.datagram_bytes != datagram_bytes {
                 break;
             }
-            run.datagrams += message.datagrams as u32;
+            run.datagrams = run.datagrams.saturating_add(saturating_size(message.datagrams));
             run.end += 1;
         }
         Some(run)

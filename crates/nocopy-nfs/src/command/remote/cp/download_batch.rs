@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nocopy::Buffer;
+use nocopy::BufferMut;
 
 use super::super::{Failure, drain_reads};
 use super::CopyContext;
@@ -16,7 +16,7 @@ struct ActiveFile {
     next_write: u64,
     next_read: u64,
     /// Pieces that arrived before earlier ones, each with whether the file ends there.
-    ahead: BTreeMap<u64, (Buffer, bool)>,
+    ahead: BTreeMap<u64, (BufferMut, bool)>,
 }
 
 impl ActiveFile {

@@ -309,7 +309,7 @@ fn write_data(
         };
         let buffer_bytes = buffer.capacity();
         buffer.resize(buffer_bytes);
-        let (count, is_end) = file.read_source(buffer.as_mut().expect("of a pool"))?;
+        let (count, is_end) = file.read_source(&mut buffer)?;
         buffer.resize(count);
         if count > 0 {
             let place = FilePosition { file: file.part_handle(), offset: file.offset };

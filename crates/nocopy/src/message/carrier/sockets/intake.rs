@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nocopy_proto::message::Local;
 
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::pool::{Buffer, BufferMut, Pool};
 use crate::message::carrier::{Deliver, Received};
 use crate::sys::udp_receive::LocalAddress;
 use crate::udp::kernel::RunInPlace;
@@ -85,7 +85,7 @@ pub(in crate::message) struct Intake {
 
 impl Intake {
     pub(super) fn new(small: Pool, large_reserve: usize) -> Self {
-        let here = std::iter::from_fn(|| small.take()).collect();
+        let here = std::iter::from_fn(|| small.take()).map(BufferMut::freeze).collect();
         Self { small, here, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
     }
 
@@ -174,11 +174,12 @@ impl Intake {
     /// Copies a datagram into a small buffer, if one is free.
     #[inline]
     pub(in crate::message) fn copied(&mut self, bytes: &[u8]) -> Option<Received> {
-        let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
+        let Some(mut buffer) = self.here.pop().or_else(|| self.small.take().map(BufferMut::freeze)) else {
             self.no_memory += 1;
             return None;
         };
-        buffer.fill(bytes).expect("it was cut to what fits");
+        buffer.set_len(bytes.len());
+        buffer.bytes_mut().expect("memory of a pool").copy_from_slice(bytes);
         self.copied.0 += 1;
         self.copied.1 += buffer.len() as u64;
         Some(Received::Buffer(buffer))
