@@ -72,6 +72,6 @@ pub(crate) fn uses_io_uring(method: &str) -> bool {
 
 /// Asks by opening a socket that sends by io_uring.
 pub(crate) fn io_uring_refusal() -> Option<String> {
-    let socket = Socket::builder().method(Method::UringZeroCopy).bind((Ipv4Addr::LOCALHOST, 0).into());
+    let socket = Socket::builder().method(Method::UringZeroCopy).bind((Ipv4Addr::LOCALHOST, 0));
     socket.err().map(|error| error.to_string())
 }

@@ -59,8 +59,8 @@ pub(crate) fn open_returning_sender(stage: &SitePair, method: Method) -> Result<
 }
 
 fn connect_sender(stage: &SitePair, builder: Builder) -> Result<Sender, OpenError> {
-    let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0).into()))?;
-    let to = (stage.receiver.ipv4, PORT).into();
+    let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0)))?;
+    let to = (stage.receiver.ipv4, PORT);
     socket.connect(to).map_err(|source| OpenError::Setting { setting: "the peer", source })?;
     let (_, sender) = socket.split();
     Ok(sender)
@@ -116,7 +116,7 @@ pub(crate) fn send_program_memory(
         for mut burst in home.drain(..bursts) {
             datagrams.number_datagrams(&mut burst, sequence);
             let message = Message::segments(Buffer::from_owner(burst), datagrams.bytes);
-            sender.send(message, None).map_err(|rejected| rejected.reason)?;
+            sender.send(message).map_err(|rejected| rejected.reason)?;
             sequence += datagrams.a_burst as u64;
         }
         sender.flush()?;
@@ -149,7 +149,7 @@ pub(crate) fn send_singly(
             let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
             buffer.resize(datagrams.bytes);
             DatagramSpec::number_datagram(&mut buffer, sequence);
-            sender.send(buffer, None).map_err(|rejected| rejected.reason)?;
+            sender.send(buffer).map_err(|rejected| rejected.reason)?;
             sender.flush()?;
             home.extend(sender.buffer());
             sequence += 1;
@@ -173,7 +173,7 @@ fn close_sender(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
 /// A receiving socket with default settings except the kernel's buffer.
 pub(crate) fn open_receiver(site: &NetworkSite) -> Result<Receiver, OpenError> {
     let builder = Socket::builder().receive_buffer(RECEIVE_BUFFER_BYTES);
-    let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT).into()))?.split();
+    let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT)))?.split();
     Ok(receiver)
 }
 
@@ -209,6 +209,6 @@ fn queue_burst(
     buffer.resize(datagrams.burst_bytes());
     datagrams.number_datagrams(&mut buffer, first);
     let message = Message::segments(buffer, datagrams.bytes);
-    sender.send(message, None).map_err(|rejected| rejected.reason)?;
+    sender.send(message).map_err(|rejected| rejected.reason)?;
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(crate) fn open_port_sender(
         .ring_sizes(RX_RING, TX_RING)
         .frame_count(RX_RING, TX_RING);
     let builder = Socket::builder().port(port).method(Method::Xdp).checksum(checksum);
-    let (_receiver, sender) = site.run(|| builder.bind((site.ipv4, 0).into()))?.split();
+    let (_receiver, sender) = site.run(|| builder.bind((site.ipv4, 0)))?.split();
     let evidence = evidence::result_evidence(sender.explain().evidence);
     Ok((PortSender { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
 }
@@ -82,7 +82,7 @@ impl PortSender {
             while sequence - first < BATCH {
                 let datagram = &mut source[place..place + datagrams.bytes];
                 datagrams.number_datagrams(datagram, sequence);
-                match sender.send_copy(datagram, *to) {
+                match sender.send_copy_to(datagram, *to) {
                     Ok(()) => {}
                     Err(Reason::Full) => break,
                     Err(reason) => return Err(reason.into()),
@@ -116,7 +116,7 @@ impl PortSender {
             false => Some(frame.into()),
         };
         let Some(message) = message else { return Ok(false) };
-        self.sender.send(message, self.to).map_err(|rejected| rejected.reason)?;
+        self.sender.send_to(message, self.to).map_err(|rejected| rejected.reason)?;
         Ok(true)
     }
 
@@ -136,5 +136,5 @@ impl PortSender {
 }
 
 fn take_free_frames(sender: &mut Sender) -> impl Iterator<Item = BufferMut> {
-    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(BufferMut::from))
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?.freeze()).ok().map(BufferMut::from))
 }

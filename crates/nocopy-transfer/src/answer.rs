@@ -24,7 +24,7 @@ pub(crate) fn send_answer(
     let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
     let local = local.map(|local| (from(local), local.interface));
     let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
-        return Ok(sender.send_copy(bytes, to)?);
+        return Ok(sender.send_copy_to(bytes, to)?);
     };
     let socket = sender.kernel_socket()?.as_raw_fd();
     let send = |control: ControlMessage<'_>| {
@@ -46,7 +46,7 @@ pub(crate) fn send_answer(
     match sent {
         Ok(_) => Ok(()),
         // An anycast address cannot be a source (RFC 4291, section 2.6): the kernel chooses one.
-        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy(bytes, to)?),
+        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy_to(bytes, to)?),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -72,14 +72,14 @@ mod tests {
         right.namespace().run(|| {
             for wildcard in [false, true] {
                 let address = if wildcard { std::net::Ipv4Addr::UNSPECIFIED } else { right.ipv4() };
-                let server = Socket::builder().local_addresses(true).bind((address, 0).into()).unwrap();
-                let port = server.local_address().unwrap().port();
+                let server = Socket::builder().local_addresses(true).bind((address, 0)).unwrap();
+                let port = server.local_addr().unwrap().port();
                 let (mut receiver, mut sender) = server.split();
                 let buffer = 100 << 10; // the kernel doubles it
                 set_socket_send_buffer_size(sender.kernel_socket().unwrap(), buffer).unwrap();
                 client.send_to(b"question", (right.ipv4(), port)).unwrap();
                 let question = receiver.receive().unwrap().next().unwrap();
-                let (from, local) = (question.from(), question.local().filter(|_| wildcard));
+                let (from, local) = (question.source(), question.local().filter(|_| wildcard));
                 let network = u32::from(right.ipv4()) & !0xff;
                 for host in (100..150).cycle().take(200) {
                     let forged = SocketAddr::new(std::net::Ipv4Addr::from(network | host).into(), 9);
@@ -104,8 +104,8 @@ mod tests {
         for (wildcard, asked) in
             [("0.0.0.0:0", &["127.0.0.1", "127.0.0.9"][..]), ("[::]:0", &["127.0.0.1", "127.0.0.9", "::1"])]
         {
-            let server = Socket::builder().local_addresses(true).bind(wildcard.parse().unwrap()).unwrap();
-            let port = server.local_address().unwrap().port();
+            let server = Socket::builder().local_addresses(true).bind(wildcard).unwrap();
+            let port = server.local_addr().unwrap().port();
             let (mut receiver, mut sender) = server.split();
             for asked in asked {
                 let to = SocketAddr::new(asked.parse().unwrap(), port);
@@ -114,7 +114,7 @@ mod tests {
                 client.connect(to).unwrap(); // takes nothing from other addresses
                 client.send(b"question").unwrap();
                 let question = receiver.receive().unwrap().next().unwrap();
-                send_answer(&mut sender, b"answer", question.from(), question.local()).unwrap();
+                send_answer(&mut sender, b"answer", question.source(), question.local()).unwrap();
                 assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6, "{asked}");
             }
         }

@@ -8,9 +8,9 @@ use nocopy::message::{Endpoint, Event, Kind};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("usage: messages ADDRESS [PEER [COUNT]]")?.parse()?;
+    let address = arguments.next().ok_or("usage: messages ADDRESS [PEER [COUNT]]")?;
     let endpoint = Endpoint::bind(address)?;
-    println!("{}: bound", endpoint.local_address());
+    println!("{}: bound", endpoint.local_addr());
     match arguments.next() {
         None => answer(endpoint),
         Some(peer) => ask(endpoint, peer.parse()?, arguments.next().map_or(Ok(1000), |count| count.parse())?),
@@ -30,7 +30,7 @@ fn answer(mut endpoint: Endpoint) -> Result<(), Box<dyn Error>> {
         // None: an event, or a signal.
         let Some(request) = endpoint.receive()? else { continue };
         if let Kind::Request(call) = request.kind() {
-            let (peer, mut text) = (request.from(), request.to_vec());
+            let (peer, mut text) = (request.peer(), request.to_vec());
             drop(request); // its packet is free again
             text.reverse();
             endpoint.respond(text, peer, call)?;

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = std::env::args().nth(1).ok_or("usage: tcp_receive ADDRESS")?.parse()?;
 
     let listener = Listener::bind(address)?;
-    println!("{}: receiving", listener.local_address()?);
+    println!("{}: receiving", listener.local_addr()?);
     let (mut stream, _) = listener.accept()?;
     let receiver = stream.receiver();
     let started = Instant::now();

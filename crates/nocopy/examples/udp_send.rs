@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: u64 = arguments.next().map_or(Ok(1_000_000), |count| count.parse())?;
 
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let mut socket = Socket::bind(any.parse()?)?;
+    let mut socket = Socket::bind(any)?;
     socket.connect(to)?;
     let sender = socket.sender();
     let mut next = 0;
@@ -33,11 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             next += 1;
         }
         // Moved: touching the buffer from here on does not compile.
-        sender.send(Message::segments(buffer, BYTES), None)?;
+        sender.send(Message::segments(buffer, BYTES))?;
         sender.flush()?;
     }
     sender.drain(Duration::from_secs(1))?;
-    println!("{} datagrams: {}\n{}", sender.stats()?.moved, sender.ledger(), sender.explain());
+    println!("{} datagrams: {}\n{}", sender.stats().moved, sender.ledger(), sender.explain());
     for error in sender.errors() {
         println!("{}: {}", to, error.error);
     }

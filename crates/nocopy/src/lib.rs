@@ -17,13 +17,13 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use nocopy::udp::Socket;
 //!
-//! let socket = Socket::bind("127.0.0.1:0".parse()?)?;
-//! let to = socket.local_address()?;
+//! let socket = Socket::bind("127.0.0.1:0")?;
+//! let to = socket.local_addr()?;
 //! let (mut receiver, mut sender) = socket.split();
 //!
 //! let mut buffer = sender.buffer().ok_or("all buffers are in use")?;
 //! buffer.fill(b"hello")?;
-//! sender.send(buffer, to)?; // moved: to touch the buffer from here on does not compile
+//! sender.send_to(buffer, to)?; // moved: to touch the buffer from here on does not compile
 //! sender.flush()?;
 //!
 //! for datagram in receiver.receive()? {
@@ -56,6 +56,9 @@
 //! each wait on it. With the feature `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and
 //! [`AsyncSender`](tokio::AsyncSender) take any half.
 //!
+//! **Other crates.** With the feature `bytes`, [`Buffer`]s, owned datagrams, chunks and messages convert into
+//! `bytes::Bytes` without a copy, and [`Buffer`] from it; [`BufferMut`] is a `bytes::BufMut`.
+//!
 //! **Finding out.** `ledger` returns how many bytes were moved without a copy, how many were copied and why,
 //! and how many are unknown ([`Evidence`]). `stats` has every counter, so every loss is counted. `explain`
 //! returns which method is used on this machine for this work, and how it compared with the others.
@@ -76,6 +79,7 @@
 //!
 //! ```text
 //! integration
+//! bytes
 //! message
 //! udp  tcp  tokio
 //! inspect
@@ -88,6 +92,8 @@
 //! sync  counter  facts
 //! ```
 
+#[cfg(feature = "bytes")]
+mod bytes;
 pub mod capture;
 mod counter;
 mod engine;

@@ -458,6 +458,15 @@ impl<T: Copy> Consumer<T> {
         ready
     }
 
+    /// Entries ready to be read, by the shared index as it is now.
+    pub(crate) fn ready_count(&self) -> u32 {
+        let known = self.produced.wrapping_sub(self.tail);
+        // Relaxed: no entry is read by this.
+        let ready = self.shared.producer_index().load(Ordering::Relaxed).wrapping_sub(self.tail);
+        // As in `available`: any other index is impossible.
+        if ready > self.capacity() || ready < known { known } else { ready }
+    }
+
     /// Takes up to `count` entries; read entries are released to the producer on drop.
     #[inline]
     pub(crate) fn ready_entries(&mut self, count: u32) -> ReadyEntries<'_, T> {

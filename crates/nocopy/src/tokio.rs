@@ -5,18 +5,18 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! use nocopy::tokio::{AsyncReceiver, AsyncSender};
 //! use nocopy::udp::Socket;
-//! let socket = Socket::bind("127.0.0.1:0".parse()?)?;
+//! let socket = Socket::bind("127.0.0.1:0")?;
 //! # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-//! # client.send_to(b"hello", socket.local_address()?)?;
+//! # client.send_to(b"hello", socket.local_addr()?)?;
 //! let (receiver, sender) = socket.split();
 //! let (mut receiver, mut sender) = (AsyncReceiver::new(receiver)?, AsyncSender::new(sender)?);
 //! for datagram in receiver.receive().await? {
-//!     let from = datagram.from();
-//!     sender.send(datagram.take(), from)?; // the methods of the half itself
+//!     let from = datagram.source();
+//!     sender.send_to(datagram.take(), from)?; // the methods of the half itself
 //! }
 //! let mut buffer = sender.buffer().await?; // waits while all are in use
 //! buffer.fill(b"more")?;
-//! sender.send(buffer, client.local_addr()?)?;
+//! sender.send_to(buffer, client.local_addr()?)?;
 //! sender.flush().await?;
 //! assert_eq!((client.recv(&mut [0; 10])?, client.recv(&mut [0; 10])?), (5, 4));
 //! sender.drain().await?; // all memory is back
@@ -130,6 +130,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         while self.half.in_flight() > 0 {
             self.wait_for_event().await?;
         }
+        self.half.reap(); // what finished after the last event
         Ok(())
     }
 

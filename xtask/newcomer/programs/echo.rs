@@ -10,17 +10,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: u64 = arguments.next().ok_or("how many?")?.parse()?;
 
     let socket = Socket::bind(address)?;
-    println!("echoing at {}", socket.local_address()?);
+    println!("echoing at {}", socket.local_addr()?);
     let (mut receiver, mut sender) = socket.split();
     let mut answered = 0;
     while answered < count {
         for datagram in receiver.receive()? {
-            let from = datagram.from();
-            sender.send(datagram.take(), from)?;
+            let from = datagram.source();
+            sender.send_to(datagram.take(), from)?;
             answered += 1;
         }
         sender.flush()?;
     }
-    println!("{}", sender.stats()?);
+    println!("{}", sender.stats());
     Ok(())
 }

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let to: SocketAddr = arguments.next().ok_or("which address?")?.parse()?;
     let count: u32 = arguments.next().ok_or("how many?")?.parse()?;
 
-    let (mut receiver, mut sender) = Socket::bind("0.0.0.0:0".parse()?)?.split();
+    let (mut receiver, mut sender) = Socket::bind("0.0.0.0:0")?.split();
     let mut answers = 0;
     for number in 0..count {
         let mut buffer = loop {
@@ -21,10 +21,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         };
         buffer.fill(format!("datagram {number}").as_bytes()).ok_or("longer than a buffer")?;
-        sender.send(buffer, to)?;
+        sender.send_to(buffer, to)?;
         sender.flush()?;
         for datagram in receiver.receive_timeout(Duration::from_secs(60))? {
-            assert_eq!(datagram.from(), to);
+            assert_eq!(datagram.source(), to);
             println!("{}", String::from_utf8_lossy(&datagram));
             answers += 1;
         }

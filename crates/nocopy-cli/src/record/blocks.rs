@@ -15,7 +15,7 @@ use nocopy_proto::pcapng::{InterfaceCounts, PacketDirection, PacketHeader};
 use super::collector::PacketCollector;
 use super::progress::RecordingProgress;
 use super::sink::{BUFFER_BYTES, FilePiece, PacketAmount, RecordingSink};
-use super::summary::LossCounters;
+use super::summary::{LossCounters, kernel_counter};
 use super::target::RecordingTarget;
 use super::{PacketRecorder, RecordingDescription};
 use crate::Failure;
@@ -94,9 +94,10 @@ impl BlockRecorder {
     }
 
     /// Packets that are neither dropped nor taken yet.
-    fn missing_packets(&self, stats: &Stats) -> u64 {
+    fn missing_packets(&self, stats: &Stats) -> io::Result<u64> {
         let BlockTotals { packets, malformed, beyond_count, .. } = self.totals;
-        stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + malformed + beyond_count)
+        let gone = kernel_counter(stats, "tp_drops")? + packets + malformed + beyond_count;
+        Ok(kernel_counter(stats, "tp_packets")?.saturating_sub(gone))
     }
 
     fn has_buffer_room(&self, sink: &RecordingSink) -> bool {
@@ -184,7 +185,7 @@ impl BlockRecorder {
     /// Asks the kernel for its counts, now and then.
     fn update_counts(&mut self, sink: &mut RecordingSink) -> io::Result<()> {
         if sink.counts.time_ns == 0 || self.counted_at.elapsed() >= COUNTS_EVERY {
-            sink.counts = capture_counts(&self.blocks.stats()?);
+            sink.counts = capture_counts(&self.blocks.stats())?;
             self.unwritten_counts = Some(sink.counts);
             self.counted_at = Instant::now();
         }
@@ -217,13 +218,13 @@ impl PacketRecorder for BlockRecorder {
         // Counted in polls, not in time: while the machine stood still there were none.
         let polls_max =
             (3 * RecordingTarget::Disk.block_timeout() + WAIT_MAX).as_micros() / POLL_INTERVAL.as_micros();
-        let mut stats = self.blocks.stats()?;
+        let mut stats = self.blocks.stats();
         let (mut missing, mut polls, mut progress) = (u64::MAX, 0, sink.write_progress());
-        while self.remaining > 0 && self.missing_packets(&stats) > 0 && polls < polls_max {
+        while self.remaining > 0 && self.missing_packets(&stats)? > 0 && polls < polls_max {
             polls += 1;
             // Blocks that wait for the disk or a reader are not missing.
-            if self.missing_packets(&stats) < missing || !self.has_buffer_room(sink) {
-                (missing, polls) = (self.missing_packets(&stats), 0);
+            if self.missing_packets(&stats)? < missing || !self.has_buffer_room(sink) {
+                (missing, polls) = (self.missing_packets(&stats)?, 0);
             }
             match self.receive_blocks(sink, POLL_INTERVAL) {
                 // Even after the interface was removed there may be another block.
@@ -231,16 +232,16 @@ impl PacketRecorder for BlockRecorder {
                 Ok(()) => sink.wait_with_reader_timeout(POLL_INTERVAL, interrupt, &mut progress),
             }
             sink.advance_writes();
-            stats = self.blocks.stats()?;
+            stats = self.blocks.stats();
         }
         if self.remaining == 0 {
-            self.totals.beyond_count += self.missing_packets(&stats);
+            self.totals.beyond_count += self.missing_packets(&stats)?;
         }
-        sink.counts = capture_counts(&stats);
+        sink.counts = capture_counts(&stats)?;
         Ok(LossCounters {
-            received: stats["tp_packets"],
-            tp_drops: stats["tp_drops"],
-            tp_freeze_q_cnt: stats["tp_freeze_q_cnt"],
+            received: kernel_counter(&stats, "tp_packets")?,
+            tp_drops: kernel_counter(&stats, "tp_drops")?,
+            tp_freeze_q_cnt: kernel_counter(&stats, "tp_freeze_q_cnt")?,
             malformed: self.totals.malformed,
             beyond_count: self.totals.beyond_count,
             moved: self.totals.moved,
@@ -268,6 +269,7 @@ impl PacketRecorder for BlockRecorder {
     }
 }
 
-fn capture_counts(stats: &Stats) -> InterfaceCounts {
-    InterfaceCounts { time_ns: now_ns(), received: stats["tp_packets"], dropped: stats["tp_drops"] }
+fn capture_counts(stats: &Stats) -> io::Result<InterfaceCounts> {
+    let (received, dropped) = (kernel_counter(stats, "tp_packets")?, kernel_counter(stats, "tp_drops")?);
+    Ok(InterfaceCounts { time_ns: now_ns(), received, dropped })
 }

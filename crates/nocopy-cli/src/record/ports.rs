@@ -14,7 +14,7 @@ use nocopy_proto::pcapng::{InterfaceCounts, PacketDirection, PacketHeader};
 use super::collector::PacketCollector;
 use super::progress::RecordingProgress;
 use super::sink::{BUFFER_BYTES, RecordingSink};
-use super::summary::LossCounters;
+use super::summary::{LossCounters, kernel_counter};
 use super::target::RecordingTarget;
 use super::{PacketRecorder, RecordingDescription};
 use crate::arguments::RecordArguments;
@@ -139,16 +139,16 @@ impl PacketRecorder for PortRecorder {
                 break;
             }
         }
-        let stats = self.queues.stats()?;
-        let filter_lost = stats["filter_lost"];
+        let stats = self.queues.stats();
+        let filter_lost = kernel_counter(&stats, "filter_lost")?;
         let dropped = stats.dropped - filter_lost;
         let received = self.received + dropped;
         sink.counts = InterfaceCounts { time_ns: now_ns(), received, dropped };
         Ok(LossCounters {
             received,
-            rx_dropped: stats["rx_dropped"],
-            rx_ring_full: stats["rx_ring_full"],
-            rx_fill_ring_empty_descs: stats["rx_fill_ring_empty_descs"],
+            rx_dropped: kernel_counter(&stats, "rx_dropped")?,
+            rx_ring_full: kernel_counter(&stats, "rx_ring_full")?,
+            rx_fill_ring_empty_descs: kernel_counter(&stats, "rx_fill_ring_empty_descs")?,
             beyond_count: self.beyond_count,
             no_payload: self.collector.no_payload,
             filter_lost,

@@ -1,7 +1,9 @@
 //! The summary of a recording, as text and as JSON; described in docs/record.md.
 
+use std::io;
 use std::time::Duration;
 
+use nocopy::Stats;
 use serde::{Serialize, Serializer};
 
 use super::files::{FileTotals, RecordingFiles};
@@ -10,6 +12,16 @@ use super::sink::PacketAmount;
 use nocopy_report::quantity::{short_number, time_text};
 use nocopy_report::table::Table;
 use nocopy_report::{CommandEnd, Outcome};
+
+/// A counter without which nothing can be said about losses. Errors: the kernel did not report it.
+pub(super) fn kernel_counter(stats: &Stats, name: &str) -> io::Result<u64> {
+    let missing = || {
+        io::Error::other(format!(
+            "{name}: not reported by the kernel; so losses would be unknown; record again"
+        ))
+    };
+    stats.get(name).ok_or_else(missing)
+}
 
 /// Packets that are not in the files, by cause; under the kernel's names if the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]

@@ -173,7 +173,7 @@ impl PacketSource {
         let mut drops = DropCounters::default();
         for port in self.queues.ports() {
             // The counters of a port whose interface was removed are lost with it.
-            drops.add_stats(&port.receiver().stats().unwrap_or_default());
+            drops.add_stats(&port.receiver().stats());
         }
         drops
     }

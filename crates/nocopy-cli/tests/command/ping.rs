@@ -177,12 +177,12 @@ fn answer_messages(endpoint: &mut Endpoint, count: usize) {
         assert!(Instant::now() < give_up, "only {answered} messages came");
         while endpoint.poll_event().is_some() {}
         let came =
-            endpoint.receive_timeout(PATIENCE).unwrap().map(|message| (message.from(), message.to_vec()));
+            endpoint.receive_timeout(PATIENCE).unwrap().map(|message| (message.peer(), message.to_vec()));
         let Some((peer, message)) = came else { continue };
         if answered == count {
             return;
         }
-        endpoint.send_copy(&message, peer).unwrap();
+        endpoint.send_copy_to(&message, peer).unwrap();
         answered += 1;
     }
 }
@@ -190,8 +190,8 @@ fn answer_messages(endpoint: &mut Endpoint, count: usize) {
 #[test]
 fn an_interrupted_ping_prints_its_results() {
     const ANSWERED: usize = 20;
-    let mut endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let target = format!("message://{}", endpoint.local_address());
+    let mut endpoint = Endpoint::builder().bind("127.0.0.1:0").unwrap();
+    let target = format!("message://{}", endpoint.local_addr());
     let options = ["--json", "--interval", "1ms", "--count", "1G", "--timeout", "60s"];
     let running = RunningNocopy::start(&[&["ping", &target], &options[..]].concat());
     answer_messages(&mut endpoint, ANSWERED);
@@ -393,18 +393,18 @@ fn a_response_on_a_terminal_is_printed_without_controls() {
 /// The peer sends as long as the call lasts, and never the response.
 #[test]
 fn other_messages_do_not_extend_the_timeout() {
-    let mut peer = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let target = format!("message://{}", peer.local_address());
+    let mut peer = Endpoint::bind("127.0.0.1:0").unwrap();
+    let target = format!("message://{}", peer.local_addr());
     let mut call = RunningNocopy::start(&["call", &target, "hello", "--timeout", "500ms"]);
     let caller = loop {
         if let Some(request) = peer.receive_timeout(PATIENCE).unwrap() {
-            break request.from();
+            break request.peer();
         }
     };
     let start = Instant::now();
     while !call.has_ended() && start.elapsed() < PATIENCE / 4 {
         for _ in 0..64 {
-            let _ = peer.send_copy(b"no response", caller);
+            let _ = peer.send_copy_to(b"no response", caller);
         }
         let _ = peer.receive_timeout(std::time::Duration::ZERO);
     }

@@ -328,11 +328,10 @@ fn datagrams_cut_from_a_gso_send_are_copied_once() {
             assert!(receiver.recv(&mut [0; KIB]).is_err(), "known by its first call");
             receiver.set_read_timeout(Some(PATIENCE)).unwrap();
             // Sent as one, and cut by the kernel.
-            let mut socket =
-                Socket::builder().method(Method::Gso).bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
             socket.connect(at).unwrap();
             let message = Message::segments(Buffer::from(vec![5; DATAGRAMS * BYTES]), BYTES);
-            socket.sender().send(message, None).unwrap();
+            socket.sender().send(message).unwrap();
             socket.sender().flush().unwrap();
             (0..DATAGRAMS)
                 .for_each(|_| assert_eq!(uninterrupted(|| receiver.recv(&mut [0; KIB])).unwrap(), BYTES));

@@ -73,7 +73,7 @@ pub(crate) fn receive_packets(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
             break;
         }
     }
-    assert_eq!(port.receiver().stats().unwrap().dropped, 0);
+    assert_eq!(port.receiver().stats().dropped, 0);
     all
 }
 

@@ -185,18 +185,18 @@ fn main() {
 
 impl EndpointPair {
     fn messages_received(&self) -> u64 {
-        self.endpoints.iter().map(|endpoint| endpoint.stats().expect("counted")["messages_received"]).sum()
+        self.endpoints.iter().map(|endpoint| endpoint.stats().get("messages_received").unwrap()).sum()
     }
 }
 
 fn connect_endpoints(peers: usize) -> EndpointPair {
     // How often silent peers are asked would depend on how long the machine takes for the loop.
     let builder = || Endpoint::builder().keep_alive(SILENCE).dead_after(2 * SILENCE);
-    let bind = || builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
+    let bind = || builder().bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
     let (mut client, mut server) = (bind(), bind());
     let mut pairs = Vec::new();
     for _ in 0..peers {
-        let to_server = client.start_connect(server.local_address()).expect("a place");
+        let to_server = client.start_connect(server.local_addr()).expect("a place");
         let (mut to_client, mut is_told) = (None, false);
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -234,7 +234,7 @@ fn exchange_message_and_answer(pair: &mut EndpointPair) {
     pair.turn = (pair.turn + 1) % pair.peers.len();
     for (from, to) in [(0, 1), (1, 0)] {
         let peer = peers[from];
-        pair.endpoints[from].send_copy(black_box(&MESSAGE), peer).expect("room");
+        pair.endpoints[from].send_copy_to(black_box(&MESSAGE), peer).expect("room");
         pair.endpoints[from].flush().expect("a working network");
         let message = pair.endpoints[to].receive_timeout(Duration::from_secs(1)).expect("a working network");
         assert_eq!(message.expect("it came").as_slice(), Some(&MESSAGE[..]));
@@ -262,7 +262,7 @@ fn measured_one_way_messages(pair: &mut EndpointPair) {
 fn send_batch(pair: &mut EndpointPair) {
     let (client, peer) = (&mut pair.endpoints[0], pair.peers[0][0]);
     for _ in 0..BATCH {
-        client.send_copy(black_box(&MESSAGE), peer).expect("room");
+        client.send_copy_to(black_box(&MESSAGE), peer).expect("room");
     }
     client.flush().expect("a working network");
 }
@@ -293,7 +293,7 @@ fn measured_long_messages(pair: &mut EndpointPair) {
     let mut message = Payload::from(Buffer::from_owner(BULK));
     while received < BATCH {
         if sent < BATCH {
-            let Err(rejected) = client.send(message, pair.peers[0][0]) else {
+            let Err(rejected) = client.send_to(message, pair.peers[0][0]) else {
                 sent += 1;
                 message = Buffer::from_owner(BULK).into();
                 continue;

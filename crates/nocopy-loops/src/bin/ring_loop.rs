@@ -141,7 +141,7 @@ fn send_filled_frames(sender: &mut Sender) {
 /// Segments sent to a port that returns them.
 fn forward_by_library(batches: u32, checksum: u16, wireless: bool, measured: fn(&mut Port)) -> u64 {
     let tuning = PortTuning { wireless, ..PortTuning::default() };
-    let pair = Port::builder("memory").tuning(tuning).memory_pair();
+    let pair = Port::memory_builder().tuning(tuning).memory_pair();
     let (mut left, mut right) = pair.expect("a memory pair");
     let mut sum = 0_u64;
     for _ in 0..batches {

@@ -40,28 +40,28 @@ fn main() {
 fn run_datagram_sends(calls: u32) {
     let (mut socket, _sink) = open_socket_and_sink(udp::Method::Socket);
     (0..calls).for_each(|_| measured_datagram_send(socket.sender()));
-    assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls));
+    assert_eq!(socket.sender().stats().moved, u64::from(calls));
 }
 
 #[inline(never)]
 fn measured_datagram_send(sender: &mut udp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(DATAGRAM_BYTES);
-    sender.send(udp::Message::from(buffer), None).expect("room");
+    sender.send(udp::Message::from(buffer)).expect("room");
     sender.flush().expect("a working network");
 }
 
 fn run_burst_sends(calls: u32) {
     let (mut socket, _sink) = open_socket_and_sink(udp::Method::Gso);
     (0..calls).for_each(|_| measured_burst_send(socket.sender()));
-    assert_eq!(socket.sender().stats().expect("counted").moved, u64::from(calls) * SEGMENTS as u64);
+    assert_eq!(socket.sender().stats().moved, u64::from(calls) * SEGMENTS as u64);
 }
 
 #[inline(never)]
 fn measured_burst_send(sender: &mut udp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(SEGMENTS * DATAGRAM_BYTES);
-    sender.send(udp::Message::segments(buffer, DATAGRAM_BYTES), None).expect("room");
+    sender.send(udp::Message::segments(buffer, DATAGRAM_BYTES)).expect("room");
     sender.flush().expect("a working network");
 }
 
@@ -69,7 +69,7 @@ fn measured_burst_send(sender: &mut udp::Sender) {
 fn open_socket_and_sink(method: udp::Method) -> (udp::Socket, UdpSocket) {
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
     let builder = udp::Socket::builder().method(method);
-    let mut socket = builder.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
+    let mut socket = builder.bind((Ipv4Addr::LOCALHOST, 0)).expect("an address of this host");
     socket.connect(sink.local_addr().expect("bound")).expect("an address of this host");
     (socket, sink)
 }

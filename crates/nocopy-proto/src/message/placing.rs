@@ -1,5 +1,6 @@
 //! Memory that peers may write to (docs/protocol.md §17.2): the regions, their peers, and checks of puts.
 
+use std::io;
 use std::ops::Range;
 
 use super::Peer;
@@ -64,6 +65,18 @@ pub enum PutRefusal {
     /// The connection for puts was lost before the answer came: the bytes may have been written or not.
     #[error("no answer came; the bytes may have been written or not, and can be put again")]
     Unknown,
+}
+
+impl From<PutRefusal> for io::Error {
+    /// An error of a matching kind, from which `get_ref` returns the refusal.
+    fn from(refusal: PutRefusal) -> Self {
+        let kind = match refusal {
+            PutRefusal::NoRegion => io::ErrorKind::NotFound,
+            PutRefusal::OutOfRange => io::ErrorKind::InvalidInput,
+            PutRefusal::Unknown => io::ErrorKind::ConnectionAborted,
+        };
+        Self::new(kind, refusal)
+    }
 }
 
 /// The header of a put, which precedes its bytes in a request: where it writes.

@@ -1,5 +1,6 @@
 //! The settings, events, errors and counters of an endpoint.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -184,6 +185,23 @@ pub enum LostReason {
     /// The peer did what the protocol forbids.
     #[error("it broke the protocol: {0}")]
     Violation(Violation),
+}
+
+impl From<LostReason> for io::Error {
+    /// An error of a matching kind, from which `get_ref` returns the reason.
+    fn from(reason: LostReason) -> Self {
+        let kind = match reason {
+            LostReason::NoAnswer | LostReason::Silent => io::ErrorKind::TimedOut,
+            LostReason::Version { .. } => io::ErrorKind::Unsupported,
+            LostReason::Full => io::ErrorKind::ConnectionRefused,
+            LostReason::Restarted => io::ErrorKind::ConnectionReset,
+            LostReason::Aborted { .. } | LostReason::Stalled | LostReason::Displaced => {
+                io::ErrorKind::ConnectionAborted
+            }
+            LostReason::Violation(_) => io::ErrorKind::InvalidData,
+        };
+        Self::new(kind, reason)
+    }
 }
 
 /// How a peer broke the protocol.

@@ -74,7 +74,7 @@ impl MessageExchange {
 
     /// Two connected endpoints: the first connects to the second.
     pub fn connected_pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
-        let address = other.local_address();
+        let address = other.local_addr();
         let peer = one.start_connect(address)?;
         let start = Instant::now();
         loop {
@@ -160,8 +160,10 @@ impl Exchange for MessageExchange {
         let peer = self.peer()?;
         for message in messages {
             // Usually there is room, and this is the short path.
-            match self.endpoint.send_copy(message, peer) {
-                Err(Reason::Full) => self.retry_until_room(|endpoint| endpoint.send_copy(message, peer))?,
+            match self.endpoint.send_copy_to(message, peer) {
+                Err(Reason::Full) => {
+                    self.retry_until_room(|endpoint| endpoint.send_copy_to(message, peer))?
+                }
                 sent => sent?,
             }
         }
@@ -183,7 +185,7 @@ impl Exchange for MessageExchange {
         let mut message = Some(Payload::from(parts));
         self.retry_until_room(|endpoint| {
             let rejected =
-                endpoint.send(message.take().expect("returned by each attempt but the last"), peer);
+                endpoint.send_to(message.take().expect("returned by each attempt but the last"), peer);
             rejected.map_err(|rejected| {
                 message = Some(rejected.item);
                 rejected.reason
@@ -196,7 +198,7 @@ impl Exchange for MessageExchange {
         let received = none_while_interface_down(self.endpoint.receive_timeout(PATIENCE))?.flatten();
         let from = received.map(|message| {
             message.pieces().for_each(take);
-            message.from()
+            message.peer()
         });
         if from.is_some() {
             self.peer = from;
@@ -214,7 +216,7 @@ impl Exchange for MessageExchange {
         let at_hand = self.endpoint.try_receive_each(|message| {
             message.pieces().for_each(|piece| take(Some(piece)));
             take(None);
-            *peer = Some(message.from());
+            *peer = Some(message.peer());
         })?;
         if at_hand > 0 {
             return Ok(at_hand);

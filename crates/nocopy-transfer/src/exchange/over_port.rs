@@ -44,7 +44,7 @@ pub fn open_socket(interface: &str, at: SocketAddr, waiting: WaitMode) -> Result
 
 impl Exchange for PortExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        match self.sender.send_copy(message, self.to) {
+        match self.sender.send_copy_to(message, self.to) {
             // No room now: treated like a lost datagram, which a sender must expect anyway.
             Ok(()) | Err(Reason::Full) => self.sender.flush(),
             Err(reason) => Err(reason.into()),
@@ -62,7 +62,7 @@ impl Exchange for PortExchange {
         };
         let Some(batch) = none_while_interface_down(batch)? else { return Ok(false) };
         let to = (self.to.ip(), self.to.port());
-        let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
+        let mut of_peer = batch.filter(|datagram| (datagram.source().ip(), datagram.source().port()) == to);
         let Some(first) = of_peer.next() else { return Ok(false) };
         take(&first);
         // One message is in flight at a time, so other datagrams are late; rarely, the answer follows a late

@@ -310,7 +310,7 @@ fn achieved_rates(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>;
 
 /// Packets counted as lost after they were handed over.
 fn drop_counts(port: &mut Port) -> NamedCounts {
-    let stats = port.sender().stats().unwrap_or_default();
+    let stats = port.sender().stats();
     collect_counts(stats.into_iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
 }
 

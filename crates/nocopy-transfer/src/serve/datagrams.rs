@@ -23,7 +23,7 @@ pub(super) fn serve_datagrams(
     served: &mut ServiceCounters,
 ) -> io::Result<()> {
     // A socket over a port has one address.
-    let is_wildcard = socket.local_address()?.ip().is_unspecified();
+    let is_wildcard = socket.local_addr()?.ip().is_unspecified();
     let (mut receiver, mut sender) = socket.split();
     let mut answer = Vec::with_capacity(BUFFER_BYTES);
     while !interrupt.was_interrupted() {
@@ -37,7 +37,7 @@ pub(super) fn serve_datagrams(
             answer.clear();
             answer.extend_from_slice(&datagram);
             let local = datagram.local().filter(|_| is_wildcard);
-            let (from, marked) = (datagram.from(), mark_as_answer(&mut answer));
+            let (from, marked) = (datagram.source(), mark_as_answer(&mut answer));
             let sent = marked.map(|marked| crate::answer::send_answer(&mut sender, marked, from, local));
             match sent {
                 Some(Ok(())) => served.count_answer(answer.len()),

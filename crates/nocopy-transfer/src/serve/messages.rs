@@ -144,7 +144,7 @@ impl<'a> MessageServer<'a> {
             let about = received.map(|message| {
                 scratch.clear();
                 message.pieces().for_each(|piece| scratch.extend_from_slice(piece));
-                (message.from(), message.kind())
+                (message.peer(), message.kind())
             });
             if let Some((peer, kind)) = about {
                 self.handle_message(peer, kind);
@@ -168,7 +168,7 @@ impl<'a> MessageServer<'a> {
         };
         // After waiting ones, to keep the order.
         if kind == Kind::Plain && !self.pending.contains_key(&peer) {
-            match self.endpoint.send_copy(&self.scratch, peer) {
+            match self.endpoint.send_copy_to(&self.scratch, peer) {
                 Err(Reason::Full) => {}
                 sent => return self.record_sent(peer, sent, self.scratch.len()),
             }
@@ -205,7 +205,7 @@ impl<'a> MessageServer<'a> {
         let bytes = buffer.len();
         let sent = match kind {
             Kind::Response(call) => self.endpoint.respond(buffer, peer, call),
-            _ => self.endpoint.send(buffer, peer),
+            _ => self.endpoint.send_to(buffer, peer),
         };
         if let Err(Rejected { item, reason: Reason::Full }) = sent {
             return item.into_iter().next().map(|buffer| Answer { kind, buffer });
@@ -347,7 +347,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn endpoint_at(address: &str) -> Endpoint {
-        Endpoint::builder().bind(address.parse().unwrap()).unwrap()
+        Endpoint::builder().bind(address).unwrap()
     }
 
     fn local_endpoint() -> Endpoint {
@@ -364,7 +364,7 @@ mod tests {
     /// The server's name for a new client, the client, and its name for the server.
     fn connect_client(server: &mut MessageServer<'_>, from: &str) -> (Peer, Endpoint, Peer) {
         let mut client = endpoint_at(from);
-        let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
+        let to_server = client.start_connect(server.endpoint.local_addr()).unwrap();
         let start = Instant::now();
         loop {
             assert!(start.elapsed() < LONG);
@@ -399,7 +399,7 @@ mod tests {
     ) -> ServiceCounters {
         let mut served = ServiceCounters::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
         let (interrupt, server) = (Interrupt::catch().unwrap(), local_endpoint());
-        let address = server.local_address();
+        let address = server.local_addr();
         thread::scope(|scope| {
             let ended = ServerEndGuard(&interrupt);
             scope.spawn(|| {
@@ -452,7 +452,7 @@ mod tests {
             while sent <= MESSAGES {
                 assert!(start.elapsed() < LONG, "{sent} messages");
                 let done =
-                    if sent < MESSAGES { client.send_copy(&message, peer) } else { client.finish(peer) };
+                    if sent < MESSAGES { client.send_copy_to(&message, peer) } else { client.finish(peer) };
                 match done {
                     Ok(()) => sent += 1,
                     Err(Reason::Full) => drop(client.wait(PATIENCE).unwrap()),

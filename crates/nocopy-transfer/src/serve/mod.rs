@@ -172,7 +172,7 @@ fn open_service_at(
             let builder = udp::Socket::builder().local_addresses(address.ip().is_unspecified());
             let socket = builder.method(udp::Method::Socket).wait(waiting.port_wait()).bind(address);
             let socket = socket.map_err(|error| refused(io_error_from_failure(error)))?;
-            let address = socket.local_address().map_err(refused)?;
+            let address = socket.local_addr().map_err(refused)?;
             (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
         Scheme::Tcp => {
@@ -183,7 +183,7 @@ fn open_service_at(
         Scheme::Xdp => {
             let interface = arguments.interface.as_deref().unwrap_or_default();
             let socket = exchange::over_port::open_socket(interface, address, waiting)?;
-            let address = socket.local_address().map_err(refused)?;
+            let address = socket.local_addr().map_err(refused)?;
             (ServiceSocket::Datagrams(Box::new(socket)), address)
         }
         Scheme::Message => {
@@ -199,7 +199,7 @@ fn open_service_at(
                 streams: !arguments.services().any(is_tcp_port),
             };
             let endpoint = setting.open()?;
-            let address = endpoint.local_address();
+            let address = endpoint.local_addr();
             (ServiceSocket::Messages(Box::new(endpoint)), address)
         }
     };

@@ -290,7 +290,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(10);
 
-    fn peer_address(port: u16) -> SocketAddr {
+    fn peer_addr(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
     }
 
@@ -318,7 +318,7 @@ mod tests {
     fn started_run() -> ReceiverRun {
         let mut receiving = ReceiverRun::new(false, IDLE);
         assert_eq!(receiving.phase(u64::MAX), ReceiverPhase::Waiting);
-        assert!(!expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, None), 0)).last);
+        assert!(!expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, None), 0)).last);
         receiving
     }
 
@@ -326,17 +326,17 @@ mod tests {
     fn received_datagrams_are_counted_and_reported_at_the_end() {
         let mut receiving = started_run();
         for number in [0, 1, 3, 2, 3] {
-            receiving.handle_datagram(peer_address(1), &data_bytes(7, number, b"abc"), 0);
+            receiving.handle_datagram(peer_addr(1), &data_bytes(7, number, b"abc"), 0);
         }
         let mut damaged = data_bytes(7, 5, b"abc");
         damaged[41] ^= 4;
-        assert_eq!(receiving.handle_datagram(peer_address(1), &damaged, 0), HandledDatagram::Nothing);
+        assert_eq!(receiving.handle_datagram(peer_addr(1), &damaged, 0), HandledDatagram::Nothing);
         let sent = SentCounts { datagrams: 6, bytes: 18, checksum: 0 };
         let last = |receiving: &mut ReceiverRun, now_ns| {
-            expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, Some(sent)), now_ns))
+            expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, Some(sent)), now_ns))
         };
         assert!(!last(&mut receiving, 5).last, "more may be on its way");
-        receiving.handle_datagram(peer_address(1), &data_bytes(7, 4, b"abc"), 9);
+        receiving.handle_datagram(peer_addr(1), &data_bytes(7, 4, b"abc"), 9);
         assert!(!last(&mut receiving, SETTLE_NS + 8).last);
         let reply = last(&mut receiving, SETTLE_NS + 9);
         let received = reply.received;
@@ -348,12 +348,12 @@ mod tests {
             (run_counts.lost_datagrams(), run_counts.sent, run_counts.is_final),
             (1, Some(sent), true)
         );
-        receiving.handle_datagram(peer_address(1), &data_bytes(7, 5, b"abc"), SETTLE_NS + 10);
+        receiving.handle_datagram(peer_addr(1), &data_bytes(7, 5, b"abc"), SETTLE_NS + 10);
         assert_eq!(last(&mut receiving, SETTLE_NS + 11), reply, "what was told does not change");
         assert_eq!(receiving.phase(SETTLE_NS + 12), ReceiverPhase::Running);
         let acknowledgement = Probe { run: 7, sent, last: true, acknowledgement: true, verify: false }.emit();
         assert_eq!(
-            receiving.handle_datagram(peer_address(1), &acknowledgement, SETTLE_NS + 13),
+            receiving.handle_datagram(peer_addr(1), &acknowledgement, SETTLE_NS + 13),
             HandledDatagram::Nothing
         );
         assert_eq!(receiving.phase(SETTLE_NS + 14), ReceiverPhase::Over);
@@ -362,11 +362,9 @@ mod tests {
     #[test]
     fn a_complete_run_ends_after_the_linger_time() {
         let mut receiving = started_run();
-        receiving.handle_datagram(peer_address(1), &data_bytes(7, 0, b"abc"), 1);
+        receiving.handle_datagram(peer_addr(1), &data_bytes(7, 0, b"abc"), 1);
         let sent = SentCounts { datagrams: 1, bytes: 3, checksum: 0 };
-        assert!(
-            expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, Some(sent)), 2)).last
-        );
+        assert!(expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, Some(sent)), 2)).last);
         assert_eq!(receiving.phase(LINGER_NS + 1), ReceiverPhase::Running, "the report may be lost");
         assert_eq!(receiving.phase(LINGER_NS + 2), ReceiverPhase::Over);
     }
@@ -375,12 +373,12 @@ mod tests {
     fn foreign_datagrams_are_neither_counted_nor_answered() {
         let mut receiving = started_run();
         for (from, bytes) in [
-            (peer_address(2), data_bytes(7, 0, b"abc")),
-            (peer_address(1), data_bytes(8, 0, b"abc")),
-            (peer_address(2), probe_bytes(9, None).to_vec()),
-            (peer_address(1), b"hello".to_vec()),
+            (peer_addr(2), data_bytes(7, 0, b"abc")),
+            (peer_addr(1), data_bytes(8, 0, b"abc")),
+            (peer_addr(2), probe_bytes(9, None).to_vec()),
+            (peer_addr(1), b"hello".to_vec()),
             (
-                peer_address(1),
+                peer_addr(1),
                 Report {
                     run: 7,
                     expected: 0,
@@ -410,13 +408,13 @@ mod tests {
         let mut receiving = started_run();
         assert_eq!(receiving.stop_counting(0), None, "it has answered with all that came");
         let mut receiving = started_run();
-        receiving.handle_datagram(peer_address(1), &data_bytes(7, 0, &[0; 64]), 1);
+        receiving.handle_datagram(peer_addr(1), &data_bytes(7, 0, &[0; 64]), 1);
         let (to, reply) = receiving.stop_counting(1).unwrap();
-        assert_eq!((to, expect_report(HandledDatagram::Report(reply)).last), (peer_address(1), true));
+        assert_eq!((to, expect_report(HandledDatagram::Report(reply)).last), (peer_addr(1), true));
         assert_eq!(receiving.stop_counting(1), None, "once");
-        receiving.handle_datagram(peer_address(1), &data_bytes(7, 1, &[0; 64]), 2);
+        receiving.handle_datagram(peer_addr(1), &data_bytes(7, 1, &[0; 64]), 2);
         assert_eq!(received_counts(&receiving).datagrams, 1);
-        assert!(expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, None), 3)).last);
+        assert!(expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, None), 3)).last);
     }
 
     /// A receiver that has enough informs its sender; later datagrams do not change the counts.
@@ -424,14 +422,13 @@ mod tests {
     fn datagrams_after_an_early_end_do_not_count_as_lost() {
         let mut receiving = started_run();
         for number in [0, 2] {
-            receiving.handle_datagram(peer_address(1), &data_bytes(7, number, &[0; 64]), 1);
+            receiving.handle_datagram(peer_addr(1), &data_bytes(7, number, &[0; 64]), 1);
         }
         let (_, reply) = receiving.stop_counting(1).unwrap();
         assert_eq!(expect_report(HandledDatagram::Report(reply)).expected, 3);
         let sent = SentCounts { datagrams: 100, bytes: 6400, checksum: 0 };
         assert_eq!(
-            expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, Some(sent)), 2))
-                .expected,
+            expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, Some(sent)), 2)).expected,
             3
         );
         let run_counts = receiving.run_counts().unwrap();
@@ -449,24 +446,24 @@ mod tests {
             emit_data(&mut datagram, 7, number, offset, true);
             datagram
         };
-        receiving.handle_datagram(peer_address(1), &data_at(1, 2 << 16, b"x"), 1);
+        receiving.handle_datagram(peer_addr(1), &data_at(1, 2 << 16, b"x"), 1);
         assert_eq!(
             (received_counts(&receiving).corrupt, received_counts(&receiving).datagrams),
             (1, 0),
             "behind one"
         );
-        receiving.handle_datagram(peer_address(1), &data_at(1, 1 << 16, b"x"), 1);
+        receiving.handle_datagram(peer_addr(1), &data_at(1, 1 << 16, b"x"), 1);
         let sent = SentCounts { datagrams: 3, bytes: 100_000, checksum: 0 };
-        receiving.handle_datagram(peer_address(1), &probe_bytes(7, Some(sent)), 2);
+        receiving.handle_datagram(peer_addr(1), &probe_bytes(7, Some(sent)), 2);
         for (number, offset) in [(2, 99_998), (3, 70_000)] {
-            receiving.handle_datagram(peer_address(1), &data_at(number, offset, b"end"), 3);
+            receiving.handle_datagram(peer_addr(1), &data_at(number, offset, b"end"), 3);
         }
         assert_eq!(
             (received_counts(&receiving).corrupt, received_counts(&receiving).datagrams),
             (3, 1),
             "past the end"
         );
-        receiving.handle_datagram(peer_address(1), &data_at(2, 99_997, b"end"), 4);
+        receiving.handle_datagram(peer_addr(1), &data_at(2, 99_997, b"end"), 4);
         assert_eq!((received_counts(&receiving).corrupt, received_counts(&receiving).datagrams), (3, 2));
     }
 
@@ -478,7 +475,7 @@ mod tests {
         for number in 0..LINGER_NS_MAX / 100_000_000 {
             let now_ns = 100_000_000 * number;
             assert_eq!(receiving.phase(now_ns), ReceiverPhase::Running);
-            receiving.handle_datagram(peer_address(1), &data_bytes(7, number, b"abc"), now_ns);
+            receiving.handle_datagram(peer_addr(1), &data_bytes(7, number, b"abc"), now_ns);
         }
         assert_eq!(receiving.phase(LINGER_NS_MAX), ReceiverPhase::Over);
     }
@@ -490,22 +487,22 @@ mod tests {
                 .emit();
         let mut receiving = ReceiverRun::new(false, IDLE);
         for bytes in [acknowledgement, probe_bytes(7, Some(SentCounts::default()))] {
-            assert_eq!(receiving.handle_datagram(peer_address(1), &bytes, 0), HandledDatagram::Nothing);
+            assert_eq!(receiving.handle_datagram(peer_addr(1), &bytes, 0), HandledDatagram::Nothing);
         }
         assert_eq!((receiving.phase(1), receiving.foreign_datagrams()), (ReceiverPhase::Waiting, 2));
-        assert!(!expect_report(receiving.handle_datagram(peer_address(2), &probe_bytes(8, None), 2)).last);
+        assert!(!expect_report(receiving.handle_datagram(peer_addr(2), &probe_bytes(8, None), 2)).last);
     }
 
     #[test]
     fn data_without_a_requested_checksum_is_corrupt() {
         let mut receiving = ReceiverRun::new(true, IDLE);
         assert!(
-            expect_report(receiving.handle_datagram(peer_address(1), &probe_bytes(7, None), 0)).verify,
+            expect_report(receiving.handle_datagram(peer_addr(1), &probe_bytes(7, None), 0)).verify,
             "the sender is asked for them"
         );
         let mut bare = [0; HEADER_BYTES + 3];
         emit_data(&mut bare, 7, 0, 0, false);
-        assert_eq!(receiving.handle_datagram(peer_address(1), &bare, 1), HandledDatagram::Nothing);
+        assert_eq!(receiving.handle_datagram(peer_addr(1), &bare, 1), HandledDatagram::Nothing);
         assert_eq!((received_counts(&receiving).corrupt, received_counts(&receiving).datagrams), (1, 0));
     }
 
@@ -545,7 +542,7 @@ mod tests {
             let (mut delivered, mut last): (_, Option<(ReceivedCounts, u64)>) = (0, None);
             for (index, (bytes, port, passed_ns)) in all.iter().enumerate() {
                 now_ns += passed_ns;
-                let from = peer_address(*port);
+                let from = peer_addr(*port);
                 received_bytes[usize::from(*port)] += bytes.len();
                 match receiving.handle_datagram(from, bytes, now_ns) {
                     HandledDatagram::Data(_) => delivered += 1,

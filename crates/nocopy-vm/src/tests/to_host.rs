@@ -56,7 +56,7 @@ pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -
         assert_eq!((answer.operation(), answer.target_ip()), (arp::Operation::REPLY, asker));
         assert_eq!(answer.sender_mac(), MacAddress(lab.right().mac()));
     }
-    assert_eq!((host.stats().moved, host.stats()["refused"]), (REQUESTS.into(), 0));
+    assert_eq!((host.stats().moved, host.stats().get("refused").unwrap()), (REQUESTS.into(), 0));
     assert!(right.receiver().try_receive()?.is_empty(), "the port sees what it handed over");
     Ok(host.stats().moved)
 }

@@ -44,7 +44,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 
 fn open_sockets(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
-    let local = (left.ipv4(), 7001).into();
+    let local = (left.ipv4(), 7001);
     let builder = Socket::builder().port(small_port_builder(left.interface()).mode(mode)).method(Method::Xdp);
     let socket = left.namespace().run(|| builder.bind(local))?;
     // Attaching resets the link of an igb.
@@ -60,9 +60,9 @@ fn send_and_check(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> 
     for window in datagram_windows() {
         for datagram in &window {
             let buffer = sender.buffer().expect("more frames than a window");
-            let mut frame = Frame::try_from(buffer).expect("more frames than a window");
+            let mut frame = Frame::try_from(buffer.freeze()).expect("more frames than a window");
             frame.fill(datagram).expect("a datagram fits a frame");
-            sender.send(Buffer::from(frame), to)?;
+            sender.send_to(Buffer::from(frame), to)?;
         }
         if !sender.drain(ARRIVAL_MAX)? {
             return Err(Failure(format!("{} frames stay with the kernel", sender.in_flight())));
@@ -71,8 +71,12 @@ fn send_and_check(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> 
             assert!(datagrams::receive_datagram(peer)? == *datagram, "not what was sent");
         }
     }
-    let sent = sender.stats()?;
-    assert_eq!((sent["over_port"], sent["through_kernel"]), (DATAGRAMS.into(), 0), "{sent}");
+    let sent = sender.stats();
+    assert_eq!(
+        (sent.get("over_port").unwrap(), sent.get("through_kernel").unwrap()),
+        (DATAGRAMS.into(), 0),
+        "{sent}"
+    );
     Ok(())
 }
 
@@ -91,10 +95,7 @@ fn receive_and_check(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failur
                 assert!(*datagram == **wanted, "{} B, not what was sent", datagram.len());
             }
             if rest.len() == left_before {
-                return Err(Failure(format!(
-                    "{left_before} datagrams did not arrive: {}",
-                    receiver.stats()?
-                )));
+                return Err(Failure(format!("{left_before} datagrams did not arrive: {}", receiver.stats())));
             }
         }
     }

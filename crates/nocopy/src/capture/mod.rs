@@ -153,22 +153,21 @@ impl Capture {
 
     /// All counters: `moved` and `bytes` count blocks. The kernel's counters are `tp_packets`, all packets
     /// that matched the filter, including those then dropped; `tp_drops`, those dropped because no block was
-    /// free; `tp_freeze_q_cnt`, how often the kernel reached a block that was not free.
-    ///
-    /// # Errors
-    /// The kernel refused to return its counters.
-    pub fn stats(&self) -> io::Result<Stats> {
-        let CaptureTotals { tp_packets, tp_drops, tp_freeze_q_cnt } = self.shared.totals()?;
+    /// free; `tp_freeze_q_cnt`, how often the kernel reached a block that was not free. They are
+    /// absent if it refuses to return them.
+    pub fn stats(&self) -> Stats {
         let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
-        let dropped = counter("tp_drops", "Packets dropped because no block was free.", tp_drops);
-        let others = [
-            counter("packets", "Packets in the blocks that were received.", self.received.packets),
-            counter("tp_packets", "Packets that matched the filter, also dropped ones.", tp_packets),
-            counter("tp_freeze_q_cnt", "How often the next block was not free.", tp_freeze_q_cnt),
-        ];
-        Ok(Stats::with_moved(self.received.blocks, self.received.bytes)
-            .with_dropped([dropped])
-            .with_counters(others))
+        let received = counter("packets", "Packets in the blocks that were received.", self.received.packets);
+        let stats = Stats::with_moved(self.received.blocks, self.received.bytes).with_counters([received]);
+        let Ok(CaptureTotals { tp_packets, tp_drops, tp_freeze_q_cnt }) = self.shared.totals() else {
+            return stats;
+        };
+        stats
+            .with_dropped([counter("tp_drops", "Packets dropped because no block was free.", tp_drops)])
+            .with_counters([
+                counter("tp_packets", "Packets that matched the filter, also dropped ones.", tp_packets),
+                counter("tp_freeze_q_cnt", "How often the next block was not free.", tp_freeze_q_cnt),
+            ])
     }
 
     /// How packets are received. A capture always uses a packet ring, without comparing modes; for that, open

@@ -5,6 +5,7 @@ use std::io;
 use nocopy_proto::errno::{ErrorCause, advice};
 use nocopy_proto::filter::InvalidProgram;
 
+use crate::facts::io_error::convert_to_io_error;
 use crate::sys::interface::InterfaceError;
 
 pub(super) const PAGE_BYTES: u32 = 4096;
@@ -66,3 +67,9 @@ pub enum OpenError {
         source: io::Error,
     },
 }
+
+convert_to_io_error!(OpenError {
+    Self::Interface(error) => error.io_kind(),
+    Self::Capability { .. } => io::ErrorKind::PermissionDenied,
+    _ => io::ErrorKind::InvalidInput,
+});

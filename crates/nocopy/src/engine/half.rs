@@ -34,8 +34,8 @@ use std::os::fd::AsFd;
 ///     Ok(())
 /// }
 /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
-/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
-/// # std::net::UdpSocket::bind("127.0.0.1:0")?.send_to(b"hello", socket.local_address()?)?;
+/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0")?;
+/// # std::net::UdpSocket::bind("127.0.0.1:0")?.send_to(b"hello", socket.local_addr()?)?;
 /// # left.sender().send_copy(b"hello")?;
 /// # left.sender().flush()?;
 /// wait(right.receiver())?;
@@ -71,7 +71,7 @@ pub trait ReceiverHalf: AsFd {
 ///     half.in_flight() == 0
 /// }
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
+/// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0")?;
 /// assert!(is_idle(port.sender()) && is_idle(socket.sender()));
 /// port.sender().send_copy(b"hello")?; // queued
 /// assert!(!is_idle(port.sender()));
@@ -95,7 +95,7 @@ pub trait SenderHalf: AsFd {
     fn reap(&mut self) -> usize;
 
     /// The number of sends whose memory the kernel may still read.
-    fn in_flight(&mut self) -> usize;
+    fn in_flight(&self) -> usize;
 
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when there is room to flush
     /// again, or memory to reap. Returns true if it is readable already. Call it before each wait.
@@ -142,7 +142,7 @@ macro_rules! sender_half {
                 <$half>::reap(self)
             }
 
-            fn in_flight(&mut self) -> usize {
+            fn in_flight(&self) -> usize {
                 <$half>::in_flight(self)
             }
 

@@ -56,7 +56,7 @@ impl PathKind {
 impl SocketPaths {
     /// The paths of a socket. To be called in its network namespace.
     pub(crate) fn of_socket(socket: &impl AsFd) -> Self {
-        let local = address::local_address(socket).ok().map(|local| local.ip().to_canonical());
+        let local = address::local_addr(socket).ok().map(|local| local.ip().to_canonical());
         let from = local.filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok();
         let routes = routes.and_then(|cookie| shared_routes((cookie, from, option::bound_interface(socket))));

@@ -3,6 +3,7 @@
 pub(crate) use nocopy_proto::filter::VlanTag;
 pub(crate) use nocopy_proto::wire::checksum::{ChecksumField, ChecksumFieldOutside};
 
+use super::io_error::convert_to_io_error;
 use super::kernel::KernelVersion;
 use super::mode::Mode;
 
@@ -39,6 +40,10 @@ pub enum Unsupported {
     #[error("this packet has none; others of the port may")]
     Absent,
 }
+
+convert_to_io_error!(Unsupported {
+    _ => std::io::ErrorKind::Unsupported,
+});
 
 /// The clock that a timestamp was read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use super::mode::Mode;
 /// other kinds they are empty, and the text has everything.
 ///
 /// ```
-/// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0".parse()?)?;
-/// # let mut stream = nocopy::tcp::Stream::connect(listener.local_address()?)?;
+/// # let listener = nocopy::tcp::Listener::bind("127.0.0.1:0")?;
+/// # let mut stream = nocopy::tcp::Stream::connect(listener.local_addr()?)?;
 /// # let (port, _peer) = nocopy::Port::memory_pair()?;
 /// let explanation = stream.sender().explain().to_string();
 /// println!("{explanation}");

@@ -1,6 +1,7 @@
 //! Types that all other modules use; it uses none of them.
 
 pub(crate) mod evidence;
+pub(crate) mod io_error;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
 pub(crate) mod method_explanation;

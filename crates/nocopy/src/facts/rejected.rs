@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 use nocopy_proto::errno::{ErrorCause, advice};
 
+use super::io_error::convert_to_io_error;
 use super::metadata::{ChecksumFieldOutside, Unsupported};
 
 /// An item that was not sent, returned unchanged, and why.
@@ -30,7 +31,7 @@ pub struct Rejected<T> {
 /// Why something was not sent. The text is the end of an error: the cause, then what to do.
 ///
 /// ```
-/// # let (mut port, _peer) = nocopy::Port::builder("memory").ring_sizes(256, 64).memory_pair()?;
+/// # let (mut port, _peer) = nocopy::Port::memory_builder().ring_sizes(256, 64).memory_pair()?;
 /// use nocopy::Reason;
 /// let sender = port.sender();
 /// while sender.send_copy(b"hello").is_ok() {} // until the ring of 64 is full
@@ -112,7 +113,7 @@ pub enum Reason {
     ChecksumOutside(ChecksumFieldOutside),
     /// The kernel refused it, for example because there is no route.
     #[error("{}", KernelRefusalText(.0))]
-    System(io::Error),
+    System(#[source] io::Error),
 }
 
 /// The kernel's reason in words; an error of this library is already in words.
@@ -128,16 +129,19 @@ impl fmt::Display for KernelRefusalText<'_> {
     }
 }
 
-impl From<Reason> for io::Error {
-    fn from(reason: Reason) -> Self {
-        let kind = match reason {
-            Reason::System(error) => return error,
-            Reason::Full => io::ErrorKind::WouldBlock,
-            Reason::NotConnected | Reason::Gone | Reason::Finished => io::ErrorKind::NotConnected,
-            Reason::Unsupported(_) => io::ErrorKind::Unsupported,
-            _ => io::ErrorKind::InvalidInput,
-        };
-        Self::new(kind, reason)
+convert_to_io_error!(Reason {
+    Self::Full => io::ErrorKind::WouldBlock,
+    Self::NotConnected | Self::Gone => io::ErrorKind::NotConnected,
+    Self::Finished => io::ErrorKind::BrokenPipe,
+    Self::Unsupported(_) => io::ErrorKind::Unsupported,
+    Self::System(error) => error.kind(),
+    _ => io::ErrorKind::InvalidInput,
+});
+
+impl<T: fmt::Debug + Send + Sync + 'static> From<Rejected<T>> for io::Error {
+    /// An error of the reason's kind, from which `get_ref` returns the item and the reason.
+    fn from(rejected: Rejected<T>) -> Self {
+        Self::new(rejected.reason.io_kind(), rejected)
     }
 }
 

@@ -7,6 +7,8 @@
 mod buffer;
 mod cache;
 mod memory;
+mod owner;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +21,7 @@ use buffer::BufferOrigin;
 pub use buffer::{Buffer, BufferMut, TooLong};
 pub(crate) use cache::BufferCache;
 use memory::{PoolMemory, ProgramMemory};
+pub(crate) use shared::SharedBuffer;
 
 use crate::sys::memory::Mapping;
 

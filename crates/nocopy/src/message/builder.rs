@@ -2,7 +2,7 @@
 
 use nocopy_proto::errno::ErrorCause;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use nocopy_proto::message::wire::HEADER_BYTES;
@@ -13,6 +13,8 @@ use super::carrier::{AnyCarrier, Carrier, OverPort, Sockets};
 use super::descriptor::Descriptor;
 use super::memory::{Frames, Shares};
 use super::streams::Streams;
+use crate::engine::address;
+use crate::facts::io_error::convert_to_io_error;
 use crate::port::{PortBuilder, Wait};
 use crate::udp;
 
@@ -48,7 +50,7 @@ const PORTS_MAX: usize = 8;
 ///
 /// ```
 /// use nocopy::message::{Endpoint, OpenError};
-/// let refused = Endpoint::builder().max_message_bytes(1 << 20).memory(64 << 10).bind("127.0.0.1:0".parse()?);
+/// let refused = Endpoint::builder().max_message_bytes(1 << 20).memory(64 << 10).bind("127.0.0.1:0");
 /// assert!(matches!(refused, Err(OpenError::TooLittleMemory { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -62,7 +64,7 @@ const PORTS_MAX: usize = 8;
 ///     .peers_max(100)
 ///     .keep_alive(Duration::from_secs(1))
 ///     .dead_after(Duration::from_secs(4)); // three of these may get lost
-/// assert_ne!(builder.bind("127.0.0.1:0".parse()?)?.local_address().port(), 0);
+/// assert_ne!(builder.bind("127.0.0.1:0")?.local_addr().port(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -154,6 +156,11 @@ pub enum OpenError {
     },
 }
 
+convert_to_io_error!(OpenError {
+    Self::Socket(error) => error.io_kind(),
+    _ => io::ErrorKind::InvalidInput,
+});
+
 impl Builder {
     pub(super) fn new() -> Self {
         Self {
@@ -222,10 +229,10 @@ impl Builder {
     ///
     /// ```
     /// use nocopy::message::Endpoint;
-    /// let endpoint = Endpoint::builder().keep_alive_thread(true).bind("127.0.0.1:0".parse()?)?;
+    /// let endpoint = Endpoint::builder().keep_alive_thread(true).bind("127.0.0.1:0")?;
     /// # let compute_for_minutes = || {};
     /// compute_for_minutes();
-    /// assert_eq!(endpoint.stats()?.get("signs_of_life_sent"), Some(0)); // it has no peers
+    /// assert_eq!(endpoint.stats().get("signs_of_life_sent"), Some(0)); // it has no peers
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keep_alive_thread(mut self, on: bool) -> Self {
@@ -272,11 +279,17 @@ impl Builder {
 
     /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the
     /// kernel chooses one. Over sockets, `0.0.0.0` stands for all addresses of IPv4, `[::]` for all of both
-    /// families: each peer then gets everything from the address that it asked.
+    /// families: each peer then gets everything from the address that it asked. Of several addresses the
+    /// first that can be bound is used.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn bind(mut self, address: SocketAddr) -> Result<Endpoint, OpenError> {
+    pub fn bind(self, address: impl ToSocketAddrs) -> Result<Endpoint, OpenError> {
+        let lookup_error = |error| udp::OpenError::Lookup(error).into();
+        address::first_success(address, lookup_error, |address| self.clone().bind_to(address))
+    }
+
+    fn bind_to(mut self, address: SocketAddr) -> Result<Endpoint, OpenError> {
         if let Some(port) = self.port.take() {
             return self.open(port, address);
         }
@@ -287,7 +300,7 @@ impl Builder {
         let shares =
             self.with_streams(&mut settings, |window| Shares::of(self.memory_bytes, datagram_bytes, window))?;
         let mut sockets = Sockets::bind(address, &shares)?;
-        let mut streams = listen(&settings, sockets.local_address());
+        let mut streams = listen(&settings, sockets.local_addr());
         for _ in 0..PORTS_MAX {
             if address.port() != 0 || !matches!(&streams, Err(error) if error.kind() == ErrorKind::AddrInUse)
             {
@@ -296,7 +309,7 @@ impl Builder {
             // Another port, since this one is not free yet.
             let Ok(others) = Sockets::bind(address, &shares) else { break };
             sockets = others;
-            streams = listen(&settings, sockets.local_address());
+            streams = listen(&settings, sockets.local_addr());
         }
         self.endpoint(sockets.into(), settings, datagrams_max, streams.ok().flatten())
     }
@@ -318,7 +331,7 @@ impl Builder {
             return Err(OpenError::Mtu { longest: longest.into(), least: DATAGRAM_BYTES_MIN.into() });
         }
         settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
-        let streams = listen(&settings, carrier.local_address()).ok().flatten();
+        let streams = listen(&settings, carrier.local_addr()).ok().flatten();
         self.endpoint(carrier.into(), settings, datagrams_max, streams)
     }
 

@@ -2,7 +2,7 @@
 
 use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
@@ -11,6 +11,8 @@ use nocopy_proto::quantity::time_text;
 use super::carrier::Carrier;
 use super::endpoint::{Patience, is_over};
 use super::{Endpoint, Message, Payload};
+use crate::engine::address;
+use crate::facts::io_error::convert_to_io_error;
 use crate::facts::rejected::{Reason, Rejected};
 
 /// The most messages from the same peer that are kept during a wait for its response. Those of other peers
@@ -73,12 +75,24 @@ pub enum Error {
     Network(#[from] io::Error),
 }
 
+convert_to_io_error!(Error {
+    Self::TooManyPeers { .. } => io::ErrorKind::QuotaExceeded,
+    Self::NotConnected { reason, .. } => io::Error::from(*reason).kind(),
+    Self::NotSent(reason) => reason.io_kind(),
+    Self::Lost => io::ErrorKind::ConnectionAborted,
+    Self::ConnectTimedOut { .. } | Self::TimedOut { .. } => io::ErrorKind::TimedOut,
+    Self::TooManyOthers => io::ErrorKind::OutOfMemory,
+    Self::Network(error) => error.kind(),
+});
+
 impl Endpoint {
-    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] follows.
+    /// Begins to connect, to the first address if several are given; [`Event::Connected`] or [`Event::Lost`]
+    /// follows.
     ///
     /// # Errors
-    /// [`Error::TooManyPeers`].
-    pub fn start_connect(&mut self, to: SocketAddr) -> Result<Peer, Error> {
+    /// [`Error::TooManyPeers`]; the name was not found ([`Error::Network`]).
+    pub fn start_connect(&mut self, to: impl ToSocketAddrs) -> Result<Peer, Error> {
+        let to = address::first_of(to).map_err(Error::Network)?;
         self.unsent += 1;
         self.protocol.connect(self.now(), to).map_err(|error| match error {
             ConnectError::TooManyPeers { peers_max } => Error::TooManyPeers { peers_max },
@@ -86,12 +100,16 @@ impl Endpoint {
         })
     }
 
-    /// Connects, and waits for the connection for `timeout` at most. Messages and events of other peers that
-    /// arrive meanwhile are kept.
+    /// Connects to that address, or to the first of several that answers, and waits for each for `timeout` at
+    /// most. Messages and events of other peers that arrive meanwhile are kept.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn connect(&mut self, to: SocketAddr, timeout: Duration) -> Result<Peer, Error> {
+    /// [`Error`]; that of the last address.
+    pub fn connect(&mut self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Peer, Error> {
+        address::first_success(to, Error::Network, |to| self.connect_to(to, timeout))
+    }
+
+    fn connect_to(&mut self, to: SocketAddr, timeout: Duration) -> Result<Peer, Error> {
         let deadline = Instant::now().checked_add(timeout);
         let peer = self.start_connect(to)?;
         loop {
@@ -128,18 +146,18 @@ impl Endpoint {
     /// ```
     /// use nocopy::message::{Endpoint, Kind};
     /// use std::time::Duration;
-    /// let mut server = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// let address = server.local_address();
+    /// let mut server = Endpoint::bind("127.0.0.1:0")?;
+    /// let address = server.local_addr();
     /// std::thread::spawn(move || -> std::io::Result<()> {
     ///     loop {
     ///         let Some(request) = server.receive()?.map(|message| message.take()) else { continue }; // an event
     ///         if let Kind::Request(call) = request.kind() {
-    ///             let client = request.from();
+    ///             let client = request.peer();
     ///             server.respond(request, client, call).expect("there is room"); // an echo
     ///         }
     ///     }
     /// });
-    /// let mut client = Endpoint::bind("127.0.0.1:0".parse()?)?;
+    /// let mut client = Endpoint::bind("127.0.0.1:0")?;
     /// let peer = client.connect(address, Duration::from_secs(5))?;
     /// let response = client.call(b"hello".to_vec(), peer, Duration::from_secs(5))?;
     /// assert_eq!(response.to_vec(), b"hello");
@@ -222,15 +240,15 @@ mod tests {
     #[test]
     fn messages_of_another_peer_end_no_call() {
         const OTHERS: usize = ASIDE_MAX + 1000;
-        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let bind = || Endpoint::bind("127.0.0.1:0").unwrap();
         let [mut caller, mut server, mut other] = [bind(), bind(), bind()];
-        let (to_server, to_caller) = (server.local_address(), caller.local_address());
+        let (to_server, to_caller) = (server.local_addr(), caller.local_addr());
         let (all_came, may_answer) = mpsc::channel();
         let server = thread::spawn(move || {
             let (client, call) = loop {
                 let Some(message) = server.receive().unwrap() else { continue }; // an event
                 let Kind::Request(call) = message.kind() else { panic!("{message:?}") };
-                break (message.from(), call);
+                break (message.peer(), call);
             };
             may_answer.recv().unwrap();
             server.respond(b"answer".to_vec(), client, call).unwrap();
@@ -239,7 +257,7 @@ mod tests {
         let other = thread::spawn(move || {
             let peer = other.connect(to_caller, PATIENCE).unwrap();
             for _ in 0..OTHERS {
-                while other.send_copy(&[], peer).is_err() {
+                while other.send_copy_to(&[], peer).is_err() {
                     other.wait(Duration::from_millis(1)).unwrap();
                 }
             }
@@ -252,7 +270,7 @@ mod tests {
         let mut left = OTHERS;
         wait_until("the other messages", || {
             while let Some(message) = caller.try_receive().unwrap() {
-                assert!(message.from() != peer && message.len() == 0);
+                assert!(message.peer() != peer && message.is_empty());
                 left -= 1;
             }
             left == 0
@@ -273,9 +291,9 @@ mod tests {
     /// Events that the program does not read are as many as they may be.
     #[test]
     fn connections_succeed_behind_events_that_nobody_reads() {
-        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let bind = || Endpoint::bind("127.0.0.1:0").unwrap();
         let (mut left, servers) = (bind(), [bind(), bind()]);
-        let addresses = servers.each_ref().map(Endpoint::local_address);
+        let addresses = servers.each_ref().map(Endpoint::local_addr);
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             for mut server in servers {
@@ -300,9 +318,9 @@ mod tests {
 
     #[test]
     fn events_kept_while_connecting_each_end_a_wait() {
-        let bind = || Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let bind = || Endpoint::bind("127.0.0.1:0").unwrap();
         let (mut left, mut others) = (bind(), [bind(), bind(), bind()]);
-        let peers = others.each_ref().map(|other| left.start_connect(other.local_address()).unwrap());
+        let peers = others.each_ref().map(|other| left.start_connect(other.local_addr()).unwrap());
         // No wait, which would report the events.
         wait_until("three connections", || {
             others.iter_mut().for_each(|other| assert!(other.try_receive().unwrap().is_none()));

@@ -17,16 +17,16 @@ impl Endpoint {
     /// ```
     /// # use nocopy::{Reason, message::{Endpoint, Event}};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
     /// # }
-    /// left.send_copy(b"the last one", peer)?;
+    /// left.send_copy_to(b"the last one", peer)?;
     /// left.finish(peer)?;
-    /// assert!(matches!(left.send_copy(b"one more", peer), Err(Reason::Finished)));
+    /// assert!(matches!(left.send_copy_to(b"one more", peer), Err(Reason::Finished)));
     /// left.flush()?;
     /// let mut received = 0;
     /// while !matches!(right.poll_event(), Some(Event::Finished(_))) {
@@ -37,7 +37,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`send_to`](Self::send_to).
     pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {
         self.plan(peer, Kind::Plain, 0)?;
         let free = self.free_packets();
@@ -62,14 +62,14 @@ impl Endpoint {
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
     /// # }
-    /// left.send_copy(b"of no interest any more", peer)?;
+    /// left.send_copy_to(b"of no interest any more", peer)?;
     /// left.abort(peer);
     /// assert_eq!(left.peer_stats(peer), None); // at once
     /// left.flush()?; // informs the peer
@@ -105,14 +105,14 @@ impl Endpoint {
     /// ```
     /// # use nocopy::{Reason, message::{Endpoint, Event}};
     /// # use std::time::Duration;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let to = right.local_address();
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let to = right.local_addr();
     /// # let left = std::thread::spawn(move || {
-    /// #     let mut left = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    /// #     let mut left = Endpoint::bind("127.0.0.1:0").unwrap();
     /// #     let peer = left.connect(to, Duration::from_secs(60)).unwrap();
-    /// left.send_copy(b"the last one", peer)?;
+    /// left.send_copy_to(b"the last one", peer)?;
     /// assert!(left.close(Duration::from_secs(60))?); // it has arrived
-    /// assert!(matches!(left.send_copy(b"one more", peer), Err(Reason::Gone)));
+    /// assert!(matches!(left.send_copy_to(b"one more", peer), Err(Reason::Gone)));
     /// #     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// # });
     /// # while !left.is_finished() {

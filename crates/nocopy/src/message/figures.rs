@@ -1,7 +1,5 @@
 //! Counters, evidence and explanations of an endpoint, and what it knows of its peers.
 
-use std::io;
-
 use nocopy_proto::message::{Peer, PeerStats};
 
 use super::carrier::Carrier;
@@ -19,17 +17,17 @@ impl Endpoint {
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
     /// # }
-    /// left.send_copy(b"hello", peer)?;
+    /// left.send_copy_to(b"hello", peer)?;
     /// left.flush()?;
     /// let stats = left.peer_stats(peer).expect("it is connected");
-    /// assert_eq!(stats.address, right.local_address());
+    /// assert_eq!(stats.address, right.local_addr());
     /// assert_eq!(stats.in_flight, 1); // one packet, of those that the window allows
     /// assert!(stats.in_flight <= stats.window_packets);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -40,19 +38,16 @@ impl Endpoint {
 
     /// All counters: `moved` and `bytes` count messages, `dropped` those that arrived and were not read
     /// before their connection was aborted.
-    ///
-    /// # Errors
-    /// None today.
-    pub fn stats(&self) -> io::Result<Stats> {
+    pub fn stats(&self) -> Stats {
         let signs_of_life = self.keep_alive.as_ref().map_or(0, KeepAlive::sent);
         let sent = self.sent.counters(signs_of_life);
         let streams = self.streams.as_ref().map(|streams| streams.counters()).unwrap_or_default();
         let stats = counters::stats(sent, self.protocol.counters(), self.carrier.counters());
         let posted = self.posted.as_ref().map(|posted| posted.counters()).unwrap_or_default();
-        Ok(stats
+        stats
             .with_counters(streams.counters())
             .with_counters(posted.counters())
-            .with_counters(self.puts.counters.counters()))
+            .with_counters(self.puts.counters.counters())
     }
 
     /// The evidence for bytes of messages that were sent and of datagrams that arrived.
@@ -69,9 +64,7 @@ impl Endpoint {
             sent += streams.ledger();
         }
         let gathered = self.posted.as_ref().map_or(0, |posted| posted.gathered_bytes());
-        let gathered = gathered + self.puts.gathered_bytes;
-        sent.subtract_bytes(gathered); // counted as they came, and now as what was done besides
-        sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
+        sent.count_as_gathered(gathered + self.puts.gathered_bytes + self.lender.joined_bytes());
         sent
     }
 

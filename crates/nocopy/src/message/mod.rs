@@ -8,9 +8,9 @@
 //! use nocopy::message::Endpoint;
 //! use std::time::Duration;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut endpoint = Endpoint::bind("0.0.0.0:0".parse()?)?;
-//! let peer = endpoint.connect("192.0.2.1:9000".parse()?, Duration::from_secs(5))?;
-//! endpoint.send_copy(b"hello", peer)?; // into the packet that is being filled
+//! let mut endpoint = Endpoint::bind("0.0.0.0:0")?;
+//! let peer = endpoint.connect("192.0.2.1:9000", Duration::from_secs(5))?;
+//! endpoint.send_copy_to(b"hello", peer)?; // into the packet that is being filled
 //! endpoint.flush()?; // which goes now
 //! while let Some(message) = endpoint.receive()? {
 //!     println!("{} bytes: {:?}", message.len(), message.as_slice());

@@ -2,7 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "bytes")]
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+#[cfg(feature = "bytes")]
+use either::Either;
 use either::Either::{Left, Right};
 use nocopy_proto::message::{self as protocol, Kind, Peer, Piece};
 use smallvec::SmallVec;
@@ -17,15 +21,15 @@ use super::placing::Placed;
 /// ```
 /// # use nocopy::message::{Endpoint, Event};
 /// # use std::time::Duration;
-/// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-/// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-/// # let peer = left.start_connect(right.local_address())?;
+/// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+/// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+/// # let peer = left.start_connect(right.local_addr())?;
 /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
 /// #     left.wait(Duration::from_millis(1))?;
 /// #     right.wait(Duration::from_millis(1))?;
 /// # }
 /// # while right.poll_event().is_some() {}
-/// left.send(vec![7; 5000], peer)?;
+/// left.send_to(vec![7; 5000], peer)?;
 /// left.flush()?;
 /// let message = loop {
 ///     if let Some(message) = right.receive()? {
@@ -35,16 +39,16 @@ use super::placing::Placed;
 /// assert!(message.as_slice().is_none()); // it came in several packets
 /// assert_eq!(message.pieces().map(|piece| piece.len()).sum::<usize>(), message.len());
 /// assert_eq!(message.to_vec(), [7; 5000]);
-/// let sender = message.from();
-/// right.send(message, sender)?; // back, from where it lies
+/// let sender = message.peer();
+/// right.send_to(message, sender)?; // back, from where it lies
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {
-    Here(protocol::Message<'a, Packet, Received>, Option<&'a Arc<Returned>>),
+    Here(protocol::Message<'a, Packet, Received>, &'a Lender),
     /// Alone, in the memory where it was received.
-    Lone(Peer, Kind, Lone<'a>, Option<&'a Arc<Returned>>),
+    Lone(Peer, Kind, Lone<'a>, &'a Lender),
     /// Among others in its packet, which were read together.
     Among(Peer, Kind, &'a [u8]),
     Owned(Owned),
@@ -56,9 +60,63 @@ pub(super) struct Owned {
     kind: Kind,
     bytes: usize,
     pieces: SmallVec<[Piece<Received>; 1]>,
+    /// That of its [`Lender`], if it is in several pieces.
+    #[cfg(feature = "bytes")]
+    joined_bytes: Option<Arc<AtomicU64>>,
+}
+
+/// What an endpoint counts of messages that the program has taken.
+#[derive(Debug)]
+pub(super) struct Lender {
+    /// Counts frames, if the carrier has some.
+    home: Option<Arc<Returned>>,
+    /// Bytes in several pieces that were joined by a copy.
+    #[cfg(feature = "bytes")]
+    joined_bytes: Arc<AtomicU64>,
+}
+
+impl Lender {
+    pub(super) fn new(home: Option<&Arc<Returned>>) -> Self {
+        Self {
+            home: home.cloned(),
+            #[cfg(feature = "bytes")]
+            joined_bytes: Arc::default(),
+        }
+    }
+
+    /// Bytes in several pieces that were joined by a copy, after they were received.
+    pub(super) fn joined_bytes(&self) -> u64 {
+        #[cfg(feature = "bytes")]
+        return self.joined_bytes.load(Relaxed); // a number alone
+        #[cfg(not(feature = "bytes"))]
+        0
+    }
 }
 
 impl Owned {
+    fn new(peer: Peer, kind: Kind, bytes: usize, pieces: impl IntoIterator<Item = Piece<Received>>) -> Self {
+        Self {
+            peer,
+            kind,
+            bytes,
+            pieces: SmallVec::from_iter(pieces),
+            #[cfg(feature = "bytes")]
+            joined_bytes: None,
+        }
+    }
+
+    /// Adds a piece that an endpoint lent.
+    fn take_over(&mut self, piece: Piece<Received>, lender: &Lender) {
+        self.pieces.push(match piece {
+            Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(lender.home.as_ref()), range),
+            copy @ Piece::Copy(_) => copy,
+        });
+        #[cfg(feature = "bytes")]
+        if self.pieces.len() > 1 {
+            self.joined_bytes.get_or_insert_with(|| Arc::clone(&lender.joined_bytes));
+        }
+    }
+
     fn as_placed(&mut self) -> Option<&mut Placed> {
         match &mut self.pieces[..] {
             [Piece::Datagram(Received::Placed(placed), _)] => Some(placed),
@@ -79,11 +137,8 @@ impl Owned {
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(super) fn here(
-        message: protocol::Message<'a, Packet, Received>,
-        home: Option<&'a Arc<Returned>>,
-    ) -> Self {
-        Self(Body::Here(message, home))
+    pub(super) fn here(message: protocol::Message<'a, Packet, Received>, lender: &'a Lender) -> Self {
+        Self(Body::Here(message, lender))
     }
 
     #[inline]
@@ -92,15 +147,15 @@ impl<'a> Message<'a> {
     }
 
     #[inline]
-    pub(super) fn lone(peer: Peer, kind: Kind, bytes: Lone<'a>, home: Option<&'a Arc<Returned>>) -> Self {
-        Self(Body::Lone(peer, kind, bytes, home))
+    pub(super) fn lone(peer: Peer, kind: Kind, bytes: Lone<'a>, lender: &'a Lender) -> Self {
+        Self(Body::Lone(peer, kind, bytes, lender))
     }
 
     /// A message in a buffer that was posted for it.
     pub(super) fn placed(peer: Peer, kind: Kind, placed: Placed) -> Self {
         let bytes = placed.as_ref().len();
         let piece = Piece::Datagram(Received::Placed(Box::new(placed)), 0..bytes);
-        Self::owned(Owned { peer, kind, bytes, pieces: SmallVec::from_iter([piece]) })
+        Self::owned(Owned::new(peer, kind, bytes, [piece]))
     }
 
     pub(super) fn owned(message: Owned) -> Self {
@@ -109,7 +164,7 @@ impl<'a> Message<'a> {
 
     /// The peer that sent it.
     #[inline]
-    pub fn from(&self) -> Peer {
+    pub fn peer(&self) -> Peer {
         match &self.0 {
             Body::Here(message, _) => message.peer(),
             Body::Lone(peer, ..) | Body::Among(peer, ..) => *peer,
@@ -129,7 +184,6 @@ impl<'a> Message<'a> {
 
     /// How many bytes it has.
     #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub fn len(&self) -> usize {
         match &self.0 {
             Body::Here(message, _) => message.len(),
@@ -137,6 +191,12 @@ impl<'a> Message<'a> {
             Body::Among(.., bytes) => bytes.len(),
             Body::Owned(message) => message.bytes,
         }
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The bytes where they lie, one piece for each packet that brought some.
@@ -169,8 +229,8 @@ impl<'a> Message<'a> {
     }
 
     /// Makes it yours: the packets themselves where they hold nothing else, and a copy of its part of those
-    /// that do. It may go to another thread, and be [sent](super::Endpoint::send) on. As long as it is kept,
-    /// the endpoint has less memory to receive into, or one buffer fewer that was
+    /// that do. It may go to another thread, and be [sent](super::Endpoint::send_to) on. As long as it is
+    /// kept, the endpoint has less memory to receive into, or one buffer fewer that was
     /// [posted](super::Endpoint::post).
     pub fn take(self) -> Message<'static> {
         let mut owned = self.into_owned();
@@ -183,11 +243,11 @@ impl<'a> Message<'a> {
     /// The buffer that was posted for it.
     pub(super) fn into_placed(self) -> Result<Placed, Self> {
         match self.0 {
-            Body::Owned(Owned { peer, kind, bytes, mut pieces }) => match pieces.pop() {
+            Body::Owned(mut message) => match message.pieces.pop() {
                 Some(Piece::Datagram(Received::Placed(placed), _)) => Ok(*placed),
                 last => {
-                    pieces.extend(last);
-                    Err(Self::owned(Owned { peer, kind, bytes, pieces }))
+                    message.pieces.extend(last);
+                    Err(Self::owned(message))
                 }
             },
             body => Err(Self(body)),
@@ -196,23 +256,40 @@ impl<'a> Message<'a> {
 
     pub(super) fn into_owned(self) -> Owned {
         match self.0 {
-            Body::Here(message, home) => {
-                let (peer, kind, bytes) = (message.peer(), message.kind(), message.len());
-                let mut pieces = SmallVec::new();
-                message.take(|piece| pieces.push(given(piece, home)));
-                Owned { peer, kind, bytes, pieces }
+            Body::Here(message, lender) => {
+                let mut owned = Owned::new(message.peer(), message.kind(), message.len(), []);
+                message.take(|piece| owned.take_over(piece, lender));
+                owned
             }
-            Body::Lone(peer, kind, lone, home) => {
-                let (bytes, mut pieces) = (lone.len(), SmallVec::new());
-                lone.keep(|piece| pieces.push(given(piece, home)));
-                Owned { peer, kind, bytes, pieces }
+            Body::Lone(peer, kind, lone, lender) => {
+                let mut owned = Owned::new(peer, kind, lone.len(), []);
+                lone.keep(|piece| owned.take_over(piece, lender));
+                owned
             }
             Body::Among(peer, kind, bytes) => {
-                let pieces = SmallVec::from_iter([Piece::Copy(bytes.into())]);
-                Owned { peer, kind, bytes: bytes.len(), pieces }
+                Owned::new(peer, kind, bytes.len(), [Piece::Copy(bytes.into())])
             }
             Body::Owned(message) => message,
         }
+    }
+
+    /// Its bytes in one piece: where they lie, or copied once from several pieces, which is counted.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn into_one_piece(self) -> Either<impl AsRef<[u8]> + Send + 'static, Vec<u8>> {
+        if self.as_slice().is_some() {
+            // One at most.
+            return self.take().into_owned().pieces.pop().map_or_else(|| Right(Vec::new()), Left);
+        }
+        // Not taken first, since some would be copied by that.
+        let joined_bytes = match &self.0 {
+            Body::Here(_, lender) | Body::Lone(.., lender) => Some(&lender.joined_bytes),
+            Body::Owned(message) => message.joined_bytes.as_ref(),
+            Body::Among(..) => None,
+        };
+        if let Some(count) = joined_bytes {
+            count.fetch_add(self.len() as u64, Relaxed); // a number alone
+        }
+        Right(self.to_vec())
     }
 
     /// The pieces, each of which can be kept by itself.
@@ -221,17 +298,9 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Hands a piece over to the program.
-fn given(piece: Piece<Received>, home: Option<&Arc<Returned>>) -> Piece<Received> {
-    match piece {
-        Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(home), range),
-        copy @ Piece::Copy(_) => copy,
-    }
-}
-
 impl fmt::Debug for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Message({:?}, {} bytes from {:?})", self.kind(), self.len(), self.from())
+        write!(f, "Message({:?}, {} bytes from {:?})", self.kind(), self.len(), self.peer())
     }
 }
 

@@ -32,15 +32,15 @@ impl Endpoint {
     /// # use nocopy::message::Endpoint;
     /// # use std::time::Duration;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (mut left, mut right) = (Endpoint::bind("127.0.0.1:0".parse()?)?, Endpoint::bind("127.0.0.1:0".parse()?)?);
-    /// # let to = right.local_address();
+    /// # let (mut left, mut right) = (Endpoint::bind("127.0.0.1:0")?, Endpoint::bind("127.0.0.1:0")?);
+    /// # let to = right.local_addr();
     /// # let serve = std::thread::spawn(move || loop {
     /// #     if let Some(message) = right.receive_timeout(Duration::from_secs(10)).unwrap() { break message.len() }
     /// # });
     /// let peer = left.connect(to, Duration::from_secs(5))?;
     /// let mut buffer = left.buffer().ok_or("all buffers are in use")?;
     /// buffer.fill(b"hello")?;
-    /// left.send(buffer, peer)?;
+    /// left.send_to(buffer, peer)?;
     /// left.flush()?;
     /// # assert_eq!(serve.join().unwrap(), 5);
     /// # Ok(())
@@ -52,17 +52,17 @@ impl Endpoint {
     /// connected yet, or memory for packets is short; [`Event::Writable`](super::Event::Writable) follows.
     /// `TooLong`, `Finished`, `Gone`.
     #[expect(clippy::result_large_err, reason = "returns what was given")]
-    pub fn send(&mut self, message: impl Into<Payload>, to: Peer) -> Result<(), Rejected<Payload>> {
+    pub fn send_to(&mut self, message: impl Into<Payload>, to: Peer) -> Result<(), Rejected<Payload>> {
         self.send_as(Kind::Plain, message.into().0, to)
     }
 
     /// Copies a message into the packet that is being filled for the peer, or a long one into packets of its
-    /// own; they go as after [`send`](Self::send).
+    /// own; they go as after [`send_to`](Self::send_to).
     ///
     /// # Errors
-    /// As [`send`](Self::send); nothing of the message was sent.
+    /// As [`send_to`](Self::send_to); nothing of the message was sent.
     #[inline]
-    pub fn send_copy(&mut self, message: &[u8], to: Peer) -> Result<(), Reason> {
+    pub fn send_copy_to(&mut self, message: &[u8], to: Peer) -> Result<(), Reason> {
         match self.peers.open(to).filter(|open| open.takes(Kind::Plain, message.len())) {
             Some(open) => open.put_one(Kind::Plain, message, &mut self.carrier),
             None => self.send_in_fresh(to, Kind::Plain, message)?,
@@ -72,15 +72,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Sends a request, as [`send`](Self::send) does, and returns its number: the [`Kind::Response`] to it
-    /// has the same.
+    /// Sends a request, as [`send_to`](Self::send_to) does, and returns its number: the [`Kind::Response`] to
+    /// it has the same.
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
@@ -91,7 +91,7 @@ impl Endpoint {
     /// let (from, asked) = loop {
     ///     if let Some(message) = right.receive()? {
     ///         let Kind::Request(asked) = message.kind() else { continue };
-    ///         break (message.from(), asked);
+    ///         break (message.peer(), asked);
     ///     }
     /// };
     /// right.respond(b"answer".to_vec(), from, asked)?;
@@ -106,7 +106,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`send_to`](Self::send_to).
     #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn request(&mut self, message: impl Into<Payload>, to: Peer) -> Result<u32, Rejected<Payload>> {
         let call = self.next_call;
@@ -115,10 +115,10 @@ impl Endpoint {
         Ok(call)
     }
 
-    /// Sends the response to the request of that number, as [`send`](Self::send) does.
+    /// Sends the response to the request of that number, as [`send_to`](Self::send_to) does.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`send_to`](Self::send_to).
     #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn respond(
         &mut self,
@@ -227,16 +227,16 @@ impl Endpoint {
         self.carrier.put_buffer(buffer.into());
     }
 
-    /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send), each at
-    /// its full length: over a port they are the packets themselves. (The bytes of other buffers, such as
+    /// Buffers for a message of this many bytes, to be filled in their order and [sent](Self::send_to), each
+    /// at its full length: over a port they are the packets themselves. (The bytes of other buffers, such as
     /// those of [`buffer`](Self::buffer), are copied into packets there, since packets must be full.)
     ///
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
@@ -246,7 +246,7 @@ impl Endpoint {
     /// for buffer in &mut buffers {
     ///     buffer[..].fill(7);
     /// }
-    /// left.send(buffers, peer)?;
+    /// left.send_to(buffers, peer)?;
     /// left.flush()?;
     /// let message = loop {
     ///     if let Some(message) = right.receive()? {
@@ -258,7 +258,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// As [`send_to`](Self::send_to).
     pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<BufferMut>, Reason> {
         let plan = self.plan(to, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max: plan.payload_bytes_max };
@@ -530,14 +530,14 @@ impl Endpoint {
     /// ```
     /// # use nocopy::message::{Endpoint, Event};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
     /// # }
-    /// left.send_copy(b"hello", peer)?;
+    /// left.send_copy_to(b"hello", peer)?;
     /// let mut is_all = left.try_flush()?;
     /// if !is_all {
     ///     is_all = left.flush_timeout(Duration::from_secs(5))?; // waits for room in the kernel
@@ -645,14 +645,22 @@ impl Endpoint {
     /// are.
     pub fn reap(&mut self) -> usize {
         let before = self.in_use();
-        before - self.in_flight().min(before)
+        before - self.take_back_all().min(before)
     }
 
-    /// Packets that were made of messages and are not acknowledged yet.
-    pub fn in_flight(&mut self) -> usize {
+    /// Takes back all memory that is free, and returns how many packets are left.
+    pub(super) fn take_back_all(&mut self) -> usize {
         self.reclaim();
         self.carrier.take_back();
         self.in_use()
+    }
+
+    /// Packets that were made of messages and are not acknowledged yet.
+    pub fn in_flight(&self) -> usize {
+        let kept =
+            self.carrier.unacknowledged() + self.streams.as_ref().map_or(0, |streams| streams.in_use());
+        // No underflow: acknowledged packets are kept until the next look takes their memory back.
+        kept.saturating_sub(self.protocol.acknowledged_count())
     }
 
     /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`:
@@ -662,7 +670,7 @@ impl Endpoint {
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let deadline = Instant::now().checked_add(timeout);
-        while self.in_flight() > 0 {
+        while self.take_back_all() > 0 {
             if is_over(deadline) {
                 return Ok(false);
             }

@@ -34,19 +34,19 @@ use crate::sys::poll::{Wakeup, wait_readable};
 /// ```
 /// use nocopy::message::{Endpoint, Event, Message, Shared};
 /// use std::time::Duration;
-/// # let mut client = Endpoint::bind("127.0.0.1:0".parse()?)?;
+/// # let mut client = Endpoint::bind("127.0.0.1:0")?;
 /// # let to_server = {
-/// let server = Endpoint::bind("127.0.0.1:0".parse()?)?;
-/// # let to_server = client.start_connect(server.local_address())?;
+/// let server = Endpoint::bind("127.0.0.1:0")?;
+/// # let to_server = client.start_connect(server.local_addr())?;
 /// let server = Shared::from(server);
 /// for _ in 0..2 {
 ///     let server = server.clone();
 ///     std::thread::spawn(move || loop {
 ///         let message = server.lock().receive()?.map(Message::take); // owned, so the lock is free
 ///         let Some(message) = message else { continue }; // an event
-///         let (answer, from) = (message.to_vec().to_ascii_uppercase(), message.from());
+///         let (answer, from) = (message.to_vec().to_ascii_uppercase(), message.peer());
 ///         let mut endpoint = server.lock();
-///         endpoint.send(answer, from).map_err(std::io::Error::other)?;
+///         endpoint.send_to(answer, from)?;
 ///         endpoint.flush()?;
 /// #       if false { return Ok::<(), std::io::Error>(()); }
 ///     });
@@ -55,7 +55,7 @@ use crate::sys::poll::{Wakeup, wait_readable};
 /// # while !matches!(client.poll_event(), Some(Event::Connected(..))) {
 /// #     client.wait(Duration::from_millis(1))?;
 /// # }
-/// client.send_copy(b"hello", to_server)?;
+/// client.send_copy_to(b"hello", to_server)?;
 /// let answer = loop {
 ///     if let Some(answer) = client.receive()? {
 ///         break answer.to_vec();
@@ -159,15 +159,15 @@ impl Locked<'_> {
     /// use std::time::Duration;
     /// fn send(endpoint: &Shared, message: &[u8], to: Peer) -> Result<(), Box<dyn std::error::Error>> {
     ///     let mut endpoint = endpoint.lock();
-    ///     while let Err(reason) = endpoint.send_copy(message, to) {
+    ///     while let Err(reason) = endpoint.send_copy_to(message, to) {
     ///         let Reason::Full = reason else { return Err(reason.into()) };
     ///         endpoint.wait(Duration::from_secs(10))?; // room may have been made for another message
     ///     }
     ///     Ok(endpoint.flush()?)
     /// }
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let left = Shared::from(Endpoint::bind("127.0.0.1:0".parse()?)?);
-    /// # let peer = left.lock().start_connect(right.local_address())?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let left = Shared::from(Endpoint::bind("127.0.0.1:0")?);
+    /// # let peer = left.lock().start_connect(right.local_addr())?;
     /// # std::thread::scope(|threads| {
     /// #     threads.spawn(|| while right.receive().unwrap().is_none() {});
     /// #     send(&left, b"hello", peer)

@@ -27,10 +27,10 @@ use crate::sys::xsk::RingSizes;
 ///
 /// ```
 /// use nocopy::{Port, port::OpenError};
-/// let builder = Port::builder("memory").ring_sizes(256, 256).frame_count(512, 512).batch(32);
+/// let builder = Port::memory_builder().ring_sizes(256, 256).frame_count(512, 512).batch(32);
 /// let (port, _peer) = builder.memory_pair()?;
 /// assert_eq!(port.area().config().frame_count, 1024);
-/// let refused = Port::builder("memory").ring_sizes(300, 300).memory_pair();
+/// let refused = Port::memory_builder().ring_sizes(300, 300).memory_pair();
 /// assert!(matches!(refused, Err(OpenError::RingSize { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -4,6 +4,7 @@ use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
 
 use super::drivers::PAGE_BYTES;
+use crate::facts::io_error::convert_to_io_error;
 use crate::facts::kernel::KernelVersion;
 use crate::facts::method_explanation::Refusal;
 use crate::memory::area::AreaError;
@@ -187,6 +188,18 @@ pub enum OpenError {
     },
 }
 
+convert_to_io_error!(OpenError {
+    Self::Interface(error) => error.io_kind(),
+    Self::NoCarrier { .. } => io::ErrorKind::NetworkDown,
+    Self::QueueTaken { .. } => io::ErrorKind::ResourceBusy,
+    Self::Capability { .. } => io::ErrorKind::PermissionDenied,
+    Self::Kernel { .. } | Self::NoMode { .. } => io::ErrorKind::Unsupported,
+    Self::Filter { source } => source.io_kind(),
+    Self::Area(error) => error.io_kind(),
+    Self::Xdp(error) => error.io_kind(),
+    _ => io::ErrorKind::InvalidInput,
+});
+
 fn next_ring_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
@@ -264,6 +277,13 @@ pub enum ToHostError {
         source: io::Error,
     },
 }
+
+convert_to_io_error!(ToHostError {
+    Self::Program(error) => error.io_kind(),
+    Self::MemoryPort | Self::HostHasThem { .. } | Self::Granted { .. } => io::ErrorKind::Unsupported,
+    Self::Gone { .. } => io::ErrorKind::NotConnected, // as errors of a port whose interface was removed
+    _ => io::ErrorKind::InvalidInput,
+});
 
 /// The kernel's reason, if it refused native XDP for a reason that may not apply to generic XDP.
 pub(super) fn native_refusal_reason(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {

@@ -31,6 +31,7 @@ use nocopy_proto::distribution::libpcap_install_command;
 use nocopy_proto::filter::InvalidProgram;
 pub use nocopy_proto::filter::Program;
 
+use crate::facts::io_error::convert_to_io_error;
 use crate::sys::pcap::{self, CompileFailure};
 
 /// Why an expression was not compiled.
@@ -66,6 +67,11 @@ pub enum CompileError {
         source: InvalidProgram,
     },
 }
+
+convert_to_io_error!(CompileError {
+    Self::NoLibrary { .. } => std::io::ErrorKind::NotFound,
+    _ => std::io::ErrorKind::InvalidInput,
+});
 
 /// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded at
 /// first use. Host names in it are looked up.

@@ -44,6 +44,7 @@ use super::error::native_refusal_reason;
 use super::granted::GrantedPortParts;
 use super::redirect::RedirectProgram;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
+use crate::facts::io_error::convert_to_io_error;
 use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, Attach};
 use crate::sys::descriptor::{self, FdInfo};
@@ -205,6 +206,13 @@ pub enum GrantError {
     #[error("grant: cannot be received{cause}; give a Unix socket that is connected to the program that opens the port", cause = ErrorCause(.0))]
     Receive(#[source] io::Error),
 }
+
+convert_to_io_error!(GrantError {
+    Self::Closed | Self::Truncated { .. } => io::ErrorKind::UnexpectedEof,
+    Self::Version { .. } => io::ErrorKind::Unsupported,
+    Self::Namespace { .. } | Self::Detached { .. } => io::ErrorKind::NotFound,
+    _ => io::ErrorKind::InvalidData,
+});
 
 impl Grant {
     /// The interface's name.

@@ -175,7 +175,7 @@ impl MemoryRingEnds {
 }
 
 impl PortBuilder {
-    /// Makes two ports linked to each other in this process; see [`Port::memory_pair`].
+    /// Makes two ports linked to each other in this process; begin with [`Port::memory_builder`].
     ///
     /// # Errors
     /// Invalid settings, or not enough memory.

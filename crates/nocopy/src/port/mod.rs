@@ -116,7 +116,12 @@ impl Port {
     /// # Errors
     /// Not enough memory for the areas.
     pub fn memory_pair() -> Result<(Self, Self), OpenError> {
-        Self::builder("memory").memory_pair()
+        Self::memory_builder().memory_pair()
+    }
+
+    /// Settings for two linked ports in this process: [`PortBuilder::memory_pair`] makes them.
+    pub fn memory_builder() -> PortBuilder {
+        PortBuilder::new("memory").mode(Mode::Memory)
     }
 
     /// Splits the port into halves that can go to different threads.

@@ -302,10 +302,7 @@ impl Queues {
     }
 
     /// All counters, summed over all queues; see [`Receiver::stats`].
-    ///
-    /// # Errors
-    /// The kernel refused to return its counters.
-    pub fn stats(&self) -> io::Result<Stats> {
+    pub fn stats(&self) -> Stats {
         self.ports.iter().map(|port| port.receiver.stats()).sum()
     }
 

@@ -49,7 +49,7 @@ struct ReceiveCounts {
 ///     let frame = packet.take(); // owned: it may go to another thread, or be sent
 ///     assert_eq!(frame.len(), 5);
 /// }
-/// assert_eq!(right.receiver().stats()?.moved, 1);
+/// assert_eq!(right.receiver().stats().moved, 1);
 /// assert_eq!(right.receiver().ledger().to_string(), "copied (memory port) 5 B");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -391,16 +391,14 @@ impl Receiver {
         ledger
     }
 
-    /// All counters; their names are in the documentation of [`Receiver`].
-    ///
-    /// # Errors
-    /// The kernel refused to return its counters.
-    pub fn stats(&self) -> io::Result<Stats> {
-        let kernel = self.inner.statistics()?;
+    /// All counters; their names are in the documentation of [`Receiver`]. Those that the kernel refuses to
+    /// return are absent.
+    pub fn stats(&self) -> Stats {
+        let kernel = self.inner.statistics().unwrap_or_default();
         let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
         let (to_host, lost) =
             (self.inner.filter_counters.to_host_count(), self.inner.filter_counters.lost_count());
-        Ok(Stats::with_moved(self.counts.packets, self.counts.bytes)
+        Stats::with_moved(self.counts.packets, self.counts.bytes)
             .with_dropped(kernel.counters_named(&["rx_dropped", "rx_ring_full", "tp_drops"]))
             .with_dropped([static_counter(
                 "filter_lost",
@@ -421,7 +419,7 @@ impl Receiver {
                     "Packets that were copied out of a packet ring to be owned",
                     self.pool.copied_count(),
                 ),
-            ]))
+            ])
     }
 
     /// Where every frame of the area is; exact if the other half is idle and has flushed, reaped or returned

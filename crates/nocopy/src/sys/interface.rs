@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::namespace::NamespaceId;
 use super::option;
 use super::route;
+use crate::facts::io_error::convert_to_io_error;
 
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
 const ETHTOOL_GRINGPARAM: u32 = 0x0000_0010;
@@ -49,6 +50,12 @@ pub enum InterfaceError {
         hardware: u16,
     },
 }
+
+convert_to_io_error!(InterfaceError {
+    Self::NotFound { .. } => io::ErrorKind::NotFound,
+    Self::Down { .. } => io::ErrorKind::NetworkDown,
+    Self::NotEthernet { .. } => io::ErrorKind::Unsupported,
+});
 
 impl InterfaceError {
     /// The error of the interface that the kernel's refusal means; `None` if it means something else.

@@ -1,7 +1,7 @@
 //! Settings and opening of a stream.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,14 +47,14 @@ const BACKLOG: i32 = 4096;
 /// ```
 /// use nocopy::tcp::{Method, ReceiveMethod, Stream};
 /// use std::time::Duration;
-/// let listener = Stream::builder().receive_buffer(4 << 20).listen("127.0.0.1:0".parse()?)?;
+/// let listener = Stream::builder().receive_buffer(4 << 20).listen("127.0.0.1:0")?;
 /// let builder = Stream::builder()
 ///     .send_buffer(4 << 20)
 ///     .method(Method::Plain) // no measurements, no zero-copy
 ///     .receive_method(ReceiveMethod::Recv { bytes: 64 << 10 })
 ///     .connect_timeout(Duration::from_secs(5));
-/// let stream = builder.connect(listener.local_address()?)?;
-/// assert_eq!(stream.peer_address()?, listener.local_address()?);
+/// let stream = builder.connect(listener.local_addr()?)?;
+/// assert_eq!(stream.peer_addr()?, listener.local_addr()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -148,17 +148,21 @@ impl Builder {
         self
     }
 
-    /// How long connecting may take (default: the kernel's limit, some two minutes).
+    /// How long connecting to an address may take (default: the kernel's limit, some two minutes).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// Connects to that address.
+    /// Connects to that address, or to the first of several that answers.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
+    /// See [`OpenError`]; that of the last address.
+    pub fn connect(self, address: impl ToSocketAddrs) -> Result<Stream, OpenError> {
+        address::first_success(address, OpenError::Lookup, |address| self.clone().connect_to(address))
+    }
+
+    fn connect_to(self, address: SocketAddr) -> Result<Stream, OpenError> {
         let socket = self.new_socket(address)?;
         // By this call also without a timeout, because signals do not end it.
         let connected =
@@ -176,8 +180,8 @@ impl Builder {
     ///
     /// ```
     /// use nocopy::tcp::{Listener, Stream};
-    /// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// let connected = std::net::TcpStream::connect(listener.local_address()?)?;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let connected = std::net::TcpStream::connect(listener.local_addr()?)?;
     /// let mut stream = Stream::builder().wrap(connected)?;
     /// stream.sender().send_copy(b"hello")?;
     /// assert_eq!(listener.accept()?.0.receiver().receive()?.expect("bytes").to_vec(), b"hello");
@@ -205,13 +209,18 @@ impl Builder {
         self.wrap_with_settings(stream, false)
     }
 
-    /// Listens at that address; port 0 chooses a free one, `[::]` stands for all addresses of both families.
+    /// Listens at that address, or at the first of several that can be bound; port 0 chooses a free one,
+    /// `[::]` stands for all addresses of both families.
     /// All connections have these settings. They share the pool to send from. They also share a given pool to
     /// receive into; without one each has its own, whose memory is allocated when used.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
+    pub fn listen(self, address: impl ToSocketAddrs) -> Result<Listener, OpenError> {
+        address::first_success(address, OpenError::Lookup, |address| self.clone().listen_at(address))
+    }
+
+    fn listen_at(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
         let socket = self.new_socket(address)?;
         let bound = socket.set_reuse_address(true).and_then(|()| address::bind(&socket, address));
         let listens = bound.and_then(|()| socket.listen(BACKLOG));
@@ -252,7 +261,7 @@ impl Builder {
     pub(super) fn into_stream(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
         let mut policy = choice::tcp_policy(self.method);
-        let peer = address::peer_address(&*socket).ok().map(|peer| peer.ip());
+        let peer = address::peer_addr(&*socket).ok().map(|peer| peer.ip());
         let paths = SocketPaths::of_socket(&*socket);
         if self.method.is_none() && paths.is_local_address(peer) {
             // Not measured: calls look cheap if the copy is made later, and it is reported later still.

@@ -1,5 +1,8 @@
 //! The data of one receive call.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
@@ -13,8 +16,8 @@ use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
 ///
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
-/// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-/// # let mut stream = Stream::connect(listener.local_address()?)?;
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let mut stream = Stream::connect(listener.local_addr()?)?;
 /// # let mut peer = listener.accept()?.0;
 /// stream.sender().send_copy(b"hello")?;
 /// let chunk = peer.receiver().receive()?.expect("bytes");
@@ -29,46 +32,56 @@ use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
 #[derive(Debug)]
 #[must_use = "what was received and dropped is gone"]
 pub struct Chunk {
-    pages: Option<MappedPages>,
+    mapped: Option<Mapped>,
     copied: Option<Buffer>,
+    /// Bytes at the front of the buffer that were read by [`std::io::BufRead`]; 0 if there are pages.
+    read_bytes: usize,
     cause: Cause,
 }
 
+/// Mapped pages, and where their receiver counts bytes that are copied from there into a buffer.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) pages: MappedPages,
+    pub(super) copied_later: Arc<AtomicU64>,
+}
+
 impl Chunk {
-    /// The bytes in a buffer, to be kept or forwarded. Only bytes on mapped pages are copied.
+    /// The bytes in a buffer, to be kept or forwarded. If some of them are on [mapped](Self::mapped) pages,
+    /// all are copied, and the receiver's ledger counts those on pages as [`Cause::Gathered`].
     pub fn take(self) -> Buffer {
         self.into()
     }
 
     /// Made of mapped pages, which come first, and of bytes copied for this cause; at least one is given, and
     /// neither is empty.
-    pub(super) fn new(pages: Option<MappedPages>, copied: Option<Buffer>, cause: Cause) -> Self {
-        debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
-        Self { pages, copied, cause }
+    pub(super) fn new(mapped: Option<Mapped>, copied: Option<Buffer>, cause: Cause) -> Self {
+        debug_assert!(mapped.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));
+        Self { mapped, copied, read_bytes: 0, cause }
     }
 
     /// The bytes on pages that the kernel mapped, which come first.
     pub fn mapped(&self) -> MappedBytes<'_> {
-        self.pages.as_ref().map_or(MappedBytes::from(&[][..]), MappedPages::bytes)
+        self.mapped.as_ref().map_or(MappedBytes::from(&[][..]), |mapped| mapped.pages.bytes())
     }
 
     /// The bytes that the kernel copied.
     pub fn copied(&self) -> &[u8] {
-        self.copied.as_deref().unwrap_or_default()
+        self.copied.as_ref().map_or(&[], |buffer| &buffer[self.read_bytes..])
     }
 
     /// Calls `read` with all bytes in order: copied bytes in place, mapped bytes as copies of one page at a
     /// time, which stay in the processor's nearest cache.
     pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
-        if let Some(pages) = &self.pages {
-            let (mapped, mut page) = (pages.bytes(), [0; PAGE_BYTES]);
+        if let Some(mapped) = &self.mapped {
+            let (mapped, mut page) = (mapped.pages.bytes(), [0; PAGE_BYTES]);
             for start in (0..mapped.len()).step_by(PAGE_BYTES) {
                 let copied_bytes = mapped.slice(start..mapped.len()).copy_to(&mut page);
                 read(&page[..copied_bytes]);
             }
         }
-        if let Some(buffer) = &self.copied {
-            read(buffer);
+        if self.copied.is_some() {
+            read(self.copied());
         }
     }
 
@@ -80,15 +93,36 @@ impl Chunk {
     }
 
     /// The number of bytes; never 0.
-    #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.mapped().len() + self.copied().len()
+    }
+
+    /// Whether it has no bytes, which is never so: the end of the stream is not a chunk.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     pub(super) fn add_to_ledger(&self, tally: &mut Ledger) {
         let (mapped, copied) = (self.mapped().len() as u64, self.copied().len() as u64);
         tally.add(Evidence::ZeroCopy, 1, mapped);
         tally.add(Evidence::Copied(self.cause), 0, copied);
+    }
+
+    /// Counts the chunk and makes all of it a slice: bytes on mapped pages are copied, as by
+    /// [`take`](Self::take).
+    pub(super) fn into_slice(self, tally: &mut Ledger) -> Self {
+        self.add_to_ledger(tally);
+        if self.mapped.is_none() {
+            return self;
+        }
+        let cause = self.cause;
+        Self::new(None, Some(self.take()), cause)
+    }
+
+    /// Removes bytes, at most all, from the front of a chunk without pages.
+    pub(super) fn trim_front(&mut self, bytes: usize) {
+        debug_assert!(self.mapped.is_none());
+        self.read_bytes += bytes.min(self.copied().len());
     }
 
     /// The buffer, if the chunk has one; pages are released.
@@ -99,11 +133,17 @@ impl Chunk {
 
 impl From<Chunk> for Buffer {
     /// The bytes as one buffer, to change or to send. If some of them are on [mapped](Chunk::mapped) pages,
-    /// which can only be read, all are copied; otherwise none is.
+    /// which can only be read, or if the first ones were read by [`std::io::BufRead`], all are copied;
+    /// otherwise none is.
     fn from(chunk: Chunk) -> Self {
         match chunk {
-            Chunk { pages: None, copied: Some(buffer), .. } => buffer,
-            chunk => chunk.to_vec().into(),
+            Chunk { mapped: None, copied: Some(buffer), read_bytes: 0, .. } => buffer,
+            chunk => {
+                if let Some(Mapped { pages, copied_later }) = &chunk.mapped {
+                    copied_later.fetch_add(pages.len() as u64, Relaxed); // a number alone
+                }
+                chunk.to_vec().into()
+            }
         }
     }
 }

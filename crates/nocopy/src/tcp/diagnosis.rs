@@ -87,7 +87,7 @@ impl PeerContext {
     pub(super) fn of_socket(socket: &impl AsFd) -> Self {
         Self {
             paths: SocketPaths::of_socket(socket),
-            peer: address::peer_address(socket).ok().map(|peer| peer.ip()),
+            peer: address::peer_addr(socket).ok().map(|peer| peer.ip()),
         }
     }
 

@@ -5,8 +5,8 @@
 //! use std::time::Duration;
 //! use nocopy::tcp::{Listener, Stream};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-//! let mut stream = Stream::connect(listener.local_address()?)?;
+//! let listener = Listener::bind("127.0.0.1:0")?;
+//! let mut stream = Stream::connect(listener.local_addr()?)?;
 //! let (mut peer, _) = listener.accept()?;
 //!
 //! let sender = stream.sender();
@@ -42,9 +42,10 @@ mod published;
 mod receiver;
 mod receiving;
 mod sender;
+mod std_stream;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -64,6 +65,10 @@ pub use crate::sys::tcp_receive::MappedBytes;
 use by_reference::PublishedMethod;
 
 /// A TCP connection whose buffers are owned.
+///
+/// Programs written over `std::net::TcpStream` find [`Read`](io::Read), [`BufRead`](io::BufRead) and
+/// [`Write`](io::Write) here, which copy. Instead of `try_clone` there is [`split`](Self::split), and instead
+/// of a timeout of the socket [`Receiver::receive_timeout`].
 #[derive(Debug)]
 pub struct Stream {
     socket: Arc<OwnedFd>,
@@ -79,11 +84,11 @@ pub struct Listener {
 }
 
 impl Stream {
-    /// Connects to that address.
+    /// Connects to that address, as [`Builder::connect`] does.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn connect(address: SocketAddr) -> Result<Self, OpenError> {
+    pub fn connect(address: impl ToSocketAddrs) -> Result<Self, OpenError> {
         Self::builder().connect(address)
     }
 
@@ -96,16 +101,16 @@ impl Stream {
     ///
     /// # Errors
     /// The kernel refuses to report it.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
-        address::local_address(&self.socket)
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        address::local_addr(&self.socket)
     }
 
     /// The address of the other end.
     ///
     /// # Errors
     /// The connection is closed.
-    pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        address::peer_address(&self.socket)
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        address::peer_addr(&self.socket)
     }
 
     /// The half that sends.
@@ -125,11 +130,11 @@ impl Stream {
 }
 
 impl Listener {
-    /// Listens at that address; port 0 chooses a free one.
+    /// Listens at that address, as [`Builder::listen`] does.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn bind(address: SocketAddr) -> Result<Self, OpenError> {
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Self, OpenError> {
         Builder::new().listen(address)
     }
 
@@ -137,7 +142,7 @@ impl Listener {
     ///
     /// # Errors
     /// The kernel refuses to report it.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
@@ -146,12 +151,12 @@ impl Listener {
     ///
     /// ```
     /// use nocopy::tcp::{Listener, OpenError, Stream};
-    /// let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// let listener = Listener::bind("127.0.0.1:0")?;
     /// listener.set_nonblocking(true)?;
     /// let Err(OpenError::Accept(error)) = listener.accept() else { panic!("there is no connection") };
     /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    /// let stream = Stream::connect(listener.local_address()?)?;
-    /// assert_eq!(listener.accept()?.1, stream.local_address()?);
+    /// let stream = Stream::connect(listener.local_addr()?)?;
+    /// assert_eq!(listener.accept()?.1, stream.local_addr()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

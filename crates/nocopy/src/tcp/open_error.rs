@@ -6,11 +6,15 @@ use std::net::SocketAddr;
 use nocopy_proto::errno::ErrorCause;
 
 use super::Method;
+use crate::facts::io_error::convert_to_io_error;
 
 /// Why a stream was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The name was not found, or has no address.
+    #[error("name: not found ({0}); give a name that 'getent hosts' finds, or an address")]
+    Lookup(#[source] io::Error),
     /// The kernel refused to make the socket, or refused a basic setting.
     #[error(
         "TCP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = ErrorCause(.0))]
@@ -65,6 +69,11 @@ pub enum OpenError {
     #[error("TCP socket: no memory for buffers{cause}; ask for fewer", cause = ErrorCause(.0))]
     Memory(#[source] io::Error),
 }
+
+convert_to_io_error!(OpenError {
+    Self::Method { .. } => io::ErrorKind::Unsupported,
+    _ => io::ErrorKind::InvalidInput,
+});
 
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::SealFlags;
 
+use crate::facts::io_error::convert_to_io_error;
 use crate::sys::sealed::{self, SealedFile, UNCHANGEABLE, UnsealedFile};
 
 /// Bytes that can never change again, not even by this process: they may be sent to any number of peers by
@@ -151,3 +152,7 @@ pub enum PublishError {
         "published data: the sealed file cannot be mapped{cause}; it has to be open for reading, and to fit into the address space", cause = ErrorCause(.0))]
     Unmapped(#[source] io::Error),
 }
+
+convert_to_io_error!(PublishError {
+    _ => io::ErrorKind::InvalidInput,
+});

@@ -1,15 +1,17 @@
 //! The half that receives.
 
 mod error;
+mod read;
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::OpenError;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Mapped};
 use super::diagnosis::{MappingDiagnosis, PeerContext};
 use super::mapped::{MapRefusal, PageMapper};
 use super::receiving::{CHUNK_BYTES_MAX, ReceiveMethod, ReceiveMethodChooser};
@@ -61,8 +63,8 @@ const PACKET_BYTES: usize = 1448;
 /// ```
 /// # use nocopy::tcp::{Listener, Stream};
 /// # use std::time::Duration;
-/// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-/// # let mut peer = Stream::connect(listener.local_address()?)?;
+/// # let listener = Listener::bind("127.0.0.1:0")?;
+/// # let mut peer = Stream::connect(listener.local_addr()?)?;
 /// # let mut stream = listener.accept()?.0;
 /// assert!(stream.receiver().try_receive()?.is_none() && !stream.receiver().is_finished());
 /// // An echo: what was received is sent, without a copy of its own.
@@ -91,9 +93,13 @@ pub struct Receiver {
     timeout: Option<Duration>,
     wait: Wait,
     is_finished: bool,
+    /// A chunk without mapped pages, of which [`io::BufRead`] has read a part.
+    unread: Option<Chunk>,
     /// Calls that failed because no buffer was free.
     starved: u64,
     tally: Ledger,
+    /// Bytes on mapped pages that were copied into buffers afterwards.
+    copied_later: Arc<AtomicU64>,
 }
 
 impl Receiver {
@@ -122,8 +128,10 @@ impl Receiver {
             timeout: None,
             wait: Wait::Interrupt,
             is_finished: false,
+            unread: None,
             starved: 0,
             tally: Ledger::default(),
+            copied_later: Arc::default(),
             socket,
             readiness: Readiness::for_receiving(),
         })
@@ -146,7 +154,7 @@ impl Receiver {
     /// The connection broke: everything received before was returned, and the rest is lost. With kind
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
-        none_if_would_block(self.receive_within(None))
+        self.deliver(|half| half.receive_within(None))
     }
 
     /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did
@@ -159,7 +167,7 @@ impl Receiver {
         if timeout.is_zero() {
             return self.try_receive();
         }
-        none_if_would_block(self.receive_within(Some(timeout)))
+        self.deliver(|half| half.receive_within(Some(timeout)))
     }
 
     /// Returns received bytes, without waiting: `None` if there are none, and at the end of the stream; see
@@ -169,7 +177,29 @@ impl Receiver {
     /// As [`receive`](Self::receive).
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Option<Chunk>> {
-        none_if_would_block(self.next_chunk(false))
+        self.deliver(|half| half.next_chunk(false))
+    }
+
+    /// What the program gets: the rest of a chunk, or else the received one, which is counted. That nothing
+    /// has arrived yet is no error.
+    #[inline]
+    fn deliver(
+        &mut self,
+        receive: impl FnOnce(&mut Self) -> Result<Option<Chunk>, ReceiveError>,
+    ) -> io::Result<Option<Chunk>> {
+        if self.unread.is_some() {
+            return Ok(self.unread.take());
+        }
+        match receive(self) {
+            Ok(chunk) => {
+                if let Some(chunk) = &chunk {
+                    chunk.add_to_ledger(&mut self.tally);
+                }
+                Ok(chunk)
+            }
+            Err(ReceiveError::WouldBlock) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether the end of the stream was returned: the peer has sent everything, and all of it was received.
@@ -182,8 +212,8 @@ impl Receiver {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
     /// # let mut peer = listener.accept()?.0;
     /// use rustix::event::{PollFd, PollFlags, poll};
     /// assert!(!peer.receiver().arm()?); // nothing is there: wait
@@ -196,6 +226,9 @@ impl Receiver {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn arm(&mut self) -> io::Result<bool> {
+        if self.unread.is_some() {
+            return Ok(true);
+        }
         match tcp_receive::has_data(self.socket.as_fd(), false) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -250,7 +283,7 @@ impl Receiver {
     }
 
     /// The next chunk, or `None` at the end of the stream; if it `waits`, for as long as the socket's timeout
-    /// allows.
+    /// allows. The caller counts it.
     fn next_chunk(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.start_call();
         let received = self.wait_for_enough(waits).and_then(|()| match way {
@@ -260,10 +293,8 @@ impl Receiver {
             }
             ReceiveMethod::Mapped => self.receive_by_mapping(waits),
         });
-        match &received {
-            Ok(Some(chunk)) => chunk.add_to_ledger(&mut self.tally),
-            Err(ReceiveError::WouldBlock) => self.chooser.note_empty_call(),
-            _ => {}
+        if matches!(received, Err(ReceiveError::WouldBlock)) {
+            self.chooser.note_empty_call();
         }
         received
     }
@@ -360,9 +391,10 @@ impl Receiver {
     }
 
     /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of
-    /// the stream, `None` if none have arrived. The caller counts them.
+    /// the stream, `None` if none have arrived. The caller counts them, and does not use [`io::BufRead`].
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        debug_assert!(self.unread.is_none(), "these bytes come after those of a chunk");
         match tcp_receive::receive(self.socket.as_fd(), room, false) {
             Ok(0) if !room.is_empty() => self.note_end().map(|()| Some(0)).map_err(io::Error::from),
             Ok(bytes) => Ok(Some(bytes)),
@@ -460,7 +492,8 @@ impl Receiver {
             self.buffers.put(buffer);
             None
         };
-        Chunk::new(arrived.pages, copied, cause)
+        let mapped = |pages| Mapped { pages, copied_later: Arc::clone(&self.copied_later) };
+        Chunk::new(arrived.pages.map(mapped), copied, cause)
     }
 
     /// Why pages were not mapped. It is looked up from time to time, because routes change, and the kernel's
@@ -474,22 +507,22 @@ impl Receiver {
         cause
     }
 
-    /// The evidence for the received bytes. Its *datagrams* are chunks.
+    /// The evidence for the received bytes. Its *datagrams* are chunks. Bytes on mapped pages count as copied
+    /// when [`Chunk::take`] copies them.
     pub fn ledger(&self) -> Ledger {
-        self.tally
+        let mut ledger = self.tally;
+        ledger.count_as_gathered(self.copied_later.load(Relaxed)); // a number alone
+        ledger
     }
 
     /// All counters; `moved` counts chunks. Nothing is ever dropped: unreceived data waits in the kernel.
-    ///
-    /// # Errors
-    /// None; this method of other halves has some.
-    pub fn stats(&self) -> io::Result<Stats> {
+    pub fn stats(&self) -> Stats {
         let starved = Counter {
             name: "no_buffers".into(),
             meaning: "Calls that found all buffers of the pool in use",
             value: self.starved,
         };
-        Ok(Stats::with_moved(self.tally.datagrams(), self.tally.bytes()).with_counters([starved]))
+        Stats::with_moved(self.tally.datagrams(), self.tally.bytes()).with_counters([starved])
     }
 
     /// The method in use, and the methods it was compared with; if pages were to be mapped and some were not,
@@ -508,15 +541,6 @@ impl Receiver {
 }
 
 receiver_half!(Receiver, Option<Chunk>);
-
-/// What the program gets: that nothing has arrived yet is no error.
-#[inline]
-fn none_if_would_block(received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
-    match received {
-        Err(ReceiveError::WouldBlock) => Ok(None),
-        received => received.map_err(io::Error::from),
-    }
-}
 
 /// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated
 /// when used.
@@ -546,23 +570,6 @@ fn useless_mapping_text(cause: Cause) -> &'static str {
         Cause::SegmentSize => "next to nothing maps: segments are not whole pages of 4096 bytes",
         Cause::PartOfPage => "next to nothing maps: less than a page comes at a time",
         _ => "next to nothing maps",
-    }
-}
-
-impl io::Read for Receiver {
-    /// Copies into a slice, for programs that need [`io::Read`]; counted as [`Cause::Slice`].
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        self.set_timeout(None)?;
-        let received = self.retry_interrupted(|socket| tcp_receive::receive(socket, buffer, true))?;
-        if received == 0 {
-            self.note_end()?;
-        } else {
-            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
-        }
-        Ok(received)
     }
 }
 

@@ -118,9 +118,9 @@ impl Sender {
     /// ```
     /// # use nocopy::{Pool, tcp::{Listener, Stream}};
     /// # use std::time::Duration;
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
     /// let pool = Pool::new(2, 4096)?;
-    /// let mut stream = Stream::builder().send_pool(&pool).connect(listener.local_address()?)?;
+    /// let mut stream = Stream::builder().send_pool(&pool).connect(listener.local_addr()?)?;
     /// # let peer = listener.accept()?.0;
     /// for _ in 0..8 { // more than there are: they come back meanwhile
     ///     let mut buffer = stream.sender().wait_buffer(Duration::MAX)?.expect("no limit was given");
@@ -128,7 +128,7 @@ impl Sender {
     ///     stream.sender().send(buffer)?;
     /// }
     /// assert!(stream.sender().drain(Duration::from_secs(5))?);
-    /// assert_eq!(stream.sender().stats()?.moved, 8);
+    /// assert_eq!(stream.sender().stats().moved, 8);
     ///
     /// let _held = [pool.take(), pool.take()]; // by the program: waiting would bring none back
     /// let error = stream.sender().wait_buffer(Duration::MAX).unwrap_err();
@@ -165,8 +165,8 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
     /// # let mut peer = listener.accept()?.0;
     /// use nocopy::{Buffer, Reason};
     /// stream.sender().send(b"two buffers, ".to_vec())?; // memory of the program's own
@@ -199,8 +199,8 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
     /// # let mut peer = listener.accept()?.0;
     /// use nocopy::{Reason, tcp::Published};
     /// let page = Published::written(16, |bytes| bytes.copy_from_slice(b"hello, everybody"))?; // for any number of streams
@@ -226,8 +226,8 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
     /// # let mut peer = listener.accept()?.0;
     /// use std::{fs::File, sync::Arc};
     /// let program = Arc::new(File::open(std::env::current_exe()?)?);
@@ -318,14 +318,14 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::builder().send_buffer(64 << 10).connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::builder().send_buffer(64 << 10).connect(listener.local_addr()?)?;
     /// # let _peer = listener.accept()?.0;
     /// use std::time::Duration;
     /// stream.sender().send(vec![0; 64 << 20])?;
     /// assert!(!stream.sender().try_flush()?); // more than there is room for
     /// assert!(!stream.sender().flush_timeout(Duration::from_millis(10))?); // the peer does not read
-    /// assert!(stream.sender().stats()?.bytes > 0); // a part is on its way
+    /// assert!(stream.sender().stats().bytes > 0); // a part is on its way
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -343,8 +343,8 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let to = listener.local_address()?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let to = listener.local_addr()?;
     /// let mut stream = Stream::builder().return_buffers(true).connect(to)?;
     /// # let mut peer = listener.accept()?.0;
     /// let ticket = stream.sender().send(vec![7; 100])?;
@@ -400,8 +400,8 @@ impl Sender {
     ///
     /// ```
     /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut stream = Stream::connect(listener.local_address()?)?;
+    /// # let listener = Listener::bind("127.0.0.1:0")?;
+    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
     /// use rustix::net::sockopt;
     /// let socket = stream.sender().kernel_socket()?;
     /// sockopt::set_socket_keepalive(socket, true)?;
@@ -431,14 +431,11 @@ impl Sender {
 
     /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only
     /// [`close`](Self::close) drops anything: otherwise unsent data stays queued.
-    ///
-    /// # Errors
-    /// None; other kinds of halves have some.
-    pub fn stats(&self) -> io::Result<Stats> {
+    pub fn stats(&self) -> Stats {
         let unknown_completions = self.queue.unknown_completions();
         let ended_early = self.by_reference.as_ref().map_or(0, |by| by.ended_early);
         let counters = SenderCounters { unknown_completions, ended_early, ..self.outcome.counters };
-        Ok(self.outcome.stats(self.queue.head().ticket, counters))
+        self.outcome.stats(self.queue.head().ticket, counters)
     }
 
     /// The methods in use for owned buffers and, if any was sent, for published data, and the methods they

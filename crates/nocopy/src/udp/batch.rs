@@ -17,10 +17,10 @@ use crate::sys::udp_receive::LocalAddress;
 ///
 /// ```
 /// use nocopy::udp::{OwnedDatagram, Socket};
-/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// let mut socket = Socket::bind("127.0.0.1:0")?;
 /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
 /// # for text in ["one", "two", "three"] {
-/// #     client.send_to(text.as_bytes(), socket.local_address()?)?;
+/// #     client.send_to(text.as_bytes(), socket.local_addr()?)?;
 /// # }
 /// let mut kept: Vec<OwnedDatagram> = Vec::new();
 /// while kept.len() < 3 {
@@ -174,11 +174,11 @@ impl Datagram<'_> {
 
     /// The address that sent it.
     #[inline]
-    pub fn from(&self) -> SocketAddr {
+    pub fn source(&self) -> SocketAddr {
         match &self.0 {
-            DatagramBody::Alone(run) => run.from(),
-            DatagramBody::OfRun(run, _) => run.from(),
-            DatagramBody::Port(datagram) => datagram.from(),
+            DatagramBody::Alone(run) => run.source(),
+            DatagramBody::OfRun(run, _) => run.source(),
+            DatagramBody::Port(datagram) => datagram.source(),
         }
     }
 
@@ -205,7 +205,7 @@ impl Datagram<'_> {
     /// Takes ownership without a copy: of its frame or buffer, which it may share with other datagrams.
     #[inline]
     pub fn take(self) -> OwnedDatagram {
-        let from = self.from();
+        let from = self.source();
         let bytes = match self.0 {
             DatagramBody::Alone(run) => run.take_buffer().expect("it is here").freeze(),
             DatagramBody::OfRun(run, bytes) => {
@@ -240,7 +240,7 @@ impl AsRef<[u8]> for Datagram<'_> {
 }
 
 /// An owned datagram with its memory. It derefs to its payload. To forward it, give it to
-/// [`Sender::send`](super::Sender::send), or convert it into a [`Buffer`].
+/// [`Sender::send_to`](super::Sender::send_to), or convert it into a [`Buffer`].
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,
@@ -249,7 +249,7 @@ pub struct OwnedDatagram {
 
 impl OwnedDatagram {
     /// The address that sent it.
-    pub fn from(&self) -> SocketAddr {
+    pub fn source(&self) -> SocketAddr {
         self.from
     }
 }

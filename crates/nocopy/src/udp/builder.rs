@@ -1,7 +1,7 @@
 //! Settings and opening of a socket.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -45,9 +45,9 @@ const BUFFERS: u32 = 64;
 /// use nocopy::{Pool, udp::Socket};
 /// let pool = Pool::new(16, 4096)?; // each datagram in a buffer of its own
 /// let builder = Socket::builder().receive_pool(&pool).local_addresses(true);
-/// let mut socket = builder.bind("127.0.0.1:0".parse()?)?;
+/// let mut socket = builder.bind("127.0.0.1:0")?;
 /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-/// client.send_to(&[7; 5000], socket.local_address()?)?;
+/// client.send_to(&[7; 5000], socket.local_addr()?)?;
 /// let datagram = socket.receiver().receive()?.next().expect("a datagram");
 /// assert_eq!((datagram.len(), datagram.is_truncated()), (4096, true));
 /// assert_eq!(datagram.local().map(|local| local.address), Some([127, 0, 0, 1].into()));
@@ -95,9 +95,9 @@ impl Builder {
     ///     .receive_buffer(1 << 20)
     ///     .hop_limit(16)
     ///     .broadcast(true);
-    /// let mut sockets = builder.bind_queues("127.0.0.1:0".parse()?)?; // without a port it is one socket
-    /// let to = sockets[0].local_address()?;
-    /// sockets[0].sender().send_copy(b"hello", to)?;
+    /// let mut sockets = builder.bind_queues("127.0.0.1:0")?; // without a port it is one socket
+    /// let to = sockets[0].local_addr()?;
+    /// sockets[0].sender().send_copy_to(b"hello", to)?;
     /// assert_eq!(sockets[0].receiver().receive()?.count(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -174,9 +174,9 @@ impl Builder {
     ///
     /// ```
     /// use nocopy::udp::Socket;
-    /// let mut socket = Socket::builder().congestion_marks(true).bind("127.0.0.1:0".parse()?)?;
-    /// let to = socket.local_address()?;
-    /// socket.sender().send_copy(b"hello", to)?;
+    /// let mut socket = Socket::builder().congestion_marks(true).bind("127.0.0.1:0")?;
+    /// let to = socket.local_addr()?;
+    /// socket.sender().send_copy_to(b"hello", to)?;
     /// for datagram in socket.receiver().receive()? {
     ///     assert!(!datagram.is_congested()); // no router on the way had a long queue
     /// }
@@ -212,9 +212,9 @@ impl Builder {
     /// let builder = Socket::builder()
     ///     .reuse_address(true) // other programs may receive from the group, too
     ///     .multicast(loopback, 1); // by its index, and not beyond this network
-    /// let mut socket = builder.group(group).bind("0.0.0.0:0".parse()?)?;
-    /// let to = std::net::SocketAddr::from((group, socket.local_address()?.port()));
-    /// socket.sender().send_copy(b"to all", to)?;
+    /// let mut socket = builder.group(group).bind("0.0.0.0:0")?;
+    /// let to = std::net::SocketAddr::from((group, socket.local_addr()?.port()));
+    /// socket.sender().send_copy_to(b"to all", to)?;
     /// let datagram = socket.receiver().receive_timeout(Duration::from_secs(5))?.next().expect("it is a member");
     /// assert_eq!(&datagram[..], b"to all");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -234,11 +234,16 @@ impl Builder {
     }
 
     /// Makes the socket, with this address; port 0 chooses a free one. `[::]` stands for all addresses of
-    /// both families. Over a port it must be an address of the port's interface.
+    /// both families. Over a port it must be an address of the port's interface. Of several addresses the
+    /// first that can be bound is used.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn bind(mut self, address: SocketAddr) -> Result<Socket, OpenError> {
+    pub fn bind(self, address: impl ToSocketAddrs) -> Result<Socket, OpenError> {
+        address::first_success(address, OpenError::Lookup, |address| self.clone().bind_to(address))
+    }
+
+    fn bind_to(mut self, address: SocketAddr) -> Result<Socket, OpenError> {
         match self.port.take() {
             None => self.bind_kernel(address),
             Some(port) => {
@@ -262,7 +267,11 @@ impl Builder {
     ///
     /// # Errors
     /// See [`OpenError`]; if one cannot be opened, all are closed.
-    pub fn bind_queues(mut self, address: SocketAddr) -> Result<Vec<Socket>, OpenError> {
+    pub fn bind_queues(self, address: impl ToSocketAddrs) -> Result<Vec<Socket>, OpenError> {
+        address::first_success(address, OpenError::Lookup, |address| self.clone().bind_queues_to(address))
+    }
+
+    fn bind_queues_to(mut self, address: SocketAddr) -> Result<Vec<Socket>, OpenError> {
         let Some(port) = self.port.take() else { return Ok(vec![self.bind_kernel(address)?]) };
         let under = over_port::Socket::open_queues(port, address, &self.settings)?;
         let pool = given_or_new_pool(self.send_pool.clone())?;
@@ -327,7 +336,7 @@ impl Builder {
         under: over_port::Socket,
         pool: &Pool,
     ) -> Result<Socket, OpenError> {
-        let address = Some(under.local_address());
+        let address = Some(under.local_addr());
         let (receiver, port) = under.split();
         let mut receiver = Receiver::from_port(receiver);
         if let Some(wait) = self.wait {

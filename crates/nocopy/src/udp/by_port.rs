@@ -132,7 +132,7 @@ fn send_frames(
 ) -> Result<(), Rejected<Message>> {
     let mut frames = message.into_iter().map(|piece| Frame::try_from(piece).expect("looked at before"));
     match (frames.next(), frames.len()) {
-        (Some(frame), 0) => port.send(frame, to).map_err(|Rejected { item, reason }| {
+        (Some(frame), 0) => port.send_to(frame, to).map_err(|Rejected { item, reason }| {
             let item = Buffer::from(item).into();
             Rejected { item, reason }
         }),

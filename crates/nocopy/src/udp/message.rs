@@ -13,12 +13,12 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 ///
 /// ```
 /// use nocopy::{Buffer, udp::{Message, Socket}};
-/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// let mut socket = Socket::bind("127.0.0.1:0")?;
 /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
 /// # let to = peer.local_addr()?;
 /// let (header, body) = (Buffer::from(b"header".to_vec()), Buffer::from(b"body".to_vec()));
-/// socket.sender().send(Message::from_iter([header, body]), to)?; // one datagram
-/// socket.sender().send(Message::segments(vec![7; 2500], 1000), to)?; // three
+/// socket.sender().send_to(Message::from_iter([header, body]), to)?; // one datagram
+/// socket.sender().send_to(Message::segments(vec![7; 2500], 1000), to)?; // three
 /// socket.sender().flush()?;
 /// let mut bytes = [0; 2000];
 /// let mut lengths = Vec::new();

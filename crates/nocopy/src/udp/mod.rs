@@ -3,12 +3,12 @@
 //! ```no_run
 //! use nocopy::udp::{Message, Socket};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut socket = Socket::bind("0.0.0.0:0".parse()?)?;
-//! socket.connect("192.0.2.1:9000".parse()?)?;
+//! let mut socket = Socket::bind("0.0.0.0:0")?;
+//! socket.connect("192.0.2.1:9000")?;
 //! let sender = socket.sender();
 //! let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
 //! buffer.resize(44 * 1400); // 44 datagrams, to be written in place
-//! sender.send(Message::segments(buffer, 1400), None)?; // moved: touching it now does not compile
+//! sender.send(Message::segments(buffer, 1400))?; // moved: touching it now does not compile
 //! sender.flush()?;
 //! println!("{}", sender.ledger());
 //! # Ok(())
@@ -33,12 +33,12 @@
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use nocopy::{Port, udp::Socket};
-//! let socket = Socket::builder().port(Port::builder("eth0")).bind("10.0.0.1:9000".parse()?)?;
+//! let socket = Socket::builder().port(Port::builder("eth0")).bind("10.0.0.1:9000")?;
 //! let (mut receiver, mut sender) = socket.split();
 //! loop {
 //!     for datagram in receiver.receive()? {
-//!         let from = datagram.from();
-//!         sender.send(datagram.take(), from)?; // the frame that it came in
+//!         let from = datagram.source();
+//!         sender.send_to(datagram.take(), from)?; // the frame that it came in
 //!     }
 //!     sender.flush()?;
 //! }
@@ -72,7 +72,7 @@ mod settings;
 pub(crate) mod strangers;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 
 pub use batch::{Batch, Datagram, OwnedDatagram};
 pub use builder::Builder;
@@ -98,11 +98,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds a socket to that address; port 0 chooses a free one.
+    /// Binds a socket to that address, as [`Builder::bind`] does.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn bind(address: SocketAddr) -> Result<Self, OpenError> {
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Self, OpenError> {
         Self::builder().bind(address)
     }
 
@@ -111,11 +111,17 @@ impl Socket {
         Builder::new()
     }
 
-    /// Sets the peer: the default destination, and the only address from which datagrams are received.
+    /// Sets the peer: the default destination, and the only address from which datagrams are received. Of
+    /// several addresses the first is used to which there is a route.
     ///
     /// # Errors
-    /// The kernel's refusal: no route to it, or the socket has the other IP version.
-    pub fn connect(&mut self, to: SocketAddr) -> io::Result<()> {
+    /// The name was not found; or the kernel's refusal: no route to it, or the socket has the other IP
+    /// version.
+    pub fn connect(&mut self, to: impl ToSocketAddrs) -> io::Result<()> {
+        address::first_success(to, |error| error, |to| self.connect_to(to))
+    }
+
+    fn connect_to(&mut self, to: SocketAddr) -> io::Result<()> {
         match self.address {
             None => socket2::SockRef::from(self.sender.queue.kernel_socket()).connect(&to.into())?,
             Some(address) if address.is_ipv4() != to.is_ipv4() => {
@@ -132,8 +138,8 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel refuses to report it.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.address.map_or_else(|| address::local_address(self.sender.queue.kernel_socket()), Ok)
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.address.map_or_else(|| address::local_addr(self.sender.queue.kernel_socket()), Ok)
     }
 
     /// The half that sends.

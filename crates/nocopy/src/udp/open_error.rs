@@ -5,12 +5,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Method;
+use crate::facts::io_error::convert_to_io_error;
 use crate::port;
 
 /// Why a socket was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The name was not found, or has no address.
+    #[error("name: not found ({0}); give a name that 'getent hosts' finds, or an address")]
+    Lookup(#[source] io::Error),
     /// The kernel refused to make it.
     #[error("UDP socket: not made{cause}; raise 'ulimit -n', or run it where no sandbox forbids sockets", cause = ErrorCause(.0))]
     Socket(#[source] io::Error),
@@ -102,6 +106,13 @@ pub enum OpenError {
     #[error("UDP socket: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = ErrorCause(.0))]
     Descriptor(#[source] io::Error),
 }
+
+convert_to_io_error!(OpenError {
+    Self::Method { .. } => io::ErrorKind::Unsupported,
+    Self::Unspecified { .. } => io::ErrorKind::AddrNotAvailable,
+    Self::Port(error) => error.io_kind(),
+    _ => io::ErrorKind::InvalidInput,
+});
 
 /// The error of a setting that the kernel refused.
 pub(super) fn setting_error(setting: &'static str) -> impl FnOnce(io::Error) -> OpenError {

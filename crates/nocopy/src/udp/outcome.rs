@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::counter::{Counter, counters};
+use crate::facts::io_error::convert_to_io_error;
 use crate::stats::Stats;
 
 counters! {
@@ -80,11 +81,9 @@ pub struct SendError {
     pub source: io::Error,
 }
 
-impl From<SendError> for io::Error {
-    fn from(error: SendError) -> Self {
-        Self::new(error.source.kind(), error)
-    }
-}
+convert_to_io_error!(SendError {
+    Self { source, .. } => source.kind(),
+});
 
 fn peer_name(to: &Option<SocketAddr>) -> String {
     to.map_or_else(|| "the connected peer".into(), |to| to.to_string())

@@ -34,13 +34,13 @@ use crate::stats::Stats;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use nocopy::udp::Socket;
-/// let socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// let socket = Socket::bind("127.0.0.1:0")?;
 /// let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-/// client.send_to(b"hello", socket.local_address()?)?;
+/// client.send_to(b"hello", socket.local_addr()?)?;
 /// let (mut receiver, mut sender) = socket.split();
 /// for datagram in receiver.receive()? {
-///     let from = datagram.from();
-///     sender.send(datagram.take(), from)?; // the memory that it came in: no byte moves here
+///     let from = datagram.source();
+///     sender.send_to(datagram.take(), from)?; // the memory that it came in: no byte moves here
 /// }
 /// sender.flush()?;
 /// let mut answer = [0; 10];
@@ -76,10 +76,10 @@ impl Receiver {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use std::time::Duration;
     /// assert_eq!(socket.receiver().receive_timeout(Duration::from_millis(1))?.count(), 0);
-    /// client.send_to(b"hello", socket.local_address()?)?;
+    /// client.send_to(b"hello", socket.local_addr()?)?;
     /// assert_eq!(socket.receiver().receive_timeout(Duration::from_secs(5))?.count(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -120,9 +120,9 @@ impl Receiver {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use rustix::event::{PollFd, PollFlags, poll};
-    /// let to = socket.local_address()?;
+    /// let to = socket.local_addr()?;
     /// let receiver = socket.receiver();
     /// assert!(!receiver.arm()?); // nothing is there: wait
     /// client.send_to(b"hello", to)?;
@@ -163,11 +163,8 @@ impl Receiver {
     /// datagram, or several coalesced ones. Over a port it counts drops of the kernel socket behind the port,
     /// which in packet ring mode also drops the datagrams that the port receives; so it is not part of
     /// [`Stats::dropped`] there. Sockets over all queues share this kernel socket, and the first reports its
-    /// count.
-    ///
-    /// # Errors
-    /// The kernel does not report its drops; `Unsupported` before Linux 4.12.
-    pub fn stats(&self) -> io::Result<Stats> {
+    /// count. It is absent if the kernel does not report its drops (before Linux 4.12).
+    pub fn stats(&self) -> Stats {
         for_both!(&self.0, half => half.stats())
     }
 
@@ -176,7 +173,7 @@ impl Receiver {
     ///
     /// ```
     /// use nocopy::{Cause, Evidence, udp::Socket};
-    /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// let mut socket = Socket::bind("127.0.0.1:0")?;
     /// let explanation = socket.receiver().explain();
     /// println!("{explanation}");
     /// assert_eq!(explanation.evidence, Evidence::Copied(Cause::SocketCall));

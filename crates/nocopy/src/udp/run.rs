@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::pool::BufferMut;
+use crate::memory::pool::{BufferMut, SharedBuffer};
 use crate::sys::udp_receive::{LocalAddress, MessageReport};
 
 /// Datagrams of one sender, contiguous in one buffer: all of one length, except that the last may be shorter.
@@ -19,7 +19,7 @@ pub struct Run {
 #[derive(Debug)]
 enum RunMemory {
     Own(BufferMut),
-    Shared(Arc<BufferMut>),
+    Shared(Arc<SharedBuffer>),
     /// The only datagram was taken with the buffer.
     Taken,
 }
@@ -48,7 +48,7 @@ impl Run {
     }
 
     /// The address that sent them.
-    pub fn from(&self) -> SocketAddr {
+    pub fn source(&self) -> SocketAddr {
         self.info.from
     }
 
@@ -124,7 +124,7 @@ impl Run {
     pub(super) fn take_buffer(&mut self) -> Option<BufferMut> {
         match std::mem::replace(&mut self.memory, RunMemory::Taken) {
             RunMemory::Own(buffer) => Some(buffer),
-            RunMemory::Shared(buffer) => Arc::into_inner(buffer),
+            RunMemory::Shared(buffer) => SharedBuffer::into_inner(buffer),
             RunMemory::Taken => None,
         }
     }
@@ -132,12 +132,12 @@ impl Run {
     #[inline]
     pub(super) fn make_shared(&mut self) {
         self.memory = match std::mem::replace(&mut self.memory, RunMemory::Taken) {
-            RunMemory::Own(buffer) => RunMemory::Shared(Arc::new(buffer)),
+            RunMemory::Own(buffer) => RunMemory::Shared(Arc::new(SharedBuffer::new(buffer))),
             shared => shared,
         };
     }
 
-    pub(super) fn shared_buffer(&self) -> Arc<BufferMut> {
+    pub(super) fn shared_buffer(&self) -> Arc<SharedBuffer> {
         match &self.memory {
             RunMemory::Shared(buffer) => Arc::clone(buffer),
             _ => unreachable!("runs of several datagrams are shared before one is taken"),

@@ -2,9 +2,11 @@
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
 mod flush;
+#[cfg(test)]
+mod tests;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use super::outcome::SendOutcome;
 use super::over_port;
 use super::peer_error::PeerError;
 use super::strangers::UnverifiedPeerLimit;
+use crate::engine::address;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::Policy;
@@ -53,14 +56,14 @@ const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_s
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use nocopy::udp::{Message, Socket};
 /// let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
-/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// let mut socket = Socket::bind("127.0.0.1:0")?;
 /// let sender = socket.sender();
 /// let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
 /// buffer.fill(b"hello")?;
-/// sender.send(buffer, peer.local_addr()?)?; // moved: touching it now does not compile
-/// sender.send_copy(b"world", peer.local_addr()?)?; // copied, and the ledger says so
+/// sender.send_to(buffer, peer.local_addr()?)?; // moved: touching it now does not compile
+/// sender.send_copy_to(b"world", peer.local_addr()?)?; // copied, and the ledger says so
 /// sender.flush()?;
-/// assert_eq!(sender.stats()?.moved, 2);
+/// assert_eq!(sender.stats().moved, 2);
 /// # Ok(())
 /// # }
 /// ```
@@ -145,16 +148,16 @@ impl Sender {
         }
     }
 
-    /// Queues a message for an address; with `None`, for the peer to which the socket is connected.
+    /// Queues a message for the peer to which the socket is [connected](super::Socket::connect).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// use nocopy::{Buffer, Frame, udp::{Message, Socket}};
-    /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// use nocopy::{Buffer, udp::{Message, Socket}};
+    /// let mut socket = Socket::bind("127.0.0.1:0")?;
     /// socket.connect(peer.local_addr()?)?;
     /// let many = Buffer::from(vec![0; 10_000]); // memory of the program's own: three datagrams
-    /// socket.sender().send(Message::segments(many, 4000), None)?;
+    /// socket.sender().send(Message::segments(many, 4000))?;
     /// socket.sender().flush()?;
     /// # Ok(())
     /// # }
@@ -162,27 +165,34 @@ impl Sender {
     ///
     /// # Errors
     /// The unchanged message: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP
-    /// allows, or there is no destination.
+    /// allows, or the socket is not connected.
     #[inline(always)]
-    pub fn send(
-        &mut self,
-        message: impl Into<Message>,
-        to: impl Into<Option<SocketAddr>>,
-    ) -> Result<Ticket, Rejected<Message>> {
-        let destination = self.destination_for(to.into());
+    pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected<Message>> {
         let message = message.into();
-        match destination {
+        match self.destinations.connected() {
             Some(destination) => self.queue(message, destination),
             None => Err(Rejected { item: message, reason: Reason::NotConnected }),
         }
     }
 
-    /// The number of that address, or of the peer to which the socket is connected.
-    #[inline]
-    fn destination_for(&mut self, to: Option<SocketAddr>) -> Option<u32> {
-        match to {
-            Some(to) => Some(self.destination(to)),
-            None => self.destinations.connected(),
+    /// Queues a message for an address, also if the socket is connected to another. A name is looked up by
+    /// every call, which waits for it; its first address is used.
+    ///
+    /// # Errors
+    /// The unchanged message, as from [`send`](Self::send); or the name has no address.
+    #[inline(always)]
+    pub fn send_to(
+        &mut self,
+        message: impl Into<Message>,
+        to: impl ToSocketAddrs,
+    ) -> Result<Ticket, Rejected<Message>> {
+        let message = message.into();
+        match address::first_of(to) {
+            Ok(to) => {
+                let destination = self.destination(to);
+                self.queue(message, destination)
+            }
+            Err(error) => Err(Rejected { item: message, reason: Reason::System(error) }),
         }
     }
 
@@ -216,29 +226,42 @@ impl Sender {
         Err(Rejected { item: message, reason })
     }
 
-    /// Sends a copy of the bytes as one datagram, after queued messages, to an address, or with `None` to the
-    /// peer to which the socket is connected. The caller may reuse the bytes at once. A kernel socket sends
-    /// the datagram now; a port sends it at the next [`flush`](Self::flush), together with others.
+    /// Sends a copy of the bytes as one datagram, after queued messages, to the peer to which the socket is
+    /// [connected](super::Socket::connect). The caller may reuse the bytes at once. A kernel socket sends the
+    /// datagram now; a port sends it at the next [`flush`](Self::flush), together with others.
     ///
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use nocopy::Reason;
-    /// assert!(matches!(socket.sender().send_copy(b"hello", None), Err(Reason::NotConnected)));
+    /// assert!(matches!(socket.sender().send_copy(b"hello"), Err(Reason::NotConnected)));
     /// socket.connect(client.local_addr()?)?;
-    /// socket.sender().send_copy(b"hello", None)?; // to the peer it is connected to
+    /// socket.sender().send_copy(b"hello")?;
     /// assert_eq!(client.recv(&mut [0; 10])?, 5);
-    /// assert!(matches!(socket.sender().send_copy(&[0; 65_508], None), Err(Reason::TooLong { bytes_max: 65_507 })));
+    /// assert!(matches!(socket.sender().send_copy(&[0; 65_508]), Err(Reason::TooLong { bytes_max: 65_507 })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// There is no destination, or no room (over a port: flush it), or the kernel refused the datagram; also
-    /// errors of messages queued before, as returned by [`flush`](Self::flush). On an error the datagram was
-    /// not sent.
-    pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
-        let destination = self.destination_for(to.into()).ok_or(Reason::NotConnected)?;
+    /// The socket is not connected, or there is no room (over a port: flush it), or the kernel refused the
+    /// datagram; also errors of messages queued before, as returned by [`flush`](Self::flush). On an error
+    /// the datagram was not sent.
+    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+        let destination = self.destinations.connected().ok_or(Reason::NotConnected)?;
+        self.copy_to(bytes, destination)
+    }
+
+    /// As [`send_copy`](Self::send_copy), to an address, which is found as by [`send_to`](Self::send_to).
+    ///
+    /// # Errors
+    /// As [`send_copy`](Self::send_copy); or the name has no address.
+    pub fn send_copy_to(&mut self, bytes: &[u8], to: impl ToSocketAddrs) -> Result<(), Reason> {
+        let destination = self.destination(address::first_of(to).map_err(Reason::System)?);
+        self.copy_to(bytes, destination)
+    }
+
+    fn copy_to(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
         }
@@ -268,8 +291,8 @@ impl Sender {
 
     /// The number of calls and frames whose memory the kernel still reads.
     #[inline]
-    pub fn in_flight(&mut self) -> usize {
-        self.queue.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.port.as_ref().map_or(0, |port| port.in_flight())
     }
 
     /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
@@ -320,9 +343,9 @@ impl Sender {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use std::time::Duration;
-    /// socket.sender().send(b"hello".to_vec(), client.local_addr()?)?;
+    /// socket.sender().send_to(b"hello".to_vec(), client.local_addr()?)?;
     /// let mut is_all = socket.sender().try_flush()?;
     /// if !is_all {
     ///     is_all = socket.sender().flush_timeout(Duration::from_secs(5))?; // waits for room
@@ -350,12 +373,12 @@ impl Sender {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// # let closed = std::net::UdpSocket::bind("127.0.0.1:0")?;
     /// # closed.connect(client.local_addr()?)?; // takes nothing from others
     /// # let to = closed.local_addr()?;
     /// let error = loop {
-    ///     socket.sender().send_copy(b"hello", to)?; // no socket receives there
+    ///     socket.sender().send_copy_to(b"hello", to)?; // no socket receives there
     ///     if let Some(error) = socket.sender().errors().next() {
     ///         break error;
     ///     }
@@ -375,8 +398,8 @@ impl Sender {
     /// ```
     /// use nocopy::udp::Socket;
     /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// let mut socket = Socket::builder().return_buffers(true).bind("127.0.0.1:0".parse()?)?;
-    /// let ticket = socket.sender().send(vec![7; 100], peer.local_addr()?)?;
+    /// let mut socket = Socket::builder().return_buffers(true).bind("127.0.0.1:0")?;
+    /// let ticket = socket.sender().send_to(vec![7; 100], peer.local_addr()?)?;
     /// assert!(socket.sender().completed().is_none()); // queued only
     /// assert!(socket.sender().drain(std::time::Duration::from_secs(5))?);
     /// let completed = socket.sender().completed().expect("it was sent");
@@ -426,13 +449,13 @@ impl Sender {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use std::time::Duration;
     /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
-    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0".parse()?)?;
+    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0")?;
     /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
     /// buffer.fill(b"hello").expect("it fits");
-    /// socket.sender().send(buffer, to)?;
+    /// socket.sender().send_to(buffer, to)?;
     /// assert!(socket.sender().drain(Duration::from_secs(5))?);
     /// assert_eq!(socket.sender().in_flight(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -476,13 +499,13 @@ impl Sender {
     /// ```
     /// # use nocopy::udp::Socket;
     /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
     /// use nocopy::Reason;
     /// let to = client.local_addr()?;
-    /// socket.sender().send(b"the last one".to_vec(), to)?;
+    /// socket.sender().send_to(b"the last one".to_vec(), to)?;
     /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert!(matches!(socket.sender().send_copy(b"one more", to), Err(Reason::Finished)));
-    /// assert_eq!(socket.sender().stats()?["given_up"], 0);
+    /// assert!(matches!(socket.sender().send_copy_to(b"one more", to), Err(Reason::Finished)));
+    /// assert_eq!(socket.sender().stats().get("given_up").unwrap(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -511,7 +534,7 @@ impl Sender {
     /// completion was read elsewhere returns only when the sender is dropped.
     ///
     /// ```
-    /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0".parse()?)?;
+    /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0")?;
     /// use rustix::net::sockopt;
     /// let socket = socket.sender().kernel_socket()?;
     /// sockopt::set_ip_tos(socket, 0x10)?;
@@ -542,23 +565,20 @@ impl Sender {
     /// there is a counter for each path: `over_port`, and each reason to send through the kernel. Refused
     /// datagrams are also counted by the kernel's error: `refused_ENETUNREACH`, and so on. With sockets over
     /// all queues, the first has the `peer_errors` of all.
-    ///
-    /// # Errors
-    /// Never, in this version.
-    pub fn stats(&self) -> io::Result<Stats> {
+    pub fn stats(&self) -> Stats {
         let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere);
         let network_errors = (!counts_elsewhere).then(|| self.network_error_count());
         let stats = self.outcome.stats(network_errors, self.queue.unknown_completions());
-        Ok(match &self.port {
+        match &self.port {
             None => stats,
             Some(port) => {
-                let below = port.port().stats()?;
+                let below = port.port().stats();
                 stats
                     .with_counters(port.sent_counters().all_counters(below.moved))
                     .with_dropped(below.counters_named(&["tx_dropped", "tx_invalid_descs"]))
                     .with_faults(below.counters_named(&crate::port::TX_FAULTS))
             }
-        })
+        }
     }
 
     /// The methods in use, and why. Single datagrams under 4 KiB are not mentioned: without a port they use a

@@ -13,7 +13,7 @@ pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
-    let address = right.local_address();
+    let address = right.local_addr();
     connect_to(address, left, right)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn connect_to(address: SocketAddr, left: &mut Endpoint, right: &mut E
                 assert_eq!((peer, to), (to_right, address));
                 connected = true;
                 // A client is announced after its first message.
-                left.send_copy(b"hello", to_right).unwrap();
+                left.send_copy_to(b"hello", to_right).unwrap();
             }
             Some(event) => panic!("{event:?}"),
             None => {}
@@ -50,7 +50,7 @@ pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Ve
     loop {
         assert!(Instant::now() < give_up, "nothing came: {:?}, {:?}", from.stats(), at.stats());
         if let Some(message) = at.try_receive().unwrap() {
-            return (message.from(), message.kind(), message.to_vec());
+            return (message.peer(), message.kind(), message.to_vec());
         }
         from.wait(Duration::from_micros(200)).unwrap();
     }
@@ -60,7 +60,7 @@ pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, me
     let give_up = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < give_up, "no room: {:?}", endpoint.peer_stats(peer));
-        match endpoint.send_copy(message, peer) {
+        match endpoint.send_copy_to(message, peer) {
             Ok(()) => return,
             Err(Reason::Full) => {
                 endpoint.wait(Duration::from_micros(200)).unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn echo(mut server: Endpoint, clients: usize) {
             gone += usize::from(matches!(event, Event::Lost(..) | Event::Finished(_)));
         }
         let Some(request) = server.receive_timeout(SECOND).unwrap() else { continue };
-        let (peer, kind, bytes) = (request.from(), request.kind(), request.to_vec());
+        let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
         drop(request);
         let Kind::Request(call) = kind else { continue };
         let mut response = Payload::from(bytes);

@@ -3,5 +3,6 @@
 
 #[macro_use]
 mod halves;
+mod errors;
 mod names;
 mod program;

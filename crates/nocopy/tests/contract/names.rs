@@ -24,10 +24,11 @@ receives! {
 }
 
 sends! {
-    packets_sent: port::Sender;
-    datagrams_sent: udp::Sender, to to: SocketAddr;
-    stream_sent: tcp::Sender;
-    messages_sent: Endpoint, to to: Peer;
+    packets_sent: port::Sender, send, send_copy;
+    datagrams_sent: udp::Sender, send, send_copy;
+    datagrams_sent_to: udp::Sender, send_to, send_copy_to, to to: SocketAddr;
+    stream_sent: tcp::Sender, send, send_copy;
+    messages_sent: Endpoint, send_to, send_copy_to, to to: Peer;
 }
 
 /// One completion: with a ticket if `send` returned one, or the frame itself.

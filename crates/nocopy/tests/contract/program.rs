@@ -15,11 +15,11 @@ const TEXT: &[u8] = b"the same program for every kind";
 
 /// The program, with a destination, and for halves with only one.
 macro_rules! send_back {
-    ($receiver:expr, $sender:expr, by from) => {
+    ($receiver:expr, $sender:expr, to $source:ident) => {
         let came: Vec<_> = $receiver.receive()?.into_iter().map(|item| item.take()).collect();
         for item in came {
-            let to = item.from();
-            $sender.send(item, to).map_err(|rejected| rejected.reason)?;
+            let to = item.$source();
+            $sender.send_to(item, to).map_err(|rejected| rejected.reason)?;
         }
         $sender.flush()?;
     };
@@ -47,9 +47,9 @@ fn packets_are_sent_back() -> Result<(), Box<dyn Error>> {
 /// One round with a client of the standard library.
 fn send_back_datagrams(socket: Socket, client: &UdpSocket) -> Result<(), Box<dyn Error>> {
     client.set_read_timeout(Some(PATIENCE))?;
-    client.send_to(TEXT, socket.local_address()?)?;
+    client.send_to(TEXT, socket.local_addr()?)?;
     let (mut receiver, mut sender) = socket.split();
-    send_back!(receiver, sender, by from);
+    send_back!(receiver, sender, to source);
     let mut room = [0; 64];
     let (bytes, _) = client.recv_from(&mut room)?;
     assert_eq!(room[..bytes], *TEXT);
@@ -67,15 +67,15 @@ fn datagrams_are_sent_back_over_a_port() -> Result<(), Box<dyn Error>> {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return Ok(()) };
     let (local, remote) = (lab.left().ipv4(), lab.right().ipv4());
     let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
-    let bind = || Socket::builder().port(port).bind((local, 7001).into());
+    let bind = || Socket::builder().port(port).bind((local, 7001));
     let client = lab.right().namespace().run(|| UdpSocket::bind((remote, 7002)))?;
     send_back_datagrams(lab.left().namespace().run(bind)?, &client)
 }
 
 #[test]
 fn a_stream_is_sent_back() -> Result<(), Box<dyn Error>> {
-    let listener = Listener::bind("127.0.0.1:0".parse()?)?;
-    let mut client = TcpStream::connect(listener.local_address()?)?;
+    let listener = Listener::bind("127.0.0.1:0")?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
     client.set_read_timeout(Some(PATIENCE))?;
     client.write_all(TEXT)?;
     let (stream, _) = listener.accept()?;
@@ -89,12 +89,12 @@ fn a_stream_is_sent_back() -> Result<(), Box<dyn Error>> {
 
 #[test]
 fn messages_are_sent_back() -> Result<(), Box<dyn Error>> {
-    let mut endpoint = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    let to = endpoint.local_address();
+    let mut endpoint = Endpoint::bind("127.0.0.1:0")?;
+    let to = endpoint.local_addr();
     let client = std::thread::spawn(move || {
-        let mut client = Endpoint::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        let mut client = Endpoint::bind("127.0.0.1:0").expect("bound");
         let peer = client.connect(to, PATIENCE).expect("connected");
-        client.send_copy(TEXT, peer).expect("room");
+        client.send_copy_to(TEXT, peer).expect("room");
         client.flush().expect("sent");
         loop {
             if let Some(message) = client.receive().expect("received") {
@@ -110,7 +110,7 @@ fn messages_are_sent_back() -> Result<(), Box<dyn Error>> {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
-        send_back!(endpoint, endpoint, by from);
+        send_back!(endpoint, endpoint, to peer);
     }
     assert_eq!(client.join().expect("no panic"), TEXT);
     Ok(())

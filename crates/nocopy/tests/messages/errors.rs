@@ -72,7 +72,7 @@ fn endpoints_that_cannot_be_opened_say_why() {
 
 /// An endpoint that works until the sender of this is dropped.
 fn served(mut endpoint: Endpoint) -> (SocketAddr, Sender<()>) {
-    let at = endpoint.local_address();
+    let at = endpoint.local_addr();
     let (running, is_over) = mpsc::channel();
     thread::spawn(move || {
         while is_over.try_recv() == Err(TryRecvError::Empty) {
@@ -98,7 +98,7 @@ fn peers_that_cannot_be_reached_are_named() {
     );
     endpoint.start_connect(to).unwrap();
     sentences.expect_text(
-        endpoint.start_connect((Ipv4Addr::new(127, 0, 0, 2), 9).into()),
+        endpoint.start_connect((Ipv4Addr::new(127, 0, 0, 2), 9)),
         "message endpoint: no room for another peer; it has 1, as many as it may; raise peers_max",
     );
     let mut endpoint = Endpoint::bind(HERE).unwrap();

@@ -12,7 +12,7 @@ use nocopy_lab::patience::wait_until;
 const LO: &str = "127.0.0.1:0";
 
 fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
-    set(Endpoint::builder()).bind(LO.parse().unwrap()).expect("bound")
+    set(Endpoint::builder()).bind(LO).expect("bound")
 }
 
 fn pattern(number: usize, bytes: usize) -> Vec<u8> {
@@ -21,7 +21,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 
 fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
     let (mut left, mut right) = (endpoint(&set), endpoint(&set));
-    let to_right = left.start_connect(right.local_address()).unwrap();
+    let to_right = left.start_connect(right.local_addr()).unwrap();
     let to_left = accepted(&mut left, &mut right);
     (left, to_right, right, to_left)
 }
@@ -40,7 +40,7 @@ fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
         left.wait(Duration::from_millis(1)).unwrap();
         right.wait(Duration::from_millis(1)).unwrap();
         if let Some(Event::Accepted(peer, from)) = right.poll_event() {
-            assert_eq!(from, left.local_address());
+            assert_eq!(from, left.local_addr());
             accepted = Some(peer);
         }
         connected |= matches!(left.poll_event(), Some(Event::Connected(..)));
@@ -54,7 +54,7 @@ fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
         assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.stats(), at.stats());
         from.flush().unwrap();
         if let Some(message) = at.receive_timeout(Duration::from_millis(1)).unwrap() {
-            return (message.from(), message.kind(), message.to_vec());
+            return (message.peer(), message.kind(), message.to_vec());
         }
         from.wait(Duration::ZERO).unwrap();
     }
@@ -66,9 +66,9 @@ fn a_message_goes_and_its_answer_comes_back() {
     for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
         let (mut left, to_right, mut right, to_left) = pair(|builder| builder.wait(wait));
         for number in 0..100 {
-            left.send_copy(&pattern(number, number), to_right).unwrap();
+            left.send_copy_to(&pattern(number, number), to_right).unwrap();
             assert_eq!(receive(&mut left, &mut right), (to_left, Kind::Plain, pattern(number, number)));
-            right.send_copy(b"yes", to_left).unwrap();
+            right.send_copy_to(b"yes", to_left).unwrap();
             assert_eq!(receive(&mut right, &mut left), (to_right, Kind::Plain, b"yes".to_vec()));
         }
         let ledger = left.ledger();
@@ -82,7 +82,7 @@ fn a_message_goes_and_its_answer_comes_back() {
 #[test]
 fn endpoints_that_connect_to_each_other_have_one_connection() {
     let mut ends = [endpoint(|builder| builder), endpoint(|builder| builder.accept(false))];
-    let addresses = ends.each_ref().map(Endpoint::local_address);
+    let addresses = ends.each_ref().map(Endpoint::local_addr);
     let peers = [0, 1].map(|end| ends[end].start_connect(addresses[1 - end]).unwrap());
     let mut events = [None, None];
     wait_until("both are connected", || {
@@ -94,9 +94,9 @@ fn endpoints_that_connect_to_each_other_have_one_connection() {
     });
     assert_eq!(events, [0, 1].map(|end| Some(Event::Connected(peers[end], addresses[1 - end]))));
     let [left, right] = &mut ends;
-    left.send_copy(b"to the right", peers[0]).unwrap();
+    left.send_copy_to(b"to the right", peers[0]).unwrap();
     assert_eq!(receive(left, right), (peers[1], Kind::Plain, b"to the right".to_vec()));
-    right.send_copy(b"to the left", peers[1]).unwrap();
+    right.send_copy_to(b"to the left", peers[1]).unwrap();
     assert_eq!(receive(right, left), (peers[0], Kind::Plain, b"to the left".to_vec()));
     assert_eq!(ends.each_mut().map(Endpoint::poll_event), [None, None]);
 }
@@ -112,11 +112,11 @@ fn messages_of_every_length_arrive_in_order() {
             loop {
                 assert!(Instant::now() < give_up);
                 let sent = match owned {
-                    false => left.send_copy(&message, to_right),
+                    false => left.send_copy_to(&message, to_right),
                     true => {
                         let (front, back) = message.split_at(bytes / 3);
                         let buffers = [front, back].map(|part| nocopy::Buffer::from(part.to_vec()));
-                        left.send(buffers, to_right).map_err(|rejected| rejected.reason)
+                        left.send_to(buffers, to_right).map_err(|rejected| rejected.reason)
                     }
                 };
                 match sent {
@@ -129,36 +129,36 @@ fn messages_of_every_length_arrive_in_order() {
             assert!(peer == to_left && came == message, "{bytes} bytes, owned: {owned}");
         }
     }
-    let error = left.send_copy(&vec![0; (1 << 20) + 1], to_right).unwrap_err();
+    let error = left.send_copy_to(&vec![0; (1 << 20) + 1], to_right).unwrap_err();
     assert!(matches!(error, Reason::TooLong { bytes_max: 1_048_576 }), "{error}");
 }
 
 #[test]
 fn small_messages_share_a_packet() {
     let (mut left, to_right, mut right, _) = pair(|builder| builder);
-    let before = left.stats().unwrap()["packets_sent"];
+    let before = left.stats().get("packets_sent").unwrap();
     for number in 0..20 {
-        left.send_copy(&pattern(number, 64), to_right).unwrap();
+        left.send_copy_to(&pattern(number, 64), to_right).unwrap();
     }
     for number in 0..20 {
         assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
     }
-    assert_eq!(left.stats().unwrap()["packets_sent"] - before, 1);
+    assert_eq!(left.stats().get("packets_sent").unwrap() - before, 1);
 }
 
 #[test]
 fn a_call_has_its_response_and_others_wait_meanwhile() {
     let mut server = endpoint(|builder| builder);
-    let address: SocketAddr = server.local_address();
+    let address: SocketAddr = server.local_addr();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut served = 0;
             while served < 50 {
                 let Some(request) = server.receive_timeout(PATIENCE).unwrap() else { continue };
-                let (peer, kind, bytes) = (request.from(), request.kind(), request.to_vec());
+                let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
                 drop(request);
                 let Kind::Request(call) = kind else { panic!("{kind:?}") };
-                server.send_copy(b"by the way", peer).unwrap();
+                server.send_copy_to(b"by the way", peer).unwrap();
                 server.respond(bytes, peer, call).unwrap();
                 served += 1;
             }
@@ -192,12 +192,12 @@ fn messages_that_waited_for_a_call_come_first() {
                 break call;
             };
             for number in 0..WAITING {
-                server.send_copy(&pattern(number, 64), to_client).unwrap();
+                server.send_copy_to(&pattern(number, 64), to_client).unwrap();
             }
             server.respond(b"done".to_vec(), to_client, call).unwrap();
             server.flush().unwrap();
             goes_on.recv().unwrap();
-            server.send_copy(&pattern(WAITING, 64), to_client).unwrap();
+            server.send_copy_to(&pattern(WAITING, 64), to_client).unwrap();
             server.flush().unwrap();
             sent.send(server).unwrap();
         });
@@ -221,7 +221,7 @@ fn the_end_behind_the_last_message_ends_the_next_wait() {
     // Only the end of the connection can end the wait.
     let (mut left, to_right, mut right, _) = pair(silent);
     for number in 0..2 {
-        left.send_copy(&pattern(number, 64), to_right).unwrap();
+        left.send_copy_to(&pattern(number, 64), to_right).unwrap();
     }
     left.finish(to_right).unwrap();
     assert_eq!(receive(&mut left, &mut right).2, pattern(0, 64));
@@ -240,7 +240,7 @@ fn the_end_behind_the_last_message_ends_the_next_wait() {
 #[test]
 fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
-    let to_right = left.start_connect(right.local_address()).unwrap();
+    let to_right = left.start_connect(right.local_addr()).unwrap();
     let give_up = Instant::now() + PATIENCE;
     while !right.wait(Duration::from_millis(1)).unwrap() {
         assert!(Instant::now() < give_up, "nobody came");
@@ -257,7 +257,7 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
 #[test]
 fn a_call_to_a_peer_that_has_left_is_lost() {
     let (mut left, to_right, mut right, to_left) = pair(silent);
-    right.send_copy(b"the last one", to_left).unwrap();
+    right.send_copy_to(b"the last one", to_left).unwrap();
     right.finish(to_left).unwrap();
     right.flush().unwrap();
     drop(right);
@@ -282,14 +282,14 @@ fn an_event_reported_by_arm_ends_the_next_wait() {
 #[test]
 fn a_message_that_nobody_reads_does_not_stop_the_clock() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
-    right.send_copy(b"unread", to_left).unwrap();
+    right.send_copy_to(b"unread", to_left).unwrap();
     let give_up = Instant::now() + PATIENCE;
     while !left.wait(SECOND).unwrap() || left.poll_event().is_some() {
         assert!(Instant::now() < give_up, "nothing came");
         right.flush().unwrap();
     }
-    left.send_copy(b"never acknowledged", to_right).unwrap();
-    while left.stats().unwrap()["probes"] == 0 {
+    left.send_copy_to(b"never acknowledged", to_right).unwrap();
+    while left.stats().get("probes").unwrap() == 0 {
         assert!(Instant::now() < give_up, "no probe: {:?}", left.stats());
         assert!(left.wait(Duration::from_millis(1)).unwrap(), "there is a message all the time");
     }
@@ -300,7 +300,7 @@ fn a_message_that_nobody_reads_does_not_stop_the_clock() {
 fn what_was_taken_is_sent_on_and_drains() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
     for bytes in [10, 3000, 100_000] {
-        left.send(pattern(bytes, bytes), to_right).unwrap();
+        left.send_to(pattern(bytes, bytes), to_right).unwrap();
         let give_up = Instant::now() + PATIENCE;
         let taken = loop {
             assert!(Instant::now() < give_up, "nothing came: {:?}", right.stats());
@@ -309,8 +309,8 @@ fn what_was_taken_is_sent_on_and_drains() {
                 break message.take();
             }
         };
-        assert_eq!((taken.from(), taken.len()), (to_left, bytes));
-        right.send(taken, to_left).unwrap();
+        assert_eq!((taken.peer(), taken.len()), (to_left, bytes));
+        right.send_to(taken, to_left).unwrap();
         assert!(right.in_flight() > 0);
         assert_eq!(receive(&mut right, &mut left).2, pattern(bytes, bytes));
         let reaped = std::thread::scope(|scope| {
@@ -323,21 +323,24 @@ fn what_was_taken_is_sent_on_and_drains() {
         assert!(reaped, "acknowledged");
         assert_eq!(right.in_flight(), 0);
     }
-    let stats = right.stats().unwrap();
-    assert_eq!((stats.moved, stats["messages_sent"], stats["messages_received"]), (6, 3, 3));
-    assert_eq!(stats["message_bytes_sent"], stats["message_bytes_received"]);
+    let stats = right.stats();
+    assert_eq!(
+        (stats.moved, stats.get("messages_sent").unwrap(), stats.get("messages_received").unwrap()),
+        (6, 3, 3)
+    );
+    assert_eq!(stats.get("message_bytes_sent").unwrap(), stats.get("message_bytes_received").unwrap());
     assert!(right.explain().to_string().contains("UDP socket 127.0.0.1"), "{}", right.explain());
 }
 
 #[test]
 fn a_refused_message_comes_back_whole() {
     let mut left = endpoint(|builder| builder);
-    let peer = left.start_connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let peer = left.start_connect("127.0.0.1:9").unwrap();
     let parts = [pattern(1, 500), pattern(2, 700)].map(nocopy::Buffer::from);
-    let rejected = left.send(parts, peer).unwrap_err();
+    let rejected = left.send_to(parts, peer).unwrap_err();
     assert!(matches!(rejected.reason, nocopy::Reason::Full), "{rejected}");
     let lengths: Vec<_> = rejected.item.into_iter().map(|buffer| buffer.len()).collect();
     assert_eq!(lengths, [500, 700]);
     left.abort(peer);
-    assert!(matches!(left.send(pattern(3, 3), peer).unwrap_err().reason, Reason::Gone));
+    assert!(matches!(left.send_to(pattern(3, 3), peer).unwrap_err().reason, Reason::Gone));
 }

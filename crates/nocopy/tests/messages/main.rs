@@ -5,6 +5,7 @@
 mod common;
 
 mod addresses;
+mod bytes;
 mod errors;
 mod exchange;
 mod faults;

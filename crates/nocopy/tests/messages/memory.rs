@@ -13,7 +13,7 @@ struct Counting;
 
 thread_local! {
     /// Per thread, because the thread that prints earlier results may be late.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    pub(crate) static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: hands everything on to the system's.
@@ -41,12 +41,12 @@ const SERIES_MAX: usize = 5;
 const REFUSALS: u32 = 500;
 
 fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
-    set(Endpoint::builder()).bind("127.0.0.1:0".parse().unwrap()).expect("bound")
+    set(Endpoint::builder()).bind("127.0.0.1:0").expect("bound")
 }
 
 fn one_round(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, messages: &[Vec<u8>]) {
     for message in messages {
-        while let Err(error) = left.send_copy(message, to_right) {
+        while let Err(error) = left.send_copy_to(message, to_right) {
             assert!(matches!(error, Reason::Full), "{error}");
             left.wait(Duration::ZERO).unwrap();
             right.wait(Duration::ZERO).unwrap();
@@ -96,14 +96,14 @@ fn messages_flow_without_allocations() {
 
 #[test]
 fn memory_stays_within_the_limit_if_a_receiver_reads_nothing() {
-    let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
+    let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0").unwrap_err();
     assert!(matches!(error, OpenError::TooLittleMemory { .. }), "{error}");
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
     let (to_right, _) = connect(&mut left, &mut right);
     let message = pattern(1, 1000);
     let (mut sent, mut refusals) = (0, 0);
     while refusals < REFUSALS {
-        match left.send_copy(&message, to_right) {
+        match left.send_copy_to(&message, to_right) {
             Ok(()) => (sent, refusals) = (sent + 1, 0),
             Err(Reason::Full) => {
                 refusals += 1;
@@ -142,13 +142,13 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
         .map(|_| {
             let mut client = endpoint(|builder| builder);
             let (_, peer) = connect(&mut client, &mut server);
-            while server.send_copy(&message, peer).is_ok() {}
+            while server.send_copy_to(&message, peer).is_ok() {}
             client
         })
         .collect();
-    let mut client = Endpoint::builder().bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut client = Endpoint::builder().bind("127.0.0.2:0").unwrap();
     let (_, peer) = connect(&mut client, &mut server);
-    server.send_copy(&long, peer).expect("a part of the packets is left");
+    server.send_copy_to(&long, peer).expect("a part of the packets is left");
     assert_eq!(receive(&mut server, &mut client).2, long);
     drop(silent);
 }
@@ -162,22 +162,22 @@ fn an_address_that_acknowledges_nothing_leaves_packets_for_others() {
     let message = pattern(1, 1400);
     let silent: Vec<_> = (0..16)
         .map(|_| {
-            let mut client = Endpoint::builder().bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            let mut client = Endpoint::builder().bind("127.0.0.2:0").unwrap();
             let (_, peer) = connect(&mut client, &mut server);
             (client, peer)
         })
         .collect();
     let owned = || [Buffer::from(message.clone())];
     for (_, peer) in silent.iter().chain(&silent) {
-        while server.send_copy(&message, *peer).is_ok() {}
-        while server.send(owned(), *peer).is_ok() {}
+        while server.send_copy_to(&message, *peer).is_ok() {}
+        while server.send_to(owned(), *peer).is_ok() {}
     }
     let mut client = endpoint(|builder| builder);
     let (_, peer) = connect(&mut client, &mut server);
     (0..PACKETS).for_each(|number| {
-        server.send_copy(&message, peer).unwrap_or_else(|error| panic!("{number}: {error}"))
+        server.send_copy_to(&message, peer).unwrap_or_else(|error| panic!("{number}: {error}"))
     });
-    server.send(owned(), peer).expect("a part of those for owned messages is left");
+    server.send_to(owned(), peer).expect("a part of those for owned messages is left");
     drop(silent);
 }
 
@@ -191,13 +191,13 @@ fn unacknowledged_messages_leave_packets_for_other_peers() {
         .map(|_| {
             let mut client = endpoint(|builder| builder);
             let (_, peer) = connect(&mut client, &mut server);
-            while server.send(owned(), peer).is_ok() {}
+            while server.send_to(owned(), peer).is_ok() {}
             client
         })
         .collect();
     let mut client = endpoint(|builder| builder);
     let (_, peer) = connect(&mut client, &mut server);
-    server.send(owned(), peer).expect("a part of the packets is left");
+    server.send_to(owned(), peer).expect("a part of the packets is left");
     assert_eq!(receive(&mut server, &mut client).2, message);
     drop(silent);
 }
@@ -206,7 +206,7 @@ fn unacknowledged_messages_leave_packets_for_other_peers() {
 fn an_endpoint_has_ten_thousand_peers() {
     const PEERS: usize = 10_000;
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
-    let to = right.local_address();
+    let to = right.local_addr();
     let give_up = Instant::now() + PATIENCE;
     let (mut begun, mut peers, mut answered) = (0, Vec::new(), 0);
     while answered < PEERS {
@@ -219,7 +219,7 @@ fn an_endpoint_has_ten_thousand_peers() {
         while let Some(event) = left.poll_event() {
             match event {
                 Event::Connected(peer, _) => {
-                    left.send_copy(&(peers.len() as u32).to_be_bytes(), peer).unwrap();
+                    left.send_copy_to(&(peers.len() as u32).to_be_bytes(), peer).unwrap();
                     peers.push(peer);
                 }
                 event => panic!("{event:?}"),
@@ -227,13 +227,13 @@ fn an_endpoint_has_ten_thousand_peers() {
         }
         loop {
             let Some(message) = right.try_receive().unwrap() else { break };
-            let (peer, bytes) = (message.from(), message.to_vec());
+            let (peer, bytes) = (message.peer(), message.to_vec());
             drop(message);
-            right.send_copy(&bytes, peer).unwrap();
+            right.send_copy_to(&bytes, peer).unwrap();
         }
         while let Some(message) = left.try_receive().unwrap() {
             let number = u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap());
-            assert_eq!(message.from(), peers[number as usize]);
+            assert_eq!(message.peer(), peers[number as usize]);
             answered += 1;
         }
     }
@@ -249,7 +249,7 @@ fn a_message_of_more_packets_than_a_peer_has_goes_alone() {
     let message = pattern(3, 2 << 20); // some 1,500 packets
     for _ in 0..3 {
         let give_up = Instant::now() + PATIENCE;
-        while let Err(reason) = left.send_copy(&message, to_right) {
+        while let Err(reason) = left.send_copy_to(&message, to_right) {
             assert!(matches!(reason, Reason::Full), "{reason}");
             assert!(Instant::now() < give_up, "there is never room");
             left.wait(Duration::ZERO).unwrap();

@@ -39,7 +39,7 @@ fn text(thread: usize, number: usize) -> Vec<u8> {
 /// Sends a message, and waits while there is no room; returns how often there was none.
 fn send(endpoint: &Shared, message: &[u8], to: Peer, refusals: &AtomicUsize) {
     let mut endpoint = endpoint.lock();
-    while let Err(reason) = endpoint.send_copy(message, to) {
+    while let Err(reason) = endpoint.send_copy_to(message, to) {
         assert!(matches!(reason, Reason::Full), "{reason}");
         refusals.fetch_add(1, SeqCst);
         assert!(endpoint.wait(PATIENCE).unwrap(), "not told of room: {:?}", endpoint.peer_stats(to));
@@ -126,7 +126,7 @@ fn threads_that_send_and_receive_miss_nothing() {
 #[test]
 fn an_event_ends_all_waits() {
     let server = Shared::from(bind(|builder| builder));
-    let address = server.lock().local_address();
+    let address = server.lock().local_addr();
     let over = AtomicUsize::new(0);
     thread::scope(|scope| {
         for number in 0..2 * THREADS {

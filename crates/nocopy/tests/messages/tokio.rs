@@ -41,8 +41,8 @@ async fn echo(mut endpoint: AsyncReceiver<Endpoint>) {
         }
         // None: an event.
         let Some(message) = endpoint.receive().await.unwrap() else { continue };
-        let (peer, message) = (message.from(), message.take());
-        endpoint.send(message, peer).unwrap();
+        let (peer, message) = (message.peer(), message.take());
+        endpoint.send_to(message, peer).unwrap();
     }
 }
 
@@ -62,7 +62,7 @@ async fn exchange(left: Endpoint, to_right: Peer, right: Endpoint) {
     let (mut left, right) = (AsyncReceiver::new(left).unwrap(), AsyncReceiver::new(right).unwrap());
     let echo = tokio::spawn(echo(right));
     for (number, bytes) in [0, 1, 64, 1400, 3000, 100_000, 64].into_iter().enumerate() {
-        left.send(pattern(number, bytes), to_right).unwrap();
+        left.send_to(pattern(number, bytes), to_right).unwrap();
         left.flush().unwrap();
         assert!(message(&mut left).await == (Kind::Plain, pattern(number, bytes)), "{bytes} bytes");
     }
@@ -110,7 +110,7 @@ async fn an_idle_connection_stays() {
         }
     });
     assert!(idle.await.is_err());
-    left.send_copy(b"still there?", to_right).unwrap();
+    left.send_copy_to(b"still there?", to_right).unwrap();
     left.flush().unwrap();
     assert_eq!(message(&mut left).await.1, b"still there?");
     echo.abort();
@@ -130,7 +130,7 @@ async fn what_was_sent_is_drained() {
     for number in 0..20 {
         let mut buffer = within(left.buffer()).await.unwrap();
         buffer.fill(&pattern(number, 20_000)).unwrap();
-        left.send(buffer, to_right).unwrap();
+        left.send_to(buffer, to_right).unwrap();
         within(left.flush()).await.unwrap();
     }
     let mut right = within(async {
@@ -164,7 +164,7 @@ fn the_descriptor_is_readable_only_for_datagrams_and_timers() {
                 break;
             }
         }
-        left.send_copy(&pattern(number, 64), to_right).unwrap();
+        left.send_copy_to(&pattern(number, 64), to_right).unwrap();
         left.flush().unwrap();
         assert_eq!(wait(&right, PATIENCE), Wakeup::Ready);
         assert!(right.arm().unwrap());

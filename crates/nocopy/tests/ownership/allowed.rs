@@ -31,10 +31,10 @@ fn main() {
     let mut buffer = Pool::new(1, 1400).unwrap().take().unwrap();
     buffer.resize(1400);
     buffer[0] = 1;
-    let mut socket = udp::Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut socket = udp::Socket::bind("127.0.0.1:0").unwrap();
     let to: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
-    socket.sender().send(udp::Message::segments(buffer, 700), to).unwrap();
-    let mut socket = tcp::Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    socket.sender().send_to(udp::Message::segments(buffer, 700), to).unwrap();
+    let mut socket = tcp::Stream::connect("127.0.0.1:9").unwrap();
     let mut buffer = socket.sender().wait_buffer(std::time::Duration::MAX).unwrap().unwrap();
     buffer.resize(1400);
     buffer[0] = 1;

@@ -3,7 +3,7 @@
 use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
 fn main() {
-    let mut socket = Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut socket = Stream::connect("127.0.0.1:9").unwrap();
     let chunk = socket.receiver().receive().unwrap().unwrap();
     let mapped = chunk.mapped();
     drop(chunk); //~ E0505

@@ -1,7 +1,7 @@
 use nocopy::tcp::Stream;
 
 fn main() {
-    let mut socket = Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut socket = Stream::connect("127.0.0.1:9").unwrap();
     let mut buffer = socket.sender().wait_buffer(std::time::Duration::MAX).unwrap().unwrap();
     buffer.resize(1400);
     socket.sender().send(buffer).unwrap();

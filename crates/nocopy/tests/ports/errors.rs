@@ -75,11 +75,11 @@ fn refused_areas_name_the_cause() {
     );
     let small = Area::new(usual).unwrap();
     sentences.expect_text(
-        Port::builder("m").area(&small).frame_count(16, 8).ring_sizes(8, 8).memory_pair(),
+        Port::memory_builder().area(&small).frame_count(16, 8).ring_sizes(8, 8).memory_pair(),
         "area of 16 frames: no pool of 8; only 0 are free; make the area larger",
     );
     let area = Area::new(AreaConfig { frame_count: 1 << 14, ..usual }).unwrap();
-    let pair = || Port::builder("m").area(&area).frame_count(8, 8).ring_sizes(8, 8).memory_pair();
+    let pair = || Port::memory_builder().area(&area).frame_count(8, 8).ring_sizes(8, 8).memory_pair();
     let mut pairs = Vec::new();
     let last = loop {
         match pair() {
@@ -242,7 +242,7 @@ fn unusable_filters_name_their_cause() {
     let mut sentences = ErrorTexts::default();
     let of_type = Program::parse("2\n40 0 0 4294963204\n22 0 0 0").unwrap();
     sentences.expect_text(
-        Port::builder("m").filter(&of_type).memory_pair(),
+        Port::memory_builder().filter(&of_type).memory_pair(),
         "filter: cannot run as an XDP program; instruction 0 asks for the packet's type, which depends on the device's addresses; run the filter on a packet socket, or use the mode 'packet ring'",
     );
     sentences.expect_text(

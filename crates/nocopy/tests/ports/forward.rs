@@ -38,7 +38,7 @@ fn udp_packet(flow: &UdpFrame, payload: &[u8]) -> Vec<u8> {
 /// Memory ports, whose packets may lack a checksum.
 fn memory_pair_without_wire(set: impl FnOnce(PortBuilder) -> PortBuilder) -> (Port, Port) {
     let tuning = PortTuning { wireless: true, ..PortTuning::default() };
-    set(Port::builder("memory").tuning(tuning)).memory_pair().unwrap()
+    set(Port::memory_builder().tuning(tuning)).memory_pair().unwrap()
 }
 
 /// Sends a packet to a port that forwards it, and returns what comes back.

@@ -29,7 +29,7 @@ fn memory_stays_in_a_forked_child_only_on_request() {
     let before = excluded_mappings(bytes);
     let config = AreaConfig { frame_count, ..AreaConfig::default() };
     let inherited = Area::new(AreaConfig { inherited: true, ..config }).unwrap();
-    let pair = Port::builder("m")
+    let pair = Port::memory_builder()
         .tuning(PortTuning { inherited: true, ..PortTuning::default() })
         .frame_count(frame_count, 16)
         .memory_pair()

@@ -241,7 +241,7 @@ fn an_impossible_request_returns_the_frame() {
     assert!(matches!(rejected.reason, Reason::NoHeadroom { .. }));
     drop(rejected);
     assert_all_frames_returned(&mut left);
-    assert_eq!(left.sender().stats().unwrap()["tx_invalid_descs"], 0);
+    assert_eq!(left.sender().stats().get("tx_invalid_descs").unwrap(), 0);
 }
 
 #[test]
@@ -329,7 +329,8 @@ fn missing_metadata_is_reported_with_its_reason() {
     assert_eq!(arrival_at(&mut generic).hash, Err(Unsupported::Mode(Mode::XdpCopyGeneric)));
     drop(generic);
 
-    let (mut a, mut b) = Port::builder("m").receive_metadata(true).send_metadata(true).memory_pair().unwrap();
+    let (mut a, mut b) =
+        Port::memory_builder().receive_metadata(true).send_metadata(true).memory_pair().unwrap();
     send_packets(&mut a, &[vec![1; 64]]);
     let arrival = b.receiver().try_receive().unwrap().next().expect("a packet").arrival();
     assert_eq!(arrival.timestamp, Err(Unsupported::Mode(Mode::Memory)));

@@ -35,7 +35,7 @@ fn hand_over_one_packet(port: &mut Port, end: &End) -> Vec<u8> {
     let frame = batch.next().expect("a packet").take();
     drop(batch);
     end.namespace().run(|| host.hand_over(&frame)).unwrap();
-    assert_eq!((host.stats().moved, host.stats()["refused"]), (1, 0));
+    assert_eq!((host.stats().moved, host.stats().get("refused").unwrap()), (1, 0));
     let packet = frame.to_vec();
     port.receiver().recycle(frame);
     packet
@@ -190,7 +190,7 @@ fn handing_over_from_another_namespace_is_refused() {
         error.to_string(),
         "nc1: not handed to the host; this thread is in another network namespace than the port, and the kernel would look for the interface there; call from a thread in the namespace the port was opened in"
     );
-    assert_eq!((host.stats().moved, host.stats()["refused"]), (0, 1));
+    assert_eq!((host.stats().moved, host.stats().get("refused").unwrap()), (0, 1));
     let now = rustix::net::recv(&tap, &mut [0_u8; 64][..], rustix::net::RecvFlags::DONTWAIT);
     assert_eq!(now.unwrap_err(), rustix::io::Errno::AGAIN, "the other host received it");
 }
@@ -215,7 +215,7 @@ fn refused_packets_for_the_host_name_the_cause() {
     lab.delete_pair().unwrap();
     let error = hand_over(&[0; 64]).unwrap_err();
     assert!(matches!(error, ToHostError::Gone { .. }), "{error}");
-    assert_eq!((host.stats().moved, host.stats()["refused"]), (2, 3));
+    assert_eq!((host.stats().moved, host.stats().get("refused").unwrap()), (2, 3));
     assert!(matches!(right.receiver().to_host().unwrap_err(), ToHostError::Gone { .. }));
 }
 

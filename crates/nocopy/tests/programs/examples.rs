@@ -155,12 +155,12 @@ fn a_restarted_server_does_not_know_its_peers() {
     let (mut first, _output) = start();
     let local = std::net::SocketAddr::new(lab.left().ipv4().into(), 0);
     let mut client = lab.left().namespace().run(|| Endpoint::builder().bind(local)).unwrap();
-    let peer = client.connect(server.parse().unwrap(), PATIENCE).unwrap();
+    let peer = client.connect(&*server, PATIENCE).unwrap();
     assert!(client.call(b"there?".to_vec(), peer, PATIENCE).is_ok());
     first.0.kill().unwrap();
     first.0.wait().unwrap();
     let (_second, _output) = start();
-    client.send_copy(b"and now?", peer).unwrap();
+    client.send_copy_to(b"and now?", peer).unwrap();
     let give_up = Instant::now() + PATIENCE;
     let lost = loop {
         assert!(Instant::now() < give_up, "not noticed");
@@ -170,7 +170,7 @@ fn a_restarted_server_does_not_know_its_peers() {
         }
     };
     assert_eq!(lost, Event::Lost(peer, LostReason::Restarted));
-    assert!(client.send_copy(b"gone", peer).is_err());
+    assert!(client.send_copy_to(b"gone", peer).is_err());
 }
 
 #[test]

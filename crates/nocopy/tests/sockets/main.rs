@@ -8,6 +8,7 @@ mod ecn;
 mod errors;
 mod numbering;
 mod program_memory;
+mod std_programs;
 mod tcp_connect;
 mod tcp_connections;
 mod tcp_faults;

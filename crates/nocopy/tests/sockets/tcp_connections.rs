@@ -65,8 +65,8 @@ fn ten_thousand_streams_share_a_pool_without_starvation() {
     let is_all = connections == CONNECTIONS;
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let pool = Pool::new(64, 16 << 10).unwrap();
-    let listener = Stream::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let to = listener.local_address().unwrap();
+    let listener = Stream::builder().send_pool(&pool).listen("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
     let (tell, told) = mpsc::channel();
     let clients = thread::spawn(move || {
         run_clients(to, connections);

@@ -87,9 +87,8 @@ fn an_echo_in_tokio_returns_every_byte_by_every_method() {
             // As many buffers for echoed data as the kernel may have in flight.
             let pool = Pool::new(256, 64 << 10).unwrap();
             let builder = Stream::builder().method(method);
-            let listener: Listener =
-                builder.clone().receive_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
-            let client = builder.connect(listener.local_address().unwrap()).unwrap();
+            let listener: Listener = builder.clone().receive_pool(&pool).listen("127.0.0.1:0").unwrap();
+            let client = builder.connect(listener.local_addr().unwrap()).unwrap();
             let server = tokio::spawn(echo_chunks(listener.accept().unwrap().0));
             let (mut receiver, sender) = async_halves(client);
             let sending = tokio::spawn(send_pattern(sender));

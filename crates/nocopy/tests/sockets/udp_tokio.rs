@@ -27,7 +27,7 @@ fn ephemeral_address() -> SocketAddr {
 
 fn async_pair(builder: Builder) -> (AsyncSender<Sender>, AsyncReceiver<Receiver>, SocketAddr) {
     let receiver = Socket::builder().receive_buffer(4 << 20).bind(ephemeral_address()).unwrap();
-    let to = receiver.local_address().unwrap();
+    let to = receiver.local_addr().unwrap();
     let mut sender = builder.bind(ephemeral_address()).unwrap();
     sender.connect(to).unwrap();
     let (sender, receiver) = (sender.split().1, receiver.split().0);
@@ -50,7 +50,7 @@ async fn completed_buffers_return_with_their_tickets() {
         let (mut sender, mut receiver, _) = async_pair(Socket::builder().method(method).return_buffers(true));
         let mut tickets = Vec::new();
         for number in 0..100_u8 {
-            tickets.push(sender.send(Buffer::from(vec![number; 500]), None).unwrap());
+            tickets.push(sender.send(Buffer::from(vec![number; 500])).unwrap());
             within_patience(sender.flush()).await.unwrap();
         }
         let mut received = Vec::new();
@@ -94,7 +94,7 @@ async fn a_late_ring_completion_wakes_the_task() {
     let receiver = lab.right().namespace().run(listens);
     let to = receiver.local_addr().unwrap();
     for number in 0..5_u8 {
-        sender.send(Buffer::from(vec![number; 1000]), to).unwrap();
+        sender.send_to(Buffer::from(vec![number; 1000]), to).unwrap();
         within_patience(sender.flush()).await.unwrap();
     }
     {
@@ -132,7 +132,7 @@ async fn all_messages_return_from_a_full_queue_and_a_full_ring() {
     let mut back = Vec::new();
     for number in 0..1500_u32 {
         let mut buffer = Buffer::from(number.to_be_bytes().to_vec());
-        while let Err(rejected) = sender.send(buffer, None) {
+        while let Err(rejected) = sender.send(buffer) {
             assert!(matches!(rejected.reason, nocopy::Reason::Full));
             buffer = rejected.item.into_iter().next().unwrap();
             let _ = within_patience(sender.flush()).await; // nobody receives, and the kernel may say so
@@ -171,8 +171,8 @@ async fn an_echo_works_by_the_kernels_socket_and_over_a_port() {
             let mut echoed = 0;
             while echoed == 0 {
                 for datagram in within_patience(receiver.receive()).await.unwrap() {
-                    let from = datagram.from();
-                    sender.send(datagram.take(), from).unwrap();
+                    let from = datagram.source();
+                    sender.send_to(datagram.take(), from).unwrap();
                     echoed += 1;
                 }
             }
@@ -182,7 +182,7 @@ async fn an_echo_works_by_the_kernels_socket_and_over_a_port() {
             assert_eq!(bytes[..length], [round; 100]);
         }
         within_patience(sender.drain()).await.unwrap();
-        assert_eq!(sender.stats().unwrap().moved, 20);
+        assert_eq!(sender.stats().moved, 20);
     }
 }
 
@@ -191,7 +191,7 @@ async fn an_echo_works_by_the_kernels_socket_and_over_a_port() {
 #[allow(unsafe_code)]
 async fn descriptors_of_halves_can_be_watched() {
     let mut socket = Socket::bind(ephemeral_address()).unwrap();
-    let here = socket.local_address().unwrap();
+    let here = socket.local_addr().unwrap();
     let there = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let descriptor = socket.receiver().as_fd().try_clone_to_owned().unwrap();
     // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped.
@@ -229,7 +229,7 @@ async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
     let (local, remote) = (lab.left().ipv4(), lab.right().ipv4());
     let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
     let port = port.frame_count(8, 8).ring_sizes(8, 8);
-    let bind = || Socket::builder().port(port).bind((local, 7301).into()).unwrap();
+    let bind = || Socket::builder().port(port).bind((local, 7301)).unwrap();
     let mut receiver = AsyncReceiver::new(lab.left().namespace().run(bind).split().0).unwrap();
     let peer = lab.right().namespace().run(|| std::net::UdpSocket::bind((remote, 7302)).unwrap());
     let mut held = Vec::new();

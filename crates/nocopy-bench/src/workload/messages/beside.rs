@@ -174,7 +174,7 @@ impl PutExchange {
 
     fn connect(mut from: Endpoint, mut to: Endpoint) -> io::Result<(Self, Self)> {
         let start = Instant::now();
-        let to_right = from.start_connect(to.local_address()).map_err(io::Error::other)?;
+        let to_right = from.start_connect(to.local_addr()).map_err(io::Error::other)?;
         loop {
             from.wait(Duration::ZERO)?;
             to.wait(Duration::ZERO)?;
@@ -209,7 +209,7 @@ impl PutExchange {
 impl Exchange for PutExchange {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.put_long_messages(1)?;
-        match self.endpoint.send_copy(message, self.peer) {
+        match self.endpoint.send_copy_to(message, self.peer) {
             Ok(()) => self.endpoint.flush(),
             Err(Reason::Full) => Ok(()), // lost, as it is counted
             Err(reason) => Err(reason.into()),

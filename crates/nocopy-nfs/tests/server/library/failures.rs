@@ -41,8 +41,11 @@ fn broken_connections_lose_no_calls() {
     }
     assert!(fs::read(scene.path("written")).unwrap() == content);
     assert_eq!(fs::read_dir(scene.path("")).unwrap().count(), 302);
-    let stats = client.stats().unwrap();
-    assert!(stats["retransmitted_calls"] > 0 && stats["connections_lost"] > 5, "{stats}");
+    let stats = client.stats();
+    assert!(
+        stats.get("retransmitted_calls").unwrap() > 0 && stats.get("connections_lost").unwrap() > 5,
+        "{stats}"
+    );
     assert_eq!((stats.faults, pool.available()), (0, pool.total()));
     assert!(proxy.accepted_connections() > 5);
 }
@@ -76,7 +79,7 @@ fn lost_writes_are_sent_to_a_restarted_server() {
     });
     client.commit(file).unwrap();
     assert!(fs::read(scene.path("file")).unwrap() == content);
-    assert_eq!((client.stats().unwrap()["lost_bytes"], pool.available()), (BYTES as u64, 8));
+    assert_eq!((client.stats().get("lost_bytes").unwrap(), pool.available()), (BYTES as u64, 8));
     again.stop();
 }
 

@@ -302,6 +302,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.acknowledged.pop()
     }
 
+    /// How many packets [`acknowledged`](Self::acknowledged) would return.
+    pub fn acknowledged_count(&self) -> usize {
+        self.acknowledged.len()
+    }
+
     /// Sets how many more datagrams the caller can hold. All peers share the memory beyond a window's
     /// reserve; one peer at a time has the reserve, so that its message becomes complete (docs/protocol.md
     /// §8).

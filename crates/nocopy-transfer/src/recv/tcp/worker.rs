@@ -124,11 +124,11 @@ impl Worker<'_> {
     /// Writes and counts received bytes: all, unless it is asked to stop.
     fn store(&mut self, chunk: &Chunk, progress: &SharedProgress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
-        if self.count.crc32c.is_some() && mapped.len() > 0 {
+        if self.count.crc32c.is_some() && !mapped.is_empty() {
             // A sender on this host may change the pages. The checksum is made of a copy, so it is that of
             // the written bytes.
             let mut copy = [0; COPY_BYTES];
-            while mapped.len() > 0 {
+            while !mapped.is_empty() {
                 let copied = mapped.copy_to(&mut copy);
                 mapped = mapped.slice(copied..mapped.len());
                 if !self.store_copied(&copy[..copied], progress)? {

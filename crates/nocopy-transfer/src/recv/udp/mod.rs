@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
         .as_deref()
         .map(|path| DatagramOutput::open(path, arguments.create_options(), &interrupt))
         .transpose()?;
-    let address = socket.local_address().map_err(Error::Address)?;
+    let address = socket.local_addr().map_err(Error::Address)?;
     super::print_address(arguments, address);
     let mut reception = UdpReceiveCommand::new(arguments, socket, output, interrupt);
     let failure = reception.run().err();
@@ -237,7 +237,7 @@ impl<'a> UdpReceiveCommand<'a> {
         let mut pieces = Vec::with_capacity(if output.is_some() { datagrams } else { 0 });
         let each = runs.iter().flat_map(|run| run.datagrams().map(move |bytes| (run, bytes)));
         for (run, bytes) in each {
-            let from = run.from();
+            let from = run.source();
             if !arguments.is_sender_allowed(from) {
                 tally.count_rejected();
                 continue;
@@ -288,8 +288,8 @@ fn send_report(sender: &mut Sender, to: SocketAddr, probed_address: Option<Local
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.
 fn record_kernel_drops(tally: &mut Tally, receiver: &mut Receiver) {
-    if let Ok(stats) = receiver.stats() {
-        tally.record_kernel_drops(stats["sk_drops"]);
+    if let Some(drops) = receiver.stats().get("sk_drops") {
+        tally.record_kernel_drops(drops);
     }
 }
 

@@ -103,7 +103,7 @@ impl Connection {
 
     /// Bytes that were queued, and that the kernel did not accept.
     pub(super) fn unsent_bytes(&mut self) -> u64 {
-        let accepted_bytes = self.socket.sender().stats().map_or(0, |stats| stats.bytes);
+        let accepted_bytes = self.socket.sender().stats().bytes;
         self.queued_bytes.saturating_sub(accepted_bytes)
     }
 

@@ -145,7 +145,7 @@ impl PortTransport {
                     writer.complete_datagram(frame);
                 }
                 for frame in frames.drain(..bytes.div_ceil(datagram_bytes)) {
-                    let sent = self.sender.send(frame, self.to);
+                    let sent = self.sender.send_to(frame, self.to);
                     sent.map_err(|rejected| Error::Rejected(rejected.reason))?;
                 }
                 SendResult::Sent
@@ -187,7 +187,7 @@ impl PortTransport {
     fn send_copied(&mut self, datagram: &[u8]) -> Result<Option<UnsentReason>, Error> {
         let start = Instant::now();
         loop {
-            match self.sender.send_copy(datagram, self.to) {
+            match self.sender.send_copy_to(datagram, self.to) {
                 Ok(()) => return Ok(None),
                 Err(Reason::Full) => {}
                 Err(Reason::System(error)) if self.has_sent && is_transient(&error) => {
@@ -207,7 +207,7 @@ impl PortTransport {
 }
 
 fn all_free_frames(sender: &mut Sender) -> impl Iterator<Item = BufferMut> {
-    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(BufferMut::from))
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?.freeze()).ok().map(BufferMut::from))
 }
 
 impl Transport for PortTransport {
@@ -246,7 +246,7 @@ impl Transport for PortTransport {
         };
         for datagram in batch {
             // Unlike a connected socket, it receives everything sent to its address.
-            let from = datagram.from();
+            let from = datagram.source();
             if (from.ip(), from.port()) == (self.to.ip(), self.to.port()) {
                 take(&datagram);
             }
@@ -271,7 +271,7 @@ impl Transport for PortTransport {
             DatagramMemory::Own { asked: true, .. } => "datagrams copied into frames",
             DatagramMemory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
         };
-        let sent = self.sender.stats().unwrap_or_default();
+        let sent = self.sender.stats();
         let mut explanation = vec![format!(
             "over a port on {}, chosen by the user: {memory}; {}",
             self.interface, self.evidence

@@ -37,7 +37,7 @@ impl SocketTransport {
             builder = builder.multicast(index, 1);
         }
         await_source_address(to);
-        let mut socket = builder.bind((wildcard_address(to), 0).into())?;
+        let mut socket = builder.bind((wildcard_address(to), 0))?;
         socket.connect(to).map_err(|source| Error::Connect { to, source })?;
         Ok(Self { socket, probes_refused: ErrorCounts::default() })
     }
@@ -62,7 +62,7 @@ impl Transport for SocketTransport {
         }
         buffer.chunks_mut(datagram_bytes).for_each(|datagram| writer.complete_datagram(datagram));
         let message = Message::segments(buffer, datagram_bytes);
-        sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
+        sender.send(message).map_err(|rejected| Error::Rejected(rejected.reason))?;
         match sender.flush() {
             Err(error) if !is_send_error_ignored(sender, &error) => Err(Error::Refused(error)),
             _ => Ok(SendResult::Sent),
@@ -71,7 +71,7 @@ impl Transport for SocketTransport {
 
     fn send_control(&mut self, datagram: &[u8]) -> Result<(), Error> {
         let Self { socket, probes_refused } = self;
-        let Err(reason) = socket.sender().send_copy(datagram, None) else { return Ok(()) };
+        let Err(reason) = socket.sender().send_copy(datagram) else { return Ok(()) };
         let error = io::Error::from(reason);
         probes_refused.add(&error, 1);
         if is_send_error_ignored(socket.sender(), &error) { Ok(()) } else { Err(Error::Refused(error)) }
@@ -97,7 +97,7 @@ impl Transport for SocketTransport {
 
     fn report(&mut self) -> TransportReport {
         let sender = self.socket.sender();
-        let refused = refused_counts(&sender.stats().unwrap_or_default(), &self.probes_refused);
+        let refused = refused_counts(&sender.stats(), &self.probes_refused);
         TransportReport {
             explanation: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
             refused,

@@ -36,7 +36,7 @@ pub(super) trait Transport: Debug {
 /// Whether the run goes on after that error of the sender. Datagrams may be lost, but one must have been
 /// sent: until then an error says what is wrong with the target.
 pub(super) fn is_recoverable(sender: &Sender, error: &io::Error) -> bool {
-    is_transient(error) && sender.stats().is_ok_and(|stats| stats.moved > 0)
+    is_transient(error) && sender.stats().moved > 0
 }
 
 /// The datagrams that the kernel refused, by its error, except probes.

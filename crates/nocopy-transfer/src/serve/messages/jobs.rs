@@ -213,8 +213,8 @@ mod tests {
 
     /// Handles of peers that do not exist.
     fn unconnected_peers<const COUNT: usize>() -> [Peer; COUNT] {
-        let mut endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        std::array::from_fn(|_| endpoint.start_connect("127.0.0.1:9".parse().unwrap()).unwrap())
+        let mut endpoint = Endpoint::builder().bind("127.0.0.1:0").unwrap();
+        std::array::from_fn(|_| endpoint.start_connect("127.0.0.1:9").unwrap())
     }
 
     fn test_request(peer: Peer, network: IpAddr, bytes: usize) -> ProgramRequest {

@@ -52,6 +52,12 @@ impl Ledger {
         }
     }
 
+    /// Counts bytes as joined by a copy that were counted before as they arrived.
+    pub(crate) fn count_as_gathered(&mut self, bytes: u64) {
+        self.subtract_bytes(bytes);
+        self.add(Evidence::Copied(Cause::Gathered), 0, bytes);
+    }
+
     /// Number of datagrams.
     pub fn datagrams(&self) -> u64 {
         self.datagrams

@@ -17,7 +17,7 @@ const INLINE: usize = 8;
 /// offsets. A received chain has at least one buffer.
 ///
 /// ```
-/// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
+/// # let (mut left, mut right) = nocopy::Port::memory_builder().multi_buffer(true).memory_pair()?;
 /// use nocopy::{Chain, Frame, Packet};
 /// let jumbo: Vec<u8> = (0..9000).map(|i| i as u8).collect();
 /// left.sender().send_copy(&jumbo)?; // in several frames
@@ -44,9 +44,13 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
     }
 
     /// The bytes of all buffers together.
-    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub fn len(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.buffers.iter().all(|buffer| buffer.is_empty())
     }
 
     /// The buffers, from the front of the packet.

@@ -44,6 +44,7 @@ pub use packet::Packet;
 pub(crate) use packet::PacketClaimer;
 pub(crate) use pool::{Faults, FramePool, LentFramesOnClose, PoolDirection};
 
+use crate::facts::io_error::convert_to_io_error;
 use crate::sync::AtomicU32;
 use crate::sys::memory::PageKind;
 use crate::sys::memory::{Mapping, MappingError};
@@ -123,6 +124,11 @@ pub enum AreaError {
     PoolsExhausted,
 }
 
+convert_to_io_error!(AreaError {
+    Self::FramesExhausted { .. } | Self::PoolsExhausted => io::ErrorKind::OutOfMemory,
+    _ => io::ErrorKind::InvalidInput,
+});
+
 /// The sizes and settings of an area; see [`Area::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AreaConfig {
@@ -155,7 +161,7 @@ impl Default for AreaConfig {
 /// ```
 /// use nocopy::{Area, Port, area::AreaConfig};
 /// let area = Area::new(AreaConfig { frame_count: 16384, ..AreaConfig::default() })?;
-/// let (mut left, mut right) = Port::builder("memory").area(&area).memory_pair()?;
+/// let (mut left, mut right) = Port::memory_builder().area(&area).memory_pair()?;
 /// left.sender().send_copy(b"hello")?;
 /// left.sender().flush()?;
 /// let frame = right.receiver().receive()?.next().expect("one packet").take();

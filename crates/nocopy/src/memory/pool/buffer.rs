@@ -6,11 +6,12 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::owner::Owner;
 use super::{Pool, Registration};
+use crate::facts::io_error::convert_to_io_error;
 use crate::memory::area::Frame;
 
 /// Owned bytes that are only read: memory of a pool, of the program, or a frame.
@@ -33,7 +34,8 @@ pub struct Buffer {
     pub(super) origin: BufferOrigin,
 }
 
-/// Owned bytes that can be written: memory of a pool, or a frame.
+/// Owned bytes that can be written: memory of a pool, a frame, or [memory that is not
+/// Rust's](Self::from_raw).
 ///
 /// ```
 /// use nocopy::Pool;
@@ -49,6 +51,7 @@ pub struct Buffer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a dropped buffer returns to its pool unsent"]
+#[repr(transparent)]
 pub struct BufferMut(Buffer);
 
 /// More bytes than a buffer has room for.
@@ -67,20 +70,23 @@ pub(super) enum BufferOrigin {
         pool: Pool,
         index: u32,
     },
-    /// A value of the program, from `Box::into_raw`, because moving a box would claim exclusive access to its
-    /// bytes.
-    Owner(NonNull<dyn Any + Send>),
+    /// A value of the program, which has the bytes.
+    Owner(Owner),
+    /// Memory that is not Rust's, of this capacity, which is there as long as the value.
+    Raw(Owner, usize),
     /// A value that others read, too.
-    Shared(#[expect(dead_code, reason = "keeps the bytes")] Arc<dyn Any + Send + Sync>),
+    #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "keeps the bytes"))]
+    Shared(Arc<dyn Any + Send + Sync>),
     Frame(Frame),
     /// Bytes of the program that are there for good.
     Static,
 }
 
-// SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
+// SAFETY: a buffer is the only access to its bytes, apart from what `from_raw` allows; every owner is `Send`,
+// and so are pools and frames.
 unsafe impl Send for Buffer {}
 // SAFETY: `&Buffer` only reads bytes that nothing can write meanwhile: those of an owner stay borrowed from
-// it.
+// it, and those of `from_raw` are not written by its contract.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -103,13 +109,11 @@ impl Buffer {
     /// assert!(Arc::ptr_eq(&buffer.into_owner::<Arc<[u8]>>().unwrap(), &page));
     /// ```
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
-        // The pointer is taken out of the box before its bytes are borrowed: moving a box would end that
-        // borrow.
-        let owner = NonNull::from(Box::leak(Box::new(owner)));
-        // Owns the value from here on, in case `as_ref` panics.
+        let (owner, value) = Owner::new(owner);
+        // Has the value from here on, in case `as_ref` panics.
         let mut buffer = Self { data: NonNull::dangling(), len: 0, origin: BufferOrigin::Owner(owner) };
         // SAFETY: the value exists as long as the buffer, which gives no other access to it.
-        let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
+        let bytes: &[u8] = unsafe { value.as_ref() }.as_ref();
         buffer.len = bytes.len();
         buffer.data = NonNull::from(bytes).cast();
         buffer
@@ -124,27 +128,39 @@ impl Buffer {
         Self { data: NonNull::from(bytes).cast(), len: bytes.len(), origin: BufferOrigin::Shared(owner) }
     }
 
-    /// Returns the value that [`from_owner`](Self::from_owner) was given.
+    /// Returns the value that [`from_owner`](Self::from_owner) or [`BufferMut::from_raw`] was given.
     ///
     /// # Errors
     /// Returns the buffer if it was made of a value of another type, or is memory of a pool or a frame.
     pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let BufferOrigin::Owner(owner) = self.origin else { return Err(self) };
-        // SAFETY: the value exists as long as the buffer.
-        if !unsafe { owner.as_ref() }.is::<T>() {
+        if !self.owner().is_some_and(Owner::is::<T>) {
             return Err(self);
         }
-        std::mem::forget(self);
-        // SAFETY: the pointer came from the box, the value is a `T`, and the buffer that owned it no longer
-        // exists.
-        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
+        match self.into_origin() {
+            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner, _) => Ok(owner.into_value()),
+            _ => unreachable!("looked at above"),
+        }
     }
 
     /// The value that it was made [of](Self::from_owner), if it is of that type.
     pub(crate) fn owner_as<T: Sync + 'static>(&self) -> Option<&T> {
+        // Not that of `from_raw`, whose bytes are not those of the value.
         let BufferOrigin::Owner(owner) = &self.origin else { return None };
-        // SAFETY: the value exists as long as the buffer.
-        unsafe { owner.as_ref() }.downcast_ref()
+        owner.downcast_ref()
+    }
+
+    fn owner(&self) -> Option<&Owner> {
+        match &self.origin {
+            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner, _) => Some(owner),
+            _ => None,
+        }
+    }
+
+    /// The value that others read, too, if it is of that type.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn shared_as<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        let BufferOrigin::Shared(owner) = &self.origin else { return None };
+        Arc::clone(owner).downcast().ok()
     }
 
     /// Whether it is a frame of an area.
@@ -157,6 +173,7 @@ impl Buffer {
     pub fn capacity(&self) -> usize {
         match &self.origin {
             BufferOrigin::Pool { pool, .. } => pool.buffer_bytes(),
+            BufferOrigin::Raw(_, capacity) => *capacity,
             BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Static => self.len,
             BufferOrigin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
@@ -169,29 +186,21 @@ impl Buffer {
     /// program.
     #[inline]
     pub fn try_into_mut(self) -> Result<BufferMut, Self> {
-        match self.origin {
-            BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) => Ok(BufferMut(self)),
-            _ => Err(self),
-        }
+        if self.is_writable() { Ok(BufferMut(self)) } else { Err(self) }
     }
 
-    /// Its bytes, to be written, if it could be made [writable](Self::try_into_mut).
+    /// The same buffer, to be written, if it could be made [writable](Self::try_into_mut).
     #[inline]
-    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        match self.origin {
-            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
-            BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) => unsafe {
-                Some(std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len))
-            },
-            _ => None,
-        }
+    pub(crate) fn writable(&mut self) -> Option<&mut BufferMut> {
+        // SAFETY: a `BufferMut` is a buffer, in the same layout (`repr(transparent)`), that is known to be
+        // writable; it is borrowed for as long as this.
+        self.is_writable().then(|| unsafe { &mut *(&raw mut *self).cast::<BufferMut>() })
     }
 
-    /// Sets how many bytes it has, of those that were there before. Panics if they exceed the capacity.
+    /// Whether nothing else reads its bytes.
     #[inline]
-    pub(crate) fn set_len(&mut self, bytes: usize) {
-        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
-        self.len = bytes;
+    fn is_writable(&self) -> bool {
+        matches!(self.origin, BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) | BufferOrigin::Raw(..))
     }
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
@@ -231,7 +240,7 @@ impl Buffer {
                 0
             }
             BufferOrigin::Static => 0, // it is there for good
-            origin @ (BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Frame(_)) => {
+            origin => {
                 std::mem::forget(origin);
                 bytes
             }
@@ -259,6 +268,72 @@ impl BufferMut {
         Self(buffer)
     }
 
+    /// Memory that is not Rust's, without a copy: of a C library, of Python, of a device. It has all `bytes`
+    /// bytes, to be sent; [`resize`](Self::resize) changes that. [`Endpoint::post`] and
+    /// [`Endpoint::register`] receive into it, and so does a [`Pool::of`] it.
+    ///
+    /// The owner is what keeps the memory. It is dropped with the buffer, by any thread, and a panic of its
+    /// `Drop` is caught, as with [`Buffer::from_owner`]. It is never dropped if the kernel may still read the
+    /// memory when its sender is closed by force. [`Buffer::into_owner`] returns it.
+    ///
+    /// The library has a Rust reference to the memory only during one copy or one system call, within a call
+    /// of a method of the buffer or of the half that was given it. In between, it keeps the address alone.
+    ///
+    /// [`Endpoint::post`]: crate::message::Endpoint::post
+    /// [`Endpoint::register`]: crate::message::Endpoint::register
+    ///
+    /// ```
+    /// use nocopy::BufferMut;
+    /// use std::ptr::NonNull;
+    ///
+    /// /// Memory of a C library, which returns to it.
+    /// struct OfC(NonNull<u8>);
+    /// // SAFETY: memory may be freed by any thread.
+    /// unsafe impl Send for OfC {}
+    /// impl Drop for OfC {
+    ///     fn drop(&mut self) {
+    ///         // SAFETY: from `calloc`, and freed only here.
+    ///         unsafe { libc::free(self.0.as_ptr().cast()) }
+    ///     }
+    /// }
+    ///
+    /// // SAFETY: any numbers are allowed.
+    /// let first = NonNull::new(unsafe { libc::calloc(1, 100) }.cast()).ok_or("no memory")?;
+    /// // SAFETY: 100 bytes, all zero, which only the buffer uses until it frees them.
+    /// let mut buffer = unsafe { BufferMut::from_raw(first, 100, OfC(first)) };
+    /// assert_eq!((buffer.as_ptr(), buffer.len()), (first.as_ptr().cast_const(), 100));
+    /// buffer.fill(b"hello")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    /// * Until the owner is dropped, the `bytes` bytes from `first` on can be read and written by any thread,
+    ///   and are initialised. They are at most `isize::MAX`.
+    /// * Nothing else writes to them while a slice of the buffer, or a batch that was received into it, is
+    ///   borrowed, while `Bytes` of it exist, or while a call runs of the half or endpoint that was given it.
+    /// * Nothing else reads them while a mutable slice is borrowed, or while a call runs that may receive
+    ///   into them: the buffer was posted or registered, or is memory of a pool.
+    ///
+    /// So other code may look at the memory, and change it, between those calls. If the kernel still reads it
+    /// meanwhile, the peer gets either the old bytes or the new ones.
+    pub unsafe fn from_raw(first: NonNull<u8>, bytes: usize, owner: impl Send + 'static) -> Self {
+        let (owner, _) = Owner::new(owner);
+        Self(Buffer { data: first, len: bytes, origin: BufferOrigin::Raw(owner, bytes) })
+    }
+
+    /// The memory behind its bytes, up to the capacity.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn spare_mut(&mut self) -> &mut [u8] {
+        let (len, capacity) = (self.len(), self.capacity());
+        // SAFETY: initialised memory (`resize`) within the capacity, as in `deref_mut`.
+        unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr().add(len), capacity - len) }
+    }
+
+    /// Its first byte, without a reference to it.
+    pub(super) fn first_byte(&self) -> NonNull<u8> {
+        self.0.data
+    }
+
     /// The capacity in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -271,7 +346,8 @@ impl BufferMut {
     /// If `bytes` exceeds the capacity.
     #[inline]
     pub fn resize(&mut self, bytes: usize) {
-        self.0.set_len(bytes);
+        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        self.0.len = bytes;
     }
 
     /// Replaces its contents by a copy of `bytes`.
@@ -309,7 +385,7 @@ impl DerefMut for BufferMut {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: initialised memory of this length, which has no other owner and no other reader (`empty`,
-        // `From<Frame>`, `try_into_mut`), and is borrowed.
+        // `from_raw`, `From<Frame>`, `is_writable`), and is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr(), self.0.len) }
     }
 }
@@ -361,11 +437,9 @@ impl From<Frame> for BufferMut {
     }
 }
 
-impl From<TooLong> for io::Error {
-    fn from(error: TooLong) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
-}
+convert_to_io_error!(TooLong {
+    _ => io::ErrorKind::InvalidInput,
+});
 
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
@@ -390,18 +464,6 @@ impl TryFrom<Buffer> for Frame {
         frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
         frame.truncate(bytes);
         Ok(frame)
-    }
-}
-
-impl TryFrom<BufferMut> for Frame {
-    type Error = BufferMut;
-
-    /// The frame, if the buffer is one.
-    ///
-    /// # Errors
-    /// Returns the buffer if it has another kind of memory.
-    fn try_from(buffer: BufferMut) -> Result<Self, BufferMut> {
-        Self::try_from(buffer.freeze()).map_err(BufferMut)
     }
 }
 
@@ -437,10 +499,8 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
             BufferOrigin::Pool { index, .. } => format!("buffer {index} of a pool"),
-            BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Static => {
-                "memory of the program's own".into()
-            }
             BufferOrigin::Frame(_) => "frame".into(),
+            _ => "memory of the program's own".into(),
         };
         write!(f, "Buffer({} bytes, {origin})", self.len)
     }
@@ -448,19 +508,9 @@ impl fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        match &self.origin {
-            BufferOrigin::Pool { pool, index } => pool.return_to_pool(*index),
-            // SAFETY: from `Box::into_raw`, and there is no other owner.
-            BufferOrigin::Owner(owner) => drop_owner(unsafe { Box::from_raw(owner.as_ptr()) }),
-            BufferOrigin::Shared(_) | BufferOrigin::Frame(_) | BufferOrigin::Static => {} // returns by itself
+        // Every other origin returns by itself.
+        if let BufferOrigin::Pool { pool, index } = &self.origin {
+            pool.return_to_pool(*index);
         }
     }
-}
-
-/// Drops a value of the program, and catches a panic of its `Drop`: buffers are dropped in loops over
-/// completions, and an unwound loop would lose other buffers of the same completion, or drop memory that the
-/// kernel still reads.
-pub(super) fn drop_owner(owner: Box<dyn Any + Send>) {
-    // Dropping the panic's own value may panic, too.
-    catch_unwind(AssertUnwindSafe(|| drop(owner))).unwrap_or_else(std::mem::forget);
 }

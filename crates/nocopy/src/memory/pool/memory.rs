@@ -1,11 +1,11 @@
 //! The memory of a pool: pages of its own, or a value of the program.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::io;
 use std::ptr::NonNull;
 
-use super::buffer::drop_owner;
+use super::buffer::BufferMut;
+use super::owner::Owner;
 use crate::sys::fork::Generation;
 use crate::sys::memory::Mapping;
 
@@ -21,8 +21,7 @@ pub(super) enum PoolMemory {
 pub(super) struct ProgramMemory {
     first_byte: NonNull<u8>,
     bytes: usize,
-    /// From `Box::into_raw`, because moving a box would claim exclusive access to its bytes.
-    owner: NonNull<dyn Any + Send>,
+    owner: Owner,
     /// The process in which the pool has buffers: a forked child has a copy of them, with which it could send
     /// and receive, but not complete what its parent has begun.
     generation: Generation,
@@ -36,21 +35,19 @@ unsafe impl Sync for ProgramMemory {}
 
 impl ProgramMemory {
     pub(super) fn new(owner: impl AsMut<[u8]> + Send + 'static) -> Self {
-        let mut owner = NonNull::from(Box::leak(Box::new(owner)));
+        let (owner, mut value) = Owner::new(owner);
         let (first_byte, bytes) = (NonNull::dangling(), 0);
-        // Owns the value from here on, in case `as_mut` panics.
+        // Has the value from here on, in case `as_mut` panics.
         let mut memory = Self { first_byte, bytes, owner, generation: Generation::current() };
+        // Others may use the memory of `BufferMut::from_raw`: no reference to it may live as long as a pool.
+        if let Some(buffer) = memory.owner.downcast_ref::<BufferMut>() {
+            (memory.first_byte, memory.bytes) = (buffer.first_byte(), buffer.len());
+            return memory;
+        }
         // SAFETY: the value exists as long as this, which gives no other access to it.
-        let slice: &mut [u8] = unsafe { owner.as_mut() }.as_mut();
+        let slice: &mut [u8] = unsafe { value.as_mut() }.as_mut();
         (memory.first_byte, memory.bytes) = (NonNull::from(&mut *slice).cast(), slice.len());
         memory
-    }
-}
-
-impl Drop for ProgramMemory {
-    fn drop(&mut self) {
-        // SAFETY: from `Box::leak`, and there is no other owner.
-        drop_owner(unsafe { Box::from_raw(self.owner.as_ptr()) });
     }
 }
 

@@ -203,6 +203,63 @@ fn abandoned_program_memory_is_never_dropped() {
     assert_eq!(dropped.load(Relaxed), 0);
 }
 
+/// A buffer of memory that something else has allocated, and how often its owner was dropped.
+fn raw_buffer(bytes: usize) -> (NonNull<u8>, BufferMut, Arc<AtomicUsize>) {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let mut owner = CountedMemory(vec![0; bytes], Arc::clone(&dropped));
+    let first = NonNull::new(owner.0.as_mut_ptr()).unwrap();
+    // SAFETY: memory of the owner, which is not used otherwise, but between calls.
+    (first, unsafe { BufferMut::from_raw(first, bytes, owner) }, dropped)
+}
+
+#[test]
+fn raw_memory_is_written_and_read_in_place() {
+    let (first, mut buffer, dropped) = raw_buffer(100);
+    assert_eq!((buffer.as_ptr(), buffer.len(), buffer.capacity()), (first.as_ptr().cast_const(), 100, 100));
+    buffer.fill(b"bytes").unwrap();
+    assert_eq!(buffer.fill(&[0; 101]).unwrap_err(), TooLong { bytes: 101, capacity: 100 });
+    // SAFETY: within the memory, and no call runs.
+    unsafe { first.write(b'B') };
+    let frozen = buffer.freeze();
+    assert_eq!((&frozen[..], frozen.capacity()), (&b"Bytes"[..], 100));
+    let mut buffer = frozen.try_into_mut().expect("one owner");
+    buffer.resize(100);
+    assert_eq!((buffer.as_ptr(), buffer[99]), (first.as_ptr().cast_const(), 0));
+    drop(buffer);
+    assert_eq!(dropped.load(Relaxed), 1);
+}
+
+#[test]
+fn raw_memory_is_given_back_or_never_freed() {
+    let (_, buffer, dropped) = raw_buffer(100);
+    let buffer = buffer.freeze().into_owner::<Vec<u8>>().unwrap_err();
+    assert!(buffer.owner_as::<CountedMemory>().is_none(), "its bytes are not those of the value");
+    let owner = buffer.into_owner::<CountedMemory>().unwrap();
+    assert_eq!((owner.0.len(), dropped.load(Relaxed)), (100, 0));
+    let (_, mut buffer, dropped) = raw_buffer(100);
+    buffer.resize(10);
+    assert_eq!(buffer.freeze().abandon(), 10);
+    assert_eq!(dropped.load(Relaxed), 0, "the kernel may still read it");
+}
+
+#[test]
+fn a_pool_of_raw_memory_has_no_reference_to_it() {
+    let (first, buffer, dropped) = raw_buffer(300);
+    let pool = Pool::of(buffer, 150).unwrap();
+    let (mut one, other) = (pool.take().unwrap(), pool.take().unwrap());
+    one.fill(&[1; 150]).unwrap();
+    // SAFETY: within the memory, and no call runs. (Miri sees whether a reference ends here.)
+    unsafe {
+        assert_eq!(first.add(149).read(), 1);
+        first.write(2);
+    }
+    assert_eq!((one[0], one[149], other.as_ptr()), (2, 1, first.as_ptr().wrapping_add(150).cast_const()));
+    drop((pool, one));
+    assert_eq!(dropped.load(Relaxed), 0);
+    drop(other);
+    assert_eq!(dropped.load(Relaxed), 1);
+}
+
 #[test]
 fn memory_too_short_for_a_buffer_is_refused_with_both_numbers() {
     let error = Pool::of(vec![0; 299], 300).unwrap_err().to_string();
@@ -292,8 +349,11 @@ impl Drop for PanicsWhenDropped {
 #[test]
 fn a_panic_in_an_owners_drop_is_caught_for_each_buffer() {
     let dropped = Arc::new(AtomicUsize::new(0));
-    let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
-    drop(vec![buffer(), buffer(), buffer()]);
+    let owner = || PanicsWhenDropped(Arc::clone(&dropped));
+    let buffer = || Buffer::from_owner(owner());
+    // SAFETY: no byte.
+    let raw = unsafe { BufferMut::from_raw(NonNull::dangling(), 0, owner()) };
+    drop(vec![buffer(), raw.freeze(), buffer()]);
     assert_eq!(dropped.load(Relaxed), 3);
     // Also while the thread already unwinds, where a second panic would end the process.
     let unwound = catch_unwind(AssertUnwindSafe(|| {

@@ -10,7 +10,7 @@ use crate::message::{Event, tests};
 use crate::sys::poll::wait_readable;
 
 fn bind(streams: bool) -> Endpoint {
-    Endpoint::builder().streams(streams).bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    Endpoint::builder().streams(streams).bind("127.0.0.1:0").unwrap()
 }
 
 fn connected(streams: [bool; 2]) -> (Endpoint, Peer, Endpoint) {
@@ -18,7 +18,7 @@ fn connected(streams: [bool; 2]) -> (Endpoint, Peer, Endpoint) {
 }
 
 fn counter(endpoint: &Endpoint, name: &str) -> u64 {
-    endpoint.stats().unwrap()[name]
+    endpoint.stats().get(name).unwrap()
 }
 
 /// A message whose length and bytes depend on `number`.
@@ -51,8 +51,8 @@ fn converse(
             meanwhile(sent, left);
             let next = message(sent);
             let is_sent = match sent % 3 {
-                0 => left.send_copy(&next, to_right).map_err(drop),
-                _ => left.send(next, to_right).map_err(drop),
+                0 => left.send_copy_to(&next, to_right).map_err(drop),
+                _ => left.send_to(next, to_right).map_err(drop),
             };
             if is_sent.is_err() {
                 break;
@@ -77,9 +77,9 @@ fn messages_of_all_lengths_keep_their_order() {
     let (mut left, to_right, mut right) = connected([true, true]);
     converse(&mut left, to_right, &mut right, 400, |_, _| {});
     assert_eq!(counter(&left, "streams_attached"), 1);
-    assert!(counter(&left, "units_sent") > 100, "{}", left.stats().unwrap());
+    assert!(counter(&left, "units_sent") > 100, "{}", left.stats());
     assert_eq!(counter(&right, "units_received"), counter(&left, "units_sent"));
-    assert!(counter(&right, "packets_received") > 100, "{}", right.stats().unwrap());
+    assert!(counter(&right, "packets_received") > 100, "{}", right.stats());
     assert!(left.explain().to_string().contains("1 TCP stream"), "{}", left.explain());
     wait_until("nothing is in flight", || {
         right.wait(Duration::ZERO).unwrap();
@@ -107,12 +107,12 @@ fn many_messages_of_a_few_packets_go_by_the_stream() {
         for number in 0..32_u8 {
             let message = vec![number; 4_000];
             match is_copied {
-                true => left.send_copy(&message, to_right).unwrap(),
-                false => left.send(message, to_right).unwrap(),
+                true => left.send_copy_to(&message, to_right).unwrap(),
+                false => left.send_to(message, to_right).unwrap(),
             }
         }
         left.flush().unwrap();
-        assert!(counter(&left, "units_sent") > before, "{}", left.stats().unwrap());
+        assert!(counter(&left, "units_sent") > before, "{}", left.stats());
         for number in 0..32_u8 {
             wait_until("the message", || {
                 left.wait(Duration::ZERO).unwrap();
@@ -133,8 +133,8 @@ fn a_cut_stream_loses_no_message() {
             streams.cut_all();
         }
     });
-    assert!(counter(&left, "streams_cut") > 0, "{}", left.stats().unwrap());
-    assert!(counter(&left, "units_to_packets") > 0, "{}", left.stats().unwrap());
+    assert!(counter(&left, "streams_cut") > 0, "{}", left.stats());
+    assert!(counter(&left, "units_to_packets") > 0, "{}", left.stats());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn long_messages_are_not_copied_by_the_receiver() {
     for number in 0..20_u8 {
         let (mut is_sent, mut is_here) = (false, false);
         wait_until("the message", || {
-            is_sent = is_sent || left.send(vec![number; 1 << 20], to_right).is_ok();
+            is_sent = is_sent || left.send_to(vec![number; 1 << 20], to_right).is_ok();
             left.flush().unwrap();
             left.wait(Duration::ZERO).unwrap();
             if let Some(message) = right.try_receive().unwrap() {
@@ -165,7 +165,7 @@ fn long_messages_are_not_copied_by_the_receiver() {
 fn a_stream_that_names_no_connection_is_closed() {
     use std::io::{Read, Write};
     let mut endpoint = bind(true);
-    let mut wrong = std::net::TcpStream::connect(endpoint.local_address()).unwrap();
+    let mut wrong = std::net::TcpStream::connect(endpoint.local_addr()).unwrap();
     wrong.write_all(&[7; 100]).unwrap();
     wrong.set_nonblocking(true).unwrap();
     wait_until("the wrong one is closed", || {
@@ -174,7 +174,7 @@ fn a_stream_that_names_no_connection_is_closed() {
         matches!(read, Ok(0)) || matches!(&read, Err(error) if error.kind() == io::ErrorKind::ConnectionReset)
     });
     let silent: Vec<_> =
-        (0..100).map(|_| std::net::TcpStream::connect(endpoint.local_address()).unwrap()).collect();
+        (0..100).map(|_| std::net::TcpStream::connect(endpoint.local_addr()).unwrap()).collect();
     wait_until("more than may wait are closed", || {
         endpoint.wait(Duration::ZERO).unwrap();
         counter(&endpoint, "streams_refused") >= 1 + 100 - 32
@@ -206,7 +206,7 @@ fn replace_peer(left: &mut Endpoint, to_right: Peer) -> (Peer, Endpoint) {
 /// Connects another endpoint to it.
 fn connect_another(left: &mut Endpoint) -> (Peer, Endpoint) {
     let mut next = bind(true);
-    let to_next = left.start_connect(next.local_address()).unwrap();
+    let to_next = left.start_connect(next.local_addr()).unwrap();
     wait_until("the next connection", || {
         left.wait(Duration::ZERO).unwrap();
         next.wait(Duration::ZERO).unwrap();
@@ -224,7 +224,7 @@ fn a_gone_peer_leaves_the_stream_of_its_successor() {
     let (to_next, mut next) = replace_peer(&mut left, to_right);
     open_stream(&mut left, to_next, &mut next);
     for touch in [
-        |left: &mut Endpoint, gone| assert!(left.send(vec![1; 9_000], gone).is_err()),
+        |left: &mut Endpoint, gone| assert!(left.send_to(vec![1; 9_000], gone).is_err()),
         |left: &mut Endpoint, gone| left.abort(gone),
     ] {
         let before = counter(&left, "units_sent");
@@ -233,9 +233,9 @@ fn a_gone_peer_leaves_the_stream_of_its_successor() {
                 touch(left, to_right);
             }
         });
-        assert!(counter(&left, "units_sent") > before + 10, "{}", left.stats().unwrap());
+        assert!(counter(&left, "units_sent") > before + 10, "{}", left.stats());
     }
-    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
+    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_stream_lost_late_leaves_that_of_a_successor() {
         counter(&left, "streams_cut") == 1
     });
     converse(&mut left, to_next, &mut next, 50, |_, _| {});
-    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats().unwrap());
+    assert_eq!(counter(&left, "units_to_packets"), 0, "{}", left.stats());
 }
 
 /// Waiting for everything to be acknowledged sends a unit that is being filled, too.
@@ -259,7 +259,7 @@ fn a_stream_lost_late_leaves_that_of_a_successor() {
 fn a_unit_that_is_being_filled_is_in_flight() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    left.send_copy(&[1; 30_000], to_right).unwrap();
+    left.send_copy_to(&[1; 30_000], to_right).unwrap();
     assert!(left.streams.as_ref().unwrap().any_open().is_some(), "it goes by the stream");
     assert_eq!(left.in_flight(), 1);
     assert!(!left.drain(Duration::ZERO).unwrap());
@@ -273,9 +273,9 @@ fn a_message_alone_goes_by_datagrams_and_those_behind_it_by_the_stream() {
     for round in 0..3_u8 {
         let before = counter(&left, "units_sent");
         let messages = [10_000, 20_000, 9_000].map(|bytes| vec![round; bytes]);
-        messages.iter().for_each(|message| left.send_copy(message, to_right).unwrap());
+        messages.iter().for_each(|message| left.send_copy_to(message, to_right).unwrap());
         left.flush().unwrap();
-        assert_eq!(counter(&left, "units_sent") - before, 1, "{}", left.stats().unwrap());
+        assert_eq!(counter(&left, "units_sent") - before, 1, "{}", left.stats());
         for message in messages {
             wait_until("the message", || {
                 left.wait(Duration::ZERO).unwrap();
@@ -309,7 +309,7 @@ fn a_stream_that_was_read_by_looks_ends_a_sleep() {
         };
         // A wait polls it beside the sockets; the descriptor of the endpoint has to have it.
         assert!(!is_there && right.streams.as_ref().unwrap().has_unwatched() != polls);
-        left.send(message(6), to_right).unwrap();
+        left.send_to(message(6), to_right).unwrap();
         left.flush().unwrap();
         if polls {
             let woken = wait_readable(right.as_fd(), PATIENCE);
@@ -322,7 +322,7 @@ fn a_stream_that_was_read_by_looks_ends_a_sleep() {
 
 /// Sends a long message, which the right end takes by looks without a sleep.
 fn send_and_look(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint) {
-    left.send(message(2), to_right).unwrap();
+    left.send_to(message(2), to_right).unwrap();
     left.flush().unwrap();
     wait_until("a message", || {
         left.wait(Duration::ZERO).unwrap();
@@ -349,17 +349,17 @@ fn packets_are_held_back_for_cut_units() {
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
     let (to_other, _other) = connect_another(&mut left);
-    left.send(vec![1; 500_000], to_right).unwrap();
+    left.send_to(vec![1; 500_000], to_right).unwrap();
     let others: Vec<Packet> = std::iter::from_fn(|| left.carrier.packet()).collect();
     left.streams.as_mut().unwrap().cut_all();
     left.see_to_cuts();
     let mut others = others.into_iter();
     others.by_ref().take(3).for_each(|packet| left.carrier.release(packet));
-    assert!(left.send_copy(&[2; 10], to_other).is_err(), "fewer than the unit takes");
+    assert!(left.send_copy_to(&[2; 10], to_other).is_err(), "fewer than the unit takes");
     others.for_each(|packet| left.carrier.release(packet));
     left.see_to_cuts();
     assert_eq!(counter(&left, "units_to_packets"), 1);
-    left.send_copy(&[2; 10], to_other).unwrap();
+    left.send_copy_to(&[2; 10], to_other).unwrap();
 }
 
 #[test]
@@ -368,8 +368,8 @@ fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     open_stream(&mut left, to_right, &mut right);
     let (to_other, mut other) = connect_another(&mut left);
     open_stream(&mut left, to_other, &mut other);
-    left.send(vec![1; 500_000], to_right).unwrap();
-    left.send(vec![1; 10_000], to_other).unwrap();
+    left.send_to(vec![1; 500_000], to_right).unwrap();
+    left.send_to(vec![1; 10_000], to_other).unwrap();
     let mut taken: Vec<Packet> = std::iter::from_fn(|| left.carrier.packet()).collect();
     taken.drain(..8).for_each(|packet| left.carrier.release(packet));
     left.streams.as_mut().unwrap().cut_all();
@@ -403,7 +403,7 @@ fn a_stream_replaces_the_one_its_end_opened_before() {
             stream
         })
         .collect();
-    assert_eq!(counter(&right, "streams_cut"), 5, "{}", right.stats().unwrap());
+    assert_eq!(counter(&right, "streams_cut"), 5, "{}", right.stats());
     assert!(right.explain().to_string().contains("1 TCP stream"), "{}", right.explain());
     drop(more);
 }
@@ -419,7 +419,7 @@ fn bytes_by_a_stream_are_counted_once() {
         wait_until("room for the message", || {
             left.wait(Duration::ZERO).unwrap();
             right.wait(Duration::ZERO).unwrap();
-            left.send_copy(&vec![1; bytes], to_right).is_ok()
+            left.send_copy_to(&vec![1; bytes], to_right).is_ok()
         });
         left.flush().unwrap();
         wait_until("the message", || {
@@ -460,7 +460,7 @@ fn a_peer_that_acknowledges_nothing_is_refused_and_lost() {
     let (mut accepted, mut refused, mut lost) = (0, 0, None);
     wait_until("the peer is lost", || {
         for _ in 0..50 {
-            match left.send(vec![1; 100_000], to_right) {
+            match left.send_to(vec![1; 100_000], to_right) {
                 Ok(()) => accepted += 1,
                 Err(rejected) => {
                     refused += 1;
@@ -491,7 +491,7 @@ fn units_of_a_full_window_are_all_there() {
     let (mut sent, mut received) = (0_u32, 0_u32);
     wait_until("all messages", || {
         for _ in 0..100 {
-            while sent < 60_000 && left.send_copy(&numbered(sent), to_right).is_ok() {
+            while sent < 60_000 && left.send_copy_to(&numbered(sent), to_right).is_ok() {
                 sent += 1;
             }
             left.flush().unwrap();
@@ -506,5 +506,5 @@ fn units_of_a_full_window_are_all_there() {
         }
         received == 60_000
     });
-    assert!(counter(&left, "units_sent") > 100, "{}", left.stats().unwrap());
+    assert!(counter(&left, "units_sent") > 100, "{}", left.stats());
 }

@@ -75,8 +75,8 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn local_address(&self) -> SocketAddr {
-        carry!(self.local_address())
+    fn local_addr(&self) -> SocketAddr {
+        carry!(self.local_addr())
     }
 
     #[inline]
@@ -177,6 +177,10 @@ impl Carrier for AnyCarrier {
     #[inline]
     fn in_use(&self) -> usize {
         carry!(self.in_use())
+    }
+
+    fn unacknowledged(&self) -> usize {
+        carry!(self.unacknowledged())
     }
 
     #[inline]

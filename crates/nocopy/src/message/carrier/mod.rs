@@ -335,7 +335,7 @@ pub(super) trait Carrier: Debug + Send {
         None
     }
 
-    fn local_address(&self) -> SocketAddr;
+    fn local_addr(&self) -> SocketAddr;
 
     /// A kernel socket with this address, by which a thread may send while the program does not call; `None`
     /// if there is none.
@@ -430,6 +430,11 @@ pub(super) trait Carrier: Debug + Send {
 
     /// Packets whose memory is not free: they are not acknowledged, or the kernel has them.
     fn in_use(&self) -> usize;
+
+    /// Packets that the peers have not acknowledged; it may include others that the kernel has.
+    fn unacknowledged(&self) -> usize {
+        self.in_use()
+    }
 
     /// Frees a packet.
     fn release(&mut self, packet: Packet);

@@ -64,6 +64,8 @@ pub(in crate::message) struct OverPort {
     /// The number of frames for packets; below, how many of them hold packets, here or in the kernel.
     frames: usize,
     packets: usize,
+    /// Those of them that were acknowledged while the kernel had them, or while they waited for it.
+    acknowledged_packets: usize,
     /// Packets became free since [`freed`](Carrier::freed) was last called.
     freed: bool,
     intake: Intake,
@@ -140,7 +142,7 @@ impl Drop for Given {
 impl OverPort {
     /// `frames_max`: the most received frames of each queue that may be held.
     pub(in crate::message) fn new(sockets: Vec<Socket>, frames_max: u32) -> Self {
-        let (local, area) = (sockets[0].local_address(), sockets[0].area().clone());
+        let (local, area) = (sockets[0].local_addr(), sockets[0].area().clone());
         let (receivers, mut senders): (Vec<Receiver>, Vec<Sender>) =
             sockets.into_iter().map(Socket::split).unzip();
         let queues = receivers.len();
@@ -165,6 +167,7 @@ impl OverPort {
             back: Vec::new(),
             frames,
             packets: 0,
+            acknowledged_packets: 0,
             freed: false,
             intake: Intake {
                 longest: longest.saturating_sub(headers),
@@ -271,7 +274,7 @@ impl OverPort {
             if place.hold.end_wait()
                 && let Some(frame) = place.here.take()
             {
-                self.free(frame);
+                self.free_acknowledged(frame);
             }
         }
         let _ = self.senders[0].flush(); // as above
@@ -284,6 +287,12 @@ impl OverPort {
         self.freed = true;
         self.packets -= 1;
         self.senders[0].recycle(frame);
+    }
+
+    /// Frees the frame of a packet that was acknowledged earlier.
+    fn free_acknowledged(&mut self, frame: Frame) {
+        self.acknowledged_packets -= 1;
+        self.free(frame);
     }
 }
 
@@ -300,7 +309,7 @@ impl Carrier for OverPort {
         Some(&self.intake.home)
     }
 
-    fn local_address(&self) -> SocketAddr {
+    fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
@@ -476,6 +485,10 @@ impl Carrier for OverPort {
         self.packets
     }
 
+    fn unacknowledged(&self) -> usize {
+        self.packets - self.acknowledged_packets
+    }
+
     #[inline]
     fn release(&mut self, packet: Packet) {
         let place = &mut self.places[packet.0 as usize];
@@ -483,6 +496,8 @@ impl Carrier for OverPort {
             && let Some(frame) = place.here.take()
         {
             self.free(frame);
+        } else {
+            self.acknowledged_packets += 1;
         }
     }
 
@@ -497,7 +512,7 @@ impl Carrier for OverPort {
             if place.is_control {
                 self.controls.push(frame);
             } else if place.hold.acknowledged {
-                self.free(frame);
+                self.free_acknowledged(frame);
             } else {
                 place.here = Some(frame);
             }
@@ -671,7 +686,7 @@ impl Intake {
 /// of it is kept, and it is counted as malformed.
 #[inline]
 fn received(datagram: Datagram<'_>, queue: u16, longest: usize) -> (SocketAddr, bool, Received) {
-    let (from, congested) = (datagram.from(), datagram.is_congested());
+    let (from, congested) = (datagram.source(), datagram.is_congested());
     let kept = match datagram.take() {
         ReceivedPayload::Frame(frame) => Received::Frame(frame, queue),
         ReceivedPayload::Bytes(bytes) if bytes.len() > longest => Received::Bytes(Box::default(), queue),

@@ -117,7 +117,7 @@ impl Sockets {
         let settings = settings().local_addresses(is_wildcard).receive_pool(&large);
         let receiver = settings.bind_receiver(address, RECEIVE_BATCH)?;
         let local =
-            address::local_address(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
+            address::local_addr(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
         allow_fragments(&receiver.socket(), local.is_ipv6(), false)
             .map_err(|source| OpenError::Fragments { source })?;
@@ -249,7 +249,7 @@ impl Carrier for Sockets {
         )
     }
 
-    fn local_address(&self) -> SocketAddr {
+    fn local_addr(&self) -> SocketAddr {
         self.local
     }
 

@@ -172,9 +172,9 @@ impl Endpoint {
     /// ```
     /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event}};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let peer = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let peer = left.start_connect(right.local_addr())?;
     /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
@@ -182,7 +182,7 @@ impl Endpoint {
     /// # while right.poll_event().is_some() {}
     /// let pool = Pool::new(1, 64 << 10)?;
     /// right.post(pool.take().ok_or("all buffers are in use")?)?;
-    /// left.send(vec![7; 50_000], peer)?;
+    /// left.send_to(vec![7; 50_000], peer)?;
     /// left.flush()?;
     /// let message = loop {
     ///     # left.wait(Duration::ZERO)?;
@@ -213,7 +213,7 @@ impl Endpoint {
     pub(in crate::message) fn read_placed(&mut self, next: Next, posted: &Arc<Posted>) -> Message<'_> {
         let is_placed = next.is_placed();
         let slot = if is_placed { None } else { posted.take(next.bytes()) };
-        let home = self.home.as_ref();
+        let lender = &self.lender;
         let message = self.protocol.receive_next(next);
         let (peer, kind) = (message.peer(), message.kind());
         if let Some(mut slot) = slot {
@@ -227,7 +227,7 @@ impl Endpoint {
             return Message::placed(peer, kind, Placed::filled(slot));
         }
         if !is_placed {
-            return Message::here(message, home);
+            return Message::here(message, lender);
         }
         let mut kept = None;
         message.take(|piece| kept = Some(piece));
@@ -245,9 +245,9 @@ impl Endpoint {
     pub(in crate::message) fn read_lone_placed(&mut self, lone: Lone, posted: &Arc<Posted>) -> Message<'_> {
         let (peer, kind) = (lone.peer, lone.kind);
         let slot = posted.take(lone.place.bytes());
-        let Self { carrier, streams, home, .. } = self;
+        let Self { carrier, streams, lender, .. } = self;
         let lone = lone.bytes(carrier, streams);
-        let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, home.as_ref()) };
+        let Some(mut slot) = slot else { return Message::lone(peer, kind, lone, lender) };
         let room = slot.room();
         let mut at = 0;
         for piece in lone.pieces() {

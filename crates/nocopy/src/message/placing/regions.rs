@@ -51,9 +51,9 @@ impl Endpoint {
     /// ```
     /// # use nocopy::{Buffer, Pool, message::{Endpoint, Event, Region}};
     /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0".parse()?)?;
-    /// # let to_right = left.start_connect(right.local_address())?;
+    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
+    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
+    /// # let to_right = left.start_connect(right.local_addr())?;
     /// # let to_left = loop {
     /// #     left.wait(Duration::from_millis(1))?;
     /// #     right.wait(Duration::from_millis(1))?;
@@ -62,7 +62,7 @@ impl Endpoint {
     /// # while left.poll_event().is_some() {}
     /// let buffer = Pool::new(1, 64 << 10)?.take().ok_or("all buffers are in use")?;
     /// let region = right.register(buffer, to_left)?;
-    /// right.send_copy(&<[u8; 16]>::from(region), to_left)?; // tells the peer
+    /// right.send_copy_to(&<[u8; 16]>::from(region), to_left)?; // tells the peer
     /// right.flush()?;
     /// let told = loop {
     ///     if let Some(message) = left.receive()? {

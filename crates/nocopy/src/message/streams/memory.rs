@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 use nocopy_proto::message::{are_within_shares, network_of};
 
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::pool::{Buffer, BufferMut, Pool};
 use crate::message::HEADER_BYTES;
 use crate::message::arrivals::Lone;
 use crate::message::carrier::Received;
@@ -88,7 +88,7 @@ impl Buffers {
             None => Arc::new(self.pool.take()?.freeze()),
         };
         // Nothing else refers to it, so nothing can from here on.
-        Arc::get_mut(&mut buffer)?.set_len(self.pool.buffer_bytes());
+        own(&mut buffer).resize(self.pool.buffer_bytes());
         self.takers[self.pool.index_of(&buffer)?] = Some(from);
         self.plenty -= 1;
         Some(buffer)
@@ -272,9 +272,7 @@ impl Memory {
     /// Copies a few bytes into a short buffer, if one is free.
     pub(super) fn small_copy(&mut self, bytes: &[u8]) -> Option<Arc<Buffer>> {
         let mut small = self.small.take(self.from)?;
-        let small_mut = own(&mut small);
-        small_mut.set_len(bytes.len());
-        small_mut.bytes_mut().expect("memory of a pool").copy_from_slice(bytes);
+        own(&mut small).fill(bytes).ok()?;
         Some(small)
     }
 
@@ -299,9 +297,10 @@ impl Memory {
     }
 }
 
-/// A buffer that nothing else refers to.
-pub(super) fn own(buffer: &mut Arc<Buffer>) -> &mut Buffer {
-    Arc::get_mut(buffer).expect("no part refers to it")
+/// A buffer of a pool that nothing else refers to, to be written.
+pub(super) fn own(buffer: &mut Arc<Buffer>) -> &mut BufferMut {
+    let buffer = Arc::get_mut(buffer).expect("no part refers to it");
+    buffer.writable().expect("memory of a pool")
 }
 
 /// A piece of bytes received over a stream. Its memory is free when the last piece is dropped.

@@ -99,7 +99,7 @@ impl Pipe {
         let few = Pool::new(1, 4096)?;
         let builder = Stream::builder().send_pool(&few).receive_pool(&few);
         let builder = builder.receive_method(ReceiveMethod::Recv { bytes: 4096 });
-        Ok(Self { writer, reader: builder.wrap(reader).map_err(io::Error::other)?, written: 0 })
+        Ok(Self { writer, reader: builder.wrap(reader)?, written: 0 })
     }
 
     /// Writes bytes, and waits until they can be read, as everything before them of which `read` bytes were

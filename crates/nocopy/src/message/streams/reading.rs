@@ -172,7 +172,7 @@ impl Reading {
         let Some(mut buffer) = memory.take(self.likely_bytes) else {
             return self.read_header(header, have, receiver, peer, protocol);
         };
-        let room = own(&mut buffer).bytes_mut().expect("memory of a pool");
+        let room = own(&mut buffer);
         room[..have].copy_from_slice(&header[..have]);
         let asked = self.likely_bytes.min(room.len());
         let Some(came) = receiver.read_now(&mut room[have..asked])? else {
@@ -198,7 +198,7 @@ impl Reading {
             self.state = State::Within(buffer, filled, total);
             return Ok(look);
         }
-        own(&mut buffer).set_len(filled);
+        own(&mut buffer).resize(filled);
         if filled <= SMALL_BYTES
             && let Some(copy) = memory.small_copy(&buffer)
         {
@@ -310,7 +310,7 @@ impl Reading {
             return Ok(Look::Full);
         };
         protocol.unit_begins(peer);
-        own(&mut buffer).bytes_mut().expect("memory of a pool")[..came.len()].copy_from_slice(came);
+        own(&mut buffer)[..came.len()].copy_from_slice(came);
         self.counts.copied_bytes += came.len() as u64;
         self.state = State::Within(buffer, came.len(), total);
         Ok(Look::More)
@@ -330,7 +330,7 @@ impl Reading {
         protocol: &mut Protocol,
     ) -> Result<Look, Useless> {
         let end = total.min(have.saturating_add(self.most));
-        let room = &mut own(&mut buffer).bytes_mut().expect("memory of a pool")[have..end];
+        let room = &mut own(&mut buffer)[have..end];
         let came = match receiver.read_now(room)? {
             Some(0) if have < total => return Err(Useless::Ended),
             Some(came) => came,
@@ -346,7 +346,7 @@ impl Reading {
             self.state = State::Within(buffer, have, total);
             return Ok(Look::Empty);
         }
-        own(&mut buffer).set_len(total);
+        own(&mut buffer).resize(total);
         memory.lend(&buffer);
         self.likely_bytes = total.max(READ_BYTES_MIN);
         self.state = State::Between([0; HEADER_BYTES], 0);
@@ -368,7 +368,7 @@ impl Reading {
         }
         let mut few = [0; 4096];
         let mut buffer = memory.take(left.min(CHUNK_BYTES));
-        let room = buffer.as_mut().and_then(|buffer| own(buffer).bytes_mut()).unwrap_or(&mut few);
+        let room = buffer.as_mut().map_or(&mut few[..], |buffer| own(buffer));
         let most = room.len().min(left);
         let came = match receiver.read_now(&mut room[..most])? {
             Some(0) => return Err(Useless::Ended),

@@ -28,20 +28,20 @@ fn host(number: u8) -> Ipv4Addr {
 }
 
 fn bind(end: &End, address: Ipv4Addr) -> Endpoint {
-    end.namespace().run(|| Endpoint::bind((address, 0).into()).unwrap())
+    end.namespace().run(|| Endpoint::bind((address, 0)).unwrap())
 }
 
 /// A server at the right end with little memory in its socket.
 fn server(lab: &Lab) -> Endpoint {
     // Peers that are gone are not asked whether they are alive during a test.
     let builder = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
-    let server = lab.right().namespace().run(|| builder.bind((lab.right().ipv4(), 0).into()).unwrap());
+    let server = lab.right().namespace().run(|| builder.bind((lab.right().ipv4(), 0)).unwrap());
     set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
     server
 }
 
 fn connect(client: &mut Endpoint, server: &mut Endpoint) -> (Peer, Peer) {
-    let to_server = client.start_connect(server.local_address()).unwrap();
+    let to_server = client.start_connect(server.local_addr()).unwrap();
     let mut to_client = None;
     wait_until("a connection", || {
         client.wait(Duration::ZERO).unwrap();
@@ -62,11 +62,11 @@ fn is_half_free(socket: BorrowedFd<'_>) -> bool {
 
 /// A message to a server, and one back.
 fn ask((client, to_server): (&mut Endpoint, Peer), (server, to_client): (&mut Endpoint, Peer)) {
-    client.send_copy(b"question", to_server).unwrap();
+    client.send_copy_to(b"question", to_server).unwrap();
     client.flush().unwrap();
     wait_until("the question", || server.try_receive().unwrap().is_some());
-    server.send_copy(b"answer", to_client).unwrap();
-    assert!(server.try_flush().unwrap(), "{}", server.stats().unwrap());
+    server.send_copy_to(b"answer", to_client).unwrap();
+    assert!(server.try_flush().unwrap(), "{}", server.stats());
     wait_until("the answer", || {
         server.wait(Duration::ZERO).unwrap();
         client.try_receive().unwrap().is_some()
@@ -92,8 +92,11 @@ fn answers_to_hosts_that_do_not_exist_leave_room_for_peers() {
             assert!(is_half_free(server.carrier.socket().unwrap()), "round {round}");
             ask((&mut client, to_server), (&mut server, to_client));
         }
-        let stats = server.stats().unwrap();
-        assert!(stats["unresolved_dropped"] > 0 && stats["kernel_full"] == 0, "{stats}");
+        let stats = server.stats();
+        assert!(
+            stats.get("unresolved_dropped").unwrap() > 0 && stats.get("kernel_full").unwrap() == 0,
+            "{stats}"
+        );
     });
 }
 
@@ -107,12 +110,15 @@ fn connecting_to_hosts_that_do_not_exist_leaves_room_for_peers() {
         // Less than what the endpoint collects before it calls the kernel.
         set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 6).unwrap();
         for number in 50..250 {
-            server.start_connect((host(number), 9).into()).unwrap();
+            server.start_connect((host(number), 9)).unwrap();
         }
         server.wait(Duration::ZERO).unwrap();
         ask((&mut client, to_server), (&mut server, to_client));
-        let stats = server.stats().unwrap();
-        assert!(stats["unresolved_dropped"] > 0 && stats["kernel_full"] == 0, "{stats}");
+        let stats = server.stats();
+        assert!(
+            stats.get("unresolved_dropped").unwrap() > 0 && stats.get("kernel_full").unwrap() == 0,
+            "{stats}"
+        );
     });
 }
 
@@ -135,12 +141,12 @@ fn with_peers_that_are_gone(
     let of_gone = |number| format!("{}/24 dev {}", host(number), left.interface());
     GONE.for_each(|number| ip(left, &format!("address add {}", of_gone(number))));
     // Few descriptors each: a process may be limited to 256.
-    let bind_small = |number| Endpoint::builder().streams(false).bind((host(number), 0).into()).unwrap();
+    let bind_small = |number| Endpoint::builder().streams(false).bind((host(number), 0)).unwrap();
     let mut gone: Vec<Endpoint> = left.namespace().run(|| GONE.map(bind_small).collect());
     right.namespace().run(|| {
         let peers: Vec<Peer> = gone.iter_mut().map(|gone| connect(gone, &mut server).1).collect();
         for (gone, peer) in gone.iter_mut().zip(&peers).filter(|_| answered) {
-            server.send_copy(b"a first message", *peer).unwrap();
+            server.send_copy_to(b"a first message", *peer).unwrap();
             wait_until("acknowledged", || {
                 let _ = (server.wait(Duration::ZERO).unwrap(), gone.try_receive().unwrap());
                 server.in_flight() == 0
@@ -160,14 +166,14 @@ fn with_peers_that_are_gone(
 fn peers_that_are_gone_leave_room_for_others() {
     with_peers_that_are_gone(true, |server, gone, ask, _| {
         for peer in gone {
-            server.send_copy(&[1; 1000], *peer).unwrap();
+            server.send_copy_to(&[1; 1000], *peer).unwrap();
         }
         wait_until("many were sent again", || {
             ask(server);
-            server.stats().unwrap()["unresolved_dropped"] >= 10
+            server.stats().get("unresolved_dropped").unwrap() >= 10
         });
-        let stats = server.stats().unwrap();
-        assert_eq!(stats["kernel_full"], 0, "{stats}");
+        let stats = server.stats();
+        assert_eq!(stats.get("kernel_full").unwrap(), 0, "{stats}");
     });
 }
 
@@ -177,12 +183,15 @@ fn peers_that_are_gone_leave_room_for_others() {
 fn peers_that_never_answered_leave_room_for_others() {
     with_peers_that_are_gone(false, |server, gone, ask, _| {
         for peer in gone.iter().flat_map(|peer| [peer; 7]) {
-            server.send_copy(&[1; 1400], *peer).unwrap(); // a packet
+            server.send_copy_to(&[1; 1400], *peer).unwrap(); // a packet
         }
-        assert!(server.try_flush().unwrap(), "packets wait: {}", server.stats().unwrap());
+        assert!(server.try_flush().unwrap(), "packets wait: {}", server.stats());
         ask(server);
-        let stats = server.stats().unwrap();
-        assert!(stats["kernel_full"] == 0 && stats["unresolved_dropped"] > 0, "{stats}");
+        let stats = server.stats();
+        assert!(
+            stats.get("kernel_full").unwrap() == 0 && stats.get("unresolved_dropped").unwrap() > 0,
+            "{stats}"
+        );
     });
 }
 
@@ -193,19 +202,22 @@ fn nothing_waits_behind_peers_that_are_gone() {
         // Full before probes are due, after which packets are looked at one by one.
         set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 16).unwrap();
         for peer in gone.iter().flat_map(|peer| [peer; 7]) {
-            server.send_copy(&[1; 1400], *peer).unwrap(); // a packet
+            server.send_copy_to(&[1; 1400], *peer).unwrap(); // a packet
         }
         // What is for one of them may wait until there is something for another peer.
         let mut others = gone.iter();
         wait_until("nothing waits", || {
             let is_sent = server.try_flush().unwrap();
             if !is_sent {
-                server.send_copy(b"another", *others.next().unwrap()).unwrap();
+                server.send_copy_to(b"another", *others.next().unwrap()).unwrap();
             }
             is_sent
         });
-        let stats = server.stats().unwrap();
-        assert!(stats["kernel_full"] > 0 && stats["unresolved_dropped"] > 0, "{stats}");
+        let stats = server.stats();
+        assert!(
+            stats.get("kernel_full").unwrap() > 0 && stats.get("unresolved_dropped").unwrap() > 0,
+            "{stats}"
+        );
         patience_of_the_kernel(right, 1);
         set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
         wait_until("there is room again", || server.carrier.socket().is_some_and(is_half_free));

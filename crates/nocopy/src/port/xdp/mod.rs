@@ -22,6 +22,7 @@ pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
 pub(crate) use recipe::RedirectRecipe;
 
+use crate::facts::io_error::convert_to_io_error;
 pub(crate) use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::sys::capability;
@@ -143,6 +144,13 @@ pub enum Error {
         source: io::Error,
     },
 }
+
+convert_to_io_error!(Error {
+    Self::Capability { .. } => io::ErrorKind::PermissionDenied,
+    Self::NoInterface { .. } => io::ErrorKind::NotFound,
+    Self::Occupied { .. } | Self::OneBuffer { .. } | Self::OtherFilter { .. } => io::ErrorKind::ResourceBusy,
+    _ => io::ErrorKind::Unsupported,
+});
 
 impl Error {
     /// Finds the cause of a refusal as exactly as this process can.

@@ -55,9 +55,14 @@ impl<'pages> MappedBytes<'pages> {
 
     /// The number of bytes.
     #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The bytes in a range; the first byte is at 0.
@@ -178,7 +183,7 @@ mod tests {
         let all = mapped(&memory);
         for range in [0..0, 0..1, 1..10_000, 4095..4097, 9_999..10_000, 10_000..10_000] {
             let (some, expected) = (all.slice(range.clone()), &memory[range]);
-            assert_eq!(some.len(), expected.len());
+            assert_eq!((some.len(), some.is_empty()), (expected.len(), expected.is_empty()));
             assert_eq!(some.to_vec(), expected);
             let mut room = [0; 100];
             let copied = some.copy_to(&mut room);

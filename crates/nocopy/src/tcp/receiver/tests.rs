@@ -1,7 +1,7 @@
 //! Streams received by every method, over loopback and veth.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, Read, Seek, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -197,6 +197,81 @@ fn streams_arrive_unchanged_by_every_receive_method() {
     }
 }
 
+/// Receives the pattern by [`io::BufRead`], [`io::Read`] and chunks in turn, and leaves parts of chunks
+/// behind.
+fn read_in_turns(receiving: Option<ReceiveMethod>, what: SendPlan) -> Receiver {
+    let (sender, receiver) = loopback_pair();
+    let sender = send_in_thread(sender, what);
+    let mut receiver = receiver_of(receiver, receiving);
+    let mut expected = ExpectedBytes::default();
+    for turn in 0.. {
+        let lent = receiver.fill_buf().unwrap();
+        if lent.is_empty() {
+            break;
+        }
+        let part = lent.len().div_ceil(1 + turn % 3);
+        expected.check_bytes(&lent[..part]);
+        let left = lent.len() - part;
+        receiver.consume(part);
+        assert!(left == 0 || receiver.arm().unwrap() && receiver.fill_buf().unwrap().len() == left);
+        match turn % 5 {
+            0 => {
+                let mut room = [0; 1000];
+                let bytes = receiver.read(&mut room).unwrap();
+                assert!(left == 0 || bytes == left.min(1000));
+                expected.check_bytes(&room[..bytes]);
+            }
+            1 | 2 => {
+                if let Some(chunk) = receiver.try_receive().unwrap() {
+                    assert!(left == 0 || chunk.len() == left && chunk.copied().len() == left);
+                    expected.check_chunk(&chunk);
+                } else {
+                    assert_eq!(left, 0);
+                }
+            }
+            3 if left > 0 => expected.check_bytes(&receiver.receive().unwrap().unwrap().take()),
+            _ => {}
+        }
+    }
+    assert_eq!(expected.at, what.bytes, "{receiving:?} {what:?}");
+    assert!(receiver.is_finished() && receiver.fill_buf().unwrap().is_empty(), "the end stays the end");
+    assert_eq!(receiver.ledger().bytes(), what.bytes as u64, "each byte is counted once");
+    sender.join().unwrap();
+    receiver
+}
+
+#[test]
+fn bytes_left_by_buffered_reads_come_next_by_every_method() {
+    for receiving in WAYS {
+        for (write_bytes, zero_copy) in [(1447, false), (61_440, true), (65_536, false)] {
+            let bytes = if receiving == (Some(ReceiveMethod::Recv { bytes: 1 })) { 3001 } else { 3_654_321 };
+            read_in_turns(receiving, SendPlan { bytes, write_bytes, zero_copy });
+        }
+    }
+}
+
+#[test]
+fn mapped_pages_read_as_slices_count_as_copied() {
+    let (mut peer, stream) = loopback_pair();
+    let mut receiver = receiver_of(stream, Some(ReceiveMethod::Mapped));
+    // Less than a first segment over loopback (32741 bytes).
+    let sent = SendPlan { bytes: 7 * PAGE_BYTES, write_bytes: 7 * PAGE_BYTES, zero_copy: true };
+    send_pattern(&mut peer, sent);
+    wait_until_queued(&receiver, sent.bytes);
+    let first = receiver.fill_buf().unwrap().len();
+    let copied = receiver.ledger();
+    assert_eq!((copied.bytes(), copied.bytes_of(Evidence::ZeroCopy)), (first as u64, 0), "{copied}");
+    let slices = copied.bytes_of(Evidence::Copied(Cause::Gathered));
+    receiver.consume(first);
+    let mut mapped_bytes = 0;
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        mapped_bytes += chunk.mapped().len() as u64;
+    }
+    let all = receiver.ledger();
+    assert_eq!((all.bytes(), all.bytes_of(Evidence::ZeroCopy)), (sent.bytes as u64, mapped_bytes), "{all}");
+    assert!(slices > 0, "pages sent without a copy are mapped: {all}");
+}
+
 #[test]
 fn short_messages_are_received_without_waiting_for_more() {
     for receiving in WAYS {
@@ -288,7 +363,7 @@ fn every_wait_receives_and_times_out() {
         drop(later.join().unwrap());
         assert!(receiver.receive_timeout(LONGEST).unwrap().is_none() && receiver.is_finished(), "{wait:?}");
         assert!(receiver.arm().unwrap(), "the end is there");
-        let stats = receiver.stats().unwrap();
+        let stats = receiver.stats();
         assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 1, 0), "{wait:?}: {stats}");
     }
 }
@@ -449,8 +524,8 @@ fn an_earlier_timeout_of_the_socket_is_cleared() {
 fn a_listener_serves_more_connections_than_a_pool_has_buffers() {
     let shared = Pool::new(BUFFERS, 4096).unwrap();
     for builder in [Stream::builder(), Stream::builder().receive_pool(&shared)] {
-        let listener = builder.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let address = listener.local_address().unwrap();
+        let listener = builder.listen((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
         let connections: Vec<_> = (0..3 * BUFFERS)
             .map(|_| {
                 let mut peer = TcpStream::connect(address).unwrap();
@@ -482,7 +557,7 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
         let mut bytes = Vec::new();
         receiver.read_to_end(&mut bytes).unwrap()
     };
-    assert!(kept.iter().any(|chunk| chunk.mapped().len() > 0), "pages are kept");
+    assert!(kept.iter().any(|chunk| !chunk.mapped().is_empty()), "pages are kept");
     drop(receiver);
     let mut peer = sender.join().unwrap();
     peer.set_read_timeout(Some(LONGEST)).unwrap();
@@ -574,7 +649,7 @@ fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)>
     pages.send_by_reference(sender.as_fd());
     wait_until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
     let chunk = next_chunk(&mut receiver).unwrap().unwrap();
-    assert!(chunk.mapped().len() > 0, "{chunk:?}: {}", receiver.diagnosis());
+    assert!(!chunk.mapped().is_empty(), "{chunk:?}: {}", receiver.diagnosis());
     Some((pages, sender, receiver, chunk))
 }
 
@@ -650,7 +725,34 @@ fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
         assert_eq!((&buffer[..], buffer.as_ptr() != place), (&bytes[..], mapped_bytes > 0));
         mapped += mapped_bytes as u64;
     }
-    assert_eq!(mapped, receiver.ledger().bytes_of(Evidence::ZeroCopy));
+    let ledger = receiver.ledger();
+    assert_eq!(
+        (mapped, 0),
+        (ledger.bytes_of(Evidence::Copied(Cause::Gathered)), ledger.bytes_of(Evidence::ZeroCopy))
+    );
+    assert_eq!(ledger.bytes(), what.bytes as u64);
+    sender.join().unwrap();
+}
+
+/// Bytes of chunks on pages are copied, and those of others are not.
+#[cfg(feature = "bytes")]
+#[test]
+fn bytes_of_mapped_pages_are_copied_once_and_counted() {
+    let (sender, receiver) = loopback_pair();
+    let what = SendPlan { bytes: 5 * 61_440, write_bytes: 61_440, zero_copy: true };
+    let sender = send_in_thread(sender, what);
+    let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
+    let (mut mapped, mut all) = (0, Vec::new());
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        let (place, pages) = (chunk.copied().as_ptr(), chunk.mapped().len());
+        let bytes = bytes::Bytes::from(chunk);
+        assert_eq!(bytes.as_ptr() != place, pages > 0);
+        mapped += pages as u64;
+        all.extend_from_slice(&bytes);
+        assert_eq!(receiver.ledger().bytes_of(Evidence::Copied(Cause::Gathered)), mapped);
+    }
+    ExpectedBytes::default().check_bytes(&all);
+    assert_eq!(all.len(), what.bytes);
     sender.join().unwrap();
 }
 

@@ -2,11 +2,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use nocopy_lab::patience::wait_until;
+use nocopy_lab::patience::{PATIENCE, wait_until};
 
 use super::ends::reset_connection;
 use super::flush::HEAD_BYTES_MAX;
 use crate::memory::pool::Pool;
+use crate::memory::send_queue::Position;
 use crate::sys::tcp_receive::tcp_info;
 use crate::tcp::Method;
 use crate::tcp::{Published, Stream};
@@ -65,5 +66,35 @@ fn a_short_head_shares_a_segment_with_referenced_bytes() {
                     && received[head..].iter().all(|&byte| byte == 7)
             );
         }
+    }
+}
+
+/// A position behind the fourth GiB is not cut to 32 bits. What is before counts as handed over.
+#[test]
+fn the_end_of_a_buffer_of_5_gib_is_sent() {
+    const BYTES: usize = 5 << 30;
+    const REST: usize = 300_000;
+    let Ok(pool) = Pool::new(1, BYTES) else { return }; // the machine counts pages that are not touched
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for method in [Method::Plain, Method::ZeroCopy] {
+        let mut stream = Stream::builder().method(method).connect(listener.local_addr().unwrap()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        let sender = stream.sender();
+        let mut buffer = pool.take().expect("it has returned");
+        buffer.resize(BYTES);
+        buffer[BYTES - REST..].fill(7);
+        let ticket = sender.send(buffer).unwrap();
+        assert_eq!(sender.queued_bytes.total(), BYTES as u64);
+        sender.queue.advance(Position { ticket: ticket.0, bytes: BYTES - REST }, None);
+        sender.queued_bytes.buffered -= (BYTES - REST) as u64;
+        let reading = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            peer.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        sender.finish().unwrap();
+        let bytes = reading.join().unwrap();
+        assert!(bytes.len() == REST && bytes.iter().all(|&byte| byte == 7), "{method}: {}", bytes.len());
+        assert!(sender.drain(PATIENCE).unwrap() && pool.available() == 1);
     }
 }

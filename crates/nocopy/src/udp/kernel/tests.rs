@@ -320,14 +320,14 @@ fn a_taken_buffer_returns_with_its_last_datagram() {
     let batch = receiver.receive().unwrap();
     let run = &batch.runs()[0];
     assert_eq!((run.len(), run.segment_bytes(), run.bytes().len()), (4, 500, 1700));
-    assert_eq!(run.from().port(), sender.local_addr().unwrap().port());
+    assert_eq!(run.source().port(), sender.local_addr().unwrap().port());
     let mut datagrams: Vec<_> = batch.into_datagrams().map(batch::Datagram::take).collect();
     drop(receiver);
     assert_eq!(pool.available(), 3, "one buffer is away");
     let last = datagrams.pop().unwrap();
     thread::spawn(move || drop(datagrams)).join().unwrap();
     assert_eq!(&*last, &sent[1500..]);
-    assert_eq!(last.from().port(), sender.local_addr().unwrap().port());
+    assert_eq!(last.source().port(), sender.local_addr().unwrap().port());
     let last = Buffer::from(last);
     assert_eq!(&*last, &sent[1500..]);
     drop(last);
@@ -380,7 +380,7 @@ fn every_datagram_is_received_or_counted_as_dropped() {
         assert_eq!((accounted, receiver.try_receive().unwrap().count()), (all, 0));
         let dropped = receiver.dropped_datagram_count().unwrap();
         assert!(dropped > 0, "the buffer holds fewer");
-        assert_eq!(receiver.stats().unwrap()["sk_drops"], dropped);
+        assert_eq!(receiver.stats().get("sk_drops").unwrap(), dropped);
         assert_eq!(receiver.dropped_datagram_count().unwrap(), dropped, "counted once");
     }
 }
@@ -395,10 +395,10 @@ fn an_error_of_the_network_does_not_end_receiving() {
 
 fn assert_error_is_kept(queued: bool) {
     let peer = UdpSocket::bind(LOOPBACK).unwrap();
-    let peer_address = peer.local_addr().unwrap();
+    let peer_addr = peer.local_addr().unwrap();
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
     let address = socket.local_addr().unwrap();
-    socket.connect(peer_address).unwrap();
+    socket.connect(peer_addr).unwrap();
     if queued {
         udp_send::enable_error_queue(&socket, false).unwrap();
     }
@@ -413,7 +413,7 @@ fn assert_error_is_kept(queued: bool) {
     wait_for_any(&receiver);
     // What was there stays, and more comes.
     let mut received = receive_datagrams(&mut receiver, 3);
-    let peer = UdpSocket::bind(peer_address).unwrap();
+    let peer = UdpSocket::bind(peer_addr).unwrap();
     peer.send_to(&numbered_pattern(3, 10), address).unwrap();
     received.extend(receive_datagrams(&mut receiver, 1));
     let errors: Vec<_> = kernel.take_errors().into_iter().map(|error| error.errno).collect();
@@ -600,7 +600,7 @@ fn multicast_is_received_only_by_sockets_that_joined_the_group() {
             socket_in_namespace(lab.right(), at, set)
         };
         let mut joined = join(any, group);
-        let at = joined.local_address().unwrap();
+        let at = joined.local_addr().unwrap();
         let mut other = join(at, another);
 
         let sender = socket_in_namespace(lab.left(), any, |builder| builder.multicast(left, 3));
@@ -620,7 +620,7 @@ fn multicast_is_received_only_by_sockets_that_joined_the_group() {
                 let own = group.is_ipv4().then(|| lab.right().ipv4());
                 assert_eq!(local.reply_from, own, "the address to answer from");
                 assert!(datagram.len() <= 1400);
-                if let SocketAddr::V6(from) = datagram.from() {
+                if let SocketAddr::V6(from) = datagram.source() {
                     assert_eq!(from.scope_id(), right, "a link-local sender is one of an interface");
                 }
                 received.extend_from_slice(&datagram);

@@ -46,7 +46,7 @@ impl KernelSockets {
     /// receives for it wait at the socket.
     pub(super) fn bind_address(local: SocketAddr, settings: &SocketSettings) -> Result<Self, OpenError> {
         let socket = bind_kernel_socket(local, |socket| settings.apply_to_socket(socket, local.is_ipv6()))?;
-        let local = address::local_address(&socket).map_err(setting_error("port number"))?;
+        let local = address::local_addr(&socket).map_err(setting_error("port number"))?;
         let (hop_limit, multicast_hop_limit) =
             hop_limits(&SockRef::from(&socket), local.is_ipv4()).map_err(setting_error("hop limit"))?;
         enable_error_queue(&socket, local.is_ipv6()).map_err(setting_error("errors of the network"))?;
@@ -64,7 +64,7 @@ impl KernelSockets {
         interface: &Interface,
         settings: &SocketSettings,
     ) -> Result<(), OpenError> {
-        let local = self.local_address();
+        let local = self.local_addr();
         set_multicast_interface(
             &SockRef::from(&self.sockets[0].descriptor),
             local.is_ipv6(),
@@ -104,7 +104,7 @@ impl KernelSockets {
         &self.own
     }
 
-    pub(super) fn local_address(&self) -> SocketAddr {
+    pub(super) fn local_addr(&self) -> SocketAddr {
         self.sockets[0].address
     }
 
@@ -119,7 +119,7 @@ impl KernelSockets {
 
     /// Sends pieces as one datagram, with a copy. A call that returns an error that an earlier datagram left
     /// at the socket is repeated.
-    pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
+    pub(super) fn send_to(&self, pieces: &[&[u8]], to: SocketAddr) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let (socket, to) = (SockRef::from(&*self.own), SockAddr::from(to));
         let mut left = PENDING_ERRORS_MAX;
@@ -232,7 +232,7 @@ mod tests {
             (kernel, socket2::Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap())
         });
         let (forged, local) =
-            (forged_port_unreachable(kernel.local_address().port()), SockAddr::from(kernel.local_address()));
+            (forged_port_unreachable(kernel.local_addr().port()), SockAddr::from(kernel.local_addr()));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -242,7 +242,7 @@ mod tests {
             });
             let mut call = RecvmmsgArguments::new(1);
             let mut receive = || {
-                let _ = kernel.send(kernel.local_address(), &[b"datagram"]); // fails under such a flood, too
+                let _ = kernel.send_to(&[b"datagram"], kernel.local_addr()); // fails under such a flood, too
                 kernel.receive(&mut call, &mut [0; 10])
             };
             // Many more times than needed to meet two errors without a notice.
@@ -251,7 +251,7 @@ mod tests {
             assert!(ended.is_none(), "{ended:?}");
         });
         assert!(kernel.own.network_error_count() > 0);
-        kernel.send(kernel.local_address(), &[b"behind it"]).unwrap();
+        kernel.send_to(&[b"behind it"], kernel.local_addr()).unwrap();
         assert!(kernel.receive(&mut RecvmmsgArguments::new(1), &mut [0; 10]).unwrap().is_some());
     }
 }

@@ -56,7 +56,7 @@ impl Socket {
     ) -> Result<Self, OpenError> {
         settings.check_over_port(local)?;
         let kernel = KernelSockets::bind_address(local, settings)?;
-        let port = port.filter(&socket_filter(kernel.local_address(), settings)).open()?;
+        let port = port.filter(&socket_filter(kernel.local_addr(), settings)).open()?;
         Ok(Self::from_ports(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
     }
 
@@ -69,7 +69,7 @@ impl Socket {
     ) -> Result<Vec<Self>, OpenError> {
         settings.check_over_port(local)?;
         let kernel = KernelSockets::bind_address(local, settings)?;
-        let ports = port.filter(&socket_filter(kernel.local_address(), settings)).open_queues(..)?.into();
+        let ports = port.filter(&socket_filter(kernel.local_addr(), settings)).open_queues(..)?.into();
         Self::from_ports(ports, kernel, settings)
     }
 
@@ -101,8 +101,8 @@ impl Socket {
     }
 
     /// Its address, with the port number that the kernel chose if that was 0.
-    pub(crate) fn local_address(&self) -> SocketAddr {
-        self.sender.local_address()
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.sender.local_addr()
     }
 
     pub(crate) fn area(&self) -> &Area {

@@ -139,7 +139,7 @@ impl Receiver {
         let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
         let classifier = PacketClassifier {
             own_addresses: kernel.addresses().collect(),
-            port_number: kernel.local_address().port(),
+            port_number: kernel.local_addr().port(),
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
             reports_marks: settings.congestion_marks,
@@ -265,26 +265,26 @@ impl Receiver {
     }
 
     /// Counts of datagrams, of other packets, and of drops at the ordinary sockets.
-    pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
+    pub(in crate::udp) fn stats(&self) -> Stats {
         let all = self.classifier.received;
         let is_dropped =
             |counter: &Counter| ["bad_checksums", "several_in_one", "lost"].contains(&&*counter.name);
         let (dropped, others): (Vec<Counter>, Vec<Counter>) = all.counters().partition(is_dropped);
         let stats = Stats::with_moved(all.over_port + all.strays, all.over_port_bytes + all.stray_bytes);
-        let below = self.port.stats()?;
+        let below = self.port.stats();
         let stats = stats
             .with_dropped(dropped)
             .with_counters(others)
             .with_dropped(below.counters_named(&["rx_dropped", "rx_ring_full", "tp_drops", "filter_lost"]))
             .with_faults(below.counters_named(&["rx_invalid_descs"]))
             .with_faults(below.counters_named(&port::RX_FAULTS));
-        let sk_drops =
-            [sk_drops_counter(if self.counts_elsewhere { 0 } else { self.kernel.drop_count()? })];
+        let sk_drops = if self.counts_elsewhere { Some(0) } else { self.kernel.drop_count().ok() };
+        let sk_drops = sk_drops.map(sk_drops_counter);
         // The sockets ignore datagrams that a packet ring also receives: those drops are no losses.
-        Ok(match self.classifier.host {
+        match self.classifier.host {
             Err(ToHostError::HostHasThem { .. }) => stats.with_counters(sk_drops),
             _ => stats.with_dropped(sk_drops),
-        })
+        }
     }
 
     /// The evidence for all payloads so far: the port's evidence, or the cause of a copy. (Taking one
@@ -558,7 +558,7 @@ enum DatagramBody<'half> {
 
 impl Datagram<'_> {
     #[inline]
-    pub(crate) fn from(&self) -> SocketAddr {
+    pub(crate) fn source(&self) -> SocketAddr {
         self.info.from
     }
 

@@ -97,7 +97,7 @@ impl RouteCache {
         kernel: &KernelSockets,
         settings: &SocketSettings,
     ) -> Result<Self, OpenError> {
-        let local = kernel.local_address();
+        let local = kernel.local_addr();
         let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(|error| match error {
             RouteError::System { source, .. } => OpenError::Routes(source),
             other => OpenError::Routes(route_socket_error(other)),

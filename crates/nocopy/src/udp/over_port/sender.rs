@@ -199,13 +199,13 @@ impl Sender {
     /// [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no byte of it is copied.
     /// Returns the unchanged payload if there is no room (flush first), or it cannot be sent at all.
     #[inline]
-    pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
+    pub(crate) fn send_to(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.send_by_any_path(frame, to).map(drop)
     }
 
-    /// Like [`Sender::send`], for a payload that the caller wants back: when the kernel has finished with its
-    /// frame, the frame waits for [`Sender::reap_into`], with the payload as it was sent, without headers.
-    /// The frame of a datagram sent through the kernel waits there at once.
+    /// Like [`Sender::send_to`], for a payload that the caller wants back: when the kernel has finished with
+    /// its frame, the frame waits for [`Sender::reap_into`], with the payload as it was sent, without
+    /// headers. The frame of a datagram sent through the kernel waits there at once.
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
@@ -240,7 +240,7 @@ impl Sender {
         }
     }
 
-    /// Like [`Sender::send`], for a payload in several frames, on ports opened with
+    /// Like [`Sender::send_to`], for a payload in several frames, on ports opened with
     /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the headers need room in front of the first.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub(crate) fn send_chain(
@@ -352,7 +352,7 @@ impl Sender {
         if !self.strangers.may_send_to_unverified(self.kernel.socket().as_fd(), payload.len(), to) {
             return Err(Reason::Full);
         }
-        self.kernel.send(to, &[payload]).map_err(kernel_send_reason)?;
+        self.kernel.send_to(&[payload], to).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(KernelReason::Stranger, payload.len());
         Ok(())
     }
@@ -443,8 +443,8 @@ impl Sender {
         self.kernel.socket()
     }
 
-    pub(in crate::udp) fn local_address(&self) -> SocketAddr {
-        self.kernel.local_address()
+    pub(in crate::udp) fn local_addr(&self) -> SocketAddr {
+        self.kernel.local_addr()
     }
 
     /// Whether the kernel holds no frame of this sender any more.
@@ -453,7 +453,7 @@ impl Sender {
     }
 
     /// Frames that the kernel has.
-    pub(in crate::udp) fn in_flight(&mut self) -> usize {
+    pub(in crate::udp) fn in_flight(&self) -> usize {
         self.port.in_flight()
     }
 
@@ -471,7 +471,7 @@ impl Sender {
     #[cold]
     fn send_by_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: KernelReason) -> Result<(), Reason> {
         self.flush_before_other_path().map_err(Reason::System)?;
-        self.kernel.send(to, pieces).map_err(kernel_send_reason)?;
+        self.kernel.send_to(pieces, to).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
         Ok(())
     }

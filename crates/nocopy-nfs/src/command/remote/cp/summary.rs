@@ -78,8 +78,7 @@ impl Summary {
         failures: Vec<(String, String)>,
         clients: &[Client],
     ) -> Self {
-        let sum =
-            |name: &str| clients.iter().filter_map(|client| client.stats().ok()?.get(name)).sum::<u64>();
+        let sum = |name: &str| clients.iter().filter_map(|client| client.stats().get(name)).sum::<u64>();
         let copied = |cause| {
             let bytes = |client: &Client| client.ledger().bytes_of(Evidence::Copied(cause));
             clients.iter().map(bytes).sum()

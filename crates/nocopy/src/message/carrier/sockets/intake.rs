@@ -130,7 +130,7 @@ impl Intake {
     }
 
     fn keep(&mut self, run: Run, deliver: &mut impl Deliver) {
-        let (from, congested) = (run.from(), run.is_congested());
+        let (from, congested) = (run.source(), run.is_congested());
         let (step, all) = (run.segment_bytes(), run.bytes().len());
         let mut held = self.spare.pop().unwrap_or_default();
         Arc::get_mut(&mut held).expect("nobody has a part of a spare one").run = Some(run);
@@ -178,8 +178,7 @@ impl Intake {
             self.no_memory += 1;
             return None;
         };
-        buffer.set_len(bytes.len());
-        buffer.bytes_mut().expect("memory of a pool").copy_from_slice(bytes);
+        buffer.writable().expect("memory of a pool").fill(bytes).expect("cut by the callers");
         self.copied.0 += 1;
         self.copied.1 += buffer.len() as u64;
         Some(Received::Buffer(buffer))

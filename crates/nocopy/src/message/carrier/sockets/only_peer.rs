@@ -239,7 +239,7 @@ impl OnlyPeer {
                 let _ = epoll::delete(poll, socket); // it is watched
             }
             // Nobody sends from there.
-            let _ = address::local_address(&socket).map(|own| rustix::net::connect(socket, &own));
+            let _ = address::local_addr(&socket).map(|own| rustix::net::connect(socket, &own));
         }
         receiver.connect(None);
         (self.is_connected, self.until_first) = (false, 0);
@@ -266,13 +266,13 @@ impl OnlyPeer {
 /// another program that asks for the same could take it, too.
 fn open(receiver: &kernel::Receiver, to: &Path) -> io::Result<OwnedFd> {
     let first = receiver.socket();
-    let local = address::local_address(&first)?;
+    let local = address::local_addr(&first)?;
     let local = to.local.map_or(local, |asked| asked.at(local.port()));
     // Two sockets can have one address only if both allow it when the second one is bound.
     sockopt::set_socket_reuseaddr(first, true)?;
     let bound = super::settings().reuse_address(true).bind_socket(local);
     sockopt::set_socket_reuseaddr(first, false)?;
-    let socket = OwnedFd::from(bound.map_err(io::Error::other)?);
+    let socket = OwnedFd::from(bound?);
     sockopt::set_socket_reuseaddr(&socket, false)?;
     allow_fragments(&socket, local.is_ipv6(), false)?;
     set_coalescing(&socket, receiver.coalesces())?;

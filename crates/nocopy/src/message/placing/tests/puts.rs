@@ -8,7 +8,7 @@ use crate::message::{PutRefusal, Region};
 /// Two connected endpoints, left and right, each followed by its handle of the other.
 fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer) {
     let builder = || Endpoint::builder().streams(streams).max_message_bytes(message_bytes);
-    let bind = || builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let bind = || builder().bind("127.0.0.1:0").unwrap();
     let (mut left, mut right) = (bind(), bind());
     let (to_right, to_left) = meet(&mut left, &mut right);
     (left, to_right, right, to_left)
@@ -16,7 +16,7 @@ fn pair(streams: bool, message_bytes: usize) -> (Endpoint, Peer, Endpoint, Peer)
 
 /// Connects the left endpoint to the right one; returns what each calls the other.
 fn meet(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
-    let to_right = left.start_connect(right.local_address()).unwrap();
+    let to_right = left.start_connect(right.local_addr()).unwrap();
     let mut to_left = None;
     repeat_until("a connection", || {
         left.wait(Duration::ZERO).unwrap();
@@ -158,7 +158,7 @@ fn long_puts_are_not_copied_in_user_space() {
     }
     let copied =
         |cause| right.ledger().bytes_of(Evidence::Copied(cause)) - before.bytes_of(Evidence::Copied(cause));
-    assert_eq!(counter(&right, "puts_placed"), 20, "{}", right.stats().unwrap());
+    assert_eq!(counter(&right, "puts_placed"), 20, "{}", right.stats());
     assert_eq!(copied(Cause::Gathered), 0, "{}", right.ledger());
     assert!(copied(Cause::BelowThreshold) < 20_000, "short datagrams: {}", right.ledger());
     assert!(copied(Cause::SocketCall) > 19 * BYTES as u64, "by the kernel: {}", right.ledger());
@@ -317,7 +317,7 @@ fn the_rest_of_a_cut_stream_is_not_written() {
 #[test]
 fn a_connection_that_waits_is_passed_over() {
     let (mut left, to_right, mut right, to_left) = pair(false, BYTES);
-    let mut other = Endpoint::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut other = Endpoint::bind("127.0.0.1:0").unwrap();
     let (other_to_right, to_other) = meet(&mut other, &mut right);
     let pool = pool(2);
     let mut ends = [(&mut left, to_right, to_left), (&mut other, other_to_right, to_other)];
@@ -351,10 +351,10 @@ fn a_connection_that_waits_is_passed_over() {
 /// At the limit of connections a put is refused at once, instead of letting the program wait.
 #[test]
 fn a_put_without_a_place_for_its_connection_is_refused() {
-    let address = "127.0.0.1:0".parse().unwrap();
+    let address = "127.0.0.1:0";
     let mut left = Endpoint::builder().peers_max(1).bind(address).unwrap();
     let mut right = Endpoint::bind(address).unwrap();
-    let to_right = left.start_connect(right.local_address()).unwrap();
+    let to_right = left.start_connect(right.local_addr()).unwrap();
     repeat_until("a connection", || {
         left.wait(Duration::ZERO).unwrap();
         right.wait(Duration::ZERO).unwrap();

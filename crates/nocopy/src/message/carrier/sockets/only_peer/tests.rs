@@ -29,7 +29,7 @@ fn send(from: &mut Endpoint, number: u32, to: Peer) {
 }
 
 fn send_message(from: &mut Endpoint, message: &[u8], to: Peer) {
-    from.send_copy(message, to).unwrap();
+    from.send_copy_to(message, to).unwrap();
     from.flush().unwrap();
     from.wait(Duration::ZERO).unwrap(); // for acknowledgements of earlier ones
 }
@@ -41,7 +41,7 @@ fn next(at: &mut Endpoint, sender: &mut Endpoint) -> (u32, Peer) {
     loop {
         while at.poll_event().is_some() {}
         if let Some(message) = at.receive_timeout(Duration::from_millis(10)).unwrap() {
-            let (bytes, from) = (message.to_vec(), message.from());
+            let (bytes, from) = (message.to_vec(), message.peer());
             let number = u32::from_be_bytes(*bytes.first_chunk().unwrap());
             assert!(bytes == self::message(number, bytes.len() > 4));
             return (number, from);
@@ -77,8 +77,8 @@ fn has_second(endpoint: &Endpoint) -> bool {
 
 /// Connects a third endpoint.
 fn other_of(right: &mut Endpoint) -> (Endpoint, Peer) {
-    let mut other = builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let to_right = other.start_connect(right.local_address()).unwrap();
+    let mut other = builder().bind("127.0.0.1:0").unwrap();
+    let to_right = other.start_connect(right.local_addr()).unwrap();
     wait_until("a connection", || {
         other.wait(Duration::ZERO).unwrap();
         right.wait(Duration::ZERO).unwrap();
@@ -152,7 +152,7 @@ fn a_busy_socket_does_not_silence_the_other() {
         send(senders[quiet], 7, by_quiet);
         let came = (0..50).any(|number| {
             send(senders[busy], number, by_busy);
-            right.try_receive().unwrap().is_some_and(|message| (message.from() == to_left) == (quiet == 1))
+            right.try_receive().unwrap().is_some_and(|message| (message.peer() == to_left) == (quiet == 1))
         });
         assert!(came, "sender {quiet}");
         wait_until("the rest", || {
@@ -193,10 +193,10 @@ fn the_socket_is_closed_when_packets_go_elsewhere() {
 fn a_peer_that_is_gone_is_no_error() {
     let (mut left, to_right, mut right) = tests::connected([builder(), builder()]);
     converse(&mut left, to_right, &mut right);
-    let address = right.local_address();
+    let address = right.local_addr();
     drop(right);
     for number in 0..10 {
-        let _ = left.send_copy(&message(number, is_long(number)), to_right); // it says goodbye, if that was heard
+        let _ = left.send_copy_to(&message(number, is_long(number)), to_right); // it says goodbye, if that was heard
         left.flush().unwrap();
         assert!(left.try_receive().unwrap().is_none());
     }
@@ -219,8 +219,8 @@ fn nobody_else_can_take_the_address() {
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    assert_eq!(rustix::net::bind(&socket, &left.local_address()), Err(rustix::io::Errno::ADDRINUSE));
-    assert!(UdpSocket::bind(left.local_address()).is_err());
+    assert_eq!(rustix::net::bind(&socket, &left.local_addr()), Err(rustix::io::Errno::ADDRINUSE));
+    assert!(UdpSocket::bind(left.local_addr()).is_err());
 }
 
 /// Addresses of IPv6, and an endpoint at all addresses of the host.
@@ -230,9 +230,9 @@ fn an_only_peer_may_be_anywhere() {
         return;
     }
     for (left, right) in [("[::1]:0", "[::1]:0"), ("0.0.0.0:0", "127.0.0.1:0"), ("[::]:0", "[::1]:0")] {
-        let bind = |address: &str| builder().bind(address.parse().unwrap()).unwrap();
+        let bind = |address: &str| builder().bind(address).unwrap();
         let (mut left, mut right) = (bind(left), bind(right));
-        let to_right = left.start_connect(right.local_address()).unwrap();
+        let to_right = left.start_connect(right.local_addr()).unwrap();
         wait_until("a connection", || {
             left.wait(Duration::ZERO).unwrap();
             right.wait(Duration::ZERO).unwrap();

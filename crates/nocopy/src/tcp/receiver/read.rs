@@ -1,0 +1,56 @@
+//! A stream's receiving half for programs that read through [`io::Read`] and [`io::BufRead`].
+
+use std::io::{self, BufRead};
+
+use super::Receiver;
+use crate::facts::evidence::{Cause, Evidence};
+use crate::sys::tcp_receive;
+use crate::tcp::chunk::Chunk;
+
+impl io::Read for Receiver {
+    /// Waits for bytes, and copies those that have arrived into a slice; counted as [`Cause::Slice`].
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if let Some(chunk) = &self.unread {
+            let bytes = chunk.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&chunk.copied()[..bytes]);
+            self.consume(bytes);
+            return Ok(bytes);
+        }
+        self.set_timeout(None)?;
+        let received = self.retry_interrupted(|socket| tcp_receive::receive(socket, buffer, true))?;
+        if received == 0 {
+            self.note_end()?;
+        } else {
+            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
+        }
+        Ok(received)
+    }
+}
+
+/// What was not consumed is returned by the next call of any receiving method. It is no longer in the socket:
+/// [`Pages::fill`](crate::tcp::Pages::fill) would leave it out.
+impl io::BufRead for Receiver {
+    /// Waits for bytes if all were consumed, and returns those of a chunk in place. Bytes on mapped pages,
+    /// which their sender may still change, are copied, and count as [`Cause::Gathered`].
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.unread.is_none() {
+            let received = self.receive_within(None)?;
+            self.unread = received.map(|chunk| chunk.into_slice(&mut self.tally));
+        }
+        Ok(self.unread.as_ref().map_or(&[], Chunk::copied))
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        if let Some(chunk) = &mut self.unread {
+            chunk.trim_front(bytes);
+            if chunk.is_empty()
+                && let Some(chunk) = self.unread.take()
+            {
+                self.recycle(chunk);
+            }
+        }
+    }
+}
