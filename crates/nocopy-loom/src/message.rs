@@ -99,8 +99,12 @@ impl Endpoint {
         if messages && self.messages > 0 || self.events > 0 || poll::has_arrived() {
             return Ok(true);
         }
-        self.descriptor.arm(&self.carrier, None)?;
+        self.arm_descriptor(None)?;
         Ok(false)
+    }
+
+    pub(crate) fn arm_descriptor(&mut self, due: Option<Duration>) -> io::Result<()> {
+        self.descriptor.arm(&self.carrier, due)
     }
 
     pub(crate) fn next_timeout(&mut self) -> Option<Duration> {

@@ -15,8 +15,9 @@ use nocopy_nfs::client::{Client, FilePosition, FilledBuffer, Ticket};
 
 const TIME: Duration = Duration::from_secs(1);
 
+// A box leads to the client, as the halves that wait lead to what has the trait.
 receives! {
-    files: Client,
+    files: Box<Client>,
 }
 
 /// Receives into given memory, and returns it.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy::area::AreaConfig;
-use nocopy::port::OpenError;
+use nocopy::port::{NonblockingSender, OpenError};
 use nocopy::{Area, Port, Reason, Receiver, Rejected, Sender};
 
 /// Forwards in one direction; returns packets forwarded and dropped.
@@ -28,12 +28,12 @@ fn forward_packets(
         if is_jumbo {
             while let Some(packet) = batch.next_chain() {
                 let sent = to.forward_chain(packet);
-                count(flush_and_retry_send(to, sent, Sender::send_chain)?);
+                count(flush_and_retry_send(to, sent, NonblockingSender::send_chain)?);
             }
         } else {
             for packet in batch {
                 let sent = to.forward(packet);
-                count(flush_and_retry_send(to, sent, Sender::send)?);
+                count(flush_and_retry_send(to, sent, NonblockingSender::send)?);
             }
         }
         to.flush()?;
@@ -46,7 +46,7 @@ fn forward_packets(
 fn flush_and_retry_send<T>(
     to: &mut Sender,
     sent: Result<(), Rejected<T>>,
-    send: fn(&mut Sender, T) -> Result<(), Rejected<T>>,
+    send: fn(&mut NonblockingSender, T) -> Result<(), Rejected<T>>,
 ) -> io::Result<bool> {
     if let Err(Rejected { item, reason: Reason::Full }) = sent {
         to.flush()?;

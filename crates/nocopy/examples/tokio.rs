@@ -3,7 +3,6 @@
 use std::error::Error;
 
 use nocopy::Port;
-use nocopy::tokio::AsyncReceiver;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -12,7 +11,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let count: usize = arguments.next().map_or(Ok(10), |count| count.parse())?;
 
     let (receiver, _sender) = Port::open(&interface)?.split();
-    let mut receiver = AsyncReceiver::new(receiver)?;
+    let mut receiver = receiver.into_async()?;
     println!("{interface}: receiving");
     let mut received = 0;
     while received < count {

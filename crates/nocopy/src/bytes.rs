@@ -4,10 +4,7 @@
 //! last clone is dropped, on any thread. The pool does not grow meanwhile. A receiver whose pool is empty
 //! returns `OutOfMemory` and counts that, while the data waits in the kernel; a sender's `buffer` returns
 //! none.
-#![allow(unsafe_code)]
-
-use ::bytes::buf::UninitSlice;
-use ::bytes::{BufMut, Bytes};
+use ::bytes::Bytes;
 
 use crate::memory::pool::{Buffer, BufferMut, SharedBuffer};
 use crate::{message, tcp, udp};
@@ -90,24 +87,8 @@ impl From<message::Message<'_>> for Bytes {
     }
 }
 
-// SAFETY: `chunk_mut` returns the memory between length and capacity, and `advance_mut` moves the length.
-unsafe impl BufMut for BufferMut {
-    fn remaining_mut(&self) -> usize {
-        // No underflow: the length never exceeds the capacity.
-        self.capacity() - self.len()
-    }
-
-    /// Panics if there is less room.
-    unsafe fn advance_mut(&mut self, bytes: usize) {
-        self.resize(self.len().saturating_add(bytes));
-    }
-
-    fn chunk_mut(&mut self) -> &mut UninitSlice {
-        self.spare_mut().into()
-    }
-}
-
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use std::ptr::NonNull;
 

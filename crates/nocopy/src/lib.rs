@@ -53,8 +53,7 @@
 //! bytes, which stay yours. `close` drains, and ends sending.
 //!
 //! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before
-//! each wait on it. With the feature `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and
-//! [`AsyncSender`](tokio::AsyncSender) take any half.
+//! each wait on it. With the feature `tokio`, `into_async` turns a half into one whose waits are futures.
 //!
 //! **Other crates.** With the feature `bytes`, [`Buffer`]s, owned datagrams, chunks and messages convert into
 //! `bytes::Bytes` without a copy, and [`Buffer`] from it; [`BufferMut`] is a `bytes::BufMut`.
@@ -81,7 +80,7 @@
 //! integration
 //! bytes
 //! message
-//! udp  tcp  tokio
+//! udp  tcp
 //! inspect
 //! port  capture
 //! engine
@@ -112,12 +111,12 @@ mod stats;
 mod sync;
 mod sys;
 pub mod tcp;
-#[cfg(feature = "tokio")]
-pub mod tokio;
 pub mod udp;
 
 pub use capture::Capture;
 pub use counter::Counter;
+#[cfg(feature = "tokio")]
+pub use engine::asynchronous::{AsyncReceiver, AsyncSender};
 pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::process_stats;
 pub use facts::evidence::{Cause, Evidence, Ledger};

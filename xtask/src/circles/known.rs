@@ -27,9 +27,8 @@ const fn circle_of_proto(issue: &'static str, files: &'static str) -> KnownImpor
 pub(super) const ALL: &[KnownImportCircle] = &[
     circle_of_nocopy(
         ROAD,
-        "message/arrivals.rs message/builder.rs message/carrier/any.rs message/carrier/mod.rs \
-         message/carrier/sockets.rs message/descriptor.rs message/endpoint.rs message/keep_alive.rs \
-         message/memory.rs message/open_packet.rs message/payload.rs message/placing/posted.rs \
+        "message/arrivals.rs message/carrier/mod.rs message/descriptor.rs message/endpoint.rs \
+         message/keep_alive.rs message/open_packet.rs message/payload.rs message/placing/posted.rs \
          message/placing/puts.rs message/placing/regions.rs message/received.rs message/streams/memory.rs \
          message/streams/mod.rs",
     ),

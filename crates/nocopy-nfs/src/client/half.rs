@@ -1,4 +1,4 @@
-//! The client as a [`ReceiverHalf`]: for other event loops and for tokio (`nocopy::tokio::AsyncReceiver`).
+//! The client as a [`ReceiverHalf`]: for other event loops and for tokio (`nocopy::AsyncReceiver`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

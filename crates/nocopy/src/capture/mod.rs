@@ -28,7 +28,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::counter::Counter;
-use crate::engine::half::receiver_half;
+#[cfg(feature = "tokio")]
+use crate::engine::asynchronous::AsyncReceiver;
+use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::{Explanation, FilterPlace};
@@ -54,22 +56,9 @@ const PACKET_BYTES_ASSUMED: u64 = 2048;
 
 /// A capture of an interface; see the [module](self).
 #[derive(Debug)]
-pub struct Capture {
-    blocks: OwnedBlocks,
-    shared: Arc<CaptureState>,
-    query: InterfaceQuery,
-    _promiscuous: Option<PromiscuousGuard>,
-    wait: Wait,
-    coalescer: WakeupCoalescer,
-    received: ReceivedCounts,
-}
+pub struct Capture(NonblockingCapture);
 
-#[derive(Debug, Clone, Copy, Default)]
-struct ReceivedCounts {
-    blocks: u64,
-    packets: u64,
-    bytes: u64,
-}
+blocking_half!(Capture, NonblockingCapture);
 
 impl Capture {
     /// Captures an interface with default settings: all its queues, packets in the order of their arrival.
@@ -103,16 +92,52 @@ impl Capture {
     }
 
     fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Option<Block>> {
-        if !self.blocks.is_ready() {
-            wait::wait(self, self.wait, deadline)?;
+        let half = &mut self.0;
+        if !half.blocks.is_ready() {
+            wait::wait(half, half.wait, deadline)?;
         }
-        self.try_receive()
+        half.try_receive()
     }
 
+    /// Changes how to wait, from the next wait on.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.0.wait = wait;
+    }
+
+    /// The capture for a tokio program, whose `receive` is a future: it resolves to a block.
+    ///
+    /// # Errors
+    /// No tokio reactor runs here, or no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub fn into_async(self) -> io::Result<AsyncReceiver<NonblockingCapture>> {
+        AsyncReceiver::new(self.0)
+    }
+}
+
+/// What never waits of a [`Capture`]: both it and its asynchronous form deref to this.
+#[derive(Debug)]
+pub struct NonblockingCapture {
+    blocks: OwnedBlocks,
+    shared: Arc<CaptureState>,
+    query: InterfaceQuery,
+    _promiscuous: Option<PromiscuousGuard>,
+    wait: Wait,
+    coalescer: WakeupCoalescer,
+    received: ReceivedCounts,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ReceivedCounts {
+    blocks: u64,
+    packets: u64,
+    bytes: u64,
+}
+
+impl NonblockingCapture {
     /// The next block if there is one, without waiting.
     ///
     /// # Errors
-    /// None; only [`receive`](Self::receive) and [`arm`](Self::arm) check the interface.
+    /// None; only [`Capture::receive`] and [`arm`](Self::arm) check the interface.
     pub fn try_receive(&mut self) -> io::Result<Option<Block>> {
         let Some((block, bytes)) = self.blocks.take_block() else { return Ok(None) };
         self.received.blocks += 1;
@@ -126,16 +151,11 @@ impl Capture {
         drop(block);
     }
 
-    /// Changes how to wait, from the next wait on.
-    pub fn set_wait(&mut self, wait: Wait) {
-        self.wait = wait;
-    }
-
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a
     /// block already. Call it before each such wait.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`Capture::receive`].
     pub fn arm(&mut self) -> io::Result<bool> {
         if !self.blocks.is_ready() {
             Self::check_interface(self)?;
@@ -228,16 +248,16 @@ impl Capture {
     }
 }
 
-receiver_half!(Capture, Option<Block>);
+receiver_half!(NonblockingCapture, Option<Block>);
 
-impl AsFd for Capture {
+impl AsFd for NonblockingCapture {
     /// Readable when there is a block, and while the program holds the block before the next one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.socket.as_fd()
     }
 }
 
-impl WaitSource for Capture {
+impl WaitSource for NonblockingCapture {
     fn is_ready(&mut self) -> bool {
         self.blocks.is_ready()
     }

@@ -12,6 +12,12 @@ pub(crate) fn first_of(addresses: impl ToSocketAddrs) -> io::Result<SocketAddr> 
     addresses.to_socket_addrs()?.next().ok_or_else(no_address)
 }
 
+/// As [`first_of`], without waiting on the thread for the lookup of a name.
+#[cfg(feature = "tokio")]
+pub(crate) async fn first_found(addresses: impl tokio::net::ToSocketAddrs) -> io::Result<SocketAddr> {
+    tokio::net::lookup_host(addresses).await?.next().ok_or_else(no_address)
+}
+
 /// The first success of a function of each address; otherwise the last error. The lookup's error is made one
 /// of the function's.
 pub(crate) fn first_success<T, E>(
@@ -29,8 +35,9 @@ pub(crate) fn first_success<T, E>(
     Err(error.unwrap_or_else(|| lookup_error(no_address())))
 }
 
+/// The error for a name that has no address.
 #[cold]
-fn no_address() -> io::Error {
+pub(crate) fn no_address() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the name has no address; give another, or the address itself")
 }
 

@@ -1,7 +1,8 @@
-//! Traits for code that takes any half, as [`tokio`](crate::tokio) does.
+//! Traits for code that takes any half, as the asynchronous halves do.
 //!
-//! All halves have more methods in common (`tests/contract` names them). They are inherent methods, so no
-//! trait has to be imported.
+//! They are those of the halves that never wait, to which the blocking and the asynchronous halves deref:
+//! give `&mut *receiver` to such code. All halves have more methods in common (`tests/contract` names them).
+//! They are inherent methods, so no trait has to be imported.
 //!
 //! `send` and `send_copy` are in no trait, because a half with one destination takes no address. Other
 //! differences have reasons, too. UDP and TCP senders return a `Ticket` from `send`, and `completed` returns
@@ -20,7 +21,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-/// A half that receives packets, datagrams, a stream, blocks or messages.
+/// A half that receives packets, datagrams, a stream, blocks or messages, and never waits.
 ///
 /// One function for every kind of I/O:
 ///
@@ -38,8 +39,8 @@ use std::os::fd::AsFd;
 /// # std::net::UdpSocket::bind("127.0.0.1:0")?.send_to(b"hello", socket.local_addr()?)?;
 /// # left.sender().send_copy(b"hello")?;
 /// # left.sender().flush()?;
-/// wait(right.receiver())?;
-/// wait(socket.receiver())?;
+/// wait(&mut **right.receiver())?;
+/// wait(&mut **socket.receiver())?;
 /// assert_eq!((right.receiver().try_receive()?.count(), socket.receiver().try_receive()?.count()), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -60,7 +61,7 @@ pub trait ReceiverHalf: AsFd {
     fn arm(&mut self) -> io::Result<bool>;
 }
 
-/// A half that sends.
+/// A half that sends, and never waits.
 ///
 /// One function for every kind of I/O:
 ///
@@ -72,9 +73,9 @@ pub trait ReceiverHalf: AsFd {
 /// }
 /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
 /// # let mut socket = nocopy::udp::Socket::bind("127.0.0.1:0")?;
-/// assert!(is_idle(port.sender()) && is_idle(socket.sender()));
+/// assert!(is_idle(&mut **port.sender()) && is_idle(&mut **socket.sender()));
 /// port.sender().send_copy(b"hello")?; // queued
-/// assert!(!is_idle(port.sender()));
+/// assert!(!is_idle(&mut **port.sender()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait SenderHalf: AsFd {
@@ -153,3 +154,32 @@ macro_rules! sender_half {
     };
 }
 pub(crate) use sender_half;
+
+/// A half whose methods also wait, around the one whose methods never do: `struct
+/// Receiver(NonblockingReceiver)`.
+macro_rules! blocking_half {
+    ($half:ty, $nonblocking:ty) => {
+        impl std::ops::Deref for $half {
+            type Target = $nonblocking;
+
+            #[inline]
+            fn deref(&self) -> &$nonblocking {
+                &self.0
+            }
+        }
+
+        impl std::ops::DerefMut for $half {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut $nonblocking {
+                &mut self.0
+            }
+        }
+
+        impl std::os::fd::AsFd for $half {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.0.as_fd()
+            }
+        }
+    };
+}
+pub(crate) use blocking_half;

@@ -7,6 +7,8 @@
 //! [`Pool`](crate::Pool) are not mapped in the child: touching one ends it.
 
 pub(crate) mod address;
+#[cfg(feature = "tokio")]
+pub(crate) mod asynchronous;
 pub(crate) mod half;
 pub(crate) mod path;
 pub(crate) mod policy;

@@ -121,8 +121,8 @@ impl Request {
         self
     }
 
-    /// Asks for the time at which the packet leaves; [`Sender::departures`](crate::Sender::departures)
-    /// returns it with `token`.
+    /// Asks for the time at which the packet leaves;
+    /// [`Sender::departures`](crate::port::NonblockingSender::departures) returns it with `token`.
     #[must_use]
     pub const fn timestamp(mut self, token: u64) -> Self {
         self.timestamp = Some(token);

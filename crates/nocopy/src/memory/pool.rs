@@ -4,6 +4,8 @@
 //! touching it while it is sent does not compile; it returns when the kernel no longer reads it.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "bytes")]
+mod buf_mut;
 mod buffer;
 mod cache;
 mod memory;

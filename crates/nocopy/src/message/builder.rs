@@ -1,6 +1,5 @@
 //! Builds and opens an endpoint.
 
-use nocopy_proto::errno::ErrorCause;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,13 +7,12 @@ use std::time::Duration;
 use nocopy_proto::message::wire::HEADER_BYTES;
 use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
-use super::Endpoint;
 use super::carrier::{AnyCarrier, Carrier, OverPort, Sockets};
 use super::descriptor::Descriptor;
 use super::memory::{Frames, Shares};
 use super::streams::Streams;
+use super::{Endpoint, NonblockingEndpoint, OpenError};
 use crate::engine::address;
-use crate::facts::io_error::convert_to_io_error;
 use crate::port::{PortBuilder, Wait};
 use crate::udp;
 
@@ -79,87 +77,21 @@ pub struct Builder {
     streams: bool,
 }
 
-/// Why there is no endpoint.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The socket, or the port under it.
-    #[error(transparent)]
-    Socket(#[from] udp::OpenError),
-    /// The kernel does not return the socket's address.
-    #[error("message endpoint: cannot find out the address of its socket{cause}; give one with a port number", cause = ErrorCause(.source))]
-    Address {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The kernel cannot keep datagrams from being cut into fragments.
-    #[error("message endpoint: datagrams cannot be kept from being cut into fragments{cause}; use a kernel that supports IP_MTU_DISCOVER", cause = ErrorCause(.source))]
-    Fragments {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// There is no memory for packets.
-    #[error("message endpoint: no memory for packets{cause}; ask for less", cause = ErrorCause(.source))]
-    Memory {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The windows and messages that were asked for do not fit the memory that was allowed.
-    #[error(
-        "memory of {memory_bytes} B: too little; the windows and the longest message need {needed_bytes} B; allow that much, or shorter messages"
-    )]
-    TooLittleMemory {
-        /// What was allowed.
-        memory_bytes: usize,
-        /// The least memory.
-        needed_bytes: usize,
-    },
-    /// A setting is out of its range.
-    #[error("{setting} of {value}: out of range; it is from {least} to {most}; give such a value")]
-    Setting {
-        /// Which.
-        setting: &'static str,
-        /// What was asked for.
-        value: usize,
-        /// The least.
-        least: usize,
-        /// The most.
-        most: usize,
-    },
-    /// The packets of the port's interface are too short for a message's datagrams.
-    #[error(
-        "datagrams of {longest} B: too short for messages, and the interface's MTU permits no longer ones; raise the MTU by {} B", .least - .longest
-    )]
-    Mtu {
-        /// The longest datagrams of the interface.
-        longest: usize,
-        /// Those that messages need at least.
-        least: usize,
-    },
-    /// No descriptor is left to wait on.
-    #[error("message endpoint: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = ErrorCause(.source))]
-    Poll {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The thread that keeps peers waiting does not start.
-    #[error("message endpoint: no thread to send signs of life{cause}; raise the limits of threads and open files, or do without it", cause = ErrorCause(.source))]
-    Thread {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// The kernel gives no random numbers, which protect connections from forged datagrams.
-    #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = ErrorCause(.source))]
-    Random {
-        /// The kernel's reason.
-        source: io::Error,
-    },
-}
+impl Endpoint {
+    /// Binds an endpoint with default settings to an address of this host; with port number 0 the kernel
+    /// chooses one.
+    ///
+    /// # Errors
+    /// As [`Builder::bind`].
+    pub fn bind(address: impl ToSocketAddrs) -> Result<Self, OpenError> {
+        Self::builder().bind(address)
+    }
 
-convert_to_io_error!(OpenError {
-    Self::Socket(error) => error.io_kind(),
-    _ => io::ErrorKind::InvalidInput,
-});
+    /// Settings for an endpoint.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+}
 
 impl Builder {
     pub(super) fn new() -> Self {
@@ -260,10 +192,10 @@ impl Builder {
     /// Whether long messages, and many short ones at a time, may go by TCP connections beside the datagrams
     /// (default: yes): to peers that do the same, where that is faster. The endpoint then listens on the TCP
     /// port with the number of its UDP port. If that is in use, and with [`crc`](Self::crc), everything goes
-    /// by datagrams; [`explain`](Endpoint::explain) says so. Messages keep their order. TCP connections are
-    /// opened in the network namespace of the thread that calls. What they receive and copy may fill 100 MiB
-    /// of memory, whatever [`memory`](Self::memory) says. Owned messages stay until they are acknowledged, up
-    /// to 256 MiB without published ones; further ones go by datagrams.
+    /// by datagrams; [`explain`](NonblockingEndpoint::explain) says so. Messages keep their order. TCP
+    /// connections are opened in the network namespace of the thread that calls. What they receive and copy
+    /// may fill 100 MiB of memory, whatever [`memory`](Self::memory) says. Owned messages stay until they are
+    /// acknowledged, up to 256 MiB without published ones; further ones go by datagrams.
     #[doc(hidden)]
     pub fn streams(mut self, on: bool) -> Self {
         self.streams = on;
@@ -364,11 +296,12 @@ impl Builder {
         settings.placement = true;
         settings.streams = streams.is_some();
         let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
-        let mut endpoint = Endpoint::new(carrier, settings, datagrams_max, self.wait, descriptor, streams)?;
+        let mut endpoint =
+            NonblockingEndpoint::new(carrier, settings, datagrams_max, self.wait, descriptor, streams)?;
         if self.keep_alive_thread {
             endpoint.start_keep_alive(silence)?;
         }
-        Ok(endpoint)
+        Ok(Endpoint(endpoint))
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.

@@ -12,7 +12,7 @@ use super::open_packet::Standing;
 use super::sending::{refused, rejected};
 use super::sent_shares::Free;
 use super::streams::{LONG_BYTES, Limits, Streams};
-use super::{Endpoint, Payload};
+use super::{NonblockingEndpoint, Payload};
 use crate::engine::wait::{self, Wait, WakeupCoalescer};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
@@ -25,7 +25,7 @@ use crate::tcp::Published;
 /// `nocopy bench message-latency`. From 16 packets on, acknowledgements would go in front of the answer.)
 const ALONE_PACKETS_MAX: usize = 15;
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Whether an owned message to a peer goes by a stream.
     #[inline]
     pub(super) fn goes_by_stream(&mut self, peer: Peer, bytes: usize) -> bool {

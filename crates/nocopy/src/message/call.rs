@@ -1,19 +1,18 @@
-//! Functions that wait for a peer's answer: connecting, and calls.
+//! What is answered by a peer: connecting, and calls.
 
 use nocopy_proto::errno::{ErrorCause, advice};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
+use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Next, Peer};
 use nocopy_proto::quantity::time_text;
 
+use super::NonblockingEndpoint;
 use super::carrier::Carrier;
-use super::endpoint::{Patience, is_over};
-use super::{Endpoint, Message, Payload};
 use crate::engine::address;
 use crate::facts::io_error::convert_to_io_error;
-use crate::facts::rejected::{Reason, Rejected};
+use crate::facts::rejected::Reason;
 
 /// The most messages from the same peer that are kept during a wait for its response. Those of other peers
 /// stay where they are, in shares.
@@ -85,7 +84,7 @@ convert_to_io_error!(Error {
     Self::Network(error) => error.kind(),
 });
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Begins to connect, to the first address if several are given; [`Event::Connected`] or [`Event::Lost`]
     /// follows.
     ///
@@ -100,33 +99,9 @@ impl Endpoint {
         })
     }
 
-    /// Connects to that address, or to the first of several that answers, and waits for each for `timeout` at
-    /// most. Messages and events of other peers that arrive meanwhile are kept.
-    ///
-    /// # Errors
-    /// [`Error`]; that of the last address.
-    pub fn connect(&mut self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Peer, Error> {
-        address::first_success(to, Error::Network, |to| self.connect_to(to, timeout))
-    }
-
-    fn connect_to(&mut self, to: SocketAddr, timeout: Duration) -> Result<Peer, Error> {
-        let deadline = Instant::now().checked_add(timeout);
-        let peer = self.start_connect(to)?;
-        loop {
-            self.work(Patience::Until(deadline))?;
-            if let Some(outcome) = self.outcome_of(peer) {
-                return outcome.map(|()| peer).map_err(|reason| Error::NotConnected { address: to, reason });
-            }
-            if is_over(deadline) {
-                self.protocol.abort(peer);
-                return Err(Error::ConnectTimedOut { address: to, timeout });
-            }
-        }
-    }
-
     /// Removes and returns the event that ends a connection attempt, if there is one, however many others
     /// have not been read.
-    fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
+    pub(super) fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
         let is_outcome = |event: &Event| match event {
             Event::Connected(other, _) | Event::Lost(other, _) => *other == peer,
             _ => false,
@@ -139,88 +114,39 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile
-    /// are [received](Self::receive) afterwards. Until then they stay in the memory of their address: many
-    /// from the address of `to` leave no room for the response.
-    ///
-    /// ```
-    /// use nocopy::message::{Endpoint, Kind};
-    /// use std::time::Duration;
-    /// let mut server = Endpoint::bind("127.0.0.1:0")?;
-    /// let address = server.local_addr();
-    /// std::thread::spawn(move || -> std::io::Result<()> {
-    ///     loop {
-    ///         let Some(request) = server.receive()?.map(|message| message.take()) else { continue }; // an event
-    ///         if let Kind::Request(call) = request.kind() {
-    ///             let client = request.peer();
-    ///             server.respond(request, client, call).expect("there is room"); // an echo
-    ///         }
-    ///     }
-    /// });
-    /// let mut client = Endpoint::bind("127.0.0.1:0")?;
-    /// let peer = client.connect(address, Duration::from_secs(5))?;
-    /// let response = client.call(b"hello".to_vec(), peer, Duration::from_secs(5))?;
-    /// assert_eq!(response.to_vec(), b"hello");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// Finds the response to a request: `wanted` is its peer, and its kind. Other messages of that peer that
+    /// came before it are put aside, and [received](Self::try_receive) later.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn call(
-        &mut self,
-        request: impl Into<Payload>,
-        to: Peer,
-        timeout: Duration,
-    ) -> Result<Message<'_>, Error> {
-        let deadline = Instant::now().checked_add(timeout);
-        let wanted = (to, Kind::Response(self.request_by(request.into(), to, deadline)?));
-        loop {
-            while let Some(next) = self.protocol.peek_of(to) {
-                if next.is_of() == wanted {
-                    return Ok(self.read(next));
-                }
-                if self.aside.len() >= ASIDE_MAX || self.is_full() {
-                    return Err(Error::TooManyOthers);
-                }
-                let other = self.read(next).into_owned();
-                self.aside.push_back(other);
+    /// [`Error::TooManyOthers`].
+    #[inline]
+    pub(super) fn find_response(&mut self, wanted: (Peer, Kind)) -> Result<Option<Next>, Error> {
+        while let Some(next) = self.protocol.peek_of(wanted.0) {
+            if next.is_of() == wanted {
+                return Ok(Some(next));
             }
-            if self.is_full() && self.protocol.has_message() {
+            if self.aside.len() >= ASIDE_MAX || self.is_full() {
                 return Err(Error::TooManyOthers);
             }
-            // Before the look: a connection may end by that, and without one nothing would end the wait.
-            self.send_first();
-            if self.protocol.room(to).is_err() {
-                return Err(Error::Lost);
-            }
-            if is_over(deadline) {
-                return Err(Error::TimedOut { timeout });
-            }
-            self.take_due(Patience::Until(deadline), false)?;
+            let other = self.read(next).into_owned();
+            self.aside.push_back(other);
         }
+        match self.is_full() && self.protocol.has_message() {
+            true => Err(Error::TooManyOthers),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether the connection has ended, so that no response will come.
+    #[inline]
+    pub(super) fn is_gone(&self, peer: Peer) -> bool {
+        self.protocol.room(peer).is_err()
     }
 
     /// Whether only the last window is free, which those have in turns whose messages are read: a response
     /// might never be kept.
     fn is_full(&self) -> bool {
         self.carrier.free_to_receive() <= self.window_packets
-    }
-
-    /// Sends a request as soon as there is room.
-    fn request_by(
-        &mut self,
-        mut request: Payload,
-        to: Peer,
-        deadline: Option<Instant>,
-    ) -> Result<u32, Error> {
-        loop {
-            match self.request(request, to) {
-                Ok(call) => return Ok(call),
-                Err(Rejected { item, reason: Reason::Full }) if !is_over(deadline) => request = item,
-                Err(Rejected { reason, .. }) => return Err(Error::NotSent(reason)),
-            }
-            self.work(Patience::Until(deadline))?;
-        }
     }
 }
 
@@ -233,6 +159,7 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
 
     use super::*;
+    use crate::message::Endpoint;
     use crate::message::endpoint::EVENTS_MAX;
 
     /// However many messages another peer sends meanwhile, a call has its response, and they are received
@@ -293,7 +220,7 @@ mod tests {
     fn connections_succeed_behind_events_that_nobody_reads() {
         let bind = || Endpoint::bind("127.0.0.1:0").unwrap();
         let (mut left, servers) = (bind(), [bind(), bind()]);
-        let addresses = servers.each_ref().map(Endpoint::local_addr);
+        let addresses = servers.each_ref().map(|server| server.local_addr());
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             for mut server in servers {

@@ -1,16 +1,12 @@
 //! How connections end.
 
-use std::io;
-use std::time::{Duration, Instant};
-
 use nocopy_proto::message::{Kind, Peer, PeerStats};
 
-use super::Endpoint;
+use super::NonblockingEndpoint;
 use super::carrier::Carrier;
-use super::endpoint::{Patience, is_over};
 use crate::facts::rejected::Reason;
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Ends the direction to a peer, after everything that was sent; the peer gets
     /// [`Event::Finished`](super::Event::Finished).
     ///
@@ -98,60 +94,24 @@ impl Endpoint {
         }
     }
 
-    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have
-    /// acknowledged everything; then all connections are over. `false`: some peer has not, and what is left
-    /// for it is given up.
-    ///
-    /// ```
-    /// # use nocopy::{Reason, message::{Endpoint, Event}};
-    /// # use std::time::Duration;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
-    /// # let to = right.local_addr();
-    /// # let left = std::thread::spawn(move || {
-    /// #     let mut left = Endpoint::bind("127.0.0.1:0").unwrap();
-    /// #     let peer = left.connect(to, Duration::from_secs(60)).unwrap();
-    /// left.send_copy_to(b"the last one", peer)?;
-    /// assert!(left.close(Duration::from_secs(60))?); // it has arrived
-    /// assert!(matches!(left.send_copy_to(b"one more", peer), Err(Reason::Gone)));
-    /// #     Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// # });
-    /// # while !left.is_finished() {
-    /// #     right.receive_timeout(Duration::from_millis(1))?;
-    /// #     while right.poll_event().is_some() {}
-    /// # }
-    /// # left.join().unwrap().unwrap();
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let finished = self.finish_all(Instant::now().checked_add(timeout));
-        self.leave_all();
-        finished
-    }
-
-    fn finish_all(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
-        loop {
-            let peers: Vec<Peer> = self.protocol.all_peers().collect();
-            let mut all = true;
-            for peer in peers {
-                let ended = match self.finish(peer) {
-                    Ok(()) | Err(Reason::Full) => false,
-                    Err(_) => true,
-                };
-                let has_arrived = |stats: PeerStats| stats.in_flight + stats.queued == 0;
-                all &= ended && self.peer_stats(peer).is_none_or(has_arrived);
-            }
-            if all || is_over(deadline) {
-                return Ok(all);
-            }
-            self.work(Patience::Until(deadline))?;
+    /// Finishes all connections that are not finished yet; returns whether the peers have acknowledged
+    /// everything.
+    pub(super) fn finish_each(&mut self) -> bool {
+        let peers: Vec<Peer> = self.protocol.all_peers().collect();
+        let mut all = true;
+        for peer in peers {
+            let ended = match self.finish(peer) {
+                Ok(()) | Err(Reason::Full) => false,
+                Err(_) => true,
+            };
+            let has_arrived = |stats: PeerStats| stats.in_flight + stats.queued == 0;
+            all &= ended && self.peer_stats(peer).is_none_or(has_arrived);
         }
+        all
     }
 
     /// Ends all connections; the peers are informed once.
-    fn leave_all(&mut self) {
+    pub(super) fn leave_all(&mut self) {
         let peers: Vec<Peer> = self.protocol.all_peers().collect();
         for peer in peers {
             self.discard_packet_of(peer);
@@ -161,7 +121,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for NonblockingEndpoint {
     /// Ends all connections; the peers are informed once.
     fn drop(&mut self) {
         self.leave_all();

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use super::placing::{Posted, Puts};
 use super::received::{Lender, Owned};
 use super::sent_shares::SentShares;
 use super::streams::Streams;
-use super::{Builder, Message, OpenError};
+use super::{Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
 use crate::memory::pool::BufferMut;
@@ -41,36 +41,11 @@ const PACKET_BYTES: usize = 1500;
 /// The most checks for a message before a wait on the descriptor, while other datagrams keep arriving.
 const ARM_LOOKS_MAX: u32 = 64;
 
-/// One end of any number of connections: it receives and sends; see the [module](super).
+/// What never waits of an [`Endpoint`](super::Endpoint): both it and its asynchronous form deref to this.
 ///
-/// ```
-/// use nocopy::message::{Endpoint, Event};
-/// use std::time::Duration;
-/// let mut left = Endpoint::bind("127.0.0.1:0")?;
-/// let mut right = Endpoint::bind("127.0.0.1:0")?;
-/// let peer = left.start_connect(right.local_addr())?;
-/// // Two endpoints in one thread take turns; each works only while it is called.
-/// while !matches!(left.poll_event(), Some(Event::Connected(..))) {
-///     left.wait(Duration::from_millis(1))?;
-///     right.wait(Duration::from_millis(1))?;
-/// }
-/// left.send_copy_to(b"hello", peer)?;
-/// left.flush()?;
-/// assert_eq!(left.in_flight(), 1); // kept until it is acknowledged
-/// let text = loop {
-///     if let Some(message) = right.receive()? { // `None`: an event, here that a peer has connected
-///         break message.to_vec();
-///     }
-/// };
-/// assert_eq!(text, b"hello");
-/// while left.in_flight() > 0 {
-///     right.wait(Duration::from_millis(1))?; // acknowledges
-///     left.wait(Duration::from_millis(1))?;
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// It works only within calls of its methods; [`arm`](Self::arm) does everything that is due.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct NonblockingEndpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,
     pub(super) carrier: AnyCarrier,
     /// What counts memory of messages that the program takes.
@@ -155,21 +130,7 @@ impl Patience {
     }
 }
 
-impl Endpoint {
-    /// Binds an endpoint with default settings to an address of this host; with port number 0 the kernel
-    /// chooses one.
-    ///
-    /// # Errors
-    /// As [`Builder::bind`].
-    pub fn bind(address: impl ToSocketAddrs) -> Result<Self, OpenError> {
-        Self::builder().bind(address)
-    }
-
-    /// Settings for an endpoint.
-    pub fn builder() -> Builder {
-        Builder::new()
-    }
-
+impl NonblockingEndpoint {
     pub(super) fn new(
         carrier: AnyCarrier,
         settings: Settings,
@@ -462,12 +423,12 @@ impl Endpoint {
 
     /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable, and returns whether there is a
     /// message or an event already: call [`try_receive`](Self::try_receive) and
-    /// [`poll_event`](Self::poll_event) then. An event ends the next [`receive`](Self::receive), too, unless
-    /// it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol make it
-    /// readable, too, and `arm` does what is due.
+    /// [`poll_event`](Self::poll_event) then. An event ends the next [`receive`](super::Endpoint::receive),
+    /// too, unless it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol
+    /// make it readable, too, and `arm` does what is due.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`try_receive`](Self::try_receive).
     pub fn arm(&mut self) -> io::Result<bool> {
         self.arm_for(true)
     }
@@ -475,23 +436,46 @@ impl Endpoint {
     /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not
     /// count.
     pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
+        let found = self.arm_until(|endpoint| {
+            if messages && endpoint.has_message() {
+                return Some(());
+            }
+            let has_event = endpoint.has_unreported();
+            if has_event {
+                (endpoint.unreported, endpoint.reported_by_arm) = (false, true);
+            }
+            has_event.then_some(())
+        })?;
+        Ok(found.is_some())
+    }
+
+    /// As [`arm`](Self::arm), for a wait that only ends when `look` finds something: works, and returns what
+    /// `look` finds then.
+    pub(super) fn arm_until<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         self.watch_streams();
         for _ in 0..ARM_LOOKS_MAX {
             self.work(Patience::None)?;
-            if messages && self.has_message() {
-                return Ok(true);
+            if let Some(found) = look(self) {
+                return Ok(Some(found));
             }
-            if self.has_unreported() {
-                (self.unreported, self.reported_by_arm) = (false, true);
-                return Ok(true);
-            }
-            if !self.carrier.arm()? {
+            // What `look` queued, and what was to go after messages that were left: the next round sends it.
+            if !self.protocol.has_transmit() && !self.carrier.arm()? {
                 let due = self.next_timeout();
-                self.descriptor.arm(&mut self.carrier, due)?;
-                return Ok(false);
+                self.arm_descriptor(due)?;
+                return Ok(None);
             }
         }
-        Ok(true)
+        // Datagrams keep arriving: other work of the program comes first, and then the next look.
+        self.arm_descriptor(Some(Duration::ZERO))?;
+        Ok(None)
+    }
+
+    /// Makes the descriptor readable by datagrams, and at the latest after `due`.
+    pub(super) fn arm_descriptor(&mut self, due: Option<Duration>) -> io::Result<()> {
+        self.descriptor.arm(&mut self.carrier, due)
     }
 
     /// Before a wait by the descriptor.
@@ -508,12 +492,14 @@ impl Endpoint {
         self.watch_streams();
         self.work(Patience::None)?;
         let left = self.take_back_all();
-        if left < before.0 || before.1 && !self.carrier.is_stuck() || self.carrier.arm()? {
+        if left < before.0 || before.1 && !self.carrier.is_stuck() {
             return Ok(true);
         }
-        let look = (left > 0).then_some(LOOK_AGAIN);
-        let due = [self.next_timeout(), look].into_iter().flatten().min();
-        self.descriptor.arm(&mut self.carrier, due)?;
+        let due = match self.carrier.arm()? {
+            true => Some(Duration::ZERO), // as in `arm_until`
+            false => [self.next_timeout(), (left > 0).then_some(LOOK_AGAIN)].into_iter().flatten().min(),
+        };
+        self.arm_descriptor(due)?;
         Ok(false)
     }
 
@@ -532,23 +518,18 @@ impl Endpoint {
             self.streams.as_ref().map(|streams| streams.care_within()).filter(|care| *care != Duration::MAX);
         [due, looks.then_some(LOOK_INTERVAL), care].into_iter().flatten().min()
     }
-
-    /// Changes how to wait, from the next wait on.
-    pub fn set_wait(&mut self, wait: Wait) {
-        self.wait = wait;
-    }
 }
 
-impl AsFd for Endpoint {
-    /// Readable when a datagram has arrived or a timer of the protocol is due; call [`Endpoint::arm`] before
-    /// each wait.
+impl AsFd for NonblockingEndpoint {
+    /// Readable when a datagram has arrived or a timer of the protocol is due; call
+    /// [`arm`](NonblockingEndpoint::arm) before each wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
 
-receiver_half!(Endpoint, Option<Message<'half>>);
-sender_half!(Endpoint, BufferMut, arm_to_send);
+receiver_half!(NonblockingEndpoint, Option<Message<'half>>);
+sender_half!(NonblockingEndpoint, BufferMut, arm_to_send);
 
 pub(super) fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -559,7 +540,7 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
 
     use super::*;
-    use crate::message::tests;
+    use crate::message::{Endpoint, tests};
 
     /// Two endpoints without a timer that expires during a test.
     fn connected() -> (Endpoint, Peer, Endpoint) {

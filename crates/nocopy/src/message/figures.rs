@@ -5,12 +5,12 @@ use nocopy_proto::message::{Peer, PeerStats};
 use super::carrier::Carrier;
 use super::endpoint::Sent;
 use super::keep_alive::KeepAlive;
-use super::{Endpoint, counters};
+use super::{NonblockingEndpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::stats::Stats;
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// The address of a peer, and what is known of the path to it; `None` if it is not connected yet, or not
     /// any more.
     ///

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nocopy_proto::message::{self as protocol, SignOfLife, Time};
 
 use super::carrier::{Carrier, Packet, Received, send_to};
-use super::{Endpoint, OpenError};
+use super::{NonblockingEndpoint, OpenError};
 use crate::sys::clock::boottime_ns;
 use crate::sys::fork::Generation;
 use crate::sys::signals;
@@ -58,7 +58,7 @@ struct List {
     is_ended: bool,
 }
 
-impl Endpoint {
+impl NonblockingEndpoint {
     pub(super) fn start_keep_alive(&mut self, silence: Duration) -> Result<(), OpenError> {
         if let Some(socket) = self.carrier.socket() {
             let started = KeepAlive::start(socket, silence);

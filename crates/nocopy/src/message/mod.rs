@@ -26,8 +26,8 @@
 //! program [receives](Endpoint::receive) and no message is there. An endpoint that is not called acknowledges
 //! nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after), unless it was opened
 //! [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A
-//! program that also waits for other things waits on the endpoint's descriptor ([`Endpoint::arm`]), or uses
-//! `nocopy::tokio::AsyncReceiver`.
+//! program that also waits for other things waits on the endpoint's descriptor
+//! ([`arm`](NonblockingEndpoint::arm)); in a tokio program, `Endpoint::into_async` makes what waits `async`.
 //!
 //! One thread at a time can use an endpoint. Several threads share one by a [`Shared`]; while one of them
 //! waits, the others can send and receive.
@@ -40,6 +40,9 @@
 //! [`Full`](crate::Reason::Full).
 
 mod arrivals;
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
 mod builder;
 mod by_stream;
 mod call;
@@ -52,6 +55,7 @@ mod endpoint;
 mod figures;
 mod keep_alive;
 mod memory;
+mod open_error;
 mod open_packet;
 mod payload;
 mod placing;
@@ -64,12 +68,16 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{Builder, OpenError};
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncEndpoint;
+pub use blocking::Endpoint;
+pub use builder::Builder;
 pub use call::Error;
-pub use endpoint::Endpoint;
+pub use endpoint::NonblockingEndpoint;
 pub use nocopy_proto::message::{
     Event, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, PutRefusal, Region,
 };
+pub use open_error::OpenError;
 pub use payload::Payload;
 pub use received::Message;
 pub use shared::{Locked, Shared};

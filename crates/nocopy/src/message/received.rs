@@ -229,9 +229,9 @@ impl<'a> Message<'a> {
     }
 
     /// Makes it yours: the packets themselves where they hold nothing else, and a copy of its part of those
-    /// that do. It may go to another thread, and be [sent](super::Endpoint::send_to) on. As long as it is
-    /// kept, the endpoint has less memory to receive into, or one buffer fewer that was
-    /// [posted](super::Endpoint::post).
+    /// that do. It may go to another thread, and be [sent](super::NonblockingEndpoint::send_to) on. As long
+    /// as it is kept, the endpoint has less memory to receive into, or one buffer fewer that was
+    /// [posted](super::NonblockingEndpoint::post).
     pub fn take(self) -> Message<'static> {
         let mut owned = self.into_owned();
         if let Some(placed) = owned.as_placed() {

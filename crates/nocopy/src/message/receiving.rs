@@ -1,41 +1,22 @@
 //! Receives messages and events, and waits for them.
 
 use std::io;
-use std::time::Duration;
 
 use nocopy_proto::message::Next;
 
 use super::arrivals::Lone;
 use super::carrier::{Alone, Carrier};
 use super::endpoint::{Patience, is_over};
-use super::{Endpoint, Message};
+use super::{Message, NonblockingEndpoint};
 
 /// The most messages that are returned without work before packets that are being filled are sent.
 const AT_HAND_MAX: u32 = 32;
 
-impl Endpoint {
-    /// Waits for the next message, in the way that was [set](super::Builder::wait). `None` if an event ended
-    /// the wait ([`poll_event`](Self::poll_event)); a signal does not.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    #[inline]
-    pub fn receive(&mut self) -> io::Result<Option<Message<'_>>> {
-        self.receive_within(Patience::Until(None))
-    }
-
-    /// Waits for the next message for `timeout` at most. `None` if none came, or an event ended the wait.
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Message<'_>>> {
-        self.receive_within(Patience::For(timeout))
-    }
-
+impl NonblockingEndpoint {
     /// The next message if there is one, without waiting.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// The interface is down or was removed.
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Option<Message<'_>>> {
         self.receive_within(Patience::None)
@@ -69,7 +50,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`try_receive`](Self::try_receive).
     #[inline]
     pub fn try_receive_each(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<usize> {
         if self.at_hand >= AT_HAND_MAX || !self.has_message() {
@@ -101,7 +82,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
+    pub(super) fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
         if !self.aside.is_empty() || self.at_hand >= AT_HAND_MAX {
             self.find_message(patience)?;
             return Ok(self.receive_found());
@@ -197,7 +178,7 @@ impl Endpoint {
 
     /// Waits where a look has found nothing; returns whether an event ended it, which a message comes before.
     /// A message that comes alone may be left where it lies, if `reads_in_place`.
-    fn wait_for_message(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<bool> {
+    pub(super) fn wait_for_message(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<bool> {
         let patience = patience.until();
         loop {
             self.send_first();
@@ -219,22 +200,8 @@ impl Endpoint {
         }
     }
 
-    /// Waits until there is a message or an event, but not longer than `timeout`; returns whether there is
-    /// one. What a sender without room waits with: [`Event::Writable`](super::Event::Writable) ends it.
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
-    pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.look_and_keep()?;
-        if self.has_message() {
-            return Ok(true);
-        }
-        let by_event = self.wait_for_message(Patience::For(timeout), false)?;
-        Ok(by_event || self.has_message())
-    }
-
     /// As [`look`](Self::look); keeps all messages.
-    fn look_and_keep(&mut self) -> io::Result<()> {
+    pub(super) fn look_and_keep(&mut self) -> io::Result<()> {
         self.look(false).map(drop)
     }
 
@@ -263,9 +230,11 @@ mod tests {
     use nocopy_lab::patience::{PATIENCE, wait_until};
     use nocopy_proto::message::{Event, Kind, LostReason, framing};
 
+    use std::time::Duration;
+
     use super::*;
     use crate::facts::evidence::{Cause, Evidence};
-    use crate::message::HEADER_BYTES;
+    use crate::message::{Endpoint, HEADER_BYTES};
     use crate::sys::udp_send::{Burst, CopiedBurst};
 
     /// A message that is alone in several packets is not copied unless the program takes it.
@@ -322,7 +291,7 @@ mod tests {
         let last = left.peers.take(to_right).expect("it waits").close(&mut left.carrier);
         left.made.push(last);
         let (now, mut sent) = (left.now(), Vec::new());
-        let Endpoint { protocol, made, .. } = &mut left;
+        let NonblockingEndpoint { protocol, made, .. } = &mut *left;
         let is_sent = protocol.send_run_at_once(now, to_right, made, |_, packets, headers| {
             let chunks = framing::chunks(Kind::Plain, 7_000, 0, 4_000 - HEADER_BYTES);
             for (chunk, header) in chunks.zip(headers).take(packets.len()) {

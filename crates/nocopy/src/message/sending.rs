@@ -1,18 +1,15 @@
 //! Puts messages into packets, and hands packets to the kernel.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Outlook, Peer, QueueError};
 
 use super::by_stream::is_published;
 use super::carrier::{Carrier, Layout, Packet};
-use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::{OpenPacket, Standing};
 use super::sent_shares::Free;
-use super::{Endpoint, Payload};
-use crate::engine::wait::LOOK_AGAIN;
+use super::{NonblockingEndpoint, Payload};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, BufferMut};
@@ -22,11 +19,11 @@ const UNSENT_MAX: usize = 64;
 /// Owned messages shorter than this are copied into packets with others.
 const INLINE_BYTES_MAX: usize = 256;
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Gives a message away to be sent from where it lies, in one buffer or in several. Short messages share
-    /// a packet, and are copied into it. The packet goes when it is full, with [`flush`](Self::flush), or
-    /// when there is nothing to [receive](Self::receive); the buffers are free when the peer has acknowledged
-    /// the message.
+    /// a packet, and are copied into it. The packet goes when it is full, with
+    /// [`flush`](super::Endpoint::flush), or when there is nothing to [receive](super::Endpoint::receive);
+    /// the buffers are free when the peer has acknowledged the message.
     ///
     /// ```
     /// # use nocopy::message::Endpoint;
@@ -504,56 +501,18 @@ impl Endpoint {
         }
     }
 
-    /// Hands everything that was put into packets to the kernel, and waits for room there. What the window of
-    /// a peer has no room for follows when the peer has acknowledged more, whenever the endpoint works.
+    /// Hands everything that was put into packets to the kernel, without waiting. `false`: the kernel did not
+    /// take everything. What the window of a peer has no room for follows when the peer has acknowledged
+    /// more, whenever the endpoint works.
     ///
     /// # Errors
     /// The interface is down or was removed; nothing is lost by that.
-    pub fn flush(&mut self) -> io::Result<()> {
-        match self.hand_over() {
-            true => Ok(()),
-            false => self.flush_until(None).map(drop),
-        }
-    }
-
-    /// As [`flush`](Self::flush), without waiting. `false`: the kernel did not take everything.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
         Ok(self.hand_over())
     }
 
-    /// As [`flush`](Self::flush), and waits for `timeout` at most. `false`: the kernel did not take
-    /// everything.
-    ///
-    /// ```
-    /// # use nocopy::message::{Endpoint, Event};
-    /// # use std::time::Duration;
-    /// # let mut left = Endpoint::bind("127.0.0.1:0")?;
-    /// # let mut right = Endpoint::bind("127.0.0.1:0")?;
-    /// # let peer = left.start_connect(right.local_addr())?;
-    /// # while !matches!(left.poll_event(), Some(Event::Connected(..))) {
-    /// #     left.wait(Duration::from_millis(1))?;
-    /// #     right.wait(Duration::from_millis(1))?;
-    /// # }
-    /// left.send_copy_to(b"hello", peer)?;
-    /// let mut is_all = left.try_flush()?;
-    /// if !is_all {
-    ///     is_all = left.flush_timeout(Duration::from_secs(5))?; // waits for room in the kernel
-    /// }
-    /// assert!(is_all);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        Ok(self.hand_over() || self.flush_until(Instant::now().checked_add(timeout))?)
-    }
-
     #[inline]
-    fn hand_over(&mut self) -> bool {
+    pub(super) fn hand_over(&mut self) -> bool {
         let is_sent = match self.peers.take_only() {
             Some((peer, open)) => self.send_at_once(peer, open),
             None => self.streams.is_some() && !self.peers.has_open() && self.send_unit_at_once(),
@@ -621,26 +580,6 @@ impl Endpoint {
         true
     }
 
-    #[cold]
-    fn flush_until(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
-        loop {
-            self.work_within(deadline, LOOK_INTERVAL)?;
-            if self.hand_over() {
-                return Ok(true);
-            }
-            if is_over(deadline) {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Works until something arrives or until the deadline, and not longer than `interval`: not everything
-    /// ends a wait.
-    fn work_within(&mut self, deadline: Option<Instant>, interval: Duration) -> io::Result<()> {
-        let look = Instant::now() + interval;
-        self.work(Patience::Until(Some(deadline.map_or(look, |deadline| look.min(deadline)))))
-    }
-
     /// Takes back the memory of packets that their peers have acknowledged; returns how many packets those
     /// are.
     pub fn reap(&mut self) -> usize {
@@ -661,22 +600,6 @@ impl Endpoint {
             self.carrier.unacknowledged() + self.streams.as_ref().map_or(0, |streams| streams.in_use());
         // No underflow: acknowledged packets are kept until the next look takes their memory back.
         kept.saturating_sub(self.protocol.acknowledged_count())
-    }
-
-    /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`:
-    /// something is in flight.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let deadline = Instant::now().checked_add(timeout);
-        while self.take_back_all() > 0 {
-            if is_over(deadline) {
-                return Ok(false);
-            }
-            self.work_within(deadline, LOOK_AGAIN)?;
-        }
-        Ok(true)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::sys::poll::{Wakeup, wait_readable};
 /// [`lock`](Self::lock) gives the endpoint to one thread at a time, with all its methods. The lock is given
 /// up while a thread [waits for a message](Locked::receive) or [for an event](Locked::wait): any number of
 /// threads can wait, and others can send meanwhile. Each message goes to one of them; an event ends all
-/// waits, and [`poll_event`](Endpoint::poll_event) returns it to the first that asks.
+/// waits, and [`poll_event`](super::NonblockingEndpoint::poll_event) returns it to the first that asks.
 ///
 /// ```
 /// use nocopy::message::{Endpoint, Event, Message, Shared};
@@ -100,8 +100,9 @@ enum Wish {
 /// An endpoint for one thread, until this is dropped; see [`Shared`].
 ///
 /// It has the methods of [`Endpoint`]. Those of its own give the lock up while they wait. Others that wait
-/// keep it: [`connect`](Endpoint::connect) (use [`start_connect`](Endpoint::start_connect)),
-/// [`call`](Endpoint::call), [`drain`](Endpoint::drain) and [`close`](Endpoint::close).
+/// keep it: [`connect`](Endpoint::connect) (use
+/// [`start_connect`](super::NonblockingEndpoint::start_connect)), [`call`](Endpoint::call),
+/// [`drain`](Endpoint::drain) and [`close`](Endpoint::close).
 #[must_use = "dropping it gives the lock up"]
 pub struct Locked<'a> {
     shared: &'a Inner,
@@ -318,9 +319,7 @@ impl State {
 
     /// Makes the descriptor readable within this time.
     fn ring(&mut self, within: Option<Duration>) {
-        let Endpoint { descriptor, carrier, .. } = &mut self.endpoint;
-        // The timer takes any time.
-        let _ = descriptor.arm(carrier, within);
+        let _ = self.endpoint.arm_descriptor(within); // the timer takes any time
     }
 
     fn wake_watcher(&mut self) {

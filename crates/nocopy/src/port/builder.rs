@@ -265,7 +265,7 @@ impl PortBuilder {
     ///
     /// [`Batch::next_chain`]: super::Batch::next_chain
     /// [`Chain`]: crate::Chain
-    /// [`Sender::send_chain`]: super::Sender::send_chain
+    /// [`Sender::send_chain`]: super::NonblockingSender::send_chain
     #[must_use]
     pub fn multi_buffer(mut self, on: bool) -> Self {
         self.multi_buffer = on;
@@ -301,7 +301,7 @@ impl PortBuilder {
     /// frames have them.
     ///
     /// [`Port::explain`]: super::Port::explain
-    /// [`Sender::send_with`]: super::Sender::send_with
+    /// [`Sender::send_with`]: super::NonblockingSender::send_with
     #[must_use]
     pub fn send_metadata(mut self, on: bool) -> Self {
         self.send_metadata = on;

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::grant::message::{XdpProgramHeader, invalid_field, parse_flag, u64_at};
 use super::grant::{GrantError, INSPECT_MAP, check_link_program};
-use super::{Mode, Queues, SharedPort};
+use super::{Mode, NonblockingQueues, SharedPort};
 use crate::port::xdp::{self, MetadataNoteSettings, PassHeader, RedirectRecipe, SocketMap};
 use crate::sys::bpf::{self, MapKind};
 use crate::sys::descriptor::{self, FdInfo};
@@ -34,8 +34,8 @@ const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 const DESCRIPTORS: usize = 2;
 
 /// Replaces the filter of a port, or of several ports on queues of one interface, while they are in use. Made
-/// by [`Queues::filter_control`] and sent to another process, so that this process can give up its
-/// privileges.
+/// by [`Queues::filter_control`](NonblockingQueues::filter_control) and sent to another process, so that this
+/// process can give up its privileges.
 ///
 /// Like a port, it keeps the program on the interface as long as it exists: drop it when the port is closed.
 ///
@@ -105,7 +105,7 @@ pub enum FilterControlError {
     },
 }
 
-impl Queues {
+impl NonblockingQueues {
     /// A control of the filter of these ports, and of all others of this process on the interface. Needs the
     /// privileges of opening a port.
     ///

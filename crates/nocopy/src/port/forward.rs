@@ -4,14 +4,14 @@ use std::ops::Deref;
 
 use nocopy_proto::wire::unfinished::UnfinishedChecksum;
 
-use super::Sender;
+use super::NonblockingSender;
 use crate::facts::metadata::Request;
 use crate::facts::rejected::Rejected;
 use crate::memory::area::{Chain, Frame, Packet, PacketOrigin};
 
-impl Sender {
+impl NonblockingSender {
     /// Takes a received packet and queues it as it would be on a wire, to be sent with the next
-    /// [`Sender::flush`].
+    /// [`Sender::flush`](crate::Sender::flush).
     ///
     /// Hosts leave some work to the card, and on veth, on a tap, or in a virtual machine a packet may never
     /// have passed one:
@@ -27,7 +27,7 @@ impl Sender {
     ///
     /// All other packets are sent as they are, also those with a wrong checksum. (For packets that went
     /// through other hands first, take the frame, look with [`UnfinishedChecksum`], and use
-    /// [`Sender::send_with`].)
+    /// [`send_with`](Self::send_with).)
     ///
     /// ```
     /// # let (mut host, mut port) = nocopy::Port::memory_pair()?;
@@ -46,7 +46,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// As [`Sender::send`]. The frame is returned, with its tag and its checksum, ready for [`Sender::send`].
+    /// As [`send`](Self::send). The frame is returned, with its tag and its checksum, ready to be sent.
     #[inline]
     pub fn forward(&mut self, packet: Packet<'_>) -> Result<(), Rejected<Frame>> {
         let origin = packet.origin();
@@ -56,12 +56,12 @@ impl Sender {
         if is_complete { self.send(packet.take_frame()) } else { self.complete_and_send(packet) }
     }
 
-    /// [`Sender::forward`] for a packet in one or several frames, whose headers are all in the first. Its
-    /// checksum is finished here: no device does it for packets in several frames.
+    /// [`forward`](Self::forward) for a packet in one or several frames, whose headers are all in the first.
+    /// Its checksum is finished here: no device does it for packets in several frames.
     ///
     /// # Errors
-    /// As [`Sender::send_chain`]. The chain is returned, with its tag and its checksum, ready for
-    /// [`Sender::send_chain`].
+    /// As [`send_chain`](Self::send_chain). The chain is returned, with its tag and its checksum, ready to be
+    /// sent.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn forward_chain(&mut self, packet: Chain<Packet<'_>>) -> Result<(), Rejected<Chain<Frame>>> {
         let mut packets = packet.into_iter();

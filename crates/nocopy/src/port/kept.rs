@@ -1,12 +1,13 @@
 //! Sending frames that return to the sender: for protocols that retransmit lost data without a copy.
 
-use super::sender::Sender;
+use super::sender::NonblockingSender;
 use crate::facts::rejected::Rejected;
 use crate::memory::area::Frame;
 
-impl Sender {
-    /// Like [`Sender::send`], for a frame that the sender wants back: after sending, it does not return to
-    /// its pool but waits for [`Sender::completed`], with its contents unchanged, at the same place.
+impl NonblockingSender {
+    /// Like [`send`](Self::send), for a frame that the sender wants back: after sending, it does not return
+    /// to its pool but waits for [`completed`](Self::completed), with its contents unchanged, at the same
+    /// place.
     ///
     /// This can be mixed with other ways to send. (The first call allocates four bytes for each frame of the
     /// area; later calls allocate nothing.)
@@ -25,17 +26,17 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// As [`Sender::send`].
+    /// As [`send`](Self::send).
     #[inline]
     pub fn send_kept(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         self.pool.keep(&frame);
         self.send(frame).inspect_err(|rejected| self.pool.cancel_keep(&rejected.item))
     }
 
-    /// The next frame that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order of
-    /// completion. Reads more completions, as [`Sender::reap`] does, when all earlier ones were returned.
+    /// The next frame that [`send_kept`](Self::send_kept) sent and the kernel has finished, in the order of
+    /// completion. Reads more completions, as [`reap`](Self::reap) does, when all earlier ones were returned.
     ///
-    /// The frame is yours: [`recycle`](Sender::recycle) is the cheapest way to return it to its pool.
+    /// The frame is yours: [`recycle`](Self::recycle) is the cheapest way to return it to its pool.
     pub fn completed(&mut self) -> Option<Frame> {
         if self.returned.is_empty() {
             self.reap();

@@ -54,7 +54,7 @@
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata
 //! [`Explanation`]: crate::Explanation
-//! [`Sender::send_with`]: crate::Sender::send_with
-//! [`Sender::forward`]: crate::Sender::forward
+//! [`Sender::send_with`]: crate::port::NonblockingSender::send_with
+//! [`Sender::forward`]: crate::port::NonblockingSender::forward
 
 pub use crate::facts::metadata::{Arrival, Clock, Request, Timestamp, Unsupported};

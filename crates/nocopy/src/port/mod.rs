@@ -59,9 +59,9 @@ pub use builder::{PortBuilder, Purpose};
 pub use error::{OpenError, ToHostError};
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
-pub use queues::Queues;
-pub use receiver::{Batch, Receiver};
-pub use sender::Sender;
+pub use queues::{NonblockingQueues, Queues};
+pub use receiver::{Batch, NonblockingReceiver, Receiver};
+pub use sender::{NonblockingSender, Sender};
 pub use to_host::ToHost;
 use user_filter::UserFilterCounters;
 
@@ -441,7 +441,8 @@ fn assemble_port(
     let (receive_pool, send_pool) = pools;
     inner.offers = send_pool.offers();
     let inner = Arc::new(inner);
-    let receiver = Receiver::new(Arc::clone(&inner), rings.rx, rings.fill, receive_pool, announcer, settings);
-    let sender = Sender::new(inner, rings.tx, rings.completion, send_pool, settings);
-    Port { receiver, sender }
+    let shared = Arc::clone(&inner);
+    let receiver = NonblockingReceiver::new(shared, rings.rx, rings.fill, receive_pool, announcer, settings);
+    let sender = NonblockingSender::new(inner, rings.tx, rings.completion, send_pool, settings);
+    Port { receiver: Receiver(receiver), sender: Sender(sender) }
 }

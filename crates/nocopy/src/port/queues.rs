@@ -14,10 +14,13 @@ pub use meter::Meter;
 use rustix::event::epoll;
 pub use waker::Waker;
 
-use super::receiver::{Batch, Receiver};
+use super::receiver::{Batch, NonblockingReceiver};
 use super::redirect;
+use super::sender::NonblockingSender;
 use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
-use crate::engine::half::receiver_half;
+#[cfg(feature = "tokio")]
+use crate::engine::asynchronous::AsyncReceiver;
+use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::{self, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::Ledger;
 use crate::facts::method_explanation::Explanation;
@@ -55,7 +58,102 @@ use crate::sys::timed_epoll::TimedEpoll;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Queues {
+pub struct Queues(NonblockingQueues);
+
+blocking_half!(Queues, NonblockingQueues);
+
+impl Queues {
+    /// Waits for packets on any queue and returns them as one batch of one queue ([`Batch::queue`]); queues
+    /// take turns. A signal may end the wait early, with an empty batch.
+    ///
+    /// # Errors
+    /// The interface is down or was removed.
+    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
+        self.receive_until(None)
+    }
+
+    /// Like [`Queues::receive`], but returns an empty batch if nothing arrives for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or was removed.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.receive_until(Instant::now().checked_add(timeout))
+    }
+
+    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+        let half = &mut self.0;
+        if !half.is_ready() {
+            wait::wait(half, half.wait, deadline)?;
+        }
+        half.take_batch_in_turn()
+    }
+
+    /// Changes how to wait, from the next wait on.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.0.wait = wait;
+        self.0.coalescer = WakeupCoalescer::default();
+    }
+
+    /// The ports, one for each queue, in the order of the queues.
+    ///
+    /// ```no_run
+    /// let mut queues = nocopy::Port::builder("eth0").open_queues(..2)?;
+    /// let frames: Vec<_> = queues.receive()?.map(|packet| packet.take()).collect();
+    /// let [first, _] = queues.ports() else { return Ok(()) };
+    /// for frame in frames {
+    ///     first.sender().send(frame)?; // wherever it came from: the area is one
+    /// }
+    /// first.sender().flush()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ports(&mut self) -> &mut [Port] {
+        &mut self.0.ports
+    }
+
+    /// All queues as one half for a tokio program, whose `receive` is a future. Dropping it does not wait for
+    /// frames that are being sent.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn into_async(mut self) -> io::Result<AsyncReceiver<NonblockingQueues>> {
+        self.0.senders().for_each(|sender| sender.drop_timeout = Duration::ZERO);
+        AsyncReceiver::new(self.0)
+    }
+
+    /// Leaves packets to the host from now on. Those already in the rings can still be received, so that
+    /// nothing is lost or uncounted when the ports are closed. In packet ring mode the host has its packets
+    /// anyway, and nothing changes.
+    ///
+    /// Returns whether the kernel certainly takes no more packets. If the ports were granted, or the kernel
+    /// refuses bpf(2) (before Linux 5.19, without privileges and with `kernel.unprivileged_bpf_disabled`
+    /// set), only closing the ports stops it.
+    #[doc(hidden)]
+    pub fn stop_taking(&self) -> bool {
+        // Arms every port, even after one that fails, so that one wait covers all.
+        let refused = self.0.ports.iter().filter(|port| !port.shared_port().leave_packets_to_host()).count();
+        redirect::wait_for_running_programs() && refused == 0
+    }
+
+    /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no
+    /// program is detached, and the call does not wait. Needs `PortTuning::inherited`; no batch, packet or
+    /// frame of these ports may be used afterwards.
+    ///
+    /// A child that does not call this keeps the parent's program on the interface and its sockets open as
+    /// long as it has the descriptors: the kernel removes them when the last process has closed them.
+    /// Dropping the ports instead would take the parent's packets away.
+    #[doc(hidden)]
+    pub fn disown(self) {
+        self.0.ports.iter().for_each(|port| port.shared_port().disown());
+    }
+}
+
+/// What never waits of [`Queues`]: both they and their asynchronous form deref to this.
+#[derive(Debug)]
+pub struct NonblockingQueues {
     ports: Vec<Port>,
     /// Readable while packets wait on any queue.
     poll: OwnedFd,
@@ -68,6 +166,24 @@ pub struct Queues {
     /// For meters: packets handed out; and the ring positions at which they were counted.
     received: Arc<AtomicU64>,
     read: Vec<u32>,
+}
+
+impl From<Queues> for Vec<Port> {
+    /// One port for each queue, to be moved to threads.
+    ///
+    /// ```no_run
+    /// use nocopy::Port;
+    /// let queues = Port::builder("eth0").open_queues(..)?;
+    /// for mut port in Vec::<Port>::from(queues) {
+    ///     std::thread::spawn(move || {
+    ///         port.receiver().receive().map(|batch| batch.count())
+    ///     });
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn from(queues: Queues) -> Self {
+        queues.0.ports
+    }
 }
 
 /// The epoll value of a wake, instead of a port's.
@@ -108,7 +224,7 @@ impl PortBuilder {
         let refused = |error| self.system_error("make an epoll descriptor", error);
         let poll = epoll_on_ports(&ports).map_err(refused)?;
         let timed_epoll = TimedEpoll::open().map_err(refused)?;
-        Ok(Queues {
+        Ok(Queues(NonblockingQueues {
             read: ports.iter().map(|port| port.receiver.read_descriptors()).collect(),
             ports,
             poll,
@@ -118,7 +234,7 @@ impl PortBuilder {
             timed_epoll,
             waker: None,
             received: Arc::default(),
-        })
+        }))
     }
 
     /// The number of receive queues of the interface; 1 if its driver does not report it.
@@ -145,67 +261,25 @@ fn epoll_on_ports(ports: &[Port]) -> io::Result<OwnedFd> {
     Ok(poll)
 }
 
-impl From<Queues> for Vec<Port> {
-    /// One port for each queue, to be moved to threads.
+impl NonblockingQueues {
+    /// The sending halves, one for each queue, in the order of the queues.
     ///
     /// ```no_run
-    /// use nocopy::Port;
-    /// let queues = Port::builder("eth0").open_queues(..)?;
-    /// for mut port in Vec::<Port>::from(queues) {
-    ///     std::thread::spawn(move || {
-    ///         port.receiver().receive().map(|batch| batch.count())
-    ///     });
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    fn from(queues: Queues) -> Self {
-        queues.ports
-    }
-}
-
-impl Queues {
-    /// The ports, one for each queue, in the order of the queues.
-    ///
-    /// ```no_run
-    /// let mut queues = nocopy::Port::builder("eth0").open_queues(..2)?;
+    /// let mut queues = nocopy::Port::builder("eth0").open_queues(..)?;
     /// let frames: Vec<_> = queues.receive()?.map(|packet| packet.take()).collect();
-    /// let [first, _] = queues.ports() else { return Ok(()) };
+    /// let Some(first) = queues.senders().next() else { return Ok(()) };
     /// for frame in frames {
-    ///     first.sender().send(frame)?; // wherever it came from: the area is one
+    ///     first.send(frame)?; // wherever it came from: the area is one
     /// }
-    /// first.sender().flush()?;
+    /// first.try_flush()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn ports(&mut self) -> &mut [Port] {
-        &mut self.ports
+    pub fn senders(&mut self) -> impl Iterator<Item = &mut NonblockingSender> {
+        self.ports.iter_mut().map(|port| &mut port.sender.0)
     }
 
     pub(super) fn first_port(&self) -> &Port {
         &self.ports[0] // there is at least one
-    }
-
-    /// Waits for packets on any queue and returns them as one batch of one queue ([`Batch::queue`]); queues
-    /// take turns. A signal may end the wait early, with an empty batch.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        self.receive_until(None)
-    }
-
-    /// Like [`Queues::receive`], but returns an empty batch if nothing arrives for `timeout`.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        self.receive_until(Instant::now().checked_add(timeout))
-    }
-
-    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
-        if !self.is_ready() {
-            wait::wait(self, self.wait, deadline)?;
-        }
-        self.take_batch_in_turn()
     }
 
     /// A batch of the next queue in turn that has packets, possibly empty.
@@ -248,12 +322,6 @@ impl Queues {
         (self.received.load(Relaxed) + u64::from(waiting), waiting)
     }
 
-    /// Changes how to wait, from the next wait on.
-    pub fn set_wait(&mut self, wait: Wait) {
-        self.wait = wait;
-        self.coalescer = WakeupCoalescer::default();
-    }
-
     /// A handle that ends a wait from another thread, or from a signal handler. From now on a wake also makes
     /// the descriptor ([`AsFd`]) readable, until the wake has ended a wait or [`Waker::take_pending_wake`]
     /// was called.
@@ -281,7 +349,7 @@ impl Queues {
     /// Runs a second filter in the receivers, in addition to the kernel's; it also applies to packets that
     /// are already in the rings. Packets that do not match are returned to the host
     /// ([`ToHost`](super::ToHost)); in packet ring mode the host has them anyway. `None` removes the filter.
-    /// Rejected packets are counted in `filter_to_host` and `filter_lost` of [`Queues::stats`].
+    /// Rejected packets are counted in `filter_to_host` and `filter_lost` of [`stats`](Self::stats).
     ///
     /// # Errors
     /// Packets cannot be returned to the host. Programs that drop their privileges must set
@@ -296,12 +364,12 @@ impl Queues {
         Ok(())
     }
 
-    /// The bytes that were received on all queues; see [`Receiver::ledger`].
+    /// The bytes that were received on all queues; see [`NonblockingReceiver::ledger`].
     pub fn ledger(&self) -> Ledger {
         self.ports.iter().map(|port| port.receiver.ledger()).sum()
     }
 
-    /// All counters, summed over all queues; see [`Receiver::stats`].
+    /// All counters, summed over all queues; see [`NonblockingReceiver::stats`].
     pub fn stats(&self) -> Stats {
         self.ports.iter().map(|port| port.receiver.stats()).sum()
     }
@@ -318,32 +386,6 @@ impl Queues {
         Explanation::joined(self.ports.iter().map(Port::explain)).expect("at least one queue")
     }
 
-    /// Leaves packets to the host from now on. Those already in the rings can still be received, so that
-    /// nothing is lost or uncounted when the ports are closed. In packet ring mode the host has its packets
-    /// anyway, and nothing changes.
-    ///
-    /// Returns whether the kernel certainly takes no more packets. If the ports were granted, or the kernel
-    /// refuses bpf(2) (before Linux 5.19, without privileges and with `kernel.unprivileged_bpf_disabled`
-    /// set), only closing the ports stops it.
-    #[doc(hidden)]
-    pub fn stop_taking(&self) -> bool {
-        // Arms every port, even after one that fails, so that one wait covers all.
-        let refused = self.ports.iter().filter(|port| !port.shared_port().leave_packets_to_host()).count();
-        redirect::wait_for_running_programs() && refused == 0
-    }
-
-    /// Gives the ports up in a forked child, without changing the parent's: those keep their queues, no
-    /// program is detached, and the call does not wait. Needs `PortTuning::inherited`; no batch, packet or
-    /// frame of these ports may be used afterwards.
-    ///
-    /// A child that does not call this keeps the parent's program on the interface and its sockets open as
-    /// long as it has the descriptors: the kernel removes them when the last process has closed them.
-    /// Dropping the ports instead would take the parent's packets away.
-    #[doc(hidden)]
-    pub fn disown(self) {
-        self.ports.iter().for_each(|port| port.shared_port().disown());
-    }
-
     /// The next queue in turn that has packets.
     fn next_ready_queue(&mut self) -> Option<usize> {
         let count = self.ports.len();
@@ -352,8 +394,8 @@ impl Queues {
             .find(|turn| self.ports[*turn].receiver.is_ready())
     }
 
-    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does for one, and
-    /// returns whether packets are waiting already.
+    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`NonblockingReceiver::arm`] does for
+    /// one, and returns whether packets are waiting already.
     ///
     /// # Errors
     /// The interface is down or was removed.
@@ -367,12 +409,12 @@ impl Queues {
         Ok(ready)
     }
 
-    fn receivers(&mut self) -> impl Iterator<Item = &mut Receiver> {
-        self.ports.iter_mut().map(|port| &mut port.receiver)
+    fn receivers(&mut self) -> impl Iterator<Item = &mut NonblockingReceiver> {
+        self.ports.iter_mut().map(|port| &mut port.receiver.0)
     }
 }
 
-impl WaitSource for Queues {
+impl WaitSource for NonblockingQueues {
     fn is_ready(&mut self) -> bool {
         self.next_ready_queue().is_some()
     }
@@ -439,11 +481,11 @@ impl WaitSource for Queues {
     }
 }
 
-impl AsFd for Queues {
-    /// Readable when packets are waiting on any queue; call [`Queues::arm`] before waiting for it.
+impl AsFd for NonblockingQueues {
+    /// Readable when packets are waiting on any queue; call [`arm`](Self::arm) before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timed_epoll.descriptor(Some(self.poll.as_fd()))
     }
 }
 
-receiver_half!(Queues, Batch<'half>);
+receiver_half!(NonblockingQueues, Batch<'half>);

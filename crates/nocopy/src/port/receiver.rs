@@ -1,9 +1,13 @@
 //! The half that receives.
 
+mod blocking;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub use blocking::Receiver;
 
 use super::user_filter::{UnmatchedDestination, UserFilter};
 use super::{
@@ -33,28 +37,9 @@ struct ReceiveCounts {
     bytes: u64,
 }
 
-/// The receiving half of a port.
-///
-/// In addition to sums, [`stats`](Receiver::stats) has these counters: of dropped packets `rx_dropped`,
-/// `rx_ring_full`, `tp_drops` and `filter_lost`; of faults `rx_fault_…` and `rx_invalid_descs`; others are
-/// `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host` and `rx_copied_out`. A packet in several
-/// buffers that is read buffer by buffer counts as several.
-///
-/// ```
-/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
-/// left.sender().send_copy(b"hello")?;
-/// left.sender().flush()?;
-/// for packet in right.receiver().receive()? {
-///     assert_eq!(&*packet, b"hello");
-///     let frame = packet.take(); // owned: it may go to another thread, or be sent
-///     assert_eq!(frame.len(), 5);
-/// }
-/// assert_eq!(right.receiver().stats().moved, 1);
-/// assert_eq!(right.receiver().ledger().to_string(), "copied (memory port) 5 B");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// What never waits of a [`Receiver`]: both it and its asynchronous form deref to this.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct NonblockingReceiver {
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     pool: FramePool,
@@ -74,7 +59,7 @@ pub struct Receiver {
     inner: Arc<SharedPort>,
 }
 
-impl Receiver {
+impl NonblockingReceiver {
     pub(super) fn new(
         inner: Arc<SharedPort>,
         rx: Consumer<Descriptor>,
@@ -106,39 +91,6 @@ impl Receiver {
     /// before the first [`Receiver::receive`] find no frame.
     pub(super) fn kick_fill_ring(&mut self) -> io::Result<()> {
         self.wake_kernel()
-    }
-
-    /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal
-    /// may end the wait early, with an empty batch.
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        if !self.is_ready() {
-            wait::wait(self, self.wait, None)?;
-        }
-        Ok(self.take_batch())
-    }
-
-    /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`.
-    ///
-    /// ```
-    /// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
-    /// # use std::time::Duration;
-    /// assert_eq!(right.receiver().receive_timeout(Duration::from_millis(1))?.count(), 0);
-    /// left.sender().send_copy(b"hello")?;
-    /// left.sender().flush()?;
-    /// assert_eq!(right.receiver().receive_timeout(Duration::from_secs(5))?.count(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        if !self.is_ready() {
-            wait::wait(self, self.wait, Instant::now().checked_add(timeout))?;
-        }
-        Ok(self.take_batch())
     }
 
     /// Returns waiting packets, possibly none, without waiting.
@@ -187,8 +139,8 @@ impl Receiver {
         if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
     }
 
-    /// As [`Receiver::complete_packet_descriptors`], for matching packets up to the next one that does not
-    /// match; rejects packets before the first match.
+    /// As [`complete_packet_descriptors`](Self::complete_packet_descriptors), for matching packets up to the
+    /// next one that does not match; rejects packets before the first match.
     ///
     /// The kernel continues to fill the ring during this, so the caller checks the clock after each batch of
     /// rejected packets.
@@ -228,7 +180,7 @@ impl Receiver {
     }
 
     /// A filter to be run by this receiver, if `program` is given, for
-    /// [`Receiver::replace_user_filter`].
+    /// [`replace_user_filter`](Self::replace_user_filter).
     pub(super) fn make_user_filter(
         &self,
         program: Option<&Program>,
@@ -289,8 +241,8 @@ impl Receiver {
         self.multi_buffer
     }
 
-    /// Changes how to wait, from the next [`Receiver::receive`] on.
-    pub fn set_wait(&mut self, wait: Wait) {
+    /// How to wait, for [`Receiver::set_wait`] and for what waits with this half as a part of it.
+    pub(crate) fn set_wait_setting(&mut self, wait: Wait) {
         self.wait = wait;
         self.coalescer = WakeupCoalescer::default();
     }
@@ -443,9 +395,9 @@ impl Receiver {
     }
 }
 
-receiver_half!(Receiver, Batch<'half>);
+receiver_half!(NonblockingReceiver, Batch<'half>);
 
-impl WaitSource for Receiver {
+impl WaitSource for NonblockingReceiver {
     #[inline]
     fn is_ready(&mut self) -> bool {
         self.rx.available(1) > 0 && (!self.counts_descriptors() || self.complete_packet_descriptors() > 0)
@@ -493,8 +445,8 @@ impl WaitSource for Receiver {
     }
 }
 
-impl AsFd for Receiver {
-    /// Readable when packets are waiting; call [`Receiver::arm`] before waiting for it.
+impl AsFd for NonblockingReceiver {
+    /// Readable when packets are waiting; call [`arm`](Self::arm) before waiting for it.
     ///
     /// # Panics
     /// At the first call, if no descriptor is left.
@@ -503,13 +455,13 @@ impl AsFd for Receiver {
     }
 }
 
-impl AsRawFd for Receiver {
+impl AsRawFd for NonblockingReceiver {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-impl Drop for Receiver {
+impl Drop for NonblockingReceiver {
     fn drop(&mut self) {
         self.inner.hold_pool_until_drop(self.pool.take());
     }

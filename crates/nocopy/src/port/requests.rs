@@ -7,7 +7,7 @@
 use super::drivers;
 use super::redirect::RedirectProgram;
 use super::sender::{length_refusal, request_room_refusal};
-use super::{Mode, PortBuilder, Sender};
+use super::{Mode, NonblockingSender, PortBuilder};
 use crate::facts::metadata::{ChecksumField, Clock, OfferedRequests, Request, Timestamp, Unsupported};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Frame, FramePool};
@@ -71,10 +71,10 @@ impl OfferedRequests {
     }
 }
 
-impl Sender {
-    /// Like [`Sender::send`], with a request to the card or the kernel, used once. A checksum that neither of
-    /// them completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in software.
-    /// (Packets in several frames cannot have requests.)
+impl NonblockingSender {
+    /// Like [`send`](Self::send), with a request to the card or the kernel, used once. A checksum that
+    /// neither of them completes ([`Explanation::checksum`](crate::Explanation::checksum)) is completed in
+    /// software. (Packets in several frames cannot have requests.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
@@ -88,7 +88,7 @@ impl Sender {
     /// ```
     ///
     /// # Errors
-    /// As [`Sender::send`]. Also: no departure time is available here, the checksum would lie outside the
+    /// As [`send`](Self::send). Also: no departure time is available here, the checksum would lie outside the
     /// packet, or there is no room for the request in front of the packet (16 bytes). The frame is returned
     /// unchanged.
     pub fn send_with(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
@@ -144,7 +144,7 @@ impl Sender {
         }
     }
 
-    /// [`send_with`](Sender::send_with) for a checksum alone.
+    /// [`send_with`](Self::send_with) for a checksum alone.
     pub(crate) fn send_checksummed(
         &mut self,
         frame: Frame,
@@ -155,7 +155,7 @@ impl Sender {
 
     /// Departure times of packets sent with [`Request::timestamp`], each with its token, in the order in
     /// which the kernel finished them; [`Unsupported::Absent`] if the driver gave none. Call it after
-    /// [`Sender::flush`] or [`Sender::reap`]; times not taken are kept.
+    /// [`Sender::flush`](crate::Sender::flush) or [`reap`](Self::reap); times not taken are kept.
     ///
     /// ```no_run
     /// use nocopy::{Port, metadata::Request};
@@ -186,7 +186,7 @@ impl Sender {
         }
     }
 
-    /// [`Sender::send`] on a port whose packets may carry requests.
+    /// [`send`](Self::send) on a port whose packets may carry requests.
     #[cold]
     pub(super) fn send_reserving_request(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if let Some(reason) = self.request_refusal(&frame) {
@@ -195,8 +195,8 @@ impl Sender {
         self.put_into_ring(frame)
     }
 
-    /// [`Sender::reap`] while departure times are expected: these are in the frames, and must be read before
-    /// the frames are sent again.
+    /// [`reap`](Self::reap) while departure times are expected: these are in the frames, and must be read
+    /// before the frames are sent again.
     #[cold]
     pub(super) fn reap_departures(&mut self) -> u32 {
         let completed = self.completion.ready_entries(u32::MAX);

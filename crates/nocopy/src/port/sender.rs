@@ -1,10 +1,16 @@
 //! The half that sends.
 
+mod blocking;
+#[cfg(all(test, feature = "tokio"))]
+mod tests;
+
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub use blocking::Sender;
 
 use super::drivers::DRAIN_TIMEOUT;
 use super::{Mode, PortBuilder, SharedPort, TX_FAULTS, fault_counters, static_counter};
@@ -24,30 +30,9 @@ pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 /// The pause before the next check for completions, which no event reports.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The sending half of a port.
-///
-/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel read it, once for a
-/// whole batch.
-///
-/// In addition to sums, [`stats`](Sender::stats) has these counters: of dropped packets `tx_dropped` and
-/// `tx_invalid_descs`, of faults `tx_fault_…`, and `tx_ring_empty_descs`. Packets that are still queued are
-/// not counted.
-///
-/// ```
-/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-/// let sender = port.sender();
-/// let mut frame = sender.buffer().expect("a fresh port has free frames");
-/// frame.append(5).expect("there is room").copy_from_slice(b"hello");
-/// sender.send(frame)?; // gives the frame away
-/// sender.send_copy(b"more")?; // leaves the slice alone
-/// sender.flush()?;
-/// let stats = sender.stats();
-/// assert_eq!((stats.moved, stats.bytes, stats.flushes), (2, 9, 1));
-/// assert_eq!(sender.ledger().to_string(), "copied (memory port) 5 B, copied (given as a slice) 4 B");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// What never waits of a [`Sender`]: both it and its asynchronous form deref to this.
 #[derive(Debug)]
-pub struct Sender {
+pub struct NonblockingSender {
     pub(super) tx: Producer<Descriptor>,
     pub(super) completion: Consumer<u64>,
     pub(super) pool: FramePool,
@@ -70,12 +55,14 @@ pub struct Sender {
     chain_bytes_max: usize,
     chain_frames_max: usize,
     pub(super) departures: DepartureTimes,
-    /// Returned frames of [`Sender::send_kept`] that were not taken yet.
+    /// Returned frames of [`send_kept`](Self::send_kept) that were not taken yet.
     pub(super) kept: Vec<Frame>,
     pub(super) returned: Vec<Frame>,
     timed_epoll: TimedEpoll,
-    /// The progress at the last call of [`Sender::arm`].
+    /// The progress at the last call of [`arm`](Self::arm).
     moved_before: u64,
+    /// How long dropping waits for the kernel; 0 for a half that never waits.
+    pub(crate) drop_timeout: Duration,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<SharedPort>,
 }
@@ -94,7 +81,7 @@ struct SendCounts {
     reaped: u64,
 }
 
-impl Sender {
+impl NonblockingSender {
     pub(super) fn new(
         inner: Arc<SharedPort>,
         tx: Producer<Descriptor>,
@@ -131,6 +118,7 @@ impl Sender {
             returned: Vec::new(),
             timed_epoll: TimedEpoll::default(),
             moved_before: 0,
+            drop_timeout: DRAIN_TIMEOUT,
         }
     }
 
@@ -273,8 +261,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`Sender::send`], for a packet in one or several frames: all are sent as one packet, or none. On
-    /// ports not opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
+    /// Like [`send`](Self::send), for a packet in one or several frames: all are sent as one packet, or none.
+    /// On ports not opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
     ///
     /// ```
     /// # let (mut left, mut right) = nocopy::Port::memory_builder().multi_buffer(true).memory_pair()?;
@@ -347,46 +335,6 @@ impl Sender {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
-    /// Hands everything that is queued to the kernel, which sends it, and takes back finished frames: one
-    /// system call for a whole batch if the kernel allows. Waits while the kernel has no room: in copy mode,
-    /// the socket's send buffer limits the bytes in flight.
-    ///
-    /// # Errors
-    /// The interface is down or was removed; the frames stay queued.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.flush_timeout(Duration::MAX).map(drop)
-    }
-
-    /// Like [`Sender::flush`], but waits for `timeout` at most. Returns `false` if frames are still queued.
-    ///
-    /// ```
-    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-    /// use std::time::Duration;
-    /// port.sender().send_copy(b"now, as far as there is room")?;
-    /// let mut is_all = port.sender().try_flush()?;
-    /// if !is_all {
-    ///     is_all = port.sender().flush_timeout(Duration::from_secs(5))?; // waits for room
-    /// }
-    /// assert!(is_all);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Sender::flush`].
-    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        if self.try_flush()? {
-            return Ok(true);
-        }
-        let started = Instant::now();
-        while started.elapsed() < timeout {
-            std::thread::sleep(POLL_INTERVAL);
-            if self.flush_once(false)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Like [`Sender::flush`], without waiting. Returns `false` if frames are still queued, because the
     /// kernel has no room now.
     ///
@@ -440,7 +388,7 @@ impl Sender {
     }
 
     /// Takes back frames that the kernel has finished sending, and returns how many. [`Sender::flush`] also
-    /// does this, and so does [`Sender::buffer`] if no frame is free.
+    /// does this, and so does [`buffer`](Self::buffer) if no frame is free.
     pub fn reap(&mut self) -> usize {
         self.record_sent();
         let count = match self.departures.is_awaiting() {
@@ -477,20 +425,8 @@ impl Sender {
     }
 
     /// Flushes until nothing is in flight, for at most `timeout`; returns whether nothing is in flight.
-    ///
-    /// ```
-    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-    /// let sender = port.sender();
-    /// sender.send_copy(b"hello")?;
-    /// assert_eq!(sender.in_flight(), 1); // queued counts as well
-    /// assert!(sender.drain(std::time::Duration::from_secs(5))?);
-    /// assert_eq!(sender.in_flight(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The interface is down or was removed.
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+    /// Flushes once without a wait if `timeout` is 0.
+    pub(crate) fn drain_within(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
         self.try_flush()?;
         while self.pool.lent_count() > 0 {
@@ -501,29 +437,6 @@ impl Sender {
             self.flush_once(false)?;
         }
         Ok(true)
-    }
-
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if the kernel still
-    /// has frames: it may still send them, and they return when the port is closed. (Dropping the sender also
-    /// drains it, for a limited time.)
-    ///
-    /// ```
-    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-    /// use nocopy::Reason;
-    /// port.sender().send_copy(b"the last one")?;
-    /// assert!(port.sender().close(std::time::Duration::from_secs(5))?);
-    /// assert!(matches!(port.sender().send_copy(b"one more"), Err(Reason::Finished)));
-    /// assert_eq!(port.sender().stats().moved, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Sender::drain`].
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let drained = self.drain(timeout);
-        // No packet is short enough from now on, so the send path needs no check for a closed sender.
-        (self.frame_bytes_max, self.packet_bytes_max, self.chain_bytes_max) = (0, 0, 0);
-        drained
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -576,7 +489,7 @@ impl Sender {
     }
 
     /// The evidence for bytes given to be sent, including those still queued: the port's mode decides whether
-    /// they are copied between area and wire; [`Sender::send_copy`] always copies.
+    /// they are copied between area and wire; [`send_copy`](Self::send_copy) always copies.
     pub fn ledger(&self) -> Ledger {
         self.record_sent();
         let SendCounts { pieces, copied_packets, copied_bytes, .. } = self.counts;
@@ -628,17 +541,9 @@ impl Sender {
         self.record_sent();
         self.pool.balance()
     }
-
-    /// Gives the sender up in a forked child, without changing the parent's: the child's descriptor and rings
-    /// are closed, so that the queue is free when the parent closes its own, and nothing is sent or waited
-    /// for. Needs `PortTuning::inherited`; for a whole port, see [`Queues::disown`](super::Queues::disown).
-    #[doc(hidden)]
-    pub fn disown(self) {
-        self.inner.disown();
-    }
 }
 
-sender_half!(Sender, Frame);
+sender_half!(NonblockingSender, Frame);
 
 /// Why a packet of that length cannot be sent; a [closed](Sender::close) sender refuses every length.
 #[cold]
@@ -656,8 +561,8 @@ pub(super) fn request_room_refusal(frame: &Frame) -> Reason {
     Reason::NoHeadroom { needed_bytes: SEND_METADATA_BYTES as usize, free_bytes: frame.headroom_bytes() }
 }
 
-impl AsFd for Sender {
-    /// Readable when it is time to look again; call [`Sender::arm`] before waiting for it.
+impl AsFd for NonblockingSender {
+    /// Readable when it is time to look again; call [`arm`](Self::arm) before waiting for it.
     ///
     /// # Panics
     /// At the first call, if no descriptor is left.
@@ -666,18 +571,18 @@ impl AsFd for Sender {
     }
 }
 
-impl AsRawFd for Sender {
+impl AsRawFd for NonblockingSender {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-impl Drop for Sender {
+impl Drop for NonblockingSender {
     fn drop(&mut self) {
         // There is no caller to return an error to; frames that the kernel keeps are accounted for when the
         // port closes.
         if !self.inner.is_disowned() && !self.is_closed() {
-            let _ = self.drain(DRAIN_TIMEOUT);
+            let _ = self.drain_within(self.drop_timeout);
         }
         self.inner.hold_pool_until_drop(self.pool.take());
     }

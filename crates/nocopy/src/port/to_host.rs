@@ -28,7 +28,7 @@ const PACKET_BYTES_SURE: usize = 3072;
 
 /// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's
 /// interface: for ARP, pings and everything else that the program does not answer itself. Made by
-/// [`Receiver::to_host`](super::Receiver::to_host).
+/// [`Receiver::to_host`](super::NonblockingReceiver::to_host).
 ///
 /// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to check that the
 /// calling thread is still in the port's network namespace; if all packets of a queue are for the host, open

@@ -8,7 +8,7 @@
 
 use super::af_xdp::CHAIN_FRAMES_MAX;
 use super::bound_socket::BoundXdpSocket;
-use super::{Mode, OpenError, PortBuilder, Sender, SharedPort};
+use super::{Mode, NonblockingSender, OpenError, PortBuilder, Sender, SharedPort};
 use crate::memory::area::{Area, PoolDirection, no_metadata_for_mode};
 use crate::ring::{Consumer, Producer};
 use crate::sys::capability;
@@ -47,7 +47,7 @@ impl PortBuilder {
         let bound = BoundXdpSocket::new(&self, Mode::XdpCopyNative, socket, query);
         let inner =
             SharedPort::new(&self, interface.index, Mode::XdpCopyNative, CHAIN_FRAMES_MAX, area, bound);
-        Ok(Sender::new(inner.into(), tx, completion, pool, &self))
+        Ok(Sender(NonblockingSender::new(inner.into(), tx, completion, pool, &self)))
     }
 
     fn sending_socket(

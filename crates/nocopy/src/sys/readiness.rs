@@ -113,6 +113,16 @@ impl Readiness {
         self.open_epoll(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
     }
 
+    /// Makes the descriptor, as [`descriptor_with_others`](Self::descriptor_with_others).
+    /// Errors: no descriptor is left.
+    pub(crate) fn open<'a>(
+        &self,
+        socket: BorrowedFd<'_>,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<()> {
+        self.open_epoll(socket, others).map(drop)
+    }
+
     fn open_epoll<'a>(
         &self,
         socket: BorrowedFd<'_>,

@@ -32,6 +32,20 @@ pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8], waits: bool) -> 
     Ok(rustix::net::send(socket, bytes, send_flags(waits))?)
 }
 
+/// As [`send_copied`], for bytes in several pieces, at most [`PIECES_MAX`](super::udp_send::PIECES_MAX).
+#[cfg(feature = "tokio")]
+pub(crate) fn send_copied_pieces(
+    socket: BorrowedFd<'_>,
+    pieces: &[io::IoSlice<'_>],
+    waits: bool,
+) -> io::Result<usize> {
+    match pieces {
+        [piece] => send_copied(socket, piece, waits),
+        // SAFETY: without `MSG_ZEROCOPY` the kernel has copied the bytes when the call returns.
+        _ => unsafe { send_pieces(socket, pieces, waits, SendFlags::empty()) },
+    }
+}
+
 fn send_flags(waits: bool) -> SendFlags {
     if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT }
 }

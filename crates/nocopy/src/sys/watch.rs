@@ -1,39 +1,135 @@
 //! Descriptors in tokio's reactor.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Registers a descriptor with tokio's reactor.
-pub(crate) fn register_with_reactor(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it
-    // has deregistered it.
-    unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
+/// What a call achieved that does not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallOutcome<T> {
+    /// Nothing: it would have had to wait.
+    Blocked,
+    /// A result, and the next call would have to wait: the socket had no more to read, or no more room.
+    Exhausted(T),
+    /// A result.
+    Done(T),
 }
 
-/// Descriptors watched together: an epoll instance is readable when something happens to one of its own.
-#[derive(Debug)]
-pub(crate) struct WatchedDescriptors(AsyncFd<OwnedFd>);
+/// A descriptor in tokio's reactor: a socket, or an epoll instance with several. Clones share it, so that one
+/// task may wait to read and another to write.
+///
+/// The reactor is told of each change once (`EPOLLET`), so a wait begins only when a call was blocked, or,
+/// for a socket, when it achieved less than it might have.
+#[derive(Debug, Clone)]
+pub(crate) struct WatchedDescriptors {
+    descriptor: Arc<AsyncFd<Arc<OwnedFd>>>,
+    /// Then the reactor remembers for good that the peer has ended the stream (`EPOLLRDHUP`), and a wait for
+    /// the end is not missed if the last bytes came together with it. An epoll instance shows only that there
+    /// is something.
+    is_socket: bool,
+}
 
 impl WatchedDescriptors {
-    /// # Errors
-    /// No descriptor is left, or no tokio reactor runs here.
+    /// An epoll instance without descriptors.
+    /// Errors: no descriptor is left. Panics outside of a tokio runtime.
     pub(crate) fn new_empty() -> io::Result<Self> {
-        register_with_reactor(epoll::create(CreateFlags::CLOEXEC)?, Interest::READABLE).map(Self)
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
+        Ok(Self { descriptor: Arc::new(register_with_reactor(epoll, Interest::READABLE)?), is_socket: false })
     }
 
-    /// Adds a descriptor, for reading, room to write, and errors; until it is closed.
+    /// A socket, which may be registered with a reactor only once.
+    /// Errors: the kernel's. Panics outside of a tokio runtime.
+    pub(crate) fn of_socket(socket: Arc<OwnedFd>, interest: Interest) -> io::Result<Self> {
+        Ok(Self { descriptor: Arc::new(register_with_reactor(socket, interest)?), is_socket: true })
+    }
+
+    /// Adds a descriptor to an epoll instance, for reading, room to write, and errors; until it is closed.
     pub(crate) fn add_descriptor(&self, descriptor: impl AsFd) -> io::Result<()> {
+        debug_assert!(!self.is_socket);
         let events = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
-        Ok(epoll::add(self.0.get_ref(), descriptor, EventData::new_u64(0), events)?)
+        Ok(epoll::add(&**self.descriptor.get_ref(), descriptor, EventData::new_u64(0), events)?)
     }
 
     /// Resolves when an event has occurred since the last call.
     pub(crate) async fn next_event(&self) -> io::Result<()> {
-        self.0.readable().await?.clear_ready();
+        self.descriptor.readable().await?.clear_ready();
         Ok(())
     }
+
+    /// As [`next_event`](Self::next_event); only the last task that polled is woken.
+    pub(crate) fn poll_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.descriptor.poll_read_ready(cx))?.clear_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes the call whenever there may be something to read, until it is not blocked. Several tasks may
+    /// wait.
+    pub(crate) async fn read<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        self.descriptor.async_io(Interest::READABLE, |_| call()).await
+    }
+
+    /// As [`read`](Self::read); only the last task that polled is woken.
+    pub(crate) fn poll_read<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut() -> io::Result<CallOutcome<T>>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let mut ready = ready!(self.descriptor.poll_read_ready(cx))?;
+            match call()? {
+                CallOutcome::Blocked => ready.clear_ready(),
+                CallOutcome::Exhausted(result) => {
+                    if self.is_socket {
+                        ready.clear_ready();
+                    }
+                    return Poll::Ready(Ok(result));
+                }
+                CallOutcome::Done(result) => return Poll::Ready(Ok(result)),
+            }
+        }
+    }
+
+    /// Makes the call whenever a socket may have room, until it is not blocked. `None`: it was blocked, and
+    /// the reactor can no longer tell when there is room, because completions in the error queue look like an
+    /// end of the connection to it, which it remembers for good.
+    pub(crate) fn poll_write<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut() -> io::Result<CallOutcome<T>>,
+    ) -> Poll<io::Result<Option<T>>> {
+        debug_assert!(self.is_socket);
+        loop {
+            let mut ready = ready!(self.descriptor.poll_write_ready(cx))?;
+            match call()? {
+                CallOutcome::Blocked if ready.ready().is_write_closed() => return Poll::Ready(Ok(None)),
+                CallOutcome::Blocked => ready.clear_ready(),
+                CallOutcome::Exhausted(result) => {
+                    ready.clear_ready();
+                    return Poll::Ready(Ok(Some(result)));
+                }
+                CallOutcome::Done(result) => return Poll::Ready(Ok(Some(result))),
+            }
+        }
+    }
+}
+
+/// Registers a descriptor with tokio's reactor.
+fn register_with_reactor(descriptor: Arc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+    // SAFETY: an `Arc<OwnedFd>` refers to the same open descriptor until it is dropped, `AsyncFd` drops it
+    // after it has deregistered it, and this module never replaces it.
+    unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
+}
+
+/// Resolves when a socket that is connecting has room to write, or failed.
+/// Errors: the kernel's. Panics outside of a tokio runtime.
+pub(crate) async fn wait_connected(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed, so it stays open until this future has dropped the `AsyncFd`.
+    let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::WRITABLE) };
+    watched.map_err(io::Error::from)?.writable().await?.retain_ready();
+    Ok(())
 }

@@ -12,7 +12,10 @@ use super::choice;
 use super::open_error::OpenError;
 use super::receiver;
 use super::sender::{RING_SENDS, StreamQueue};
-use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
+use super::{
+    Listener, Method, NonblockingReceiver, NonblockingSender, PublishedMethod, ReceiveMethod, Receiver,
+    Sender, Stream,
+};
 use crate::engine::address;
 use crate::engine::path::SocketPaths;
 use crate::engine::wait::Wait;
@@ -41,7 +44,8 @@ const BACKLOG: i32 = 4096;
 /// * [`receive_pool`](Self::receive_pool): [`ReceiveMethod::Recv`] may ask for at most the length of one of
 ///   its buffers.
 /// * [`method`](Self::method): with [`wrap`](Self::wrap), [`Method::ZeroCopy`] is refused.
-/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
+/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`](NonblockingSender::completed) returns
+///   nothing without it.
 /// * [`connect_timeout`](Self::connect_timeout): for [`connect`](Self::connect) only.
 ///
 /// ```
@@ -129,8 +133,8 @@ impl Builder {
         self
     }
 
-    /// Keeps buffers whose memory is free, for [`Sender::completed`], instead of returning them to their
-    /// pool. They accumulate until they are taken.
+    /// Keeps buffers whose memory is free, for [`Sender::completed`](NonblockingSender::completed), instead
+    /// of returning them to their pool. They accumulate until they are taken.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -275,7 +279,8 @@ impl Builder {
             policy.mark_unavailable(Method::ZeroCopy, refused.why());
         }
         let buffers = buffer_cache(self.receive_pool, receiver::default_receive_pool)?;
-        let mut receiver = Receiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
+        let receiver = NonblockingReceiver::new(Arc::clone(&socket), self.receive_method, buffers)?;
+        let mut receiver = Receiver(receiver);
         receiver.set_wait(self.wait);
         let buffers = buffer_cache(self.send_pool, new_send_pool)?;
         let mut queue =
@@ -285,11 +290,11 @@ impl Builder {
             queue.open_ring(RING_SENDS).map_err(refused)?;
         }
         // Last: a sender that is dropped ends the stream, of which the caller may have another descriptor.
-        let mut sender = Sender::new(queue, policy, paths, peer, self.published_method);
+        let mut sender = NonblockingSender::new(queue, policy, paths, peer, self.published_method);
         if is_shared {
             sender.allow_other_senders().expect("made by this process");
         }
-        Ok(Stream { socket, sender, receiver })
+        Ok(Stream { socket, sender: Sender(sender), receiver })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
 
 /// A piece of the stream, owned: it stays valid after the connection is closed, and may be dropped on any
-/// thread. It can be sent ([`Sender::send`](super::Sender::send)).
+/// thread. It can be sent ([`Sender::send`](super::NonblockingSender::send)).
 ///
 /// Its bytes are in up to two places: first, pages that the kernel mapped ([`mapped`](Self::mapped)), then a
 /// buffer that it copied to ([`copied`](Self::copied)). A sender on the same host may still change bytes on

@@ -26,6 +26,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "tokio")]
+mod async_stream;
 mod builder;
 pub(crate) mod by_reference;
 mod choice;
@@ -49,6 +51,8 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+#[cfg(feature = "tokio")]
+pub use async_stream::{AsyncListener, AsyncStream};
 pub use builder::Builder;
 pub use chunk::Chunk;
 pub use method::Method;
@@ -56,13 +60,21 @@ pub use open_error::OpenError;
 pub(crate) use opening::ConnectInProgress;
 pub use pages::{PagePool, Pages};
 pub use published::{PublishError, Published};
-pub use receiver::Receiver;
+pub use receiver::{NonblockingReceiver, Receiver};
 pub use receiving::ReceiveMethod;
-pub use sender::Sender;
+pub use sender::{NonblockingSender, Sender};
 
 use crate::engine::address;
 pub use crate::sys::tcp_receive::MappedBytes;
 use by_reference::PublishedMethod;
+
+/// The receiving half of a stream in a tokio program; it has `AsyncRead` and `AsyncBufRead`.
+#[cfg(feature = "tokio")]
+pub type AsyncReceiver = crate::engine::asynchronous::AsyncReceiver<NonblockingReceiver>;
+
+/// The sending half of a stream in a tokio program; it has `AsyncWrite`.
+#[cfg(feature = "tokio")]
+pub type AsyncSender = crate::engine::asynchronous::AsyncSender<NonblockingSender>;
 
 /// A TCP connection whose buffers are owned.
 ///

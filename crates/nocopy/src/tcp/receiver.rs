@@ -1,5 +1,8 @@
 //! The half that receives.
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
 mod error;
 mod read;
 
@@ -8,7 +11,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub use blocking::Receiver;
 
 use super::OpenError;
 use super::chunk::{Chunk, Mapped};
@@ -40,46 +45,8 @@ const CAUSE_CHUNKS: u32 = 256;
 /// The data of a full Ethernet packet, with timestamps.
 const PACKET_BYTES: usize = 1448;
 
-/// The receiving half of a stream.
-///
-/// It returns the stream in [`Chunk`]s as they arrive, each owned: in buffers of a pool, or on pages that the
-/// kernel mapped. How much is received at a time, and by which [`ReceiveMethod`], is measured while
-/// receiving, because the cost of a byte includes reading it afterwards. [`explain`](Self::explain) returns
-/// the result.
-///
-/// **The end**: all three receiving methods return `None` if nothing has arrived, and at the end of the
-/// stream; [`is_finished`](Self::is_finished) distinguishes these. [`receive`](Self::receive) waits without
-/// limit, so its `None` is always the end. A broken connection is always an error, never `None`.
-///
-/// **Memory**: a program that drops each chunk before it receives the next always gets the same memory, warm
-/// in the cache. A program that keeps chunks runs out of buffers (an error of kind
-/// [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some return), or, at 16 MiB, out of room to map pages;
-/// data that cannot be mapped is copied. Dropped mapped pages are unmapped 2 MiB at a time, or after some
-/// time without mapping.
-///
-/// **Waiting** is done in the kernel's receiving call, because completions of the sending half would wake a
-/// poll.
-///
-/// ```
-/// # use nocopy::tcp::{Listener, Stream};
-/// # use std::time::Duration;
-/// # let listener = Listener::bind("127.0.0.1:0")?;
-/// # let mut peer = Stream::connect(listener.local_addr()?)?;
-/// # let mut stream = listener.accept()?.0;
-/// assert!(stream.receiver().try_receive()?.is_none() && !stream.receiver().is_finished());
-/// // An echo: what was received is sent, without a copy of its own.
-/// peer.sender().send_copy(b"hello")?;
-/// if let Some(chunk) = stream.receiver().receive()? {
-///     stream.sender().send(chunk)?;
-///     stream.sender().flush()?;
-/// }
-/// let echo = peer.receiver().receive()?.expect("an answer");
-/// assert_eq!(echo.to_vec(), b"hello");
-/// peer.sender().finish()?;
-/// assert!(stream.receiver().receive()?.is_none() && stream.receiver().is_finished());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Receiver {
+/// What never waits of a [`Receiver`]: both it and its asynchronous form deref to this.
+pub struct NonblockingReceiver {
     socket: Arc<OwnedFd>,
     readiness: Readiness,
     buffers: BufferCache,
@@ -95,6 +62,8 @@ pub struct Receiver {
     is_finished: bool,
     /// A chunk without mapped pages, of which [`io::BufRead`] has read a part.
     unread: Option<Chunk>,
+    /// The last call that copied into a buffer found less than fits in: the socket had no more.
+    found_less: bool,
     /// Calls that failed because no buffer was free.
     starved: u64,
     tally: Ledger,
@@ -102,7 +71,7 @@ pub struct Receiver {
     copied_later: Arc<AtomicU64>,
 }
 
-impl Receiver {
+impl NonblockingReceiver {
     /// The receiving half of a connected socket. To be called in the network namespace of the socket, whose
     /// own settings for waiting (`O_NONBLOCK` and `SO_RCVTIMEO`) are cleared.
     pub(super) fn new(
@@ -129,6 +98,7 @@ impl Receiver {
             wait: Wait::Interrupt,
             is_finished: false,
             unread: None,
+            found_less: false,
             starved: 0,
             tally: Ledger::default(),
             copied_later: Arc::default(),
@@ -137,44 +107,11 @@ impl Receiver {
         })
     }
 
-    /// Changes how to wait, from the next wait on. [`Wait::Spin`] repeats a system call; [`Wait::Interrupt`]
-    /// sleeps in the kernel; [`Wait::Adaptive`] spins for some time, then sleeps. [`Wait::Coalesced`] sleeps
-    /// until something arrives, and then until the given number of full packets has arrived (each counted as
-    /// 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the kernel's clock (1 to 10
-    /// ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for long, busy streams; a shorter
-    /// answer is delayed by `delay`.
-    pub fn set_wait(&mut self, wait: Wait) {
-        self.wait = wait;
-    }
-
-    /// Waits for bytes and returns those that have arrived, up to a chunk's length; `None` at the end of the
-    /// stream.
-    ///
-    /// # Errors
-    /// The connection broke: everything received before was returned, and the rest is lost. With kind
-    /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
-    pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
-        self.deliver(|half| half.receive_within(None))
-    }
-
-    /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did
-    /// within `timeout`, which is rounded up to ticks of the kernel's clock (1 to 10 ms) unless the half
-    /// spins: see [`is_finished`](Self::is_finished).
-    ///
-    /// # Errors
-    /// As [`receive`](Self::receive).
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Chunk>> {
-        if timeout.is_zero() {
-            return self.try_receive();
-        }
-        self.deliver(|half| half.receive_within(Some(timeout)))
-    }
-
     /// Returns received bytes, without waiting: `None` if there are none, and at the end of the stream; see
     /// [`is_finished`](Self::is_finished).
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`Receiver::receive`].
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Option<Chunk>> {
         self.deliver(|half| half.next_chunk(false))
@@ -224,7 +161,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`Receiver::receive`].
     pub fn arm(&mut self) -> io::Result<bool> {
         if self.unread.is_some() {
             return Ok(true);
@@ -233,36 +170,6 @@ impl Receiver {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(ReceiveError::from_errno(error).into()),
-        }
-    }
-
-    fn receive_within(&mut self, timeout: Option<Duration>) -> Result<Option<Chunk>, ReceiveError> {
-        let spin = match self.wait {
-            Wait::Spin => Duration::MAX,
-            Wait::Adaptive { spin } => spin,
-            _ => {
-                self.set_timeout(timeout)?;
-                return self.next_chunk(true);
-            }
-        };
-        let start = Instant::now();
-        let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
-        let found = self.spin_for_chunk(start, spin);
-        let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-        if !matches!(found, Err(ReceiveError::WouldBlock)) || left == Some(Duration::ZERO) {
-            return found;
-        }
-        self.set_timeout(left)?;
-        self.next_chunk(true)
-    }
-
-    /// Repeats the call for that long.
-    fn spin_for_chunk(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
-        loop {
-            match self.next_chunk(false) {
-                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
-                received => return received,
-            }
         }
     }
 
@@ -332,6 +239,7 @@ impl Receiver {
         let mut buffer = self.take_buffer()?;
         buffer.resize(bytes.min(buffer.capacity()));
         let received = self.receive_into(&mut buffer, waits)?;
+        self.found_less = received < buffer.len();
         if received == 0 {
             self.buffers.put(buffer.freeze());
             return self.note_end().map(|()| None);
@@ -540,7 +448,7 @@ impl Receiver {
     }
 }
 
-receiver_half!(Receiver, Option<Chunk>);
+receiver_half!(NonblockingReceiver, Option<Chunk>);
 
 /// A pool for a receiver: enough buffers of the largest chunk for some chunks in use. Its memory is allocated
 /// when used.
@@ -573,7 +481,7 @@ fn useless_mapping_text(cause: Cause) -> &'static str {
     }
 }
 
-impl AsFd for Receiver {
+impl AsFd for NonblockingReceiver {
     /// A descriptor that is readable while something can be received, or completions of the sending half wait
     /// to be read; nothing can be sent on it.
     ///
@@ -584,7 +492,7 @@ impl AsFd for Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
+impl fmt::Debug for NonblockingReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Receiver({}, {})", self.chooser.explain(), self.tally)
     }

@@ -1,5 +1,8 @@
 //! The half that sends.
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
 mod ends;
 mod flush;
 
@@ -9,8 +12,8 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
+pub use blocking::Sender;
 use ends::StreamState;
 use flush::OpenCallNote;
 pub(super) use flush::RING_SENDS;
@@ -18,12 +21,11 @@ pub(super) use flush::RING_SENDS;
 use super::by_reference::{RangeTransfer, ReferenceSender};
 
 use super::item::{QueuedBytes, StreamItem};
-use super::outcome::{QUEUE_BYTES_MAX, SendError, SendOutcome, SenderCounters};
+use super::outcome::{QUEUE_BYTES_MAX, SendOutcome, SenderCounters};
 use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::{Choice, Policy};
-use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -32,25 +34,13 @@ use crate::memory::send_queue::{Completed, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::stream;
 
-const ALL_HELD: &str = "send: no free buffer; the program holds all of the pool; send, recycle or drop some, or make the pool larger";
-
 pub(super) type StreamQueue = SendQueue<StreamItem, OpenCallNote>;
 
-/// The sending half of a stream.
+/// What never waits of a [`Sender`]: both it and its asynchronous form deref to this.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel. A buffer sent without a
-/// copy returns when the peer has acknowledged it.
-///
-/// Dropping it ends the stream: the peer sees the end after the last byte that was handed over, or, if
-/// something was still queued, a reset, so that it does not mistake a part for the whole. Memory that the
-/// kernel still reads is kept until the peer has acknowledged it; a peer that acknowledges nothing for two
-/// minutes is reset.
-///
-/// **Errors**: if a method returns an error, the connection is closed. Queued data stays queued, and
-/// [`take_unsent`](Self::take_unsent) returns it; how much of the data handed over before has arrived is
-/// unknown.
+/// If one of its methods returns an error of the connection, that is closed; see [`Sender`].
 #[derive(Debug)]
-pub struct Sender {
+pub struct NonblockingSender {
     queue: StreamQueue,
     queued_bytes: QueuedBytes,
     end: StreamState,
@@ -68,7 +58,7 @@ pub struct Sender {
     by_reference: Option<ReferenceSender>,
 }
 
-impl Sender {
+impl NonblockingSender {
     pub(super) fn new(
         queue: StreamQueue,
         policy: Policy<Method>,
@@ -92,7 +82,7 @@ impl Sender {
         }
     }
 
-    /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Self::flush) and
+    /// An empty buffer of the stream's pool; `None` while all are in use: [`flush`](Sender::flush) and
     /// [`reap`](Self::reap) free them.
     ///
     /// If other streams that share the pool hold all of it, and this stream has no buffer in flight, it
@@ -106,52 +96,6 @@ impl Sender {
     fn reserved_buffer(&mut self) -> Option<BufferMut> {
         let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
         if waits_for_own { None } else { self.queue.cache_mut().take_reserved() }
-    }
-
-    /// An empty buffer; while all are in use it flushes, and waits for at most `timeout` until the peer has
-    /// acknowledged data in flight. `None` if no buffer returned.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush). With kind [`WouldBlock`](io::ErrorKind::WouldBlock), waiting is useless
-    /// because the program holds all buffers, or in a shared pool this stream's share.
-    ///
-    /// ```
-    /// # use nocopy::{Pool, tcp::{Listener, Stream}};
-    /// # use std::time::Duration;
-    /// # let listener = Listener::bind("127.0.0.1:0")?;
-    /// let pool = Pool::new(2, 4096)?;
-    /// let mut stream = Stream::builder().send_pool(&pool).connect(listener.local_addr()?)?;
-    /// # let peer = listener.accept()?.0;
-    /// for _ in 0..8 { // more than there are: they come back meanwhile
-    ///     let mut buffer = stream.sender().wait_buffer(Duration::MAX)?.expect("no limit was given");
-    ///     buffer.resize(4096);
-    ///     stream.sender().send(buffer)?;
-    /// }
-    /// assert!(stream.sender().drain(Duration::from_secs(5))?);
-    /// assert_eq!(stream.sender().stats().moved, 8);
-    ///
-    /// let _held = [pool.take(), pool.take()]; // by the program: waiting would bring none back
-    /// let error = stream.sender().wait_buffer(Duration::MAX).unwrap_err();
-    /// assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<BufferMut>> {
-        let look = |sender: &mut Self| {
-            if let Some(buffer) = sender.buffer() {
-                return Ok(PollOutcome::Done(buffer));
-            }
-            let is_flushed = sender.try_flush()?;
-            if sender.reap() > 0 || sender.queue.cache().available() > 0 {
-                return Ok(PollOutcome::Moved);
-            }
-            let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
-            if is_nothing_away {
-                Err(io::Error::new(io::ErrorKind::WouldBlock, ALL_HELD))
-            } else {
-                Ok(PollOutcome::Nothing)
-            }
-        };
-        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions)
     }
 
     /// Takes back a buffer that was not sent, more cheaply than dropping it.
@@ -263,22 +207,6 @@ impl Sender {
         if bytes > 0 && is_full && self.queued() > 0 { Err(Reason::Full) } else { Ok(()) }
     }
 
-    /// Sends bytes now, after the queue: the kernel copies them, so the caller may reuse them at once. Waits
-    /// while the socket's send buffer is full.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush); part of the bytes may have been sent.
-    pub fn send_copy(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        self.flush()?;
-        while !bytes.is_empty() {
-            let sent = self.send_some(bytes);
-            let sent = sent.map_err(|source| SendError { unsent_bytes: bytes.len() as u64, source })?;
-            bytes = &bytes[sent..];
-        }
-        self.outcome.slices += 1;
-        Ok(())
-    }
-
     /// Buffers and references that are queued and were not handed over whole.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
@@ -290,21 +218,11 @@ impl Sender {
         self.queue.in_flight()
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full, so as long as the peer
-    /// does not read.
-    ///
-    /// # Errors
-    /// The connection is closed, or a queued file has ended (kind
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.flush_queue(true, usize::MAX).map(drop)
-    }
-
     /// Hands over as much as the socket accepts now. Returns `false` if something is left; [`arm`](Self::arm)
     /// prepares a wait for that.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// As [`flush`](Sender::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
         self.flush_queue(false, usize::MAX)
     }
@@ -312,30 +230,6 @@ impl Sender {
     /// Like `try_flush`, for at most that many bytes, so that other streams have their turn.
     pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
         self.flush_queue(false, bytes)
-    }
-
-    /// Hands over as much as the peer makes room for within `timeout`. Returns `false` if something is left.
-    ///
-    /// ```
-    /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0")?;
-    /// # let mut stream = Stream::builder().send_buffer(64 << 10).connect(listener.local_addr()?)?;
-    /// # let _peer = listener.accept()?.0;
-    /// use std::time::Duration;
-    /// stream.sender().send(vec![0; 64 << 20])?;
-    /// assert!(!stream.sender().try_flush()?); // more than there is room for
-    /// assert!(!stream.sender().flush_timeout(Duration::from_millis(10))?); // the peer does not read
-    /// assert!(stream.sender().stats().bytes > 0); // a part is on its way
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        let look = |sender: &mut Self| {
-            Ok(if sender.try_flush()? { PollOutcome::Done(()) } else { PollOutcome::Nothing })
-        };
-        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions).map(|done| done.is_some())
     }
 
     /// The next buffer that is free again, if the builder was set to [return
@@ -359,29 +253,13 @@ impl Sender {
         Some(Completed { ticket, evidence, item })
     }
 
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any
-    /// memory: for data sent without a copy, until the peer has acknowledged it. Returns whether that is so.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let look = |sender: &mut Self| {
-            let is_flushed = sender.try_flush()?;
-            Ok(match sender.reap() {
-                _ if is_flushed && sender.in_flight() == 0 => PollOutcome::Done(()),
-                0 => PollOutcome::Nothing,
-                _ => PollOutcome::Moved,
-            })
-        };
-        poll_until_done(self, timeout, look, Self::wait_for_room_or_completions).map(|done| done.is_some())
-    }
-
     /// Prepares for a wait on the descriptor ([`AsFd`]): it becomes readable when a flush can continue, or
     /// memory is free. Returns true if it is readable already; free memory was then taken back.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// As [`flush`](Sender::flush).
     pub fn arm(&mut self) -> io::Result<bool> {
+        self.queue.open_descriptor()?; // here a lack of descriptors is an error
         let is_free = self.reap() > 0;
         self.watch_for_room();
         if is_free || self.queued() == 0 {
@@ -430,7 +308,7 @@ impl Sender {
     }
 
     /// All counters; `moved` counts buffers, ranges and slices that the kernel accepted whole. Only
-    /// [`close`](Self::close) drops anything: otherwise unsent data stays queued.
+    /// [`close`](Sender::close) drops anything: otherwise unsent data stays queued.
     pub fn stats(&self) -> Stats {
         let unknown_completions = self.queue.unknown_completions();
         let ended_early = self.by_reference.as_ref().map_or(0, |by| by.ended_early);
@@ -450,26 +328,12 @@ impl Sender {
     }
 }
 
-sender_half!(Sender, BufferMut);
+sender_half!(NonblockingSender, BufferMut);
 
-/// The kernel copies, as with [`send_copy`](Sender::send_copy).
-impl io::Write for Sender {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Self::flush(self)?;
-        let sent = self.send_some(bytes).map_err(|error| self.send_error(error))?;
-        self.outcome.slices += 1;
-        Ok(sent)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Self::flush(self)
-    }
-}
-
-impl AsFd for Sender {
-    /// A descriptor that is readable when memory is free ([`reap`](Sender::reap)), and, after
-    /// [`try_flush`](Sender::try_flush) or [`arm`](Sender::arm) found something in the queue, when a flush
-    /// can continue. Nothing can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
+impl AsFd for NonblockingSender {
+    /// A descriptor that is readable when memory is free ([`reap`](Self::reap)), and, after
+    /// [`try_flush`](Self::try_flush) or [`arm`](Self::arm) found something in the queue, when a flush can
+    /// continue. Nothing can be sent on it: see [`kernel_socket`](Self::kernel_socket).
     ///
     /// # Panics
     /// At the first call, if the process has no descriptor left.

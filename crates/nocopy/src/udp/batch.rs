@@ -240,7 +240,7 @@ impl AsRef<[u8]> for Datagram<'_> {
 }
 
 /// An owned datagram with its memory. It derefs to its payload. To forward it, give it to
-/// [`Sender::send_to`](super::Sender::send_to), or convert it into a [`Buffer`].
+/// [`Sender::send_to`](super::NonblockingSender::send_to), or convert it into a [`Buffer`].
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,

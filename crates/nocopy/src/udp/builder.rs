@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Type};
 use super::choice;
 use super::open_error::{OpenError, setting_error};
 use super::settings::{SocketSettings, join_group};
-use super::{Method, Receiver, Sender, Socket, kernel, over_port};
+use super::{Method, NonblockingReceiver, NonblockingSender, Receiver, Sender, Socket, kernel, over_port};
 use crate::engine::address;
 use crate::engine::path::SocketPaths;
 use crate::engine::wait::Wait;
@@ -36,7 +36,8 @@ const BUFFERS: u32 = 64;
 ///   datagrams, and a datagram longer than a buffer [is truncated](super::Datagram::is_truncated).
 /// * [`wait`](Self::wait): with [`Wait::Coalesced`], the [`receive_buffer`](Self::receive_buffer) must hold
 ///   what arrives during a sleep.
-/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`] returns nothing without it.
+/// * [`return_buffers`](Self::return_buffers): [`Sender::completed`](NonblockingSender::completed) returns
+///   nothing without it.
 /// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without
 ///   them, [`is_congested`](super::Datagram::is_congested) is always `false`, and
 ///   [`local`](super::Datagram::local) is `None` unless there is a port.
@@ -120,8 +121,9 @@ impl Builder {
         self
     }
 
-    /// Keeps messages whose memory is free, for [`Sender::completed`], instead of returning their buffers to
-    /// the pool. They accumulate until they are taken. Frames sent by a port always return to their pool.
+    /// Keeps messages whose memory is free, for [`Sender::completed`](NonblockingSender::completed), instead
+    /// of returning their buffers to the pool. They accumulate until they are taken. Frames sent by a port
+    /// always return to their pool.
     pub fn return_buffers(mut self, on: bool) -> Self {
         self.return_buffers = on;
         self
@@ -134,7 +136,7 @@ impl Builder {
     }
 
     /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); with CAP_NET_ADMIN beyond
-    /// `net.core.rmem_max`. If [`stats`](Receiver::stats) counts `sk_drops`, ask for more.
+    /// `net.core.rmem_max`. If [`stats`](NonblockingReceiver::stats) counts `sk_drops`, ask for more.
     pub fn receive_buffer(mut self, bytes: usize) -> Self {
         self.settings.receive_buffer_bytes = Some(bytes);
         self
@@ -310,7 +312,8 @@ impl Builder {
         let mut receiver = self.new_kernel_receiver(socket, kernel::Receiver::BATCH)?;
         receiver.store_errors_for_sender(kernel);
         receiver.set_wait(self.wait.unwrap_or(Wait::Interrupt));
-        Ok(Socket { address: None, sender, receiver: Receiver::from_kernel(receiver) })
+        let receiver = Receiver(NonblockingReceiver::from_kernel(receiver));
+        Ok(Socket { address: None, sender, receiver })
     }
 
     /// A bound socket with these settings, and nothing else.
@@ -338,7 +341,7 @@ impl Builder {
     ) -> Result<Socket, OpenError> {
         let address = Some(under.local_addr());
         let (receiver, port) = under.split();
-        let mut receiver = Receiver::from_port(receiver);
+        let mut receiver = Receiver(NonblockingReceiver::from_port(receiver));
         if let Some(wait) = self.wait {
             receiver.set_wait(wait);
         }
@@ -359,7 +362,7 @@ impl Builder {
         }
         let policy = choice::udp_policy(self.method, port.is_some());
         let paths = SocketPaths::of_socket(&*socket);
-        let mut sender = Sender::new(socket, pool, policy, paths, self.return_buffers);
+        let mut sender = NonblockingSender::new(socket, pool, policy, paths, self.return_buffers);
         sender.copies_over_port = port.is_some() && self.method.is_none_or(|method| method == Method::Xdp);
         sender.port = port.map(Box::new);
         if self.method.is_none_or(Method::is_by_flag)
@@ -373,7 +376,7 @@ impl Builder {
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        Ok(sender)
+        Ok(Sender(sender))
     }
 }
 

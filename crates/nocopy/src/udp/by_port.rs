@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::message::{Message, Outgoing};
 use super::over_port;
-use super::sender::{CallPlan, QueuedRun, Sender};
+use super::sender::{CallPlan, NonblockingSender, QueuedRun};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::pool::Buffer;
@@ -17,7 +17,7 @@ use crate::sys::poll::wait_writable;
 
 const FRAMES_WAIT: Duration = Duration::from_millis(1);
 
-impl Sender {
+impl NonblockingSender {
     /// Sends the run over the port; one system call for all.
     pub(super) fn send_over_port(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
         let to = self.destinations.get(run.destination).to;
@@ -56,7 +56,12 @@ impl Sender {
 
     /// Copies bytes into a frame, if nothing is queued before them. If the port refuses them, they are sent
     /// by a call.
-    pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
+    pub(super) fn copy_over_port(
+        &mut self,
+        bytes: &[u8],
+        destination: u32,
+        flags: i32,
+    ) -> Result<(), Reason> {
         let Some(port) = &mut self.port else { return Err(Reason::NotConnected) };
         let to = self.destinations.get(destination).to;
         match port.send_copied(to, &[bytes]) {
@@ -67,7 +72,7 @@ impl Sender {
             Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
             Err(Reason::System(error)) => Err(self.count_refused_copy(error)),
             Err(_) => match port.flush() {
-                Ok(_) => self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into())),
+                Ok(_) => self.copy_by_call(bytes, destination, flags),
                 Err(error) => Err(self.count_refused_copy(error)),
             },
         }

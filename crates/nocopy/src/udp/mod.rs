@@ -22,12 +22,12 @@
 //! routes, the next hop's hardware address and the MTU, and is notified of changes. Everything else goes
 //! through an ordinary socket with the same address:
 //!
-//! | through the kernel, copied, and counted ([`Sender::stats`], [`Receiver::stats`]) | why |
+//! | through the kernel, copied, and counted ([`Sender::stats`](NonblockingSender::stats), [`Receiver::stats`](NonblockingReceiver::stats)) | why |
 //! |---|---|
 //! | sent to a neighbour whose hardware address is not known yet | the kernel resolves the address, and keeps the datagram until then |
 //! | sent, longer than the MTU | the kernel fragments |
 //! | sent through another interface, to this host, as a broadcast, into a tunnel | not possible on this port |
-//! | sent, if the kernel's methods are measured to be faster | [`Sender::explain`] |
+//! | sent, if the kernel's methods are measured to be faster | [`Sender::explain`](NonblockingSender::explain) |
 //! | received in fragments, with IP options or a VLAN tag, on another queue, from this host | the filter passes it to the host |
 //!
 //! ```no_run
@@ -82,11 +82,19 @@ pub use nocopy_proto::UdpChecksum;
 pub use open_error::OpenError;
 pub use outcome::SendError;
 pub use peer_error::PeerError;
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use receiver::{NonblockingReceiver, Receiver};
+pub use sender::{NonblockingSender, Sender};
 
 use crate::engine::address;
 pub use crate::sys::udp_receive::LocalAddress;
+
+/// The receiving half of a socket in a tokio program.
+#[cfg(feature = "tokio")]
+pub type AsyncReceiver = crate::engine::asynchronous::AsyncReceiver<NonblockingReceiver>;
+
+/// The sending half of a socket in a tokio program.
+#[cfg(feature = "tokio")]
+pub type AsyncSender = crate::engine::asynchronous::AsyncSender<NonblockingSender>;
 
 /// A UDP socket with owned buffers: a kernel socket, or UDP written into a [port](Builder::port)'s frames.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use either::for_both;
 
 use super::batch::Batch;
 use super::{kernel, over_port};
-use crate::engine::half::receiver_half;
+use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
 use crate::facts::method_explanation::Explanation;
@@ -25,11 +25,11 @@ use crate::stats::Stats;
 /// arrived in.
 ///
 /// Errors that the network reports for sent datagrams do not end receiving:
-/// [`Sender::errors`](super::Sender::errors) returns them.
+/// [`Sender::errors`](super::NonblockingSender::errors) returns them.
 ///
 /// **Waiting**: the descriptor of [`AsFd`] becomes readable; it is not the socket, and can only be waited on.
 /// It is also readable while the sending half has unread completions, so wait edge-triggered after
-/// [`arm`](Self::arm), or let [`receive_timeout`](Self::receive_timeout) wait.
+/// [`arm`](NonblockingReceiver::arm), or let [`receive_timeout`](Self::receive_timeout) wait.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,17 +49,9 @@ use crate::stats::Stats;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Receiver(Either<Box<kernel::Receiver>, Box<over_port::Receiver>>);
+pub struct Receiver(pub(super) NonblockingReceiver);
 
 impl Receiver {
-    pub(super) fn from_kernel(receiver: kernel::Receiver) -> Self {
-        Self(Left(Box::new(receiver)))
-    }
-
-    pub(super) fn from_port(receiver: over_port::Receiver) -> Self {
-        Self(Right(Box::new(receiver)))
-    }
-
     /// Waits for datagrams and returns those that have arrived, in at most a batch of buffers. The batch may
     /// be empty: a signal ended the wait, or the packets were not datagrams for this socket.
     ///
@@ -67,7 +59,7 @@ impl Receiver {
     /// `OutOfMemory`: all buffers of the pool are in use; datagrams wait in the kernel until one returns.
     /// Other errors come from the kernel, or mean that the port's interface is down or was removed.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        self.receive_within(None)
+        self.0.receive_within(None)
     }
 
     /// Like [`Receiver::receive`], but returns an empty batch if nothing arrives for `timeout`. If the kernel
@@ -87,9 +79,46 @@ impl Receiver {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        self.receive_within(Some(timeout))
+        self.0.receive_within(Some(timeout))
     }
 
+    /// Changes how to wait, from the next wait on; see [`Builder::wait`](super::Builder::wait).
+    pub fn set_wait(&mut self, wait: Wait) {
+        for_both!(&mut self.0.0, half => half.set_wait(wait));
+    }
+
+    /// The half for a tokio program, whose waits are futures.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn into_async(self) -> io::Result<super::AsyncReceiver> {
+        if let Left(kernel) = &self.0.0 {
+            kernel.open_descriptor()?;
+        }
+        super::AsyncReceiver::new(self.0)
+    }
+}
+
+blocking_half!(Receiver, NonblockingReceiver);
+
+/// What never waits of a [`Receiver`]: both it and its asynchronous form deref to this.
+#[derive(Debug)]
+pub struct NonblockingReceiver(Either<Box<kernel::Receiver>, Box<over_port::Receiver>>);
+
+impl NonblockingReceiver {
+    pub(super) fn from_kernel(receiver: kernel::Receiver) -> Self {
+        Self(Left(Box::new(receiver)))
+    }
+
+    pub(super) fn from_port(receiver: over_port::Receiver) -> Self {
+        Self(Right(Box::new(receiver)))
+    }
+
+    /// Waits for at most `timeout`, if there is one: for the blocking half.
     fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Left(kernel) => kernel.receive_within(timeout),
@@ -100,18 +129,13 @@ impl Receiver {
     /// Returns waiting datagrams, possibly none, without waiting.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`Receiver::receive`].
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         match &mut self.0 {
             Left(kernel) => kernel.try_receive(),
             Right(port) => port.try_receive().map(Batch::from_port),
         }
-    }
-
-    /// Changes how to wait, from the next wait on; see [`Builder::wait`](super::Builder::wait).
-    pub fn set_wait(&mut self, wait: Wait) {
-        for_both!(&mut self.0, half => half.set_wait(wait));
     }
 
     /// Prepares for a wait on the descriptor ([`AsFd`]), and returns true if datagrams are waiting already,
@@ -132,7 +156,7 @@ impl Receiver {
     /// ```
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// As [`Receiver::receive`].
     pub fn arm(&mut self) -> io::Result<bool> {
         for_both!(&mut self.0, half => half.arm())
     }
@@ -192,9 +216,9 @@ impl Receiver {
     }
 }
 
-receiver_half!(Receiver, Batch<'half>);
+receiver_half!(NonblockingReceiver, Batch<'half>);
 
-impl AsFd for Receiver {
+impl AsFd for NonblockingReceiver {
     /// A descriptor that is readable while something can be received; nothing can be sent on it.
     ///
     /// # Panics

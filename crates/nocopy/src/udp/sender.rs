@@ -1,6 +1,9 @@
 //! The half that sends.
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
+mod blocking;
 mod flush;
 #[cfg(test)]
 mod tests;
@@ -9,8 +12,9 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+pub use blocking::Sender;
 use flush::OpenCallNote;
 pub(super) use flush::{CallPlan, QueuedRun};
 use rustix::event::PollFlags;
@@ -28,7 +32,6 @@ use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::Policy;
 use crate::engine::reaper::{self, CloseTimeouts};
-use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -46,29 +49,9 @@ const QUEUE_MAX: usize = 1024;
 /// or a queue stalls.
 const CLOSE_TIMEOUTS: CloseTimeouts = CloseTimeouts { patience: Duration::from_secs(10), cut_off: None };
 
-/// The sending half of a socket.
-///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands the queue to the kernel, in as few calls as the
-/// method allows. When the sender is dropped, queued messages are not sent, and memory is kept while the
-/// kernel still reads it.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use nocopy::udp::{Message, Socket};
-/// let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
-/// let mut socket = Socket::bind("127.0.0.1:0")?;
-/// let sender = socket.sender();
-/// let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
-/// buffer.fill(b"hello")?;
-/// sender.send_to(buffer, peer.local_addr()?)?; // moved: touching it now does not compile
-/// sender.send_copy_to(b"world", peer.local_addr()?)?; // copied, and the ledger says so
-/// sender.flush()?;
-/// assert_eq!(sender.stats().moved, 2);
-/// # Ok(())
-/// # }
-/// ```
+/// What never waits of a [`Sender`]: both it and its asynchronous form deref to this.
 #[derive(Debug)]
-pub struct Sender {
+pub struct NonblockingSender {
     pub(super) queue: SendQueue<Outgoing, OpenCallNote>,
     burst: Burst<OpenCallNote>,
     paths: PathEvidence,
@@ -86,7 +69,7 @@ pub struct Sender {
     pub(super) outcome: SendOutcome,
 }
 
-impl Sender {
+impl NonblockingSender {
     pub(super) fn new(
         socket: Arc<KernelSocket>,
         pool: Pool,
@@ -118,7 +101,7 @@ impl Sender {
         self.destinations.set_connected(to, self.port.is_some());
     }
 
-    /// An empty buffer; `None` while all are in use: [`flush`](Self::flush) and [`reap`](Self::reap) free
+    /// An empty buffer; `None` while all are in use: [`flush`](Sender::flush) and [`reap`](Self::reap) free
     /// them.
     ///
     /// Over a port it is a frame, for one datagram that the port sends without a copy, as long as frames are
@@ -226,55 +209,21 @@ impl Sender {
         Err(Rejected { item: message, reason })
     }
 
-    /// Sends a copy of the bytes as one datagram, after queued messages, to the peer to which the socket is
-    /// [connected](super::Socket::connect). The caller may reuse the bytes at once. A kernel socket sends the
-    /// datagram now; a port sends it at the next [`flush`](Self::flush), together with others.
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
-    /// use nocopy::Reason;
-    /// assert!(matches!(socket.sender().send_copy(b"hello"), Err(Reason::NotConnected)));
-    /// socket.connect(client.local_addr()?)?;
-    /// socket.sender().send_copy(b"hello")?;
-    /// assert_eq!(client.recv(&mut [0; 10])?, 5);
-    /// assert!(matches!(socket.sender().send_copy(&[0; 65_508]), Err(Reason::TooLong { bytes_max: 65_507 })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The socket is not connected, or there is no room (over a port: flush it), or the kernel refused the
-    /// datagram; also errors of messages queued before, as returned by [`flush`](Self::flush). On an error
-    /// the datagram was not sent.
-    pub fn send_copy(&mut self, bytes: &[u8]) -> Result<(), Reason> {
-        let destination = self.destinations.connected().ok_or(Reason::NotConnected)?;
-        self.copy_to(bytes, destination)
-    }
-
-    /// As [`send_copy`](Self::send_copy), to an address, which is found as by [`send_to`](Self::send_to).
-    ///
-    /// # Errors
-    /// As [`send_copy`](Self::send_copy); or the name has no address.
-    pub fn send_copy_to(&mut self, bytes: &[u8], to: impl ToSocketAddrs) -> Result<(), Reason> {
-        let destination = self.destination(address::first_of(to).map_err(Reason::System)?);
-        self.copy_to(bytes, destination)
-    }
-
-    fn copy_to(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
-        if bytes.len() > DATAGRAM_BYTES_MAX {
+    /// Whether a copy of so many bytes can be sent at all.
+    fn check_copy(&self, bytes: usize) -> Result<(), Reason> {
+        if bytes > DATAGRAM_BYTES_MAX {
             return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
         }
-        if self.queue_max == 0 {
-            return Err(Reason::Finished);
+        if self.queue_max == 0 { Err(Reason::Finished) } else { Ok(()) }
+    }
+
+    /// Sends a copy of the bytes, with nothing queued before them. `Full`: the port, or with `MSG_DONTWAIT`
+    /// the socket, has no room.
+    fn copy_now(&mut self, bytes: &[u8], destination: u32, flags: i32) -> Result<(), Reason> {
+        match self.copies_over_port {
+            true => self.copy_over_port(bytes, destination, flags),
+            false => self.copy_by_call(bytes, destination, flags),
         }
-        if self.queued() > 0 {
-            self.flush().map_err(Reason::System)?;
-        }
-        if self.copies_over_port {
-            return self.copy_over_port(bytes, destination);
-        }
-        self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
     }
 
     /// Whether a datagram of that many bytes to an address that may be forged leaves room for those to
@@ -293,17 +242,6 @@ impl Sender {
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight() + self.port.as_ref().map_or(0, |port| port.in_flight())
-    }
-
-    /// Hands over everything queued; waits while the socket's send buffer or the port's ring is full.
-    ///
-    /// # Errors
-    /// Some datagrams were refused for good: they are counted, and the others were handed over. The inner
-    /// error is a [`SendError`](super::SendError).
-    #[inline]
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.outcome.flushes += 1;
-        if self.send_only_message() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
     /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods.
@@ -331,34 +269,11 @@ impl Sender {
     /// Hands over as much as there is room for now. Returns `false` if something is left.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// As [`flush`](Sender::flush).
     pub fn try_flush(&mut self) -> io::Result<bool> {
         self.outcome.flushes += 1;
         let (is_all, is_taken) = self.flush_queue_and_port(libc::MSG_DONTWAIT)?;
         Ok(is_all && is_taken)
-    }
-
-    /// Hands over as much as there is room for within `timeout`. Returns `false` if something is left.
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
-    /// use std::time::Duration;
-    /// socket.sender().send_to(b"hello".to_vec(), client.local_addr()?)?;
-    /// let mut is_all = socket.sender().try_flush()?;
-    /// if !is_all {
-    ///     is_all = socket.sender().flush_timeout(Duration::from_secs(5))?; // waits for room
-    /// }
-    /// assert!(is_all);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
-        self.outcome.flushes += 1;
-        self.flush_all(Some(timeout))
     }
 
     #[inline]
@@ -419,7 +334,7 @@ impl Sender {
     /// already; free memory was then taken back.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush).
+    /// As [`flush`](Sender::flush).
     pub fn arm(&mut self) -> io::Result<bool> {
         if self.reap() > 0 {
             return Ok(true);
@@ -443,88 +358,6 @@ impl Sender {
         Ok(self.queue.wants_room() && events.contains(PollFlags::OUT))
     }
 
-    /// Hands over everything queued, and waits for at most `timeout` until the kernel no longer reads any
-    /// memory. Returns whether that is so.
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
-    /// use std::time::Duration;
-    /// let (to, pool) = (client.local_addr()?, nocopy::Pool::new(4, 4096)?);
-    /// let mut socket = Socket::builder().send_pool(&pool).bind("127.0.0.1:0")?;
-    /// let mut buffer = socket.sender().buffer().expect("a fresh pool has buffers");
-    /// buffer.fill(b"hello").expect("it fits");
-    /// socket.sender().send_to(buffer, to)?;
-    /// assert!(socket.sender().drain(Duration::from_secs(5))?);
-    /// assert_eq!(socket.sender().in_flight(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        // Refusals are returned at the end: the wait for sends in flight continues.
-        self.outcome.flushes += 1;
-        let refused = self.flush_all(Some(timeout)).err();
-        let look = |sender: &mut Self| {
-            let left = timeout.saturating_sub(start.elapsed());
-            Ok::<_, io::Error>(match sender.reap() {
-                _ if sender.queue.in_flight() == 0 && sender.port_is_drained(left)? => PollOutcome::Done(()),
-                0 => PollOutcome::Nothing,
-                _ => PollOutcome::Moved,
-            })
-        };
-        let wait = |sender: &mut Self, timeout| {
-            // If waiting fails, looking again finds the reason.
-            if sender.queue.wait(timeout).is_ok() {
-                // An error without a notice would end every wait at once; it concerns an earlier datagram,
-                // and is reported only here.
-                let _ = rustix::net::sockopt::socket_error(sender.queue.socket());
-            }
-            Ok(())
-        };
-        let is_drained =
-            poll_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
-        let late = self.outcome.late.take().map(io::Error::from);
-        refused.or(late).map_or(Ok(is_drained), Err)
-    }
-
-    /// Drains for at most `timeout`, and refuses to send from then on. Returns `false` if something was given
-    /// up, which [`stats`](Self::stats) counts. Memory that the kernel still reads is then given up for good:
-    /// pages of a pool are replaced, while the kernel keeps the old ones; other memory is leaked. (Dropping
-    /// the sender instead keeps all memory, for up to 10 s.)
-    ///
-    /// ```
-    /// # use nocopy::udp::Socket;
-    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// # let mut socket = Socket::bind("127.0.0.1:0")?;
-    /// use nocopy::Reason;
-    /// let to = client.local_addr()?;
-    /// socket.sender().send_to(b"the last one".to_vec(), to)?;
-    /// assert!(socket.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert!(matches!(socket.sender().send_copy_to(b"one more", to), Err(Reason::Finished)));
-    /// assert_eq!(socket.sender().stats().get("given_up").unwrap(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let drained = self.drain(timeout);
-        self.queue_max = 0;
-        self.outcome.counters.given_up += self.queued() as u64;
-        drop(self.queue.take_unsent());
-        let given_up = self.queue.detach();
-        let abandoned_calls = given_up.in_flight();
-        let leaked_bytes = given_up.abandon();
-        self.outcome.counters.abandoned_calls += abandoned_calls as u64;
-        self.outcome.counters.leaked_bytes += leaked_bytes as u64;
-        reaper::count_leaked(leaked_bytes);
-        drained
-    }
-
     /// The kernel socket, for options and calls that this type lacks. ([`AsFd`] returns a descriptor that can
     /// only be waited on.)
     ///
@@ -544,7 +377,7 @@ impl Sender {
     ///
     /// # Errors
     /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or such
-    /// a call failed, and the kernel has not reported yet whether it was numbered; [`drain`](Self::drain),
+    /// a call failed, and the kernel has not reported yet whether it was numbered; [`drain`](Sender::drain),
     /// and try again. `Unsupported` in a forked child, unless its parent asked for the socket before the
     /// fork, because the parent may continue such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
@@ -593,12 +426,12 @@ impl Sender {
     }
 }
 
-sender_half!(Sender, BufferMut);
+sender_half!(NonblockingSender, BufferMut);
 
-impl AsFd for Sender {
-    /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after
-    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing
-    /// can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
+impl AsFd for NonblockingSender {
+    /// A descriptor that is readable while memory is free again ([`reap`](Self::reap)), and, after
+    /// [`try_flush`](Self::try_flush) left something in the queue, while there is room for more. Nothing can
+    /// be sent on it: see [`kernel_socket`](Self::kernel_socket).
     ///
     /// # Panics
     /// At the first call, if the process has no descriptor left.
@@ -607,7 +440,7 @@ impl AsFd for Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for NonblockingSender {
     /// Queued messages are not sent. Memory is kept while the kernel still reads it.
     fn drop(&mut self) {
         reaper::hand_over_to_reaper(&mut self.queue, CLOSE_TIMEOUTS);

@@ -6,6 +6,8 @@ pub(crate) mod errors;
 pub(crate) mod forks;
 pub(crate) mod message;
 pub(crate) mod methods;
+#[cfg(feature = "tokio")]
+pub(crate) mod polled;
 pub(crate) mod raw_memory;
 pub(crate) mod stream;
 pub(crate) mod waiting;

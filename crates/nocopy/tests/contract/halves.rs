@@ -7,7 +7,7 @@ macro_rules! receives {
         #[expect(dead_code, reason = "it is enough that it compiles")]
         fn $name(half: &mut $half) -> io::Result<()> {
             fn requires_half_trait(_: &impl nocopy::ReceiverHalf) {}
-            requires_half_trait(half);
+            requires_half_trait(&**half);
             let _ = half.receive()?;
             let _ = half.receive_timeout(TIME)?;
             let _ = half.try_receive()?;
@@ -30,7 +30,7 @@ macro_rules! sends {
         #[expect(dead_code, reason = "it is enough that it compiles")]
         fn $name(half: &mut $half $(, $to: $address)?) -> Result<(), Box<dyn Error>> {
             fn requires_half_trait(_: &impl nocopy::SenderHalf) {}
-            requires_half_trait(half);
+            requires_half_trait(&**half);
             let buffer = half.buffer().ok_or("all buffers are in use")?;
             if let Err(Rejected { item: _, reason: Reason::Full }) = half.$send(buffer $(, $to)?) {
                 half.flush()?;
@@ -39,7 +39,8 @@ macro_rules! sends {
             let _: bool = half.try_flush()?;
             let _: bool = half.flush_timeout(TIME)?;
             let _: usize = half.reap();
-            let _: fn(&$half) -> usize = <$half>::in_flight;
+            let shared: &$half = half;
+            let _: usize = shared.in_flight();
             let _: bool = half.drain(TIME)?;
             let _: bool = half.close(TIME)?;
             if let Some(buffer) = half.buffer() {

@@ -82,7 +82,7 @@ fn a_message_goes_and_its_answer_comes_back() {
 #[test]
 fn endpoints_that_connect_to_each_other_have_one_connection() {
     let mut ends = [endpoint(|builder| builder), endpoint(|builder| builder.accept(false))];
-    let addresses = ends.each_ref().map(Endpoint::local_addr);
+    let addresses = ends.each_ref().map(|end| end.local_addr());
     let peers = [0, 1].map(|end| ends[end].start_connect(addresses[1 - end]).unwrap());
     let mut events = [None, None];
     wait_until("both are connected", || {
@@ -98,7 +98,7 @@ fn endpoints_that_connect_to_each_other_have_one_connection() {
     assert_eq!(receive(left, right), (peers[1], Kind::Plain, b"to the right".to_vec()));
     right.send_copy_to(b"to the left", peers[1]).unwrap();
     assert_eq!(receive(right, left), (peers[0], Kind::Plain, b"to the left".to_vec()));
-    assert_eq!(ends.each_mut().map(Endpoint::poll_event), [None, None]);
+    assert_eq!(ends.each_mut().map(|end| end.poll_event()), [None, None]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 
 mod addresses;
 mod bytes;
+mod dropped_futures;
 mod errors;
 mod exchange;
 mod faults;

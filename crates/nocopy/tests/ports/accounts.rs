@@ -152,8 +152,8 @@ fn queues_and_ports_implement_the_half_traits() {
     for number in 0..20 {
         left.sender().send_copy(&numbered_packet(lab.right(), number, 100)).unwrap();
     }
-    flush_any_half(left.sender());
-    assert_eq!(receive_with_any_half(&mut queues, 20), 20);
+    flush_any_half(&mut **left.sender());
+    assert_eq!(receive_with_any_half(&mut *queues, 20), 20);
     let (ledger, stats) = (queues.ledger(), queues.stats());
     assert_eq!((ledger.datagrams(), ledger.bytes()), (20, 2000));
     assert_eq!((stats.moved, stats.bytes, stats.faults), (20, 2000, 0), "{stats}");

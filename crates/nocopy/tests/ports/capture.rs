@@ -422,11 +422,10 @@ fn every_wait_receives_all_blocks() {
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn tokio_wakes_for_each_block_and_a_removed_interface() {
-    use nocopy::tokio::AsyncReceiver;
     use tokio::time::timeout;
 
     let lab = lab!();
-    let mut capture = AsyncReceiver::new(open_capture(lab.right(), |builder| builder)).unwrap();
+    let mut capture = open_capture(lab.right(), |builder| builder).into_async().unwrap();
     let mut left = open_port(lab.left());
     let mut held = Vec::new();
     for number in 0..20 {
@@ -443,4 +442,26 @@ async fn tokio_wakes_for_each_block_and_a_removed_interface() {
     lab.right().set_down().unwrap();
     let error = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NetworkDown);
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_dropped_receive_loses_and_repeats_no_block() {
+    use crate::common::polled::{PolledFuture, is_pending, poll_and_drop};
+    use tokio::time::timeout;
+
+    let lab = lab!();
+    let mut capture = open_capture(lab.right(), |builder| builder).into_async().unwrap();
+    let mut left = open_port(lab.left());
+    for number in 0..8 {
+        let mut polled = PolledFuture::new(capture.receive());
+        assert!((0..=number).all(|_| polled.poll().is_none()), "nothing came");
+        drop(polled);
+        let packets = [numbered_packet(lab.right(), number, 100)];
+        poll_and_drop(capture.receive(), 1, || send_packets(&mut left, &packets)).await;
+        let block = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap();
+        assert_eq!(block_packets(&mut block.expect("resolved for a block")), packets);
+        assert!(is_pending(capture.receive()), "it came once");
+    }
+    assert_eq!(capture.stats().moved, 8);
 }

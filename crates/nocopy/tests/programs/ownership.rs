@@ -1,5 +1,5 @@
 //! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those
-//! errors, and no others; a file without a mark compiles.
+//! errors, and no others; a file without a mark compiles. Files named `async_…` need the feature `tokio`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,8 +91,15 @@ fn misuse_does_not_compile_and_allowed_use_does() {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
+    let is_async = |file: &PathBuf| file.file_name().unwrap().to_string_lossy().starts_with("async_");
+    let (asynchronous, mut files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_async);
+    assert_eq!(asynchronous.len(), 9, "programs that call a blocking method of an asynchronous half");
     let (misuses, uses): (Vec<_>, Vec<_>) = files.iter().partition(|file| !expected_errors(file).is_empty());
     assert_eq!((misuses.len(), uses.len()), (12, 1), "programs that must not compile, and that must");
+    if cfg!(feature = "tokio") {
+        assert!(asynchronous.iter().all(|file| !expected_errors(file).is_empty()));
+        files.extend(asynchronous);
+    }
     for file in files {
         assert_eq!(reported_errors(&file), expected_errors(&file), "{}: reported, expected", file.display());
     }

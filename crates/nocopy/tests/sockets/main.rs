@@ -4,11 +4,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod dropped_futures;
 mod ecn;
 mod errors;
 mod numbering;
 mod program_memory;
 mod std_programs;
+mod tcp_async_stream;
 mod tcp_connect;
 mod tcp_connections;
 mod tcp_faults;
@@ -16,6 +18,7 @@ mod tcp_lifetime;
 mod tcp_queue;
 mod tcp_send;
 mod tcp_tokio;
+mod tokio_programs;
 mod udp_by_port;
 mod udp_faults;
 mod udp_lifetime;

@@ -8,8 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy::Pool;
-use nocopy::tcp::{Builder, Listener, Method, Receiver, Sender, Stream};
-use nocopy::tokio::{AsyncReceiver, AsyncSender};
+use nocopy::tcp::{AsyncReceiver, AsyncSender, Builder, Listener, Method, NonblockingSender, Stream};
 use tokio::runtime::Runtime;
 
 use crate::common::calls::count_calls;
@@ -32,9 +31,9 @@ async fn within_patience<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("in time")
 }
 
-fn async_halves(stream: Stream) -> (AsyncReceiver<Receiver>, AsyncSender<Sender>) {
+fn async_halves(stream: Stream) -> (AsyncReceiver, AsyncSender) {
     let (receiver, sender) = stream.split();
-    (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
+    (receiver.into_async().unwrap(), sender.into_async().unwrap())
 }
 
 /// A stream, and its peer, which is an ordinary one.
@@ -61,11 +60,11 @@ async fn echo_chunks(stream: Stream) {
         within_patience(sender.flush()).await.unwrap();
     }
     assert!(receiver.is_finished());
-    sender.finish().unwrap();
+    within_patience(sender.finish()).await.unwrap();
     within_patience(sender.drain()).await.unwrap();
 }
 
-async fn send_pattern(mut sender: AsyncSender<Sender>) {
+async fn send_pattern(mut sender: AsyncSender) {
     let mut sent = 0;
     while sent < BYTES {
         let mut buffer = within_patience(sender.buffer()).await.unwrap();
@@ -74,8 +73,7 @@ async fn send_pattern(mut sender: AsyncSender<Sender>) {
         sent += bytes;
         sender.send(buffer).unwrap();
     }
-    within_patience(sender.flush()).await.unwrap();
-    sender.finish().unwrap();
+    within_patience(sender.finish()).await.unwrap();
     within_patience(sender.drain()).await.unwrap();
     assert_eq!((sender.in_flight(), sender.ledger().bytes()), (0, BYTES as u64));
 }
@@ -120,8 +118,7 @@ fn a_sender_whose_peer_does_not_read_waits_without_spinning() {
         assert!(calls.total() < CALLS_MAX, "{method}: {} system calls", calls.total());
         let reader = read_all_in_thread(peer);
         runtime.block_on(async {
-            within_patience(sender.flush()).await.unwrap();
-            sender.finish().unwrap();
+            within_patience(sender.finish()).await.unwrap();
             within_patience(sender.drain()).await.unwrap();
         });
         assert_same(&reader.join().unwrap(), &stream_pattern(0, BYTES), method);
@@ -136,7 +133,7 @@ fn buffers_return_when_acknowledged() {
         let (stream, peer) = connected_pair(builder);
         let runtime = single_thread_runtime();
         let (_receiver, mut sender) = runtime.block_on(async { async_halves(stream) });
-        while let Some(mut buffer) = Sender::buffer(&mut sender) {
+        while let Some(mut buffer) = NonblockingSender::buffer(&mut sender) {
             buffer.resize(1 << 20);
             sender.send(buffer).unwrap();
         }
@@ -148,7 +145,7 @@ fn buffers_return_when_acknowledged() {
         let reader = read_all_in_thread(peer);
         let buffer = runtime.block_on(within_patience(sender.buffer())).unwrap();
         sender.recycle(buffer);
-        sender.finish().unwrap();
+        runtime.block_on(within_patience(sender.finish())).unwrap();
         runtime.block_on(within_patience(sender.drain())).unwrap();
         assert_eq!(reader.join().unwrap().len(), 8 << 20, "{method}");
     }

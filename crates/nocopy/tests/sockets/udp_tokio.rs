@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use nocopy::tokio::{AsyncReceiver, AsyncSender};
-use nocopy::udp::{Builder, Message, Method, Receiver, Sender, Socket};
+use nocopy::udp::{AsyncReceiver, AsyncSender, Builder, Message, Method, Socket};
 use nocopy::{Buffer, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use tokio::io::Interest;
@@ -25,13 +24,13 @@ fn ephemeral_address() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn async_pair(builder: Builder) -> (AsyncSender<Sender>, AsyncReceiver<Receiver>, SocketAddr) {
+fn async_pair(builder: Builder) -> (AsyncSender, AsyncReceiver, SocketAddr) {
     let receiver = Socket::builder().receive_buffer(4 << 20).bind(ephemeral_address()).unwrap();
     let to = receiver.local_addr().unwrap();
     let mut sender = builder.bind(ephemeral_address()).unwrap();
     sender.connect(to).unwrap();
     let (sender, receiver) = (sender.split().1, receiver.split().0);
-    (AsyncSender::new(sender).unwrap(), AsyncReceiver::new(receiver).unwrap(), to)
+    (sender.into_async().unwrap(), receiver.into_async().unwrap(), to)
 }
 
 async fn within_patience<T>(work: impl Future<Output = T>) -> T {
@@ -39,7 +38,7 @@ async fn within_patience<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// All messages whose memory is free, after a wait for them.
-async fn drain_completed(sender: &mut AsyncSender<Sender>) -> Vec<nocopy::Completed<Message>> {
+async fn drain_completed(sender: &mut AsyncSender) -> Vec<nocopy::Completed<Message>> {
     within_patience(sender.drain()).await.unwrap();
     std::iter::from_fn(|| sender.completed()).collect()
 }
@@ -88,7 +87,7 @@ async fn a_late_ring_completion_wakes_the_task() {
     let address = |end: &nocopy_lab::End, port| SocketAddr::new(end.ipv4().into(), port);
     let builder = Socket::builder().method(Method::UringZeroCopy).return_buffers(true);
     let socket = lab.left().namespace().run(|| builder.bind(address(lab.left(), 0))).unwrap();
-    let mut sender = AsyncSender::new(socket.split().1).unwrap();
+    let mut sender = socket.split().1.into_async().unwrap();
     // There is a receiver, because otherwise the network's errors would wake the task.
     let listens = || std::net::UdpSocket::bind(address(lab.right(), 0)).unwrap();
     let receiver = lab.right().namespace().run(listens);
@@ -161,8 +160,7 @@ async fn an_echo_works_by_the_kernels_socket_and_over_a_port() {
             }
         });
         let (receiver, sender) = socket.unwrap().split();
-        let (mut receiver, mut sender) =
-            (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap());
+        let (mut receiver, mut sender) = (receiver.into_async().unwrap(), sender.into_async().unwrap());
         let peer =
             lab.right().namespace().run(|| std::net::UdpSocket::bind((lab.right().ipv4(), 0))).unwrap();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -230,7 +228,7 @@ async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
     let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
     let port = port.frame_count(8, 8).ring_sizes(8, 8);
     let bind = || Socket::builder().port(port).bind((local, 7301)).unwrap();
-    let mut receiver = AsyncReceiver::new(lab.left().namespace().run(bind).split().0).unwrap();
+    let mut receiver = lab.left().namespace().run(bind).split().0.into_async().unwrap();
     let peer = lab.right().namespace().run(|| std::net::UdpSocket::bind((remote, 7302)).unwrap());
     let mut held = Vec::new();
     while held.len() < 8 {

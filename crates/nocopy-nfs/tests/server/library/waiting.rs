@@ -50,7 +50,7 @@ fn the_descriptor_is_readable_when_buffers_return() {
 #[cfg(feature = "tokio")]
 #[test]
 fn buffers_return_in_a_tokio_program() {
-    use nocopy::tokio::AsyncReceiver;
+    use nocopy::AsyncReceiver;
 
     let scene = Scene::new();
     scene.create_file("file", BYTES);

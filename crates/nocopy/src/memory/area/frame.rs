@@ -21,8 +21,8 @@ use super::{SharedArea, return_frame_to_pool};
 /// ```
 ///
 /// It may outlive its port, wait in a channel, and move to other threads; when it is dropped, it returns to
-/// its pool. [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it returns it most
-/// cheaply, without an atomic operation.
+/// its pool. [`Receiver::recycle`](crate::port::NonblockingReceiver::recycle) on the half that received it
+/// returns it most cheaply, without an atomic operation.
 ///
 /// Headers are added and removed in front of a packet without moving it:
 ///

@@ -161,7 +161,7 @@ pub struct Packet<'half> {
 
 impl Packet<'_> {
     /// Takes ownership of the packet's frame. This copies nothing in AF_XDP modes. From a packet ring it is a
-    /// copy, counted in `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats).
+    /// copy, counted in `rx_copied_out` of [`Receiver::stats`](crate::port::NonblockingReceiver::stats).
     #[inline]
     pub fn take(self) -> Frame {
         if self.pool.has_blocks() {

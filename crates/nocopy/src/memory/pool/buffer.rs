@@ -279,8 +279,8 @@ impl BufferMut {
     /// The library has a Rust reference to the memory only during one copy or one system call, within a call
     /// of a method of the buffer or of the half that was given it. In between, it keeps the address alone.
     ///
-    /// [`Endpoint::post`]: crate::message::Endpoint::post
-    /// [`Endpoint::register`]: crate::message::Endpoint::register
+    /// [`Endpoint::post`]: crate::message::NonblockingEndpoint::post
+    /// [`Endpoint::register`]: crate::message::NonblockingEndpoint::register
     ///
     /// ```
     /// use nocopy::BufferMut;

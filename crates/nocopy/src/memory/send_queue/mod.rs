@@ -622,6 +622,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.descriptor_with_others(self.socket(), self.ring_descriptor())
     }
+
+    /// Makes [`descriptor`](Self::descriptor). Errors: no descriptor is left.
+    pub(crate) fn open_descriptor(&self) -> io::Result<()> {
+        self.readiness.open(self.socket(), self.ring_descriptor())
+    }
 }
 
 #[cfg(test)]

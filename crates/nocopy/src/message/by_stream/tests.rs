@@ -6,7 +6,7 @@ mod shares;
 
 use super::*;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::message::{Event, tests};
+use crate::message::{Endpoint, Event, tests};
 use crate::sys::poll::wait_readable;
 
 fn bind(streams: bool) -> Endpoint {

@@ -717,3 +717,6 @@ fn seal(frame: &mut Frame, sealed: &mut bool) {
     let (covered, crc) = frame.split_at_mut(end);
     crc.copy_from_slice(&crc::of_pieces([&*covered]).to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests;

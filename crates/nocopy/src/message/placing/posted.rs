@@ -13,7 +13,7 @@ use crate::facts::rejected::Rejected;
 use crate::memory::pool::{Buffer, BufferMut};
 use crate::message::arrivals::Lone;
 use crate::message::carrier::Received;
-use crate::message::{Endpoint, Message};
+use crate::message::{Message, NonblockingEndpoint};
 
 /// Shorter messages are passed to the program where they lie.
 pub(in crate::message) const POSTED_BYTES_MIN: usize = 8 << 10;
@@ -158,7 +158,7 @@ impl Drop for Slot {
     }
 }
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Posts a buffer, into which the endpoint receives the next message of 8 KiB or more that fits it, from
     /// any peer. The endpoint reads a message from a stream straight into the buffer. It copies a message
     /// once that arrives in datagrams, or in one batch with others. The message then lies in one piece, and
@@ -262,7 +262,7 @@ impl Endpoint {
 impl<'a> TryFrom<Message<'a>> for Buffer {
     type Error = Message<'a>;
 
-    /// Takes the [posted](Endpoint::post) buffer that has the bytes of the message.
+    /// Takes the [posted](NonblockingEndpoint::post) buffer that has the bytes of the message.
     ///
     /// # Errors
     /// Returns the message if it lies elsewhere.

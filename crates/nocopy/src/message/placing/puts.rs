@@ -17,7 +17,7 @@ use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::carrier::Received;
 use crate::message::endpoint::EVENTS_MAX;
-use crate::message::{Endpoint, Payload};
+use crate::message::{NonblockingEndpoint, Payload};
 
 counters! {
     pub(in crate::message) struct PutCounters {
@@ -80,7 +80,7 @@ impl AsRef<[u8]> for Straight {
     }
 }
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Writes bytes to memory that a peer has [registered](Self::register) for this end, beginning at byte
     /// `offset` of the region. Returns the put's number. One [`Event::PutDone`] or [`Event::PutRefused`] with
     /// this number follows for each put, in the order of puts. The bytes are sent from where they lie, and

@@ -6,7 +6,7 @@ use nocopy_proto::message::{Peer, PutHeader, PutRefusal, Region, Regions};
 
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::pool::BufferMut;
-use crate::message::Endpoint;
+use crate::message::NonblockingEndpoint;
 
 /// The regions of an endpoint, into which its streams read. Locked while a piece is copied or read.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(super) fn check_capacity(buffer: BufferMut) -> Result<BufferMut, Rejected<Bu
     }
 }
 
-impl Endpoint {
+impl NonblockingEndpoint {
     /// Registers a buffer into which one peer, `writer`, may [put](Self::put) bytes. The region is as long as
     /// the buffer, or as its capacity if it is empty. Returns the region's name, which the peer needs, for
     /// example in a message: `<[u8; 16]>::from(region)` gives its 16 bytes, and `Region::from(bytes)` reads

@@ -433,7 +433,8 @@ mod tests {
         let (mut left, to_right, mut right) = tests::connected([builder.clone(), builder]);
         left.protocol.stream_opened(to_right).unwrap();
         left.protocol.queue_unit(to_right, Packet::unit(0), 150, 200_000).unwrap();
-        let Some(Transmit::Unit { header, .. }) = left.protocol.poll_transmit(left.now()) else {
+        let now = left.now();
+        let Some(Transmit::Unit { header, .. }) = left.protocol.poll_transmit(now) else {
             panic!("no unit");
         };
         let unit = Unit::parse(&header).unwrap();

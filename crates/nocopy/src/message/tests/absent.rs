@@ -86,7 +86,8 @@ fn answers_to_hosts_that_do_not_exist_leave_room_for_peers() {
                 let forged = SocketAddr::new(host(number).into(), 9);
                 Hello { versions: Versions::HERE, client_id: round }.emit(&mut hello);
                 let datagram = Received::Bytes(hello.as_slice().into(), 0);
-                server.protocol.handle_datagram(server.now(), forged, false, datagram);
+                let now = server.now();
+                server.protocol.handle_datagram(now, forged, false, datagram);
             }
             server.wait(Duration::ZERO).unwrap();
             assert!(is_half_free(server.carrier.socket().unwrap()), "round {round}");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use super::super::{SharedPort, Statistics};
 
 /// Reads the counters of the ports of a [`Queues`](super::Queues) while the ports are used elsewhere: made by
-/// [`Queues::meter`](super::Queues::meter). Does not keep the ports open.
+/// [`Queues::meter`](super::NonblockingQueues::meter). Does not keep the ports open.
 ///
 /// In the AF_XDP modes a signal handler may read it, even one that interrupts a wait for packets.
 #[derive(Debug, Clone)]

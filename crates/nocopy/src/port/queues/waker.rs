@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::event::EventfdFlags;
 
 /// Ends a wait for packets from another thread or from a signal handler: made by
-/// [`Queues::waker`](super::Queues::waker).
+/// [`Queues::waker`](super::NonblockingQueues::waker).
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<WakeSignal>);
 

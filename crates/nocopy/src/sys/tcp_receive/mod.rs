@@ -26,6 +26,20 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> 
     Ok(recv(socket, buffer, flags)?.0)
 }
 
+/// As [`receive`], into the unfilled part of a buffer of tokio's, without waiting.
+#[cfg(feature = "tokio")]
+pub(crate) fn receive_unfilled(socket: &impl AsFd, buffer: &mut tokio::io::ReadBuf<'_>) -> io::Result<usize> {
+    // SAFETY: only the kernel writes to it, and it writes bytes, so what is initialised stays so.
+    let unfilled = unsafe { buffer.unfilled_mut() };
+    let (received, _) = recv(socket, unfilled, RecvFlags::DONTWAIT)?.0;
+    let bytes = received.len();
+    // SAFETY: `recv` returned as initialised the first bytes of the unfilled part, which the kernel has
+    // written.
+    unsafe { buffer.assume_init(bytes) };
+    buffer.advance(bytes);
+    Ok(bytes)
+}
+
 /// Whether a byte can be received, which stays queued; false at the end, as for [`receive`].
 ///
 /// It waits in the receiving call and not by poll: completions of the sending half would wake a poll again

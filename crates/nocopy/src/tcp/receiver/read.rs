@@ -1,8 +1,9 @@
-//! A stream's receiving half for programs that read through [`io::Read`] and [`io::BufRead`].
+//! A stream's receiving half for programs that read through [`io::Read`] and [`io::BufRead`], and what their
+//! asynchronous forms share with them.
 
 use std::io::{self, BufRead};
 
-use super::Receiver;
+use super::{NonblockingReceiver, Receiver};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::sys::tcp_receive;
 use crate::tcp::chunk::Chunk;
@@ -13,19 +14,16 @@ impl io::Read for Receiver {
         if buffer.is_empty() {
             return Ok(0);
         }
-        if let Some(chunk) = &self.unread {
-            let bytes = chunk.len().min(buffer.len());
-            buffer[..bytes].copy_from_slice(&chunk.copied()[..bytes]);
+        if self.unread.is_some() {
+            let unread = self.unread_bytes();
+            let bytes = unread.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&unread[..bytes]);
             self.consume(bytes);
             return Ok(bytes);
         }
         self.set_timeout(None)?;
         let received = self.retry_interrupted(|socket| tcp_receive::receive(socket, buffer, true))?;
-        if received == 0 {
-            self.note_end()?;
-        } else {
-            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
-        }
+        self.note_slice(received)?;
         Ok(received)
     }
 }
@@ -38,12 +36,28 @@ impl io::BufRead for Receiver {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.unread.is_none() {
             let received = self.receive_within(None)?;
-            self.unread = received.map(|chunk| chunk.into_slice(&mut self.tally));
+            self.keep_unread(received);
         }
-        Ok(self.unread.as_ref().map_or(&[], Chunk::copied))
+        Ok(self.unread_bytes())
     }
 
     fn consume(&mut self, bytes: usize) {
+        self.0.consume_unread(bytes);
+    }
+}
+
+impl NonblockingReceiver {
+    /// The bytes of a chunk that were not consumed.
+    pub(super) fn unread_bytes(&self) -> &[u8] {
+        self.unread.as_ref().map_or(&[], Chunk::copied)
+    }
+
+    /// Counts a chunk, and keeps it to be read in place.
+    pub(super) fn keep_unread(&mut self, received: Option<Chunk>) {
+        self.unread = received.map(|chunk| chunk.into_slice(&mut self.tally));
+    }
+
+    pub(super) fn consume_unread(&mut self, bytes: usize) {
         if let Some(chunk) = &mut self.unread {
             chunk.trim_front(bytes);
             if chunk.is_empty()
@@ -52,5 +66,15 @@ impl io::BufRead for Receiver {
                 self.recycle(chunk);
             }
         }
+    }
+
+    /// Counts bytes that were copied into a slice of the program; without any, notes the end of the stream.
+    pub(super) fn note_slice(&mut self, received: usize) -> io::Result<()> {
+        if received == 0 {
+            self.note_end()?;
+        } else {
+            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
+        }
+        Ok(())
     }
 }

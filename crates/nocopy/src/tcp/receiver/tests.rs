@@ -131,7 +131,8 @@ fn receiver_of(stream: TcpStream, receiving: Option<ReceiveMethod>) -> Receiver 
 }
 
 fn receiver_with_pool(stream: TcpStream, receiving: Option<ReceiveMethod>, pool: &Pool) -> Receiver {
-    Receiver::new(Arc::new(stream.into()), receiving, BufferCache::new(pool.clone())).unwrap()
+    let buffers = BufferCache::new(pool.clone());
+    Receiver(NonblockingReceiver::new(Arc::new(stream.into()), receiving, buffers).unwrap())
 }
 
 fn send_in_thread(mut stream: TcpStream, what: SendPlan) -> JoinHandle<TcpStream> {
@@ -775,7 +776,7 @@ fn chunks_longer_than_buffers_are_refused() {
     let socket: Arc<OwnedFd> = Arc::new(receiver.into());
     let pool = Pool::new(1, 4096).unwrap();
     let of = |bytes| {
-        Receiver::new(
+        NonblockingReceiver::new(
             Arc::clone(&socket),
             Some(ReceiveMethod::Recv { bytes }),
             BufferCache::new(pool.clone()),

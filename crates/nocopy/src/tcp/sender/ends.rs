@@ -1,10 +1,9 @@
 //! How a stream ends: finished, cut, closed by force, or dropped.
 
-use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::Sender;
+use super::NonblockingSender;
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::memory::pool::Buffer;
 use crate::tcp::item::{QueuedBytes, StreamItem};
@@ -22,7 +21,7 @@ pub(super) enum StreamState {
     Finished,
 }
 
-impl Sender {
+impl NonblockingSender {
     /// Takes back buffers that were queued and not handed over, in order, for example to send them by another
     /// connection after an error. A part of the first one may have been sent; if the kernel still reads it
     /// (briefly, once the connection is closed), it is returned like sent buffers instead. The peer sees a
@@ -59,60 +58,9 @@ impl Sender {
         self.queue.take_unsent().into_iter().filter_map(StreamItem::into_buffer).collect()
     }
 
-    /// Hands over everything queued, and ends the stream: the peer sees its end after the last byte. This
-    /// side can still receive.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn finish(&mut self) -> io::Result<()> {
-        self.flush()?;
-        self.end_stream();
-        Ok(())
-    }
-
-    /// Hands over everything queued and ends the stream, then waits for at most `timeout` until the peer has
-    /// acknowledged data sent without a copy. Returns `false` if something was given up, which
-    /// [`stats`](Self::stats) counts; the kernel still sends the memory that it reads. If that is only pages
-    /// of pools that no other stream's io_uring instance has registered, they are replaced, so their buffers
-    /// are free at once. Otherwise all of it is kept, like that of a dropped sender, until the peer has
-    /// acknowledged it or, after two minutes, the connection is reset. Queued data is not sent, and then the
-    /// peer sees a reset.
-    ///
-    /// ```
-    /// # use nocopy::tcp::{Listener, Stream};
-    /// # let listener = Listener::bind("127.0.0.1:0")?;
-    /// # let mut stream = Stream::connect(listener.local_addr()?)?;
-    /// # let mut peer = listener.accept()?.0;
-    /// stream.sender().send(b"the last one".to_vec())?;
-    /// assert!(stream.sender().close(std::time::Duration::from_secs(5))?); // nothing was given up
-    /// assert_eq!(stream.sender().stats().get("given_up").unwrap(), 0);
-    /// assert_eq!(peer.receiver().receive()?.expect("bytes").len(), 12);
-    /// assert!(peer.receiver().receive()?.is_none()); // the end
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        let flushed = self.flush_timeout(timeout);
-        self.end_stream();
-        // Nothing that could fail is queued any more.
-        let drained = if matches!(flushed, Ok(true)) {
-            self.drain(timeout.saturating_sub(start.elapsed()))
-        } else {
-            self.reap();
-            Ok(false)
-        };
-        self.outcome.counters.given_up += self.queued() as u64;
-        drop(self.take_unsent());
-        self.give_up_memory();
-        flushed.and(drained)
-    }
-
     /// Gives up memory that the kernel still reads, and continues to send: all of it if its pages can be
     /// replaced; otherwise none, and the reaper keeps it.
-    fn give_up_memory(&mut self) {
+    pub(super) fn give_up_memory(&mut self) {
         self.outcome.counters.abandoned_calls += self.in_flight() as u64;
         if self.queue.can_replace_pages() {
             reaper::count_leaked(self.queue.detach().abandon());
@@ -124,7 +72,7 @@ impl Sender {
 
     /// The peer sees the end after the bytes that were handed over. If some are left, it sees a reset
     /// instead, so that it does not mistake a part for the whole.
-    fn end_stream(&mut self) {
+    pub(super) fn end_stream(&mut self) {
         let end = std::mem::replace(&mut self.end, StreamState::Finished);
         if end == StreamState::Open && self.queued_bytes.total() == 0 {
             // Fails if the connection is closed already, which does not matter.
@@ -135,7 +83,7 @@ impl Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for NonblockingSender {
     /// Queued data is not sent. Memory is kept while the kernel still reads it. In a forked child the stream
     /// belongs to the parent, and continues.
     fn drop(&mut self) {

@@ -11,7 +11,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Sender;
+use super::NonblockingSender;
 use super::ends::StreamState;
 use crate::engine::policy::saturating_size;
 use crate::engine::wait::LOOK_AGAIN;
@@ -86,7 +86,7 @@ struct FlushLimits {
     until: u64,
 }
 
-impl Sender {
+impl NonblockingSender {
     pub(super) fn flush_queue(&mut self, waits: bool, bytes_max: usize) -> io::Result<bool> {
         self.outcome.flushes += u64::from(self.queued() > 0);
         let until = self.outcome.bytes.saturating_add(bytes_max as u64);

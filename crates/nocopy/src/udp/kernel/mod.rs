@@ -203,6 +203,12 @@ impl Receiver {
         Ok(is_left || ready_events(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
     }
 
+    /// Makes the descriptor of [`AsFd`]. Errors: no descriptor is left.
+    #[cfg(feature = "tokio")]
+    pub(super) fn open_descriptor(&self) -> io::Result<()> {
+        self.readiness.open(self.socket(), [])
+    }
+
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

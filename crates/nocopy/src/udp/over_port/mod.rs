@@ -30,7 +30,7 @@ use super::settings::SocketSettings;
 use crate::engine::route::RouteError;
 use crate::memory::area::Area;
 use crate::port::filter::Program;
-use crate::port::{Port, PortBuilder};
+use crate::port::{self, Port, PortBuilder};
 use crate::sys::interface::Interface;
 use kernel::KernelSockets;
 use route_cache::RouteCache;
@@ -85,7 +85,7 @@ impl Socket {
         kernel.join_groups_and_exclude_ports(&ports, &interface, settings)?;
         let kernel = Arc::new(kernel);
         let sockets = ports.into_iter().enumerate().map(|(place, port)| {
-            let (receiver, sender) = port.split();
+            let (port::Receiver(receiver), port::Sender(sender)) = port.split();
             let route_cache = RouteCache::open(&interface, &sender, &kernel, settings)?;
             let counts_elsewhere = place > 0;
             let receiver =

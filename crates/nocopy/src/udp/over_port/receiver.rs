@@ -82,7 +82,7 @@ counters! {
 /// Receives over a port, and through the kernel.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    port: crate::port::Receiver,
+    port: crate::port::NonblockingReceiver,
     kernel: Arc<KernelSockets>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
@@ -129,7 +129,7 @@ struct PacketClassifier {
 
 impl Receiver {
     pub(super) fn new(
-        port: crate::port::Receiver,
+        port: crate::port::NonblockingReceiver,
         kernel: Arc<KernelSockets>,
         interface: &Interface,
         settings: &SocketSettings,
@@ -225,14 +225,14 @@ impl Receiver {
     pub(crate) fn set_wait(&mut self, wait: Wait) {
         // Measurements for the same setting remain valid.
         if wait != self.port.wait_setting() {
-            self.port.set_wait(wait);
+            self.port.set_wait_setting(wait);
         }
     }
 
     /// Prepares for a wait on [`AsFd`], and returns whether something is waiting already; see
     /// [`nocopy::Receiver::arm`].
     ///
-    /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
+    /// [`nocopy::Receiver::arm`]: crate::port::NonblockingReceiver::arm
     /// Errors: the interface is down or was removed.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Earlier arrivals at the ordinary sockets are not reported again.
@@ -253,7 +253,7 @@ impl Receiver {
 
     /// Takes a frame back for receiving into; see [`nocopy::Receiver::recycle`].
     ///
-    /// [`nocopy::Receiver::recycle`]: crate::Receiver::recycle
+    /// [`nocopy::Receiver::recycle`]: crate::port::NonblockingReceiver::recycle
     #[inline]
     pub(crate) fn recycle(&mut self, frame: Frame) {
         self.port.recycle(frame);
@@ -314,7 +314,7 @@ impl Receiver {
     }
 
     #[cfg(test)]
-    pub(super) fn port(&self) -> &crate::port::Receiver {
+    pub(super) fn port(&self) -> &crate::port::NonblockingReceiver {
         &self.port
     }
 }

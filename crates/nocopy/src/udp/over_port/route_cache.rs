@@ -93,7 +93,7 @@ pub(super) struct RouteCache {
 impl RouteCache {
     pub(super) fn open(
         interface: &Interface,
-        port: &crate::port::Sender,
+        port: &crate::port::NonblockingSender,
         kernel: &KernelSockets,
         settings: &SocketSettings,
     ) -> Result<Self, OpenError> {

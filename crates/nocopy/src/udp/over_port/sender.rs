@@ -116,7 +116,7 @@ fn kernel_send_reason(error: io::Error) -> Reason {
 /// queued before.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    port: crate::port::Sender,
+    port: crate::port::NonblockingSender,
     kernel: Arc<KernelSockets>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     pub(in crate::udp) counts_elsewhere: bool,
@@ -160,7 +160,7 @@ fn choose_path(
 
 impl Sender {
     pub(super) fn new(
-        port: crate::port::Sender,
+        port: crate::port::NonblockingSender,
         kernel: Arc<KernelSockets>,
         route_cache: RouteCache,
         counts_elsewhere: bool,
@@ -380,7 +380,7 @@ impl Sender {
     /// Takes back frames that the kernel has sent, and adds those of [`send_kept`](Sender::send_kept) to
     /// `frames`; see [`nocopy::Sender::completed`].
     ///
-    /// [`nocopy::Sender::completed`]: crate::Sender::completed
+    /// [`nocopy::Sender::completed`]: crate::port::NonblockingSender::completed
     pub(crate) fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
         let completed = self.port.take_completed();
         let count = completed.len();
@@ -390,7 +390,7 @@ impl Sender {
 
     /// Takes back a frame that is not to be sent (again); see [`nocopy::Sender::recycle`].
     ///
-    /// [`nocopy::Sender::recycle`]: crate::Sender::recycle
+    /// [`nocopy::Sender::recycle`]: crate::port::NonblockingSender::recycle
     #[inline]
     pub(crate) fn recycle(&mut self, frame: Frame) {
         self.port.recycle(frame);
@@ -399,7 +399,7 @@ impl Sender {
     /// Flushes until nothing is in flight, for at most `timeout`; returns whether nothing is in flight.
     pub(crate) fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         self.at_rest = true;
-        self.port.drain(timeout)
+        self.port.drain_within(timeout)
     }
 
     /// Sent datagrams, by path. Errors of the network are not included: the socket reports them.
@@ -429,7 +429,7 @@ impl Sender {
         ledger
     }
 
-    pub(crate) fn port(&self) -> &crate::port::Sender {
+    pub(crate) fn port(&self) -> &crate::port::NonblockingSender {
         &self.port
     }
 
@@ -447,6 +447,12 @@ impl Sender {
         self.kernel.local_addr()
     }
 
+    /// From now on, dropping it does not wait for the frames that the kernel has.
+    #[cfg(feature = "tokio")]
+    pub(in crate::udp) fn drop_without_waiting(&mut self) {
+        self.port.drop_timeout = Duration::ZERO;
+    }
+
     /// Whether the kernel holds no frame of this sender any more.
     pub(in crate::udp) fn is_idle(&self) -> bool {
         self.port.is_idle()
@@ -457,7 +463,8 @@ impl Sender {
         self.port.in_flight()
     }
 
-    /// Prepares for a wait on the port's descriptor; see [`nocopy::Sender::arm`](crate::Sender::arm).
+    /// Prepares for a wait on the port's descriptor; see
+    /// [`nocopy::Sender::arm`](crate::port::NonblockingSender::arm).
     pub(in crate::udp) fn arm(&mut self) -> io::Result<bool> {
         self.port.arm()
     }
@@ -484,7 +491,10 @@ impl Sender {
 
 const IPV6_HEADERS: usize = 14 + 40 + 8;
 
-fn free_frame_for_copy(port: &mut crate::port::Sender, is_lacking: &mut bool) -> Result<Frame, Reason> {
+fn free_frame_for_copy(
+    port: &mut crate::port::NonblockingSender,
+    is_lacking: &mut bool,
+) -> Result<Frame, Reason> {
     let frame = port.buffer();
     *is_lacking = frame.is_none();
     frame.ok_or(Reason::Full)
@@ -498,7 +508,7 @@ fn chain_slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
 /// refused.
 #[inline(always)]
 fn queue_with_headers(
-    port: &mut crate::port::Sender,
+    port: &mut crate::port::NonblockingSender,
     mut frame: Frame,
     template: &UdpTemplate,
 ) -> Result<(), Rejected<Frame>> {

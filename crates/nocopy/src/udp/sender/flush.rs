@@ -4,10 +4,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Sender;
+use super::NonblockingSender;
 use crate::engine::policy::{Work, saturating_size};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
+use crate::facts::rejected::Reason;
 use crate::memory::pool::Buffer;
 use crate::memory::send_queue::{
     CallNote, Completion, Entries, Extent, Position, REAP_AT, is_no_buffers, is_of_method,
@@ -96,7 +97,7 @@ struct PendingErrors {
     known: u64,
 }
 
-impl Sender {
+impl NonblockingSender {
     /// `false` if not everything was handed over in that time.
     #[inline(never)]
     pub(super) fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
@@ -338,22 +339,32 @@ impl Sender {
         Ok(())
     }
 
-    pub(in crate::udp) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
+    /// Sends a copy of the bytes by a plain call. `Full`: the socket has no room, and `MSG_DONTWAIT` is set.
+    pub(in crate::udp) fn copy_by_call(
+        &mut self,
+        bytes: &[u8],
+        destination: u32,
+        flags: i32,
+    ) -> Result<(), Reason> {
         let mut pending = PendingErrors::default();
         loop {
             pending.known = self.network_error_count();
             let address = self.destinations.get(destination).address;
-            match udp_send::send_datagram(self.queue.socket(), bytes, address.as_ref(), 0) {
+            match udp_send::send_datagram(self.queue.socket(), bytes, address.as_ref(), flags) {
                 Ok(()) => break,
-                // The socket behind a port does not wait.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if flags & libc::MSG_DONTWAIT != 0 {
+                        self.queue.set_wants_room(true);
+                        return Err(Reason::Full);
+                    }
+                    // The socket behind a port does not wait.
                     let _ = wait_writable(self.queue.socket(), LOOK_AGAIN);
                 }
                 Err(error) if self.is_error_of_earlier_datagram(&error, &mut pending) => {}
                 Err(source) => {
                     self.outcome.count_refused(&source);
                     let to = Some(self.destinations.get(destination).to);
-                    return Err(SendError { to, refused: 1, source });
+                    return Err(Reason::System(SendError { to, refused: 1, source }.into()));
                 }
             }
         }
@@ -583,7 +594,7 @@ impl CallPart {
 
     /// Into datagrams of how many bytes the kernel has to cut it; `None` if it is one.
     fn segment_bytes(self, run: &QueuedRun) -> Option<u16> {
-        // Fits in 16 bits: `Sender::queue` refuses longer datagrams.
+        // Fits in 16 bits: `NonblockingSender::queue` refuses longer datagrams.
         (self.datagrams > 1).then_some(run.datagram_bytes as u16)
     }
 }
