@@ -78,6 +78,26 @@ impl<R> AsyncReceiver<R> {
         Self { watched: socket, half }
     }
 
+    /// Resolves with what `take` finds in the half. Only the last task that polled is woken.
+    #[cfg(feature = "futures")]
+    pub(crate) fn poll_item<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
+    ) -> Poll<io::Result<T>>
+    where
+        R: ReceiverHalf,
+    {
+        loop {
+            if let Some(item) = take(&mut self.half)? {
+                return Poll::Ready(Ok(item));
+            }
+            if !self.half.arm()? {
+                ready!(self.watched.poll_event(cx))?;
+            }
+        }
+    }
+
     /// Makes a call of the half whenever there may be something to receive, until it is not blocked.
     pub(crate) fn poll_call<T>(
         &mut self,
@@ -176,11 +196,20 @@ impl<S: SenderHalf> AsyncSender<S> {
         &mut self,
         mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
+        std::future::poll_fn(|cx| self.poll_until(cx, &mut look)).await
+    }
+
+    /// [`until`](Self::until), for traits whose methods are polled. Only the last task that polled is woken.
+    pub(crate) fn poll_until<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
+    ) -> Poll<io::Result<T>> {
         loop {
             if let Some(found) = look(&mut self.half)? {
-                return Ok(found);
+                return Poll::Ready(Ok(found));
             }
-            self.watched()?.next_event().await?;
+            ready!(self.watched()?.poll_event(cx))?;
         }
     }
 
@@ -208,6 +237,19 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// [`flush`](Self::flush), for traits whose methods are polled. Only the last task that polled is woken.
     pub(crate) fn poll_flush_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.half.try_flush()? {
+            if !self.half.arm()? {
+                ready!(self.watched()?.poll_event(cx))?;
+            }
+            self.half.reap();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// [`drain`](Self::drain), likewise.
+    #[cfg(feature = "futures")]
+    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush_queue(cx))?;
+        while self.half.in_flight() > 0 {
             if !self.half.arm()? {
                 ready!(self.watched()?.poll_event(cx))?;
             }

@@ -1,8 +1,10 @@
 //! The endpoint in tokio programs.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::task::{Context, Poll};
 
 use nocopy_proto::message::{Kind, Peer};
 
@@ -47,7 +49,11 @@ use crate::memory::pool::BufferMut;
 /// A limit of time is `tokio::time::timeout`. What a dropped future leaves is said at each method: none loses
 /// a message or an event.
 #[derive(Debug)]
-pub struct AsyncEndpoint(AsyncSender<NonblockingEndpoint>);
+pub struct AsyncEndpoint {
+    inner: AsyncSender<NonblockingEndpoint>,
+    /// A message that a sink accepted, and for which its peer has no room yet.
+    waiting: Option<(Payload, Peer)>,
+}
 
 impl Endpoint {
     /// The endpoint for a tokio program: what waits here is `async` there.
@@ -64,7 +70,7 @@ impl Endpoint {
 
 impl AsyncEndpoint {
     pub(super) fn new(endpoint: NonblockingEndpoint) -> io::Result<Self> {
-        AsyncSender::new(endpoint).map(Self)
+        Ok(Self { inner: AsyncSender::new(endpoint)?, waiting: None })
     }
 
     /// Resolves with the next message. `None`: there is an event
@@ -74,7 +80,7 @@ impl AsyncEndpoint {
     /// The interface is down or was removed.
     pub async fn receive(&mut self) -> io::Result<Option<Message<'_>>> {
         self.wait().await?;
-        self.0.try_receive()
+        self.inner.try_receive()
     }
 
     /// Resolves when there is a message or an event; each event ends one wait only. What a sender without
@@ -84,7 +90,7 @@ impl AsyncEndpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub async fn wait(&mut self) -> io::Result<()> {
-        self.0.until(|endpoint| Ok(endpoint.arm()?.then_some(()))).await
+        self.inner.until(|endpoint| Ok(endpoint.arm()?.then_some(()))).await
     }
 
     /// Connects to that address, or to the first of several that answers. Messages and events of other peers
@@ -112,7 +118,7 @@ impl AsyncEndpoint {
     async fn connect_to(&mut self, to: SocketAddr) -> Result<Peer, Error> {
         let peer = self.start_connect(to)?;
         let look = |endpoint: &mut NonblockingEndpoint| endpoint.outcome_of(peer);
-        let outcome = self.0.until(|endpoint| endpoint.arm_until(look)).await?;
+        let outcome = self.inner.until(|endpoint| endpoint.arm_until(look)).await?;
         outcome.map(|()| peer).map_err(|reason| Error::NotConnected { address: to, reason })
     }
 
@@ -132,8 +138,8 @@ impl AsyncEndpoint {
             Ok(None) => endpoint.is_gone(to).then_some(Err(Error::Lost)),
             found => found.transpose(),
         };
-        let next = self.0.until(|endpoint| endpoint.arm_until(look)).await??;
-        Ok(self.0.read(next))
+        let next = self.inner.until(|endpoint| endpoint.arm_until(look)).await??;
+        Ok(self.inner.read(next))
     }
 
     /// Sends a request as soon as there is room.
@@ -147,7 +153,7 @@ impl AsyncEndpoint {
             }
             Err(Rejected { reason, .. }) => Some(Err(Error::NotSent(reason))),
         };
-        self.0.until(|endpoint| endpoint.arm_until(&mut attempt)).await?
+        self.inner.until(|endpoint| endpoint.arm_until(&mut attempt)).await?
     }
 
     /// Resolves with an empty buffer for a message or a part of one. Until there is one, it hands over what
@@ -156,7 +162,7 @@ impl AsyncEndpoint {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub async fn buffer(&mut self) -> io::Result<BufferMut> {
-        self.0.buffer().await
+        self.inner.buffer().await
     }
 
     /// Resolves when everything that was put into packets is handed to the kernel. What the window of a peer
@@ -166,7 +172,8 @@ impl AsyncEndpoint {
     /// # Errors
     /// The interface is down or was removed; nothing is lost by that.
     pub async fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().await
+        poll_fn(|cx| self.poll_send_waiting(cx)).await?;
+        self.inner.flush().await
     }
 
     /// Sends everything; resolves when the peers have acknowledged it. If the future is dropped, what is in
@@ -175,7 +182,8 @@ impl AsyncEndpoint {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub async fn drain(&mut self) -> io::Result<()> {
-        self.0.drain().await
+        poll_fn(|cx| self.poll_send_waiting(cx)).await?;
+        self.inner.drain().await
     }
 
     /// [Finishes](NonblockingEndpoint::finish) all connections, and resolves when the peers have acknowledged
@@ -185,7 +193,57 @@ impl AsyncEndpoint {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub async fn close(mut self) -> io::Result<()> {
-        self.0.until(|endpoint| endpoint.arm_until(|endpoint| endpoint.finish_each().then_some(()))).await
+        poll_fn(|cx| self.poll_send_waiting(cx)).await?;
+        self.inner.until(|endpoint| endpoint.arm_until(|endpoint| endpoint.finish_each().then_some(()))).await
+    }
+
+    /// Resolves when the message that waits for room is queued.
+    pub(crate) fn poll_send_waiting(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { inner, waiting } = self;
+        if waiting.is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut attempt = |endpoint: &mut NonblockingEndpoint| {
+            let (message, to) = waiting.take()?;
+            match endpoint.send_to(message, to) {
+                Err(Rejected { item, reason: Reason::Full }) => {
+                    *waiting = Some((item, to));
+                    None
+                }
+                sent => Some(sent.map_err(io::Error::from)),
+            }
+        };
+        inner
+            .poll_until(cx, |endpoint| endpoint.arm_until(&mut attempt))
+            .map(|sent| -> io::Result<()> { sent? })
+    }
+
+    /// Sends a message when its peer has room; returns an error if it never can.
+    #[cfg(feature = "futures")]
+    pub(crate) fn send_or_wait(&mut self, message: Payload, to: Peer) -> io::Result<()> {
+        debug_assert!(self.waiting.is_none(), "a sink is ready before the next item");
+        match self.inner.send_to(message, to) {
+            Err(Rejected { item, reason: Reason::Full }) => {
+                self.waiting = Some((item, to));
+                Ok(())
+            }
+            sent => Ok(sent?),
+        }
+    }
+
+    /// Resolves with what `look` finds after the endpoint has worked.
+    #[cfg(feature = "futures")]
+    pub(crate) fn poll_look<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut look: impl FnMut(&mut NonblockingEndpoint) -> Option<T>,
+    ) -> Poll<io::Result<T>> {
+        self.inner.poll_until(cx, |endpoint| endpoint.arm_until(&mut look))
+    }
+
+    #[cfg(feature = "futures")]
+    pub(crate) fn as_sender(&mut self) -> &mut AsyncSender<NonblockingEndpoint> {
+        &mut self.inner
     }
 }
 
@@ -193,12 +251,12 @@ impl Deref for AsyncEndpoint {
     type Target = NonblockingEndpoint;
 
     fn deref(&self) -> &NonblockingEndpoint {
-        &self.0
+        &self.inner
     }
 }
 
 impl DerefMut for AsyncEndpoint {
     fn deref_mut(&mut self) -> &mut NonblockingEndpoint {
-        &mut self.0
+        &mut self.inner
     }
 }

@@ -233,6 +233,12 @@ impl NonblockingSender {
         self.strangers.may_send_to_unverified(self.queue.socket(), bytes, to)
     }
 
+    /// Whether the next message is not refused because the queue is full.
+    #[cfg(feature = "futures")]
+    pub(crate) fn has_queue_room(&self) -> bool {
+        self.queued() < self.queue_max || self.queue_max == 0
+    }
+
     #[inline]
     pub(super) fn queued(&self) -> usize {
         self.queue.queued()

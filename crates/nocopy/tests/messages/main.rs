@@ -10,6 +10,7 @@ mod dropped_futures;
 mod errors;
 mod exchange;
 mod faults;
+mod futures;
 mod keep_alive;
 mod memory;
 mod placing;

@@ -7,6 +7,7 @@ mod common;
 mod dropped_futures;
 mod ecn;
 mod errors;
+mod futures;
 mod numbering;
 mod program_memory;
 mod std_programs;
