@@ -2,52 +2,34 @@
 //! Otherwise the kernel would choose the source by its routes, and a peer that asked another address ignores
 //! the answer.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 
-use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
-use nocopy::udp::{LocalAddress, Sender};
+use nocopy::Reason;
+use nocopy::udp::{Ancillary, Metadata, Sender};
 
-/// Sends a copy of the bytes, by the kernel's socket from that local address if one is given. Does not wait:
-/// the address may be forged, and the kernel keeps what is sent to a host that does not exist.
+/// Sends a copy of the bytes, from the address that was asked if what is known about the question is given.
+/// Does not wait: the address may be forged, and the kernel keeps what is sent to a host that does not exist.
 pub(crate) fn send_answer(
     sender: &mut Sender,
     bytes: &[u8],
     to: SocketAddr,
-    local: Option<LocalAddress>,
+    metadata: Option<Metadata>,
 ) -> io::Result<()> {
     if !sender.has_room_for(to, bytes.len()) {
         return Err(io::ErrorKind::WouldBlock.into());
     }
-    let from = |local: LocalAddress| local.reply_from.map_or(local.address, IpAddr::V4);
-    let local = local.map(|local| (from(local), local.interface));
-    let Some((local_addr, interface)) = local.filter(|(local_addr, _)| !local_addr.is_multicast()) else {
-        return Ok(sender.send_copy_to(bytes, to)?);
-    };
-    let socket = sender.kernel_socket()?.as_raw_fd();
-    let send = |control: ControlMessage<'_>| {
-        let to = SockaddrStorage::from(to);
-        sendmsg(socket, &[IoSlice::new(bytes)], &[control], MsgFlags::MSG_DONTWAIT, Some(&to))
-    };
-    let sent = match local_addr {
-        IpAddr::V4(address) => send(ControlMessage::Ipv4PacketInfo(&libc::in_pktinfo {
-            ipi_ifindex: 0,
-            ipi_spec_dst: libc::in_addr { s_addr: address.to_bits().to_be() },
-            ipi_addr: libc::in_addr { s_addr: 0 },
-        })),
-        IpAddr::V6(address) => send(ControlMessage::Ipv6PacketInfo(&libc::in6_pktinfo {
-            ipi6_addr: libc::in6_addr { s6_addr: address.octets() },
-            // Of an interface are only the addresses of its link.
-            ipi6_ifindex: if address.is_unicast_link_local() { interface } else { 0 },
-        })),
-    };
-    match sent {
-        Ok(_) => Ok(()),
+    let source = metadata.and_then(|known| known.reply_from);
+    let mut to = to;
+    if let (SocketAddr::V6(to), Some(IpAddr::V6(source))) = (&mut to, source)
+        && source.is_unicast_link_local()
+    {
+        to.set_scope_id(metadata.and_then(|known| known.interface).unwrap_or(to.scope_id()));
+    }
+    match sender.send_copy_with(bytes, to, Ancillary { source, ..Ancillary::default() }) {
         // An anycast address cannot be a source (RFC 4291, section 2.6): the kernel chooses one.
-        Err(Errno::EINVAL) if local_addr.is_ipv6() => Ok(sender.send_copy_to(bytes, to)?),
-        Err(errno) => Err(errno.into()),
+        Err(Reason::ForeignSource { .. }) => Ok(sender.send_copy_to(bytes, to)?),
+        sent => Ok(sent?),
     }
 }
 
@@ -72,14 +54,14 @@ mod tests {
         right.namespace().run(|| {
             for wildcard in [false, true] {
                 let address = if wildcard { std::net::Ipv4Addr::UNSPECIFIED } else { right.ipv4() };
-                let server = Socket::builder().local_addresses(true).bind((address, 0)).unwrap();
+                let server = Socket::builder().receive_metadata(true).bind((address, 0)).unwrap();
                 let port = server.local_addr().unwrap().port();
                 let (mut receiver, mut sender) = server.split();
                 let buffer = 100 << 10; // the kernel doubles it
                 set_socket_send_buffer_size(sender.kernel_socket().unwrap(), buffer).unwrap();
                 client.send_to(b"question", (right.ipv4(), port)).unwrap();
                 let question = receiver.receive().unwrap().next().unwrap();
-                let (from, local) = (question.source(), question.local().filter(|_| wildcard));
+                let (from, local) = (question.source(), Some(question.metadata()).filter(|_| wildcard));
                 let network = u32::from(right.ipv4()) & !0xff;
                 for host in (100..150).cycle().take(200) {
                     let forged = SocketAddr::new(std::net::Ipv4Addr::from(network | host).into(), 9);
@@ -104,7 +86,7 @@ mod tests {
         for (wildcard, asked) in
             [("0.0.0.0:0", &["127.0.0.1", "127.0.0.9"][..]), ("[::]:0", &["127.0.0.1", "127.0.0.9", "::1"])]
         {
-            let server = Socket::builder().local_addresses(true).bind(wildcard).unwrap();
+            let server = Socket::builder().receive_metadata(true).bind(wildcard).unwrap();
             let port = server.local_addr().unwrap().port();
             let (mut receiver, mut sender) = server.split();
             for asked in asked {
@@ -114,7 +96,7 @@ mod tests {
                 client.connect(to).unwrap(); // takes nothing from other addresses
                 client.send(b"question").unwrap();
                 let question = receiver.receive().unwrap().next().unwrap();
-                send_answer(&mut sender, b"answer", question.source(), question.local()).unwrap();
+                send_answer(&mut sender, b"answer", question.source(), Some(question.metadata())).unwrap();
                 assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6, "{asked}");
             }
         }

@@ -53,8 +53,8 @@
 //! bytes, which stay yours. `close` drains, and ends sending.
 //!
 //! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before
-//! each wait on it. With the feature `tokio`, `into_async` turns a half into one whose waits are futures; with
-//! `futures`, such halves are `Stream`s and `Sink`s.
+//! each wait on it. With the feature `tokio`, `into_async` turns a half into one whose waits are futures;
+//! with `futures`, such halves are `Stream`s and `Sink`s.
 //!
 //! **Other crates.** With the feature `bytes`, [`Buffer`]s, owned datagrams, chunks and messages convert into
 //! `bytes::Bytes` without a copy, and [`Buffer`] from it; [`BufferMut`] is a `bytes::BufMut`.

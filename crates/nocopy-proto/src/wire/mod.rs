@@ -55,6 +55,7 @@ pub mod udp;
 pub mod unfinished;
 pub mod vlan;
 
+mod ecn;
 mod emit;
 pub(crate) mod field;
 mod ip;
@@ -67,11 +68,12 @@ mod udp_template;
 #[cfg(test)]
 pub(crate) mod captured;
 
+pub use ecn::Ecn;
 pub use emit::{BufferTooSmall, EmitError, PayloadTooLong};
 pub use ethernet::EtherType;
 pub use ip::{IpAddresses, IpProtocol};
 pub use mac::{MacAddress, NotAMacAddress};
 pub use udp_flow::UdpFlow;
 pub use udp_frame::{UdpChecksum, UdpFrame, UdpFrameError};
-pub use udp_packet::{MARKABLE, NotUdp, UdpPacket, is_congestion_marked};
+pub use udp_packet::{NotUdp, UdpPacket};
 pub use udp_template::UdpTemplate;

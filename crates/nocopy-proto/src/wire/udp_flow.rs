@@ -176,7 +176,7 @@ mod tests {
                 prop_assert_eq!(parsed.addresses(), packet.addresses());
                 prop_assert_eq!(parsed.datagram().source_port(), packet.datagram().source_port());
                 prop_assert_eq!(parsed.datagram().destination_port(), packet.datagram().destination_port());
-                prop_assert_eq!(parsed.is_congestion_marked(), packet.is_congestion_marked());
+                prop_assert_eq!(parsed.ecn(), packet.ecn());
                 prop_assert_eq!(parsed.payload_range().0, HEADER_BYTES);
             }
         }

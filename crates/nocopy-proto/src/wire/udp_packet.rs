@@ -1,7 +1,7 @@
 //! A UDP datagram in an Ethernet frame: all views at once, for a receiver that expects nothing else.
 
 use super::udp::{self, ChecksumError, ChecksumStatus, Datagram};
-use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6};
+use super::{Ecn, EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6};
 
 /// View of an untagged frame that holds a whole UDP datagram.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +85,10 @@ impl<'a> UdpPacket<'a> {
         &self.addresses
     }
 
-    /// Whether a router on the path marked it; see [`is_congestion_marked`].
+    /// Whether routers may mark it, and whether one did.
     #[inline]
-    pub fn is_congestion_marked(&self) -> bool {
-        is_congestion_marked(self.traffic_class)
+    pub fn ecn(&self) -> Ecn {
+        Ecn::of_traffic_class(self.traffic_class)
     }
 
     /// The datagram.
@@ -120,17 +120,6 @@ impl<'a> UdpPacket<'a> {
     }
 }
 
-/// IPv4's type of service, or IPv6's traffic class, of packets whose sender heeds marks: ECT(0) (RFC 3168
-/// section 5).
-pub const MARKABLE: u8 = 0b10;
-
-/// Whether IPv4's type of service, or IPv6's traffic class, says *congestion experienced*: a router whose
-/// queue was long marked the packet instead of dropping it (RFC 3168 section 5).
-#[inline]
-pub const fn is_congestion_marked(traffic_class: u8) -> bool {
-    traffic_class & 0b11 == 0b11
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -158,7 +147,7 @@ mod tests {
             let frame = emitted_frame(&flow, &payload, padding);
             let packet = UdpPacket::parse(&frame).unwrap();
             prop_assert_eq!(packet.addresses(), &flow.addresses);
-            prop_assert_eq!(packet.is_congestion_marked(), flow.traffic_class % 4 == 3);
+            prop_assert_eq!(packet.ecn().bits(), flow.traffic_class % 4);
             let datagram = packet.datagram();
             prop_assert_eq!((datagram.source_port(), datagram.destination_port()), (flow.source_port, flow.destination_port));
             let (at, bytes) = packet.payload_range();

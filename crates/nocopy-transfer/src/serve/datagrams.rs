@@ -36,9 +36,9 @@ pub(super) fn serve_datagrams(
         for datagram in batch {
             answer.clear();
             answer.extend_from_slice(&datagram);
-            let local = datagram.local().filter(|_| is_wildcard);
+            let metadata = Some(datagram.metadata()).filter(|_| is_wildcard);
             let (from, marked) = (datagram.source(), mark_as_answer(&mut answer));
-            let sent = marked.map(|marked| crate::answer::send_answer(&mut sender, marked, from, local));
+            let sent = marked.map(|marked| crate::answer::send_answer(&mut sender, marked, from, metadata));
             match sent {
                 Some(Ok(())) => served.count_answer(answer.len()),
                 Some(Err(error)) => served.count_refused(&error),

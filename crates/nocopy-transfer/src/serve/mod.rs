@@ -169,7 +169,7 @@ fn open_service_at(
     let (socket, address) = match scheme {
         Scheme::Udp => {
             // At the wildcard, answers are sent from the address that was asked.
-            let builder = udp::Socket::builder().local_addresses(address.ip().is_unspecified());
+            let builder = udp::Socket::builder().receive_metadata(address.ip().is_unspecified());
             let socket = builder.method(udp::Method::Socket).wait(waiting.port_wait()).bind(address);
             let socket = socket.map_err(|error| refused(io_error_from_failure(error)))?;
             let address = socket.local_addr().map_err(refused)?;

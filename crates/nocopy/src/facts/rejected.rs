@@ -1,5 +1,6 @@
 //! A refused send, returned with the reason.
 
+use std::net::IpAddr;
 use std::{fmt, io};
 
 use nocopy_proto::errno::{ErrorCause, advice};
@@ -82,6 +83,15 @@ pub enum Reason {
     /// No destination was given, and none was set.
     #[error("it has no destination; connect the socket, or give a destination")]
     NotConnected,
+    /// The socket cannot send from this source address.
+    #[error(
+        "it cannot be sent from {address}; this host does not have the address, or the destination has the other IP version; \
+         'ip address' lists those that it has"
+    )]
+    ForeignSource {
+        /// The source that was asked for.
+        address: IpAddr,
+    },
     /// This side has ended sending: on the stream, the connection, or the whole endpoint (`finish`, `close`).
     #[error(
         "this side has ended its sending (finish or close), and nothing can follow; connect or open again"
@@ -135,6 +145,7 @@ convert_to_io_error!(Reason {
     Self::Finished => io::ErrorKind::BrokenPipe,
     Self::Unsupported(_) => io::ErrorKind::Unsupported,
     Self::System(error) => error.kind(),
+    Self::ForeignSource { .. } => io::ErrorKind::AddrNotAvailable,
     _ => io::ErrorKind::InvalidInput,
 });
 
@@ -180,6 +191,10 @@ mod tests {
             (
                 Reason::Finished,
                 "this side has ended its sending (finish or close), and nothing can follow; connect or open again",
+            ),
+            (
+                Reason::ForeignSource { address: [192, 0, 2, 1].into() },
+                "it cannot be sent from 192.0.2.1; this host does not have the address, or the destination has the other IP version; 'ip address' lists those that it has",
             ),
             (Reason::Gone, "the peer has disconnected; connect again"),
             (

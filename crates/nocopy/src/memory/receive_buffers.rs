@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::memory::pool::Pool;
-    use crate::sys::udp_receive::use_congestion_marks;
+    use crate::sys::udp_receive::report_traffic_class;
 
     fn receive_and_take(buffers: &mut ReceiveBuffers, socket: &UdpSocket) -> Vec<(u8, BufferMut)> {
         let count = buffers.receive(socket.as_fd(), true).unwrap();
@@ -190,7 +190,7 @@ mod tests {
             let socket = UdpSocket::bind(at).unwrap();
             let address = socket.local_addr().unwrap();
             if has_class {
-                use_congestion_marks(&socket, address.is_ipv6()).unwrap();
+                report_traffic_class(&socket, address.is_ipv6()).unwrap();
             }
             let pool = Pool::with_shared_pages(2, 64).unwrap();
             let mut buffers = ReceiveBuffers::new(2);
@@ -199,7 +199,7 @@ mod tests {
                 assert_eq!(socket.send_to(bytes, address).unwrap(), bytes.len());
                 assert_eq!(buffers.receive(socket.as_fd(), true).unwrap(), 1);
                 let message = buffers.message(0);
-                let long = (message.from, message.congested, buffers.message_bytes(0, &message));
+                let long = (message.from, message.is_congested(), buffers.message_bytes(0, &message));
                 assert_eq!((long.0, long.2), (address, &bytes[..bytes.len().min(64)]));
                 assert_eq!(buffers.single_message(0), (is_lone && bytes.len() <= 64).then_some(long), "{at}");
             }

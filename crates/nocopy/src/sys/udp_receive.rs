@@ -9,18 +9,19 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use nocopy_proto::wire::{MARKABLE, is_congestion_marked};
+use nocopy_proto::wire::Ecn;
 
 use super::error_queue::parse_address;
 use super::option;
+use crate::facts::metadata::{Clock, Timestamp};
 
 /// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
-/// Room for control messages: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
-/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can get both kinds of all.
-/// Checked below.
-const CONTROL_BYTES: usize = 160;
+/// Room for control messages: the segment size (an `int`), the local address (`in_pktinfo` or
+/// `in6_pktinfo`), the traffic class (an `int` at most) and the time (`timespec`). A dual-stack socket can
+/// get both kinds of address and class. Checked below.
+const CONTROL_BYTES: usize = 192;
 
 const _: () = {
     // SAFETY: arithmetic without memory.
@@ -28,6 +29,7 @@ const _: () = {
         3 * libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
             + libc::CMSG_SPACE(size_of::<libc::in_pktinfo>() as u32)
             + libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
+            + libc::CMSG_SPACE(size_of::<libc::timespec>() as u32)
     };
     assert!(needed as usize <= CONTROL_BYTES);
 };
@@ -72,11 +74,17 @@ pub(crate) struct MessageReport {
     /// datagram.
     pub(crate) segment_bytes: Option<NonZeroUsize>,
     pub(crate) local: Option<LocalAddress>,
-    /// Whether a router marked it because its queue grew (RFC 3168); known only if the socket asks for it.
-    pub(crate) congested: bool,
+    pub(crate) ecn: Option<Ecn>,
+    pub(crate) time: Option<Timestamp>,
 }
 
 impl MessageReport {
+    /// Whether a router marked it because its queue grew (RFC 3168).
+    #[inline]
+    pub(crate) fn is_congested(&self) -> bool {
+        self.ecn == Some(Ecn::Ce)
+    }
+
     #[inline]
     pub(crate) fn datagrams(&self) -> usize {
         self.segment_bytes.map_or(1, |segment| self.bytes.div_ceil(segment.get()))
@@ -85,20 +93,26 @@ impl MessageReport {
 
 /// The local address that a datagram was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LocalAddress {
+pub(crate) struct LocalAddress {
     /// The destination address of its header: of this host, or a multicast group or broadcast address.
-    pub address: IpAddr,
-    /// Index of the interface that it arrived on.
-    pub interface: u32,
+    pub(crate) address: IpAddr,
+    /// Index of the interface that it arrived on; 0 if it is not known.
+    pub(crate) interface: u32,
     /// Only if `address` is a broadcast or multicast address of IPv4: the address of this host from which an
     /// answer has to come (`ipi_spec_dst`, ip(7)).
-    pub reply_from: Option<Ipv4Addr>,
+    pub(crate) reply_from: Option<Ipv4Addr>,
 }
 
 impl LocalAddress {
     #[inline]
     pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
         Self { address, interface, reply_from: None }
+    }
+
+    /// The address of this host from which an answer has to come; `None`: any.
+    pub(crate) fn answer_source(&self) -> Option<IpAddr> {
+        let address = self.reply_from.map_or(self.address, IpAddr::V4);
+        (!address.is_multicast()).then_some(address)
     }
 }
 
@@ -242,7 +256,7 @@ impl RecvmmsgArguments {
         let class = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
         let is_class = (class.cmsg_level, class.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS);
         let from = (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([port_high, port_low])).into();
-        is_class.then(|| (from, control_payload(class).is_some_and(is_congestion_marked), *bytes as usize))
+        is_class.then(|| (from, control_payload(class).is_some_and(is_marked), *bytes as usize))
     }
 
     /// The report about a message of the last call.
@@ -251,7 +265,7 @@ impl RecvmmsgArguments {
         assert!(index < self.received.len(), "message {index} of {}", self.received.len());
         let index = self.received.start + index;
         let header = &self.headers[index];
-        let ControlData { segment_bytes, local, congested } = read_control(&header.msg_hdr);
+        let ControlData { segment_bytes, local, ecn, time } = read_control(&header.msg_hdr);
         let capacity = self.pieces[index].iov_len;
         let value = header.msg_len as usize;
         let bytes = value.min(capacity);
@@ -262,9 +276,15 @@ impl RecvmmsgArguments {
             // A run of one datagram is simply that datagram.
             segment_bytes: segment_bytes.filter(|segment| segment.get() < bytes),
             local,
-            congested,
+            ecn,
+            time,
         }
     }
+}
+
+#[inline]
+fn is_marked(traffic_class: u8) -> bool {
+    Ecn::of_traffic_class(traffic_class) == Ecn::Ce
 }
 
 impl fmt::Debug for RecvmmsgArguments {
@@ -278,7 +298,8 @@ impl fmt::Debug for RecvmmsgArguments {
 struct ControlData {
     segment_bytes: Option<NonZeroUsize>,
     local: Option<LocalAddress>,
-    congested: bool,
+    ecn: Option<Ecn>,
+    time: Option<Timestamp>,
 }
 
 #[inline]
@@ -293,10 +314,7 @@ fn read_control(header: &libc::msghdr) -> ControlData {
             if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
                 && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
         {
-            ControlData {
-                congested: control_payload(first).is_some_and(is_congestion_marked),
-                ..ControlData::default()
-            }
+            ControlData { ecn: control_payload(first).map(Ecn::of_traffic_class), ..ControlData::default() }
         }
         Some(_) => read_all_control_messages(header),
     }
@@ -309,7 +327,7 @@ const TRAFFIC_CLASS_BYTES: usize = unsafe { libc::CMSG_SPACE(1) } as usize;
 /// Reads any control messages; `read_control` has a short way for the usual one.
 fn read_all_control_messages(header: &libc::msghdr) -> ControlData {
     let mut told_all = ControlData::default();
-    let ControlData { segment_bytes, local, congested } = &mut told_all;
+    let ControlData { segment_bytes, local, ecn, time } = &mut told_all;
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the
     // macros stay in there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -342,12 +360,15 @@ fn read_all_control_messages(header: &libc::msghdr) -> ControlData {
             }
             // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
-                let value: Option<u8> = control_payload(message);
-                *congested |= value.is_some_and(is_congestion_marked);
+                *ecn = control_payload(message).map(Ecn::of_traffic_class);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let value: Option<libc::c_int> = control_payload(message);
-                *congested |= value.is_some_and(|class| is_congestion_marked(class as u8));
+                *ecn = value.map(|class| Ecn::of_traffic_class(class as u8));
+            }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                let value: Option<libc::timespec> = control_payload(message);
+                *time = value.map(realtime);
             }
             _ => {}
         }
@@ -355,6 +376,12 @@ fn read_all_control_messages(header: &libc::msghdr) -> ControlData {
         next = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
     told_all
+}
+
+fn realtime(value: libc::timespec) -> Timestamp {
+    let seconds = u64::try_from(value.tv_sec).unwrap_or(0);
+    // Until the year 2554.
+    Timestamp { ns: seconds * 1_000_000_000 + value.tv_nsec as u64, clock: Clock::Realtime }
 }
 
 /// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
@@ -386,24 +413,35 @@ pub(crate) fn report_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result
     unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on) }
 }
 
-/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and makes the kernel report
-/// the marks of received ones.
-pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
-    const CAPABLE: libc::c_int = MARKABLE as libc::c_int;
-    let on: libc::c_int = 1;
+/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168).
+pub(crate) fn send_ecn_capable(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+    const CAPABLE: libc::c_int = Ecn::Ect0.bits() as libc::c_int;
     if ipv6 {
-        // SAFETY: both options take an `int`.
-        unsafe {
-            option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &CAPABLE)?;
-            option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
-        }
+        // SAFETY: the option takes an `int`.
+        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &CAPABLE)? };
     }
     // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
-    // SAFETY: both options take an `int`.
-    unsafe {
-        option::set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE)?;
-        option::set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE) }
+}
+
+/// Makes the kernel report the traffic class of each datagram, which has the two bits of [`Ecn`].
+pub(crate) fn report_traffic_class(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    if ipv6 {
+        // SAFETY: the option takes an `int`.
+        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)? };
     }
+    // For IPv6 sockets, too: they use IPv4 with IPv4-mapped addresses.
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &on) }
+}
+
+/// Makes the kernel report when each datagram arrived.
+pub(crate) fn report_kernel_time(socket: &impl AsFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on) }
 }
 
 /// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a

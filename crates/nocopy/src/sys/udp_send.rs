@@ -90,56 +90,129 @@ impl SegmentControl {
     }
 }
 
-/// Room for `in6_pktinfo` in a control message; `in_pktinfo` is shorter.
-const SOURCE_BYTES: usize = 40;
+/// Room for `in6_pktinfo` and for an `int` in a control message each; `in_pktinfo` is shorter.
+const ADDED_BYTES: usize = 40 + 24;
 
-/// The control message that names the address of this host from which a datagram is sent, if its socket has
-/// several (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2).
+/// Control messages of datagrams besides the length of segments: the address of this host from which they are
+/// sent (`IP_PKTINFO`, ip(7); `IPV6_PKTINFO`, RFC 3542, section 6.2), and the traffic class.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(crate) struct SourceControl {
-    control: [u8; SOURCE_BYTES],
+pub(crate) struct AddedControls {
+    control: [u8; ADDED_BYTES],
     bytes: usize,
 }
 
-impl SourceControl {
+impl AddedControls {
+    pub(crate) fn none() -> Self {
+        Self { control: [0; ADDED_BYTES], bytes: 0 }
+    }
+
     /// `interface`: that of an address that exists on its link only, otherwise 0.
-    pub(crate) fn new(address: IpAddr, interface: u32) -> Self {
-        let header = size_of::<libc::cmsghdr>();
-        let (level, kind, data) = match address {
-            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
-            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>()),
+    pub(crate) fn from_source(address: IpAddr, interface: u32) -> Self {
+        let mut controls = Self::none();
+        controls.add_source(address, interface);
+        controls
+    }
+
+    /// As [`from_source`](Self::from_source); at most once.
+    pub(crate) fn add_source(&mut self, address: IpAddr, interface: u32) {
+        match address {
+            // struct in_pktinfo: the interface, `ipi_spec_dst`, and an address that only a receiver is told.
+            IpAddr::V4(address) => {
+                let data = self.add(libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>());
+                data[4..][..4].copy_from_slice(&address.octets());
+            }
+            // struct in6_pktinfo: the address, the interface.
+            IpAddr::V6(address) => {
+                let data = self.add(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>());
+                data[..16].copy_from_slice(&address.octets());
+                data[16..][..4].copy_from_slice(&interface.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Sets IPv4's type of service, or IPv6's traffic class; at most once.
+    pub(crate) fn add_traffic_class(&mut self, is_ipv4: bool, class: u8) {
+        let (level, kind) = match is_ipv4 {
+            true => (libc::IPPROTO_IP, libc::IP_TOS),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
-        let mut control = [0; SOURCE_BYTES];
+        let class = libc::c_int::from(class);
+        self.add(level, kind, size_of_val(&class)).copy_from_slice(&class.to_ne_bytes());
+    }
+
+    /// Adds a control message, and returns its data. struct cmsghdr: length, level, type (cmsg(3)).
+    fn add(&mut self, level: libc::c_int, kind: libc::c_int, data: usize) -> &mut [u8] {
+        let header = size_of::<libc::cmsghdr>();
+        let control = &mut self.control[self.bytes..];
         control[..8].copy_from_slice(&(header + data).to_ne_bytes());
         control[8..12].copy_from_slice(&level.to_ne_bytes());
         control[12..16].copy_from_slice(&kind.to_ne_bytes());
-        match address {
-            // struct in_pktinfo: the interface, `ipi_spec_dst`, and an address that only a receiver is told.
-            IpAddr::V4(address) => control[header + 4..][..4].copy_from_slice(&address.octets()),
-            // struct in6_pktinfo: the address, the interface.
-            IpAddr::V6(address) => {
-                control[header..][..16].copy_from_slice(&address.octets());
-                control[header + 16..][..4].copy_from_slice(&interface.to_ne_bytes());
-            }
-        }
-        Self { control, bytes: (header + data).next_multiple_of(size_of::<usize>()) }
+        self.bytes += (header + data).next_multiple_of(size_of::<usize>());
+        &mut control[header..header + data]
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.control[..self.bytes]
     }
 }
 
-/// The control messages of a message, one behind the other: how the kernel cuts it, and where it comes from.
+impl fmt::Debug for AddedControls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AddedControls({} bytes)", self.bytes)
+    }
+}
+
+/// The destination of datagrams, in the kernel's layout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelDestination<'a> {
+    /// `None`: the address to which the socket is connected.
+    pub(crate) address: Option<&'a KernelAddress>,
+    pub(crate) controls: Option<&'a AddedControls>,
+}
+
+impl KernelDestination<'static> {
+    /// The address to which the socket is connected.
+    pub(crate) const CONNECTED: Self = Self { address: None, controls: None };
+}
+
+/// The control messages of a message, one behind the other: how the kernel cuts it, and those added.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MessageControls {
-    segment: SegmentControl,
-    source: SourceControl,
+pub(super) struct MessageControls {
+    segment: MaybeUninit<SegmentControl>,
+    added: MaybeUninit<AddedControls>,
+}
+
+impl MessageControls {
+    pub(super) const fn empty() -> Self {
+        Self { segment: MaybeUninit::uninit(), added: MaybeUninit::uninit() }
+    }
+
+    /// Writes the control messages; returns where they begin, and their length. It must not move afterwards.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        segment_bytes: Option<u16>,
+        added: Option<&AddedControls>,
+    ) -> (*mut libc::c_void, usize) {
+        let added_bytes = added.map_or(0, |added| self.added.write(*added).bytes);
+        match segment_bytes {
+            None if added_bytes == 0 => (std::ptr::null_mut(), 0),
+            None => ((&raw mut self.added).cast(), added_bytes),
+            Some(bytes) => {
+                self.segment.write(SegmentControl::with_segment_bytes(bytes));
+                ((&raw mut *self).cast(), CONTROL_BYTES + added_bytes)
+            }
+        }
+    }
 }
 
 /// Messages for one call, in memory that is allocated once.
 pub(crate) struct Burst {
     messages: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
-    controls: Box<[MaybeUninit<MessageControls>]>,
+    controls: Box<[MessageControls]>,
     addresses: Box<[MaybeUninit<KernelAddress>]>,
     message_count: usize,
     piece_count: usize,
@@ -157,7 +230,7 @@ impl Burst {
         Self {
             messages: vec![message; MESSAGES_MAX].into(),
             pieces: vec![piece; PIECES_MAX].into(),
-            controls: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
+            controls: vec![MessageControls::empty(); MESSAGES_MAX].into(),
             addresses: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
             message_count: 0,
             piece_count: 0,
@@ -174,10 +247,9 @@ impl Burst {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
     }
 
-    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of
-    /// `segment_bytes` if that is not 0.
+    /// Begins a message of one datagram: to that address, or the one the socket is connected to.
     #[inline]
-    pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>, segment_bytes: u16) {
+    pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>) {
         let number = self.message_count;
         let message = &mut self.messages[number];
         let header = &mut message.msg_hdr;
@@ -195,37 +267,25 @@ impl Burst {
         self.message_count += 1;
         // So that its first piece is not joined to the last one of the message before.
         self.end = std::ptr::null();
-        if segment_bytes > 0 {
-            self.set_segment_bytes(segment_bytes);
-        }
     }
 
-    /// Has the message begun last sent from that address, whether or not it is cut.
-    pub(crate) fn set_source(&mut self, source: &SourceControl) {
+    /// Adds control messages to the message begun last, before its
+    /// [`set_segment_bytes`](Self::set_segment_bytes).
+    pub(crate) fn add_controls(&mut self, added: &AddedControls) {
         let number = self.message_count - 1;
-        let controls = self.controls[number].as_mut_ptr();
-        // SAFETY: the pointer is to memory of a `MessageControls`, whose fields need not be initialized to be
-        // written.
-        let place = unsafe {
-            let place = &raw mut (*controls).source;
-            place.write(*source);
-            place
-        };
+        let (control, bytes) = self.controls[number].write(None, Some(added));
         let header = &mut self.messages[number].msg_hdr;
-        (header.msg_control, header.msg_controllen) = (place.cast(), source.bytes);
+        (header.msg_control, header.msg_controllen) = (control, bytes);
     }
 
     /// Has the kernel cut the message begun last into datagrams of so many bytes; the last may be shorter.
     #[inline]
     pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u16) {
         let number = self.message_count - 1;
-        let controls = self.controls[number].as_mut_ptr();
-        // SAFETY: as above.
-        unsafe { (&raw mut (*controls).segment).write(SegmentControl::with_segment_bytes(segment_bytes)) };
+        let (control, bytes) = self.controls[number].write(Some(segment_bytes), None);
         let header = &mut self.messages[number].msg_hdr;
-        // The source, if there is one, lies right behind it.
-        (header.msg_control, header.msg_controllen) =
-            (controls.cast(), CONTROL_BYTES + header.msg_controllen);
+        // Those added, if there are any, lie right behind it.
+        (header.msg_control, header.msg_controllen) = (control, bytes + header.msg_controllen);
     }
 
     /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of
@@ -286,7 +346,8 @@ impl Burst {
     ) -> io::Error {
         static NOTHING: [u8; 2048] = [0; 2048];
         self.clear();
-        self.begin_message(to, 1);
+        self.begin_message(to);
+        self.set_segment_bytes(1);
         self.push_piece(&NOTHING);
         // SAFETY: the bytes are there for good, and never change.
         let sent = unsafe { self.send(socket, 0, flags | libc::MSG_ZEROCOPY) };
@@ -321,12 +382,12 @@ impl<'a> CopiedBurst<'a> {
     /// Begins a message of one datagram; see [`Burst::begin`].
     #[inline]
     pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>) {
-        self.burst.begin_message(to, 0);
+        self.burst.begin_message(to);
     }
 
-    /// Has the message begun last sent from that address; see [`Burst::set_source`].
-    pub(crate) fn set_source(&mut self, source: &SourceControl) {
-        self.burst.set_source(source);
+    /// Adds control messages to the message begun last; see [`Burst::add_controls`].
+    pub(crate) fn add_controls(&mut self, added: &AddedControls) {
+        self.burst.add_controls(added);
     }
 
     /// Whether the message begun last has room for so many more pieces.
@@ -387,25 +448,61 @@ pub(crate) fn send_datagram(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The same, from that address of this host.
-pub(crate) fn send_from_source(
+/// The same, with control messages.
+pub(crate) fn send_with_controls(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    to: &KernelAddress,
-    source: &SourceControl,
+    to: Option<&KernelAddress>,
+    controls: &AddedControls,
     flags: i32,
 ) -> io::Result<()> {
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: null pointers and zeros are what an unused header is made of.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_name, header.msg_namelen) = (to.pointer(), to.bytes);
+    if let Some(to) = to {
+        (header.msg_name, header.msg_namelen) = (to.pointer(), to.bytes);
+    }
     (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
     // The kernel only reads it.
     (header.msg_control, header.msg_controllen) =
-        ((&raw const source.control).cast_mut().cast(), source.bytes);
+        ((&raw const controls.control).cast_mut().cast(), controls.bytes);
     // SAFETY: what the header points to outlives the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends one datagram, with the control messages of the destination if it has any.
+#[inline]
+pub(crate) fn send_to_destination(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    to: KernelDestination<'_>,
+    flags: i32,
+) -> io::Result<()> {
+    match to.controls {
+        None => send_datagram(socket, bytes, to.address, flags),
+        Some(controls) => send_with_controls(socket, bytes, to.address, controls, flags),
+    }
+}
+
+/// Asks the kernel whether the socket may send from an address: by a probe that sends nothing (`MSG_PROBE`
+/// with `MSG_CONFIRM`, `udp_sendmsg` of net/ipv4/udp.c). It goes to the address itself, so that no other
+/// route is part of the answer. `controls` name the address as source. Errors: `EINVAL` or, by newer
+/// kernels for IPv4, `ENETUNREACH` if it may not.
+pub(crate) fn check_source(
+    socket: BorrowedFd<'_>,
+    controls: &AddedControls,
+    address: IpAddr,
+    is_ipv6_socket: bool,
+) -> io::Result<()> {
+    const PROBE: libc::c_int = 0x10; // include/linux/socket.h; not of the C library
+    const DISCARD: u16 = 9;
+    let to = match address {
+        IpAddr::V4(address) if is_ipv6_socket => address.to_ipv6_mapped().into(),
+        address => address,
+    };
+    let to = SocketAddr::new(to, DISCARD).into();
+    send_with_controls(socket, &[], Some(&to), controls, PROBE | libc::MSG_CONFIRM | libc::MSG_DONTWAIT)
 }
 
 /// Makes the kernel put the network's errors (ICMP) into the error queue, with their senders.

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
-use super::udp_send::{CONTROL_BYTES, KernelAddress, SegmentControl};
+use super::udp_send::{KernelAddress, KernelDestination, MessageControls};
 
 // linux/io_uring.h: flags of a send, and the result of its notification.
 const IORING_RECVSEND_FIXED_BUF: u16 = 1 << 2;
@@ -117,7 +117,7 @@ pub(crate) struct SendResult {
 struct SendArguments {
     header: libc::msghdr,
     address: MaybeUninit<KernelAddress>,
-    control: MaybeUninit<SegmentControl>,
+    controls: MessageControls,
     pieces: Vec<libc::iovec>,
 }
 
@@ -125,21 +125,21 @@ impl SendArguments {
     fn empty() -> Self {
         // SAFETY: all-zero is a valid `msghdr`.
         let header = unsafe { std::mem::zeroed() };
-        Self { header, address: MaybeUninit::uninit(), control: MaybeUninit::uninit(), pieces: Vec::new() }
+        Self {
+            header,
+            address: MaybeUninit::uninit(),
+            controls: MessageControls::empty(),
+            pieces: Vec::new(),
+        }
     }
 
     /// Points the header to the other fields, which must not move afterwards.
-    fn assemble_header(&mut self, to: Option<&KernelAddress>, segment_bytes: Option<u16>) {
+    fn assemble_header(&mut self, to: KernelDestination<'_>, segment_bytes: Option<u16>) {
         self.header.msg_iov = self.pieces.as_mut_ptr();
         self.header.msg_iovlen = self.pieces.len() as _;
-        (self.header.msg_name, self.header.msg_namelen) = self.write_address(to);
-        (self.header.msg_control, self.header.msg_controllen) = match segment_bytes {
-            None => (std::ptr::null_mut(), 0),
-            Some(bytes) => (
-                std::ptr::from_mut(self.control.write(SegmentControl::with_segment_bytes(bytes))).cast(),
-                CONTROL_BYTES as _,
-            ),
-        };
+        (self.header.msg_name, self.header.msg_namelen) = self.write_address(to.address);
+        (self.header.msg_control, self.header.msg_controllen) =
+            self.controls.write(segment_bytes, to.controls);
     }
 
     fn write_address(&mut self, to: Option<&KernelAddress>) -> (*mut libc::c_void, libc::socklen_t) {
@@ -345,7 +345,7 @@ impl UringSender {
         &mut self,
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
-        to: Option<&KernelAddress>,
+        to: KernelDestination<'_>,
         segment_bytes: Option<u16>,
     ) -> Result<(), RingFull> {
         // SAFETY: by contract.
@@ -371,8 +371,10 @@ impl UringSender {
         // evidence is noted only for the first): so each ends its packet.
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
         // SAFETY: by contract.
-        let place = unsafe { self.queue_send_with_flags(user_data, pieces, None, None, flags) }
-            .map_err(|RingFull| io::ErrorKind::WouldBlock)?;
+        let place = unsafe {
+            self.queue_send_with_flags(user_data, pieces, KernelDestination::CONNECTED, None, flags)
+        }
+        .map_err(|RingFull| io::ErrorKind::WouldBlock)?;
         let mut attempts = 0;
         loop {
             let submitted = match self.queued {
@@ -422,7 +424,7 @@ impl UringSender {
         &mut self,
         user_data: u64,
         pieces: impl IntoIterator<Item = &'p [u8]>,
-        to: Option<&KernelAddress>,
+        to: KernelDestination<'_>,
         segment_bytes: Option<u16>,
         message_flags: i32,
     ) -> Result<usize, RingFull> {
@@ -443,8 +445,8 @@ impl UringSender {
         let generation = flight.generation.wrapping_add(1);
         *flight = SendInFlight { user_data, is_open: true, generation, ..SendInFlight::default() };
         let entry = match arguments.pieces[..] {
-            [piece] if segment_bytes.is_none() => {
-                let (address, address_bytes) = arguments.write_address(to);
+            [piece] if segment_bytes.is_none() && to.controls.is_none() => {
+                let (address, address_bytes) = arguments.write_address(to.address);
                 opcode::SendZc::new(SOCKET, piece.iov_base.cast(), piece.iov_len.min(CALL_BYTES_MAX) as u32)
                     .dest_addr(address.cast())
                     .dest_addr_len(address_bytes)

@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::slice::IterMut;
 
 use super::message::Message;
+use super::metadata::Metadata;
 use super::over_port::{self, ReceivedPayload};
 use super::run::{DatagramInfo, Run};
 use crate::memory::pool::Buffer;
-use crate::sys::udp_receive::LocalAddress;
 
 /// Received datagrams: an iterator over [`Datagram`]s.
 ///
@@ -27,7 +27,7 @@ use crate::sys::udp_receive::LocalAddress;
 ///     kept.extend(socket.receiver().receive()?.map(|datagram| datagram.take())); // not copied
 /// }
 /// assert_eq!((&kept[0][..], &kept[2][..]), (&b"one"[..], &b"three"[..]));
-/// assert_eq!(kept[0].from(), client.local_addr()?);
+/// assert_eq!(kept[0].source(), client.local_addr()?);
 /// socket.receiver().recycle(kept.remove(0)); // when it is not needed any more; dropping it does the same
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -182,18 +182,15 @@ impl Datagram<'_> {
         }
     }
 
-    /// The address to which it was sent, if [requested](super::Builder::local_addresses); always known over a
-    /// port.
+    /// What else is known about it. A kernel socket reports it on
+    /// [request](super::Builder::receive_metadata); a port knows what is in the headers.
     #[inline]
-    pub fn local(&self) -> Option<LocalAddress> {
-        self.info().local
-    }
-
-    /// Whether a router on the path marked it because its queue grew (ECN, RFC 3168). Known only if
-    /// [marks were requested](super::Builder::congestion_marks).
-    #[inline]
-    pub fn is_congested(&self) -> bool {
-        self.info().congested
+    pub fn metadata(&self) -> Metadata {
+        match &self.0 {
+            DatagramBody::Alone(run) => Metadata { segment_bytes: run.bytes().len(), ..run.metadata() },
+            DatagramBody::OfRun(run, _) => run.metadata(),
+            DatagramBody::Port(datagram) => datagram.metadata(),
+        }
     }
 
     /// Whether the end of the datagram was cut off, because the buffer was too small.
@@ -205,7 +202,7 @@ impl Datagram<'_> {
     /// Takes ownership without a copy: of its frame or buffer, which it may share with other datagrams.
     #[inline]
     pub fn take(self) -> OwnedDatagram {
-        let from = self.source();
+        let (from, metadata) = (self.source(), self.metadata());
         let bytes = match self.0 {
             DatagramBody::Alone(run) => run.take_buffer().expect("it is here").freeze(),
             DatagramBody::OfRun(run, bytes) => {
@@ -216,7 +213,7 @@ impl Datagram<'_> {
                 ReceivedPayload::Bytes(bytes) => Buffer::from_owner(bytes),
             },
         };
-        OwnedDatagram { from, bytes }
+        OwnedDatagram { from, metadata, bytes }
     }
 }
 
@@ -244,6 +241,7 @@ impl AsRef<[u8]> for Datagram<'_> {
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,
+    metadata: Metadata,
     bytes: Buffer,
 }
 
@@ -251,6 +249,11 @@ impl OwnedDatagram {
     /// The address that sent it.
     pub fn source(&self) -> SocketAddr {
         self.from
+    }
+
+    /// What else is known about it; see [`Datagram::metadata`].
+    pub fn metadata(&self) -> Metadata {
+        self.metadata
     }
 }
 

@@ -38,20 +38,19 @@ const BUFFERS: u32 = 64;
 ///   what arrives during a sleep.
 /// * [`return_buffers`](Self::return_buffers): [`Sender::completed`](NonblockingSender::completed) returns
 ///   nothing without it.
-/// * [`congestion_marks`](Self::congestion_marks) and [`local_addresses`](Self::local_addresses): without
-///   them, [`is_congested`](super::Datagram::is_congested) is always `false`, and
-///   [`local`](super::Datagram::local) is `None` unless there is a port.
+/// * [`receive_metadata`](Self::receive_metadata): without it, a kernel socket's
+///   [`metadata`](super::Datagram::metadata) has only the segment length.
 ///
 /// ```
 /// use nocopy::{Pool, udp::Socket};
 /// let pool = Pool::new(16, 4096)?; // each datagram in a buffer of its own
-/// let builder = Socket::builder().receive_pool(&pool).local_addresses(true);
+/// let builder = Socket::builder().receive_pool(&pool).receive_metadata(true);
 /// let mut socket = builder.bind("127.0.0.1:0")?;
 /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
 /// client.send_to(&[7; 5000], socket.local_addr()?)?;
 /// let datagram = socket.receiver().receive()?.next().expect("a datagram");
 /// assert_eq!((datagram.len(), datagram.is_truncated()), (4096, true));
-/// assert_eq!(datagram.local().map(|local| local.address), Some([127, 0, 0, 1].into()));
+/// assert_eq!(datagram.metadata().destination, Some([127, 0, 0, 1].into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -164,27 +163,46 @@ impl Builder {
         self
     }
 
-    /// Requests the address to which each datagram [was sent](super::Datagram::local), and its interface.
-    pub fn local_addresses(mut self, on: bool) -> Self {
+    /// Requests [what is known](super::Datagram::metadata) about each received datagram from the kernel: ECN,
+    /// destination and interface; the time is a [setting](Self::receive_times) of its own. A port reads ECN
+    /// and addresses from the headers, without this setting; datagrams that it receives through the kernel
+    /// need it.
+    ///
+    /// ```
+    /// use nocopy::udp::{Ecn, Socket};
+    /// let mut socket = Socket::builder().receive_metadata(true).bind("0.0.0.0:0")?;
+    /// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// client.send_to(b"hello", ("127.0.0.2", socket.local_addr()?.port()))?;
+    /// let datagram = socket.receiver().receive()?.next().expect("a datagram");
+    /// let metadata = datagram.metadata();
+    /// assert_eq!(metadata.ecn, Some(Ecn::NotEct)); // `Ce`: a router on the way had a long queue
+    /// assert_eq!(metadata.destination, Some([127, 0, 0, 2].into()));
+    /// assert_eq!(metadata.reply_from, metadata.destination);
+    /// println!("arrived on interface {:?}", metadata.interface);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn receive_metadata(mut self, on: bool) -> Self {
+        self.settings.receive_metadata = on;
+        self
+    }
+
+    /// Requests the kernel's time of each received datagram (`SO_TIMESTAMPNS`), in its
+    /// [metadata](super::Datagram::metadata). While a socket has this setting, the kernel reads the clock for
+    /// each packet of the host. A port has times by its own [settings](crate::metadata).
+    pub fn receive_times(mut self, on: bool) -> Self {
+        self.settings.receive_times = on;
+        self
+    }
+
+    /// Requests only the destination and interface of each datagram: for the carrier of messages.
+    pub(crate) fn local_addresses(mut self, on: bool) -> Self {
         self.settings.local_addresses = on;
         self
     }
 
-    /// Sends datagrams that routers may mark instead of dropping when their queues are long (ECT(0), RFC
-    /// 3168), and requests [marks](super::Datagram::is_congested) of received ones. Only for programs that
-    /// react to a mark by sending less.
-    ///
-    /// ```
-    /// use nocopy::udp::Socket;
-    /// let mut socket = Socket::builder().congestion_marks(true).bind("127.0.0.1:0")?;
-    /// let to = socket.local_addr()?;
-    /// socket.sender().send_copy_to(b"hello", to)?;
-    /// for datagram in socket.receiver().receive()? {
-    ///     assert!(!datagram.is_congested()); // no router on the way had a long queue
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn congestion_marks(mut self, on: bool) -> Self {
+    /// Sends datagrams that routers may mark (ECT(0), RFC 3168), and requests only the marks of received
+    /// ones: for the carrier of messages.
+    pub(crate) fn congestion_marks(mut self, on: bool) -> Self {
         self.settings.congestion_marks = on;
         self
     }

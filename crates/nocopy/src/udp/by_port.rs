@@ -2,11 +2,11 @@
 //! into frames.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::destinations::Destination;
 use super::message::{Message, Outgoing};
 use super::over_port;
 use super::sender::{CallPlan, NonblockingSender, QueuedRun};
@@ -20,10 +20,9 @@ const FRAMES_WAIT: Duration = Duration::from_millis(1);
 impl NonblockingSender {
     /// Sends the run over the port; one system call for all.
     pub(super) fn send_over_port(&mut self, plan: CallPlan, run: &QueuedRun) -> io::Result<()> {
-        let to = self.destinations.get(run.destination).to;
         while self.has_run_left(run) {
             let bytes = self.next_datagram().bytes;
-            match self.send_next_over_port(to) {
+            match self.send_next_over_port(run.destination) {
                 Ok(()) => self.count_sent(1, bytes, None),
                 Err(Reason::Full) => self.wait_for_port_room(plan.flags)?,
                 // The other methods report why.
@@ -33,8 +32,9 @@ impl NonblockingSender {
         self.port.as_mut().map_or(Ok(()), |port| port.flush().map(drop))
     }
 
-    fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), Reason> {
+    fn send_next_over_port(&mut self, destination: u32) -> Result<(), Reason> {
         let next = self.next_datagram();
+        let to = self.destinations.get(destination);
         let Some(port) = &mut self.port else { return Ok(()) };
         if let Some(Outgoing { message, destination }) = self.queue.take_front(is_datagram_of_frames) {
             let is_chain = message.pieces().len() > 1;
@@ -48,7 +48,7 @@ impl NonblockingSender {
             } // else they are copied into one
         }
         let pieces = self.queue.entries().pieces(next).collect::<SmallVec<[&[u8]; 4]>>();
-        port.send_copied(to, &pieces)?;
+        port.send_copied(to.to, to.added(), &pieces)?;
         drop(pieces);
         self.queue.advance(next.end, None);
         Ok(())
@@ -63,8 +63,8 @@ impl NonblockingSender {
         flags: i32,
     ) -> Result<(), Reason> {
         let Some(port) = &mut self.port else { return Err(Reason::NotConnected) };
-        let to = self.destinations.get(destination).to;
-        match port.send_copied(to, &[bytes]) {
+        let to = self.destinations.get(destination);
+        match port.send_copied(to.to, to.added(), &[bytes]) {
             Ok(()) => {
                 self.count_sent(1, bytes.len(), None);
                 Ok(())
@@ -133,17 +133,17 @@ fn is_datagram_of_frames(outgoing: &Outgoing) -> bool {
 fn send_frames(
     port: &mut over_port::Sender,
     message: Message,
-    to: SocketAddr,
+    to: &Destination,
 ) -> Result<(), Rejected<Message>> {
     let mut frames = message.into_iter().map(|piece| Frame::try_from(piece).expect("looked at before"));
     match (frames.next(), frames.len()) {
-        (Some(frame), 0) => port.send_to(frame, to).map_err(|Rejected { item, reason }| {
+        (Some(frame), 0) => port.send_to(frame, to.to, to.added()).map_err(|Rejected { item, reason }| {
             let item = Buffer::from(item).into();
             Rejected { item, reason }
         }),
         (first, _) => {
             let chain: Chain<Frame> = first.into_iter().chain(frames).collect();
-            port.send_chain(chain, to).map_err(|Rejected { item, reason }| {
+            port.send_chain(chain, to.to, to.added()).map_err(|Rejected { item, reason }| {
                 let item = item.into_iter().map(Buffer::from).collect();
                 Rejected { item, reason }
             })

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::sys::udp_send::KernelAddress;
+use super::ancillary::Ancillary;
+use crate::sys::udp_send::{AddedControls, KernelAddress, KernelDestination};
 
 /// The most destinations that are remembered; then all unused ones are forgotten.
 const DESTINATIONS_MAX: usize = 65_536;
@@ -12,10 +13,38 @@ const DESTINATIONS_MAX: usize = 65_536;
 pub(super) struct Destination {
     pub(super) to: SocketAddr,
     /// `None` for the peer to which the socket itself is connected.
-    pub(super) address: Option<KernelAddress>,
+    address: Option<KernelAddress>,
+    /// What else is set for its datagrams.
+    added: Option<Box<Added>>,
 }
 
-/// Each destination has a number, which queued messages carry.
+/// What is set for datagrams besides their bytes and their destination, also as a kernel socket needs it.
+#[derive(Debug)]
+pub(super) struct Added {
+    pub(super) ancillary: Ancillary,
+    pub(super) controls: AddedControls,
+}
+
+impl Destination {
+    fn of_address(to: SocketAddr, address: Option<KernelAddress>) -> Self {
+        Self { to, address, added: None }
+    }
+
+    /// As a kernel socket needs it.
+    #[inline]
+    pub(super) fn kernel(&self) -> KernelDestination<'_> {
+        let controls = self.added.as_ref().map(|added| &added.controls);
+        KernelDestination { address: self.address.as_ref(), controls }
+    }
+
+    #[inline]
+    pub(super) fn added(&self) -> Option<&Added> {
+        self.added.as_deref()
+    }
+}
+
+/// Each destination has a number, which queued messages carry. An address to which something is sent with
+/// [`Ancillary`] data is a destination of its own with each, so that no call has datagrams of two kinds.
 #[derive(Debug)]
 pub(super) struct Destinations {
     all: Vec<Destination>,
@@ -24,13 +53,24 @@ pub(super) struct Destinations {
     numbers: HashMap<SocketAddr, u32>,
     /// The last destination, because most programs send to it again.
     last: Option<(SocketAddr, u32)>,
+    /// The destinations with ancillary data, and the last one.
+    numbers_with: HashMap<(SocketAddr, Ancillary), u32>,
+    last_with: Option<((SocketAddr, Ancillary), u32)>,
     /// The peer to which the socket is connected: its datagrams need no address.
     connected: Option<u32>,
 }
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { all: Vec::new(), free: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
+        Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            numbers: HashMap::new(),
+            last: None,
+            numbers_with: HashMap::new(),
+            last_with: None,
+            connected: None,
+        }
     }
 
     /// Sets the peer. A different peer gets a different number, so that messages queued or in flight keep
@@ -41,7 +81,7 @@ impl Destinations {
             before.address = Some(before.to.into());
         }
         let address = names_it.then(|| to.into());
-        self.connected = Some(self.add(Destination { to, address }));
+        self.connected = Some(self.add(Destination::of_address(to, address)));
     }
 
     fn add(&mut self, destination: Destination) -> u32 {
@@ -75,12 +115,32 @@ impl Destinations {
         let number = match self.numbers.get(&to) {
             Some(number) => *number,
             None => {
-                let number = self.add(Destination { to, address: Some(to.into()) });
+                let number = self.add(Destination::of_address(to, Some(to.into())));
                 self.numbers.insert(to, number);
                 number
             }
         };
         self.last = Some((to, number));
+        number
+    }
+
+    /// The number of an address with ancillary data, if it is known.
+    #[inline]
+    pub(super) fn number_with(&mut self, to: SocketAddr, ancillary: Ancillary) -> Option<u32> {
+        let key = (to, ancillary);
+        if let Some((_, number)) = self.last_with.filter(|(last, _)| *last == key) {
+            return Some(number);
+        }
+        let number = *self.numbers_with.get(&key)?;
+        self.last_with = Some((key, number));
+        Some(number)
+    }
+
+    /// Adds an address with ancillary data, and the control messages for that.
+    pub(super) fn add_with(&mut self, to: SocketAddr, ancillary: Ancillary, controls: AddedControls) -> u32 {
+        let added = Some(Box::new(Added { ancillary, controls }));
+        let number = self.add(Destination { added, ..Destination::of_address(to, Some(to.into())) });
+        self.numbers_with.insert((to, ancillary), number);
         number
     }
 
@@ -96,7 +156,8 @@ impl Destinations {
         let mut stays = vec![false; self.all.len()];
         in_use.chain(self.connected).for_each(|number| stays[number as usize] = true);
         self.numbers.retain(|_, number| stays[*number as usize]);
-        self.last = None;
+        self.numbers_with.retain(|_, number| stays[*number as usize]);
+        (self.last, self.last_with) = (None, None);
         self.free = (0..).zip(stays).filter(|(_, stays)| !stays).map(|(number, _)| number).collect();
     }
 }

@@ -15,6 +15,13 @@
 //! # }
 //! ```
 //!
+//! # Per datagram
+//! [`Datagram::metadata`] has what is known about a received datagram: ECN, the address to which it was sent,
+//! its interface, its time, and the length of the datagrams that arrived with it. A kernel socket reports it
+//! on [request](Builder::receive_metadata). [`send_with`](NonblockingSender::send_with) sets ECN and the
+//! source address of the datagrams of one message, whose length is that of its
+//! [segments](Message::segments).
+//!
 //! # Over a port
 //! Over a [`Port`](crate::Port) ([`Builder::port`]), the same socket writes the headers itself, in front of
 //! payloads in frames, and selects its own datagrams among the interface's packets by a filter: they bypass
@@ -52,6 +59,7 @@
 //! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that arrived in fragments but
 //! are no longer than the MTU are lost, counted in `sk_drops`.
 
+mod ancillary;
 mod batch;
 mod builder;
 mod by_port;
@@ -60,6 +68,7 @@ mod destinations;
 mod drops;
 pub(crate) mod kernel;
 mod message;
+mod metadata;
 mod method;
 mod open_error;
 mod outcome;
@@ -74,11 +83,14 @@ pub(crate) mod strangers;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+pub use ancillary::Ancillary;
 pub use batch::{Batch, Datagram, OwnedDatagram};
 pub use builder::Builder;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
+pub use metadata::Metadata;
 pub use method::Method;
 pub use nocopy_proto::UdpChecksum;
+pub use nocopy_proto::wire::Ecn;
 pub use open_error::OpenError;
 pub use outcome::SendError;
 pub use peer_error::PeerError;
@@ -86,7 +98,6 @@ pub use receiver::{NonblockingReceiver, Receiver};
 pub use sender::{NonblockingSender, Sender};
 
 use crate::engine::address;
-pub use crate::sys::udp_receive::LocalAddress;
 
 /// The receiving half of a socket in a tokio program.
 #[cfg(feature = "tokio")]

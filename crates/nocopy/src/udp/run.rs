@@ -4,6 +4,10 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
+use nocopy_proto::wire::Ecn;
+
+use super::metadata::Metadata;
+use crate::facts::metadata::Timestamp;
 use crate::memory::pool::{BufferMut, SharedBuffer};
 use crate::sys::udp_receive::{LocalAddress, MessageReport};
 
@@ -14,6 +18,7 @@ pub struct Run {
     /// At least 1; the length of the buffer if the run is one datagram.
     segment_bytes: usize,
     info: DatagramInfo,
+    time: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -29,13 +34,28 @@ pub(super) struct DatagramInfo {
     pub(super) from: SocketAddr,
     pub(super) local: Option<LocalAddress>,
     pub(super) truncated: bool,
-    pub(super) congested: bool,
+    pub(super) ecn: Option<Ecn>,
 }
 
 impl From<&MessageReport> for DatagramInfo {
     #[inline]
-    fn from(&MessageReport { from, local, truncated, congested, .. }: &MessageReport) -> Self {
-        Self { from, local, truncated, congested }
+    fn from(&MessageReport { from, local, truncated, ecn, .. }: &MessageReport) -> Self {
+        Self { from, local, truncated, ecn }
+    }
+}
+
+impl DatagramInfo {
+    /// What is known about a datagram of a burst, besides its bytes and its sender.
+    #[inline]
+    pub(super) fn metadata(&self, segment_bytes: usize, time: Option<Timestamp>) -> Metadata {
+        Metadata {
+            ecn: self.ecn,
+            destination: self.local.map(|local| local.address),
+            reply_from: self.local.and_then(|local| local.answer_source()),
+            interface: self.local.map(|local| local.interface).filter(|interface| *interface != 0),
+            segment_bytes,
+            time,
+        }
     }
 }
 
@@ -44,7 +64,7 @@ impl Run {
     pub(super) fn new(mut buffer: BufferMut, message: &MessageReport) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
-        Self { memory: RunMemory::Own(buffer), segment_bytes, info: message.into() }
+        Self { memory: RunMemory::Own(buffer), segment_bytes, info: message.into(), time: message.time }
     }
 
     /// The address that sent them.
@@ -52,9 +72,9 @@ impl Run {
         self.info.from
     }
 
-    /// The address to which they were sent, if [requested](super::Builder::local_addresses).
-    pub fn local(&self) -> Option<LocalAddress> {
-        self.info.local
+    /// What is known about them besides.
+    pub fn metadata(&self) -> Metadata {
+        self.info.metadata(self.segment_bytes, self.time)
     }
 
     /// The number of datagrams.
@@ -79,8 +99,8 @@ impl Run {
     }
 
     /// Whether a router marked the datagrams; the kernel coalesces marked datagrams only with each other.
-    pub fn is_congested(&self) -> bool {
-        self.info.congested
+    pub(crate) fn is_congested(&self) -> bool {
+        self.info.ecn == Some(Ecn::Ce)
     }
 
     /// The contiguous bytes of all datagrams.

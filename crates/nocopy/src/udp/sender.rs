@@ -19,6 +19,7 @@ use flush::OpenCallNote;
 pub(super) use flush::{CallPlan, QueuedRun};
 use rustix::event::PollFlags;
 
+use super::ancillary::Ancillary;
 use super::choice;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
@@ -179,6 +180,66 @@ impl NonblockingSender {
         }
     }
 
+    /// Queues a message for an address, as [`send_to`](Self::send_to) does, and sets more for its datagrams:
+    /// ECN, and the address that they come from. On a connected socket the address may be the peer's.
+    /// Messages with equal settings share calls, so each change within a queue costs at most one call.
+    ///
+    /// ```
+    /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// use nocopy::Reason;
+    /// use nocopy::udp::{Ancillary, Ecn, Message, Socket};
+    /// let mut socket = Socket::bind("0.0.0.0:0")?;
+    /// let (sender, to) = (socket.sender(), peer.local_addr()?);
+    /// let ancillary = Ancillary { ecn: Some(Ecn::Ect0), source: Some([127, 0, 0, 2].into()) };
+    /// sender.send_with(Message::segments(vec![7; 4000], 1000), to, ancillary)?; // all four datagrams
+    /// sender.flush()?;
+    /// let (bytes, from) = peer.recv_from(&mut [0; 2000])?;
+    /// assert_eq!((bytes, from.ip()), (1000, [127, 0, 0, 2].into()));
+    /// let foreign = Ancillary { source: Some([192, 0, 2, 1].into()), ..ancillary };
+    /// let rejected = sender.send_with(vec![7; 10], to, foreign).unwrap_err();
+    /// assert!(matches!(rejected.reason, Reason::ForeignSource { .. }), "{rejected}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to); or the socket cannot send from that source
+    /// ([`Reason::ForeignSource`]). The source is checked when something is first sent with it to an address;
+    /// if the host loses it later, [`flush`](Sender::flush) returns an error.
+    #[inline]
+    pub fn send_with(
+        &mut self,
+        message: impl Into<Message>,
+        to: impl ToSocketAddrs,
+        ancillary: Ancillary,
+    ) -> Result<Ticket, Rejected<Message>> {
+        let message = message.into();
+        let to = address::first_of(to).map_err(Reason::System);
+        match to.and_then(|to| self.destination_with(to, ancillary)) {
+            Ok(destination) => self.queue(message, destination),
+            Err(reason) => Err(Rejected { item: message, reason }),
+        }
+    }
+
+    #[inline]
+    fn destination_with(&mut self, to: SocketAddr, ancillary: Ancillary) -> Result<u32, Reason> {
+        match self.destinations.number_with(to, ancillary) {
+            Some(number) => Ok(number),
+            None => self.add_destination_with(to, ancillary),
+        }
+    }
+
+    #[cold]
+    fn add_destination_with(&mut self, to: SocketAddr, ancillary: Ancillary) -> Result<u32, Reason> {
+        if ancillary == Ancillary::default() {
+            return Ok(self.destination(to));
+        }
+        let controls = ancillary.controls(self.queue.socket(), to)?;
+        if self.destinations.is_full() {
+            self.forget_destinations();
+        }
+        Ok(self.destinations.add_with(to, ancillary, controls))
+    }
+
     #[inline]
     fn destination(&mut self, to: SocketAddr) -> u32 {
         if self.destinations.is_full() {
@@ -261,8 +322,8 @@ impl NonblockingSender {
         if !is_alone || !self.policy.uses_plain_call(destination, bytes.len()) {
             return false;
         }
-        let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send_datagram(self.queue.socket(), bytes, address, 0).is_err() {
+        let to = self.destinations.get(destination).kernel();
+        if udp_send::send_to_destination(self.queue.socket(), bytes, to, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();

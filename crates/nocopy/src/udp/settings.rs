@@ -19,7 +19,11 @@ pub(crate) struct SocketSettings {
     pub(super) receive_buffer_bytes: Option<usize>,
     pub(super) broadcast: bool,
     pub(super) reuse_address: bool,
+    pub(super) receive_metadata: bool,
+    pub(super) receive_times: bool,
+    /// What the carrier of messages needs: to report only local addresses, or only marks, costs less.
     pub(super) local_addresses: bool,
+    /// Also sends datagrams that may be marked.
     pub(super) congestion_marks: bool,
     /// `None`: it is computed.
     pub(super) checksum: Option<UdpChecksum>,
@@ -93,11 +97,17 @@ impl SocketSettings {
         socket: &socket2::Socket,
         is_ipv6: bool,
     ) -> Result<(), OpenError> {
-        if self.local_addresses {
+        if self.congestion_marks {
+            udp_receive::send_ecn_capable(socket, is_ipv6).map_err(setting_error("ECN"))?;
+        }
+        if self.congestion_marks || self.receive_metadata {
+            udp_receive::report_traffic_class(socket, is_ipv6).map_err(setting_error("received ECN"))?;
+        }
+        if self.local_addresses || self.receive_metadata {
             udp_receive::report_local_address(socket, is_ipv6).map_err(setting_error("local addresses"))?;
         }
-        if self.congestion_marks {
-            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(setting_error("congestion marks"))?;
+        if self.receive_times {
+            udp_receive::report_kernel_time(socket).map_err(setting_error("kernel time"))?;
         }
         Ok(())
     }

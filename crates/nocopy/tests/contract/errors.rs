@@ -45,6 +45,7 @@ fn every_error_converts_into_io_error_and_back() {
         Reason::Full => WouldBlock,
         Reason::Gone => NotConnected,
         Reason::Finished => BrokenPipe,
+        Reason::ForeignSource { address: [192, 0, 2, 1].into() } => AddrNotAvailable,
         Reason::Unsupported(Unsupported::Driver) => Unsupported,
         Reason::System(refused()) => PermissionDenied,
         Reason::System(io::Error::other("words")) => Other,

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ancillary;
 mod dropped_futures;
 mod ecn;
 mod errors;

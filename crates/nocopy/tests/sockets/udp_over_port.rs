@@ -116,6 +116,7 @@ fn filled_buffer(sender: &mut Sender, payload: &[u8]) -> Buffer {
 
 fn receive_datagrams(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
     let mut received = Vec::new();
+    let own = socket.local_addr().unwrap().ip();
     let give_up = Instant::now() + PATIENCE;
     while received.len() < count {
         if Instant::now() >= give_up {
@@ -124,7 +125,11 @@ fn receive_datagrams(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAd
             panic!("only {} of {count} came: {what}", received.len());
         }
         for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
-            let to = datagram.local().unwrap().address;
+            let metadata = datagram.metadata();
+            let to = metadata.destination.unwrap();
+            if own.is_ipv4() {
+                assert_eq!(metadata.reply_from, Some(own), "to {to}");
+            }
             received.push((datagram.source(), to, datagram.take().into()));
         }
     }

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use nocopy::udp::{AsyncReceiver, AsyncSender, Builder, Message, Method, Socket};
-use nocopy::{Buffer, Mode, Port};
+use nocopy::udp::{Ancillary, AsyncReceiver, AsyncSender, Builder, Ecn, Message, Method, Socket};
+use nocopy::{Buffer, Mode, Port, Reason};
 use nocopy_lab::patience::uninterrupted;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -246,4 +246,24 @@ async fn a_returned_frame_ends_the_wait_of_a_socket_over_a_port() {
         came = within_patience(receiver.receive()).await.unwrap().count();
     }
     home.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_task_sends_with_ecn_and_source() {
+    let receiver = Socket::builder().receive_metadata(true).bind(ephemeral_address()).unwrap();
+    let to = receiver.local_addr().unwrap();
+    let mut receiver = receiver.split().0.into_async().unwrap();
+    let mut sender = Socket::bind("0.0.0.0:0").unwrap().split().1.into_async().unwrap();
+    let ancillary = Ancillary { ecn: Some(Ecn::Ce), source: Some([127, 0, 0, 2].into()) };
+    sender.send_with(vec![1; 10], to, ancillary).unwrap();
+    within_patience(sender.send_copy_with(&[2; 20], to, ancillary)).await.unwrap();
+    let mut received = Vec::new();
+    while received.len() < 2 {
+        let batch = within_patience(receiver.receive()).await.unwrap();
+        received.extend(batch.map(|datagram| (datagram[0], datagram.metadata().ecn, datagram.source().ip())));
+    }
+    assert_eq!(received, [1, 2].map(|first| (first, ancillary.ecn, ancillary.source.unwrap())));
+    let foreign = Ancillary { source: Some([192, 0, 2, 1].into()), ..ancillary };
+    let reason = within_patience(sender.send_copy_with(&[3; 20], to, foreign)).await.unwrap_err();
+    assert!(matches!(reason, Reason::ForeignSource { .. }), "{reason}");
 }

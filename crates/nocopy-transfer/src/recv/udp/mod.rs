@@ -10,7 +10,7 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Builder, LocalAddress, OpenError, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, Metadata, OpenError, Receiver, Sender, Socket};
 
 use nocopy::integration::Run;
 use nocopy_lab::Interface;
@@ -92,7 +92,7 @@ fn bind_socket(arguments: &RecvArguments) -> Result<Socket, Failure> {
             return Err(Error::NeedlessInterface.into());
         }
         // At the wildcard, reports are sent from the address to which the probe was sent.
-        match builder.local_addresses(address.ip().is_unspecified()).bind(*address) {
+        match builder.receive_metadata(address.ip().is_unspecified()).bind(*address) {
             Ok(socket) => return Ok(socket),
             Err(OpenError::Bind { source, .. } | OpenError::Socket(source))
                 if addresses.len() > 1 && is_address_not_local(&source) =>
@@ -138,7 +138,7 @@ struct UdpReceiveCommand<'a> {
     drops_read_at: Instant,
     ended: Option<CommandEnd>,
     /// The address of this host to which the sender sent its last probe.
-    probed_address: Option<LocalAddress>,
+    probe: Option<Metadata>,
 }
 
 impl<'a> UdpReceiveCommand<'a> {
@@ -168,7 +168,7 @@ impl<'a> UdpReceiveCommand<'a> {
             start,
             drops_read_at: start,
             ended: None,
-            probed_address: None,
+            probe: None,
         }
     }
 
@@ -225,8 +225,7 @@ impl<'a> UdpReceiveCommand<'a> {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        let Self { arguments, receiver, sender, tally, output, start, drops_read_at, probed_address, .. } =
-            self;
+        let Self { arguments, receiver, sender, tally, output, start, drops_read_at, probe, .. } = self;
         if drops_read_at.elapsed() >= DROPS_INTERVAL {
             *drops_read_at = Instant::now();
             record_kernel_drops(tally, receiver);
@@ -245,8 +244,8 @@ impl<'a> UdpReceiveCommand<'a> {
             match tally.handle_datagram(from, bytes, now_ns) {
                 DatagramAction::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
                 DatagramAction::Report(report) => {
-                    *probed_address = run.local();
-                    send_report(sender, from, *probed_address, &report);
+                    *probe = Some(run.metadata());
+                    send_report(sender, from, *probe, &report);
                 }
                 _ => {}
             }
@@ -263,7 +262,7 @@ impl<'a> UdpReceiveCommand<'a> {
         record_kernel_drops(&mut self.tally, &mut self.receiver);
         let now_ns = self.start.elapsed().as_nanos() as u64;
         if let Some((to, report)) = self.tally.stop_counting(now_ns) {
-            send_report(&mut self.sender, to, self.probed_address, &report);
+            send_report(&mut self.sender, to, self.probe, &report);
         }
     }
 
@@ -282,8 +281,8 @@ impl<'a> UdpReceiveCommand<'a> {
 }
 
 /// Sends a report; if it is lost, the sender sends another probe.
-fn send_report(sender: &mut Sender, to: SocketAddr, probed_address: Option<LocalAddress>, report: &[u8]) {
-    let _ = crate::answer::send_answer(sender, report, to, probed_address);
+fn send_report(sender: &mut Sender, to: SocketAddr, probe: Option<Metadata>, report: &[u8]) {
+    let _ = crate::answer::send_answer(sender, report, to, probe);
 }
 
 /// If the kernel does not report drops, they are unknown, but losses are still known.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::numbering::{CallReport, CallTable, NoZeroCopyReason, OpenCall};
 use super::{CallNote, Entries, Extent, Payload, SendQueue};
 use crate::memory::pool::Registration;
-use crate::sys::udp_send::KernelAddress;
+use crate::sys::udp_send::KernelDestination;
 use crate::sys::uring_send::{RingFull, UringError, UringSender};
 use crate::sys::{stream, udp_send};
 
@@ -75,8 +75,7 @@ impl<C> Burst<C> {
 pub(crate) struct Batch<'a, P: Payload, C: CallNote> {
     queue: &'a mut SendQueue<P, C>,
     burst: &'a mut Burst<C>,
-    /// `None`: the address to which the socket is connected.
-    to: Option<&'a KernelAddress>,
+    to: KernelDestination<'a>,
 }
 
 impl<P: Payload, C: CallNote> SendQueue<P, C> {
@@ -119,7 +118,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn begin_batch<'a>(
         &'a mut self,
         burst: &'a mut Burst<C>,
-        to: Option<&'a KernelAddress>,
+        to: KernelDestination<'a>,
     ) -> Batch<'a, P, C> {
         burst.burst.clear();
         burst.calls.clear();
@@ -238,7 +237,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn queue_on_ring(
         &mut self,
         extent: Extent,
-        to: Option<&KernelAddress>,
+        to: KernelDestination<'_>,
         segment_bytes: Option<u16>,
         note: C,
     ) -> Result<(), RingFull> {
@@ -307,7 +306,13 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         if !burst.has_room(pieces) {
             return false;
         }
-        burst.begin_message(self.to, segment_bytes.unwrap_or(0));
+        burst.begin_message(self.to.address);
+        if let Some(controls) = self.to.controls {
+            burst.add_controls(controls);
+        }
+        if let Some(bytes) = segment_bytes {
+            burst.set_segment_bytes(bytes);
+        }
         match contiguous {
             Some(piece) => burst.push_piece(piece),
             None => entries.pieces(extent).for_each(|piece| burst.push_piece(piece)),
@@ -362,7 +367,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
         queue.entries.open_call(extent.tickets());
         let failed = OpenCall { extent: Extent { bytes: 0, ..extent }, note: note.for_failed_call() };
         let uncertain = queue.numbered.push_uncertain(failed);
-        let again = burst.burst.make_refused_call(queue.socket.as_fd(), *to, flags).raw_os_error();
+        let again = burst.burst.make_refused_call(queue.socket.as_fd(), to.address, flags).raw_os_error();
         // The memory may suffice for one call and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         uncertain.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
@@ -372,7 +377,7 @@ impl<P: Payload, C: CallNote> Batch<'_, P, C> {
     #[cold]
     #[inline(never)]
     fn probe_call_number(&mut self, flags: i32) -> io::Error {
-        let error = self.burst.burst.make_refused_call(self.queue.socket.as_fd(), self.to, flags);
+        let error = self.burst.burst.make_refused_call(self.queue.socket.as_fd(), self.to.address, flags);
         let uncertain = self.queue.numbered.uncertain.as_mut();
         let is_tried = uncertain.is_none_or(|call| std::mem::replace(&mut call.is_tried, true));
         match error.kind() {

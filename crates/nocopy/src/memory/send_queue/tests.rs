@@ -12,6 +12,7 @@ use crate::engine::reaper::{self, CloseTimeouts};
 use crate::memory::pool::Pool;
 use crate::sys::error_queue::CompletionReport;
 use crate::sys::fork::tests::in_forked_child;
+use crate::sys::udp_send::KernelDestination;
 
 impl CallNote for () {}
 
@@ -56,7 +57,7 @@ fn push_datagram(queue: &mut Queue) -> Extent {
 
 fn send_without_copy(queue: &mut Queue, extent: Extent) -> io::Result<usize> {
     let mut burst = Burst::new();
-    let mut batch = queue.begin_batch(&mut burst, None);
+    let mut batch = queue.begin_batch(&mut burst, KernelDestination::CONNECTED);
     batch.add(extent, None, ());
     batch.send_zero_copy(0)
 }
@@ -185,7 +186,7 @@ fn collecting_submits_sends_that_did_not_fit_the_ring() {
     let original = unsafe { libc::dup(ring) };
     // SAFETY: as above.
     unsafe { libc::dup2(nothing.as_raw_fd(), ring) };
-    queue.queue_on_ring(extent, None, None, ()).unwrap();
+    queue.queue_on_ring(extent, KernelDestination::CONNECTED, None, ()).unwrap();
     queue.advance(extent.end, None);
     let submitted = queue.submit_ring();
     // SAFETY: as above.

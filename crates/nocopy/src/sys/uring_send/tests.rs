@@ -90,7 +90,15 @@ fn registered_and_foreign_pieces_arrive_and_complete_once() {
         ];
         for (number, (pieces, to)) in sends.into_iter().enumerate() {
             // SAFETY: the memory outlives the ring's sends, which are finished below.
-            unsafe { ring.queue_send(number as u64 + 100, pieces.iter().copied(), to, None) }.unwrap();
+            unsafe {
+                ring.queue_send(
+                    number as u64 + 100,
+                    pieces.iter().copied(),
+                    KernelDestination { address: to, controls: None },
+                    None,
+                )
+            }
+            .unwrap();
         }
         assert_eq!(ring.in_flight(), 8);
         let done = submit_and_reap_all(&mut ring);
@@ -114,9 +122,9 @@ fn one_send_is_segmented_into_many_datagrams() {
     let (bytes, foreign) = (filled_buffer(&pool, &pattern_bytes(1, 40 * 1400 + 9)), pattern_bytes(2, 3000));
     // SAFETY: as above.
     unsafe {
-        ring.queue_send(1, [&bytes[..]], None, Some(1400)).unwrap();
-        ring.queue_send(2, [&bytes[..2000], &foreign[..]], None, Some(1000)).unwrap();
-        ring.queue_send(3, [&bytes[..100]], None, None).unwrap();
+        ring.queue_send(1, [&bytes[..]], KernelDestination::CONNECTED, Some(1400)).unwrap();
+        ring.queue_send(2, [&bytes[..2000], &foreign[..]], KernelDestination::CONNECTED, Some(1000)).unwrap();
+        ring.queue_send(3, [&bytes[..100]], KernelDestination::CONNECTED, None).unwrap();
     }
     let done = submit_and_reap_all(&mut ring);
     assert!(done.values().all(|done| done.result.is_ok()), "{done:?}");
@@ -148,10 +156,11 @@ fn memory_may_change_after_its_completion() {
         memory.fill(&sent).unwrap();
         for (number, piece) in memory.chunks(1400).enumerate().take(10) {
             // SAFETY: the memory is changed after all sends were reaped.
-            unsafe { ring.queue_send(number as u64, [piece], None, None) }.unwrap();
+            unsafe { ring.queue_send(number as u64, [piece], KernelDestination::CONNECTED, None) }.unwrap();
         }
         // SAFETY: as above.
-        unsafe { ring.queue_send(10, [&memory[14_000..]], None, Some(1400)) }.unwrap();
+        unsafe { ring.queue_send(10, [&memory[14_000..]], KernelDestination::CONNECTED, Some(1400)) }
+            .unwrap();
         assert!(submit_and_reap_all(&mut ring).values().all(|done| done.result.is_ok()));
         memory[..].fill(0xee);
         assert!(sent.chunks(1400).all(|expected| receive_datagram(&sink) == expected), "round {round}");
@@ -169,11 +178,11 @@ fn errors_are_reported_and_sending_continues() {
     let bytes = filled_buffer(&pool, &pattern_bytes(1, 70_000));
     // SAFETY: finished below.
     unsafe {
-        ring.queue_send(1, [&bytes[..65_508]], None, None).unwrap();
-        ring.queue_send(2, [&bytes[..]], None, Some(1400)).unwrap();
-        ring.queue_send(3, [&bytes[..30_000]], None, Some(0)).unwrap();
-        ring.queue_send(4, [&bytes[..30_000]], None, Some(100)).unwrap();
-        ring.queue_send(5, [&bytes[..100]], None, None).unwrap();
+        ring.queue_send(1, [&bytes[..65_508]], KernelDestination::CONNECTED, None).unwrap();
+        ring.queue_send(2, [&bytes[..]], KernelDestination::CONNECTED, Some(1400)).unwrap();
+        ring.queue_send(3, [&bytes[..30_000]], KernelDestination::CONNECTED, Some(0)).unwrap();
+        ring.queue_send(4, [&bytes[..30_000]], KernelDestination::CONNECTED, Some(100)).unwrap();
+        ring.queue_send(5, [&bytes[..100]], KernelDestination::CONNECTED, None).unwrap();
     }
     let done = submit_and_reap_all(&mut ring);
     assert_eq!(errno_of_result(&done[&1]), Some(libc::EMSGSIZE), "longer than a datagram");
@@ -189,7 +198,7 @@ fn errors_are_reported_and_sending_continues() {
     // The first is sent, and ICMP answers; the next one fails.
     for user_data in [6, 7] {
         // SAFETY: as above.
-        unsafe { ring.queue_send(user_data, [&bytes[..100]], None, None) }.unwrap();
+        unsafe { ring.queue_send(user_data, [&bytes[..100]], KernelDestination::CONNECTED, None) }.unwrap();
         let done = submit_and_reap_all(&mut ring);
         assert_eq!(errno_of_result(&done[&user_data]), (user_data == 7).then_some(libc::ECONNREFUSED));
     }
@@ -207,10 +216,12 @@ fn a_full_ring_refuses_sends_and_reuses_reaped_slots() {
     for round in 0..300 {
         for number in 0..4 {
             // SAFETY: finished below.
-            unsafe { ring.queue_send(round * 4 + number, [&bytes[..]], None, None) }.unwrap();
+            unsafe { ring.queue_send(round * 4 + number, [&bytes[..]], KernelDestination::CONNECTED, None) }
+                .unwrap();
         }
         // SAFETY: not queued.
-        assert_eq!(unsafe { ring.queue_send(0, [&bytes[..]], None, None) }, Err(RingFull));
+        let refused = unsafe { ring.queue_send(0, [&bytes[..]], KernelDestination::CONNECTED, None) };
+        assert_eq!(refused, Err(RingFull));
         let done = submit_and_reap_all(&mut ring);
         assert!((0..4).all(|number| done[&(round * 4 + number)].result.is_ok()));
         (0..4).for_each(|_| assert_eq!(receive_datagram(&sink), bytes));
@@ -237,7 +248,15 @@ fn sends_without_room_or_neighbour_complete() {
     let bytes = pattern_bytes(1, 1400);
     for number in 0..32 {
         // SAFETY: finished below.
-        unsafe { ring.queue_send(number, [&bytes[..]], Some(&to), None) }.unwrap();
+        unsafe {
+            ring.queue_send(
+                number,
+                [&bytes[..]],
+                KernelDestination { address: Some(&to), controls: None },
+                None,
+            )
+        }
+        .unwrap();
     }
     // Most find no room in the send buffer at first, and are tried again.
     assert_eq!(submit_and_reap_all(&mut ring).len(), 32);
@@ -252,7 +271,7 @@ fn a_udp_port_is_free_after_its_socket_and_ring_close() {
     let address = socket.local_addr().unwrap();
     let mut ring = uring_sender(&socket, None, 4);
     // SAFETY: finished below.
-    unsafe { ring.queue_send(1, [&b"bytes"[..]], None, None) }.unwrap();
+    unsafe { ring.queue_send(1, [&b"bytes"[..]], KernelDestination::CONNECTED, None) }.unwrap();
     submit_and_reap_all(&mut ring);
     drop((socket, ring));
     UdpSocket::bind(address).expect("free again");
@@ -269,7 +288,7 @@ fn sends_in_flight_arrive_after_their_ring_is_dropped() {
     for submitted in [false, true] {
         let mut ring = uring_sender(&socket, Some(&pool), 4);
         // SAFETY: never changed again.
-        unsafe { ring.queue_send(1, [&bytes[..], &bytes[..]], None, None) }.unwrap();
+        unsafe { ring.queue_send(1, [&bytes[..], &bytes[..]], KernelDestination::CONNECTED, None) }.unwrap();
         if submitted {
             ring.submit().unwrap();
         }

@@ -10,12 +10,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::super::run::DatagramInfo;
-use super::super::{Builder, Socket, batch};
+use super::super::{Ancillary, Builder, Ecn, Method, Socket, batch};
 use super::*;
 use crate::engine::calls::{
     RECEIVE, SyscallCounter, count_calls, this_thread_id, wait_until_thread_is_in_call,
 };
-use crate::sys::udp_receive::{LocalAddress, use_congestion_marks};
+use crate::facts::mode::Mode;
+use crate::facts::rejected::Reason;
+use crate::port::Port;
+use crate::sys::udp_receive::{LocalAddress, report_traffic_class};
 use crate::sys::udp_send;
 
 struct ReceivedDatagram<'a> {
@@ -233,7 +236,7 @@ fn a_single_message_is_expected_after_one_and_a_pause() {
 fn datagrams_arrive_in_order_with_any_pauses() {
     let pool = pool_of_64_kib_buffers(16);
     let (mut receiver, at) = receiver_at("127.0.0.1:0".parse().unwrap(), &pool);
-    use_congestion_marks(&receiver.socket, false).unwrap();
+    report_traffic_class(&receiver.socket, false).unwrap();
     let sender = sender_to(at);
     let (mut sent, mut received) = (0_u32, Vec::new());
     for burst in [1, 0, 1, 0, 0, 5, 0, 1, 0, 1, 2, 0, 40, 0, 1, 0, 1] {
@@ -535,6 +538,41 @@ fn the_local_address_is_reported_on_request() {
     }
 }
 
+/// Receives a datagram that the socket sends there, and returns its ECN.
+fn ecn_of_sent(sender: &mut Socket, receiver: &mut Socket, to: SocketAddr) -> Option<Ecn> {
+    sender.sender().send_copy_to(b"hello", to).unwrap();
+    sender.sender().flush().unwrap();
+    let datagram = receiver.receiver().receive_timeout(PATIENCE).unwrap().next();
+    datagram.expect("it came").metadata().ecn
+}
+
+/// The setting of the carrier of messages.
+#[test]
+fn datagrams_of_a_socket_that_heeds_marks_may_be_marked() {
+    for ip in nocopy_lab::without_missing_ipv6(["127.0.0.1", "::1"], |ip| ip.contains(':')) {
+        let at = SocketAddr::new(ip.parse().unwrap(), 0);
+        let mut receiver = Socket::builder().receive_metadata(true).bind(at).unwrap();
+        let to = receiver.local_addr().unwrap();
+        for (on, ecn) in [(false, Ecn::NotEct), (true, Ecn::Ect0)] {
+            let mut sender = Socket::builder().congestion_marks(on).bind(at).unwrap();
+            assert_eq!(ecn_of_sent(&mut sender, &mut receiver, to), Some(ecn), "{ip}");
+        }
+    }
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let mut receiver = socket_in_namespace(lab.right(), (lab.right().ipv4(), 0).into(), |builder| builder);
+    let to = receiver.local_addr().unwrap();
+    for (on, ecn) in [(false, Ecn::NotEct), (true, Ecn::Ect0)] {
+        let port = Port::builder(lab.left().interface()).mode(Mode::XdpCopyNative);
+        let set = |builder: Builder| builder.port(port).method(Method::Xdp).congestion_marks(on);
+        let mut sender = socket_in_namespace(lab.left(), (lab.left().ipv4(), 0).into(), set);
+        // The first one may go through the kernel, which looks for the neighbour.
+        for _ in 0..2 {
+            assert_eq!(ecn_of_sent(&mut sender, &mut receiver, to), Some(ecn), "over a port");
+        }
+        assert!(sender.sender().stats().get("over_port").unwrap() > 0);
+    }
+}
+
 fn receiver_in_namespace(end: &End) -> (Receiver, u16) {
     end.namespace().run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
@@ -556,7 +594,7 @@ fn runs_arrive_with_and_without_coalescing_at_the_peer() {
 }
 
 fn socket_in_namespace(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + Send) -> Socket {
-    let builder = Socket::builder().receive_pool(&pool_of_64_kib_buffers(16)).local_addresses(true);
+    let builder = Socket::builder().receive_pool(&pool_of_64_kib_buffers(16)).receive_metadata(true);
     end.namespace().run(|| set(builder).bind(at)).unwrap()
 }
 
@@ -575,6 +613,44 @@ fn add_link_local_address(end: &End) {
             std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap().lines().any(is_usable)
         });
     });
+}
+
+/// The only IPv6 address of an end of a lab.
+fn link_local_address(end: &End) -> Ipv6Addr {
+    let list = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap());
+    let line = list.lines().find(|line| line.split_whitespace().last() == Some(end.interface())).unwrap();
+    Ipv6Addr::from_bits(u128::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap())
+}
+
+#[test]
+fn a_link_local_source_is_of_the_destinations_interface() {
+    if !nocopy_lab::ipv6_or_skip() {
+        return;
+    }
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    [lab.left(), lab.right()].into_iter().for_each(add_link_local_address);
+    let (left, right) = (link_local_address(lab.left()), link_local_address(lab.right()));
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, 0).into();
+    let mut asking = socket_in_namespace(lab.left(), any, |builder| builder);
+    let mut answering = socket_in_namespace(lab.right(), any, |builder| builder);
+    let to = |address, port, interface| std::net::SocketAddrV6::new(address, port, 0, interface);
+    let to = to(right, answering.local_addr().unwrap().port(), lab.left().index());
+    let source = |address| Ancillary { source: Some(address), ..Ancillary::default() };
+    asking.sender().send_with(vec![1; 10], to, source(left.into())).unwrap();
+    asking.sender().flush().unwrap();
+    let question = answering.receiver().receive_timeout(PATIENCE).unwrap().next().expect("it came").take();
+    assert_eq!(question.source().ip(), IpAddr::V6(left));
+    let metadata = question.metadata();
+    assert_eq!((metadata.reply_from, metadata.interface), (Some(right.into()), Some(lab.right().index())));
+    let from = question.source();
+    answering.sender().send_with(question, from, source(metadata.reply_from.unwrap())).unwrap();
+    answering.sender().flush().unwrap();
+    let answer = asking.receiver().receive_timeout(PATIENCE).unwrap().next().expect("it came").take();
+    assert_eq!(answer.source().ip(), IpAddr::V6(right));
+    // Its scope is what names the interface, also of a destination that has none.
+    let elsewhere = std::net::SocketAddrV6::new("2001:db8::1".parse().unwrap(), 9, 0, 0);
+    let rejected = asking.sender().send_with(vec![1; 10], elsewhere, source(left.into())).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::ForeignSource { .. }), "{rejected}");
 }
 
 #[test]
@@ -615,10 +691,10 @@ fn multicast_is_received_only_by_sockets_that_joined_the_group() {
         let mut received = Vec::new();
         while received.len() < bytes.len() {
             for datagram in joined.receiver().receive_timeout(PATIENCE).unwrap() {
-                let local = datagram.local().unwrap();
-                assert_eq!((local.address, local.interface), (group, right));
-                let own = group.is_ipv4().then(|| lab.right().ipv4());
-                assert_eq!(local.reply_from, own, "the address to answer from");
+                let metadata = datagram.metadata();
+                assert_eq!((metadata.destination, metadata.interface), (Some(group), Some(right)));
+                let own = group.is_ipv4().then(|| lab.right().ipv4().into());
+                assert_eq!(metadata.reply_from, own, "the address to answer from");
                 assert!(datagram.len() <= 1400);
                 if let SocketAddr::V6(from) = datagram.source() {
                     assert_eq!(from.scope_id(), right, "a link-local sender is one of an interface");

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
+use socket2::{Domain, MsgHdr, Protocol, SockAddr, SockRef, Type};
 
 use super::super::drops::DropCounter;
 use super::super::open_error::{OpenError, setting_error};
@@ -20,7 +20,7 @@ use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{QueueShare, complement_filter};
 use crate::sys::udp_receive::{MessageReport, RecvmmsgArguments};
-use crate::sys::udp_send::enable_error_queue;
+use crate::sys::udp_send::{AddedControls, enable_error_queue};
 
 /// Ordinary sockets, none of which ever blocks.
 #[derive(Debug)]
@@ -117,14 +117,21 @@ impl KernelSockets {
         self.sockets.iter().map(|socket| socket.descriptor.as_fd())
     }
 
-    /// Sends pieces as one datagram, with a copy. A call that returns an error that an earlier datagram left
-    /// at the socket is repeated.
-    pub(super) fn send_to(&self, pieces: &[&[u8]], to: SocketAddr) -> io::Result<()> {
+    /// Sends pieces as one datagram, with a copy, and with control messages if there are any. A call that
+    /// returns an error that an earlier datagram left at the socket is repeated.
+    pub(super) fn send_to(
+        &self,
+        pieces: &[&[u8]],
+        to: SocketAddr,
+        controls: Option<&AddedControls>,
+    ) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let (socket, to) = (SockRef::from(&*self.own), SockAddr::from(to));
+        let control = controls.map_or(&[][..], AddedControls::bytes);
+        let message = MsgHdr::new().with_addr(&to).with_buffers(&pieces).with_control(control);
         let mut left = PENDING_ERRORS_MAX;
         loop {
-            match socket.send_to_vectored(&pieces, &to) {
+            match socket.sendmsg(&message, 0) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
                     // The kernel reports an error twice: in its queue, and by a call. Another thread may have
                     // read the queue, so a call that fails without an entry there is repeated once.
@@ -242,7 +249,7 @@ mod tests {
             });
             let mut call = RecvmmsgArguments::new(1);
             let mut receive = || {
-                let _ = kernel.send_to(&[b"datagram"], kernel.local_addr()); // fails under such a flood, too
+                let _ = kernel.send_to(&[b"datagram"], kernel.local_addr(), None); // fails under such a flood, too
                 kernel.receive(&mut call, &mut [0; 10])
             };
             // Many more times than needed to meet two errors without a notice.
@@ -251,7 +258,7 @@ mod tests {
             assert!(ended.is_none(), "{ended:?}");
         });
         assert!(kernel.own.network_error_count() > 0);
-        kernel.send_to(&[b"behind it"], kernel.local_addr()).unwrap();
+        kernel.send_to(&[b"behind it"], kernel.local_addr(), None).unwrap();
         assert!(kernel.receive(&mut RecvmmsgArguments::new(1), &mut [0; 10]).unwrap().is_some());
     }
 }

@@ -88,8 +88,7 @@ impl Socket {
             let (port::Receiver(receiver), port::Sender(sender)) = port.split();
             let route_cache = RouteCache::open(&interface, &sender, &kernel, settings)?;
             let counts_elsewhere = place > 0;
-            let receiver =
-                Receiver::new(receiver, Arc::clone(&kernel), &interface, settings, counts_elsewhere)?;
+            let receiver = Receiver::new(receiver, Arc::clone(&kernel), &interface, counts_elsewhere)?;
             let sender = Sender::new(sender, Arc::clone(&kernel), route_cache, counts_elsewhere);
             Ok(Self { receiver, sender })
         });

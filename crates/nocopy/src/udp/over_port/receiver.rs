@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::UdpPacket;
-use nocopy_proto::wire::UdpFlow;
+use nocopy_proto::wire::{Ecn, UdpFlow};
 
 use super::super::OpenError;
 use super::super::drops::sk_drops_counter;
+use super::super::metadata::Metadata;
 use super::super::run::DatagramInfo;
-use super::super::settings::SocketSettings;
 use super::kernel::KernelSockets;
 use super::route_cache::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
 use crate::engine::wait::{self, STARVED_INTERVAL, WaitSource, WakeupCoalescer};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::metadata::Timestamp;
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers;
@@ -104,6 +105,7 @@ pub(crate) struct Receiver {
 #[derive(Debug)]
 struct StrayDatagram {
     info: DatagramInfo,
+    time: Option<Timestamp>,
     bytes: Box<[u8]>,
 }
 
@@ -117,7 +119,6 @@ struct PacketClassifier {
     frame_bytes_max: usize,
     /// Packets may come from this machine, without a wire, so checksums may be incomplete.
     wireless: bool,
-    reports_marks: bool,
     /// The flow of the last datagram, and the facts of all its datagrams.
     last: Option<(UdpFlow, DatagramSpan)>,
     peer: Option<SocketAddr>,
@@ -132,7 +133,6 @@ impl Receiver {
         port: crate::port::NonblockingReceiver,
         kernel: Arc<KernelSockets>,
         interface: &Interface,
-        settings: &SocketSettings,
         counts_elsewhere: bool,
     ) -> Result<Self, OpenError> {
         let timed_epoll = TimedEpoll::open().map_err(OpenError::Descriptor)?;
@@ -142,7 +142,6 @@ impl Receiver {
             port_number: kernel.local_addr().port(),
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
-            reports_marks: settings.congestion_marks,
             last: None,
             peer: None,
             wireless: drivers::may_have_unfinished_checksums(interface),
@@ -214,9 +213,13 @@ impl Receiver {
         while self.strays.len() < STRAYS_AT_A_TIME
             && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
         {
-            let local = message.local.unwrap_or(LocalAddress::new(to, 0));
+            let local = message.local.unwrap_or_else(|| self.classifier.local_address(to, 0));
             let info = DatagramInfo { local: Some(local), ..DatagramInfo::from(&message) };
-            self.strays.push_back(StrayDatagram { info, bytes: self.buffer[..message.bytes].into() });
+            self.strays.push_back(StrayDatagram {
+                info,
+                time: message.time,
+                bytes: self.buffer[..message.bytes].into(),
+            });
         }
         Ok(())
     }
@@ -393,11 +396,11 @@ impl<'half> Iterator for Batch<'half> {
             }
         }
         loop {
-            let StrayDatagram { info, bytes } = self.strays.pop_front()?;
+            let StrayDatagram { info, time, bytes } = self.strays.pop_front()?;
             if self.classifier.is_peer(info.from) {
                 self.classifier.received.strays += 1;
                 self.classifier.received.stray_bytes += bytes.len() as u64;
-                return Some(Datagram { info, body: DatagramBody::Bytes(bytes) });
+                return Some(Datagram { info, body: DatagramBody::Bytes(bytes, time) });
             }
         }
     }
@@ -486,12 +489,20 @@ impl PacketClassifier {
         {
             from.set_scope_id(self.interface_index);
         }
-        let local = Some(LocalAddress::new(to, self.interface_index));
-        let congested = self.reports_marks && view.is_congestion_marked();
-        let found =
-            DatagramSpan { info: DatagramInfo { from, local, truncated: false, congested }, at, bytes };
+        let local = Some(self.local_address(to, self.interface_index));
+        let info = DatagramInfo { from, local, truncated: false, ecn: Some(view.ecn()) };
+        let found = DatagramSpan { info, at, bytes };
         self.last = UdpFlow::of_parsed_packet(&view, packet).map(|flow| (flow, found));
         Some(found)
+    }
+
+    /// Where a datagram to that address was sent to, and where an answer comes from.
+    fn local_address(&self, to: IpAddr, interface: u32) -> LocalAddress {
+        let reply_from = match self.own_addresses[..] {
+            [IpAddr::V4(own), ..] if to.is_multicast() => Some(own),
+            _ => None,
+        };
+        LocalAddress { reply_from, ..LocalAddress::new(to, interface) }
     }
 
     /// As `take_datagram`, for a packet in possibly several buffers.
@@ -499,11 +510,12 @@ impl PacketClassifier {
         if chain.buffers().len() == 1 {
             return self.take_datagram(chain.into_iter().next()?);
         }
+        let time = chain.buffers().first().and_then(|packet| packet.arrival().timestamp.ok());
         let whole = chain.to_vec();
         let DatagramSpan { info, at, bytes } = self.classify(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
-        Some(Datagram { info, body: DatagramBody::Bytes(whole[at..at + bytes].into()) })
+        Some(Datagram { info, body: DatagramBody::Bytes(whole[at..at + bytes].into(), time) })
     }
 
     /// Whether datagrams from that address are accepted; others are counted.
@@ -552,8 +564,13 @@ pub(crate) struct Datagram<'half> {
 
 #[derive(Debug)]
 enum DatagramBody<'half> {
-    Packet { packet: Packet<'half>, at: usize, bytes: usize },
-    Bytes(Box<[u8]>),
+    Packet {
+        packet: Packet<'half>,
+        at: usize,
+        bytes: usize,
+    },
+    /// In memory of its own, with the time of its arrival.
+    Bytes(Box<[u8]>, Option<Timestamp>),
 }
 
 impl Datagram<'_> {
@@ -565,7 +582,15 @@ impl Datagram<'_> {
     /// Whether a router on the path marked it.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.info.congested
+        self.info.ecn == Some(Ecn::Ce)
+    }
+
+    pub(in crate::udp) fn metadata(&self) -> Metadata {
+        let time = match &self.body {
+            DatagramBody::Packet { packet, .. } => packet.arrival().timestamp.ok(),
+            DatagramBody::Bytes(_, time) => *time,
+        };
+        self.info.metadata(self.len(), time)
     }
 
     #[inline]
@@ -583,7 +608,7 @@ impl Datagram<'_> {
                 frame.truncate(bytes);
                 ReceivedPayload::Frame(frame)
             }
-            DatagramBody::Bytes(bytes) => ReceivedPayload::Bytes(bytes),
+            DatagramBody::Bytes(bytes, _) => ReceivedPayload::Bytes(bytes),
         }
     }
 }
@@ -595,7 +620,7 @@ impl Deref for Datagram<'_> {
     fn deref(&self) -> &[u8] {
         match &self.body {
             DatagramBody::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
-            DatagramBody::Bytes(bytes) => bytes,
+            DatagramBody::Bytes(bytes, _) => bytes,
         }
     }
 }

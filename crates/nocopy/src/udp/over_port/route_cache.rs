@@ -4,12 +4,14 @@
 //! by an old route. The kernel resolves and confirms neighbours, never this module.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use nocopy_proto::wire::MARKABLE;
+use nocopy_proto::wire::Ecn;
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpTemplate};
 
+use super::super::ancillary::Ancillary;
 use super::super::open_error::OpenError;
 use super::super::settings::SocketSettings;
 use super::kernel::KernelSockets;
@@ -66,14 +68,71 @@ pub(super) enum SendPath {
     Kernel(KernelReason),
 }
 
+impl SendPath {
+    /// The path of datagrams with ancillary data, which the headers have.
+    fn with_ancillary(self, ancillary: Ancillary) -> Self {
+        let Self::Port { template, payload_bytes_max, confirm } = self else { return self };
+        let flow = template.flow();
+        let addresses = ancillary
+            .source
+            .and_then(|source| IpAddresses::new(source.to_canonical(), flow.addresses.destination()))
+            .unwrap_or(flow.addresses);
+        let traffic_class = ancillary.ecn.map_or(flow.traffic_class, Ecn::bits);
+        let template = UdpTemplate::new(&UdpFrame { addresses, traffic_class, ..*flow })
+            .expect("of the same IP version, with the same checksum");
+        Self::Port { template, payload_bytes_max, confirm }
+    }
+}
+
+/// Paths by destination.
+#[derive(Debug)]
+struct Paths<K> {
+    entries: Vec<(K, SendPath)>,
+    /// Index in `entries` of a destination.
+    indices: HashMap<K, usize>,
+    last: usize,
+}
+
+impl<K: Copy + Eq + Hash> Paths<K> {
+    fn new() -> Self {
+        Self { entries: Vec::new(), indices: HashMap::new(), last: 0 }
+    }
+
+    /// The place of a path, if it is known.
+    #[inline]
+    fn find(&mut self, key: &K) -> Option<usize> {
+        // `last` may be older than the last `clear`, so its key is compared.
+        if self.entries.get(self.last).is_none_or(|(last, _)| last != key) {
+            self.last = *self.indices.get(key)?;
+        }
+        Some(self.last)
+    }
+
+    fn add(&mut self, key: K, path: SendPath) -> usize {
+        if self.entries.len() >= ROUTES_MAX {
+            self.clear();
+        }
+        self.last = self.entries.len();
+        self.indices.insert(key, self.last);
+        self.entries.push((key, path));
+        self.last
+    }
+
+    /// Forgets all paths but keeps the memory, because probably as many will be needed again.
+    fn clear(&mut self) {
+        // Both together: `indices` has indices of `entries`.
+        self.entries.clear();
+        self.indices.clear();
+    }
+}
+
 /// The routes of a socket, remembered while they are valid.
 #[derive(Debug)]
 pub(super) struct RouteCache {
     routes: Routes,
-    entries: Vec<(SocketAddr, SendPath)>,
-    /// Index in `entries` of a destination.
-    indices: HashMap<SocketAddr, usize>,
-    last: usize,
+    plain: Paths<SocketAddr>,
+    /// To addresses with ancillary data, which the templates have.
+    with_ancillary: Paths<(SocketAddr, Ancillary)>,
     local: SocketAddr,
     interface_index: u32,
     frame_bytes_max: usize,
@@ -105,9 +164,8 @@ impl RouteCache {
         let now_ns = boottime_ns();
         Ok(Self {
             routes,
-            entries: Vec::new(),
-            indices: HashMap::new(),
-            last: 0,
+            plain: Paths::new(),
+            with_ancillary: Paths::new(),
             local,
             interface_index: interface.index,
             frame_bytes_max: port.packet_bytes_max(),
@@ -134,8 +192,8 @@ impl RouteCache {
     fn expire_at(&mut self, now_ns: u64) {
         self.polled_ns = now_ns;
         self.lookups_left = LOOKUPS_MAX;
-        let old =
-            u128::from(now_ns.saturating_sub(self.renewed_ns)) >= age_max(self.entries.len()).as_nanos();
+        let old = u128::from(now_ns.saturating_sub(self.renewed_ns))
+            >= age_max(self.destination_count()).as_nanos();
         // First, so that a change counts as notified even if all entries are old.
         let changed = self.routes.poll_changes();
         self.changes += u64::from(changed);
@@ -144,8 +202,13 @@ impl RouteCache {
             self.routes.forget();
         }
         if changed || old {
-            self.clear();
+            self.plain.clear();
+            self.with_ancillary.clear();
         }
+    }
+
+    fn destination_count(&self) -> usize {
+        self.plain.entries.len() + self.with_ancillary.entries.len()
     }
 
     /// How often a notification of the kernel, not age, made a known route invalid.
@@ -153,38 +216,40 @@ impl RouteCache {
         self.changes
     }
 
-    /// Forgets all routes but keeps the memory, because probably as many will be needed again.
-    fn clear(&mut self) {
-        // Both together: `indices` has indices of `entries`.
-        self.entries.clear();
-        self.indices.clear();
-    }
-
     /// The path to a destination.
     #[inline]
     pub(super) fn path_to(&mut self, to: SocketAddr) -> Result<&mut SendPath, RouteError> {
-        // `last` may be older than the last `clear`, so its address is compared.
-        if self.entries.get(self.last).is_none_or(|(last, _)| *last != to) {
-            let Some(place) = self.find_or_look_up(to)? else { return Ok(&mut self.not_looked_up) };
-            self.last = place;
-        }
-        Ok(&mut self.entries[self.last].1)
+        let place = match self.plain.find(&to) {
+            Some(place) => place,
+            None => {
+                let Some(path) = self.look_up_if_allowed(to)? else { return Ok(&mut self.not_looked_up) };
+                self.plain.add(to, path)
+            }
+        };
+        Ok(&mut self.plain.entries[place].1)
     }
 
-    /// `None`: it is not known, and no more may be looked up now.
-    fn find_or_look_up(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
-        if let Some(place) = self.indices.get(&to) {
-            return Ok(Some(*place));
-        }
+    /// The path to a destination for datagrams with ancillary data.
+    pub(super) fn path_with(
+        &mut self,
+        to: SocketAddr,
+        ancillary: Ancillary,
+    ) -> Result<&mut SendPath, RouteError> {
+        let place = match self.with_ancillary.find(&(to, ancillary)) {
+            Some(place) => place,
+            None => {
+                let Some(path) = self.look_up_if_allowed(to)? else { return Ok(&mut self.not_looked_up) };
+                self.with_ancillary.add((to, ancillary), path.with_ancillary(ancillary))
+            }
+        };
+        Ok(&mut self.with_ancillary.entries[place].1)
+    }
+
+    /// `None`: no more may be looked up now.
+    fn look_up_if_allowed(&mut self, to: SocketAddr) -> Result<Option<SendPath>, RouteError> {
         let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(None) };
         self.lookups_left = left;
-        let way = self.look_up_path(to)?;
-        if self.entries.len() >= ROUTES_MAX {
-            self.clear();
-        }
-        self.indices.insert(to, self.entries.len());
-        self.entries.push((to, way));
-        Ok(Some(self.entries.len() - 1))
+        self.look_up_path(to).map(Some)
     }
 
     fn look_up_path(&mut self, to: SocketAddr) -> Result<SendPath, RouteError> {
@@ -251,7 +316,7 @@ impl RouteCache {
             destination_mac: macs.1,
             vlan: None,
             addresses,
-            traffic_class: if self.congestion_marks { MARKABLE } else { 0 },
+            traffic_class: if self.congestion_marks { Ecn::Ect0.bits() } else { 0 },
             hop_limit: if addresses.destination().is_multicast() { to_groups } else { to_one },
             source_port: self.local.port(),
             destination_port: port,
@@ -315,7 +380,7 @@ mod tests {
                 }
             }
             assert_eq!(
-                route_cache.entries.len(),
+                route_cache.plain.entries.len(),
                 10_000,
                 "round {round}: something was looked up again, or forgotten"
             );
@@ -326,8 +391,8 @@ mod tests {
             let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };
             route_cache.path_to(to).expect("a way");
             assert!(
-                route_cache.entries.len() <= ROUTES_MAX
-                    && route_cache.indices.len() == route_cache.entries.len()
+                route_cache.plain.entries.len() <= ROUTES_MAX
+                    && route_cache.plain.indices.len() == route_cache.plain.entries.len()
             );
         }
     }
@@ -351,7 +416,7 @@ mod tests {
             route_cache.path_to(destination(33)),
             Ok(SendPath::Kernel(KernelReason::Unresolved))
         ));
-        assert_eq!(route_cache.entries.len(), 32);
+        assert_eq!(route_cache.plain.entries.len(), 32);
         route_cache.expire_at(route_cache.polled_ns + POLL_INTERVAL_NS);
         assert!(is_looked_up(route_cache, 33));
     }

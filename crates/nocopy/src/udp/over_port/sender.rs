@@ -10,6 +10,7 @@ use std::time::Duration;
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
+use super::super::destinations::Added;
 use super::super::strangers::UnverifiedPeerLimit;
 use super::kernel::KernelSockets;
 use super::route_cache::{KernelReason, RouteCache, SendPath};
@@ -136,16 +137,21 @@ enum ChosenPath<'a> {
 
 /// The route of a datagram, looked up again if something changed; the clock is read once per batch.
 #[inline]
-fn choose_path(
-    route_cache: &mut RouteCache,
+fn choose_path<'a>(
+    route_cache: &'a mut RouteCache,
     at_rest: bool,
     to: SocketAddr,
+    added: Option<&Added>,
     bytes: usize,
-) -> Result<ChosenPath<'_>, Reason> {
+) -> Result<ChosenPath<'a>, Reason> {
     if at_rest {
         route_cache.expire(boottime_ns());
     }
-    Ok(match route_cache.path_to(to).map_err(|error| Reason::System(route_socket_error(error)))? {
+    let path = match added {
+        None => route_cache.path_to(to),
+        Some(added) => route_cache.path_with(to, added.ancillary),
+    };
+    Ok(match path.map_err(|error| Reason::System(route_socket_error(error)))? {
         SendPath::Port { confirm: confirm @ true, .. } => {
             *confirm = false;
             ChosenPath::Kernel(KernelReason::Confirming)
@@ -199,8 +205,13 @@ impl Sender {
     /// [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no byte of it is copied.
     /// Returns the unchanged payload if there is no room (flush first), or it cannot be sent at all.
     #[inline]
-    pub(crate) fn send_to(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
-        self.send_by_any_path(frame, to).map(drop)
+    pub(in crate::udp) fn send_to(
+        &mut self,
+        frame: Frame,
+        to: SocketAddr,
+        added: Option<&Added>,
+    ) -> Result<(), Rejected<Frame>> {
+        self.send_by_any_path(frame, to, added).map(drop)
     }
 
     /// Like [`Sender::send_to`], for a payload that the caller wants back: when the kernel has finished with
@@ -209,7 +220,7 @@ impl Sender {
     #[inline]
     pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
-        match self.send_by_any_path(frame, to) {
+        match self.send_by_any_path(frame, to, None) {
             Ok(None) => Ok(()),
             Ok(Some(frame)) => {
                 self.port.return_kept(frame);
@@ -224,15 +235,20 @@ impl Sender {
 
     /// Returns the frame of a datagram that was sent through the kernel.
     #[inline]
-    fn send_by_any_path(&mut self, frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected<Frame>> {
+    fn send_by_any_path(
+        &mut self,
+        frame: Frame,
+        to: SocketAddr,
+        added: Option<&Added>,
+    ) -> Result<Option<Frame>, Rejected<Frame>> {
         let bytes = frame.len();
-        match choose_path(&mut self.route_cache, self.at_rest, to, bytes) {
+        match choose_path(&mut self.route_cache, self.at_rest, to, added, bytes) {
             Ok(ChosenPath::Port(template)) => {
                 queue_with_headers(&mut self.port, frame, template)?;
                 self.count_queued(bytes);
                 Ok(None)
             }
-            Ok(ChosenPath::Kernel(why)) => match self.send_by_kernel(to, &[&frame], why) {
+            Ok(ChosenPath::Kernel(why)) => match self.send_by_kernel(to, added, &[&frame], why) {
                 Ok(()) => Ok(Some(frame)),
                 Err(reason) => Err(Rejected { item: frame, reason }),
             },
@@ -243,16 +259,17 @@ impl Sender {
     /// Like [`Sender::send_to`], for a payload in several frames, on ports opened with
     /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the headers need room in front of the first.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
-    pub(crate) fn send_chain(
+    pub(in crate::udp) fn send_chain(
         &mut self,
         mut chain: Chain<Frame>,
         to: SocketAddr,
+        added: Option<&Added>,
     ) -> Result<(), Rejected<Chain<Frame>>> {
         let bytes = chain.len();
-        let template = match choose_path(&mut self.route_cache, self.at_rest, to, bytes) {
+        let template = match choose_path(&mut self.route_cache, self.at_rest, to, added, bytes) {
             Ok(ChosenPath::Port(template)) => with_computed_checksum(template),
             Ok(ChosenPath::Kernel(why)) => {
-                let sent = self.send_by_kernel(to, &chain_slices(&chain), why);
+                let sent = self.send_by_kernel(to, added, &chain_slices(&chain), why);
                 return sent.map_err(|reason| Rejected { item: chain, reason });
             }
             Err(reason) => return Err(Rejected { item: chain, reason }),
@@ -285,11 +302,16 @@ impl Sender {
     /// Sends a payload in the program's own memory, in pieces: copied into frames, and otherwise as
     /// [`Sender::send`]. Benches compare that with sending without a copy. Errors: no room (flush first), or
     /// it cannot be sent at all.
-    pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
+    pub(in crate::udp) fn send_copied(
+        &mut self,
+        to: SocketAddr,
+        added: Option<&Added>,
+        pieces: &[&[u8]],
+    ) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        let template = match choose_path(&mut self.route_cache, self.at_rest, to, bytes)? {
+        let template = match choose_path(&mut self.route_cache, self.at_rest, to, added, bytes)? {
             ChosenPath::Port(template) => template,
-            ChosenPath::Kernel(why) => return self.send_by_kernel(to, pieces, why),
+            ChosenPath::Kernel(why) => return self.send_by_kernel(to, added, pieces, why),
         };
         let mut frame = free_frame_for_copy(&mut self.port, &mut self.lacked_frames)?;
         let Some(room) = frame.append(bytes) else {
@@ -352,7 +374,7 @@ impl Sender {
         if !self.strangers.may_send_to_unverified(self.kernel.socket().as_fd(), payload.len(), to) {
             return Err(Reason::Full);
         }
-        self.kernel.send_to(&[payload], to).map_err(kernel_send_reason)?;
+        self.kernel.send_to(&[payload], to, None).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(KernelReason::Stranger, payload.len());
         Ok(())
     }
@@ -476,9 +498,15 @@ impl Sender {
     }
 
     #[cold]
-    fn send_by_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: KernelReason) -> Result<(), Reason> {
+    fn send_by_kernel(
+        &mut self,
+        to: SocketAddr,
+        added: Option<&Added>,
+        pieces: &[&[u8]],
+        why: KernelReason,
+    ) -> Result<(), Reason> {
         self.flush_before_other_path().map_err(Reason::System)?;
-        self.kernel.send_to(pieces, to).map_err(kernel_send_reason)?;
+        self.kernel.send_to(pieces, to, added.map(|added| &added.controls)).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
         Ok(())
     }

@@ -126,7 +126,7 @@ fn receive_numbers_until(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
 fn send_until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) {
     let before = socket.sender.sent_counters().over_port;
     assert!(wait_until_true(|| {
-        socket.sender.send_copied(to, &[&number.to_be_bytes()]).unwrap();
+        socket.sender.send_copied(to, None, &[&number.to_be_bytes()]).unwrap();
         socket.sender.flush().unwrap();
         *number += 1;
         socket.sender.sent_counters().over_port > before
@@ -236,7 +236,7 @@ fn a_full_ring_returns_the_payload_unchanged() {
     let mut refusals = 0;
     for number in 0..100_u32 {
         let mut frame = filled_frame(&mut socket.sender, &number.to_be_bytes());
-        while let Err(rejected) = socket.sender.send_to(frame, remote) {
+        while let Err(rejected) = socket.sender.send_to(frame, remote, None) {
             assert!(matches!(rejected.reason, Reason::Full), "{rejected}");
             assert_eq!(*rejected.item, number.to_be_bytes(), "as it was");
             refusals += 1;
@@ -249,7 +249,7 @@ fn a_full_ring_returns_the_payload_unchanged() {
     assert_eq!(receive_numbers_until(&peer, 99).len(), 100);
     let mut bare = filled_frame(&mut socket.sender, &[7; 300]);
     bare.prepend(250).unwrap();
-    let rejected = socket.sender.send_to(bare, remote).unwrap_err();
+    let rejected = socket.sender.send_to(bare, remote, None).unwrap_err();
     assert!(matches!(rejected.reason, Reason::NoHeadroom { needed_bytes: 42, free_bytes: 6 }), "{rejected}");
     assert_eq!(rejected.item.len(), 550);
     drop(rejected);
@@ -323,7 +323,7 @@ fn kept_payloads_return_and_can_be_sent_again() {
         bare.prepend(250).unwrap();
         let mut frame = socket.sender.send_kept(bare, remote).unwrap_err().item;
         frame.trim_front(250);
-        socket.sender.send_to(frame, remote).unwrap();
+        socket.sender.send_to(frame, remote, None).unwrap();
         assert!(socket.sender.drain(PATIENCE).unwrap());
         assert_eq!(socket.sender.reap_into(&mut window), 0, "{what}");
         window.drain(..).for_each(|frame| socket.sender.recycle(frame));
@@ -359,7 +359,7 @@ fn kept_payloads_sent_by_the_kernel_return_at_once() {
     let frame = take_kept_frames(&mut socket.sender, 1, "over the port").remove(0);
     assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
     assert_received(&peer, local, b"unresolved", "over the port");
-    socket.sender.send_to(frame, remote).unwrap();
+    socket.sender.send_to(frame, remote, None).unwrap();
     assert!(socket.sender.drain(PATIENCE).unwrap());
     assert_eq!(socket.sender.reap_into(&mut back), 0, "it was not kept this time");
     // A frame that the kernel refuses belongs to the caller again, and is no longer kept.
@@ -367,7 +367,7 @@ fn kept_payloads_sent_by_the_kernel_return_at_once() {
     let frame = filled_frame(&mut socket.sender, b"x");
     let rejected = socket.sender.send_kept(frame, unreachable).unwrap_err();
     assert!(matches!(rejected.reason, Reason::System(_)), "{rejected}");
-    socket.sender.send_to(rejected.item, remote).unwrap();
+    socket.sender.send_to(rejected.item, remote, None).unwrap();
     assert!(socket.sender.drain(PATIENCE).unwrap());
     assert_eq!(socket.sender.reap_into(&mut back), 0);
     drain_and_check_balance(lab.left(), socket);

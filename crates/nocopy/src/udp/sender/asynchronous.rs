@@ -6,6 +6,7 @@ use super::NonblockingSender;
 use crate::engine::address;
 use crate::engine::asynchronous::AsyncSender;
 use crate::facts::rejected::Reason;
+use crate::udp::Ancillary;
 
 impl AsyncSender<NonblockingSender> {
     /// Sends a copy of the bytes as one datagram, after queued messages, to the peer to which the socket is
@@ -49,6 +50,23 @@ impl AsyncSender<NonblockingSender> {
     ) -> Result<(), Reason> {
         let to: SocketAddr = address::first_found(to).await.map_err(Reason::System)?;
         let destination = self.destination(to);
+        self.copy_to(bytes, destination).await
+    }
+
+    /// As [`send_copy_to`](Self::send_copy_to), and sets more for the datagram, as
+    /// [`send_with`](NonblockingSender::send_with) does.
+    ///
+    /// # Errors
+    /// As [`send_copy_to`](Self::send_copy_to); or the socket cannot send from that source
+    /// ([`Reason::ForeignSource`]).
+    pub async fn send_copy_with(
+        &mut self,
+        bytes: &[u8],
+        to: impl tokio::net::ToSocketAddrs,
+        ancillary: Ancillary,
+    ) -> Result<(), Reason> {
+        let to: SocketAddr = address::first_found(to).await.map_err(Reason::System)?;
+        let destination = self.destination_with(to, ancillary)?;
         self.copy_to(bytes, destination).await
     }
 

@@ -10,6 +10,7 @@ use crate::engine::half::blocking_half;
 use crate::engine::reaper;
 use crate::engine::wait::{PollOutcome, poll_until_done};
 use crate::facts::rejected::Reason;
+use crate::udp::Ancillary;
 
 /// The sending half of a socket.
 ///
@@ -69,6 +70,23 @@ impl Sender {
     /// As [`send_copy`](Self::send_copy); or the name has no address.
     pub fn send_copy_to(&mut self, bytes: &[u8], to: impl ToSocketAddrs) -> Result<(), Reason> {
         let destination = self.0.destination(address::first_of(to).map_err(Reason::System)?);
+        self.copy_to(bytes, destination)
+    }
+
+    /// As [`send_copy_to`](Self::send_copy_to), and sets more for the datagram, as
+    /// [`send_with`](NonblockingSender::send_with) does.
+    ///
+    /// # Errors
+    /// As [`send_copy_to`](Self::send_copy_to); or the socket cannot send from that source
+    /// ([`Reason::ForeignSource`]).
+    pub fn send_copy_with(
+        &mut self,
+        bytes: &[u8],
+        to: impl ToSocketAddrs,
+        ancillary: Ancillary,
+    ) -> Result<(), Reason> {
+        let to = address::first_of(to).map_err(Reason::System)?;
+        let destination = self.0.destination_with(to, ancillary)?;
         self.copy_to(bytes, destination)
     }
 

@@ -201,8 +201,8 @@ impl NonblockingSender {
         let Some(bytes) = self.queue.entries().payload(ticket).message.single_datagram() else {
             return self.send_many(plan, run);
         };
-        let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send_datagram(self.queue.socket(), bytes, address, plan.flags)?;
+        let to = self.destinations.get(run.destination).kernel();
+        udp_send::send_to_destination(self.queue.socket(), bytes, to, plan.flags)?;
         let bytes = bytes.len();
         let evidence = self.policy.copied_evidence(run.datagrams, bytes);
         self.count_sent(1, bytes, Some(evidence));
@@ -229,9 +229,9 @@ impl NonblockingSender {
 
     /// Makes one call for as many datagrams as it may carry; returns how many the kernel took.
     fn call_and_advance(&mut self, run: &QueuedRun, plan: CallPlan) -> io::Result<u64> {
-        let address = self.destinations.get(run.destination).address.as_ref();
+        let to = self.destinations.get(run.destination).kernel();
         let mut place = self.queue.head();
-        let mut batch = self.queue.begin_batch(&mut self.burst, address);
+        let mut batch = self.queue.begin_batch(&mut self.burst, to);
         let messages_max = if plan.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
         while place.ticket < run.end && batch.len() < messages_max {
             let cut = CallPart::next_part(batch.entries(), plan.method, place, run);
@@ -308,9 +308,9 @@ impl NonblockingSender {
                 break; // in the kernel it would be overtaken by the next
             }
             room = room.saturating_sub(needed);
-            let address = self.destinations.get(run.destination).address.as_ref();
+            let to = self.destinations.get(run.destination).kernel();
             let (segment_bytes, call) = (cut.segment_bytes(run), OpenCallNote::for_part(cut, run, plan));
-            if self.queue.queue_on_ring(cut.extent, address, segment_bytes, call).is_err() {
+            if self.queue.queue_on_ring(cut.extent, to, segment_bytes, call).is_err() {
                 break; // the ring is full
             }
             datagrams += cut.datagrams;
@@ -349,8 +349,8 @@ impl NonblockingSender {
         let mut pending = PendingErrors::default();
         loop {
             pending.known = self.network_error_count();
-            let address = self.destinations.get(destination).address;
-            match udp_send::send_datagram(self.queue.socket(), bytes, address.as_ref(), flags) {
+            let to = self.destinations.get(destination).kernel();
+            match udp_send::send_to_destination(self.queue.socket(), bytes, to, flags) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if flags & libc::MSG_DONTWAIT != 0 {
@@ -489,8 +489,8 @@ impl NonblockingSender {
     fn send_again(&mut self, extent: Extent, call: OpenCallNote) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
-            let address = self.destinations.get(call.destination).address.as_ref();
-            let mut batch = self.queue.begin_batch(&mut self.burst, address);
+            let to = self.destinations.get(call.destination).kernel();
+            let mut batch = self.queue.begin_batch(&mut self.burst, to);
             if !batch.add(extent, None, call) {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
             }

@@ -101,7 +101,7 @@ impl Intake {
     /// Delivers all datagrams of a run, each with its sender and congestion mark.
     pub(super) fn take(&mut self, run: &mut RunInPlace<'_>, deliver: &mut impl Deliver) {
         let message = run.message();
-        let (from, congested) = (message.from, message.congested);
+        let (from, congested) = (message.from, message.is_congested());
         if let Some(local) = message.local {
             deliver.asked(own(local, from.is_ipv6()));
         }
@@ -205,14 +205,14 @@ impl Intake {
 /// The address of this host from which a datagram to that address is answered, by a socket of IPv6 or IPv4;
 /// `None`: any.
 fn own(asked: LocalAddress, is_ipv6: bool) -> Option<Local> {
-    let address = asked.reply_from.map_or(asked.address, IpAddr::V4);
+    let address = asked.answer_source()?;
     let is_of_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     let interface = if is_of_link { asked.interface } else { 0 };
     let own = match address {
         IpAddr::V4(address) if is_ipv6 => address.to_ipv6_mapped().into(),
         address => address,
     };
-    (!address.is_multicast()).then_some(Local { address: own, interface })
+    Some(Local { address: own, interface })
 }
 
 /// Whether a run of this size stays in the buffer that it was received into.

@@ -12,8 +12,8 @@ use super::staging::Staging;
 use crate::message::cargo::Cargo;
 use crate::message::counters::CarrierCounters;
 use crate::sys::udp_send::{
-    Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, SourceControl, allow_fragments, send_datagram,
-    send_from_source,
+    AddedControls, Burst, CopiedBurst, MESSAGES_MAX, SEGMENTS_MAX, allow_fragments, send_datagram,
+    send_with_controls,
 };
 use crate::udp::strangers::UnverifiedPeerLimit;
 
@@ -391,8 +391,8 @@ pub(in crate::message) fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8
 
 #[inline(never)] // sockets with one address need none of this
 fn send_to_from(to: SocketAddr, local: Local, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    let source = SourceControl::new(local.address, local.interface);
-    send_from_source(socket, bytes, &to.into(), &source, libc::MSG_DONTWAIT)
+    let source = AddedControls::from_source(local.address, local.interface);
+    send_with_controls(socket, bytes, Some(&to.into()), &source, libc::MSG_DONTWAIT)
 }
 
 /// Begins a message to the end of a path, or to the one that the socket is connected to.
@@ -400,7 +400,7 @@ fn send_to_from(to: SocketAddr, local: Local, socket: BorrowedFd<'_>, bytes: &[u
 fn begin(burst: &mut CopiedBurst<'_>, to: Option<&Path>) {
     burst.begin_message(to.map(|path| path.remote.into()).as_ref());
     if let Some(local) = to.and_then(|path| path.local) {
-        burst.set_source(&SourceControl::new(local.address, local.interface));
+        burst.add_controls(&AddedControls::from_source(local.address, local.interface));
     }
 }
 
