@@ -29,6 +29,7 @@
 //! to the methods that never wait. A limit of time is `tokio::time::timeout`; a future that is dropped loses
 //! and repeats nothing.
 
+use std::future::poll_fn;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll, ready};
@@ -196,7 +197,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         &mut self,
         mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
-        std::future::poll_fn(|cx| self.poll_until(cx, &mut look)).await
+        poll_fn(|cx| self.poll_until(cx, &mut look)).await
     }
 
     /// [`until`](Self::until), for traits whose methods are polled. Only the last task that polled is woken.
@@ -222,6 +223,16 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
+    /// [`wait_for_event`](Self::wait_for_event), for traits whose methods are polled. Only the last task that
+    /// polled is woken.
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.half.arm()? {
+            ready!(self.watched()?.poll_event(cx))?;
+        }
+        self.half.reap();
+        Poll::Ready(Ok(()))
+    }
+
     /// As `wait_for_event`, also for memory that other tasks hold.
     pub(crate) async fn wait_for_memory(&mut self) -> io::Result<()> {
         let are_with_others = self.half.in_flight() == 0;
@@ -234,13 +245,10 @@ impl<S: SenderHalf> AsyncSender<S> {
         Ok(())
     }
 
-    /// [`flush`](Self::flush), for traits whose methods are polled. Only the last task that polled is woken.
+    /// [`flush`](Self::flush), likewise.
     pub(crate) fn poll_flush_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.half.try_flush()? {
-            if !self.half.arm()? {
-                ready!(self.watched()?.poll_event(cx))?;
-            }
-            self.half.reap();
+            ready!(self.poll_wait(cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -250,11 +258,9 @@ impl<S: SenderHalf> AsyncSender<S> {
     pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush_queue(cx))?;
         while self.half.in_flight() > 0 {
-            if !self.half.arm()? {
-                ready!(self.watched()?.poll_event(cx))?;
-            }
-            self.half.reap();
+            ready!(self.poll_wait(cx))?;
         }
+        self.half.reap(); // what finished after the last event
         Poll::Ready(Ok(()))
     }
 
