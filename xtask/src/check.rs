@@ -1,14 +1,15 @@
-//! The checks that need no traffic: formatting, lints, the width of comments, layers, circles of imports,
-//! public items, names in documents and sources, API documentation, BPF objects, the oldest Rust, and the
-//! rows of nightly suites.
+//! The checks that need no traffic: formatting, lints, two selections of features, the width of comments,
+//! layers, circles of imports, public items, names in documents and sources, API documentation, BPF objects,
+//! the oldest Rust, and the rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::step::{CommandStep, Failed, files_with_ending};
-use crate::{api, bpf, circles, docs, layers, names, nightly, oldest_rust, width};
+use crate::{api, bpf, circles, docs, features, layers, names, nightly, oldest_rust, width};
 
 pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("formatting", || check_formatting().into());
     gate.run("lints and fuzz targets", || lint_step().run().into());
+    gate.run("two selections of features", features::check_two_selections);
     gate.run("width of comments", width::check_comment_widths);
     gate.run("layers", layers::check_layers);
     gate.run("circles of imports", circles::check_import_circles);

@@ -6,6 +6,7 @@ mod bpf;
 mod check;
 mod circles;
 mod docs;
+mod features;
 mod gate;
 mod git;
 mod imports;

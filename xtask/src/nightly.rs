@@ -22,7 +22,8 @@ use crate::stops::{BusyThreads, RandomProcessStops};
 use crate::suite::{self, Instrumentation, TestSuite, built_program};
 use crate::workspace::Workspace;
 use crate::{
-    aarch64, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs, senders, vm,
+    aarch64, features, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs,
+    senders, vm,
 };
 
 struct NightlySuite {
@@ -167,6 +168,12 @@ const ALL: &[NightlySuite] = &[
         about: "licences, bans and sources of all dependencies",
         inputs: &["Cargo.lock", "deny.toml"],
         run: licences::check_licences,
+    },
+    NightlySuite {
+        name: "features",
+        about: "each feature of the libraries alone, none, and all compile without a warning",
+        inputs: &["crates/nocopy", "crates/nocopy-proto", "xtask/src/features.rs"],
+        run: features::check_all_selections,
     },
     NightlySuite {
         name: "oldest-rust",

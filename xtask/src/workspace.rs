@@ -1,6 +1,6 @@
 //! The crates of the workspace: which depend on which, and the oldest Rust that they are for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -23,6 +23,8 @@ struct Crate {
     manifest_path: PathBuf,
     rust_version: Option<String>,
     dependencies: Vec<Dependency>,
+    #[serde(default)]
+    features: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,6 +83,13 @@ impl Workspace {
                 )))
             }
         }
+    }
+
+    /// The features of a crate, but not the one that names those that are on by default.
+    pub(crate) fn features_of(&self, name: &str) -> Vec<&str> {
+        let named = self.crates.iter().filter(|member| member.name == name);
+        let features = named.flat_map(|member| member.features.keys().map(String::as_str));
+        features.filter(|feature| *feature != "default").collect()
     }
 
     /// The directories of all crates, below the root of the repository.

@@ -16,6 +16,9 @@
 //! * [`run`]: what `nocopy run` and the library it preloads say to each other.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 //!
+//! Features, all of them default: `errno`, `message`, `run` and `unfinished` (of [`wire`]) turn on the module
+//! of that name.
+//!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
 //! ```text
@@ -30,11 +33,14 @@ pub mod describe;
 pub mod discipline;
 pub mod distribution;
 pub mod ebpf;
+#[cfg(feature = "errno")]
 pub mod errno;
 pub mod filter;
+#[cfg(feature = "message")]
 pub mod message;
 pub mod pcapng;
 pub mod quantity;
+#[cfg(feature = "run")]
 pub mod run;
 pub mod wire;
 

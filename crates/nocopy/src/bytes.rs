@@ -7,7 +7,11 @@
 use ::bytes::Bytes;
 
 use crate::memory::pool::{Buffer, BufferMut, SharedBuffer};
-use crate::{message, tcp, udp};
+#[cfg(feature = "message")]
+use crate::message;
+#[cfg(feature = "tcp")]
+use crate::tcp;
+use crate::udp;
 
 /// Without a copy. A part of a buffer that others share becomes a slice of what they become.
 impl From<Buffer> for Bytes {
@@ -57,6 +61,7 @@ impl From<Bytes> for udp::Message {
 }
 
 /// Without a copy: one message in one piece.
+#[cfg(feature = "message")]
 impl From<Bytes> for message::Payload {
     fn from(bytes: Bytes) -> Self {
         Buffer::from(bytes).into()
@@ -72,6 +77,7 @@ impl From<udp::OwnedDatagram> for Bytes {
 
 /// Without a copy, unless some bytes are on [mapped](tcp::Chunk::mapped) pages: then all are copied once, as
 /// by [`Chunk::take`](tcp::Chunk::take).
+#[cfg(feature = "tcp")]
 impl From<tcp::Chunk> for Bytes {
     fn from(chunk: tcp::Chunk) -> Self {
         chunk.take().into()
@@ -81,6 +87,7 @@ impl From<tcp::Chunk> for Bytes {
 /// Without a copy if it came in one piece, apart from that of [`Message::take`](message::Message::take). Else
 /// its pieces are copied once, and the endpoint's ledger counts them as
 /// [`Cause::Gathered`](crate::Cause::Gathered).
+#[cfg(feature = "message")]
 impl From<message::Message<'_>> for Bytes {
     fn from(message: message::Message<'_>) -> Self {
         message.into_one_piece().either(Self::from_owner, Self::from)

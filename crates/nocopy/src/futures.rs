@@ -30,17 +30,25 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+#[cfg(feature = "message")]
+use std::task::ready;
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use futures_sink::Sink;
 
+#[cfg(feature = "port")]
 use crate::capture::{Block, NonblockingCapture};
 use crate::engine::asynchronous::{AsyncReceiver, AsyncSender};
+#[cfg(feature = "port")]
 use crate::memory::area::{Frame, Packet};
+#[cfg(feature = "message")]
 use crate::message::{AsyncEndpoint, Message, NonblockingEndpoint, Payload, Peer};
-use crate::udp::{Datagram, OwnedDatagram};
-use crate::{port, tcp, udp};
+#[cfg(feature = "port")]
+use crate::port;
+#[cfg(feature = "tcp")]
+use crate::tcp;
+use crate::udp::{self, Datagram, OwnedDatagram};
 
 /// A stream of what a half receives, made owned by a function.
 macro_rules! stream_of {
@@ -55,14 +63,18 @@ macro_rules! stream_of {
     };
 }
 
+#[cfg(feature = "port")]
 stream_of!(port::NonblockingReceiver, Frame, |half| Ok(half.try_receive()?.next().map(Packet::take)));
+#[cfg(feature = "port")]
 stream_of!(port::NonblockingQueues, Frame, |half| Ok(half.try_receive()?.next().map(Packet::take)));
+#[cfg(feature = "port")]
 stream_of!(NonblockingCapture, Block, |half| half.try_receive());
 stream_of!(udp::NonblockingReceiver, OwnedDatagram, |half| {
     Ok(half.try_receive()?.next().map(Datagram::take))
 });
 
 /// Ends when the peer has ended its stream.
+#[cfg(feature = "tcp")]
 impl Stream for AsyncReceiver<tcp::NonblockingReceiver> {
     type Item = io::Result<tcp::Chunk>;
 
@@ -76,6 +88,7 @@ impl Stream for AsyncReceiver<tcp::NonblockingReceiver> {
 }
 
 /// Messages; events are left to [`poll_event`](NonblockingEndpoint::poll_event).
+#[cfg(feature = "message")]
 impl Stream for AsyncEndpoint {
     type Item = io::Result<Message<'static>>;
 
@@ -110,6 +123,7 @@ impl Sink<(udp::Message, SocketAddr)> for AsyncSender<udp::NonblockingSender> {
 }
 
 /// One message waits here for room at its peer; those of others wait behind it.
+#[cfg(feature = "message")]
 impl Sink<(Payload, Peer)> for AsyncEndpoint {
     type Error = io::Error;
 

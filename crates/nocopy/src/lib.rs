@@ -65,6 +65,23 @@
 //!
 //! [`ReceiverHalf`] and [`SenderHalf`] are this contract as traits, for code that takes any half.
 //!
+//! # Features
+//!
+//! Datagrams and their buffers are always there: 17 crates with all below them. `default-features = false`
+//! and a choice of these compile less than all:
+//!
+//! | feature | gives | default |
+//! |---|---|---|
+//! | `port` | [`port`]s and [`Capture`]s; [`area`], [`filter`], [`metadata`] of packets | yes |
+//! | `uring` | sends and writes of captures by io_uring | yes |
+//! | `tcp` | [`tcp`] | yes |
+//! | `message` | [`message`], with `tcp` | yes |
+//! | `tokio` | asynchronous halves | no |
+//! | `futures` | those as `Stream`s and `Sink`s, with `tokio` | no |
+//! | `bytes` | conversions from and into `bytes::Bytes` | no |
+//!
+//! Where `uring` is missing, io_uring's methods are ruled out, and `explain` says so.
+//!
 //! # What else there is
 //!
 //! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a
@@ -94,42 +111,56 @@
 
 #[cfg(feature = "bytes")]
 mod bytes;
+#[cfg(feature = "port")]
 pub mod capture;
 mod counter;
 mod engine;
 mod facts;
 #[cfg(feature = "futures")]
 mod futures;
+#[cfg(feature = "port")]
 mod inspect;
 #[doc(hidden)]
 pub mod integration;
 mod memory;
+#[cfg(feature = "message")]
 pub mod message;
 #[cfg(any(feature = "fuzzing", test))]
 #[doc(hidden)]
 pub mod model;
+#[cfg(feature = "port")]
 pub mod port;
+#[cfg(not(feature = "port"))]
+#[path = "port/absent.rs"]
+mod port;
+#[cfg(feature = "port")]
 mod ring;
 mod stats;
+#[cfg(any(feature = "message", feature = "port"))]
 mod sync;
 mod sys;
+#[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod udp;
 
+#[cfg(feature = "port")]
 pub use capture::Capture;
 pub use counter::Counter;
 #[cfg(feature = "tokio")]
 pub use engine::asynchronous::{AsyncReceiver, AsyncSender};
 pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::process_stats;
+pub use engine::wait::Wait;
 pub use facts::evidence::{Cause, Evidence, Ledger};
 pub use facts::method_explanation::Explanation;
 pub use facts::rejected::{Reason, Rejected};
-pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
-pub use memory::pool::{Buffer, BufferMut, Pool, TooLong};
+#[cfg(feature = "port")]
+pub use memory::area::{self, Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
+pub use memory::pool::{self, Buffer, BufferMut, Pool, TooLong};
 pub use memory::send_queue::{Completed, Ticket};
-pub use memory::{area, pool};
-pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata};
+pub use port::metadata;
+#[cfg(feature = "port")]
+pub use port::{Mode, Port, Receiver, Sender, ToHost, filter};
 pub use stats::Stats;
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.
@@ -142,6 +173,7 @@ pub use stats::Stats;
 ///
 /// # Errors
 /// No such interface.
+#[cfg(feature = "port")]
 pub fn hardware_address(interface: &str) -> std::io::Result<[u8; 6]> {
     sys::interface::hardware_address(interface)
 }

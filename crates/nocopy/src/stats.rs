@@ -76,6 +76,7 @@ impl Stats {
         })
     }
 
+    #[cfg(feature = "port")]
     pub(crate) fn counters_named(&self, names: &[&str]) -> impl Iterator<Item = Counter> {
         self.counters.iter().filter(|counter| names.contains(&&*counter.name)).cloned()
     }

@@ -2,9 +2,9 @@
 //! or loom's under `--cfg nocopy_loom`. (Not `cfg(loom)`, which would apply to every dependency.)
 #![allow(unsafe_code)]
 
-#[cfg(not(nocopy_loom))]
+#[cfg(all(not(nocopy_loom), feature = "port"))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(not(nocopy_loom))]
+#[cfg(all(not(nocopy_loom), feature = "message"))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
 #[cfg(nocopy_loom)]
@@ -14,12 +14,13 @@ pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
 /// One slot of a ring, written by one end and read by the other, never by both at once.
 #[repr(transparent)]
+#[cfg(feature = "port")]
 pub(crate) struct Slot<T>(
     #[cfg(not(nocopy_loom))] std::cell::UnsafeCell<T>,
     #[cfg(nocopy_loom)] loom::cell::UnsafeCell<T>,
 );
 
-#[cfg(not(nocopy_loom))]
+#[cfg(all(not(nocopy_loom), feature = "port"))]
 impl<T: Copy> Slot<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))

@@ -32,6 +32,7 @@ impl<const AT: usize> Field<AT, 2> {
     }
 }
 
+#[cfg(feature = "message")] // only its headers have such numbers
 impl<const AT: usize> Field<AT, 4> {
     #[inline]
     pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u32 {
@@ -44,6 +45,7 @@ impl<const AT: usize> Field<AT, 4> {
     }
 }
 
+#[cfg(feature = "message")] // only its headers have such numbers
 impl<const AT: usize> Field<AT, 8> {
     #[inline]
     pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u64 {

@@ -52,6 +52,7 @@ pub mod ipv6;
 pub mod oracle;
 pub mod tcp;
 pub mod udp;
+#[cfg(feature = "unfinished")]
 pub mod unfinished;
 pub mod vlan;
 

@@ -48,6 +48,7 @@ pub(crate) fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
 
 /// The peer's address. Errors: the kernel's, if there is no peer; `InvalidData` if the socket is not of an
 /// internet protocol.
+#[cfg(feature = "tcp")]
 pub(crate) fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
     internet_address(&SockRef::from(socket).peer_addr()?)
 }

@@ -37,7 +37,9 @@ use std::task::{Context, Poll, ready};
 use crate::engine::half::{ReceiverHalf, SenderHalf};
 use crate::engine::wait::STARVED_INTERVAL;
 use crate::sys::timed_epoll::TimedEpoll;
-use crate::sys::watch::{CallOutcome, WatchedDescriptors};
+#[cfg(feature = "tcp")]
+use crate::sys::watch::CallOutcome;
+use crate::sys::watch::WatchedDescriptors;
 
 /// A half that receives, in a tokio program: made by `into_async` of a half. It derefs to the methods that
 /// never wait.
@@ -71,13 +73,6 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         }
         self.half.try_receive()
     }
-}
-
-impl<R> AsyncReceiver<R> {
-    /// A half whose only descriptor is a socket that is registered already.
-    pub(crate) fn of_socket(half: R, socket: WatchedDescriptors) -> Self {
-        Self { watched: socket, half }
-    }
 
     /// Resolves with what `take` finds in the half. Only the last task that polled is woken.
     #[cfg(feature = "futures")]
@@ -85,10 +80,7 @@ impl<R> AsyncReceiver<R> {
         &mut self,
         cx: &mut Context<'_>,
         mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
-    ) -> Poll<io::Result<T>>
-    where
-        R: ReceiverHalf,
-    {
+    ) -> Poll<io::Result<T>> {
         loop {
             if let Some(item) = take(&mut self.half)? {
                 return Poll::Ready(Ok(item));
@@ -97,6 +89,14 @@ impl<R> AsyncReceiver<R> {
                 ready!(self.watched.poll_event(cx))?;
             }
         }
+    }
+}
+
+#[cfg(feature = "tcp")]
+impl<R> AsyncReceiver<R> {
+    /// A half whose only descriptor is a socket that is registered already.
+    pub(crate) fn of_socket(half: R, socket: WatchedDescriptors) -> Self {
+        Self { watched: socket, half }
     }
 
     /// Makes a call of the half whenever there may be something to receive, until it is not blocked.
@@ -118,6 +118,7 @@ pub struct AsyncSender<S> {
     watched: Option<WatchedDescriptors>,
     /// The socket of a stream, which its receiving half has registered: it reports room until the first
     /// completion, which is enough for a stream that sends only copies.
+    #[cfg(feature = "tcp")]
     socket: Option<WatchedDescriptors>,
     /// Ends waits for buffers that other tasks hold, because no event reports their return.
     timed_epoll: TimedEpoll,
@@ -133,7 +134,13 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn new(half: S) -> io::Result<Self> {
-        let mut sender = Self { watched: None, socket: None, timed_epoll: TimedEpoll::default(), half };
+        let mut sender = Self {
+            watched: None,
+            #[cfg(feature = "tcp")]
+            socket: None,
+            timed_epoll: TimedEpoll::default(),
+            half,
+        };
         sender.watched()?;
         Ok(sender)
     }
@@ -193,6 +200,7 @@ impl<S: SenderHalf> AsyncSender<S> {
 
     /// Resolves with what `look` finds, which arms the half if it finds nothing: for halves that wait for
     /// more than completions and room to send.
+    #[cfg(feature = "message")]
     pub(crate) async fn until<T>(
         &mut self,
         mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
@@ -201,6 +209,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     }
 
     /// [`until`](Self::until), for traits whose methods are polled. Only the last task that polled is woken.
+    #[cfg(feature = "message")]
     pub(crate) fn poll_until<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -216,11 +225,7 @@ impl<S: SenderHalf> AsyncSender<S> {
 
     /// Waits for an event (completions, room to send), and handles completions.
     pub(crate) async fn wait_for_event(&mut self) -> io::Result<()> {
-        if !self.half.arm()? {
-            self.watched()?.next_event().await?;
-        }
-        self.half.reap();
-        Ok(())
+        poll_fn(|cx| self.poll_wait(cx)).await
     }
 
     /// [`wait_for_event`](Self::wait_for_event), for traits whose methods are polled. Only the last task that
@@ -246,6 +251,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     }
 
     /// [`flush`](Self::flush), likewise.
+    #[cfg(any(feature = "futures", feature = "tcp"))]
     pub(crate) fn poll_flush_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.half.try_flush()? {
             ready!(self.poll_wait(cx))?;
@@ -266,6 +272,7 @@ impl<S: SenderHalf> AsyncSender<S> {
 
     /// Makes a call of the half whenever the stream may have room, until it is not blocked. `arm` prepares
     /// the half's descriptor for a wait for room, and returns true if there is some.
+    #[cfg(feature = "tcp")]
     pub(crate) fn poll_call<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -301,6 +308,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     }
 }
 
+#[cfg(feature = "tcp")]
 impl<S> AsyncSender<S> {
     /// A half of a stream whose socket is registered already.
     pub(crate) fn of_socket(half: S, socket: WatchedDescriptors) -> Self {

@@ -94,6 +94,16 @@ impl SocketPaths {
         }
     }
 
+    /// Reads which routes changed. One system call if none did.
+    pub(crate) fn refresh(&self) {
+        if let Some(mut routes) = self.lock_routes() {
+            routes.poll_changes();
+        }
+    }
+}
+
+#[cfg(feature = "tcp")]
+impl SocketPaths {
     /// Whether that is an address of this machine.
     pub(crate) fn is_local_address(&self, to: Option<IpAddr>) -> bool {
         self.look_up_route(to).is_some_and(|(route, _)| route.kind == RouteKind::Local)
@@ -103,13 +113,6 @@ impl SocketPaths {
     pub(crate) fn interface_to(&self, to: Option<IpAddr>) -> Option<String> {
         let (route, routes) = self.look_up_route(to)?;
         routes.interface_name(route.interface_index)
-    }
-
-    /// Reads which routes changed. One system call if none did.
-    pub(crate) fn refresh(&self) {
-        if let Some(mut routes) = self.lock_routes() {
-            routes.poll_changes();
-        }
     }
 }
 

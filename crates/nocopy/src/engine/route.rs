@@ -4,19 +4,11 @@ use nocopy_proto::errno::ErrorCause;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia,
-};
-use netlink_sys::Socket;
 use nocopy_proto::MacAddress;
 
-use crate::sys::route::{self, ReceivedChanges};
+use crate::sys::route::{self, LinkMessage, NeighbourMessage, ReceivedChanges, RouteMessage, TableChange};
 
 /// The most routes, and neighbours, that are remembered (some MiB); at one more, all are forgotten.
 const ROUTES_MAX: usize = 65_536;
@@ -99,8 +91,8 @@ impl RouteError {
 /// The routes of the network namespace of the thread that opened this.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    requests: Socket,
-    changes: Socket,
+    requests: OwnedFd,
+    changes: OwnedFd,
     from: Option<IpAddr>,
     link_interface: Option<u32>,
     /// The interface, or the VRF, of all that is sent.
@@ -178,34 +170,19 @@ impl Routes {
         }
         let answer = route::link_by_index(&self.requests, interface_index)
             .map_err(RouteError::system_error("look up an interface by its index"))?;
-        let medium = if answer.header.flags.contains(LinkFlags::Loopback) {
-            LinkKind::Host
-        } else {
-            LinkKind::Unknown
+        let link = Link {
+            mac: answer.address.as_deref().and_then(parse_mac),
+            mtu_bytes: answer.mtu_bytes.unwrap_or(0),
+            medium: link_kind(&answer),
         };
-        let mut link = Link { mac: None, mtu_bytes: 0, medium };
-        for attribute in &answer.attributes {
-            match attribute {
-                LinkAttribute::Address(bytes) => link.mac = parse_mac(bytes),
-                LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
-                LinkAttribute::ParentDevBusName(_) => link.medium = LinkKind::Card,
-                LinkAttribute::LinkInfo(infos) if infos.iter().any(ends_on_this_host) => {
-                    link.medium = LinkKind::Host
-                }
-                _ => {}
-            }
-        }
         self.cache.links.insert(interface_index, link);
         Ok(link)
     }
 
     /// The name of an interface; not remembered.
+    #[cfg(feature = "tcp")]
     pub(crate) fn interface_name(&self, interface_index: u32) -> Option<String> {
-        let answer = route::link_by_index(&self.requests, interface_index).ok()?;
-        answer.attributes.into_iter().find_map(|attribute| match attribute {
-            LinkAttribute::IfName(name) => Some(name),
-            _ => None,
-        })
+        route::link_by_index(&self.requests, interface_index).ok()?.name
     }
 
     /// A host on a link.
@@ -230,6 +207,7 @@ impl Routes {
 
     /// Makes the host check whether a stale neighbour still exists, as its own traffic would. Errors:
     /// `CAP_NET_ADMIN` is missing.
+    #[cfg(feature = "port")]
     pub(crate) fn confirm_neighbour(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
         route::use_neighbour(&self.requests, interface_index, address)
     }
@@ -239,7 +217,7 @@ impl Routes {
     pub(crate) fn poll_changes(&mut self) -> bool {
         let mut forgot = std::mem::take(&mut self.has_evicted);
         for _ in 0..CHANGES_AT_A_TIME {
-            let forget = |change: RouteNetlinkMessage| forgot |= self.cache.forget(&change);
+            let forget = |change: &TableChange| forgot |= self.cache.forget(change);
             match route::read_changes(&self.changes, &mut self.buffer, forget) {
                 Ok(ReceivedChanges::Some) => {}
                 Ok(ReceivedChanges::None) => break,
@@ -260,78 +238,60 @@ impl Routes {
 
 impl LookupCache {
     /// Forgets the entries that a change concerns; returns whether there was one.
-    fn forget(&mut self, change: &RouteNetlinkMessage) -> bool {
+    fn forget(&mut self, change: &TableChange) -> bool {
         match change {
-            RouteNetlinkMessage::NewNeighbour(neighbour) | RouteNetlinkMessage::DelNeighbour(neighbour) => {
-                // Neighbours of bridges have no IP address.
-                let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
-                    NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::V4(*ip)),
-                    NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
-                    _ => None,
-                });
-                let index = neighbour.header.ifindex;
-                address.is_some_and(|address| self.neighbours.remove(&(index, address)).is_some())
-            }
-            RouteNetlinkMessage::NewLink(_) | RouteNetlinkMessage::DelLink(_) => {
-                std::mem::take(self) != Self::default()
-            }
-            _ => !std::mem::take(&mut self.routes).is_empty(),
+            TableChange::Neighbour(NeighbourMessage { interface_index, destination, .. }) => destination
+                .is_some_and(|address| self.neighbours.remove(&(*interface_index, address)).is_some()),
+            TableChange::Link => std::mem::take(self) != Self::default(),
+            TableChange::Other => !std::mem::take(&mut self.routes).is_empty(),
         }
     }
 }
 
-/// Whether an interface of this kind passes its packets to something on this machine.
-fn ends_on_this_host(info: &LinkInfo) -> bool {
-    matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::Tun | InfoKind::Bridge))
+fn link_kind(link: &LinkMessage) -> LinkKind {
+    // They pass their packets to something on this machine.
+    let ends_on_this_host = matches!(link.kind.as_deref(), Some("veth" | "tun" | "bridge"));
+    if link.flags & libc::IFF_LOOPBACK as u32 != 0 || ends_on_this_host {
+        LinkKind::Host
+    } else if link.is_on_bus {
+        LinkKind::Card
+    } else {
+        LinkKind::Unknown
+    }
 }
 
 fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
-    let mut route = Route {
-        interface_index: 0,
-        source: None,
-        gateway: None,
-        mtu_bytes: 0,
-        kind: match answer.header.kind {
-            // The kernel names multicast routes in several ways; the address is certain.
-            _ if to.is_multicast() => RouteKind::Multicast,
-            RouteType::Local | RouteType::Anycast => RouteKind::Local,
-            RouteType::Broadcast => RouteKind::Broadcast,
-            _ => RouteKind::Unicast,
-        },
+    let kind = match answer.kind {
+        _ if answer.is_encapsulated => RouteKind::Encapsulated,
+        // The kernel names multicast routes in several ways; the address is certain.
+        _ if to.is_multicast() => RouteKind::Multicast,
+        libc::RTN_LOCAL | libc::RTN_ANYCAST => RouteKind::Local,
+        libc::RTN_BROADCAST => RouteKind::Broadcast,
+        _ => RouteKind::Unicast,
     };
-    for attribute in &answer.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => route.interface_index = *index,
-            RouteAttribute::Gateway(address) => route.gateway = parse_route_address(address),
-            RouteAttribute::Via(RouteVia::Inet(address)) => route.gateway = Some((*address).into()),
-            RouteAttribute::Via(RouteVia::Inet6(address)) => route.gateway = Some((*address).into()),
-            RouteAttribute::PrefSource(address) => route.source = parse_route_address(address),
-            RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => route.kind = RouteKind::Encapsulated,
-            RouteAttribute::Metrics(metrics) => {
-                let mtu = metrics.iter().find_map(|metric| match metric {
-                    RouteMetric::Mtu(bytes) => Some(*bytes),
-                    _ => None,
-                });
-                route.mtu_bytes = mtu.unwrap_or(0);
-            }
-            _ => {}
-        }
-    }
-    if route.interface_index == 0 {
+    let Some(interface_index) = answer.interface_index.filter(|index| *index != 0) else {
         return Err(RouteError::Unreadable { to, source: io::ErrorKind::InvalidData.into() });
-    }
-    Ok(route)
+    };
+    Ok(Route {
+        interface_index,
+        source: answer.source,
+        gateway: answer.gateway,
+        mtu_bytes: answer.mtu_bytes.unwrap_or(0),
+        kind,
+    })
 }
 
 fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
-    use NeighbourState as State;
-    let state = found.header.state;
-    let is_usable = !matches!(state, State::None | State::Incomplete | State::Failed | State::Other(_));
-    let mac = found.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) => parse_mac(bytes),
-        _ => None,
-    });
-    Neighbour { mac: mac.filter(|_| is_usable), is_stale: state == State::Stale }
+    // Its address is known.
+    const USABLE: u16 = libc::NUD_REACHABLE
+        | libc::NUD_STALE
+        | libc::NUD_DELAY
+        | libc::NUD_PROBE
+        | libc::NUD_NOARP
+        | libc::NUD_PERMANENT;
+    let mac = found.address.as_deref().and_then(parse_mac);
+    let mac = mac.filter(|_| found.state & USABLE != 0);
+    Neighbour { mac, is_stale: found.state == libc::NUD_STALE }
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -340,14 +300,6 @@ fn is_link_local(address: IpAddr) -> bool {
 
 fn parse_mac(bytes: &[u8]) -> Option<MacAddress> {
     bytes.try_into().ok().map(MacAddress)
-}
-
-fn parse_route_address(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

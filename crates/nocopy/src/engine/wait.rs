@@ -191,6 +191,7 @@ fn coalesce(
 
 /// The packets read by several receivers, and the least room. All packets may arrive at one of them, and its
 /// ring must not overflow.
+#[cfg(feature = "port")]
 pub(crate) fn combine_counts_and_rooms((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
     (all.wrapping_add(read), least.min(room))
 }

@@ -74,6 +74,7 @@ impl Explanation {
     }
 
     /// Joins the lines and refusals of several ports; the other fields are the first port's.
+    #[cfg(feature = "port")]
     pub(crate) fn joined(all: impl IntoIterator<Item = Self>) -> Option<Self> {
         all.into_iter().reduce(|mut all, next| {
             all.text = format!("{all}\n{next}");

@@ -32,6 +32,7 @@ use crate::sys::memory::Mapping;
 const PAGE_BYTES: usize = 4096;
 
 /// Alignment of buffers that share pages.
+#[cfg(feature = "message")]
 const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
@@ -93,6 +94,7 @@ impl Pool {
     /// A pool of buffers that share pages, for calls after which the kernel no longer reads the memory. (If
     /// given up while the kernel reads it, such a buffer would be lost.) Errors: there is not enough memory.
     /// Panics as [`Pool::new`].
+    #[cfg(feature = "message")]
     pub(crate) fn with_shared_pages(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
         Self::with_layout(buffers, buffer_bytes, CACHE_LINE_BYTES)
     }
@@ -209,6 +211,7 @@ impl Pool {
     }
 
     /// Streams that send from the pool, and dropped ones whose memory the kernel still reads.
+    #[cfg(feature = "tcp")]
     pub(crate) fn sharer_count(&self) -> usize {
         Arc::strong_count(&self.0.sharers) - 1
     }
@@ -264,6 +267,7 @@ impl Pool {
     }
 
     /// Calls a function with the number of each free buffer.
+    #[cfg(feature = "message")]
     pub(crate) fn for_each_available(&self, of: impl FnMut(usize)) {
         if let Some(free) = self.lock_free_list() {
             free.iter().map(|index| *index as usize).for_each(of);
@@ -274,6 +278,7 @@ impl Pool {
 static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// How many io_uring instances of this process have pools registered.
+#[cfg(feature = "tcp")]
 pub(crate) fn registration_count() -> usize {
     REGISTRATIONS.load(Relaxed)
 }

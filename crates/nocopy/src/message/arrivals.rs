@@ -90,6 +90,7 @@ impl Moment<'_> {
 }
 
 impl Deliver for Arrivals<'_, '_> {
+    #[cfg(feature = "port")]
     #[inline]
     fn begin(&mut self) {
         self.now();

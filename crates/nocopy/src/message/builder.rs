@@ -1,5 +1,8 @@
 //! Builds and opens an endpoint.
 
+#[cfg_attr(not(feature = "port"), path = "builder/absent.rs")]
+mod over_port;
+
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -7,9 +10,9 @@ use std::time::Duration;
 use nocopy_proto::message::wire::HEADER_BYTES;
 use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
-use super::carrier::{AnyCarrier, Carrier, OverPort, Sockets};
+use super::carrier::{AnyCarrier, Carrier, Sockets};
 use super::descriptor::Descriptor;
-use super::memory::{Frames, Shares};
+use super::memory::Shares;
 use super::streams::Streams;
 use super::{Endpoint, NonblockingEndpoint, OpenError};
 use crate::engine::address;
@@ -202,13 +205,6 @@ impl Builder {
         self
     }
 
-    /// Sends and receives over a port on each queue of an interface, past the host's network stack, instead
-    /// of over a UDP socket. What a port cannot carry goes through the kernel.
-    pub fn port(mut self, port: PortBuilder) -> Self {
-        self.port = Some(port);
-        self
-    }
-
     /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the
     /// kernel chooses one. Over sockets, `0.0.0.0` stands for all addresses of IPv4, `[::]` for all of both
     /// families: each peer then gets everything from the address that it asked. Of several addresses the
@@ -244,27 +240,6 @@ impl Builder {
             streams = listen(&settings, sockets.local_addr());
         }
         self.endpoint(sockets.into(), settings, datagrams_max, streams.ok().flatten())
-    }
-
-    fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
-        // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU
-        // need several frames.
-        let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
-        let mut settings = self.settings_for(usual)?;
-        let datagrams_max = settings.window_packets;
-        let frames =
-            self.with_streams(&mut settings, |window| Frames::of(self.memory_bytes, &port, window))?;
-        let port = port.frame_count(frames.receive, frames.send);
-        let port = if frames.several { port.multi_buffer(true) } else { port };
-        let sockets = udp::Socket::builder().congestion_marks(true).open_queues(port, address)?;
-        let carrier = OverPort::new(sockets, frames.held_max());
-        let longest = u16::try_from(carrier.datagram_bytes_max()).unwrap_or(DATAGRAM_BYTES_MAX);
-        if longest < DATAGRAM_BYTES_MIN {
-            return Err(OpenError::Mtu { longest: longest.into(), least: DATAGRAM_BYTES_MIN.into() });
-        }
-        settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
-        let streams = listen(&settings, carrier.local_addr()).ok().flatten();
-        self.endpoint(carrier.into(), settings, datagrams_max, streams)
     }
 
     /// Divides memory for windows of this many packets, with some for streams if they are wanted and there is

@@ -316,6 +316,7 @@ impl PortBuilder {
         self
     }
 
+    #[cfg(feature = "message")]
     pub(crate) fn interface_name(&self) -> &str {
         &self.interface
     }

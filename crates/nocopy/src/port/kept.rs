@@ -46,18 +46,22 @@ impl NonblockingSender {
         self.returned.pop()
     }
 
-    /// All returned frames at once, for a protocol that uses no other method to take them.
-    pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
-        debug_assert!(self.returned.is_empty(), "asked for one by one before");
-        self.reap();
-        self.kept.drain(..)
-    }
-
     /// Takes back a frame that is not to be sent: without an atomic operation if it belongs to this half,
     /// otherwise like dropping it.
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);
+    }
+}
+
+/// For UDP over a port that carries messages.
+#[cfg(feature = "message")]
+impl NonblockingSender {
+    /// All returned frames at once, for a protocol that uses no other method to take them.
+    pub(crate) fn take_completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
+        debug_assert!(self.returned.is_empty(), "asked for one by one before");
+        self.reap();
+        self.kept.drain(..)
     }
 
     /// Makes the frame return unchanged after its next sending, even if headers are put in front of it.

@@ -493,6 +493,7 @@ impl Batch<'_> {
 
     /// Begins to load the first packet, of whose bytes another processor's cache may have the newest; false
     /// if the batch is empty.
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn prefetch_first(&self) -> bool {
         let first = self.packets.entry_hint(0);

@@ -18,7 +18,7 @@ use crate::engine::half::sender_half;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
-use crate::memory::area::{Area, Balance, Chain, DepartureTimes, Drafts, Faults, Frame, FramePool};
+use crate::memory::area::{Balance, Chain, DepartureTimes, Drafts, Faults, Frame, FramePool};
 use crate::ring::{Consumer, Producer};
 use crate::stats::Stats;
 use crate::sys::timed_epoll::TimedEpoll;
@@ -480,7 +480,8 @@ impl NonblockingSender {
         self.bytes.get().wrapping_sub(self.pool.short_bytes())
     }
 
-    pub(crate) fn area(&self) -> &Area {
+    #[cfg(feature = "message")]
+    pub(crate) fn area(&self) -> &crate::memory::area::Area {
         &self.inner.area
     }
 

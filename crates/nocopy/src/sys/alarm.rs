@@ -1,17 +1,17 @@
 //! A timer that stays set across many short waits.
 
+#[cfg(feature = "port")]
+mod wait;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use smallvec::SmallVec;
 
 use super::clock::boottime_ns;
-use super::poll::{Wakeup, poll};
 
 /// Ends waits instead of a time-out of poll(2). Such a time-out programs the processor's timer for each wait,
 /// and again when the wait ends early; in a virtual machine, either is an exit to the host. The alarm stays
@@ -30,27 +30,9 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, expires_ns: None })
     }
 
-    /// Waits until any of several descriptors is readable, at most for `timeout`, and rarely less.
-    pub(crate) fn wait_readable<'fd>(
-        &'fd mut self,
-        fds: impl Iterator<Item = BorrowedFd<'fd>>,
-        timeout: Duration,
-    ) -> io::Result<Wakeup> {
-        self.set_no_later_than(timeout)?;
-        let all = std::iter::once(self.timer.as_fd()).chain(fds);
-        let mut waited: SmallVec<[_; 4]> =
-            all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let wakeup = poll(&mut waited, None)?;
-        let mut events = waited.iter().map(|fd| !fd.revents().is_empty());
-        let rang = wakeup == Wakeup::Ready && events.next() == Some(true);
-        if rang {
-            self.expires_ns = None;
-        }
-        Ok(if rang && !events.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
-    }
-
     /// Makes the descriptor readable after `timeout` at the latest; `None` leaves the setting. It is not
     /// readable until then.
+    #[cfg(feature = "message")]
     pub(crate) fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_rung = self.expires_ns.is_some_and(|set_ns| set_ns <= boottime_ns());
         if has_rung {
@@ -98,6 +80,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+    use crate::sys::poll::Wakeup;
 
     #[test]
     fn waits_end_by_an_event_or_by_the_latest_alarm_time() {

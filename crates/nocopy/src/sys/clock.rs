@@ -5,15 +5,13 @@
 //! Rates, durations, and how long a call may wait follow `Instant`, which stands still then, so that no rate
 //! has anything to catch up.
 
-use std::mem::MaybeUninit;
-use std::time::Duration;
-
 /// Nanoseconds since the machine started, also those in which it was suspended (`CLOCK_BOOTTIME`). Not by
 /// `Instant`, whose overhead exceeds the clock's with one call per message. (`rustix` would do, but finds the
 /// vDSO by means that valgrind does not have.)
+#[cfg(any(feature = "message", feature = "port"))]
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    let mut now = std::mem::MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `now` is a place for a timespec.
     let done = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, now.as_mut_ptr()) };
     assert_eq!(done, 0, "every Linux has this clock");
@@ -23,15 +21,16 @@ pub(crate) fn boottime_ns() -> u64 {
 }
 
 /// Processor time that this thread has taken, in the kernel, too, also for interrupts that came meanwhile.
-pub(crate) fn processor_time() -> Duration {
+#[cfg(feature = "tcp")]
+pub(crate) fn processor_time() -> std::time::Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+    std::time::Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::os::fd::{AsFd, AsRawFd};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 

@@ -3,10 +3,9 @@
 
 use std::io;
 
-use netlink_packet_core::NlasIterator;
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use rustix::net::netlink;
 
-use super::route::{self, RawNetlinkMessage};
+use super::netlink::{NetlinkMessage, attributes_in, netlink_socket, request_dump, u32_at};
 use super::xsk::Statistics;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -41,8 +40,8 @@ pub(crate) fn xdp_sockets() -> io::Result<Option<Vec<XskDiagnosis>>> {
     request.extend([0; 4]); // of any inode
     request.extend(show.to_ne_bytes());
     request.extend([0; 8]); // of any cookie
-    let socket = route::netlink_socket(NETLINK_SOCK_DIAG)?;
-    match route::request_dump(&socket, RawNetlinkMessage { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
+    let socket = netlink_socket(Some(netlink::SOCK_DIAG))?;
+    match request_dump(&socket, &NetlinkMessage { kind: SOCK_DIAG_BY_FAMILY, bytes: request }) {
         Ok(answers) => {
             Ok(Some(answers.iter().filter_map(|answer| parse_xsk_diagnosis(&answer.bytes)).collect()))
         }
@@ -59,9 +58,8 @@ fn parse_xsk_diagnosis(message: &[u8]) -> Option<XskDiagnosis> {
         zero_copy: false,
         statistics: Statistics::default(),
     };
-    for attribute in NlasIterator::new(message.get(MESSAGE_BYTES..)?).flatten() {
-        let value = attribute.value();
-        match attribute.kind() {
+    for (kind, value) in attributes_in(message.get(MESSAGE_BYTES..)?) {
+        match kind {
             XDP_DIAG_INFO => (socket.interface_index, socket.queue) = (u32_at(value, 0)?, u32_at(value, 4)?),
             XDP_DIAG_UMEM => socket.zero_copy = u32_at(value, UMEM_FLAGS_BYTES)? & XDP_DU_F_ZEROCOPY != 0,
             XDP_DIAG_STATS => socket.statistics = parse_statistics(value)?,
@@ -83,8 +81,4 @@ fn parse_statistics(value: &[u8]) -> Option<Statistics> {
         tx_ring_empty_descs: word(5)?,
         ..Statistics::default()
     })
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }

@@ -1,12 +1,11 @@
 //! Generic netlink: one request at a time to one of the kernel's families.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
-use netlink_packet_core::{NLA_F_NESTED, NLM_F_REQUEST, NlasIterator};
-use netlink_sys::Socket;
-use netlink_sys::protocols::NETLINK_GENERIC;
+use rustix::net::netlink;
 
-use super::route::{self, RawNetlinkMessage, request_dump, request_reply};
+use super::netlink::{NetlinkMessage, attributes_in, netlink_socket, push_attribute, request_reply};
 
 /// The family that lists the others (`linux/genetlink.h`).
 const CONTROL_FAMILY: u16 = 16;
@@ -16,13 +15,13 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
 /// A netlink family, queried in the network namespace of the thread that looked it up.
 pub(crate) struct GenericFamily {
-    socket: Socket,
+    socket: OwnedFd,
     id: u16,
 }
 
 impl GenericFamily {
     pub(crate) fn look_up(name: &str) -> io::Result<Self> {
-        let socket = route::netlink_socket(NETLINK_GENERIC)?;
+        let socket = netlink_socket(Some(netlink::GENERIC))?;
         let mut control = Self { socket, id: CONTROL_FAMILY };
         let answer = control.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
         control.id = answer
@@ -33,14 +32,15 @@ impl GenericFamily {
     }
 
     pub(crate) fn request(&self, command: u8, attributes: &[NetlinkAttribute]) -> io::Result<GenericReply> {
-        let request = RawNetlinkMessage { kind: self.id, bytes: command_message(command, attributes) };
-        request_reply(&self.socket, request, NLM_F_REQUEST)?.map(GenericReply).ok_or_else(invalid_data_error)
+        let request = NetlinkMessage { kind: self.id, bytes: command_message(command, attributes) };
+        request_reply(&self.socket, &request, 0)?.map(GenericReply).ok_or_else(invalid_data_error)
     }
 
     /// Sends a command, and returns all its answers.
+    #[cfg(feature = "port")]
     pub(crate) fn dump(&self, command: u8, attributes: &[NetlinkAttribute]) -> io::Result<Vec<GenericReply>> {
-        let request = RawNetlinkMessage { kind: self.id, bytes: command_message(command, attributes) };
-        Ok(request_dump(&self.socket, request)?.into_iter().map(GenericReply).collect())
+        let request = NetlinkMessage { kind: self.id, bytes: command_message(command, attributes) };
+        Ok(super::netlink::request_dump(&self.socket, &request)?.into_iter().map(GenericReply).collect())
     }
 }
 
@@ -60,14 +60,11 @@ pub(crate) struct NetlinkAttribute(u16, Vec<u8>);
 
 impl NetlinkAttribute {
     fn emit(&self, bytes: &mut Vec<u8>) {
-        let length = u16::try_from(4 + self.1.len()).expect("short values");
-        bytes.extend(length.to_ne_bytes());
-        bytes.extend(self.0.to_ne_bytes());
-        bytes.extend(&self.1);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        push_attribute(bytes, self.0, &self.1);
     }
 }
 
+#[cfg(feature = "port")]
 pub(crate) fn u32_attribute(kind: u16, value: u32) -> NetlinkAttribute {
     NetlinkAttribute(kind, value.to_ne_bytes().to_vec())
 }
@@ -84,24 +81,22 @@ pub(crate) fn text_attribute(kind: u16, value: &str) -> NetlinkAttribute {
 pub(crate) fn nested_attribute(kind: u16, inner: &[NetlinkAttribute]) -> NetlinkAttribute {
     let mut bytes = Vec::new();
     inner.iter().for_each(|attribute| attribute.emit(&mut bytes));
-    NetlinkAttribute(kind | NLA_F_NESTED, bytes)
+    NetlinkAttribute(kind | libc::NLA_F_NESTED as u16, bytes)
 }
 
-pub(crate) struct GenericReply(RawNetlinkMessage);
+pub(crate) struct GenericReply(NetlinkMessage);
 
 impl GenericReply {
     /// An answer made of attributes, for tests.
     #[cfg(test)]
     pub(crate) fn from_attributes(attributes: &[NetlinkAttribute]) -> Self {
-        Self(RawNetlinkMessage { kind: 0, bytes: command_message(0, attributes) })
+        Self(NetlinkMessage { kind: 0, bytes: command_message(0, attributes) })
     }
 
     /// The value of an attribute that holds a number of 8 to 64 bits; `None` where the kernel does not say
     /// it.
     pub(crate) fn number_value(&self, kind: u16) -> Option<u64> {
-        let attributes = NlasIterator::new(self.0.bytes.get(4..)?);
-        let found = attributes.flatten().find(|attribute| attribute.kind() == kind)?;
-        let value = found.value();
+        let (_, value) = attributes_in(self.0.bytes.get(4..)?).find(|(found, _)| *found == kind)?;
         Some(match value.len() {
             1 => value[0].into(),
             2 => u16::from_ne_bytes(value.try_into().ok()?).into(),

@@ -1,10 +1,16 @@
 //! Socket options missing in other crates, and classic filters.
 
+#[cfg(feature = "port")]
+mod filter;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use nocopy_proto::filter::Instruction;
+#[cfg(feature = "port")]
+pub(crate) use filter::attach_filter;
+#[cfg(feature = "port")]
+pub(super) use filter::{attach_reject_all_filter, classic_instruction};
 
 /// Sets an option.
 ///
@@ -25,6 +31,7 @@ pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Whether the socket allows it already.
+#[cfg(feature = "tcp")]
 pub(crate) fn allows_zero_copy(socket: &impl AsFd) -> io::Result<bool> {
     // SAFETY: the option gives an `int`.
     Ok(unsafe { get_option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY)? } != 0)
@@ -82,34 +89,11 @@ pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>)
 }
 
 /// Sets how many bytes must have arrived before a waiting thread is woken (`SO_RCVLOWAT`).
+#[cfg(feature = "tcp")]
 pub(super) fn set_receive_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     // SAFETY: the option takes an `int`.
     unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes) }
-}
-
-/// Attaches a classic filter, replacing the current one.
-pub(crate) fn attach_filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
-    let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
-    // The kernel only reads them.
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
-    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call and are laid out as
-    // `sock_filter` is.
-    unsafe { set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
-}
-
-/// Attaches a filter that rejects everything.
-pub(super) fn attach_reject_all_filter(socket: &impl AsFd) -> io::Result<()> {
-    attach_filter(socket, &[classic_instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
-}
-
-pub(super) const fn classic_instruction(
-    code: u32,
-    jump_true: u8,
-    jump_false: u8,
-    constant: u32,
-) -> Instruction {
-    Instruction { code: code as u16, jump_true, jump_false, constant }
 }
 
 /// Sets the datagram size into which the kernel or the card cuts the socket's messages (`UDP_SEGMENT`).

@@ -115,6 +115,7 @@ impl Readiness {
 
     /// Makes the descriptor, as [`descriptor_with_others`](Self::descriptor_with_others).
     /// Errors: no descriptor is left.
+    #[cfg(any(feature = "tcp", feature = "tokio"))]
     pub(crate) fn open<'a>(
         &self,
         socket: BorrowedFd<'_>,

@@ -10,6 +10,7 @@ pub(crate) struct SignalBlockGuard {
 }
 
 impl SignalBlockGuard {
+    #[cfg(feature = "message")]
     pub(crate) fn block_all() -> Self {
         let mut set = empty_signal_set();
         // SAFETY: `set` is initialised and outlives the call.

@@ -1,11 +1,16 @@
 //! Sending datagrams by the kernel's UDP sockets, several in a call, gathered from several places.
 
+#[cfg(feature = "message")]
+mod copied;
+
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+#[cfg(feature = "message")]
+pub(crate) use copied::{CopiedBurst, allow_fragments};
 
 use super::option;
 
@@ -107,14 +112,16 @@ impl AddedControls {
         Self { control: [0; ADDED_BYTES], bytes: 0 }
     }
 
-    /// `interface`: that of an address that exists on its link only, otherwise 0.
+    /// As [`add_source`](Self::add_source).
+    #[cfg(feature = "message")]
     pub(crate) fn from_source(address: IpAddr, interface: u32) -> Self {
         let mut controls = Self::none();
         controls.add_source(address, interface);
         controls
     }
 
-    /// As [`from_source`](Self::from_source); at most once.
+    /// Names the address of this host that the datagrams come from; at most once. `interface`: that of an
+    /// address that exists on its link only, otherwise 0.
     pub(crate) fn add_source(&mut self, address: IpAddr, interface: u32) {
         match address {
             // struct in_pktinfo: the interface, `ipi_spec_dst`, and an address that only a receiver is told.
@@ -152,6 +159,7 @@ impl AddedControls {
         &mut control[header..header + data]
     }
 
+    #[cfg(feature = "port")]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.control[..self.bytes]
     }
@@ -171,6 +179,7 @@ pub(crate) struct KernelDestination<'a> {
     pub(crate) controls: Option<&'a AddedControls>,
 }
 
+#[cfg(all(feature = "tcp", feature = "uring"))] // for a ring of a stream
 impl KernelDestination<'static> {
     /// The address to which the socket is connected.
     pub(crate) const CONNECTED: Self = Self { address: None, controls: None };
@@ -361,77 +370,6 @@ impl fmt::Debug for Burst {
     }
 }
 
-/// Messages for one call that copies: the bytes are borrowed until it was made.
-#[derive(Debug)]
-pub(crate) struct CopiedBurst<'a> {
-    burst: &'a mut Burst,
-    bytes: PhantomData<&'a [u8]>,
-}
-
-impl<'a> CopiedBurst<'a> {
-    pub(crate) fn new(burst: &'a mut Burst) -> Self {
-        burst.clear();
-        Self { burst, bytes: PhantomData }
-    }
-
-    #[inline]
-    pub(crate) fn has_room(&self, pieces: usize) -> bool {
-        self.burst.has_room(pieces)
-    }
-
-    /// Begins a message of one datagram; see [`Burst::begin`].
-    #[inline]
-    pub(crate) fn begin_message(&mut self, to: Option<&KernelAddress>) {
-        self.burst.begin_message(to);
-    }
-
-    /// Adds control messages to the message begun last; see [`Burst::add_controls`].
-    pub(crate) fn add_controls(&mut self, added: &AddedControls) {
-        self.burst.add_controls(added);
-    }
-
-    /// Whether the message begun last has room for so many more pieces.
-    #[inline]
-    pub(crate) fn has_room_behind(&self, pieces: usize) -> bool {
-        self.burst.piece_count + pieces <= PIECES_MAX
-    }
-
-    /// Has the kernel cut the message begun last; see [`Burst::set_segment_bytes`].
-    #[inline]
-    pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u16) {
-        self.burst.set_segment_bytes(segment_bytes);
-    }
-
-    /// Adds a piece to the message begun last; see [`Burst::piece`].
-    #[inline]
-    pub(crate) fn push_piece(&mut self, bytes: &'a [u8]) {
-        self.burst.push_piece(bytes);
-    }
-
-    /// Sends copies of the messages, from number `from` on, without waiting, and returns how many the kernel
-    /// accepted. An error concerns the first.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
-        // SAFETY: every piece since `clear` is borrowed for longer than this, and there is no `MSG_ZEROCOPY`.
-        unsafe { self.burst.send(socket, from, libc::MSG_DONTWAIT) }
-    }
-}
-
-/// Sets whether the socket's datagrams may be fragmented: by the kernel if one is longer than the path's
-/// known MTU, and by routers. If not, such a datagram fails with `EMSGSIZE`.
-pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) -> io::Result<()> {
-    let (v4, v6) = if allowed {
-        (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT)
-    } else {
-        (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO)
-    };
-    if is_ipv6 {
-        // SAFETY: the option takes an `int`.
-        unsafe { option::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &v6)? };
-    }
-    // SAFETY: the option takes an `int`.
-    unsafe { option::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &v4) }
-}
-
 /// Sends one datagram in one piece; the kernel copies it.
 #[inline]
 pub(crate) fn send_datagram(
@@ -448,7 +386,7 @@ pub(crate) fn send_datagram(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The same, with control messages.
+/// As [`send_datagram`], with control messages.
 pub(crate) fn send_with_controls(
     socket: BorrowedFd<'_>,
     bytes: &[u8],

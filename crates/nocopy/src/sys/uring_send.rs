@@ -3,6 +3,9 @@
 //! Each send has two completions: its result, and, once the kernel no longer reads the memory, a notification
 //! whether it copied. They are reported as one.
 
+#[cfg(feature = "tcp")]
+mod stream;
+
 use nocopy_proto::errno::ErrorCause;
 use std::fmt;
 use std::io;
@@ -32,9 +35,6 @@ const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// The only registered buffer that gathered sends can use: the crate builds their entries with this number.
 const GATHERED_BUFFER: u16 = 0;
-
-/// How often to submit a send of a stream while the kernel is short of memory.
-const ATTEMPTS_MAX: u32 = 1000;
 
 /// The socket is the ring's only file.
 const SOCKET: types::Fixed = types::Fixed(0);
@@ -100,14 +100,6 @@ impl UringError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingFull;
 
-#[derive(Debug)]
-pub(crate) struct SendResult {
-    /// The number of bytes sent, or the error.
-    pub(crate) result: io::Result<usize>,
-    /// Whether the kernel copied all or part. Meaningless if `result` is an error.
-    pub(crate) copied: bool,
-}
-
 /// Arguments of a send that the kernel reads in addition to the bytes.
 ///
 /// It is kept until the result arrives. Addresses and pieces are read when the send is submitted
@@ -171,13 +163,13 @@ impl SendInFlight {
         u64::from(self.generation) << 32 | u64::from(place)
     }
 
-    /// Its outcome, if its memory is free: the result has arrived, and the notification, if there is to be
-    /// one.
-    fn finished_result(&self) -> Option<SendResult> {
+    /// Its outcome as for [`UringSender::reap`], if its memory is free: the result has arrived, and the
+    /// notification, if there is to be one.
+    fn finished_result(&self) -> Option<(io::Result<usize>, bool)> {
         let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
         let result =
             usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
-        Some(SendResult { result, copied: self.copied.unwrap_or(false) })
+        Some((result, self.copied.unwrap_or(false)))
     }
 }
 
@@ -352,70 +344,6 @@ impl UringSender {
         unsafe { self.queue_send_with_flags(user_data, pieces, to, segment_bytes, 0) }.map(drop)
     }
 
-    /// Sends on a stream by one system call, as much as the socket accepts at once, and returns how many
-    /// bytes that is. Like any other send it is reaped once its memory is free, also if it failed. Errors:
-    /// the kernel's, `WouldBlock` if there is no room in the send buffer or the ring; no byte was sent. Only
-    /// if the ring had no room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the
-    /// ring [is broken](Self::is_broken). Panics if it is used on after it broke: queued sends then never
-    /// leave the queue.
-    ///
-    /// # Safety
-    /// The memory of the pieces stays in place, unchanged, until `user_data` was reaped.
-    pub(crate) unsafe fn send_at_once<'p>(
-        &mut self,
-        user_data: u64,
-        pieces: impl IntoIterator<Item = &'p [u8]>,
-    ) -> io::Result<usize> {
-        // The next send would overtake a waiting one. Since Linux 6.10, a send that shares a packet with the
-        // one before is reported as copied although it is not (`io_link_skb` of io_uring/notif.c: the
-        // evidence is noted only for the first): so each ends its packet.
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_EOR;
-        // SAFETY: by contract.
-        let place = unsafe {
-            self.queue_send_with_flags(user_data, pieces, KernelDestination::CONNECTED, None, flags)
-        }
-        .map_err(|RingFull| io::ErrorKind::WouldBlock)?;
-        let mut attempts = 0;
-        loop {
-            let submitted = match self.queued {
-                0 => self.uring.submit_and_wait(1).map(drop), // taken, and not decided: it does not wait for room, so not for long
-                _ => self.submit(),
-            };
-            self.read_completions();
-            if let Some(result) = self.flights[place].result {
-                return usize::try_from(result)
-                    .map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
-            }
-            attempts += 1;
-            if submitted.is_err() && self.queued > 0 && attempts >= ATTEMPTS_MAX {
-                self.stop_submitting(place);
-                // An error of the ring, not of the connection: other methods still work.
-                return Err(io::Error::from_raw_os_error(libc::EIO));
-            }
-        }
-    }
-
-    /// The kernel refuses what is in the ring. Later it would be out of order in the stream, so nothing is
-    /// submitted any more.
-    fn stop_submitting(&mut self, place: usize) {
-        // The kernel has not taken the entry, and nothing is submitted from now on: it never reads this
-        // memory.
-        self.is_broken = true;
-        self.flights[place].result = Some(-libc::EIO);
-        // No underflow: it had no result until now.
-        self.undecided -= 1;
-        self.over.push(place as u32);
-    }
-
-    /// Whether the kernel refused a send of a stream: nothing may be queued any more.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.is_broken
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
     /// As [`queue_send`](Self::queue_send), with flags of send(2); returns the place of the send.
     ///
     /// # Safety
@@ -501,8 +429,10 @@ impl UringSender {
         let _ = self.uring.submitter().register_sync_cancel(Some(types::Timespec::new().sec(1)), all);
     }
 
-    /// Reports each send whose memory is free, once, without waiting. Returns how many.
-    pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, SendResult)) -> usize {
+    /// Reports each send whose memory is free, once, without waiting: the caller's number for it, the bytes
+    /// sent or the error, and whether the kernel copied all or part (meaningless with an error). Returns how
+    /// many.
+    pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, io::Result<usize>, bool)) -> usize {
         if self.uring.submission().taskrun() {
             // Lets the kernel write the completions of this thread's sends. An error leaves them for the next
             // time.
@@ -515,8 +445,8 @@ impl UringSender {
             let flight = &mut self.flights[place as usize];
             flight.is_open = false;
             self.free.push(place);
-            if let Some(done) = flight.finished_result() {
-                each(flight.user_data, done);
+            if let Some((result, copied)) = flight.finished_result() {
+                each(flight.user_data, result, copied);
             }
         }
         self.over = over; // its memory is used again

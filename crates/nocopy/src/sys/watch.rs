@@ -1,24 +1,18 @@
 //! Descriptors in tokio's reactor.
 
+#[cfg(feature = "tcp")]
+mod stream;
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+#[cfg(feature = "tcp")]
+pub(crate) use stream::{CallOutcome, wait_connected};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-
-/// What a call achieved that does not wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallOutcome<T> {
-    /// Nothing: it would have had to wait.
-    Blocked,
-    /// A result, and the next call would have to wait: the socket had no more to read, or no more room.
-    Exhausted(T),
-    /// A result.
-    Done(T),
-}
 
 /// A descriptor in tokio's reactor: a socket, or an epoll instance with several. Clones share it, so that one
 /// task may wait to read and another to write.
@@ -42,12 +36,6 @@ impl WatchedDescriptors {
         Ok(Self { descriptor: Arc::new(register_with_reactor(epoll, Interest::READABLE)?), is_socket: false })
     }
 
-    /// A socket, which may be registered with a reactor only once.
-    /// Errors: the kernel's. Panics outside of a tokio runtime.
-    pub(crate) fn of_socket(socket: Arc<OwnedFd>, interest: Interest) -> io::Result<Self> {
-        Ok(Self { descriptor: Arc::new(register_with_reactor(socket, interest)?), is_socket: true })
-    }
-
     /// Adds a descriptor to an epoll instance, for reading, room to write, and errors; until it is closed.
     pub(crate) fn add_descriptor(&self, descriptor: impl AsFd) -> io::Result<()> {
         debug_assert!(!self.is_socket);
@@ -66,56 +54,6 @@ impl WatchedDescriptors {
         ready!(self.descriptor.poll_read_ready(cx))?.clear_ready();
         Poll::Ready(Ok(()))
     }
-
-    /// Makes the call whenever there may be something to read, until it is not blocked. Several tasks may
-    /// wait.
-    pub(crate) async fn read<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        self.descriptor.async_io(Interest::READABLE, |_| call()).await
-    }
-
-    /// As [`read`](Self::read); only the last task that polled is woken.
-    pub(crate) fn poll_read<T>(
-        &self,
-        cx: &mut Context<'_>,
-        mut call: impl FnMut() -> io::Result<CallOutcome<T>>,
-    ) -> Poll<io::Result<T>> {
-        loop {
-            let mut ready = ready!(self.descriptor.poll_read_ready(cx))?;
-            match call()? {
-                CallOutcome::Blocked => ready.clear_ready(),
-                CallOutcome::Exhausted(result) => {
-                    if self.is_socket {
-                        ready.clear_ready();
-                    }
-                    return Poll::Ready(Ok(result));
-                }
-                CallOutcome::Done(result) => return Poll::Ready(Ok(result)),
-            }
-        }
-    }
-
-    /// Makes the call whenever a socket may have room, until it is not blocked. `None`: it was blocked, and
-    /// the reactor can no longer tell when there is room, because completions in the error queue look like an
-    /// end of the connection to it, which it remembers for good.
-    pub(crate) fn poll_write<T>(
-        &self,
-        cx: &mut Context<'_>,
-        mut call: impl FnMut() -> io::Result<CallOutcome<T>>,
-    ) -> Poll<io::Result<Option<T>>> {
-        debug_assert!(self.is_socket);
-        loop {
-            let mut ready = ready!(self.descriptor.poll_write_ready(cx))?;
-            match call()? {
-                CallOutcome::Blocked if ready.ready().is_write_closed() => return Poll::Ready(Ok(None)),
-                CallOutcome::Blocked => ready.clear_ready(),
-                CallOutcome::Exhausted(result) => {
-                    ready.clear_ready();
-                    return Poll::Ready(Ok(Some(result)));
-                }
-                CallOutcome::Done(result) => return Poll::Ready(Ok(Some(result))),
-            }
-        }
-    }
 }
 
 /// Registers a descriptor with tokio's reactor.
@@ -123,13 +61,4 @@ fn register_with_reactor(descriptor: Arc<OwnedFd>, interest: Interest) -> io::Re
     // SAFETY: an `Arc<OwnedFd>` refers to the same open descriptor until it is dropped, `AsyncFd` drops it
     // after it has deregistered it, and this module never replaces it.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
-}
-
-/// Resolves when a socket that is connecting has room to write, or failed.
-/// Errors: the kernel's. Panics outside of a tokio runtime.
-pub(crate) async fn wait_connected(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the descriptor is borrowed, so it stays open until this future has dropped the `AsyncFd`.
-    let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::WRITABLE) };
-    watched.map_err(io::Error::from)?.writable().await?.retain_ready();
-    Ok(())
 }

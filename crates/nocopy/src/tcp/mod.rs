@@ -37,6 +37,7 @@ mod item;
 mod mapped;
 mod method;
 mod open_error;
+#[cfg(any(feature = "message", feature = "tokio"))]
 mod opening;
 mod outcome;
 mod pages;
@@ -57,6 +58,7 @@ pub use builder::Builder;
 pub use chunk::Chunk;
 pub use method::Method;
 pub use open_error::OpenError;
+#[cfg(feature = "message")]
 pub(crate) use opening::ConnectInProgress;
 pub use pages::{PagePool, Pages};
 pub use published::{PublishError, Published};

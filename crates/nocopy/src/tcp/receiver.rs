@@ -300,6 +300,7 @@ impl NonblockingReceiver {
 
     /// Copies arrived bytes into the caller's memory, without waiting, and returns how many: 0 at the end of
     /// the stream, `None` if none have arrived. The caller counts them, and does not use [`io::BufRead`].
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn read_now(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         debug_assert!(self.unread.is_none(), "these bytes come after those of a chunk");
@@ -314,6 +315,7 @@ impl NonblockingReceiver {
     }
 
     /// The socket, for waits by this crate. Nothing is sent on it.
+    #[cfg(any(feature = "message", feature = "tokio"))]
     pub(crate) fn kernel_socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

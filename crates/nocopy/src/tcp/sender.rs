@@ -228,6 +228,7 @@ impl NonblockingSender {
     }
 
     /// Like `try_flush`, for at most that many bytes, so that other streams have their turn.
+    #[cfg(feature = "message")]
     pub(crate) fn try_flush_some(&mut self, bytes: usize) -> io::Result<bool> {
         self.flush_queue(false, bytes)
     }

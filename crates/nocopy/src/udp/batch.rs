@@ -6,7 +6,7 @@ use std::slice::IterMut;
 
 use super::message::Message;
 use super::metadata::Metadata;
-use super::over_port::{self, ReceivedPayload};
+use super::over_port;
 use super::run::{DatagramInfo, Run};
 use crate::memory::pool::Buffer;
 
@@ -208,10 +208,7 @@ impl Datagram<'_> {
             DatagramBody::OfRun(run, bytes) => {
                 Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)])
             }
-            DatagramBody::Port(datagram) => match datagram.take() {
-                ReceivedPayload::Frame(frame) => frame.into(),
-                ReceivedPayload::Bytes(bytes) => Buffer::from_owner(bytes),
-            },
+            DatagramBody::Port(datagram) => datagram.take().into(),
         };
         OwnedDatagram { from, metadata, bytes }
     }

@@ -1,5 +1,8 @@
 //! Settings and opening of a socket.
 
+#[cfg_attr(not(feature = "port"), path = "builder/absent.rs")]
+mod with_port;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -76,13 +79,6 @@ impl Builder {
             wait: None,
             settings: SocketSettings::default(),
         }
-    }
-
-    /// Sends and receives over a port, bypassing the host's network stack; datagrams that the port cannot
-    /// carry go through the kernel. See the [module](super). The socket sets the port's filter.
-    pub fn port(mut self, port: PortBuilder) -> Self {
-        self.port = Some(port);
-        self
     }
 
     /// Sends only by this method, instead of the one that measures best.
@@ -195,6 +191,7 @@ impl Builder {
     }
 
     /// Requests only the destination and interface of each datagram: for the carrier of messages.
+    #[cfg(feature = "message")]
     pub(crate) fn local_addresses(mut self, on: bool) -> Self {
         self.settings.local_addresses = on;
         self
@@ -202,6 +199,7 @@ impl Builder {
 
     /// Sends datagrams that routers may mark (ECT(0), RFC 3168), and requests only the marks of received
     /// ones: for the carrier of messages.
+    #[cfg(feature = "message")]
     pub(crate) fn congestion_marks(mut self, on: bool) -> Self {
         self.settings.congestion_marks = on;
         self
@@ -298,18 +296,9 @@ impl Builder {
         under.into_iter().map(|under| self.socket_over_port(under, &pool)).collect()
     }
 
-    /// Only the ports and kernel sockets below sockets over all queues: for the carrier of messages, which
-    /// sends by the ports directly.
-    pub(crate) fn open_queues(
-        self,
-        port: PortBuilder,
-        address: SocketAddr,
-    ) -> Result<Vec<over_port::Socket>, OpenError> {
-        over_port::Socket::open_queues(port, address, &self.settings)
-    }
-
     /// Only the receiving half, for the carrier of messages, which makes its own sending calls; errors of the
     /// network are not reported. One call receives into at most `batch` buffers.
+    #[cfg(feature = "message")]
     pub(crate) fn bind_receiver(
         self,
         address: SocketAddr,
@@ -349,23 +338,6 @@ impl Builder {
     fn new_kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
         kernel::Receiver::new(socket, given_or_new_pool(self.receive_pool.clone())?, batch)
             .map_err(setting_error("coalescing"))
-    }
-
-    /// Puts the halves of the port into the halves of the socket.
-    pub(super) fn socket_over_port(
-        &self,
-        under: over_port::Socket,
-        pool: &Pool,
-    ) -> Result<Socket, OpenError> {
-        let address = Some(under.local_addr());
-        let (receiver, port) = under.split();
-        let mut receiver = Receiver(NonblockingReceiver::from_port(receiver));
-        if let Some(wait) = self.wait {
-            receiver.set_wait(wait);
-        }
-        let kernel = Arc::clone(port.kernel_socket());
-        let sender = self.new_sender(kernel, pool.clone(), Some(port))?;
-        Ok(Socket { address, sender, receiver })
     }
 
     fn new_sender(

@@ -21,6 +21,7 @@ pub(super) struct Destination {
 /// What is set for datagrams besides their bytes and their destination, also as a kernel socket needs it.
 #[derive(Debug)]
 pub(super) struct Added {
+    #[cfg_attr(not(feature = "port"), expect(dead_code, reason = "for headers, which ports need"))]
     pub(super) ancillary: Ancillary,
     pub(super) controls: AddedControls,
 }
@@ -37,6 +38,7 @@ impl Destination {
         KernelDestination { address: self.address.as_ref(), controls }
     }
 
+    #[cfg(feature = "port")]
     #[inline]
     pub(super) fn added(&self) -> Option<&Added> {
         self.added.as_deref()

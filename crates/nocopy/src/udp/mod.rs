@@ -62,6 +62,7 @@
 mod ancillary;
 mod batch;
 mod builder;
+#[cfg_attr(not(feature = "port"), path = "by_port/absent.rs")]
 mod by_port;
 mod choice;
 mod destinations;
@@ -72,6 +73,7 @@ mod metadata;
 mod method;
 mod open_error;
 mod outcome;
+#[cfg_attr(not(feature = "port"), path = "over_port/absent.rs")]
 pub(crate) mod over_port;
 mod peer_error;
 mod receiver;

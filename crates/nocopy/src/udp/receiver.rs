@@ -114,6 +114,7 @@ impl NonblockingReceiver {
         Self(Left(Box::new(receiver)))
     }
 
+    #[cfg(feature = "port")]
     pub(super) fn from_port(receiver: over_port::Receiver) -> Self {
         Self(Right(Box::new(receiver)))
     }

@@ -99,6 +99,7 @@ impl Run {
     }
 
     /// Whether a router marked the datagrams; the kernel coalesces marked datagrams only with each other.
+    #[cfg(feature = "message")]
     pub(crate) fn is_congested(&self) -> bool {
         self.info.ecn == Some(Ecn::Ce)
     }

@@ -466,18 +466,12 @@ impl NonblockingSender {
     /// datagrams are also counted by the kernel's error: `refused_ENETUNREACH`, and so on. With sockets over
     /// all queues, the first has the `peer_errors` of all.
     pub fn stats(&self) -> Stats {
-        let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere);
+        let counts_elsewhere = self.port.as_ref().is_some_and(|port| port.counts_elsewhere());
         let network_errors = (!counts_elsewhere).then(|| self.network_error_count());
         let stats = self.outcome.stats(network_errors, self.queue.unknown_completions());
         match &self.port {
             None => stats,
-            Some(port) => {
-                let below = port.port().stats();
-                stats
-                    .with_counters(port.sent_counters().all_counters(below.moved))
-                    .with_dropped(below.counters_named(&["tx_dropped", "tx_invalid_descs"]))
-                    .with_faults(below.counters_named(&crate::port::TX_FAULTS))
-            }
+            Some(port) => port.with_sent_counters(stats),
         }
     }
 

@@ -11,6 +11,7 @@ use super::open_error::{OpenError, setting_error};
 use crate::sys::{udp_receive, udp_send};
 
 /// The most groups that a port's filter can distinguish.
+#[cfg(feature = "port")]
 const GROUPS_MAX: usize = 100;
 
 #[derive(Debug, Clone, Default)]
@@ -46,6 +47,7 @@ impl SocketSettings {
         }
     }
 
+    #[cfg(feature = "port")]
     pub(super) fn check_over_port(&self, address: SocketAddr) -> Result<(), OpenError> {
         if address.ip().is_unspecified() || address.ip().is_multicast() {
             return Err(OpenError::Unspecified { address });

@@ -2,6 +2,9 @@
 //! keeps one whose next hop does not answer (ARP, neighbour discovery) for some seconds, in the socket's send
 //! buffer: they could fill it, and no other peer would be answered.
 
+#[cfg(feature = "message")]
+mod silent;
+
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
@@ -9,10 +12,8 @@ use crate::engine::route::{RouteKind, Routes};
 use crate::sys::option;
 use crate::sys::udp_send::{send_buffer_bytes, unsent_bytes};
 
-/// The eighths of the send buffer that are open to any address, and to peers that have answered nothing, or
-/// not what they were sent before.
+/// The eighths of the send buffer that are open to any address.
 const STRANGERS: usize = 1;
-const SILENT_PEERS: usize = 4;
 
 /// After how many bytes the buffer is looked at again: less than the share of a usual one (208 KiB), and no
 /// system call for each datagram.
@@ -45,36 +46,6 @@ impl UnverifiedPeerLimit {
                 .current_routes(socket)
                 .and_then(|routes| is_next_hop_resolved(routes, None, to))
                 .unwrap_or(false)
-    }
-
-    /// The same for a peer that has answered nothing, or not what it was sent before, from one of this host's
-    /// addresses. `waiting` datagrams as long as this one go before it.
-    pub(crate) fn may_send_to_silent(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        bytes: usize,
-        waiting: usize,
-        way: (Option<IpAddr>, SocketAddr),
-    ) -> bool {
-        self.used_buffer_eighths(socket, bytes, waiting, SILENT_PEERS) < SILENT_PEERS
-            || self
-                .next_hops_unresolved(socket, std::iter::once(way))
-                .next()
-                .is_none_or(|is_absent| !is_absent)
-    }
-
-    /// For which peers the kernel would keep what is sent to them from these addresses of the host, because
-    /// their next hops do not answer: none if that cannot be looked up.
-    pub(crate) fn next_hops_unresolved(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        ways: impl Iterator<Item = (Option<IpAddr>, SocketAddr)>,
-    ) -> impl Iterator<Item = bool> {
-        let mut routes = self.current_routes(socket);
-        ways.map(move |(from, to)| {
-            let routes = routes.as_deref_mut();
-            routes.and_then(|routes| is_next_hop_resolved(routes, from, to)) == Some(false)
-        })
     }
 
     fn used_buffer_eighths(

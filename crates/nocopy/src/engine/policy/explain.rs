@@ -10,6 +10,7 @@ use super::{ExclusionReason, Policy};
 
 /// The unit of a policy's work, for the words of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "message"), expect(dead_code, reason = "units of work that is not built"))]
 pub(crate) enum WorkUnit {
     /// Datagrams of some bytes each, to several destinations.
     Datagrams,

@@ -208,12 +208,6 @@ impl<M: Copy + Eq> Policy<M> {
         self
     }
 
-    #[must_use]
-    pub(crate) fn with_work_unit(mut self, matter: WorkUnit) -> Self {
-        self.matter = matter;
-        self
-    }
-
     /// How to do the next work. Costs some 5 ns while work does not change, 10 ns if only the destination
     /// does, and 15 to 30 ns otherwise (measured).
     #[inline]
@@ -394,13 +388,22 @@ impl<M: Copy + Eq> Policy<M> {
             (fresh.last, fresh.table, fresh.candidates, fresh.budget);
     }
 
+    pub(crate) fn explain(&self) -> PolicyExplanation<M> {
+        explain::explain(self)
+    }
+}
+
+#[cfg(feature = "tcp")]
+impl<M: Copy + Eq> Policy<M> {
+    #[must_use]
+    pub(crate) fn with_work_unit(mut self, matter: WorkUnit) -> Self {
+        self.matter = matter;
+        self
+    }
+
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned
-    }
-
-    pub(crate) fn explain(&self) -> PolicyExplanation<M> {
-        explain::explain(self)
     }
 }
 

@@ -41,23 +41,6 @@ impl Ledger {
         }
     }
 
-    /// Removes bytes that are counted elsewhere as copied, first from those counted as not copied, so that
-    /// this number is never too high.
-    pub(crate) fn subtract_bytes(&mut self, mut bytes: u64) {
-        let Self { zero_copy, unknown, copied, .. } = self;
-        for part in [zero_copy, unknown].into_iter().chain(copied) {
-            let less = bytes.min(*part);
-            *part -= less;
-            bytes -= less;
-        }
-    }
-
-    /// Counts bytes as joined by a copy that were counted before as they arrived.
-    pub(crate) fn count_as_gathered(&mut self, bytes: u64) {
-        self.subtract_bytes(bytes);
-        self.add(Evidence::Copied(Cause::Gathered), 0, bytes);
-    }
-
     /// Number of datagrams.
     pub fn datagrams(&self) -> u64 {
         self.datagrams
@@ -75,6 +58,26 @@ impl Ledger {
             Evidence::Copied(cause) => self.copied[cause as usize],
             Evidence::Unknown => self.unknown,
         }
+    }
+}
+
+#[cfg(feature = "tcp")]
+impl Ledger {
+    /// Removes bytes that are counted elsewhere as copied, first from those counted as not copied, so that
+    /// this number is never too high.
+    pub(crate) fn subtract_bytes(&mut self, mut bytes: u64) {
+        let Self { zero_copy, unknown, copied, .. } = self;
+        for part in [zero_copy, unknown].into_iter().chain(copied) {
+            let less = bytes.min(*part);
+            *part -= less;
+            bytes -= less;
+        }
+    }
+
+    /// Counts bytes as joined by a copy that were counted before as they arrived.
+    pub(crate) fn count_as_gathered(&mut self, bytes: u64) {
+        self.subtract_bytes(bytes);
+        self.add(Evidence::Copied(Cause::Gathered), 0, bytes);
     }
 }
 

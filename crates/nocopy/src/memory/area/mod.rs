@@ -212,6 +212,7 @@ impl Area {
         self.shared.packet_bytes_max()
     }
 
+    #[cfg(feature = "message")]
     pub(crate) fn owns(&self, frame: &Frame) -> bool {
         std::ptr::eq(frame.shared.as_ptr(), Arc::as_ptr(&self.shared))
     }

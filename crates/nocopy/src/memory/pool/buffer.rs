@@ -9,8 +9,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::Pool;
 use super::owner::Owner;
-use super::{Pool, Registration};
 use crate::facts::io_error::convert_to_io_error;
 use crate::memory::area::Frame;
 
@@ -143,6 +143,7 @@ impl Buffer {
     }
 
     /// The value that it was made [of](Self::from_owner), if it is of that type.
+    #[cfg(any(feature = "bytes", feature = "message"))]
     pub(crate) fn owner_as<T: Sync + 'static>(&self) -> Option<&T> {
         // Not that of `from_raw`, whose bytes are not those of the value.
         let BufferOrigin::Owner(owner) = &self.origin else { return None };
@@ -190,6 +191,7 @@ impl Buffer {
     }
 
     /// The same buffer, to be written, if it could be made [writable](Self::try_into_mut).
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn writable(&mut self) -> Option<&mut BufferMut> {
         // SAFETY: a `BufferMut` is a buffer, in the same layout (`repr(transparent)`), that is known to be
@@ -204,7 +206,8 @@ impl Buffer {
     }
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
-    pub(crate) fn can_replace_pages(&self, ring: Option<&Registration>) -> bool {
+    #[cfg(feature = "tcp")]
+    pub(crate) fn can_replace_pages(&self, ring: Option<&super::Registration>) -> bool {
         let BufferOrigin::Pool { pool, .. } = &self.origin else { return false };
         let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is_same_pool(pool)));
         pool.0.whole_pages

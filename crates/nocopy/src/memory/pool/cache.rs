@@ -35,18 +35,6 @@ impl BufferCache {
         (self.free_max == 0).then(|| Arc::clone(&self.pool.0.sharers))
     }
 
-    /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a
-    /// half that has none in flight, so that waiting would be useless. A half gets as many as its share of
-    /// the pool.
-    #[cold]
-    pub(crate) fn take_reserved(&mut self) -> Option<BufferMut> {
-        if self.reserve.is_none() && self.pool.sharer_count() > 1 {
-            let share = (self.pool.total() / self.pool.sharer_count()).max(1);
-            self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
-        }
-        self.reserve.as_ref()?.take()
-    }
-
     /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<BufferMut> {
@@ -82,6 +70,22 @@ impl BufferCache {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.free.is_empty()
+    }
+}
+
+/// For streams, several of which may share a pool.
+#[cfg(feature = "tcp")]
+impl BufferCache {
+    /// A buffer in addition to the pool's, which are all in use by other streams and may never return. For a
+    /// half that has none in flight, so that waiting would be useless. A half gets as many as its share of
+    /// the pool.
+    #[cold]
+    pub(crate) fn take_reserved(&mut self) -> Option<BufferMut> {
+        if self.reserve.is_none() && self.pool.sharer_count() > 1 {
+            let share = (self.pool.total() / self.pool.sharer_count()).max(1);
+            self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
+        }
+        self.reserve.as_ref()?.take()
     }
 
     /// Whether few buffers are left, so that completions should be read.

@@ -4,15 +4,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::net::SendFlags;
-use smallvec::SmallVec;
-
 use super::numbering::{CallReport, CallTable, NoZeroCopyReason, OpenCall};
 use super::{CallNote, Entries, Extent, Payload, SendQueue};
 use crate::memory::pool::Registration;
-use crate::sys::udp_send::KernelDestination;
+use crate::sys::udp_send::{self, KernelDestination};
 use crate::sys::uring_send::{RingFull, UringError, UringSender};
-use crate::sys::{stream, udp_send};
 
 /// Calls by io_uring. The order of the fields matters: the ring is dropped before the pool whose memory it
 /// has registered.
@@ -20,6 +16,7 @@ use crate::sys::{stream, udp_send};
 pub(super) struct UringCalls<C> {
     pub(super) sender: UringSender,
     pub(super) calls: CallTable<OpenCall<C>>,
+    #[cfg_attr(not(feature = "tcp"), expect(dead_code, reason = "held; only a closed stream asks it"))]
     pub(super) memory: Registration,
     /// The socket's send buffer.
     buffer_bytes: usize,
@@ -35,20 +32,6 @@ pub(crate) fn is_of_method(error: &io::Error) -> bool {
     let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
     error.kind() == io::ErrorKind::Unsupported
         || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
-}
-
-/// How a stream is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SendMode {
-    /// `more`: other bytes follow at once, and may share a segment with the last of these (`MSG_MORE`).
-    Copied {
-        waits: bool,
-        more: bool,
-    },
-    ZeroCopy {
-        waits: bool,
-    },
-    Ring,
 }
 
 /// Memory for a call of several messages, each with a note.
@@ -103,7 +86,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         self.numbered.uncertain.is_some()
     }
 
-    fn check_zero_copy(&self) -> io::Result<()> {
+    pub(super) fn check_zero_copy(&self) -> io::Result<()> {
         self.check_not_forked()?;
         if self.numbered.is_zero_copy_sender() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
     }
@@ -125,63 +108,6 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         Batch { queue: self, burst, to }
     }
 
-    /// Sends on a stream, by one call, and returns how many bytes the kernel took. On an error of the kernel
-    /// it took none, and the call has no number. Zero-copy: `Unsupported` if this sender may make no such
-    /// calls, without a working ring, and in a forked child; `ENOBUFS` if the ring is full.
-    pub(crate) fn send(&mut self, extent: Extent, mode: SendMode, note: C) -> io::Result<usize> {
-        match mode {
-            // SAFETY: the entries are borrowed for the call, which copies.
-            SendMode::Copied { waits, more } => unsafe {
-                let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
-                let taken = stream::send_pieces(self.socket.as_fd(), &self.io_slices(extent), waits, flags)?;
-                Ok(taken.min(extent.bytes))
-            },
-            SendMode::ZeroCopy { waits } => self.send_numbered(extent, waits, note),
-            SendMode::Ring => self.send_by_ring(extent, note),
-        }
-    }
-
-    fn send_numbered(&mut self, extent: Extent, waits: bool, note: C) -> io::Result<usize> {
-        self.check_zero_copy()?;
-        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
-        // abandoned for good.
-        let taken = unsafe {
-            stream::send_pieces(self.socket.as_fd(), &self.io_slices(extent), waits, stream::ZERO_COPY)?
-        };
-        // The kernel's count is not trusted: more bytes would be those of entries that were not passed.
-        let taken = taken.min(extent.bytes);
-        let extent = self.entries.extent(extent.start, taken);
-        self.entries.open_call(extent.tickets());
-        self.numbered.calls.push(OpenCall { extent, note });
-        Ok(taken)
-    }
-
-    /// By the ring, which reports every call, even one that sent nothing.
-    fn send_by_ring(&mut self, extent: Extent, note: C) -> io::Result<usize> {
-        self.check_not_forked()?;
-        let Self { entries, ring, .. } = self;
-        // Below, `end` is the number that `push` gives: nothing else adds to the table in between.
-        let ring = match ring {
-            Some(ring) if !ring.sender.is_broken() => ring,
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        if ring.sender.is_full() {
-            // Not `WouldBlock`: the socket has room, so a wait for room would end at once.
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        // SAFETY: the entries are held, unchanged, until the call, recorded below, was reported, or they were
-        // abandoned for good.
-        let sent = unsafe { ring.sender.send_at_once(ring.calls.next_number(), entries.pieces(extent)) };
-        let extent = entries.extent(extent.start, extent.bytes.min(*sent.as_ref().unwrap_or(&0)));
-        entries.open_call(extent.tickets());
-        ring.calls.push(OpenCall { extent, note });
-        sent
-    }
-
-    fn io_slices(&self, extent: Extent) -> SmallVec<[io::IoSlice<'_>; 16]> {
-        self.entries.pieces(extent).map(io::IoSlice::new).collect()
-    }
-
     /// Makes the ring, with the pool's memory registered, unless it exists.
     pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringError> {
         if self.ring.is_some() {
@@ -198,18 +124,6 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
             self.readiness.watch_other(ring, true);
         }
         Ok(())
-    }
-
-    pub(crate) fn has_ring(&self) -> bool {
-        self.ring.is_some()
-    }
-
-    pub(crate) fn is_ring_full(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
-    }
-
-    pub(crate) fn is_ring_broken(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
     }
 
     /// How much of the send buffer the ring may fill with datagrams, so that none waits in the kernel and is
@@ -271,11 +185,11 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         // Repeats sends that the kernel refused for lack of memory. If that fails, the next call repeats
         // them.
         let _ = sender.submit();
-        sender.reap(|number, done| {
+        sender.reap(|number, result, copied| {
             // A number that is not open frees nothing.
             let Some(call) = calls.take(number) else { return };
-            let report = CallReport { copied: done.copied, is_first: true };
-            self.finished.push_back((call, done.result.map(|_| report)));
+            let report = CallReport { copied, is_first: true };
+            self.finished.push_back((call, result.map(|_| report)));
         });
     }
 }

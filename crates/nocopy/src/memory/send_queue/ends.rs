@@ -40,6 +40,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Whether all pages that the kernel reads can be replaced, once this sender's ring has ended.
+    #[cfg(feature = "tcp")]
     pub(crate) fn can_replace_pages(&self) -> bool {
         let ring = self.ring.as_ref().map(|ring| &ring.memory);
         self.entries.in_kernel().flat_map(Payload::buffers).all(|buffer| buffer.can_replace_pages(ring))

@@ -22,6 +22,8 @@
 mod calls;
 mod ends;
 mod numbering;
+#[cfg(feature = "tcp")]
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -32,9 +34,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use calls::UringCalls;
-pub(crate) use calls::{Burst, SendMode, is_no_buffers, is_of_method};
+pub(crate) use calls::{Burst, is_no_buffers, is_of_method};
 pub(crate) use numbering::{CallReport, Completion, KernelSocket, NoZeroCopyReason};
 use numbering::{NumberedCalls, OpenCall};
+#[cfg(feature = "tcp")]
+pub(crate) use stream::SendMode;
 
 use crate::facts::evidence::Evidence;
 use crate::memory::pool::{Buffer, BufferCache};
@@ -259,6 +263,7 @@ impl<P> Entries<P> {
     }
 
     /// Whether a call reads it.
+    #[cfg(feature = "tcp")]
     pub(crate) fn is_read(&self, ticket: u64) -> bool {
         self.get(ticket).open_calls > 0
     }
@@ -321,6 +326,7 @@ impl<P: Payload> Entries<P> {
     }
 
     /// The extent of so many bytes; of none, it has no entries.
+    #[cfg(feature = "tcp")]
     fn extent(&self, start: Position, bytes: usize) -> Extent {
         let (mut end, mut left) = (start, bytes);
         if bytes == 0 {
@@ -484,6 +490,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// The payload at the head, and the socket.
     /// Panics if a call reads it, or nothing is queued.
+    #[cfg(feature = "tcp")]
     pub(crate) fn front_mut(&mut self) -> (&mut P, BorrowedFd<'_>) {
         let entry = self.entries.get_mut(self.head.ticket);
         assert!(entry.open_calls == 0, "the kernel reads it");
@@ -492,6 +499,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
 
     /// Removes the payload at the head, if it is wanted and no call reads it. To be [put
     /// back](Self::restore_front), or [passed](Self::advance).
+    #[cfg(feature = "port")]
     pub(crate) fn take_front(&mut self, is_wanted: impl FnOnce(&P) -> bool) -> Option<P> {
         let entry = self.entries.get_mut(self.head.ticket);
         if entry.open_calls > 0 {
@@ -501,6 +509,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Panics if nothing was removed.
+    #[cfg(feature = "port")]
     pub(crate) fn restore_front(&mut self, payload: P) {
         let entry = self.entries.get_mut(self.head.ticket);
         assert!(entry.payload.is_none() && entry.open_calls == 0, "there is a payload");
@@ -624,6 +633,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     }
 
     /// Makes [`descriptor`](Self::descriptor). Errors: no descriptor is left.
+    #[cfg(any(feature = "tcp", feature = "tokio"))]
     pub(crate) fn open_descriptor(&self) -> io::Result<()> {
         self.readiness.open(self.socket(), self.ring_descriptor())
     }

@@ -210,6 +210,7 @@ pub(crate) enum NoZeroCopyReason {
     /// There may be other descriptors of the socket, through which such calls may be made.
     Shared,
     /// Such calls were made before the socket was handed over, so their number is not known.
+    #[cfg(feature = "tcp")]
     Used,
     Kernel(#[source] io::Error),
 }
@@ -224,6 +225,7 @@ impl NoZeroCopyReason {
                 "the program may have other descriptors of this socket, and the kernel numbers the MSG_ZEROCOPY calls of all together; use \
                  io_uring, or a socket that was made here"
             }
+            #[cfg(feature = "tcp")]
             Self::Used => {
                 "the socket was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set); hand it over unused"
             }

@@ -9,7 +9,9 @@ use std::time::Instant;
 use nocopy_proto::message::wire::Headers;
 use nocopy_proto::message::{Path, Time};
 
-use super::{Alone, Carrier, Deliver, Layout, Lone, OverPort, Packet, Received, Returned, Room, Sockets};
+#[cfg(feature = "port")]
+use super::OverPort;
+use super::{Alone, Carrier, Deliver, Layout, Lone, Packet, Received, Returned, Room, Sockets};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
@@ -21,6 +23,7 @@ use crate::port::Wait;
 #[derive(Debug)]
 pub(in crate::message) enum AnyCarrier {
     Sockets(Box<Sockets>),
+    #[cfg(feature = "port")]
     Port(Box<OverPort>),
 }
 
@@ -37,7 +40,11 @@ impl AnyCarrier {
     }
 
     pub(in crate::message) fn sockets(&self) -> Option<&Sockets> {
-        if let Self::Sockets(sockets) = self { Some(sockets) } else { None }
+        match self {
+            Self::Sockets(sockets) => Some(sockets),
+            #[cfg(feature = "port")]
+            Self::Port(_) => None,
+        }
     }
 }
 
@@ -47,6 +54,7 @@ impl From<Sockets> for AnyCarrier {
     }
 }
 
+#[cfg(feature = "port")]
 impl From<OverPort> for AnyCarrier {
     fn from(port: OverPort) -> Self {
         Self::Port(Box::new(port))
@@ -58,6 +66,7 @@ macro_rules! carry {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self {
             Self::Sockets(carrier) => carrier.$method($($argument),*),
+            #[cfg(feature = "port")]
             Self::Port(carrier) => carrier.$method($($argument),*),
         }
     };

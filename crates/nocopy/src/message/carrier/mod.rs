@@ -1,6 +1,7 @@
 //! A *carrier* sends and receives an endpoint's datagrams, over sockets or a port.
 
 mod any;
+#[cfg_attr(not(feature = "port"), path = "port/absent.rs")]
 mod port;
 mod sockets;
 
@@ -29,7 +30,9 @@ use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, BufferMut};
 use crate::port::Wait;
 pub(super) use any::AnyCarrier;
-pub(super) use port::{OverPort, Returned};
+#[cfg(feature = "port")]
+pub(super) use port::OverPort;
+pub(super) use port::Returned;
 pub(super) use sockets::{PASSING, Parts, Polled, Sockets, send_to};
 
 /// A packet to send: its index in the memory of its carrier.
@@ -91,6 +94,7 @@ impl Hold {
 
 /// A received datagram, in the memory where it lies.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "port"), expect(dead_code, reason = "frames are those of ports"))]
 pub(super) enum Received {
     /// In a small buffer of its own.
     Buffer(Buffer),
@@ -115,7 +119,7 @@ impl Received {
     /// Hands a datagram over to the program.
     pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
         match (self, home) {
-            (Self::Frame(frame, queue), Some(home)) => Self::Given(port::Given::new(frame, queue, home)),
+            (Self::Frame(frame, queue), Some(home)) => port::Given::received(frame, queue, home),
             (Self::Bytes(bytes, queue), Some(home)) => {
                 home.count(queue); // the program's from here on
                 Self::Bytes(bytes, queue)
@@ -295,6 +299,7 @@ impl Room {
 pub(super) trait Deliver {
     /// Reads the clock, because datagrams have come. The call waits for everything that is being loaded, so
     /// it comes before their bytes are read.
+    #[cfg(feature = "port")]
     fn begin(&mut self) {}
 
     /// The address of this host to which the datagrams went that follow, if it was bound to all of them.

@@ -121,8 +121,8 @@ pub(in crate::message) struct Given {
 }
 
 impl Given {
-    pub(super) fn new(frame: Frame, queue: u16, home: &Arc<Returned>) -> Self {
-        Self { frame, queue, home: Arc::clone(home) }
+    pub(super) fn received(frame: Frame, queue: u16, home: &Arc<Returned>) -> Received {
+        Received::Given(Self { frame, queue, home: Arc::clone(home) })
     }
 }
 

@@ -12,7 +12,7 @@ use polled::{PolledFuture, is_pending, poll_and_drop};
 
 use super::*;
 use crate::engine::asynchronous::AsyncSender;
-use crate::memory::area::{AreaConfig, PoolDirection, no_metadata_for_mode};
+use crate::memory::area::{Area, AreaConfig, PoolDirection, no_metadata_for_mode};
 use crate::port::backend::Backend;
 use crate::ring;
 use crate::sys::xsk::Statistics;

@@ -3,14 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use netlink_packet_core::NLM_F_REQUEST;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
-
 use super::{Error, Program};
 use crate::sys::bpf;
 use crate::sys::interface::Interface;
-use crate::sys::route::{self, request_reply};
+use crate::sys::route::attached_programs;
 
 // linux/if_link.h
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -87,19 +83,9 @@ fn attach_error(interface: &Interface, at: Attach, source: io::Error) -> Error {
 }
 
 pub(crate) fn attached_program(interface_index: u32) -> io::Result<Option<(u32, Attach)>> {
-    let mut message = LinkMessage::default();
-    message.header.index = interface_index;
-    let reply = request_reply(&route::route_socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
-    let Some(RouteNetlinkMessage::NewLink(link)) = reply else { return Ok(None) };
-    let xdp = link.attributes.into_iter().find_map(|attribute| match attribute {
-        LinkAttribute::Xdp(xdp) => Some(xdp),
-        _ => None,
-    });
-    Ok(xdp.into_iter().flatten().find_map(|entry| match entry {
-        LinkXdp::DrvProgId(id) => Some((id, Attach::Native)),
-        LinkXdp::SkbProgId(id) => Some((id, Attach::Generic)),
-        _ => None,
-    }))
+    let programs = attached_programs(interface_index)?;
+    let in_driver = programs.in_driver.map(|id| (id, Attach::Native));
+    Ok(in_driver.or(programs.generic.map(|id| (id, Attach::Generic))))
 }
 
 #[cfg(test)]

@@ -8,6 +8,12 @@ use super::super::poll::wait_readable;
 use super::*;
 use crate::memory::pool::{BufferMut, Pool};
 
+#[derive(Debug)]
+struct SendResult {
+    result: io::Result<usize>,
+    copied: bool,
+}
+
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn uring_sender(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
@@ -47,19 +53,20 @@ fn submit_and_reap_all(ring: &mut UringSender) -> HashMap<u64, SendResult> {
     let deadline = Instant::now() + PATIENCE;
     ring.submit().unwrap();
     while ring.in_flight() > 0 {
-        let count =
-            ring.reap(|user_data, done| assert!(all.insert(user_data, done).is_none(), "{user_data} twice"));
+        let count = ring.reap(|user_data, result, copied| {
+            assert!(all.insert(user_data, SendResult { result, copied }).is_none(), "{user_data} twice");
+        });
         if count == 0 {
             assert!(Instant::now() < deadline, "stuck: {ring:?}");
             wait_readable(ring.as_fd(), Duration::from_millis(100)).unwrap();
         }
     }
-    assert_eq!((ring.reap(|_, _| panic!("nothing is left")), ring.faults()), (0, 0));
+    assert_eq!((ring.reap(|_, _, _| panic!("nothing is left")), ring.faults()), (0, 0));
     all
 }
 
-fn errno_of_result(done: &SendResult) -> Option<i32> {
-    done.result.as_ref().err().and_then(io::Error::raw_os_error)
+fn errno_of_result(result: &io::Result<usize>) -> Option<i32> {
+    result.as_ref().err().and_then(io::Error::raw_os_error)
 }
 
 #[test]
@@ -185,9 +192,9 @@ fn errors_are_reported_and_sending_continues() {
         ring.queue_send(5, [&bytes[..100]], KernelDestination::CONNECTED, None).unwrap();
     }
     let done = submit_and_reap_all(&mut ring);
-    assert_eq!(errno_of_result(&done[&1]), Some(libc::EMSGSIZE), "longer than a datagram");
-    assert_eq!(errno_of_result(&done[&2]), Some(libc::EMSGSIZE), "longer than a packet");
-    assert_eq!(errno_of_result(&done[&4]), Some(libc::EINVAL), "more than 128 datagrams");
+    assert_eq!(errno_of_result(&done[&1].result), Some(libc::EMSGSIZE), "longer than a datagram");
+    assert_eq!(errno_of_result(&done[&2].result), Some(libc::EMSGSIZE), "longer than a packet");
+    assert_eq!(errno_of_result(&done[&4].result), Some(libc::EINVAL), "more than 128 datagrams");
     assert!(done[&3].result.is_ok(), "0 does not cut");
     assert_eq!(receive_datagram(&sink).len(), 30_000);
     assert_eq!(*done[&5].result.as_ref().unwrap(), 100);
@@ -200,7 +207,7 @@ fn errors_are_reported_and_sending_continues() {
         // SAFETY: as above.
         unsafe { ring.queue_send(user_data, [&bytes[..100]], KernelDestination::CONNECTED, None) }.unwrap();
         let done = submit_and_reap_all(&mut ring);
-        assert_eq!(errno_of_result(&done[&user_data]), (user_data == 7).then_some(libc::ECONNREFUSED));
+        assert_eq!(errno_of_result(&done[&user_data].result), (user_data == 7).then_some(libc::ECONNREFUSED));
     }
 }
 
@@ -315,7 +322,7 @@ fn sends_on_a_broken_ring_fail_and_are_reaped() {
         count += 1;
     }
     let mut over = Vec::new();
-    ring.reap(|number, done| over.push((number, errno_of_result(&done))));
+    ring.reap(|number, result, _| over.push((number, errno_of_result(&result))));
     assert_eq!(over, [(0, Some(libc::EIO)), (1, Some(libc::EIO)), (2, Some(libc::EIO))]);
     assert_eq!((ring.in_flight(), ring.has_waiting_sends(), ring.is_broken()), (0, false, true));
 }

@@ -12,7 +12,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::NonblockingSender;
-use super::ends::StreamState;
 use crate::engine::policy::saturating_size;
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::evidence::{Cause, Evidence};
@@ -354,9 +353,10 @@ impl NonblockingSender {
 
     /// Sends bytes now if nothing is queued before them and copying them is the method for so many; returns
     /// how many the socket accepted, which may be none.
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn try_send_copy(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.queued() > 0 || self.end == StreamState::Finished {
+        if self.queued() > 0 || self.end == super::ends::StreamState::Finished {
             return Ok(0);
         }
         let choice = self.policy.choose(write_work(bytes.len()));

@@ -22,13 +22,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub(crate) use receiver::{Batch, Datagram, ReceivedPayload, Receiver};
+#[cfg(feature = "message")]
+pub(crate) use receiver::ReceivedPayload;
+pub(crate) use receiver::{Batch, Datagram, Receiver};
 pub(crate) use sender::Sender;
 
 use super::open_error::OpenError;
 use super::settings::SocketSettings;
 use crate::engine::route::RouteError;
-use crate::memory::area::Area;
 use crate::port::filter::Program;
 use crate::port::{self, Port, PortBuilder};
 use crate::sys::interface::Interface;
@@ -104,7 +105,8 @@ impl Socket {
         self.sender.local_addr()
     }
 
-    pub(crate) fn area(&self) -> &Area {
+    #[cfg(feature = "message")]
+    pub(crate) fn area(&self) -> &crate::memory::area::Area {
         self.sender.port().area()
     }
 }

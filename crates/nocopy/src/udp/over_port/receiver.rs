@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::UdpPacket;
-use nocopy_proto::wire::{Ecn, UdpFlow};
+use nocopy_proto::wire::UdpFlow;
 
 use super::super::OpenError;
 use super::super::drops::sk_drops_counter;
@@ -23,6 +23,7 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::metadata::Timestamp;
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::{Chain, Frame, Packet};
+use crate::memory::pool::Buffer;
 use crate::port::drivers;
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::stats::Stats;
@@ -408,6 +409,7 @@ impl<'half> Iterator for Batch<'half> {
 
 impl<'half> Batch<'half> {
     /// Begins to load the first packet; false if there is none.
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn prefetch(&self) -> bool {
         self.packets.prefetch_first()
@@ -580,9 +582,10 @@ impl Datagram<'_> {
     }
 
     /// Whether a router on the path marked it.
+    #[cfg(feature = "message")]
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.info.ecn == Some(Ecn::Ce)
+        self.info.ecn == Some(nocopy_proto::wire::Ecn::Ce)
     }
 
     pub(in crate::udp) fn metadata(&self) -> Metadata {
@@ -630,4 +633,13 @@ pub(crate) enum ReceivedPayload {
     Frame(Frame),
     /// In separate memory: it arrived through the kernel, or in several buffers.
     Bytes(Box<[u8]>),
+}
+
+impl From<ReceivedPayload> for Buffer {
+    fn from(payload: ReceivedPayload) -> Self {
+        match payload {
+            ReceivedPayload::Frame(frame) => frame.into(),
+            ReceivedPayload::Bytes(bytes) => Self::from_owner(bytes),
+        }
+    }
 }

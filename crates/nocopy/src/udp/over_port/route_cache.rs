@@ -53,8 +53,6 @@ pub(super) enum KernelReason {
     Broadcast,
     /// The kernel adds other headers.
     Encapsulated,
-    /// The address may be forged: no route is looked up for it.
-    Stranger,
 }
 
 #[derive(Debug, Clone, Copy)]

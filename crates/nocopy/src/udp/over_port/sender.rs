@@ -1,9 +1,11 @@
 //! The half that sends.
 
+#[cfg(feature = "message")]
+mod for_messages;
+
 use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
 use super::super::destinations::Added;
+#[cfg(feature = "message")]
 use super::super::strangers::UnverifiedPeerLimit;
 use super::kernel::KernelSockets;
 use super::route_cache::{KernelReason, RouteCache, SendPath};
@@ -20,6 +23,7 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::send_queue::KernelSocket;
+use crate::stats::Stats;
 use crate::sys::clock::boottime_ns;
 
 counters! {
@@ -66,7 +70,7 @@ impl SentCounters {
     }
 
     /// All counters; the kernel has taken so many of the datagrams over the port.
-    pub(in crate::udp) fn all_counters(&self, taken: u64) -> impl Iterator<Item = Counter> + use<> {
+    fn all_counters(&self, taken: u64) -> impl Iterator<Item = Counter> + use<> {
         let counter = |name, meaning, value| Counter { name: Cow::Borrowed(name), meaning, value };
         let through = "Datagrams through the kernel, for all of these reasons.";
         let through = counter("through_kernel", through, self.through_kernel_count());
@@ -95,7 +99,6 @@ impl SentCounters {
             KernelReason::Local => &mut self.local,
             KernelReason::Broadcast => &mut self.broadcast,
             KernelReason::Encapsulated => &mut self.encapsulated,
-            KernelReason::Stranger => &mut self.strangers,
         };
         *count += 1;
         self.through_kernel_bytes += bytes as u64;
@@ -120,13 +123,14 @@ pub(crate) struct Sender {
     port: crate::port::NonblockingSender,
     kernel: Arc<KernelSockets>,
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
-    pub(in crate::udp) counts_elsewhere: bool,
+    counts_elsewhere: bool,
     route_cache: RouteCache,
     sent: SentCounters,
     /// Whether nothing was queued since the last flush.
     at_rest: bool,
     /// Whether there were too few free frames to copy the last datagram.
     lacked_frames: bool,
+    #[cfg(feature = "message")]
     strangers: UnverifiedPeerLimit,
 }
 
@@ -171,25 +175,16 @@ impl Sender {
         route_cache: RouteCache,
         counts_elsewhere: bool,
     ) -> Self {
-        let (sent, strangers) = (SentCounters::default(), UnverifiedPeerLimit::default());
         Self {
             port,
             kernel,
             counts_elsewhere,
             route_cache,
-            sent,
+            sent: SentCounters::default(),
             at_rest: true,
             lacked_frames: false,
-            strangers,
-        }
-    }
-
-    /// Begins a batch, if none has begun, with a time that the caller has read just now; otherwise the next
-    /// send reads the clock.
-    #[inline]
-    pub(crate) fn begin_batch(&mut self, now_ns: u64) {
-        if std::mem::replace(&mut self.at_rest, false) {
-            self.route_cache.expire(now_ns);
+            #[cfg(feature = "message")]
+            strangers: UnverifiedPeerLimit::default(),
         }
     }
 
@@ -212,25 +207,6 @@ impl Sender {
         added: Option<&Added>,
     ) -> Result<(), Rejected<Frame>> {
         self.send_by_any_path(frame, to, added).map(drop)
-    }
-
-    /// Like [`Sender::send_to`], for a payload that the caller wants back: when the kernel has finished with
-    /// its frame, the frame waits for [`Sender::reap_into`], with the payload as it was sent, without
-    /// headers. The frame of a datagram sent through the kernel waits there at once.
-    #[inline]
-    pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
-        self.port.keep(&frame);
-        match self.send_by_any_path(frame, to, None) {
-            Ok(None) => Ok(()),
-            Ok(Some(frame)) => {
-                self.port.return_kept(frame);
-                Ok(())
-            }
-            Err(rejected) => {
-                self.port.cancel_keep(&rejected.item);
-                Err(rejected)
-            }
-        }
     }
 
     /// Returns the frame of a datagram that was sent through the kernel.
@@ -367,18 +343,6 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends to an address that may be forged: through the kernel, so that no route is looked up or
-    /// remembered for it. It may overtake queued datagrams. [`Reason::Full`]: so many wait there for hosts
-    /// that may not exist that the rest is for others.
-    pub(crate) fn send_to_unverified(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
-        if !self.strangers.may_send_to_unverified(self.kernel.socket().as_fd(), payload.len(), to) {
-            return Err(Reason::Full);
-        }
-        self.kernel.send_to(&[payload], to, None).map_err(kernel_send_reason)?;
-        self.sent.count_through_kernel(KernelReason::Stranger, payload.len());
-        Ok(())
-    }
-
     /// Publishes queued datagrams to the kernel and makes it send, once for a whole batch; see
     /// [`Sender::flush`](crate::Sender::flush).
     ///
@@ -399,17 +363,6 @@ impl Sender {
         self.port.reap()
     }
 
-    /// Takes back frames that the kernel has sent, and adds those of [`send_kept`](Sender::send_kept) to
-    /// `frames`; see [`nocopy::Sender::completed`].
-    ///
-    /// [`nocopy::Sender::completed`]: crate::port::NonblockingSender::completed
-    pub(crate) fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
-        let completed = self.port.take_completed();
-        let count = completed.len();
-        frames.extend(completed);
-        count
-    }
-
     /// Takes back a frame that is not to be sent (again); see [`nocopy::Sender::recycle`].
     ///
     /// [`nocopy::Sender::recycle`]: crate::port::NonblockingSender::recycle
@@ -425,8 +378,22 @@ impl Sender {
     }
 
     /// Sent datagrams, by path. Errors of the network are not included: the socket reports them.
-    pub(in crate::udp) fn sent_counters(&self) -> SentCounters {
+    pub(super) fn sent_counters(&self) -> SentCounters {
         SentCounters { announced_changes: self.route_cache.announced_changes(), ..self.sent }
+    }
+
+    /// Whether the errors of the network are those of another socket, too, which counts them.
+    pub(in crate::udp) fn counts_elsewhere(&self) -> bool {
+        self.counts_elsewhere
+    }
+
+    /// Adds what was sent, by path, and what the port lost.
+    pub(in crate::udp) fn with_sent_counters(&self, stats: Stats) -> Stats {
+        let below = self.port.stats();
+        stats
+            .with_counters(self.sent_counters().all_counters(below.moved))
+            .with_dropped(below.counters_named(&["tx_dropped", "tx_invalid_descs"]))
+            .with_faults(below.counters_named(&crate::port::TX_FAULTS))
     }
 
     /// The evidence for all payloads: the port's evidence, or the cause of a copy.
