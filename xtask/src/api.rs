@@ -11,8 +11,8 @@ use crate::step::{CommandStep, Failed, repository_root};
 
 const LIST: &str = "docs/api.txt";
 
-/// All features that add to the API.
-const FEATURES: &str = "bytes,futures,tokio";
+/// All features for users beside the default ones.
+const FEATURES: &str = "bytes,futures,tokio,tracing";
 
 /// The most types and functions that the API may have, with the default features and with all: as many as a
 /// user can learn.

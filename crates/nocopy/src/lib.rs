@@ -79,8 +79,25 @@
 //! | `tokio` | asynchronous halves | no |
 //! | `futures` | those as `Stream`s and `Sink`s, with `tokio` | no |
 //! | `bytes` | conversions from and into `bytes::Bytes` | no |
+//! | `tracing` | [events](#events) when a method or a mode changes, and at first copies | no |
 //!
 //! Where `uring` is missing, io_uring's methods are ruled out, and `explain` says so.
+//!
+//! # Events
+//!
+//! With the feature `tracing` there is one event when something is new in what `explain` or `ledger` of a half
+//! says, in the same words, and none per packet or call. All have the target `nocopy` and the field `half`;
+//! those of ports and captures also `interface` and `queue`.
+//!
+//! | event | level | more fields |
+//! |---|---|---|
+//! | `mode refused`: a port does not get a faster mode | warn | `mode`, `reason` |
+//! | `mode taken`: a port or a capture was opened | info | `mode`, `reason` if modes were tried in another order |
+//! | `method changed`: another one was measured to be faster, or is used instead | info | `method`, `work`, `reason`: the former one |
+//! | `method ruled out`: after the half was made | info | `method`, `reason` |
+//! | `first copy` of a half for a cause | info | `cause` |
+//!
+//! A port below a socket or an endpoint, and the streams of an endpoint, have their own events.
 //!
 //! # What else there is
 //!
@@ -105,7 +122,7 @@
 //! memory
 //! sys
 //! ring
-//! stats
+//! stats  events
 //! sync  counter  facts
 //! ```
 
@@ -115,6 +132,7 @@ mod bytes;
 pub mod capture;
 mod counter;
 mod engine;
+mod events;
 mod facts;
 #[cfg(feature = "futures")]
 mod futures;

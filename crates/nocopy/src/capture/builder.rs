@@ -11,6 +11,8 @@ use super::control::{CaptureState, limited_instructions, packet_socket_filter};
 use super::open_error::{BLOCK_BYTES_MAX, OpenError, PAGE_BYTES};
 use super::{Capture, NonblockingCapture, ReceivedCounts};
 use crate::engine::wait::{Wait, WakeupCoalescer};
+use crate::events;
+use crate::facts::mode::Mode;
 use crate::sys::interface::{Interface, InterfaceError, InterfaceQuery, PromiscuousGuard};
 use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
 
@@ -149,7 +151,7 @@ impl Builder {
         let (socket, blocks) =
             lend(&capture, &instructions).map_err(|error| self.refusal_error(&capture, error))?;
         let promiscuous = self.promiscuous.then(|| PromiscuousGuard::turn_on(interface.index)).transpose();
-        Ok(Capture(NonblockingCapture {
+        let capture = NonblockingCapture {
             blocks,
             shared: Arc::new(self.capture_state(socket)),
             query: InterfaceQuery::of(interface.index).map_err(system("look after it"))?,
@@ -157,7 +159,9 @@ impl Builder {
             wait: self.wait,
             coalescer: WakeupCoalescer::default(),
             received: ReceivedCounts::default(),
-        }))
+        };
+        events::mode_taken(capture.shared.subject(), Mode::PacketRing, None, &[]);
+        Ok(Capture(capture))
     }
 
     fn capture_state(&self, socket: PacketSocket) -> CaptureState {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nocopy_proto::filter::{Instruction, Program};
 
 use super::open_error::OpenError;
+use crate::events::{Half, Subject};
 use crate::sys::packet::PacketSocket;
 
 /// What the kernel counted for a capture since it was opened, under the kernel's names
@@ -59,6 +60,11 @@ impl CaptureState {
 
     pub(super) fn interface(&self) -> &str {
         &self.interface
+    }
+
+    /// The capture, for events.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject { half: Half::Capture, interface: Some(&self.interface), queue: None }
     }
 
     pub(super) fn has_filter(&self) -> bool {

@@ -32,6 +32,7 @@ use crate::counter::Counter;
 use crate::engine::asynchronous::AsyncReceiver;
 use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
+use crate::events;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::{Explanation, FilterPlace};
 use crate::facts::mode::Mode;
@@ -140,6 +141,9 @@ impl NonblockingCapture {
     /// None; only [`Capture::receive`] and [`arm`](Self::arm) check the interface.
     pub fn try_receive(&mut self) -> io::Result<Option<Block>> {
         let Some((block, bytes)) = self.blocks.take_block() else { return Ok(None) };
+        if events::ENABLED && self.received.bytes == 0 && bytes > 0 {
+            events::first_copy(self.shared.subject(), Cause::PacketRing);
+        }
         self.received.blocks += 1;
         self.received.packets += u64::from(block.packet_count());
         self.received.bytes += u64::from(bytes);

@@ -260,3 +260,34 @@ impl DerefMut for AsyncEndpoint {
         &mut self.inner
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::super::endpoint::ARM_LOOKS_MAX;
+    use super::*;
+
+    /// Counts polls: only a future that yields is polled twice.
+    #[test]
+    fn a_flooded_endpoint_yields_after_64_looks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (polls, looks) = runtime.block_on(async {
+            let mut endpoint = Endpoint::bind("127.0.0.1:0").unwrap().into_async().unwrap();
+            let (flood, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), endpoint.local_addr());
+            let (mut polls, mut looks) = (0, 0);
+            let mut look = |_: &mut NonblockingEndpoint| {
+                looks += 1;
+                flood.send_to(b"no message", to).unwrap(); // so another look has something to read
+                (looks > ARM_LOOKS_MAX).then_some(())
+            };
+            let found = poll_fn(|cx| {
+                polls += 1;
+                endpoint.inner.poll_until(cx, |endpoint| endpoint.arm_until(&mut look))
+            });
+            found.await.unwrap();
+            (polls, looks)
+        });
+        assert_eq!((polls, looks), (2, ARM_LOOKS_MAX + 1));
+    }
+}

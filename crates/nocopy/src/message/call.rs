@@ -86,7 +86,7 @@ convert_to_io_error!(Error {
 
 impl NonblockingEndpoint {
     /// Begins to connect, to the first address if several are given; [`Event::Connected`] or [`Event::Lost`]
-    /// follows.
+    /// follows. The look-up of a name blocks the thread, in a tokio program, too, where `connect` does not.
     ///
     /// # Errors
     /// [`Error::TooManyPeers`]; the name was not found ([`Error::Network`]).

@@ -26,6 +26,8 @@ use super::streams::Streams;
 use super::{Message, OpenError};
 use crate::engine::half::{receiver_half, sender_half};
 use crate::engine::wait::{LOOK_AGAIN, Wait};
+use crate::events::{Half, ReportedCauses};
+use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool::BufferMut;
 
 /// The most events kept here; the protocol keeps as many, and then accepts no connections.
@@ -39,7 +41,7 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const PACKET_BYTES: usize = 1500;
 
 /// The most checks for a message before a wait on the descriptor, while other datagrams keep arriving.
-const ARM_LOOKS_MAX: u32 = 64;
+pub(super) const ARM_LOOKS_MAX: u32 = 64;
 
 /// What never waits of an [`Endpoint`](super::Endpoint): both it and its asynchronous form deref to this.
 ///
@@ -86,6 +88,7 @@ pub struct NonblockingEndpoint {
     pub(super) aside: VecDeque<Owned>,
     pub(super) next_call: u32,
     pub(super) sent: Sent,
+    reported: ReportedCauses,
 }
 
 /// Bytes of sent messages, by method.
@@ -172,6 +175,7 @@ impl NonblockingEndpoint {
             aside: VecDeque::new(),
             next_call: 0,
             sent: Sent::default(),
+            reported: ReportedCauses::default(),
         })
     }
 
@@ -222,6 +226,7 @@ impl NonblockingEndpoint {
     #[inline]
     pub(super) fn send_first(&mut self) {
         self.at_hand = 0;
+        self.report_copies();
         self.reclaim();
         self.close_packets();
         if self.streams.as_ref().is_some_and(|streams| streams.next_cut().is_some()) {
@@ -230,6 +235,22 @@ impl NonblockingEndpoint {
         if self.protocol.has_transmit() {
             self.transmit(self.now());
         }
+    }
+
+    /// Reports causes of copies until now, except those of streams and of ports, which do so themselves.
+    #[inline(always)] // before each look
+    fn report_copies(&mut self) {
+        let Self { sent, carrier, posted, puts, lender, reported, .. } = self;
+        let copied = || {
+            let posted = posted.as_ref().map_or(0, |posted| posted.gathered_bytes());
+            let gathered = carrier.gathered_bytes() | puts.gathered_bytes | lender.joined_bytes() | posted;
+            carrier
+                .received_causes()
+                .with(Evidence::Copied(Cause::Slice), sent.from_slices)
+                .with(Evidence::Copied(Cause::BelowThreshold), sent.short)
+                .with(Evidence::Copied(Cause::Gathered), gathered)
+        };
+        reported.update(|| Half::MessageEndpoint.into(), copied);
     }
 
     /// The wait, and the work after it.

@@ -67,6 +67,7 @@ use user_filter::UserFilterCounters;
 
 use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
+use crate::events::{self, Half, Subject};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::facts::metadata::OfferedRequests;
 use crate::facts::method_explanation::Explanation;
@@ -285,6 +286,11 @@ impl SharedPort {
         call(self.backend()).map_err(|error| self.explain_error(error))
     }
 
+    /// The port, or a half of it, for events.
+    fn subject(&self, half: Half) -> Subject<'_> {
+        Subject { half, interface: Some(&self.interface), queue: Some(self.queue) }
+    }
+
     const fn evidence(&self) -> Evidence {
         match self.mode {
             Mode::XdpZeroCopy => Evidence::ZeroCopy,
@@ -440,6 +446,7 @@ fn assemble_port(
 ) -> Port {
     let (receive_pool, send_pool) = pools;
     inner.offers = send_pool.offers();
+    events::mode_taken(inner.subject(Half::Port), inner.mode, inner.order, &inner.refusals);
     let inner = Arc::new(inner);
     let shared = Arc::clone(&inner);
     let receiver = NonblockingReceiver::new(shared, rings.rx, rings.fill, receive_pool, announcer, settings);

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, WaitSource, WakeupCoalescer};
+use crate::events::{self, Half};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::{Balance, Chain, Faults, Frame, FramePool, Packet, PacketClaimer};
@@ -44,6 +45,8 @@ pub struct NonblockingReceiver {
     fill: Producer<u64>,
     pool: FramePool,
     counts: ReceiveCounts,
+    /// Nothing was received yet that the kernel copied, and it will.
+    awaits_first_copy: bool,
     queue: u32,
     batch: u32,
     multi_buffer: bool,
@@ -69,6 +72,7 @@ impl NonblockingReceiver {
         settings: &PortBuilder,
     ) -> Self {
         pool.refill(&mut fill);
+        let awaits_first_copy = matches!(inner.evidence(), Evidence::Copied(_));
         let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
         Self {
             queue: inner.queue,
@@ -77,6 +81,7 @@ impl NonblockingReceiver {
             fill,
             pool,
             counts: ReceiveCounts::default(),
+            awaits_first_copy,
             batch,
             multi_buffer,
             announcer,
@@ -215,7 +220,18 @@ impl NonblockingReceiver {
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
         let words = if self.counts_descriptors() { self.complete_packet_descriptors() } else { self.batch };
+        if events::ENABLED && self.awaits_first_copy && words.min(self.rx.available(1)) > 0 {
+            self.report_first_copy();
+        }
         self.batch_of_descriptors(words)
+    }
+
+    #[cold]
+    fn report_first_copy(&mut self) {
+        self.awaits_first_copy = false;
+        if let Evidence::Copied(cause) = self.evidence() {
+            events::first_copy(self.inner.subject(Half::PortReceiver), cause);
+        }
     }
 
     #[inline]

@@ -15,6 +15,7 @@ pub use blocking::Sender;
 use super::drivers::DRAIN_TIMEOUT;
 use super::{Mode, PortBuilder, SharedPort, TX_FAULTS, fault_counters, static_counter};
 use crate::engine::half::sender_half;
+use crate::events::{Causes, Half, ReportedCauses};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -38,6 +39,7 @@ pub struct NonblockingSender {
     pub(super) pool: FramePool,
     pub(super) faults: Faults,
     counts: SendCounts,
+    reported: ReportedCauses,
     /// `tx.written_total()` when frames were last counted in the pool (recorded), and the frames recorded in
     /// all.
     recorded: Cell<u32>,
@@ -105,6 +107,7 @@ impl NonblockingSender {
             pool,
             faults: Faults::default(),
             counts: SendCounts::default(),
+            reported: ReportedCauses::default(),
             recorded,
             frames: Cell::new(0),
             bytes: Cell::new(0),
@@ -347,6 +350,13 @@ impl NonblockingSender {
     /// One flush, or its continuation if `counts` is false.
     fn flush_once(&mut self, counts: bool) -> io::Result<bool> {
         self.record_sent();
+        let (inner, SendCounts { pieces, copied_packets, .. }) = (&self.inner, self.counts);
+        let copied = || {
+            Causes::default()
+                .with(inner.evidence(), self.frames.get() - pieces - copied_packets)
+                .with(Evidence::Copied(Cause::Slice), copied_packets)
+        };
+        self.reported.update(|| inner.subject(Half::PortSender), copied);
         if self.tx.staged_count() > 0 {
             self.tx.publish();
         }

@@ -10,6 +10,7 @@ use super::backend::ToHostContext;
 use super::host_path::HostPath;
 use super::redirect::RedirectProgram;
 use super::{Mode, SharedPort, ToHostError, static_counter};
+use crate::events::{self, Half, Subject};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::Chain;
 use crate::port::xdp::Attach;
@@ -114,6 +115,11 @@ impl ToHost {
         let done = self.inject_packet(packet);
         match done {
             Ok(()) => {
+                if events::ENABLED && self.handed_over == 0 {
+                    let interface = Some(&*self.interface);
+                    let subject = Subject { half: Half::ToHost, interface, queue: None };
+                    events::first_copy(subject, Cause::ToHost);
+                }
                 self.handed_over += 1;
                 self.bytes += packet.len() as u64;
             }

@@ -19,6 +19,7 @@ use rustix::net::SendFlags;
 
 use super::Published;
 use crate::engine::policy::{ExclusionReason, Policy, PolicyExplanation, Work, WorkUnit};
+use crate::events::Half;
 use crate::facts::evidence::Evidence;
 use crate::facts::rejected::Reason as NotSent;
 use crate::sys::clock::processor_time;
@@ -214,9 +215,10 @@ impl ReferenceSender {
         stream::limit_blocking_time(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // At most a page is copied.
-        let policy = policy
+        let mut policy = policy
             .with_work_unit(WorkUnit::Writes)
             .with_plain_call(PublishedMethod::Copy, PAGE_BYTES as u32 + 1);
+        policy.report_as(Half::TcpSender);
         Ok(Self { policy, ended_early: 0, is_slow: false })
     }
 

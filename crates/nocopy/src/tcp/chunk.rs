@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
@@ -105,7 +106,7 @@ impl Chunk {
     pub(super) fn add_to_ledger(&self, tally: &mut Ledger) {
         let (mapped, copied) = (self.mapped().len() as u64, self.copied().len() as u64);
         tally.add(Evidence::ZeroCopy, 1, mapped);
-        tally.add(Evidence::Copied(self.cause), 0, copied);
+        events::add_to_ledger(tally, Half::TcpReceiver, Evidence::Copied(self.cause), 0, copied);
     }
 
     /// Counts the chunk and makes all of it a slice: bytes on mapped pages are copied, as by
@@ -140,7 +141,10 @@ impl From<Chunk> for Buffer {
             Chunk { mapped: None, copied: Some(buffer), read_bytes: 0, .. } => buffer,
             chunk => {
                 if let Some(Mapped { pages, copied_later }) = &chunk.mapped {
-                    copied_later.fetch_add(pages.len() as u64, Relaxed); // a number alone
+                    let before = copied_later.fetch_add(pages.len() as u64, Relaxed); // a number alone
+                    if events::ENABLED && before == 0 {
+                        events::first_copy(Half::TcpReceiver.into(), Cause::Gathered);
+                    }
                 }
                 chunk.to_vec().into()
             }

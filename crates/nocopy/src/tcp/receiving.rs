@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::engine::policy::{self, Choice, ExclusionReason, Policy, PolicyExplanation, Work, WorkUnit};
+use crate::events::Half;
 use crate::facts::evidence::Cause;
 
 /// How bytes of a stream are received.
@@ -80,9 +81,10 @@ struct CostSample {
 impl ReceiveMethodChooser {
     /// Always `pinned`, or the best method that fits the buffers.
     pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
-        let policy = pinned
+        let mut policy = pinned
             .map_or_else(|| policy_for_buffers(buffer_bytes), Policy::pinned)
             .with_work_unit(WorkUnit::Reads);
+        policy.report_as(Half::TcpReceiver);
         Self { policy, is_mapping_known: false, sample: None }
     }
 

@@ -26,6 +26,7 @@ use super::{Method, Published, PublishedMethod};
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, SocketPaths};
 use crate::engine::policy::{Choice, Policy};
+use crate::events::Half;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
@@ -61,11 +62,12 @@ pub struct NonblockingSender {
 impl NonblockingSender {
     pub(super) fn new(
         queue: StreamQueue,
-        policy: Policy<Method>,
+        mut policy: Policy<Method>,
         paths: SocketPaths,
         peer: Option<IpAddr>,
         published_method: Option<PublishedMethod>,
     ) -> Self {
+        policy.report_as(Half::TcpSender);
         Self {
             queue,
             queued_bytes: QueuedBytes::default(),

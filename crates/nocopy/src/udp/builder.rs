@@ -18,6 +18,7 @@ use super::{Method, NonblockingReceiver, NonblockingSender, Receiver, Sender, So
 use crate::engine::address;
 use crate::engine::path::SocketPaths;
 use crate::engine::wait::Wait;
+use crate::events::Half;
 use crate::memory::pool::Pool;
 use crate::memory::send_queue::KernelSocket;
 use crate::port::PortBuilder;
@@ -366,6 +367,7 @@ impl Builder {
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
+        sender.policy.report_as(Half::UdpSender);
         Ok(Sender(sender))
     }
 }

@@ -160,7 +160,8 @@ impl NonblockingSender {
     }
 
     /// Queues a message for an address, also if the socket is connected to another. A name is looked up by
-    /// every call, which waits for it; its first address is used.
+    /// every call, which blocks the thread meanwhile (a tokio program better calls
+    /// `tokio::net::lookup_host` once); its first address is used.
     ///
     /// # Errors
     /// The unchanged message, as from [`send`](Self::send); or the name has no address.

@@ -3,6 +3,8 @@
 
 pub(crate) mod calls;
 pub(crate) mod errors;
+#[cfg(feature = "tracing")]
+pub(crate) mod events;
 pub(crate) mod forks;
 pub(crate) mod message;
 pub(crate) mod methods;

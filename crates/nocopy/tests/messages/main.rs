@@ -8,6 +8,8 @@ mod addresses;
 mod bytes;
 mod dropped_futures;
 mod errors;
+#[cfg(feature = "tracing")]
+mod events;
 mod exchange;
 mod faults;
 mod futures;

@@ -8,6 +8,8 @@ mod accounts;
 mod arrival_times;
 mod capture;
 mod errors;
+#[cfg(feature = "tracing")]
+mod events;
 mod faults;
 mod filter;
 mod filter_control;

@@ -8,6 +8,8 @@ mod ancillary;
 mod dropped_futures;
 mod ecn;
 mod errors;
+#[cfg(feature = "tracing")]
+mod events;
 mod futures;
 mod numbering;
 mod program_memory;

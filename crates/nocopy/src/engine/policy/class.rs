@@ -3,6 +3,7 @@
 use super::kind::WorkKind;
 use super::pair::{PairProgress, PairedComparison, epoch_calls};
 use super::{ExclusionReason, METHODS_MAX};
+use crate::events;
 
 /// Between comparisons, one call in this many is measured. Prime, so that it does not follow a pattern of the
 /// sender. Two reads of the clock cost [`CLOCK_NS`], so a call pays under 2 ns.
@@ -260,6 +261,8 @@ pub(super) struct ClassState {
     /// Distinguishes records of this epoch from late ones.
     epoch: u32,
     pub(super) incumbent: u8,
+    /// The incumbent that events have reported.
+    pub(super) reported: u8,
     pair: Option<PairedComparison>,
     samples: CostSamples,
     sent_ns: f64,
@@ -278,6 +281,7 @@ impl ClassState {
             unrecorded: 0,
             epoch: 0,
             incumbent,
+            reported: incumbent,
             pair: None,
             samples: CostSamples::default(),
             sent_ns: 0.0,
@@ -532,6 +536,16 @@ impl ClassState {
         self.make_incumbent(next);
         self.make_rivals_due(false);
         true
+    }
+
+    /// Whether the incumbent is another than events have reported; never, if there are no events.
+    #[inline]
+    pub(super) fn has_unreported_change(&self) -> bool {
+        events::ENABLED && self.incumbent != self.reported
+    }
+
+    pub(super) fn set_reported(&mut self) {
+        self.reported = self.incumbent;
     }
 
     /// The cost of a unit: the median of the last measured calls.

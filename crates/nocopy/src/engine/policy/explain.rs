@@ -7,6 +7,7 @@ use nocopy_proto::quantity::time_text;
 
 use super::class::{ClassState, ExclusionCause};
 use super::{ExclusionReason, Policy};
+use crate::events::{self, Half};
 
 /// The unit of a policy's work, for the words of the explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +131,18 @@ fn explain_rival<M: Copy + Eq>(policy: &Policy<M>, class: &ClassState, method: u
     }
 }
 
+/// Makes an event of the method of a class, and of why it no longer uses the one before.
+pub(super) fn report_change<M: Copy + Eq + fmt::Display>(
+    policy: &Policy<M>,
+    half: Half,
+    destination: Option<u32>,
+    class: &ClassState,
+) {
+    let (now, former) =
+        (explain_class(policy, destination, class), explain_rival(policy, class, class.reported));
+    events::method_changed(half, &now.method, &WorkText(&now), &former);
+}
+
 impl<M: fmt::Display> fmt::Display for PolicyExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chosen = if self.pinned { "chosen by the user" } else { "chosen by measurement" };
@@ -147,27 +160,29 @@ impl<M: fmt::Display> fmt::Display for PolicyExplanation<M> {
     }
 }
 
+/// The work of a class.
+struct WorkText<'a, M>(&'a ClassExplanation<M>);
+
+impl<M> fmt::Display for WorkText<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &ClassExplanation { matter, destination, bytes, count, .. } = self.0;
+        let (bytes, count) = (RangeText(bytes), RangeText(count));
+        match (matter, destination) {
+            (WorkUnit::Writes, _) => write!(f, "writes of {bytes} bytes"),
+            (WorkUnit::Reads, _) => write!(f, "reads"),
+            (WorkUnit::Messages, Some(peer)) => write!(f, "peer {peer}, messages of {bytes} bytes"),
+            (WorkUnit::Messages, None) => write!(f, "other peers, messages of {bytes} bytes"),
+            (WorkUnit::Datagrams, Some(one)) => {
+                write!(f, "destination {one}, {bytes} bytes, {count} a flush")
+            }
+            (WorkUnit::Datagrams, None) => write!(f, "other destinations, {bytes} bytes, {count} a flush"),
+        }
+    }
+}
+
 impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.matter, self.destination) {
-            (WorkUnit::Writes, _) => write!(f, "writes of {} bytes", RangeText(self.bytes))?,
-            (WorkUnit::Reads, _) => write!(f, "reads")?,
-            (WorkUnit::Messages, destination) => {
-                match destination {
-                    Some(destination) => write!(f, "peer {destination}")?,
-                    None => write!(f, "other peers")?,
-                }
-                write!(f, ", messages of {} bytes", RangeText(self.bytes))?;
-            }
-            (WorkUnit::Datagrams, destination) => {
-                match destination {
-                    Some(destination) => write!(f, "destination {destination}")?,
-                    None => write!(f, "other destinations")?,
-                }
-                write!(f, ", {} bytes, {} a flush", RangeText(self.bytes), RangeText(self.count))?;
-            }
-        }
-        write!(f, ": {}", self.method)?;
+        write!(f, "{}: {}", WorkText(self), self.method)?;
         if let Some(ns) = self.cost_ns {
             write!(f, ", {ns:.0} ns a {}", self.matter.unit_name())?;
         }

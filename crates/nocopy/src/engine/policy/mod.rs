@@ -26,8 +26,10 @@
 //! does not know what a method is, reads no clock and draws no random numbers. The caller asks
 //! ([`Policy::choose`]), sends, and reports the cost ([`Policy::record`]).
 
+use std::fmt;
 use std::time::Duration;
 
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
 
 mod class;
@@ -122,6 +124,8 @@ pub(crate) struct Policy<M> {
     budget: ExplorationBudget,
     pinned: bool,
     matter: WorkUnit,
+    /// The half whose methods they are: changes are its events.
+    half: Option<Half>,
     /// The ordinary call, which copies, and sends a single unit of fewer bytes, without measuring.
     plain: Option<M>,
     small_bytes: u32,
@@ -155,7 +159,7 @@ struct Candidates<M> {
     out: [Option<Exclusion>; METHODS_MAX],
 }
 
-impl<M: Copy + Eq> Policy<M> {
+impl<M: Copy + Eq + fmt::Display> Policy<M> {
     /// A policy that chooses among `methods`.
     ///
     /// They are in order of preference: the first is used until another is measured to be faster. The last is
@@ -194,9 +198,15 @@ impl<M: Copy + Eq> Policy<M> {
             budget: ExplorationBudget::new(),
             pinned: false,
             matter: WorkUnit::Datagrams,
+            half: None,
             plain: None,
             small_bytes: 0,
         }
+    }
+
+    /// Makes later changes events of that half. What it explains from the beginning is none.
+    pub(crate) fn report_as(&mut self, half: Half) {
+        self.half = Some(half);
     }
 
     /// Has a single unit of fewer than `small_bytes` sent by `method`, an ordinary call, unless another
@@ -314,9 +324,13 @@ impl<M: Copy + Eq> Policy<M> {
         let mut terms = self.candidates.class_context(kind, &mut self.budget);
         let ns = (cost.as_nanos() as f64).max(1.0);
         class.record(&mut terms, choice.epoch, ns, f64::from(work.count.max(1)));
+        let is_new = class.has_unreported_change();
         if class.is_settled() {
             let method = class.incumbent;
             self.table.set_hint(kind, method);
+        }
+        if is_new {
+            self.report_changes();
         }
     }
 
@@ -335,9 +349,14 @@ impl<M: Copy + Eq> Policy<M> {
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         let held_ns = after.map(|after| after.as_nanos() as f32);
+        let mut is_new = false;
         self.table.for_each_of_size(destination, bytes, |class| {
             class.record_completion(&candidates.class_context(class.kind, budget), method, copied, held_ns);
+            is_new |= copied && class.has_unreported_change();
         });
+        if is_new {
+            self.report_changes();
+        }
     }
 
     /// Notes that `method` was refused for `destination` and size `bytes`, where another may work. It is not
@@ -346,21 +365,39 @@ impl<M: Copy + Eq> Policy<M> {
         self.return_unmeasured_calls();
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
+        let mut is_new = false;
         self.table.for_each_of_size(destination, bytes, |class| {
             class.record_refusal(&candidates.class_context(class.kind, budget), method);
+            is_new |= class.has_unreported_change();
         });
+        if is_new {
+            self.report_changes();
+        }
     }
 
     /// Rules `method` out for all destinations. False if some sends have no other method left; they then use
     /// the last candidate.
     pub(crate) fn rule_out(&mut self, method: M, why: ExclusionReason) -> bool {
         self.return_unmeasured_calls();
-        let Some(method) = self.candidates.index(method) else { return true };
-        self.candidates.rule_out(method, why, self.budget.sent_ns);
+        let Some(index) = self.candidates.index(method) else { return true };
+        let before = self.candidates.exclusion_reason(index);
+        self.candidates.rule_out(index, why, self.budget.sent_ns);
+        if events::ENABLED
+            && let (Some(half), Some(reason)) = (self.half, self.candidates.exclusion_reason(index))
+            && before != Some(reason)
+        {
+            events::method_ruled_out(half, &method, &reason);
+        }
         let (candidates, budget) = (&self.candidates, &mut self.budget);
+        let mut is_new = false;
         for class in self.table.classes() {
             class.replace_ruled_out(&candidates.class_context(class.kind, budget));
+            is_new |= class.has_unreported_change();
         }
+        if is_new {
+            self.report_changes();
+        }
+        let (candidates, budget) = (&self.candidates, &self.budget);
         [&candidates.order, &candidates.singles]
             .iter()
             .all(|order| candidates.allowed_methods(order, budget.sent_ns) != 0)
@@ -386,6 +423,17 @@ impl<M: Copy + Eq> Policy<M> {
         let fresh = Self::with_candidates(candidates);
         (self.last, self.table, self.candidates, self.budget) =
             (fresh.last, fresh.table, fresh.candidates, fresh.budget);
+    }
+
+    /// Makes an event of each class that has another method than when that was last called.
+    #[cold]
+    fn report_changes(&mut self) {
+        if let Some(half) = self.half {
+            for (destination, class) in self.table.iter().filter(|(_, class)| class.has_unreported_change()) {
+                explain::report_change(self, half, destination, class);
+            }
+        }
+        self.table.classes().for_each(|class| class.set_reported());
     }
 
     pub(crate) fn explain(&self) -> PolicyExplanation<M> {
@@ -429,6 +477,10 @@ impl<M: Copy + Eq> Candidates<M> {
 
     fn index(&self, method: M) -> Option<u8> {
         self.methods.iter().position(|&one| one == method).map(|index| index as u8)
+    }
+
+    fn exclusion_reason(&self, method: u8) -> Option<ExclusionReason> {
+        self.out[usize::from(method)].map(|out| out.reason)
     }
 
     #[inline]

@@ -645,3 +645,88 @@ proptest! {
         prop_assert!(!policy.explain().to_string().contains("NaN"));
     }
 }
+
+#[cfg(feature = "tracing")]
+mod events {
+    use super::*;
+    use crate::events::recorder::{RecordedEvent, events_of};
+
+    const WORK: Work = Work { destination: 3, bytes: 1400, count: 44 };
+
+    fn send(policy: &mut Policy<Method>, calls: u32, cost_us: impl Fn(Method) -> u64) {
+        for _ in 0..calls {
+            let choice = policy.choose(WORK);
+            policy.record(choice, WORK, Duration::from_micros(cost_us(choice.method)));
+        }
+    }
+
+    /// The event says of the method in use what the explanation does.
+    fn assert_as_explained(event: &RecordedEvent, policy: &Policy<Method>) {
+        let explained = policy.explain().to_string();
+        for words in [
+            format!("{}: {},", event.field("work"), event.field("method")),
+            format!("\n  {}", event.field("reason")),
+        ] {
+            assert!(explained.contains(&words), "{words:?}\n{explained}");
+        }
+        assert_eq!((event.message(), event.field("half")), ("method changed", "udp sender"));
+    }
+
+    #[test]
+    fn a_change_of_method_is_one_event() {
+        let mut policy = Policy::new(&[Socket, Gso]);
+        policy.report_as(Half::UdpSender);
+        let faster = |method| if method == Gso { 10 } else { 60 };
+        let mut changed = Vec::new();
+        let mut calls = 0;
+        while switch_count(&policy) == 0 {
+            assert!(changed.is_empty() && calls < 10_000, "{changed:?}");
+            changed = events_of(|| send(&mut policy, 1, faster));
+            calls += 1;
+        }
+        let [event] = &changed[..] else { panic!("{changed:?}") };
+        assert_eq!(event.field("method"), "gso");
+        assert_as_explained(event, &policy);
+        let others = events_of(|| send(&mut policy, 10_000, faster));
+        assert!(others.is_empty() && switch_count(&policy) == 1, "{others:?}");
+    }
+
+    #[test]
+    fn a_method_ruled_out_is_one_event_for_each_reason() {
+        let mut policy = Policy::new(&[Gso, Socket]);
+        policy.report_as(Half::UdpSender);
+        send(&mut policy, 1, |_| 10);
+        let events = events_of(|| {
+            policy.rule_out_for_enobufs(Gso);
+        });
+        let [ruled_out, changed] = &events[..] else { panic!("{events:?}") };
+        assert_as_explained(changed, &policy);
+        let line = format!("gso is ruled out: {}", ruled_out.field("reason"));
+        assert_eq!((ruled_out.message(), ruled_out.field("method")), ("method ruled out", "gso"));
+        assert!(policy.explain().to_string().contains(&line), "{line}\n{}", policy.explain());
+        for (why, count) in [(NO_MEMORY, 0), ("others send on the socket", 1)] {
+            let reason =
+                if count == 0 { ExclusionReason::Temporary(why) } else { ExclusionReason::Unavailable(why) };
+            let events = events_of(|| {
+                for _ in 0..1000 {
+                    policy.rule_out(Gso, reason);
+                }
+            });
+            assert_eq!(events.len(), count, "{events:?}");
+        }
+    }
+
+    #[test]
+    fn completions_that_change_the_method_are_one_event() {
+        let mut policy = Policy::new(&[ZerocopyGso, Socket]);
+        policy.report_as(Half::UdpSender);
+        send(&mut policy, 1, |_| 10);
+        let copied = |policy: &mut Policy<Method>| {
+            policy.record_completion(WORK.destination, ZerocopyGso, WORK.bytes, true, None);
+        };
+        let events = events_of(|| (0..1000).for_each(|_| copied(&mut policy)));
+        let [event] = &events[..] else { panic!("{events:?}") };
+        assert_as_explained(event, &policy);
+        assert!(event.field("reason").contains("completions say copied"), "{event:?}");
+    }
+}

@@ -12,6 +12,7 @@ use nocopy_proto::message::{Path, Time};
 #[cfg(feature = "port")]
 use super::OverPort;
 use super::{Alone, Carrier, Deliver, Layout, Lone, Packet, Received, Returned, Room, Sockets};
+use crate::events::Causes;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
@@ -255,6 +256,11 @@ impl Carrier for AnyCarrier {
     #[inline]
     fn received(&self) -> Ledger {
         carry!(self.received())
+    }
+
+    #[inline]
+    fn received_causes(&self) -> Causes {
+        carry!(self.received_causes())
     }
 
     #[inline]

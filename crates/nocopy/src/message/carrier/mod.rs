@@ -23,6 +23,7 @@ use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
 use super::placing::{Placed, Straight};
 use super::streams::Part;
+use crate::events::Causes;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
@@ -483,6 +484,12 @@ pub(super) trait Carrier: Debug + Send {
 
     /// The evidence for the bytes of received datagrams.
     fn received(&self) -> Ledger;
+
+    /// Why received bytes were copied, except by a port and its sockets, which report it themselves.
+    #[inline]
+    fn received_causes(&self) -> Causes {
+        Causes::default()
+    }
 
     /// The evidence for messages that are sent from the program's memory.
     fn evidence(&self) -> Evidence;

@@ -41,6 +41,7 @@ use smallvec::SmallVec;
 use super::{Alone, Carrier, Deliver, Layout, Lone, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Wait, WakeupCoalescer};
+use crate::events::Causes;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pieces::Buffers;
@@ -524,6 +525,14 @@ impl Carrier for Sockets {
         let socket = Evidence::Copied(Cause::SocketCall);
         ledger.add(socket, all.datagrams() - datagrams, all.bytes().saturating_sub(bytes));
         ledger
+    }
+
+    #[inline]
+    fn received_causes(&self) -> Causes {
+        let socket = Evidence::Copied(Cause::SocketCall);
+        Causes::default()
+            .with(socket, self.receiver.ledger().bytes_of(socket))
+            .with(Evidence::Copied(Cause::BelowThreshold), self.intake.copied.1)
     }
 
     fn evidence(&self) -> Evidence {

@@ -11,6 +11,7 @@ use nocopy_proto::message::Peer;
 
 use super::OpenUnit;
 use crate::engine::policy::{Choice, Policy, Work, WorkUnit};
+use crate::events::Half;
 
 /// Messages from that length on may go by the stream.
 pub(in crate::message) const LONG_BYTES: usize = 8 << 10;
@@ -69,7 +70,11 @@ pub(super) struct Ways {
 
 impl Ways {
     pub(super) fn new() -> Self {
-        let among = |ways: &[By]| Policy::new(ways).with_work_unit(WorkUnit::Messages);
+        let among = |ways: &[By]| {
+            let mut policy = Policy::new(ways).with_work_unit(WorkUnit::Messages);
+            policy.report_as(Half::MessageEndpoint);
+            policy
+        };
         Self {
             usual: among(&[By::Stream, By::Datagrams]),
             published: among(&[By::Stream, By::Reference, By::Datagrams]),

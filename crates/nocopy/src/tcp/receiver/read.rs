@@ -4,6 +4,7 @@
 use std::io::{self, BufRead};
 
 use super::{NonblockingReceiver, Receiver};
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::sys::tcp_receive;
 use crate::tcp::chunk::Chunk;
@@ -73,7 +74,8 @@ impl NonblockingReceiver {
         if received == 0 {
             self.note_end()?;
         } else {
-            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
+            let evidence = Evidence::Copied(Cause::Slice);
+            events::add_to_ledger(&mut self.tally, Half::TcpReceiver, evidence, 1, received as u64);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use tokio::io::AsyncWrite;
 
 use super::NonblockingSender;
 use crate::engine::asynchronous::AsyncSender;
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::sys::stream;
 use crate::sys::udp_send::PIECES_MAX;
@@ -97,7 +98,8 @@ impl NonblockingSender {
         };
         self.outcome.slices += 1;
         self.outcome.bytes += sent as u64;
-        self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        let evidence = Evidence::Copied(Cause::Slice);
+        events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, sent as u64);
         Ok(if sent < bytes { CallOutcome::Exhausted(sent) } else { CallOutcome::Done(sent) })
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::NonblockingSender;
 use crate::engine::policy::saturating_size;
 use crate::engine::wait::LOOK_AGAIN;
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::memory::pool;
 use crate::memory::send_queue::{CallNote, Extent, Position, REAP_AT, SendMode, is_no_buffers, is_of_method};
@@ -177,7 +178,7 @@ impl NonblockingSender {
                 StepOutcome::Sent { bytes, evidence } => {
                     self.queued_bytes.referred -= u128::from(bytes);
                     self.outcome.bytes += bytes;
-                    self.ledger.add(evidence, 0, bytes);
+                    events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, bytes);
                     if self.remaining_bytes(limits) == 0 {
                         return Ok(false);
                     }
@@ -284,7 +285,7 @@ impl NonblockingSender {
         self.queued_bytes.buffered -= sent as u64;
         self.outcome.bytes += sent as u64;
         if let Some(evidence) = plan.evidence {
-            self.ledger.add(evidence, 0, sent as u64);
+            events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, sent as u64);
         }
         Ok(sent)
     }
@@ -370,7 +371,7 @@ impl NonblockingSender {
         };
         let evidence = self.policy.copied_evidence(page_count(bytes.len()), bytes.len());
         self.outcome.bytes += sent as u64;
-        self.ledger.add(evidence, 0, sent as u64);
+        events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, sent as u64);
         Ok(sent)
     }
 
@@ -385,7 +386,8 @@ impl NonblockingSender {
             }
         };
         self.outcome.bytes += sent as u64;
-        self.ledger.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        let evidence = Evidence::Copied(Cause::Slice);
+        events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, sent as u64);
         Ok(sent)
     }
 
@@ -428,7 +430,8 @@ impl NonblockingSender {
                 let proven = self.paths.evidence(0, || self.peer, report);
                 let is_doubtful = report.copied && may_share;
                 let evidence = if is_doubtful { Evidence::Unknown } else { proven };
-                self.ledger.add(evidence, 0, done.bytes() as u64);
+                let bytes = done.bytes() as u64;
+                events::add_to_ledger(&mut self.ledger, Half::TcpSender, evidence, 0, bytes);
                 let after = since.map(|since| since.elapsed());
                 self.policy.record_completion(
                     0,

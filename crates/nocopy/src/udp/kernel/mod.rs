@@ -20,6 +20,7 @@ use super::peer_error::{PENDING_ERRORS_MAX, is_network_error};
 use super::run::Run;
 use crate::counter::counters;
 use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pool::{Buffer, Pool};
@@ -264,7 +265,8 @@ impl Receiver {
             self.runs.push(run);
         }
         self.counters.runs += received as u64;
-        self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams, bytes);
+        let evidence = Evidence::Copied(Cause::SocketCall);
+        events::add_to_ledger(&mut self.ledger, Half::UdpReceiver, evidence, datagrams, bytes);
     }
 
     pub(in crate::udp) fn explain(&self) -> Explanation {

@@ -19,6 +19,7 @@ use super::kernel::KernelSockets;
 use super::route_cache::ETHERNET_BYTES;
 use crate::counter::{Counter, counters};
 use crate::engine::wait::{self, STARVED_INTERVAL, WaitSource, WakeupCoalescer};
+use crate::events::{Causes, Half, ReportedCauses};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::metadata::Timestamp;
 use crate::facts::method_explanation::Explanation;
@@ -89,6 +90,7 @@ pub(crate) struct Receiver {
     /// Another socket, over another queue, reports the counts of the shared ordinary sockets.
     counts_elsewhere: bool,
     classifier: PacketClassifier,
+    reported: ReportedCauses,
     strays: VecDeque<StrayDatagram>,
     /// When the ordinary sockets were last polled.
     polled: Instant,
@@ -154,6 +156,7 @@ impl Receiver {
             kernel,
             counts_elsewhere,
             classifier,
+            reported: ReportedCauses::default(),
             strays: VecDeque::new(),
             polled: Instant::now(),
             batches_since_poll: 0,
@@ -190,6 +193,13 @@ impl Receiver {
     }
 
     fn next_batch(&mut self) -> io::Result<Batch<'_>> {
+        let received = &self.classifier.received;
+        let copied = || {
+            Causes::default()
+                .with(Evidence::Copied(Cause::Gathered), received.gathered_bytes)
+                .with(Evidence::Copied(Cause::SocketCall), received.stray_bytes)
+        };
+        self.reported.update(|| Half::UdpReceiver.into(), copied);
         let in_several = self.port.is_multi_buffer();
         let packets = self.port.try_receive()?;
         Ok(Batch { packets, in_several, strays: &mut self.strays, classifier: &mut self.classifier })

@@ -19,6 +19,7 @@ use super::kernel::KernelSockets;
 use super::route_cache::{KernelReason, RouteCache, SendPath};
 use super::route_socket_error;
 use crate::counter::{Counter, counters};
+use crate::events::{Causes, Half, ReportedCauses};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
@@ -126,6 +127,7 @@ pub(crate) struct Sender {
     counts_elsewhere: bool,
     route_cache: RouteCache,
     sent: SentCounters,
+    reported: ReportedCauses,
     /// Whether nothing was queued since the last flush.
     at_rest: bool,
     /// Whether there were too few free frames to copy the last datagram.
@@ -181,6 +183,7 @@ impl Sender {
             counts_elsewhere,
             route_cache,
             sent: SentCounters::default(),
+            reported: ReportedCauses::default(),
             at_rest: true,
             lacked_frames: false,
             #[cfg(feature = "message")]
@@ -349,6 +352,13 @@ impl Sender {
     /// Errors: the interface is down or was removed; the datagrams stay queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
+        let sent = &self.sent;
+        let copied = || {
+            Causes::default()
+                .with(Evidence::Copied(Cause::Slice), sent.from_slices_bytes)
+                .with(Evidence::Copied(Cause::SocketCall), sent.through_kernel_bytes)
+        };
+        self.reported.update(|| Half::UdpSender.into(), copied);
         self.port.try_flush()
     }
 

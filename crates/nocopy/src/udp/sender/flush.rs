@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::NonblockingSender;
 use crate::engine::policy::{Work, saturating_size};
 use crate::engine::wait::LOOK_AGAIN;
+use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::facts::rejected::Reason;
 use crate::memory::pool::Buffer;
@@ -379,7 +380,7 @@ impl NonblockingSender {
         self.outcome.sent += datagrams;
         self.outcome.sent_bytes += bytes;
         if let Some(evidence) = evidence {
-            self.ledger.add(evidence, datagrams, bytes);
+            events::add_to_ledger(&mut self.ledger, Half::UdpSender, evidence, datagrams, bytes);
         }
     }
 
@@ -444,7 +445,8 @@ impl NonblockingSender {
                     let OpenCallNote { datagrams, datagram_bytes, destination, method, since } = done.note();
                     let to = || Some(self.destinations.get(destination).to.ip());
                     let evidence = self.paths.evidence(destination, to, *report);
-                    self.ledger.add(evidence, u64::from(datagrams), done.bytes() as u64);
+                    let (ledger, bytes) = (&mut self.ledger, done.bytes() as u64);
+                    events::add_to_ledger(ledger, Half::UdpSender, evidence, u64::from(datagrams), bytes);
                     let after = since.map(|since| since.elapsed());
                     self.policy.record_completion(destination, method, datagram_bytes, report.copied, after);
                     evidence
@@ -468,7 +470,10 @@ impl NonblockingSender {
             let extent = CallPart::one_datagram(self.queue.entries(), place).extent;
             place = extent.end;
             match self.send_again(extent, call) {
-                Ok(()) => self.ledger.add(evidence, 1, extent.bytes as u64),
+                Ok(()) => {
+                    let bytes = extent.bytes as u64;
+                    events::add_to_ledger(&mut self.ledger, Half::UdpSender, evidence, 1, bytes);
+                }
                 Err(source) => {
                     // No underflow: it was counted when it was passed to the ring.
                     self.outcome.sent -= 1;
