@@ -24,6 +24,7 @@ mod others;
 mod packages;
 mod processes;
 mod programs;
+mod semver;
 mod senders;
 mod started;
 mod step;

@@ -19,11 +19,11 @@ use crate::gate::{Gate, Outcome};
 use crate::git::{Git, VERDICTS, current_commit};
 use crate::step::{CommandStep, Failed, is_run_as_root, repository_root};
 use crate::stops::{BusyThreads, RandomProcessStops};
-use crate::suite::{self, Instrumentation, TestSuite, built_program};
+use crate::suite::{self, Instrumentation, TestSuite, install_tool};
 use crate::workspace::Workspace;
 use crate::{
     aarch64, features, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs,
-    senders, vm,
+    semver, senders, vm,
 };
 
 struct NightlySuite {
@@ -174,6 +174,12 @@ const ALL: &[NightlySuite] = &[
         about: "each feature of the libraries alone, none, and all compile without a warning",
         inputs: &["crates/nocopy", "crates/nocopy-proto", "xtask/src/features.rs"],
         run: features::check_all_selections,
+    },
+    NightlySuite {
+        name: "semver",
+        about: "programs written for 0.1.0 still compile: the public items by cargo-semver-checks against the commit in CHANGELOG.md",
+        inputs: &["CHANGELOG.md", "crates/nocopy", "crates/nocopy-proto", "xtask/src/semver.rs"],
+        run: semver::check_public_items,
     },
     NightlySuite {
         name: "oldest-rust",
@@ -378,11 +384,7 @@ fn run_soak_test() -> Outcome {
 const FSX: [&str; 2] = ["fsx", "0.3.2"];
 
 fn run_nfs_suites() -> Outcome {
-    let [name, version] = FSX;
-    let place = built_program("tools", "").display().to_string();
-    let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &place];
-    let installed = CommandStep::cargo("install fsx", &what).run();
-    installed.map_or_else(Outcome::from, |()| {
+    install_tool(FSX).map_or_else(Outcome::from, |_| {
         nfs_clients::measure_and_write_table().merged_with(vm::run_nfs_rows())
     })
 }

@@ -1,9 +1,5 @@
 //! Memory as [`Bytes`], without a copy where it lies in one piece (feature `bytes`).
-//!
-//! A [`Bytes`] keeps the memory in which its bytes arrived: a buffer or frame returns to its pool when the
-//! last clone is dropped, on any thread. The pool does not grow meanwhile. A receiver whose pool is empty
-//! returns `OutOfMemory` and counts that, while the data waits in the kernel; a sender's `buffer` returns
-//! none.
+
 use ::bytes::Bytes;
 
 use crate::memory::pool::{Buffer, BufferMut, SharedBuffer};
@@ -14,6 +10,10 @@ use crate::tcp;
 use crate::udp;
 
 /// Without a copy. A part of a buffer that others share becomes a slice of what they become.
+///
+/// The [`Bytes`] keep the memory: it returns to its pool when the last clone is dropped, on any thread. The
+/// pool does not grow meanwhile. A receiver whose pool is empty returns `OutOfMemory` and counts that, while
+/// the data waits in the kernel; a sender's `buffer` returns none.
 impl From<Buffer> for Bytes {
     fn from(buffer: Buffer) -> Self {
         if let Some(shared) = buffer.shared_as::<SharedBuffer>() {

@@ -4,28 +4,6 @@
 //! half is an item, and the stream can be polled again; only a TCP stream ends. A sink takes datagrams with
 //! their destination and messages with their peer; it is ready when there is room, and closed when all memory
 //! is free, or acknowledged.
-//!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! use futures_util::{SinkExt, StreamExt};
-//! use nocopy::udp::Socket;
-//! let (receiver, sender) = Socket::bind("127.0.0.1:0")?.split();
-//! let (mut receiver, mut sender) = (receiver.into_async()?, sender.into_async()?);
-//! # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-//! # let socket = Socket::bind("127.0.0.1:0")?;
-//! # let here = socket.local_addr()?;
-//! # client.send_to(b"hello", here)?;
-//! # let mut receiver = socket.split().0.into_async()?;
-//! if let Some(datagram) = receiver.next().await.transpose()? {
-//!     let to = datagram.source();
-//!     sender.send((datagram.into(), to)).await?;
-//! }
-//! # assert_eq!(client.recv(&mut [0; 10])?, 5);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })
-//! # }
-//! ```
 
 use std::io;
 use std::net::SocketAddr;
@@ -100,6 +78,29 @@ impl Stream for AsyncEndpoint {
     }
 }
 
+/// Ready when there is room in the queue, and closed when all memory is free.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use futures_util::{SinkExt, StreamExt};
+/// use nocopy::udp::Socket;
+/// let (receiver, sender) = Socket::bind("127.0.0.1:0")?.split();
+/// let (mut receiver, mut sender) = (receiver.into_async()?, sender.into_async()?);
+/// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// # let socket = Socket::bind("127.0.0.1:0")?;
+/// # let here = socket.local_addr()?;
+/// # client.send_to(b"hello", here)?;
+/// # let mut receiver = socket.split().0.into_async()?;
+/// if let Some(datagram) = receiver.next().await.transpose()? {
+///     let to = datagram.source();
+///     sender.send((datagram.into(), to)).await?;
+/// }
+/// # assert_eq!(client.recv(&mut [0; 10])?, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })
+/// # }
+/// ```
 impl Sink<(udp::Message, SocketAddr)> for AsyncSender<udp::NonblockingSender> {
     type Error = io::Error;
 

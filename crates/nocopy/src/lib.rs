@@ -41,23 +41,39 @@
 //! | messages between nodes | [`message::Endpoint::builder`]`().bind(address)` | [`Buffer`]s, over sockets or a port |
 //! | all packets, which the host keeps | [`Capture::open`]`("eth0")` | [`Block`](capture::Block)s of packets |
 //!
+//! **Memory.** A [`BufferMut`] has one owner, which writes by `fill`, `resize`, `io::Write`, or as to a
+//! `[u8]`. A [`Buffer`] is only read. `freeze` and `try_into_mut` turn one into the other without a copy. A
+//! `Vec<u8>`, a `&'static [u8]`, another value that has bytes ([`Buffer::from_owner`]) and memory that is not
+//! Rust's ([`BufferMut::from_raw`]) are sent from where they lie; [`Pool::of`] makes buffers of the program's
+//! memory, to send from and to receive into. A port moves only frames of its [`Area`].
+//!
 //! **Receiving.** `receive` waits without limit, `receive_timeout` for a time, `try_receive` not at all.
-//! Received data is borrowed until the next call; `take` makes it yours. How to wait is a setting ([`Wait`]):
-//! spin for the lowest latency, sleep for the least work, or spin first and then sleep.
+//! Received data is borrowed until the next call; `take` makes it yours. A datagram has its `source` and its
+//! `metadata`, a message its `peer`. How to wait is a setting ([`Wait`]): spin for the lowest latency, sleep
+//! for the least work, or spin first and then sleep.
 //!
-//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a
-//! system call; `flush` hands the whole queue to the kernel at once. The memory is yours again when the
-//! kernel no longer reads it: `reap` looks for such memory, `in_flight` counts sends that the kernel still
-//! reads, and `drain` waits for all of them. An item that cannot be sent is returned with the reason
-//! ([`Rejected`]); if it can be sent later, the reason is always [`Reason::Full`]. `send_copy` copies the
-//! bytes, which stay yours. `close` drains, and ends sending.
+//! **Sending.** `buffer` gives an empty buffer. `send` takes a buffer over and puts it into a queue, without
+//! a system call; `flush` hands the whole queue to the kernel at once. `send` is for halves with one
+//! destination: a port, a stream, a connected socket. `send_to` names an address or a peer, and `send_with`
+//! sets more ([`udp::Ancillary`], [`metadata::Request`]). The memory is yours again when the kernel no longer
+//! reads it: `reap` looks for such memory, `in_flight` counts sends that the kernel still reads, and `drain`
+//! waits for all of them. An item that cannot be sent is returned with the reason ([`Rejected`]); if it can
+//! be sent later, the reason is always [`Reason::Full`]. `send_copy` and `send_copy_to` copy the bytes, which
+//! stay yours. `close` drains, and ends sending.
 //!
-//! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before
-//! each wait on it. With the feature `tokio`, `into_async` turns a half into one whose waits are futures;
-//! with `futures`, such halves are `Stream`s and `Sink`s.
+//! **Waiting.** What may wait is a method of the half itself. Everything else is a method of a type that
+//! never waits, such as [`udp::NonblockingSender`], to which the half derefs. In a tokio program (feature
+//! `tokio`), `into_async` turns a half into one that derefs to the same type, and has `receive`, `buffer`,
+//! `flush`, `drain` and the like as `async` methods; those that block are not there. (Give `send_to` an
+//! address: looking up a name waits.) With the feature `futures`, those that receive are `Stream`s, and those
+//! that send datagrams or messages `Sink`s. Elsewhere, every half has a descriptor for `poll`, `epoll` and
+//! the like; call `arm` before each wait on it.
 //!
-//! **Other crates.** With the feature `bytes`, [`Buffer`]s, owned datagrams, chunks and messages convert into
-//! `bytes::Bytes` without a copy, and [`Buffer`] from it; [`BufferMut`] is a `bytes::BufMut`.
+//! **Other crates.** Names are those of std: `local_addr`, `peer_addr`, an `impl ToSocketAddrs` wherever an
+//! address is taken; a [`tcp::Stream`] is `Read`, `BufRead` and `Write`. Every error, and [`Rejected`],
+//! converts into [`std::io::Error`], whose `get_ref` is the error itself. With the feature `bytes`,
+//! [`Buffer`]s, owned datagrams, chunks and messages convert into `bytes::Bytes`, without a copy unless their
+//! bytes lie in pieces or on mapped pages, and [`Buffer`] from it; [`BufferMut`] is a `bytes::BufMut`.
 //!
 //! **Finding out.** `ledger` returns how many bytes were moved without a copy, how many were copied and why,
 //! and how many are unknown ([`Evidence`]). `stats` has every counter, so every loss is counted. `explain`
@@ -70,18 +86,19 @@
 //! Datagrams and their buffers are always there: 17 crates with all below them. `default-features = false`
 //! and a choice of these compile less than all:
 //!
-//! | feature | gives | default |
-//! |---|---|---|
-//! | `port` | [`port`]s and [`Capture`]s; [`area`], [`filter`], [`metadata`] of packets | yes |
-//! | `uring` | sends and writes of captures by io_uring | yes |
-//! | `tcp` | [`tcp`] | yes |
-//! | `message` | [`message`], with `tcp` | yes |
-//! | `tokio` | asynchronous halves | no |
-//! | `futures` | those as `Stream`s and `Sink`s, with `tokio` | no |
-//! | `bytes` | conversions from and into `bytes::Bytes` | no |
-//! | `tracing` | [events](#events) when a method or a mode changes, and at first copies | no |
+//! | feature | gives | needs | default |
+//! |---|---|---|---|
+//! | `port` | [`port`]s and [`Capture`]s; [`area`], [`filter`], [`metadata`] of packets | aya-obj, crc32c | yes |
+//! | `uring` | sends and writes of captures by io_uring | io-uring | yes |
+//! | `tcp` | [`tcp`] | | yes |
+//! | `message` | [`message`] | feature `tcp`, crc32c, siphasher | yes |
+//! | `tokio` | asynchronous halves | tokio, and its runtime with `enable_io` | no |
+//! | `futures` | those as `Stream`s and `Sink`s | feature `tokio`, futures-core, futures-sink | no |
+//! | `bytes` | conversions from and into `bytes::Bytes` | bytes 1.9 | no |
+//! | `tracing` | [events](#events) when a method or a mode changes, and at first copies | tracing | no |
 //!
-//! Where `uring` is missing, io_uring's methods are ruled out, and `explain` says so.
+//! Where `uring` is missing, io_uring's methods are ruled out, and `explain` says so. `cargo doc
+//! --all-features` documents all of them.
 //!
 //! # Events
 //!
@@ -171,10 +188,10 @@ pub use engine::process_stats;
 pub use engine::wait::Wait;
 pub use facts::evidence::{Cause, Evidence, Ledger};
 pub use facts::method_explanation::Explanation;
-pub use facts::rejected::{Reason, Rejected};
+pub use facts::rejected::{Reason, Rejected, TooLong};
 #[cfg(feature = "port")]
 pub use memory::area::{self, Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
-pub use memory::pool::{self, Buffer, BufferMut, Pool, TooLong};
+pub use memory::pool::{self, Buffer, BufferMut, Pool};
 pub use memory::send_queue::{Completed, Ticket};
 pub use port::metadata;
 #[cfg(feature = "port")]

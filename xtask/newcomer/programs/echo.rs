@@ -6,7 +6,7 @@ use nocopy::udp::Socket;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("which address?")?.parse()?;
+    let address = arguments.next().ok_or("which address?")?;
     let count: u64 = arguments.next().ok_or("how many?")?.parse()?;
 
     let socket = Socket::bind(address)?;

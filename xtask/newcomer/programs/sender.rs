@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 None => drop(sender.drain(Duration::from_secs(1))?),
             }
         };
-        buffer.fill(format!("datagram {number}").as_bytes()).ok_or("longer than a buffer")?;
+        buffer.fill(format!("datagram {number}").as_bytes())?;
         sender.send_to(buffer, to)?;
         sender.flush()?;
         for datagram in receiver.receive_timeout(Duration::from_secs(60))? {

@@ -98,6 +98,16 @@ pub(crate) fn built_program(profile: &str, name: &str) -> PathBuf {
     target.join(profile).join(name)
 }
 
+/// Installs a program of crates.io, given with its version, below `target`, unless it is there; returns its
+/// path.
+pub(crate) fn install_tool([name, version]: [&str; 2]) -> Result<PathBuf, Failed> {
+    let directory = built_program("tools", "");
+    let root = directory.display().to_string();
+    let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &root];
+    CommandStep::cargo(&format!("install {name} {version}"), &what).run()?;
+    Ok(directory.join("bin").join(name))
+}
+
 /// A name in `LD_PRELOAD` for a library that was built.
 pub(crate) fn preloadable(library: &Path) -> Result<PathBuf, Failed> {
     nocopy_lab::preloadable_path(library).map_err(|error| Failed(format!("{}: {error}", library.display())))

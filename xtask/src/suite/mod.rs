@@ -20,7 +20,7 @@ use serde::Serialize;
 use attempt::TestAttempt;
 pub(crate) use attempt::{TestConditions, exec_test_program, wait_or_kill};
 use binaries::TestCase;
-pub(crate) use binaries::{TestBinary, build_tests, built_program, preloadable};
+pub(crate) use binaries::{TestBinary, build_tests, built_program, install_tool, preloadable};
 use sanitizer::SanitizerFiles;
 
 use crate::gate::{Outcome, StepFailure, TestNote};

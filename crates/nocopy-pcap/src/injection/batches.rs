@@ -75,7 +75,7 @@ impl XdpBatchSender {
             Some(frame) => frame,
             None => self.wait_for_free_frame(nonblocking)?,
         };
-        if frame.fill(packet).is_none() || self.sender.send(frame).is_err() {
+        if frame.fill(packet).is_err() || self.sender.send(frame).is_err() {
             return Ok(QueueResult::Unfit); // the interface's MTU was lower when this was opened
         }
         self.staged += 1;

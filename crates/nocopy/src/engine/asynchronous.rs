@@ -1,33 +1,7 @@
 //! Halves in tokio programs (feature `tokio`).
 //!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! use nocopy::udp::Socket;
-//! let socket = Socket::bind("127.0.0.1:0")?;
-//! # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
-//! # client.send_to(b"hello", socket.local_addr()?)?;
-//! let (receiver, sender) = socket.split();
-//! let (mut receiver, mut sender) = (receiver.into_async()?, sender.into_async()?);
-//! for datagram in receiver.receive().await? {
-//!     let to = datagram.source();
-//!     sender.send_to(datagram.take(), to)?; // what never waits is the same method everywhere
-//! }
-//! let mut buffer = sender.buffer().await?; // waits while all are in use
-//! buffer.fill(b"more")?;
-//! sender.send_to(buffer, client.local_addr()?)?;
-//! sender.flush().await?;
-//! assert_eq!((client.recv(&mut [0; 10])?, client.recv(&mut [0; 10])?), (5, 4));
-//! sender.drain().await?; // all memory is back
-//! assert_eq!(sender.in_flight(), 0);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })
-//! # }
-//! ```
-//!
 //! An asynchronous half has no way to a method that blocks the runtime's thread: both kinds of halves deref
-//! to the methods that never wait. A limit of time is `tokio::time::timeout`; a future that is dropped loses
-//! and repeats nothing.
+//! to the methods that never wait.
 
 use std::future::poll_fn;
 use std::io;
@@ -43,6 +17,33 @@ use crate::sys::watch::WatchedDescriptors;
 
 /// A half that receives, in a tokio program: made by `into_async` of a half. It derefs to the methods that
 /// never wait.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use nocopy::udp::Socket;
+/// let socket = Socket::bind("127.0.0.1:0")?;
+/// # let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// # client.send_to(b"hello", socket.local_addr()?)?;
+/// let (receiver, sender) = socket.split();
+/// let (mut receiver, mut sender) = (receiver.into_async()?, sender.into_async()?);
+/// for datagram in receiver.receive().await? {
+///     let to = datagram.source();
+///     sender.send_to(datagram.take(), to)?; // what never waits is the same method everywhere
+/// }
+/// let mut buffer = sender.buffer().await?; // waits while all are in use
+/// buffer.fill(b"more")?;
+/// sender.send_to(buffer, client.local_addr()?)?;
+/// sender.flush().await?;
+/// assert_eq!((client.recv(&mut [0; 10])?, client.recv(&mut [0; 10])?), (5, 4));
+/// sender.drain().await?; // all memory is back
+/// assert_eq!(sender.in_flight(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })
+/// # }
+/// ```
+///
+/// A limit of time is `tokio::time::timeout`: a future that is dropped loses and repeats nothing.
 #[derive(Debug)]
 pub struct AsyncReceiver<R> {
     watched: WatchedDescriptors,
@@ -110,8 +111,9 @@ impl<R> AsyncReceiver<R> {
     }
 }
 
-/// A half that sends, in a tokio program: made by `into_async` of a half. It derefs to the methods that never
-/// wait.
+/// A half that sends, in a tokio program: made by `into_async` of a half, as in the example of
+/// [`AsyncReceiver`]. It derefs to the methods that never wait. (Give `send_to` an address: looking up a name
+/// waits.)
 #[derive(Debug)]
 pub struct AsyncSender<S> {
     /// The half's descriptor. Made at the first wait for it, if there is a `socket`.

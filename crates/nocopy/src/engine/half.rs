@@ -21,7 +21,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
-/// A half that receives packets, datagrams, a stream, blocks or messages, and never waits.
+/// A half that receives packets, datagrams, a stream, blocks or messages, and never waits. The halves that
+/// also wait, and the asynchronous ones, deref to one.
 ///
 /// One function for every kind of I/O:
 ///
@@ -61,7 +62,7 @@ pub trait ReceiverHalf: AsFd {
     fn arm(&mut self) -> io::Result<bool>;
 }
 
-/// A half that sends, and never waits.
+/// A half that sends, and never waits. The halves that also wait, and the asynchronous ones, deref to one.
 ///
 /// One function for every kind of I/O:
 ///

@@ -156,6 +156,21 @@ impl<T: fmt::Debug + Send + Sync + 'static> From<Rejected<T>> for io::Error {
     }
 }
 
+/// More bytes than a buffer has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes are too many for a buffer of {capacity}; take longer buffers, or cut the bytes")]
+#[non_exhaustive]
+pub struct TooLong {
+    /// Of what was to be written.
+    pub bytes: usize,
+    /// Of the buffer.
+    pub capacity: usize,
+}
+
+convert_to_io_error!(TooLong {
+    _ => io::ErrorKind::InvalidInput,
+});
+
 #[cfg(test)]
 mod tests {
     use super::*;

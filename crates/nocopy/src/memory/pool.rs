@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use buffer::BufferOrigin;
-pub use buffer::{Buffer, BufferMut, TooLong};
+pub use buffer::{Buffer, BufferMut};
 pub(crate) use cache::BufferCache;
 use memory::{PoolMemory, ProgramMemory};
 pub(crate) use shared::SharedBuffer;

@@ -39,7 +39,7 @@
 //! let mut port = nocopy::Port::builder("eth0").send_metadata(true).open()?;
 //! let flow = UdpFrame { checksum: UdpChecksum::Offloaded, ..flow };
 //! let mut frame = port.sender().buffer().ok_or("no frame is free")?;
-//! frame.fill(&vec![7; flow.header_bytes() + 100]).ok_or("too long")?;
+//! frame.fill(&vec![7; flow.header_bytes() + 100])?;
 //! let (headers, payload) = frame.split_at_mut(flow.header_bytes());
 //! flow.emit_headers(headers, payload)?;
 //! port.sender().send_with(frame, Request::default().checksum(flow.checksum_field()))?;

@@ -161,7 +161,7 @@ impl NonblockingSender {
     /// use nocopy::{Port, metadata::Request};
     /// let mut port = Port::builder("eth0").send_metadata(true).open()?;
     /// let mut frame = port.sender().buffer().ok_or("no frame is free")?;
-    /// frame.fill(&[0xff; 60]).ok_or("too long")?;
+    /// frame.fill(&[0xff; 60])?;
     /// port.sender().send_with(frame, Request::default().timestamp(7))?;
     /// port.sender().drain(std::time::Duration::from_secs(1))?;
     /// for (token, left) in port.sender().departures() {

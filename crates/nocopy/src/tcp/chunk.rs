@@ -26,7 +26,7 @@ use crate::sys::tcp_receive::{MappedBytes, MappedPages, PAGE_BYTES};
 /// chunk.for_each_part(|part| bytes.extend_from_slice(part)); // wherever they lie
 /// assert_eq!((&bytes[..], chunk.len()), (&b"hello"[..], 5));
 /// assert_eq!(chunk.mapped().len() + chunk.copied().len(), chunk.len());
-/// let buffer = chunk.take(); // to be kept, changed or sent on
+/// let buffer = chunk.take(); // to be kept or sent on
 /// assert_eq!(&buffer[..], b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -133,7 +133,7 @@ impl Chunk {
 }
 
 impl From<Chunk> for Buffer {
-    /// The bytes as one buffer, to change or to send. If some of them are on [mapped](Chunk::mapped) pages,
+    /// The bytes as one buffer, to keep or to send. If some of them are on [mapped](Chunk::mapped) pages,
     /// which can only be read, or if the first ones were read by [`std::io::BufRead`], all are copied;
     /// otherwise none is.
     fn from(chunk: Chunk) -> Self {

@@ -2,7 +2,6 @@
 //! byte.
 //!
 //! ```
-//! use std::time::Duration;
 //! use nocopy::tcp::{Listener, Stream};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let listener = Listener::bind("127.0.0.1:0")?;

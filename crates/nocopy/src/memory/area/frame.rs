@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{SharedArea, return_frame_to_pool};
+use crate::facts::rejected::TooLong;
 
 /// One frame of an area, owned: a packet with free space before and after it.
 ///
@@ -165,19 +166,23 @@ impl Frame {
         self.len = self.len.min(u16::try_from(bytes).unwrap_or(u16::MAX));
     }
 
-    /// Replaces the contents by a copy of `packet`, at the default offset of packets. `None`, and no change,
-    /// if it does not fit.
+    /// Replaces the contents by a copy of `packet`, at the default offset of packets.
+    ///
+    /// # Errors
+    /// It is longer than a packet of this area; nothing was changed.
     #[inline]
-    pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
-        let offset = self.shared_area().data_offset;
-        if packet.len() > self.shared_area().packet_bytes_max() as usize {
-            return None;
+    pub fn fill(&mut self, packet: &[u8]) -> Result<(), TooLong> {
+        let area = self.shared_area();
+        let (offset, capacity) = (area.data_offset, area.packet_bytes_max() as usize);
+        if packet.len() > capacity {
+            return Err(TooLong { bytes: packet.len(), capacity });
         }
+        self.data = area.frame_pointer(self.index, offset);
         self.start = offset;
-        self.data = self.shared_area().frame_pointer(self.index, offset);
-        self.len = u16::try_from(packet.len()).ok()?;
+        // Fits: a frame has at most 32768 bytes.
+        self.len = packet.len() as u16;
         self.copy_from_slice(packet);
-        Some(())
+        Ok(())
     }
 
     /// Makes the frame read-only and reference-counted; it returns to its pool when the last owner drops it.

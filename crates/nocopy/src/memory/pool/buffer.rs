@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::Pool;
 use super::owner::Owner;
-use crate::facts::io_error::convert_to_io_error;
+use crate::facts::rejected::TooLong;
 use crate::memory::area::Frame;
 
 /// Owned bytes that are only read: memory of a pool, of the program, or a frame.
@@ -53,17 +53,6 @@ pub struct Buffer {
 #[must_use = "a dropped buffer returns to its pool unsent"]
 #[repr(transparent)]
 pub struct BufferMut(Buffer);
-
-/// More bytes than a buffer has room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes are too many for a buffer of {capacity}; take longer buffers, or cut the bytes")]
-#[non_exhaustive]
-pub struct TooLong {
-    /// Of what was to be written.
-    pub bytes: usize,
-    /// Of the buffer.
-    pub capacity: usize,
-}
 
 pub(super) enum BufferOrigin {
     Pool {
@@ -439,10 +428,6 @@ impl From<Frame> for BufferMut {
         Self(frame.into())
     }
 }
-
-convert_to_io_error!(TooLong {
-    _ => io::ErrorKind::InvalidInput,
-});
 
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {

@@ -3,6 +3,7 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
+use crate::facts::rejected::TooLong;
 use crate::sys::fork::tests::in_forked_child;
 
 #[test]

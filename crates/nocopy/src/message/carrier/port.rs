@@ -443,7 +443,7 @@ impl Carrier for OverPort {
             self.counters.no_memory_to_send += 1;
             return;
         };
-        if frame.fill(datagram).is_none() {
+        if frame.fill(datagram).is_err() {
             self.counters.too_long += 1;
             self.controls.push(frame);
             return;
