@@ -11,6 +11,7 @@
 #![allow(missing_docs)]
 
 mod arguments;
+mod asynchronous;
 mod baseline;
 mod bench;
 mod child;

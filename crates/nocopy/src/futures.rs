@@ -26,7 +26,7 @@ use crate::message::{AsyncEndpoint, Message, NonblockingEndpoint, Payload, Peer}
 use crate::port;
 #[cfg(feature = "tcp")]
 use crate::tcp;
-use crate::udp::{self, Datagram, OwnedDatagram};
+use crate::udp::{self, OwnedDatagram};
 
 /// A stream of what a half receives, made owned by a function.
 macro_rules! stream_of {
@@ -35,7 +35,7 @@ macro_rules! stream_of {
             type Item = io::Result<$item>;
 
             fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-                self.get_mut().poll_item(cx, $take).map(Some)
+                self.get_mut().poll_item(cx, $take)
             }
         }
     };
@@ -47,9 +47,7 @@ stream_of!(port::NonblockingReceiver, Frame, |half| Ok(half.try_receive()?.next(
 stream_of!(port::NonblockingQueues, Frame, |half| Ok(half.try_receive()?.next().map(Packet::take)));
 #[cfg(feature = "port")]
 stream_of!(NonblockingCapture, Block, |half| half.try_receive());
-stream_of!(udp::NonblockingReceiver, OwnedDatagram, |half| {
-    Ok(half.try_receive()?.next().map(Datagram::take))
-});
+stream_of!(udp::NonblockingReceiver, OwnedDatagram, udp::NonblockingReceiver::try_take);
 
 /// Ends when the peer has ended its stream.
 #[cfg(feature = "tcp")]
@@ -61,7 +59,7 @@ impl Stream for AsyncReceiver<tcp::NonblockingReceiver> {
             None if half.is_finished() => Ok(Some(None)),
             chunk => Ok(chunk.map(Some)),
         };
-        self.get_mut().poll_item(cx, take).map(Result::transpose)
+        self.get_mut().poll_item(cx, take).map(|item| item.and_then(Result::transpose))
     }
 }
 

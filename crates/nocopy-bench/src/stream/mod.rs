@@ -10,6 +10,7 @@
 //! that runs its process, and would slow down the sender, too.
 
 mod amount;
+mod asynchronous;
 mod messages;
 mod meter;
 mod ours;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::messages::PeerReport;
 use super::meter::StreamMeter;
-use super::ours;
+use super::{asynchronous, ours};
+use crate::asynchronous::AsyncLibrary;
 use crate::frame;
 use nocopy_report::result::Evidence;
 
@@ -32,6 +33,8 @@ pub(crate) enum ReceiveMode {
     /// The library's chunks, by the method that measures best or by mapping pages; every byte is read.
     Auto,
     Mapped,
+    /// By `copy_buf` of tokio, into a sink that does not read the bytes.
+    CopyBuf(AsyncLibrary),
 }
 
 impl ReceiveMode {
@@ -39,7 +42,8 @@ impl ReceiveMode {
     pub(crate) fn buffer_bytes(self) -> Option<usize> {
         match self {
             Self::Unread { buffer_bytes } | Self::Recv { buffer_bytes } => Some(buffer_bytes),
-            Self::Discard | Self::Auto | Self::Mapped => None,
+            Self::CopyBuf(AsyncLibrary::Tokio) => Some(asynchronous::BUFFER_BYTES),
+            Self::Discard | Self::Auto | Self::Mapped | Self::CopyBuf(AsyncLibrary::Nocopy) => None,
         }
     }
 }
@@ -59,6 +63,7 @@ pub(super) fn receive_stream(
         ReceiveMode::Discard => discard_stream(&stream, &mut meter)?,
         ReceiveMode::Auto => return ours::receive_chunks(stream, None, meter),
         ReceiveMode::Mapped => return ours::receive_chunks(stream, Some(ReceiveMethod::Mapped), meter),
+        ReceiveMode::CopyBuf(library) => return asynchronous::receive_by_copy_buf(stream, library, meter),
     }
     let evidence = Some(Evidence::copied(SOCKET_CAUSE));
     Ok(PeerReport { reading: meter.finish(), evidence, ..PeerReport::default() })

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::messages::PeerReport;
 use super::meter::StreamMeter;
-use super::ours;
 use super::source::{CHUNK_BYTES, StreamSource};
+use super::{asynchronous, ours};
+use crate::asynchronous::AsyncLibrary;
 use crate::baseline::stream_sender;
 use nocopy_report::result::Evidence;
 
@@ -41,6 +42,8 @@ pub(crate) enum SendMode {
     Auto,
     /// Published data, by the library's best method for them.
     Published,
+    /// By `copy_buf` of tokio.
+    CopyBuf(AsyncLibrary),
 }
 
 /// Sends until the window closes, then ends the stream.
@@ -63,6 +66,7 @@ pub(super) fn send_stream(
             ours::send_owned_buffers(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?
         }
         SendMode::Auto => ours::send_owned_buffers(stream, None, source_bytes, &mut meter)?,
+        SendMode::CopyBuf(library) => asynchronous::send_by_copy_buf(stream, library, &source(), &mut meter)?,
         SendMode::Published => ours::send_published_data(stream, source_bytes, &mut meter)?,
     };
     Ok(PeerReport { reading: meter.finish(), evidence: Some(evidence), ..PeerReport::default() })

@@ -28,8 +28,12 @@ impl StreamSource {
         Self { memory, start, bytes }
     }
 
+    pub(super) fn memory(&self) -> &[u8] {
+        &self.memory[self.start..][..self.bytes]
+    }
+
     pub(super) fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.memory[self.start..][..self.bytes].chunks_exact(CHUNK_BYTES)
+        self.memory().chunks_exact(CHUNK_BYTES)
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::founding;
 
 use super::{
-    Workload, capture, latency, libpcap, messages, nfs, packet_send, record, run_udp, tcp, udp_send,
+    Workload, asynchronous, capture, latency, libpcap, messages, nfs, packet_send, record, run_udp, tcp,
+    udp_send,
 };
 
 /// All workloads, in the order in which they are measured.
-pub(crate) const ALL: [&Workload; 16] = [
+pub(crate) const ALL: [&Workload; 17] = [
     &packet_send::PACKET_SEND,
     &capture::CAPTURE,
     &record::RECORD,
@@ -16,6 +17,7 @@ pub(crate) const ALL: [&Workload; 16] = [
     &tcp::send::TCP_SEND,
     &tcp::receive::TCP_RECEIVE,
     &tcp::proxy::TCP_PROXY,
+    &asynchronous::ASYNC,
     &nfs::NFS,
     &nfs::NFS_READ,
     &libpcap::LIBPCAP,

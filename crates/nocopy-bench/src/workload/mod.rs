@@ -1,5 +1,6 @@
 //! The workloads: what each has, and a file each.
 
+pub(crate) mod asynchronous;
 pub(crate) mod capture;
 pub(crate) mod latency;
 pub(crate) mod libpcap;

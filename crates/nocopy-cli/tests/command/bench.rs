@@ -658,6 +658,38 @@ const TCP_SEND_METHODS: [&str; 6] =
     ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 
 #[test]
+fn a_short_bench_runs_programs_of_tokio() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let (_, report) = run_short_bench("async", &["async"], row_moved_data);
+    let rows = report["results"].as_array().unwrap();
+    let measured: BTreeSet<_> = rows
+        .iter()
+        .map(|row| ["series", "figure", "method"].map(|field| row[field].as_str().unwrap()))
+        .collect();
+    let stream = "async over lo, MTU 65536, cubic";
+    let [received, sent] = ["received", "sent"].map(|way| format!("{stream}, {way} by copy_buf"));
+    let expected = [
+        [&received, "bytes_per_s"],
+        [&received, "receiver_cpu_us_per_mb"],
+        [&sent, "bytes_per_s"],
+        [&sent, "sender_cpu_us_per_mb"],
+        ["async, 1400-byte datagrams", "packets_per_s"],
+        ["async, 1400-byte datagrams", "receiver_cpu_ns_per_packet"],
+    ];
+    let expected = expected
+        .into_iter()
+        .flat_map(|[series, figure]| ["tokio", "nocopy"].map(|method| [series, figure, method]));
+    assert_eq!(measured, expected.collect(), "{report:#}");
+    for row in rows {
+        let is_ours = row["method"] == "nocopy";
+        assert_eq!(row["baseline"].as_str(), is_ours.then_some("tokio"), "{row}");
+        assert_eq!((row["ratio"].is_number(), &row["evidence"]), (is_ours, &"copied".into()), "{row}");
+    }
+}
+
+#[test]
 fn a_short_bench_moves_messages_by_every_method() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;

@@ -75,16 +75,18 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         self.half.try_receive()
     }
 
-    /// Resolves with what `take` finds in the half. Only the last task that polled is woken.
+    /// Resolves with what `take` finds in the half, as an item of a stream. Only the last task that polled is
+    /// woken.
     #[cfg(feature = "futures")]
+    #[inline]
     pub(crate) fn poll_item<T>(
         &mut self,
         cx: &mut Context<'_>,
         mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
-    ) -> Poll<io::Result<T>> {
+    ) -> Poll<Option<io::Result<T>>> {
         loop {
-            if let Some(item) = take(&mut self.half)? {
-                return Poll::Ready(Ok(item));
+            if let item @ Some(_) = take(&mut self.half).transpose() {
+                return Poll::Ready(item);
             }
             if !self.half.arm()? {
                 ready!(self.watched.poll_event(cx))?;

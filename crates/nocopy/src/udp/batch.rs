@@ -64,6 +64,28 @@ impl BatchCursor {
     pub(super) const ALL: Self = Self { runs: usize::MAX, datagrams: 0 };
 }
 
+#[cfg(feature = "futures")]
+impl BatchCursor {
+    /// Takes the next datagram, for streams: a batch that is made for one datagram costs more than taking it.
+    #[inline]
+    pub(super) fn take_next(&mut self, runs: &mut [Run]) -> Option<OwnedDatagram> {
+        let run = runs.get_mut(self.runs)?;
+        if run.is_single() {
+            *self = Self { runs: self.runs + 1, datagrams: 0 };
+            return Some(OwnedDatagram::of_single(run));
+        }
+        run.make_shared();
+        // In range: if all of its datagrams had been given, the run would count as given.
+        let left = &run.bytes()[self.datagrams * run.segment_bytes()..];
+        let (bytes, others) = left.split_at(left.len().min(run.segment_bytes()));
+        *self = match others {
+            [] => Self { runs: self.runs + 1, datagrams: 0 },
+            _ => Self { datagrams: self.datagrams + 1, ..*self },
+        };
+        Some(OwnedDatagram::of_several(run, bytes))
+    }
+}
+
 impl<'half> Batch<'half> {
     #[inline]
     pub(super) fn from_runs(runs: &'half mut [Run], given: &'half mut BatchCursor) -> Self {
@@ -202,15 +224,14 @@ impl Datagram<'_> {
     /// Takes ownership without a copy: of its frame or buffer, which it may share with other datagrams.
     #[inline]
     pub fn take(self) -> OwnedDatagram {
-        let (from, metadata) = (self.source(), self.metadata());
-        let bytes = match self.0 {
-            DatagramBody::Alone(run) => run.take_buffer().expect("it is here").freeze(),
-            DatagramBody::OfRun(run, bytes) => {
-                Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)])
+        match self.0 {
+            DatagramBody::Alone(run) => OwnedDatagram::of_single(run),
+            DatagramBody::OfRun(run, bytes) => OwnedDatagram::of_several(run, bytes),
+            DatagramBody::Port(datagram) => {
+                let (from, metadata) = (datagram.source(), datagram.metadata());
+                OwnedDatagram { from, metadata, bytes: datagram.take().into() }
             }
-            DatagramBody::Port(datagram) => datagram.take().into(),
-        };
-        OwnedDatagram { from, metadata, bytes }
+        }
     }
 }
 
@@ -243,6 +264,21 @@ pub struct OwnedDatagram {
 }
 
 impl OwnedDatagram {
+    /// With the buffer of a run of one datagram.
+    #[inline]
+    fn of_single(run: &mut Run) -> Self {
+        let metadata = run.metadata();
+        let bytes = run.take_buffer().expect("it is here").freeze();
+        Self { from: run.source(), metadata: Metadata { segment_bytes: bytes.len(), ..metadata }, bytes }
+    }
+
+    /// Shares the buffer of a run of several.
+    #[inline]
+    fn of_several(run: &Run, bytes: &[u8]) -> Self {
+        let bytes = Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)]);
+        Self { from: run.source(), metadata: run.metadata(), bytes }
+    }
+
     /// The address that sent it.
     pub fn source(&self) -> SocketAddr {
         self.from

@@ -8,6 +8,8 @@ use either::Either::{self, Left, Right};
 use either::for_both;
 
 use super::batch::Batch;
+#[cfg(feature = "futures")]
+use super::batch::{Datagram, OwnedDatagram};
 use super::{kernel, over_port};
 use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::Wait;
@@ -136,6 +138,16 @@ impl NonblockingReceiver {
         match &mut self.0 {
             Left(kernel) => kernel.try_receive(),
             Right(port) => port.try_receive().map(Batch::from_port),
+        }
+    }
+
+    /// Returns the next waiting datagram, taken, without waiting.
+    #[cfg(feature = "futures")]
+    #[inline]
+    pub(crate) fn try_take(&mut self) -> io::Result<Option<OwnedDatagram>> {
+        match &mut self.0 {
+            Left(kernel) => kernel.try_take(),
+            Right(port) => Ok(Batch::from_port(port.try_receive()?).next().map(Datagram::take)),
         }
     }
 

@@ -51,7 +51,7 @@ impl TcpTestbed {
         Ok([Self::over_loopback()?, Self::over_veth(USUAL_MTU_BYTES)?])
     }
 
-    fn build_trial(
+    pub(crate) fn build_trial(
         &self,
         method: &'static str,
         variant: Option<String>,
@@ -71,7 +71,12 @@ impl TcpTestbed {
         Trial { method, variant, baselines, run: Box::new(run) }
     }
 
-    fn build_series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
+    pub(crate) fn build_series<'a>(
+        &self,
+        workload: &'static str,
+        about: &str,
+        trials: Vec<Trial<'a>>,
+    ) -> Series<'a> {
         let LinkDescription { link, mtu_bytes, congestion_control, .. } = &self.link;
         Series {
             workload,

@@ -10,10 +10,11 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use reception::{UDP_RECEIVE, build_series as reception};
-use sink::{DatagramSink, ReceiverKind};
+pub(crate) use reception::{UDP_RECEIVE, build_series as reception, build_trial, series_of_trials};
+use sink::DatagramSink;
 pub(crate) use sink::{
-    SinkTestbed, checked_testbed, delivered_testbed, pair_testbed, segmented_testbed, supports_offload_sink,
+    ReceiverKind, SinkTestbed, checked_testbed, delivered_testbed, pair_testbed, segmented_testbed,
+    supports_offload_sink,
 };
 
 use super::{LOOPBACK, Workload};

@@ -35,28 +35,46 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn build_series(testbed: &SinkTestbed, bytes: usize) -> Series<'_> {
-    let trial = |method, receiver_kind, baselines| {
-        let datagrams = DatagramSpec::in_bursts(bytes);
-        let context = DatagramSendContext {
-            testbed,
-            datagrams,
-            send_method: SendMethod::Segmented,
-            receiver_kind: Some(receiver_kind),
-        };
-        let run = Box::new(move |duration| context.run(duration));
-        Trial { method, variant: None, baselines, run }
-    };
+    let trial =
+        |method, receiver_kind, baselines| build_trial(testbed, bytes, method, receiver_kind, baselines);
+    let trials = vec![
+        trial(BASELINE, ReceiverKind::Recvmmsg, &[]),
+        trial(BY_HAND, ReceiverKind::Joined, &[BASELINE]),
+        trial("auto", ReceiverKind::Ours, &[BASELINE, BY_HAND]),
+    ];
+    series_of_trials(NAME, bytes, trials)
+}
+
+pub(crate) fn series_of_trials<'a>(
+    workload: &'static str,
+    bytes: usize,
+    trials: Vec<Trial<'a>>,
+) -> Series<'a> {
     Series {
-        workload: NAME,
-        title: format!("{NAME}, {bytes}-byte datagrams"),
+        workload,
+        title: format!("{workload}, {bytes}-byte datagrams"),
         sink: Some(SINK),
         payload_bytes: bytes,
         link: None,
         figure: Figure::PacketsPerSecond,
-        trials: vec![
-            trial(BASELINE, ReceiverKind::Recvmmsg, &[]),
-            trial(BY_HAND, ReceiverKind::Joined, &[BASELINE]),
-            trial("auto", ReceiverKind::Ours, &[BASELINE, BY_HAND]),
-        ],
+        trials,
     }
+}
+
+/// From a sender that hands over bursts.
+pub(crate) fn build_trial<'a>(
+    testbed: &'a SinkTestbed,
+    bytes: usize,
+    method: &'static str,
+    receiver_kind: ReceiverKind,
+    baselines: &'static [&'static str],
+) -> Trial<'a> {
+    let context = DatagramSendContext {
+        testbed,
+        datagrams: DatagramSpec::in_bursts(bytes),
+        send_method: SendMethod::Segmented,
+        receiver_kind: Some(receiver_kind),
+    };
+    let run = Box::new(move |duration| context.run(duration));
+    Trial { method, variant: None, baselines, run }
 }

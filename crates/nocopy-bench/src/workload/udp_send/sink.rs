@@ -7,6 +7,7 @@ use nocopy::integration::tc::CountingDrop;
 use nocopy_lab::Lab;
 
 use crate::Failure;
+use crate::asynchronous::AsyncLibrary;
 use crate::baseline::{datagram_receiver, packet_socket};
 use crate::datagram::{DatagramChecker, DatagramSpec};
 use crate::frame::try_read_every_byte;
@@ -51,6 +52,7 @@ pub(crate) enum ReceiverKind {
     Checking,
     /// The library's own socket.
     Ours,
+    Async(AsyncLibrary),
 }
 
 /// A sink with its own pair of interfaces, because programs attached for one sink would disturb others.
@@ -163,6 +165,7 @@ impl ReceiverKind {
                 let receiver = udp::open_receiver(site)?;
                 Box::new(move |gauge| udp::receive_datagrams(receiver, gauge))
             }
+            Self::Async(library) => library.open_datagram_receiver(site)?,
         })
     }
 }

@@ -14,6 +14,8 @@ use in_place::ArrivalPattern;
 pub(crate) use in_place::{ArrivedInPlace, RunInPlace};
 use rustix::event::PollFlags;
 
+#[cfg(feature = "futures")]
+use super::batch::OwnedDatagram;
 use super::batch::{Batch, BatchCursor};
 use super::drops::{DropCounter, sk_drops_counter};
 use super::peer_error::{PENDING_ERRORS_MAX, is_network_error};
@@ -134,6 +136,17 @@ impl Receiver {
             self.receive_batch(false)?;
         }
         Ok(self.batch_of_runs())
+    }
+
+    /// Returns the next waiting datagram, taken, without waiting.
+    #[cfg(feature = "futures")]
+    #[inline]
+    pub(super) fn try_take(&mut self) -> io::Result<Option<OwnedDatagram>> {
+        if self.given.runs >= self.runs.len() {
+            self.receive_batch(false)?;
+            self.given = BatchCursor::NOTHING;
+        }
+        Ok(self.given.take_next(&mut self.runs))
     }
 
     /// The runs as a batch of datagrams. Datagrams that are not read are in the next batch.
