@@ -1,5 +1,5 @@
-//! Counts the instructions of a call with a datagram, with 44 datagrams that the kernel cuts, and of a TCP
-//! write, from taking the buffer until it is free again. `cargo xtask instructions` runs this under
+//! Counts the instructions of a call with a datagram, with four short ones from buffers of their own, with 44
+//! that the kernel cuts from one, and of a TCP write, from taking the buffers until they are free again. `cargo xtask instructions` runs this under
 //! callgrind, collects only inside the functions named `measured_*`, and divides by the calls. The kernel's
 //! work is not counted, and nothing is copied into the buffers: how many instructions that takes depends on
 //! the processor.
@@ -14,6 +14,9 @@ use nocopy::{tcp, udp};
 const BATCH: u32 = 64;
 const DATAGRAM_BYTES: usize = 1400;
 const SEGMENTS: usize = 44;
+/// Datagrams that are queued one by one and flushed together, and the length of each.
+const GROUP: usize = 4;
+const SHORT_BYTES: usize = 64;
 const WRITE_BYTES: usize = 64 << 10;
 /// Room for writes that nobody has read yet.
 const ROOM_BYTES: usize = 1 << 20;
@@ -27,6 +30,7 @@ fn main() {
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
     for (name, work) in [
         ("datagram-alone", run_datagram_sends as fn(u32)),
+        ("datagram-group", run_group_sends),
         ("datagram-burst", run_burst_sends),
         ("tcp-write", run_stream_writes),
     ] {
@@ -48,6 +52,22 @@ fn measured_datagram_send(sender: &mut udp::Sender) {
     let mut buffer = sender.buffer().expect("one is free");
     buffer.resize(DATAGRAM_BYTES);
     sender.send(udp::Message::from(buffer)).expect("room");
+    sender.flush().expect("a working network");
+}
+
+fn run_group_sends(calls: u32) {
+    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Gso);
+    (0..calls).for_each(|_| measured_group_send(socket.sender()));
+    assert_eq!(socket.sender().stats().moved, u64::from(calls) * GROUP as u64);
+}
+
+#[inline(never)]
+fn measured_group_send(sender: &mut udp::Sender) {
+    for _ in 0..GROUP {
+        let mut buffer = sender.buffer().expect("one is free");
+        buffer.resize(SHORT_BYTES);
+        sender.send(buffer).expect("room");
+    }
     sender.flush().expect("a working network");
 }
 

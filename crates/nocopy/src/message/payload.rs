@@ -27,7 +27,7 @@ impl IntoIterator for Payload {
     /// The buffers, in their order.
     #[inline]
     fn into_iter(self) -> Pieces {
-        self.0.into()
+        self.0.into_iter()
     }
 }
 
@@ -46,9 +46,7 @@ impl From<Vec<BufferMut>> for Payload {
 impl From<Buffer> for Payload {
     #[inline]
     fn from(buffer: Buffer) -> Self {
-        let mut buffers = Buffers::new();
-        buffers.push(buffer);
-        Self(buffers)
+        Self(Buffers::One(buffer))
     }
 }
 
@@ -60,7 +58,7 @@ impl<const COUNT: usize> From<[Buffer; COUNT]> for Payload {
 
 impl From<Vec<Buffer>> for Payload {
     fn from(buffers: Vec<Buffer>) -> Self {
-        Self(buffers.into())
+        Self(Buffers::List(buffers))
     }
 }
 

@@ -38,8 +38,8 @@ impl Payload for StreamItem {
     }
 
     #[inline]
-    fn take_buffers(slot: &mut Option<Self>, each: impl FnMut(Buffer)) {
-        slot.take().and_then(Self::into_buffer).into_iter().for_each(each);
+    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        self.into_buffer().into_iter()
     }
 }
 

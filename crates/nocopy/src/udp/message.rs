@@ -1,7 +1,5 @@
 //! Messages to be sent: datagrams in owned buffers.
 
-use smallvec::SmallVec;
-
 use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::{Buffer, BufferMut};
 use crate::memory::send_queue::Payload;
@@ -57,8 +55,7 @@ impl Message {
         assert!(datagram_bytes > 0, "datagrams of no bytes have no number");
         let bytes = buffer.len();
         let datagrams = bytes.div_ceil(datagram_bytes).max(1);
-        let mut pieces = SmallVec::new();
-        pieces.push(buffer);
+        let pieces = Buffers::One(buffer);
         Self { pieces, bytes, datagram_bytes: datagram_bytes.min(bytes), datagrams }
     }
 
@@ -90,11 +87,8 @@ impl Payload for Outgoing {
     }
 
     #[inline]
-    fn take_buffers(slot: &mut Option<Self>, mut each: impl FnMut(Buffer)) {
-        while let Some(buffer) = slot.as_mut().and_then(|outgoing| outgoing.message.pieces.pop()) {
-            each(buffer);
-        }
-        *slot = None;
+    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        self.message.into_iter()
     }
 }
 
@@ -104,7 +98,7 @@ impl IntoIterator for Message {
 
     #[inline(always)]
     fn into_iter(self) -> Pieces {
-        self.pieces.into()
+        self.pieces.into_iter()
     }
 }
 
@@ -125,9 +119,7 @@ impl From<Buffer> for Message {
     #[inline(always)]
     fn from(buffer: Buffer) -> Self {
         let bytes = buffer.len();
-        let mut pieces = SmallVec::new();
-        pieces.push(buffer);
-        Self { pieces, bytes, datagram_bytes: bytes, datagrams: 1 }
+        Self { pieces: Buffers::One(buffer), bytes, datagram_bytes: bytes, datagrams: 1 }
     }
 }
 

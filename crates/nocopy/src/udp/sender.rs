@@ -38,7 +38,9 @@ use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
 use crate::memory::pool::{Buffer, BufferCache, BufferMut, Pool};
-use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopyReason, SendQueue, Ticket};
+use crate::memory::send_queue::{
+    Burst, Completed, KernelSocket, NoZeroCopyReason, Position, SendQueue, Ticket,
+};
 use crate::stats::Stats;
 use crate::sys::poll::ready_events;
 use crate::sys::udp_send;
@@ -312,11 +314,15 @@ impl NonblockingSender {
         self.queue.in_flight() + self.port.as_ref().map_or(0, |port| port.in_flight())
     }
 
-    /// If the only message is to be sent by a plain call, sends it, without the bookkeeping of other methods.
-    /// Returns `false` if it did nothing.
+    /// If only one message is queued, nothing is in flight, and the message is to be sent by a plain call, sends
+    /// it, without the bookkeeping of other methods. Returns `false` if it did nothing.
     #[inline(always)]
     fn send_only_message(&mut self) -> bool {
-        let Some(Outgoing { message, destination }) = self.queue.only_payload() else { return false };
+        if self.queue.queued() != 1 || self.queue.in_flight() > 0 {
+            return false;
+        }
+        let ticket = self.queue.head().ticket;
+        let Outgoing { message, destination } = self.queue.entries().payload(ticket);
         let (Some(bytes), destination) = (message.single_datagram(), *destination) else { return false };
         // Messages wait for room no longer, so the descriptor must not either.
         let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
@@ -330,7 +336,7 @@ impl NonblockingSender {
         let bytes = bytes.len();
         let evidence = self.policy.copied_evidence(1, bytes);
         self.count_sent(1, bytes, Some(evidence));
-        self.queue.pop_only_entry(evidence);
+        self.queue.advance(Position::start_of(ticket + 1), Some(evidence));
         true
     }
 

@@ -38,9 +38,12 @@ impl BufferCache {
     /// An empty buffer; `None` while all are in use, and in a forked child, which does not have their memory.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<BufferMut> {
-        let is_here = !self.pool.0.memory.is_absent_in_child();
-        let free = if is_here { self.free.pop() } else { None };
-        free.or_else(|| self.pool.take())
+        if !self.pool.0.memory.is_absent_in_child()
+            && let Some(buffer) = self.free.pop()
+        {
+            return Some(buffer);
+        }
+        self.pool.take()
     }
 
     /// Takes a buffer back; a buffer of another pool returns to that.

@@ -25,6 +25,7 @@ mod numbering;
 #[cfg(feature = "tcp")]
 mod stream;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -75,9 +76,8 @@ pub struct Completed<T> {
 pub(crate) trait Payload: Sized + Send + 'static {
     fn buffers(&self) -> &[Buffer];
 
-    /// Empties a slot, and passes on its buffers. In place, because moving a payload copies all of its memory
-    /// for buffers.
-    fn take_buffers(slot: &mut Option<Self>, each: impl FnMut(Buffer));
+    /// Its buffers, when it is free.
+    fn into_buffers(self) -> impl Iterator<Item = Buffer>;
 
     /// Whether completions return it as a whole to the program.
     fn returns_to_program(&self) -> bool {
@@ -191,13 +191,13 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
 
 impl<P: Payload> FreedPayloads<P> {
     #[inline]
-    fn store(&mut self, ticket: Ticket, slot: &mut Option<P>, evidence: Evidence) {
-        if let Some(completed) = &mut self.completed
-            && let Some(item) = slot.take_if(|payload| payload.returns_to_program())
-        {
-            completed.push_back(Completed { ticket, evidence, item });
+    fn store(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
+        match &mut self.completed {
+            Some(completed) if payload.returns_to_program() => {
+                completed.push_back(Completed { ticket, evidence, item: payload });
+            }
+            _ => payload.into_buffers().for_each(|buffer| self.cache.put(buffer)),
         }
-        P::take_buffers(slot, |buffer| self.cache.put(buffer));
     }
 }
 
@@ -287,6 +287,7 @@ impl<P> Entries<P> {
         }
     }
 
+    /// Gives up the first slots, as far as they are of free entries.
     #[inline]
     fn forget_front(&mut self) {
         while self.entries.front().is_some_and(|entry| entry.payload.is_none()) {
@@ -371,15 +372,24 @@ impl<P: Payload> Entries<P> {
     /// Frees an entry, if all of it was handed over and no call reads it.
     #[inline]
     fn release(&mut self, ticket: u64, freed: &mut FreedPayloads<P>) {
+        let order = ticket.cmp(&self.first);
         let entry = self.get_mut(ticket);
         if entry.open_calls > 0 || !entry.is_handed_over {
             return;
         }
         let evidence = entry.evidence.unwrap_or(Evidence::Unknown);
+        let payload = match order {
+            Ordering::Less => self.late.remove(&ticket).and_then(|entry| entry.payload),
+            Ordering::Equal => {
+                self.first += 1;
+                self.entries.pop_front().and_then(|entry| entry.payload)
+            }
+            // Its slot stays until all entries before it are free.
+            Ordering::Greater => entry.payload.take(),
+        };
         // There is none if `take_front` took it out, and it was sent by other means.
-        freed.store(Ticket(ticket), &mut entry.payload, evidence);
-        if ticket < self.first {
-            self.late.remove(&ticket);
+        if let Some(payload) = payload {
+            freed.store(Ticket(ticket), payload, evidence);
         }
         self.forget_front();
     }
@@ -463,29 +473,6 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
     pub(crate) fn queued(&self) -> usize {
         // No underflow: the head moves only over entries of the queue.
         (self.entries.next_ticket() - self.head.ticket) as usize
-    }
-
-    /// The only payload, if it is queued and no call reads it.
-    #[inline(always)]
-    pub(crate) fn only_payload(&self) -> Option<&P> {
-        match self.entries.entries.front() {
-            Some(first) if self.entries.entries.len() == 1 && self.queued() == 1 && first.open_calls == 0 => {
-                first.payload.as_ref()
-            }
-            _ => None,
-        }
-    }
-
-    /// Removes the only entry, which a copying call sent.
-    #[inline(always)]
-    pub(crate) fn pop_only_entry(&mut self, evidence: Evidence) {
-        let Entries { entries, first, .. } = &mut self.entries;
-        let Some(entry) = entries.front_mut() else { return };
-        assert!(entry.open_calls == 0, "the kernel reads it");
-        self.freed.store(Ticket(*first), &mut entry.payload, evidence);
-        entries.pop_front();
-        *first += 1;
-        self.head = Position::start_of(*first);
     }
 
     /// The payload at the head, and the socket.

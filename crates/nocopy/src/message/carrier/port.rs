@@ -363,13 +363,12 @@ impl Carrier for OverPort {
 
     /// Buffers as long as the pieces of the layout.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
-        let mut buffers = Buffers::new();
-        for chunk in layout.chunks() {
+        let mut frame_of = |bytes| {
             let mut frame = self.free_frame()?;
-            frame.append(chunk.range.len())?;
-            buffers.push(frame.into());
-        }
-        Some(buffers)
+            frame.append(bytes)?;
+            Some(frame.into())
+        };
+        layout.chunks().map(|chunk| frame_of(chunk.range.len())).collect()
     }
 
     /// In place, if the message's frames match the layout. Otherwise by a copy, for which there may be too

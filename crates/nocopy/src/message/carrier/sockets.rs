@@ -289,15 +289,14 @@ impl Carrier for Sockets {
     /// Buffers for a message; all but the last are full.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
         let mut left = layout.bytes;
-        let mut buffers = Buffers::new();
-        while left > 0 {
+        let next_buffer = || {
             let mut buffer = self.buffers.take()?;
-            let bytes = left.min(buffer.capacity());
-            buffer.resize(bytes);
-            left -= bytes;
-            buffers.push(buffer.freeze());
-        }
-        Some(buffers)
+            buffer.resize(left.min(buffer.capacity()));
+            left -= buffer.len();
+            Some(buffer.freeze())
+        };
+        let count = layout.bytes.div_ceil(self.buffers.buffer_bytes());
+        std::iter::repeat_with(next_buffer).take(count).collect()
     }
 
     fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {

@@ -111,13 +111,12 @@ impl NonblockingEndpoint {
             Err(reason) => return Err(Rejected { item: Payload(buffers), reason }),
         };
         let number = self.puts.next;
-        let mut message = Buffers::new();
-        message.push(Buffer::from_owner(PutHeader::new(region, offset).bytes()));
-        message.extend(buffers);
-        if let Err(Rejected { item: Payload(mut message), reason }) =
+        let header = Buffer::from_owner(PutHeader::new(region, offset).bytes());
+        let message: Buffers = std::iter::once(header).chain(buffers).collect();
+        if let Err(Rejected { item: Payload(message), reason }) =
             self.send_as(Kind::Request(number), message, way)
         {
-            drop(message.remove(0)); // what preceded the bytes
+            let buffers = message.into_iter().skip(1).collect(); // without the header
             let reason = match reason {
                 Reason::TooLong { bytes_max } => Reason::TooLong { bytes_max: bytes_max - PUT_HEADER_BYTES },
                 // The connection for puts is gone; the next put makes another.
@@ -127,7 +126,7 @@ impl NonblockingEndpoint {
             if let Some(way) = self.puts.ways.get_mut(&way) {
                 way.is_wanted |= matches!(reason, Reason::Full);
             }
-            return Err(Rejected { item: Payload(message), reason });
+            return Err(Rejected { item: Payload(buffers), reason });
         }
         self.puts.next = number.wrapping_add(1);
         self.puts.counters.puts_sent += 1;

@@ -245,7 +245,7 @@ impl Outgoing {
             && load.front.capacity() <= SPARE_BYTES_MAX
             && self.spares.len() < SPARES_MAX
         {
-            load.rest.clear();
+            load.rest = Buffers::default();
             self.spares.push(unit);
         }
     }
@@ -260,7 +260,7 @@ impl Outgoing {
             }
             is_any = true;
             self.owned_bytes -= load.owned_bytes();
-            for buffer in load.rest.drain(..) {
+            for buffer in std::mem::take(&mut load.rest) {
                 load.front.extend_from_slice(&buffer);
                 self.gathered_bytes += buffer.len();
             }

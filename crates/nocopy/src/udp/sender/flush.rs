@@ -580,13 +580,15 @@ impl CallPart {
             return Self { extent: extent_within(from, bytes, message), datagrams };
         }
         let mut cut = Self::one_datagram(entries, from);
+        // Only the kernel's references to memory are limited.
+        let page_count = |message| if method.is_zero_copy() { page_count(message) } else { 0 };
         let mut pages = page_count(message);
         let mut pieces = message.pieces().len();
         while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
             let message = &entries.payload(cut.extent.end.ticket).message;
             pages += page_count(message);
             pieces += message.pieces().len();
-            let too_scattered = (method.is_zero_copy() && pages > PAGES_MAX) || pieces > udp_send::PIECES_MAX;
+            let too_scattered = pages > PAGES_MAX || pieces > udp_send::PIECES_MAX;
             if message.datagrams > 1 || too_scattered || message.bytes == 0 {
                 break;
             }
